@@ -164,7 +164,7 @@ class PartitionLog(Protocol):
         ...
 
     def assign_epoch(self, leader_epoch: int) -> None:
-        """Note durably that a leader epoch begins at the end of the log.
+        """Note durably that a leader epoch begins at the end of the log, and ``fence`` followers.
 
         A new leader does this before it serves any request in the epoch, even if no record follows
         (KAFKA-7415).
@@ -213,11 +213,17 @@ class PartitionLog(Protocol):
         """
         ...
 
-    def append_as_follower(self, records: RecordBytes) -> None:
+    def fence(self, leader_epoch: int) -> None:
+        """Refuse records that were fetched in another leader epoch, from now on."""
+        ...
+
+    def append_as_follower(self, records: RecordBytes, leader_epoch: int | None = None) -> None:
         """Append the leader's batches unchanged; they must begin at the log end offset.
 
-        Raises ``RecordsRefusedError`` when a batch is corrupt or does not follow the one before it.
-        The batches before that one may have been appended.
+        ``leader_epoch``: in which they were fetched; None: they are a copy of another log. Raises
+        ``RecordsRefusedError``: FENCED_LEADER_EPOCH if it is not that of ``fence``, other codes
+        when a batch is corrupt or does not follow the one before it. The batches before that one
+        may have been appended.
         """
         ...
 

@@ -16,7 +16,12 @@ from pathlib import Path
 from regent.core.errors import BadDataError, Errors, RecordsRefusedError
 from regent.core.log_config import LogConfig
 from regent.core.records import RecordBytes, Records
-from regent.core.replica_logs import AbortedTransactionStart, AppendOrigin
+from regent.core.replica_logs import (
+    MAX_TIMESTAMP,
+    AbortedTransactionStart,
+    AppendOrigin,
+    OffsetOfTimestamp,
+)
 from regent.storage.aborted_transaction import AbortedTransaction
 from regent.storage.cleanable_logs import NEVER_CLEANED
 from regent.storage.end_transaction_marker import EndTransactionMarker, markers_in
@@ -26,6 +31,7 @@ from regent.storage.log_segment import LogSegment
 from regent.storage.producer_state_manager import AppendedBatch, ProducerStateManager
 from regent.storage.record_batch import INT32_MAX, BatchHeader, PlacedBatch
 from regent.storage.retention import SegmentSpan, segments_to_delete
+from regent.storage.timestamps import first_at_or_after, greatest
 from regent.storage.transaction_index import TransactionIndex
 
 
@@ -96,6 +102,16 @@ class LogContents:
             limit=limit,
             now_ms=now_ms,
         )
+
+    def offset_of_timestamp(
+        self, timestamp_ms: int, limit: int, from_offset: int
+    ) -> OffsetOfTimestamp | None:
+        """Return the first record at or after a time, or with the greatest, before ``limit``."""
+        start = max(self.log_start_offset, from_offset)
+        segments = self.segments_from(start)
+        if timestamp_ms == MAX_TIMESTAMP:
+            return greatest(segments, start, limit)
+        return first_at_or_after(segments, timestamp_ms, start, limit)
 
     def offsets_before(self, timestamp_ms: int, count: int, now_ms: int) -> list[int]:
         """Return up to ``count`` offsets at which segments begin or the log ends, newest first."""

@@ -45,6 +45,14 @@ def batches_of_producer(
     return found
 
 
+def check_leader_epoch(leader_epoch: int | None, expected: int) -> None:
+    """Check the epoch in which records were fetched; None: any. Raises ``RecordsRefusedError``."""
+    if leader_epoch not in (None, expected):
+        raise RecordsRefusedError(
+            Errors.FENCED_LEADER_EPOCH, f"fetched in leader epoch {leader_epoch}, not {expected}"
+        )
+
+
 def batches_of_leader(
     records: RecordBytes, log_end_offset: int, *, may_overlap: bool
 ) -> list[PlacedBatch]:

@@ -14,11 +14,10 @@ from pathlib import Path
 
 from regent.core.errors import DamagedRecordsError, ShortageError, StorageError
 from regent.core.log_config import LogConfig
-from regent.core.model import LogEnd, TopicPartition
+from regent.core.model import NO_EPOCH, LogEnd, TopicPartition
 from regent.core.protocol.control import TopicId
 from regent.core.records import NO_RECORDS, RecordBytes, Records
 from regent.core.replica_logs import (
-    MAX_TIMESTAMP,
     NO_TIMESTAMP,
     AbortedTransactionStart,
     ActiveProducer,
@@ -37,10 +36,13 @@ from regent.storage.log_directory import LogDirectory
 from regent.storage.log_file import CorruptSegmentError, FileRecords
 from regent.storage.log_loader import CheckpointedOffsets, load_log
 from regent.storage.log_segment import LogSegment
-from regent.storage.log_validator import batches_of_leader, batches_of_producer
+from regent.storage.log_validator import (
+    batches_of_leader,
+    batches_of_producer,
+    check_leader_epoch,
+)
 from regent.storage.missing_segments import check_next_segment
 from regent.storage.record_batch import place, read_header, writable
-from regent.storage.timestamps import first_at_or_after, greatest
 
 NEVER_STRAY = -1
 
@@ -87,6 +89,7 @@ class UnifiedLog:
         self._lock = threading.RLock()
         self._unusable = ""  # the reason; empty: it is usable
         self._is_half_cut = False  # a truncation was interrupted
+        self._leader_epoch = NO_EPOCH  # in which records may be fetched
         self._truncations = 0  # count; ``flush``, without lock, detects a truncation by it
         self._dropped: list[tuple[int, LogSegment]] = []  # renamed, with the time to delete them
         self._flushed_at_ms = wall_clock_ms()
@@ -186,6 +189,7 @@ class UnifiedLog:
         """
         with self.exclusively() as contents:
             contents.epochs.assign(leader_epoch, contents.log_end_offset)
+            self._leader_epoch = NO_EPOCH  # nothing that was fetched before is appended
 
     # --- writing ---
 
@@ -238,9 +242,15 @@ class UnifiedLog:
         self._flush_if_many()
         return result
 
-    def append_as_follower(self, records: RecordBytes) -> None:
+    def fence(self, leader_epoch: int) -> None:
+        """Refuse records that were fetched in another leader epoch, from now on."""
+        with self._lock:
+            self._leader_epoch = leader_epoch
+
+    def append_as_follower(self, records: RecordBytes, leader_epoch: int | None = None) -> None:
         """Append all batches fetched from a leader, or none if one is refused."""
         with self.exclusively() as contents:
+            check_leader_epoch(leader_epoch, self._leader_epoch)
             end = contents.log_end_offset
             is_empty = end == contents.log_start_offset
             batches = batches_of_leader(records, end, may_overlap=is_empty)
@@ -318,11 +328,7 @@ class UnifiedLog:
     ) -> OffsetOfTimestamp | None:
         """Return the first record at or after a time, or with the greatest, before ``limit``."""
         with self._reading() as contents:
-            start = max(contents.log_start_offset, from_offset)
-            segments = contents.segments_from(start)
-            if timestamp_ms == MAX_TIMESTAMP:
-                return greatest(segments, start, limit)
-            return first_at_or_after(segments, timestamp_ms, start, limit)
+            return contents.offset_of_timestamp(timestamp_ms, limit, from_offset)
 
     def offsets_before(self, timestamp_ms: int, count: int) -> list[int]:
         """Return up to ``count`` offsets at which segments begin or the log ends, newest first."""
@@ -510,8 +516,7 @@ class UnifiedLog:
 
     def _flush_if_many(self) -> None:
         contents = self._contents
-        unflushed = contents.log_end_offset - contents.recovery_point
-        if unflushed >= contents.config.flush_messages:
+        if contents.log_end_offset - contents.recovery_point >= contents.config.flush_messages:
             self.flush()
 
     def _drop(self, cut: Callable[[], list[LogSegment]]) -> None:

@@ -22,8 +22,11 @@ APPEND_BYTES = 16 * 1024
 REPLICAS_PER_SLICE = 32
 """How many replicas one slice creates, deletes, or changes the role of."""
 
-Slices: TypeAlias = Generator[None, None, T]
-"""Yields at the end of each slice except the last, and returns the outcome."""
+Slices: TypeAlias = Generator[Callable[[], None] | None, None, T]
+"""Yields at the end of each slice except the last, and returns the outcome.
+
+It may yield work that needs no lock, and is done before the next slice.
+"""
 
 
 def locked_slices(lock: AbstractContextManager[object], slices: Slices[T]) -> T:
@@ -31,17 +34,19 @@ def locked_slices(lock: AbstractContextManager[object], slices: Slices[T]) -> T:
     while True:
         with lock:
             try:
-                next(slices)
+                work = next(slices)
             except StopIteration as end:
                 outcome: T = end.value
                 return outcome
+        if work is not None:
+            work()
 
 
 def run_in_slices(slices: Iterable[T], run: Callable[[T], object]) -> Slices[None]:
     """Run one item of ``slices`` at a time; the lock may be released between two."""
     for number, items in enumerate(slices):
         if number:
-            yield
+            yield None
         run(items)
 
 

@@ -11,6 +11,7 @@ from enum import Enum
 
 from regent.core.model import (
     NO_ASSIGNMENT,
+    NO_EPOCH,
     NO_LEADER,
     BrokerId,
     LeaderRecoveryState,
@@ -108,9 +109,14 @@ class Partition:
 
     def open(self, log: PartitionLog, checkpointed_high_watermark: int) -> None:
         """Use a log; the high watermark is at most its end, because it may have lost records."""
-        self.log = log
+        self.use(log)
         self.high_watermark = checkpointed_high_watermark
         self.on_truncation()
+
+    def use(self, log: PartitionLog) -> None:
+        """Use a log; that of a follower accepts what it fetches in the present leader epoch."""
+        log.fence(self.leader_epoch if self.role is Role.FOLLOWER else NO_EPOCH)
+        self.log = log
 
     def on_truncation(self) -> None:
         """Keep the high watermark within a log that was truncated (KAFKA-9491)."""

@@ -165,7 +165,7 @@ class ReplicaAlterLogDirsManager:
             future.append_as_follower(rest)
         if not self._moves.replace_current_with_future(topic_partition):
             return False
-        partition.log = future
+        partition.use(future)
         return True
 
     def _give_up(self, topic_partition: TopicPartition, error: RegentError) -> None:

@@ -6,7 +6,9 @@ Mirrors ``kafka.server.AbstractFetcherThread`` and ``ReplicaFetcherThread``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 from regent.core.errors import DamagedRecordsError, Errors, RecordsRefusedError, StorageError
 from regent.core.model import NO_EPOCH, BrokerId, TopicPartition
@@ -25,7 +27,7 @@ from regent.core.replica_logs import (
 )
 from regent.core.replication.all_partitions import FOR_NOW, AllPartitions
 from regent.core.replication.fetch_session_handler import FetchSessionHandler
-from regent.core.replication.lock_slices import Slices, run_in_slices, slices_of_records
+from regent.core.replication.lock_slices import Slices, slices_of_records
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.partition import Partition
 from regent.core.replication.replication_quota import ReplicationQuota
@@ -64,15 +66,19 @@ class ReplicaFetcher:
         topic_partition = partition.topic_partition
         self.unfollow(topic_partition)
         self._leaders[topic_partition] = partition.leader
+        partition.local_log.fence(partition.leader_epoch)
         followed = self._followed.get(partition.leader)
         if followed is None:
             followed = self._followed[partition.leader] = FetchSessionHandler(self._position)
         followed.add(partition)
 
     def unfollow(self, topic_partition: TopicPartition) -> None:
-        """Stop fetching a partition. No-op if not followed."""
+        """Stop fetching a partition, and appending what was fetched. No-op if not followed."""
         leader = self._leaders.pop(topic_partition, None)
         if leader is not None:
+            partition = self._partitions.get(topic_partition)
+            if partition is not None and partition.log is not None:
+                partition.log.fence(NO_EPOCH)
             followed = self._followed[leader]
             followed.remove(topic_partition)
             if not followed:
@@ -129,7 +135,8 @@ class ReplicaFetcher:
     ) -> Slices[None]:
         """Process an answer; partitions without an answer, or with an error, back off.
 
-        Replicas may change between two slices, as they may before the answer comes.
+        Records are appended between two slices: the disk must not stop the producers. Replicas may
+        change meanwhile, as they may before the answer comes; their logs are fenced.
         """
         followed = self._followed.get(leader)
         if followed is None:
@@ -149,49 +156,64 @@ class ReplicaFetcher:
             (topic_partition, _size(answers.get(topic_partition))) for topic_partition in asked
         )
 
-        def take_portion(portion: Sequence[TopicPartition]) -> None:
-            errors: dict[TopicPartition, Errors] = {}
-            moved: list[str] = []
+        for portion in slices_of_records(sizes):
+            taken = _Taken(leader, followed, response.error_code, now_ms)
             for topic_partition in portion:
                 partition, row = asked[topic_partition]
-                if followed.get(topic_partition) is not partition:
-                    continue  # it may have been deleted and created again
-                answer = answers.get(topic_partition)
-                error = self._take(followed, partition, row, response.error_code, answer, moved)
-                if error is not Errors.NONE:
-                    errors[topic_partition] = error
-                else:
-                    followed.end_back_off(topic_partition)
-                    self._throttle(followed, partition, answer, now_ms)
-            self._back_off(leader, followed, errors, now_ms)
-            if moved:
-                log.warning(
-                    "[Broker id=%d] Truncating %d logs to the offsets of leader %d, the first: %s",
-                    self._template.replica_id,
-                    len(moved),
-                    leader,
-                    moved[0],
-                )
+                if followed.get(topic_partition) is partition:  # else it was created again
+                    answer = answers.get(topic_partition)
+                    self._note(
+                        taken, partition, answer, partial(_take, taken, partition, row, answer)
+                    )
+            if taken.appends:
+                yield taken.append
+                for append in taken.appends:
+                    self._end_append(taken, append)
+            self._back_off(leader, followed, taken.errors, now_ms)
+            self._log_moved(leader, taken.moved)
 
-        yield from run_in_slices(slices_of_records(sizes), take_portion)
+    def _end_append(self, taken: _Taken, append: _Append) -> None:
+        """Go on after an append, unless the replica has changed meanwhile."""
+        partition, topic_partition = append.partition, append.partition.topic_partition
+        is_hosted = self._partitions.get(topic_partition) is partition
+        if not is_hosted or partition.log is not append.log:
+            return  # it was deleted, or has failed, or is in another directory now
+        is_followed = taken.followed.get(topic_partition) is partition
+        if is_followed and partition.leader_epoch == append.leader_epoch:
+            self._note(taken, partition, append.answer, partial(_finish, taken, append))
+        elif isinstance(append.error, StorageError):
+            self._partitions.fail(topic_partition, append.error)
 
-    def _take(
+    def _note(
         self,
-        followed: FetchSessionHandler,
+        taken: _Taken,
         partition: Partition,
-        row: FetchPartition,
-        error: Errors,
         answer: FetchedPartition | None,
-        moved: list[str],
-    ) -> Errors:
-        """Process the answer to ``row`` if still current; return the error to back off for."""
+        take: Callable[[], Errors | None],
+    ) -> None:
+        """Process one answer with ``take``, which returns None if the rest follows later."""
+        topic_partition = partition.topic_partition
+        error = self._attempt(partition, take)
+        if error is Errors.NONE:
+            taken.followed.end_back_off(topic_partition)
+            self._throttle(taken.followed, partition, answer, taken.now_ms)
+        elif error is not None:
+            taken.errors[topic_partition] = error
+
+    def _log_moved(self, leader: BrokerId, moved: Sequence[str]) -> None:
+        if moved:
+            log.warning(
+                "[Broker id=%d] Truncating %d logs to the offsets of leader %d, the first: %s",
+                self._template.replica_id,
+                len(moved),
+                leader,
+                moved[0],
+            )
+
+    def _attempt(self, partition: Partition, take: Callable[[], Errors | None]) -> Errors | None:
+        """Return the error to back off for."""
         try:
-            if not _is_expected(partition, row):
-                followed.on_change(partition.topic_partition)
-                return Errors.NONE
-            if error is not Errors.NONE:
-                return error
-            return _follow(followed, partition, answer, moved)
+            return take()
         except RecordsRefusedError as refused:
             return refused.error_code
         except StorageError as failure:
@@ -252,24 +274,72 @@ def _is_expected(partition: Partition, row: FetchPartition) -> bool:
     return (row.current_leader_epoch, row.fetch_offset) == (partition.leader_epoch, end)
 
 
-def _follow(
-    followed: FetchSessionHandler,
-    partition: Partition,
-    answer: FetchedPartition | None,
-    moved: list[str],
-) -> Errors:
-    """Append to, truncate or restart a log as its leader's answer requires; return the error.
+class _Append:
+    """Records of an answer, to be appended without the lock of the replicas."""
 
-    Logs that lose records although no leader epoch says so are listed in ``moved``. Raises
-    ``RecordsRefusedError`` and ``StorageError``.
+    __slots__ = ("answer", "error", "leader_epoch", "log", "partition")
+
+    def __init__(self, partition: Partition, answer: FetchedPartition) -> None:
+        self.partition = partition
+        self.answer = answer
+        self.log = partition.local_log
+        self.leader_epoch = partition.leader_epoch
+        self.error: RecordsRefusedError | StorageError | DamagedRecordsError | None = None
+
+    def run(self) -> None:
+        """Append them, and keep the error."""
+        try:
+            self.log.append_as_follower(self.answer.records.read(), self.leader_epoch)
+        except (RecordsRefusedError, StorageError, DamagedRecordsError) as error:
+            self.error = error
+
+
+@dataclass(slots=True)
+class _Taken:
+    """A portion of an answer, and what becomes of it.
+
+    ``moved`` lists the logs that lose records although no leader epoch says so.
     """
+
+    leader: BrokerId
+    followed: FetchSessionHandler
+    error_code: Errors
+    now_ms: int
+    appends: list[_Append] = field(default_factory=list)
+    errors: dict[TopicPartition, Errors] = field(default_factory=dict)
+    moved: list[str] = field(default_factory=list)
+
+    def append(self) -> None:
+        """Append the records."""
+        for append in self.appends:
+            append.run()
+
+
+def _take(
+    taken: _Taken, partition: Partition, row: FetchPartition, answer: FetchedPartition | None
+) -> Errors | None:
+    """Process the answer to ``row`` if still current; return the error to back off for.
+
+    None: its records are appended later. Raises ``RecordsRefusedError`` and ``StorageError``.
+    """
+    if not _is_expected(partition, row):
+        taken.followed.on_change(partition.topic_partition)
+        return Errors.NONE
+    if taken.error_code is not Errors.NONE:
+        return taken.error_code
     if answer is None:
         return Errors.UNKNOWN_SERVER_ERROR
+    return _follow(taken, partition, answer)
+
+
+def _follow(taken: _Taken, partition: Partition, answer: FetchedPartition) -> Errors | None:
+    """Truncate or restart a log as its leader's answer requires, or prepare the append."""
     topic_partition, replica_log = partition.topic_partition, partition.local_log
+    followed = taken.followed
     end = replica_log.log_end_offset
     if answer.error_code is Errors.OFFSET_OUT_OF_RANGE and _go_where_leader_is(partition, answer):
         offsets = f"{answer.log_start_offset} to {answer.log_end_offset}"
-        moved.append(f"{topic_partition} ended at {end}, its leader has offsets {offsets}")
+        taken.moved.append(f"{topic_partition} ended at {end}, its leader has offsets {offsets}")
         followed.on_change(topic_partition)
         return Errors.NONE
     if answer.error_code is not Errors.NONE:
@@ -287,13 +357,27 @@ def _follow(
             # The first batch may begin earlier, with another epoch than the local records.
             replica_log.truncate_fully_and_start_at(end)
             partition.on_truncation()
-        replica_log.append_as_follower(answer.records.read())
-        followed.on_change(topic_partition)
+        taken.appends.append(_Append(partition, answer))
+        return None
+    return _adopt_offsets(taken, partition, answer)
+
+
+def _finish(taken: _Taken, append: _Append) -> Errors:
+    """Go on after an append. Raises its error."""
+    if append.error is not None:
+        raise append.error
+    taken.followed.on_change(append.partition.topic_partition)
+    return _adopt_offsets(taken, append.partition, append.answer)
+
+
+def _adopt_offsets(taken: _Taken, partition: Partition, answer: FetchedPartition) -> Errors:
+    """Adopt the leader's high watermark and log start offset."""
+    replica_log = partition.local_log
     partition.follow_high_watermark(answer.high_watermark)
     start = min(answer.log_start_offset, partition.high_watermark)
     if start > replica_log.log_start_offset:
         replica_log.advance_log_start_offset(start)
-        followed.on_change(topic_partition)
+        taken.followed.on_change(partition.topic_partition)
     return Errors.NONE
 
 

@@ -93,6 +93,7 @@ class World:
     events_handled: int = 0  # by controllers
     inbox_limit: int = MAX_EVENTS  # of events for one controller
     channel_limit: int = FEW_REQUESTS  # of queued requests for one broker
+    has_threads: bool = False  # control requests may arrive while a follower appends
     control_requests_received: int = 0  # by all brokers, accepted or not
     groups: GroupWorld | None = None  # None: no broker coordinates groups
     transactions: TransactionWorld | None = None  # None: no broker coordinates transactions
@@ -153,6 +154,7 @@ class SimulatedBroker:
         self.channels: dict[BrokerId, Channel] = {}
         self.unanswered: dict[RequestId, Exchange] = {}
         self.disk = disk
+        disk.on_unlocked = self._on_unlocked
         self.cache = MetadataCache()
         self.replica_manager = ReplicaManager(
             broker_id,
@@ -418,6 +420,17 @@ class SimulatedBroker:
             case _:
                 self.ask(exchange)
         self.acted()
+
+    def _on_unlocked(self) -> None:
+        """Let the thread of control requests act before the one that appends."""
+        network = self.world.network
+        if not self.world.has_threads:
+            return
+        for number in list(network.deliverable()):
+            packet = network.packets[number]
+            if packet.answer is None and packet.exchange.endpoint == self.control_endpoint:
+                network.deliver(number)
+                return
 
     def _run_beside(self, work: Callable[[], None]) -> None:
         """Do work of another thread a little later."""

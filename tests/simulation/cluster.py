@@ -134,6 +134,10 @@ class Cluster:
         for broker_id in range(brokers) if isinstance(brokers, int) else brokers:
             self.start(broker_id)
 
+    def let_threads_act(self) -> None:
+        """Let control requests arrive while a follower appends."""
+        self._world.has_threads = True
+
     def bound_inboxes(self, limit: int = MAX_EVENTS) -> None:
         """Limit the number of events that are queued for a controller."""
         self._world.inbox_limit = limit

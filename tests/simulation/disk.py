@@ -56,10 +56,12 @@ class ObservedLog(MemoryLog):
         super().truncate_to(offset)
 
     @past_all_guards
-    def append_as_follower(self, records: RecordBytes) -> None:
-        """Append and notify the observer."""
+    def append_as_follower(self, records: RecordBytes, leader_epoch: int | None = None) -> None:
+        """Append and notify the observer; another thread may have acted before."""
+        if leader_epoch is not None:
+            self.disk.on_unlocked()
         first = len(self.batches)
-        super().append_as_follower(records)
+        super().append_as_follower(records, leader_epoch)
         self.disk.observer.on_followed(self.disk.broker_id, self, first)
 
 
@@ -76,6 +78,7 @@ class Disk(MemoryLogs):
         self.wall_clock_ahead_ms = 0
         self.observer = RecordObserver()
         self.on_out_of_service: Callable[[], None] = lambda: None
+        self.on_unlocked: Callable[[], None] = lambda: None
         # Logs of a directory that was unreadable when the process started.
         self._out_of_sight: dict[TopicPartition, MemoryLog] = {}
         self._superseded: set[MemoryLog] = set()  # their replicas were created anew since then

@@ -65,6 +65,7 @@ class FileDisk(LogManager):
         self._was_clean = was_clean  # the former process shut down cleanly
         self.observer = RecordObserver()
         self.on_out_of_service: Callable[[], None] = lambda: None
+        self.on_unlocked: Callable[[], None] = lambda: None
         self.clock_ms = machine.broker_id * CLOCK_APART_MS
         self.wall_clock_ahead_ms = 0  # the clock of these files does not jump
         self._found: dict[TopicPartition, DamagedRecordsError] = {}

@@ -134,10 +134,12 @@ class ObservedFileLog(UnifiedLog):
         super().truncate_to(offset)
 
     @past_all_guards
-    def append_as_follower(self, records: RecordBytes) -> None:
-        """Append and notify the observer."""
+    def append_as_follower(self, records: RecordBytes, leader_epoch: int | None = None) -> None:
+        """Append and notify the observer; another thread may have acted before."""
+        if leader_epoch is not None:
+            self._disk.on_unlocked()
         end = self.log_end_offset
-        super().append_as_follower(records)
+        super().append_as_follower(records, leader_epoch)
         if self._is_copy:
             return
         first = sum(batch.last_offset < end for batch in self.batches)

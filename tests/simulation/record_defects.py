@@ -82,14 +82,25 @@ def followers_append_elsewhere() -> Any:
     """A follower appends without a check of its log end offset."""
     append = MemoryLog.append_as_follower
 
-    def but_the_last(self: MemoryLog, records: Any) -> None:
+    def but_the_last(self: MemoryLog, records: Any, leader_epoch: int | None = None) -> None:
         if len(self.batches) > 1:
             self._cut(self.batches[-1].base_offset)
             self._end = self.batches[-1].last_offset + 2
             records = b""
-        append(self, records)
+        append(self, records, leader_epoch)
 
     return patch.object(MemoryLog, "append_as_follower", but_the_last)
+
+
+def appends_without_a_fence() -> Any:
+    """A follower appends records of its former leader after it has got another one."""
+    append = ObservedLog.append_as_follower
+
+    def in_any_epoch(self: ObservedLog, records: Any, leader_epoch: int | None = None) -> None:
+        self.disk.on_unlocked()
+        append(self, records)
+
+    return patch.object(ObservedLog, "append_as_follower", in_any_epoch)
 
 
 # --- commits --------------------------------------------------------------------------------------
@@ -191,8 +202,8 @@ def sequences_forgotten_by_followers() -> Any:
     """Only the leader knows the last sequence of an idempotent producer."""
     append = ObservedLog.append_as_follower
 
-    def and_forget(self: ObservedLog, records: Any) -> None:
-        append(self, records)
+    def and_forget(self: ObservedLog, records: Any, leader_epoch: int | None = None) -> None:
+        append(self, records, leader_epoch)
         self._sequences = ProducerSequences()
 
     return patch.object(ObservedLog, "append_as_follower", and_forget)

@@ -283,6 +283,7 @@ class Simulation:
             self.clients.act()
         self.cluster.run_for(SETTLED_MS)
         self.cluster.network.fate = self._fate
+        self.cluster.let_threads_act()
         self._faults_are_on = True
         self._note("settled")
 

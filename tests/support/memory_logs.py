@@ -12,7 +12,13 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from regent.core.errors import DamagedRecordsError, ShortageError, StorageError
+from regent.core.errors import (
+    DamagedRecordsError,
+    Errors,
+    RecordsRefusedError,
+    ShortageError,
+    StorageError,
+)
 from regent.core.log_config import DEFAULT_LOG_CONFIG, LogConfig
 from regent.core.model import NO_EPOCH, NO_LOG_END, LogEnd, SuspectReplicas, TopicPartition
 from regent.core.protocol.control import TopicId
@@ -102,6 +108,7 @@ class MemoryLog:
         self._start = self._end = 0
         self._sequences = ProducerSequences()
         self._has_transactions = False
+        self._leader_epoch = NO_EPOCH  # in which records may be fetched
 
     @property
     def config(self) -> LogConfig:
@@ -153,6 +160,7 @@ class MemoryLog:
         """Note that an epoch begins at the end; it is stored with its first records."""
         self._check_writable()
         self._assign(leader_epoch, self._end)
+        self._leader_epoch = NO_EPOCH
 
     def forget_epoch_without_records(self) -> None:
         """Forget the epoch that begins at the end."""
@@ -227,12 +235,18 @@ class MemoryLog:
         time_ms = now_ms if config.stamps_append_time else NO_TIMESTAMP
         return AppendedRecords(first, next_offset - 1, time_ms)
 
-    def append_as_follower(self, records: RecordBytes) -> None:
+    def fence(self, leader_epoch: int) -> None:
+        """Refuse records that were fetched in another leader epoch."""
+        self._leader_epoch = leader_epoch
+
+    def append_as_follower(self, records: RecordBytes, leader_epoch: int | None = None) -> None:
         """Append batches of a leader; the first one may begin before the end of an empty log.
 
         A leader whose log starts in the middle of a batch sends the whole batch.
         """
         self._check_writable()
+        if leader_epoch not in (None, self._leader_epoch):
+            raise RecordsRefusedError(Errors.FENCED_LEADER_EPOCH, f"{leader_epoch} has ended")
         is_empty = self._start == self._end
         for position, header in headers_of(records):
             check_follows(header, self._end, may_overlap=is_empty)

@@ -218,7 +218,10 @@ class NumberedLog:
         """Raise."""
         raise NotImplementedError("it has no records")
 
-    def append_as_follower(self, records: RecordBytes) -> None:
+    def fence(self, leader_epoch: int) -> None:
+        """Do nothing: no records are appended."""
+
+    def append_as_follower(self, records: RecordBytes, leader_epoch: int | None = None) -> None:
         """Raise."""
         raise NotImplementedError("it has no records")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 from regent.core.errors import Errors
@@ -16,6 +17,7 @@ from regent.core.protocol.control import (
     StopReplicaResponse,
     StopReplicaTopic,
 )
+from regent.core.records import RecordBytes
 from regent.core.replication.lock_slices import (
     APPEND_BYTES,
     BYTES_PER_SLICE,
@@ -23,6 +25,7 @@ from regent.core.replication.lock_slices import (
     slices_of_records,
     slices_of_replicas,
 )
+from regent.core.replication.partition import Role
 from tests.core.replication.record_stage import RecordBroker
 from tests.core.replication.stage import HEADER, T0, T1, T2, A, state
 from tests.support.record_batches import batch
@@ -143,8 +146,9 @@ def test_a_partition_led_meanwhile_is_not_appended_to_as_a_follower() -> None:
     request, asked = follower.fetch_from(leader)
     lock.count, lock.interrupt = 0, lambda: follower.apply(2, 2, T0, topic_partitions[-1])
     follower.take(leader, request, asked.answer)
-    assert lock.count == 4, "three slices, and the control request after the first"
-    assert follower.values(T0) == follower.values(topic_partitions[-2]) == [b"a"]
+    assert lock.count == 4, "before, between and after two appends, and the control request"
+    assert follower.values(T1) == follower.values(topic_partitions[-2]) == [b"a"]
+    assert follower.values(T0) == [], "it led the partition before the append"
     assert follower.values(topic_partitions[-1]) == [], "it leads the partition now"
     assert (
         follower.produce(b"b", acks=1, topic_partition=topic_partitions[-1])
@@ -219,3 +223,43 @@ def test_producers_get_the_lock_while_many_replicas_are_deleted() -> None:
     assert [topic_partition for topic_partition, error in answers.items() if error is OK] == around[
         1:
     ]
+
+
+def test_a_follower_appends_without_the_lock() -> None:
+    lock, was_locked = threading.Lock(), list[bool]()
+    leader, follower = RecordBroker(1), RecordBroker(2, lock=lock)
+    for broker in (leader, follower):
+        broker.apply(1, 1)
+    leader.produce(b"a", acks=1)
+    request, asked = follower.fetch_from(leader)
+    append = follower.log().append_as_follower
+
+    def look_and_append(records: RecordBytes, leader_epoch: int | None = None) -> None:
+        was_locked.append(lock.locked())
+        append(records, leader_epoch)
+
+    setattr(follower.log(), "append_as_follower", look_and_append)  # noqa: B010
+    follower.take(leader, request, asked.answer)
+    assert was_locked == [False]
+    assert follower.values() == [b"a"]
+
+
+def test_an_error_of_an_append_after_the_replica_was_deleted_concerns_nobody() -> None:
+    lock = InterruptedLock()
+    leader, follower = RecordBroker(1), RecordBroker(2, lock=lock)
+    for broker in (leader, follower):
+        broker.apply(1, 1)
+    leader.produce(b"a", acks=1)
+    request, asked = follower.fetch_from(leader)
+    deleted = follower.log()
+
+    def delete_and_create() -> None:
+        rows = (StopReplicaPartition(0, 2, delete_partition=True),)
+        follower.manager.handle(HEADER, StopReplicaRequest((StopReplicaTopic("t", A, rows),)), 0)
+        deleted.is_offline = True
+        follower.apply(1, 3)
+
+    lock.interrupt = delete_and_create
+    follower.take(leader, request, asked.answer)
+    assert follower.hosted().role is Role.FOLLOWER
+    assert follower.values() == []

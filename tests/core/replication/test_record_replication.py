@@ -467,6 +467,7 @@ def test_records_of_epochs_newer_than_the_leaders_are_truncated(
         leader.produce(value, acks=1)
     follower.follow(leader)
     follower.log().assign_epoch(7)
+    follower.log().fence(follower.hosted().leader_epoch)
     for offset in range(2, 2 + lost):
         follower.log().append_as_follower(batch(b"lost", base_offset=offset, leader_epoch=7))
     leader.produce(b"c", acks=1)

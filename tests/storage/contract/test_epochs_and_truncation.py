@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from regent.core.errors import RecordsRefusedError
+from regent.core.errors import Errors, RecordsRefusedError
 from regent.core.replica_logs import NO_EPOCH_END_OFFSET, EpochEndOffset, PartitionLog
 from tests.storage.contract.hosts import T1, Host, create, log_of
 from tests.storage.contract.records import EVERYTHING, append, append_each, read, values
@@ -167,6 +167,25 @@ def test_a_truncation_below_the_start_lowers_the_start(log: PartitionLog):
     log.truncate_to(2)
     assert (log.log_start_offset, log.log_end_offset) == (2, 2)
     assert append(log, b"e")[:2] == (2, 2)
+
+
+def test_records_of_another_leader_epoch_than_that_of_the_fence_are_refused(log: PartitionLog):
+    def append(leader_epoch: int) -> None:
+        log.append_as_follower(batch(b"a", base_offset=log.log_end_offset), leader_epoch)
+
+    with pytest.raises(RecordsRefusedError) as refused:
+        append(4)
+    assert refused.value.error_code is Errors.FENCED_LEADER_EPOCH
+    log.fence(4)
+    append(4)
+    for leader_epoch in (3, 5):
+        with pytest.raises(RecordsRefusedError):
+            append(leader_epoch)
+    log.assign_epoch(5)
+    for leader_epoch in (4, 5):
+        with pytest.raises(RecordsRefusedError):
+            append(leader_epoch)
+    assert log.log_end_offset == 1
 
 
 def test_a_follower_that_begins_inside_a_batch_appends_the_whole_batch(
