@@ -48,7 +48,7 @@ _SETTLE_MS = 5_000  # before the first run of each task; short, for brokers that
 _PURGE_INTERVAL_MS = 30_000
 _VERIFICATION = "log-verification"
 _VERIFICATION_INTERVAL_MS = 1_000
-_IDLE_VERIFICATION_INTERVAL_MS = 5_000  # while nothing is to be verified
+_IDLE_VERIFICATION_INTERVAL_MS = 10_000  # while nothing is to be verified
 
 
 class BrokerStorage:

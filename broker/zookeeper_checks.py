@@ -21,7 +21,7 @@ from regent.zk.client.operations import ConnectionLossError, UnreadableZnode, Zn
 from regent.zk.client.session import SessionKeeper
 from regent.zk.codecs.znodes import ControllerZNode
 from regent.zk.stores.admin_store import WATCHED_PATHS
-from regent.zk.stores.progress_mark import PATH, mark_of, write_mark
+from regent.zk.stores.progress_mark import PATH, mark_of, read_mark, write_mark
 
 logger = logging.getLogger(__name__)
 
@@ -55,10 +55,13 @@ class ZooKeeperChecks:
         """Check now; without a connection do nothing."""
         paths = (PATH, *WATCHED_PATHS)
         try:
-            if self._is_controller():
+            node, *watched = self._keeper.get_many(paths)
+            mark = mark_of(node) or 0
+            # If the mark was the last write of all, no older data can differ from these.
+            if self._is_controller() and self._keeper.newest_zxid > mark:
                 write_mark(self._keeper)
-            mark, *watched = self._keeper.get_many(paths)  # one request, because it is repeated
-            self._note_progress(mark_of(mark) or 0)
+                mark = read_mark(self._keeper) or 0
+            self._note_progress(mark)
         except (ConnectionLossError, SessionExpiredError) as error:
             logger.debug("the check failed: %s", error)
         else:

@@ -1,4 +1,4 @@
-"""``/regent/progress_mark``: written regularly, to detect that older ZooKeeper data were restored.
+"""``/regent/progress_mark``: written soon after anything else is, to detect restored older data.
 
 The transaction id of a znode's last write only grows. When the id of this znode is lower than a
 broker has noted, ZooKeeper has older data than before (a restored backup, for example). The newest
