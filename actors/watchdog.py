@@ -17,18 +17,21 @@ logger = logging.getLogger(__name__)
 
 
 class Watchdog:
-    """Logs each actor that handles one message for longer than ``limit_s``, once per message."""
+    """Logs each actor that handles one message for longer than ``limit_s``, once per message.
 
-    def __init__(self, limit_s: float = 5.0, interval_s: float = 1.0) -> None:
+    It looks every ``limit_s``, and when an actor that was busy then would exceed the limit: so an
+    actor is reported when it exceeds the limit, and while none is busy the thread hardly wakes.
+    """
+
+    def __init__(self, limit_s: float = 5.0) -> None:
         self.incidents = 0
         self._limit_s = limit_s
-        self._interval_s = interval_s
         self._reported: dict[str, float] = {}  # actor urn -> busy_since
         self._stopped = threading.Event()
         self._thread = NamedThread(self._run, "actor-watchdog")
 
     def start(self) -> None:
-        """Check every ``interval_s`` from now on."""
+        """Check from now on."""
         self._thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:
@@ -36,17 +39,22 @@ class Watchdog:
         self._stopped.set()
         self._thread.join(timeout)
 
-    def check(self, now: float) -> None:
-        """Check once; ``now`` is monotonic seconds."""
+    def check(self, now: float) -> float:
+        """Check once; return when to check next. Both are monotonic seconds."""
         seen, self._reported = self._reported, {}
+        next_check = now + self._limit_s
         for ref in ActorRegistry.get_all():
             activity = inbox_of(ref).activity
             since, message = activity.busy_since, activity.message
-            if since is None or now - since <= self._limit_s:
+            if since is None:
+                continue
+            if now - since < self._limit_s:
+                next_check = min(next_check, since + self._limit_s)
                 continue
             self._reported[ref.actor_urn] = since
             if seen.get(ref.actor_urn) != since:
                 self._report(activity.thread, message, now - since)
+        return next_check
 
     def _report(self, thread: threading.Thread, message: object, busy_s: float) -> None:
         self.incidents += 1
@@ -57,5 +65,6 @@ class Watchdog:
         )
 
     def _run(self) -> None:
-        while not self._stopped.wait(self._interval_s):
-            self.check(monotonic())
+        next_check = monotonic() + self._limit_s
+        while not self._stopped.wait(next_check - monotonic()):
+            next_check = self.check(monotonic())

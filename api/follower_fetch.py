@@ -1,7 +1,10 @@
 """Fetch for followers, from version 12 on: sessions, epochs, and waits for records.
 
 A waiting fetch is answered by the call that completes it, an append for instance, and no task runs
-for it. Mirrors the part of ``kafka.server.KafkaApis.handleFetchRequest`` for followers.
+for it. When a wait is over, the others that have lasted for more than half of their time end with
+it. So idle followers, each of which asks again at once, wake the event loop together.
+
+Mirrors the part of ``kafka.server.KafkaApis.handleFetchRequest`` for followers.
 """
 
 from __future__ import annotations
@@ -58,10 +61,11 @@ class FollowerFetchHandler:
         self._names = names
         self._on_fetched = on_fetched
         self._replies = Replies()
+        self._waiting: dict[_FetchAnswer, None] = {}
 
     def answer(self, request: KafkaRequest, fetch: FollowerFetch) -> LaterAnswer:
         """Answer at once or later; on the event loop."""
-        answer = _FetchAnswer(request, fetch, self._replies)
+        answer = _FetchAnswer(request, fetch, self._replies, self._waiting)
         asked = replace(fetch.request, max_wait_ms=0) if fetch.unknown else fetch.request
         operation = self._source.fetch(asked, monotonic_ms(), answer.take)
         if operation is not None:
@@ -82,14 +86,31 @@ class FollowerFetchHandler:
 class _FetchAnswer(LaterAnswer):
     """The answer to one fetch."""
 
-    __slots__ = ("_end_wait", "_fetch", "_loop", "_replies", "_request", "_timer")
+    __slots__ = (
+        "_end_wait",
+        "_fetch",
+        "_loop",
+        "_may_end_at",
+        "_replies",
+        "_request",
+        "_timer",
+        "_waiting",
+    )
 
-    def __init__(self, request: KafkaRequest, fetch: FollowerFetch, replies: Replies) -> None:
+    def __init__(
+        self,
+        request: KafkaRequest,
+        fetch: FollowerFetch,
+        replies: Replies,
+        waiting: dict[_FetchAnswer, None],
+    ) -> None:
         super().__init__()
         self._request = request
         self._fetch = fetch
         self._replies = replies
         self._loop = replies.loop()
+        self._waiting = waiting
+        self._may_end_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._end_wait: Callable[[], None] | None = None
 
@@ -106,14 +127,23 @@ class _FetchAnswer(LaterAnswer):
         """Let the operation respond after ``wait_ms``, unless it has done so by then."""
         if not self.is_given:
             self._end_wait = lambda: expire(operation, monotonic_ms())
-            self._timer = self._loop.call_later(wait_ms / 1000, self._end_wait)
+            self._timer = self._loop.call_later(wait_ms / 1000, self._end_waits)
+            self._may_end_at = self._timer.when() - wait_ms / 2000
+            self._waiting[self] = None
 
     def abandon(self) -> None:
         """Let the operation respond now: it may have been woken already."""
         if self._end_wait is not None:
             self._end_wait()
 
+    def _end_waits(self) -> None:
+        """End this wait, which is over, and others with it."""
+        now = self._loop.time()
+        for other in [other for other in self._waiting if other._may_end_at <= now]:
+            other.abandon()
+
     def _give(self, response: FetchResponse) -> None:
+        self._waiting.pop(self, None)
         # Otherwise timer, operation and answer would form a cycle until garbage is collected.
         timer, self._timer, self._end_wait = self._timer, None, None
         if timer is not None:

@@ -21,10 +21,10 @@ def own_cluster(*options: str) -> Iterator[RegentCluster]:
 
 
 @contextmanager
-def cluster_at(bootstrap: str | None) -> Iterator[str]:
-    """Yield the bootstrap servers; without any, start a cluster for the block."""
+def cluster_at(bootstrap: str | None, *options: str) -> Iterator[str]:
+    """Yield the bootstrap servers; without any, start a cluster with ``options`` for the block."""
     if bootstrap is not None:
         yield bootstrap
         return
-    with own_cluster() as cluster:
+    with own_cluster(*options) as cluster:
         yield cluster.bootstrap_servers

@@ -48,7 +48,9 @@ _NAMED_STRAYS = 5
 _READERS = 4  # disks and arrays of disks serve several reads at once
 _SETTLE_MS = 5_000  # before the first run of each task; short, for brokers that run briefly
 _PURGE_INTERVAL_MS = 30_000
+_VERIFICATION = "log-verification"
 _VERIFICATION_INTERVAL_MS = 1_000
+_IDLE_VERIFICATION_INTERVAL_MS = 10_000  # while nothing is to be verified
 
 
 class BrokerStorage:
@@ -60,6 +62,7 @@ class BrokerStorage:
         self._all_settings = settings
         self._cleaner = cleaner_settings(settings)
         self._cleaner_timer: RepeatingTimer | None = None
+        self._verification_timer: RepeatingTimer | None = None
         self._cleaner_lock = Lock()
         self._reader = named_executor(_READERS, "log-prefetch")
         self._defaults = log_defaults(settings)
@@ -150,6 +153,8 @@ class BrokerStorage:
             timer = RepeatingTimer(own, interval_ms, long_task)
             if name == _CLEANER:
                 self._follow_backoff(timer)
+            elif name == _VERIFICATION:
+                self._verification_timer = timer
         self._undo.callback(self.logs.cleaner.stop)
 
     def long_tasks(self) -> Mapping[str, tuple[Callable[[], object], int]]:
@@ -157,11 +162,19 @@ class BrokerStorage:
         settings, logs = self._settings, self.logs
         tasks: dict[str, tuple[Callable[[], object], int]] = {}
         if settings.log_verification_bytes_per_s > 0:
-            a_second = partial(logs.verify, settings.log_verification_bytes_per_s)
-            tasks["log-verification"] = a_second, _VERIFICATION_INTERVAL_MS
+            a_second = partial(self._verify, settings.log_verification_bytes_per_s)
+            tasks[_VERIFICATION] = a_second, _VERIFICATION_INTERVAL_MS
         if settings.log_cleaner_enable:
             tasks[_CLEANER] = logs.cleaner.clean_all, self._cleaner.log_cleaner_backoff_ms
         return tasks
+
+    def _verify(self, max_bytes: int) -> None:
+        """Verify what is read in a second; look less often as long as nothing is due."""
+        is_idle = self.logs.verify(max_bytes) == 0
+        if self._verification_timer is not None:
+            self._verification_timer.set_period(
+                _IDLE_VERIFICATION_INTERVAL_MS if is_idle else _VERIFICATION_INTERVAL_MS
+            )
 
     def upkeep(self, replica_manager: ReplicaManager) -> Mapping[Callable[[], None], int]:
         """Return the maintenance tasks of the logs, each with its period in milliseconds."""

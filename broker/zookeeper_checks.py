@@ -10,18 +10,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from regent.actors.scheduler import Scheduler
 from regent.actors.timer import RepeatingTimer
 from regent.core.controller.events import ControllerEvent, LookAgain, Reelect
 from regent.core.errors import SessionExpiredError
 from regent.core.replica_logs import ClusterNotes
-from regent.zk.client.operations import ConnectionLossError
+from regent.zk.client.operations import ConnectionLossError, UnreadableZnode, Znode
 from regent.zk.client.session import SessionKeeper
 from regent.zk.codecs.znodes import ControllerZNode
-from regent.zk.stores.admin_store import ZkAdminStore
-from regent.zk.stores.progress_mark import PATH, read_mark, write_mark
+from regent.zk.stores.admin_store import WATCHED_PATHS
+from regent.zk.stores.progress_mark import PATH, mark_of, read_mark, write_mark
 
 logger = logging.getLogger(__name__)
 
@@ -53,27 +53,32 @@ class ZooKeeperChecks:
 
     def check(self) -> None:
         """Check now; without a connection do nothing."""
+        paths = (PATH, *WATCHED_PATHS)
         try:
-            self._note_progress()
-            self._look_for_denied()
+            node, *watched = self._keeper.get_many(paths)
+            mark = mark_of(node) or 0
+            # If the mark was the last write of all, no older data can differ from these.
+            if self._is_controller() and self._keeper.newest_zxid > mark:
+                write_mark(self._keeper)
+                mark = read_mark(self._keeper) or 0
+            self._note_progress(mark)
         except (ConnectionLossError, SessionExpiredError) as error:
             logger.debug("the check failed: %s", error)
+        else:
+            self._look_for_denied(dict(zip(paths[1:], watched, strict=True)))
 
     def stop(self) -> None:
         """Stop checking."""
         self._scheduler.shutdown()
 
-    def _note_progress(self) -> None:
-        if self._is_controller():
-            write_mark(self._keeper)
-        mark = read_mark(self._keeper) or 0
+    def _note_progress(self, mark: int) -> None:
         self._notes.note_seen(zxid=self._keeper.newest_zxid, mark=mark)
         self._keeper.require_write(PATH, mark)
 
-    def _look_for_denied(self) -> None:
-        denied = ZkAdminStore(self._keeper).read_denied()
-        if denied or self._was_denied:
+    def _look_for_denied(self, watched: Mapping[str, Znode | None]) -> None:
+        is_denied = any(isinstance(node, UnreadableZnode) for node in watched.values())
+        if is_denied or self._was_denied:
             self._tell_controller(LookAgain())
-        elif self._keeper.get(ControllerZNode.PATH) is None:
+        elif watched[ControllerZNode.PATH] is None:
             self._tell_controller(Reelect())
-        self._was_denied = bool(denied)
+        self._was_denied = is_denied

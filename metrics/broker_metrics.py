@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import selectors
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -43,6 +44,7 @@ from regent.metrics.exposition import (
 from regent.metrics.log_cleaner_metrics import log_cleaner_metrics
 from regent.metrics.recent import Recent
 from regent.metrics.replication_metrics import fetcher_metrics, replication_metrics
+from regent.transport.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from regent.cluster.guardian import Guardian
@@ -178,6 +180,8 @@ class _RequestHandler(WSGIRequestHandler):
 
 
 class _Server(ThreadingMixIn, WSGIServer):
+    timeout = 0  # a client may leave before it is accepted
+
     def process_request(self, request: Any, client_address: Any) -> None:
         """Handle a request on a thread of its own."""
         arguments = (request, client_address)
@@ -207,7 +211,8 @@ class MetricsServer:
         except OSError as error:
             raise RegentError(f"cannot listen on {host}:{port}: {error}") from None
         self.port: int = self._server.server_port
-        self._thread = NamedThread(self._server.serve_forever, "metrics-server")
+        self._closing = Wakeup()
+        self._thread = NamedThread(self._serve, "metrics-server")
         self._thread.start()
 
     def _listen(self, host: str, port: int, handler: type[_RequestHandler]) -> _Server:
@@ -244,9 +249,18 @@ class MetricsServer:
 
     def close(self) -> None:
         """Stop serving."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._closing.set()
         self._thread.join(5)
+        self._server.server_close()
+        self._closing.close()
+
+    def _serve(self) -> None:
+        """Handle requests until ``close``; ``serve_forever`` would wake twice a second."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._server, selectors.EVENT_READ)
+            selector.register(self._closing, selectors.EVENT_READ)
+            while all(key.fileobj is self._server for key, _ in selector.select()):
+                self._server.handle_request()
 
 
 class PlacementCounts(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import uuid
@@ -35,6 +36,12 @@ def pytest_configure() -> None:
     """Have commands that tests start end at Ctrl-C, also where ``make test &`` ignores it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector never look again at the thousands of collected tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

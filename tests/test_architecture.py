@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 
 MAY_IMPORT = {
@@ -76,79 +74,93 @@ def sources() -> Iterator[Path]:
         yield from sorted((ROOT / package).rglob("*.py"))
 
 
-SOURCES = {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in sources()}
+class Source:
+    """A module of ours; ``name`` is its path."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path.relative_to(ROOT))
+        self.package = self.name.partition("/")[0]
+        text = path.read_text()
+        self.lines = text.count("\n")
+        self.tree = ast.parse(text)
+        self.nodes = list(ast.walk(self.tree))
+        imported = list(self._imported())
+        self.libraries = {module.partition(".")[0] for module in imported} - {"regent"}
+        """The top-level names of what it imports, ``regent`` apart."""
+        ours = [module.split(".") for module in imported]
+        self.packages = {"".join(names[1:2]) for names in ours if names[0] == "regent"}
+        """Our packages that it imports; "" for the top level."""
+
+    def _imported(self) -> Iterator[str]:
+        """Yield the module that every import names, wherever it stands."""
+        for node in self.nodes:
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{self.name}: imports are absolute"
+                yield node.module or ""
 
 
-def imported(tree: ast.Module) -> Iterator[str]:
-    """Yield the module that every import names, wherever it stands."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
-            yield node.module or ""
+SOURCES = {source.name: source for source in map(Source, sources())}
+# A test checks all modules, and names those that break its rule: tests by the thousand take longer.
 
 
-def libraries(tree: ast.Module) -> set[str]:
-    """Return the top-level names of what a module imports, ``regent`` apart."""
-    return {module.partition(".")[0] for module in imported(tree)} - {"regent"}
+def test_imports_point_one_way():
+    wrong = {
+        name: source.packages - allowed
+        for name, source in SOURCES.items()
+        for allowed in [TOP_LEVEL.get(name) or MAY_IMPORT.get(source.package, set())]
+        if not source.packages <= allowed | {source.package}
+    }
+    assert wrong == {}
 
 
-def packages(tree: ast.Module) -> set[str]:
-    """Return our packages that a module imports; "" for the top level."""
-    modules = (module.split(".") for module in imported(tree))
-    return {"".join(names[1:2]) for names in modules if names[0] == "regent"}
-
-
-@pytest.mark.parametrize("name", SOURCES)
-def test_imports_point_one_way(name: str):
-    package = name.partition("/")[0]
-    allowed = TOP_LEVEL[name] if name in TOP_LEVEL else MAY_IMPORT[package] | {package}
-    ours = packages(SOURCES[name])
-    assert ours <= allowed, f"{name} imports {sorted(ours - allowed)}"
-
-
-@pytest.mark.parametrize("name", SOURCES)
-def test_our_modules_are_imported_by_their_full_names(name: str):
-    assert not libraries(SOURCES[name]) & MAY_IMPORT.keys()
+def test_our_modules_are_imported_by_their_full_names():
+    assert [s.name for s in SOURCES.values() if s.libraries & MAY_IMPORT.keys()] == []
 
 
 def test_the_guardian_imports_nothing_but_the_standard_library():
-    tree = SOURCES["zk/client/orphaned_session.py"]
-    assert {module.partition(".")[0] for module in imported(tree)} <= sys.stdlib_module_names
+    guardian = SOURCES["zk/client/orphaned_session.py"]
+    assert guardian.packages == set()
+    assert guardian.libraries <= sys.stdlib_module_names
 
 
-@pytest.mark.parametrize("name", SOURCES)
-def test_every_library_has_a_home(name: str):
-    package = name.partition("/")[0]
-    for module in libraries(SOURCES[name]):
-        homes = HOMES.get(module)
-        assert homes is None or {package, name} & homes, f"{name} imports {module}"
+def test_every_library_has_a_home():
+    wrong = [
+        f"{source.name} imports {module}"
+        for source in SOURCES.values()
+        for module in source.libraries & HOMES.keys()
+        if not {source.package, source.name} & HOMES[module]
+    ]
+    assert wrong == []
 
 
-@pytest.mark.parametrize("name", [name for name in SOURCES if name.startswith("core/")])
-def test_the_core_has_no_clock_no_dice_and_no_outside(name: str):
-    assert not IMPURE & libraries(SOURCES[name])
+def test_the_core_has_no_clock_no_dice_and_no_outside():
+    core = [source for source in SOURCES.values() if source.package == "core"]
+    assert [source.name for source in core if IMPURE & source.libraries] == []
 
 
-@pytest.mark.parametrize("name", SOURCES)
-def test_files_and_functions_stay_short(name: str):
-    lines = (ROOT / name).read_text().count("\n")
-    assert lines <= MAX_FILE_LINES, f"{name} has {lines} lines"
-    for node in ast.walk(SOURCES[name]):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert node.end_lineno is not None
-            length = node.end_lineno - node.lineno + 1
-            is_short = length <= MAX_FUNCTION_LINES or f"{name}::{node.name}" in LONG_BY_NATURE
-            assert is_short, f"{name}: {node.name} has {length} lines"
+def test_files_stay_short():
+    assert [s.name for s in SOURCES.values() if s.lines > MAX_FILE_LINES] == []
 
 
-@pytest.mark.parametrize("name", SOURCES)
-def test_names_say_what_a_module_is_about(name: str):
-    assert not {"utils.py", "common.py", "helpers.py", "misc.py"} & set(name.split("/"))
+def test_functions_stay_short():
+    functions = {
+        f"{source.name}::{node.name}": (node.end_lineno or 0) - node.lineno + 1
+        for source in SOURCES.values()
+        for node in source.nodes
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    long = {name for name, length in functions.items() if length > MAX_FUNCTION_LINES}
+    assert long - LONG_BY_NATURE == set()
 
 
-def topic_partitions(tree: ast.Module) -> Iterator[tuple[str, int]]:
+def test_names_say_what_a_module_is_about():
+    vague = {"utils.py", "common.py", "helpers.py", "misc.py"}
+    assert [name for name in SOURCES if vague & set(name.split("/"))] == []
+
+
+def topic_partitions(source: Source) -> Iterator[tuple[str, int]]:
     """Yield the parameters and variables that are annotated as a TopicPartition, with their lines.
 
     Not fields of a class: a field is read beside its owner, which says what it is of.
@@ -156,11 +168,11 @@ def topic_partitions(tree: ast.Module) -> Iterator[tuple[str, int]]:
     kinds = {"TopicPartition", "TopicPartition | None"}
     fields = {
         id(statement)
-        for node in ast.walk(tree)
+        for node in source.nodes
         if isinstance(node, ast.ClassDef)
         for statement in node.body
     }
-    for node in ast.walk(tree):
+    for node in source.nodes:
         annotation = getattr(node, "annotation", None)
         if id(node) in fields or annotation is None or ast.unparse(annotation) not in kinds:
             continue
@@ -170,11 +182,11 @@ def topic_partitions(tree: ast.Module) -> Iterator[tuple[str, int]]:
             yield node.target.id, node.lineno
 
 
-@pytest.mark.parametrize("name", SOURCES)
-def test_a_topic_partition_is_called_one(name: str):
+def test_a_topic_partition_is_called_one():
     wrong = [
-        f"{name}:{line}: {called}"
-        for called, line in topic_partitions(SOURCES[name])
+        f"{source.name}:{line}: {called}"
+        for source in SOURCES.values()
+        for called, line in topic_partitions(source)
         if not called.endswith("topic_partition")
     ]
     assert wrong == []
@@ -183,32 +195,39 @@ def test_a_topic_partition_is_called_one(name: str):
 def test_a_class_has_a_name_of_its_own():
     names = Counter(
         node.name
-        for name, tree in SOURCES.items()
-        if not name.startswith("transport/kafka/messages/")  # these have Kafka's names
-        for node in tree.body
+        for source in SOURCES.values()
+        if not source.name.startswith("transport/kafka/messages/")  # these have Kafka's names
+        for node in source.tree.body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert [name for name, count in names.items() if count > 1] == []
 
 
-def starts_of_threads(tree: ast.Module) -> set[str]:
+def starts_of_threads(source: Source) -> set[str]:
     """Return which of the ways to start a thread, other than ours, a module uses."""
-    called = {ast.unparse(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
+    called = {ast.unparse(node.func) for node in source.nodes if isinstance(node, ast.Call)}
     return called & {
         *("Thread", "threading.Thread", "threading.Timer", "asyncio.to_thread"),
         *("ThreadPoolExecutor", "futures.ThreadPoolExecutor", "start_http_server"),
     }
 
 
-@pytest.mark.parametrize("name", SOURCES)
-def test_the_threads_of_a_broker_have_its_prefix(name: str):
+def test_the_threads_of_a_broker_have_its_prefix():
     of_brokers = MAY_IMPORT["broker"] | {"broker"}
-    if name.partition("/")[0] in of_brokers and name != "config/threads.py":
-        assert starts_of_threads(SOURCES[name]) == set(), "use config/threads.py"
-
-
-@pytest.mark.parametrize("name", SOURCES)
-def test_nobody_unwraps_the_ref_of_an_actor(name: str):
-    assert "_actor_weakref" not in {
-        node.attr for node in ast.walk(SOURCES[name]) if isinstance(node, ast.Attribute)
+    wrong = {
+        source.name: started
+        for source in SOURCES.values()
+        if source.package in of_brokers and source.name != "config/threads.py"
+        if (started := starts_of_threads(source))
     }
+    assert wrong == {}, "use config/threads.py"
+
+
+def test_nobody_unwraps_the_ref_of_an_actor():
+    wrong = {
+        source.name
+        for source in SOURCES.values()
+        for node in source.nodes
+        if isinstance(node, ast.Attribute) and node.attr == "_actor_weakref"
+    }
+    assert wrong == set()

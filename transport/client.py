@@ -3,7 +3,8 @@
 This module, not ZeroMQ, decides about delivery. An answer is matched to its request by the
 correlation id only. A request is sent only to a connected peer. After a timeout or a lost
 connection the socket is closed with everything it still holds. The caller may retry, because
-epochs make the receivers idempotent.
+epochs make the receivers idempotent. While an answer is awaited, a silent peer is asked whether it
+still runs; without a reply the connection counts as lost.
 
 ``RequestError``             no answer; ``endpoint`` names the peer
 ├── PeerUnreachableError      no peer answers there; the request was not sent
@@ -99,10 +100,18 @@ class _Patience(NamedTuple):
 
 
 class _Link:
-    """One DEALER socket and the monitor that reports a broken connection."""
+    """One DEALER socket and the monitor that reports a broken connection.
 
-    def __init__(self, context: Context, endpoint: str) -> None:
+    A peer is asked whether it runs when it was silent for ``silent_s``, and counts as gone when it
+    does not reply within ``gone_s``.
+    """
+
+    def __init__(self, context: Context, endpoint: str, silent_s: float, gone_s: float) -> None:
         self.unanswered = 0
+        self._silent_s = silent_s
+        self._gone_s = gone_s
+        self._heard_at = 0.0
+        self._asked_at: float | None = None
         with ExitStack() as undo:
             self.dealer = open_socket(context, zmq.DEALER)
             undo.callback(self.dealer.close)
@@ -124,11 +133,27 @@ class _Link:
         message = receive_message(self.dealer)
         if message is not None:
             self.unanswered -= 1
+            self.begin_wait()
         return message
 
+    def begin_wait(self) -> None:
+        """From now on the peer may be silent for some time."""
+        self._heard_at, self._asked_at = time.monotonic(), None
+
+    def is_gone(self) -> bool:
+        """Whether the peer was asked and has not replied; ask it if it has been silent."""
+        now = time.monotonic()
+        if self._asked_at is not None:
+            return now >= self._asked_at + self._gone_s
+        if now >= self._heard_at + self._silent_s:
+            self._asked_at = now
+            with suppress(zmq.Again):  # the monitor reports a broken connection
+                self.send(codec.PING)
+        return False
+
     def poll(self, timeout_ms: int) -> None:
-        """Wait for a message or a broken connection."""
-        self._poller.poll(timeout_ms)
+        """Wait for a message or a broken connection, or until a silent peer must be asked."""
+        self._poller.poll(min(timeout_ms, max(1, int(self._silent_s * 1000))))
 
     def take_disconnected(self) -> bool:
         """Return whether the connection broke since this was last asked."""
@@ -150,8 +175,8 @@ class RequestClient:
     """Sends requests to one peer, one at a time; one thread uses and closes it.
 
     ``connect_timeout_ms`` limits the wait for a connection, so that an absent peer is noticed long
-    before a request would time out. Clients may share ``correlation_ids``, so that the ids ascend
-    over all of them.
+    before a request would time out. ``silent_s`` and ``gone_s``: see ``_Link``. Clients may share
+    ``correlation_ids``, so that the ids ascend over all of them.
     """
 
     def __init__(
@@ -161,12 +186,16 @@ class RequestClient:
         *,
         client_id: str,
         connect_timeout_ms: int = 1000,
+        silent_s: float = 1.0,
+        gone_s: float = 3.0,
         correlation_ids: Iterator[int] | None = None,
     ) -> None:
         self.endpoint = endpoint
         self._context = context
         self._client_id = client_id
         self._connect_timeout_ms = connect_timeout_ms
+        self._silent_s = silent_s
+        self._gone_s = gone_s
         self._correlation_ids = correlation_ids or itertools.count(1)
         self._link: _Link | None = None
 
@@ -229,7 +258,7 @@ class RequestClient:
         if self._link is not None and self._link.take_disconnected():
             self._drop_link()  # another incarnation may listen there now
         if self._link is None:
-            self._link = _Link(self._context, self.endpoint)
+            self._link = _Link(self._context, self.endpoint, self._silent_s, self._gone_s)
         connect_deadline = time.monotonic() + self._connect_timeout_ms / 1000
         patience = patience._replace(deadline=min(patience.deadline, connect_deadline))
         while not self._link.dealer.poll(patience.slice_ms(), zmq.POLLOUT):
@@ -274,6 +303,7 @@ class RequestClient:
     ) -> tuple[Errors, Sequence[RecordBytes]]:
         """Return the error code and the body's frames, if any, of the reply."""
         disconnected = False
+        link.begin_wait()
         while True:
             # Checked first, so that an answer that arrived just before is not missed.
             disconnected = link.take_disconnected() or disconnected
@@ -284,6 +314,10 @@ class RequestClient:
                     return reply
             elif disconnected:
                 raise PeerDisconnectedError(self.endpoint, "the connection broke")
+            elif link.is_gone():
+                raise PeerDisconnectedError(
+                    self.endpoint, "connected, but the process stands still"
+                )
             self._check_abandoned(patience)
             timeout_ms = patience.slice_ms()
             if not timeout_ms:
@@ -295,6 +329,8 @@ class RequestClient:
         self, frames: list[RecordBytes], correlation_id: int
     ) -> tuple[Errors, Sequence[RecordBytes]] | None:
         """Return error code and body if ``frames`` are the awaited reply, else ``None``."""
+        if tuple(frames) == codec.PING:
+            return None
         try:
             header = codec.decode_reply_header(frames[1] if len(frames) > 1 else b"")
         except BadDataError as error:

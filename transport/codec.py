@@ -44,6 +44,8 @@ T = TypeVar("T")
 
 HEADER_VERSION: Final = 1
 API_VERSION: Final = 0
+PING: Final = (b"", b"")
+"""A message without a header: the server sends the same back at once."""
 
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 MAX_HEADER_BYTES: Final = 4096

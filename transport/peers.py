@@ -31,8 +31,8 @@ from regent.transport.zmtp import (
 
 T = TypeVar("T")
 
-SWEEP_S: Final = 1.0
-"""Seconds between two calls of ``sweep``."""
+_SWEEP_S: Final = 1.0
+_IDLE_SWEEP_S: Final = 10.0
 MAX_UNFINISHED_BYTES: Final = 128 * 1024 * 1024
 MAX_WAITING: Final = 1000
 """Maximum number of waiting messages of a peer."""
@@ -127,6 +127,7 @@ class Peers:
         self._with_messages: deque[tuple[bytes, deque[list[RecordBytes]]]] = deque()
         self._waiting = 0  # messages, of all peers
         self._closing: set[bytes] = set()  # cut off, but ZeroMQ could not take the close yet
+        self._strangers: dict[bytes, None] = {}  # peers that have not introduced themselves
         self.unfinished_bytes = 0
         """The bytes that are kept of incomplete messages."""
         self._socket = open_socket(context, zmq.STREAM)
@@ -218,6 +219,12 @@ class Peers:
         if self._sent_bytes >= _UNREAD_LOOK_BYTES:
             self._bound_unread()
 
+    @property
+    def sweep_interval_s(self) -> float:
+        """How long after ``sweep`` the next is due: longer while no peer may exceed a limit."""
+        is_watched = self._strangers or self._closing or self._sent_bytes
+        return _SWEEP_S if is_watched else _IDLE_SWEEP_S
+
     def sweep(self) -> None:
         """Ping silent peers, and disconnect those that do not answer.
 
@@ -255,6 +262,7 @@ class Peers:
             self._make_room(route)
             zmtp = ZmtpConnection(_address_of(frame), self._max_message_bytes)
             self._peers[route] = _Peer(zmtp, _our_end(frame))
+            self._strangers[route] = None
             self._send_own(route, zmtp.take_to_send())
 
     def _make_room(self, route: bytes) -> None:
@@ -267,10 +275,9 @@ class Peers:
         )
         if shortage is None:
             return
-        for other, peer in self._peers.items():
-            if not peer.zmtp.is_ready:
-                self._cut_off(other)
-                return
+        if self._strangers:
+            self._cut_off(next(iter(self._strangers)))
+            return
         self._close(route)
         raise TooManyPeersError(shortage)
 
@@ -282,6 +289,7 @@ class Peers:
             self.unfinished_bytes += peer.zmtp.held_bytes
         if peer.zmtp.is_ready:
             peer.sweeps = 0
+            self._strangers.pop(route, None)
         if len(peer.waiting) + len(messages) > MAX_WAITING:
             self._waiting -= len(peer.waiting)
             peer.waiting.clear()
@@ -332,6 +340,7 @@ class Peers:
 
     def _forget(self, route: bytes) -> None:
         self.unfinished_bytes -= self._peers.pop(route).zmtp.held_bytes
+        self._strangers.pop(route, None)
 
     def _close(self, route: bytes) -> None:
         """Close a connection: ZeroMQ does so when an empty chunk is sent."""

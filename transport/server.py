@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import functools
 import logging
+import math
 import threading
 import time
 from collections import Counter, deque
@@ -28,7 +29,6 @@ from regent.core.records import RecordBytes
 from regent.transport import codec
 from regent.transport.codec import Frames, Request, RequestHeader, Response
 from regent.transport.peers import (
-    SWEEP_S,
     Message,
     Peers,
     TooManyMessagesError,
@@ -223,7 +223,7 @@ class ControlServer:
         self._screen = screen
         self._outstanding = 0  # this and the next: read and written by the I/O thread alone
         self._last_answer_at = -_LAST_ANSWERS_S
-        self._sweep_at = 0.0
+        self._swept_at = 0.0
         self._outbox: deque[tuple[bytes, Frames]] = deque()  # route and frames
         self._stopping = threading.Event()
         self._wakeup = Wakeup()
@@ -280,13 +280,14 @@ class ControlServer:
             peers.close()
 
     def _take_turn(self, poller: zmq.Poller, peers: Peers) -> None:
-        poller.poll(0 if peers.has_messages else int(SWEEP_S * 1000))
+        wait_s = self._swept_at + peers.sweep_interval_s - time.monotonic()
+        poller.poll(0 if peers.has_messages else max(0, math.ceil(wait_s * 1000)))
         self._wakeup.clear()
         self._send_answers(peers)
         self._receive(peers)
         self._send_answers(peers)  # answers that dispatch gave itself
-        if time.monotonic() >= self._sweep_at:
-            self._sweep_at = time.monotonic() + SWEEP_S
+        if time.monotonic() >= self._swept_at + peers.sweep_interval_s:
+            self._swept_at = time.monotonic()
             try:
                 peers.sweep()
             except PeerError as error:
@@ -319,6 +320,10 @@ class ControlServer:
 
     def _accept(self, message: Message) -> None:
         """Dispatch the request in ``message``; raises _RefusalError."""
+        if tuple(message.frames) == codec.PING:
+            self._outstanding += 1
+            self._deliver(message.route, codec.PING[1:])
+            return
         header, frames = self._open(message.frames)
         api_key = ApiKey(header.api_key)
         self.requests[api_key] += 1

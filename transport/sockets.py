@@ -1,8 +1,12 @@
 """ZeroMQ contexts, sockets and messages, with safe options instead of harmful defaults.
 
-By default a ZeroMQ socket never notices a stopped peer, queues for an absent one, accepts frames
-of any size and hangs on close. ``MAXMSGSIZE`` limits one frame only, and a message is delivered
-when its last frame has arrived. So ``receive_message`` limits the whole message.
+By default a ZeroMQ socket never notices a host that has gone, queues for an absent peer, accepts
+frames of any size and hangs on close. ``MAXMSGSIZE`` limits one frame only, and a message is
+delivered when its last frame has arrived. So ``receive_message`` limits the whole message.
+
+ZeroMQ's own heartbeats are off: they wake several threads of both processes for each connection
+and second, also when nothing is to be sent. The kernel asks for the host, a client that waits for
+an answer asks for the process (``client``), and a server asks for silent clients (``peers``).
 """
 
 from __future__ import annotations
@@ -37,14 +41,15 @@ _OPTIONS: Final = {
     zmq.LINGER: 0,
     zmq.SNDHWM: QUEUED_MESSAGES,
     zmq.RCVHWM: QUEUED_MESSAGES,
-    zmq.HEARTBEAT_IVL: 1000,
-    zmq.HEARTBEAT_TIMEOUT: 3000,
-    zmq.HEARTBEAT_TTL: 5000,
     zmq.HANDSHAKE_IVL: 5000,
     zmq.RECONNECT_IVL: 50,
     zmq.RECONNECT_IVL_MAX: 2000,
+    # A host that has gone is noticed after some five seconds.
     zmq.TCP_KEEPALIVE: 1,
-    zmq.TCP_KEEPALIVE_IDLE: 30,
+    zmq.TCP_KEEPALIVE_IDLE: 2,
+    zmq.TCP_KEEPALIVE_INTVL: 1,
+    zmq.TCP_KEEPALIVE_CNT: 3,
+    zmq.TCP_MAXRT: 5000,  # a peer that does not read is cut off too
     zmq.BACKLOG: 1024,
     # A peer that sends a larger frame is cut off, before memory is taken for it.
     zmq.MAXMSGSIZE: MAX_FRAME_BYTES,
@@ -54,13 +59,12 @@ _OPTIONS_OF_KIND: Final = {
     # arrived and were not read are lost.
     zmq.DEALER: {zmq.IMMEDIATE: 1},
     # RCVHWM: bytes arrive in chunks of 8 KiB. Few chunks wait here, the others at the peer.
-    # SNDHWM: the frames of the largest answer. TCP_MAXRT: a peer that does not read is cut off.
+    # SNDHWM: the frames of the largest answer.
     # BACKLOG: ZeroMQ accepts all connections that wait before it reports the first, and each of
     # them takes a descriptor.
     zmq.STREAM: {
         zmq.RCVHWM: 32,
         zmq.SNDHWM: MAX_FRAMES,
-        zmq.TCP_MAXRT: 5000,
         zmq.BACKLOG: 128,
     },
 }

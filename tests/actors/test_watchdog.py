@@ -72,6 +72,18 @@ def test_the_next_blocking_message_is_logged_again(ref: ActorRef[Blocking]) -> N
         released.set()
 
 
+def test_the_next_check_is_when_a_busy_actor_exceeds_the_limit(ref: ActorRef[Blocking]) -> None:
+    watchdog = Watchdog(limit_s=5.0)
+    now = monotonic()
+    assert watchdog.check(now) == now + 5.0
+    released = hold(ref)
+    assert now + 5.0 <= watchdog.check(now + 4.0) <= monotonic() + 5.0
+    assert watchdog.incidents == 0
+    watchdog.check(monotonic() + 5.0)
+    assert watchdog.incidents == 1
+    released.set()
+
+
 class EventHandler(logging.Handler):
     """Sets an event at the first log record."""
 
@@ -86,7 +98,7 @@ class EventHandler(logging.Handler):
 def test_the_watchdog_checks_periodically_until_it_is_stopped(ref: ActorRef[Blocking]) -> None:
     handler = EventHandler()
     logging.getLogger("regent.actors.watchdog").addHandler(handler)
-    watchdog = Watchdog(limit_s=0.0, interval_s=0.01)
+    watchdog = Watchdog(limit_s=0.01)
     watchdog.start()
     released = hold(ref)
     assert handler.logged.wait(WAIT_S)

@@ -177,6 +177,15 @@ def test_the_wait_of_a_fetch_is_limited(leader: Leader, monkeypatch: pytest.Monk
     assert only_row(leader.fetch(fetch(max_wait_ms=2**31 - 1))).error_code is Errors.NONE
 
 
+def test_fetches_that_have_waited_for_long_end_together(leader: Leader):
+    answer = leader.fetch_later(fetch(max_wait_ms=LONG_MS))
+    leader.fetch_later(fetch(max_wait_ms=150))
+    leader.fetch(fetch(max_wait_ms=100))
+    assert leader.manager.delayed_count == 1
+    leader.produce(batch(b"hello"))
+    answer.get(timeout=TIMEOUT_S)
+
+
 def test_a_follower_that_left_does_not_wait(leader: Leader, undo: ExitStack):
     channel = leader.connect()
     answered = undo.enter_context(ThreadPoolExecutor(1)).submit(

@@ -19,6 +19,7 @@ def restored_collector() -> Iterator[None]:
     gc.set_threshold(*thresholds)
     gc.callbacks[:] = callbacks
     gc.unfreeze()
+    gc.freeze()  # as it was since the tests were collected
 
 
 def test_survivors_of_a_long_collection_are_frozen_and_freed_when_nothing_refers_to_them() -> None:

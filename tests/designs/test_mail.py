@@ -40,9 +40,10 @@ class Receiver:
 
     def _receive(self, incoming: IncomingRequest) -> None:
         assert isinstance(incoming.body, DeliverMailRequest)
+        answer = DeliverMailResponse(Errors.NONE, self.incarnation)
         self.mail.put(incoming.body)
         self.may_answer.wait(TIMEOUT_S)
-        incoming.reply(DeliverMailResponse(Errors.NONE, self.incarnation))
+        incoming.reply(answer)
 
 
 class Sender:

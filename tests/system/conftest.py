@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from regent.testing.regent_cluster import RegentCluster
 from tests.support.breakable_cluster import BreakableCluster
 
 
@@ -22,4 +23,11 @@ def rounds(request: pytest.FixtureRequest) -> Iterator[random.Random]:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BreakableCluster]:
     with BreakableCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def whole_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegentCluster]:
+    """A cluster for tests with topics of their own, which neither end nor pause a process."""
+    with RegentCluster(tmp_path_factory.mktemp("whole"), "--no-placement-service") as cluster:
         yield cluster

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,12 +33,6 @@ ABSENT = {
     "kafka_tier_tasks_archive_tierarchiver_totallag": "there is no tiered storage",
     "kafka_tier_tasks_tiertasks_numpartitionsinerror": "there is no tiered storage",
 }
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[RegentCluster]:
-    with RegentCluster(tmp_path, "--no-placement-service") as cluster:
-        yield cluster
 
 
 def query_parts(text: str) -> tuple[str, frozenset[str]]:
@@ -94,7 +87,8 @@ def use(cluster: RegentCluster, topic: str) -> Producer:
     return producer
 
 
-def test_dashboards_find_what_they_query(cluster: RegentCluster) -> None:
+def test_dashboards_find_what_they_query(whole_cluster: RegentCluster) -> None:
+    cluster = whole_cluster
     cluster.create_topic("payments", 3)
     cluster.await_agreement([0, 1, 2], "payments")
     producer = use(cluster, "payments")

@@ -20,15 +20,11 @@ RATE = 1_000_000
 AHEAD_BYTES = 1_100_000  # a quota allows the bytes of the first second, and one more fetch
 
 
-@pytest.fixture
-def cluster(tmp_path: Path):
-    with RegentCluster(tmp_path / "data", "--no-placement-service") as cluster:
-        yield cluster
-
-
 def test_a_throttled_move_is_slow_and_a_verified_one_leaves_no_throttle(
-    cluster: RegentCluster, tmp_path: Path
+    whole_cluster: RegentCluster, tmp_path: Path
 ) -> None:
+    cluster = whole_cluster
+
     def reassign(action: str, broker: int, *options: str) -> subprocess.CompletedProcess[str]:
         entry = {"topic": "t", "partition": 0, "replicas": [broker]}
         path = tmp_path / "moves.json"

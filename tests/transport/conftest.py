@@ -24,7 +24,9 @@ class Serve(Protocol):
 
 
 class Connect(Protocol):
-    def __call__(self, endpoint: str, connect_timeout_ms: int = 5000) -> RequestClient: ...
+    def __call__(
+        self, endpoint: str, connect_timeout_ms: int = 5000, **patience: float
+    ) -> RequestClient: ...
 
 
 @pytest.fixture
@@ -63,9 +65,15 @@ def serve(context: Context) -> Iterator[Serve]:
 def connect(context: Context) -> Iterator[Connect]:
     with ExitStack() as stack:
 
-        def open_client(endpoint: str, connect_timeout_ms: int = 5000) -> RequestClient:
+        def open_client(
+            endpoint: str, connect_timeout_ms: int = 5000, **patience: Any
+        ) -> RequestClient:
             client = RequestClient(
-                context, endpoint, client_id="tester", connect_timeout_ms=connect_timeout_ms
+                context,
+                endpoint,
+                client_id="tester",
+                connect_timeout_ms=connect_timeout_ms,
+                **patience,
             )
             stack.callback(client.close)
             return client

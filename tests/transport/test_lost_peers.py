@@ -161,3 +161,29 @@ def test_a_stopped_peer_is_a_timeout_and_serves_again_when_continued(connect: Co
             client.request(STATUS, timeout_ms=100)
         process.send_signal(signal.SIGCONT)
         assert client.request(STATUS, timeout_ms=5000) == READY
+
+
+def test_a_peer_that_stands_still_ends_a_wait_long_before_the_timeout(connect: Connect) -> None:
+    with peer_process("tcp://127.0.0.1:0", "silent") as process:
+        client = connect(read_line(process), silent_s=0.1, gone_s=0.2)
+
+        def stop_when_asked() -> None:
+            assert read_line(process) == "asked"
+            process.send_signal(signal.SIGSTOP)
+
+        thread = threading.Thread(target=stop_when_asked)
+        thread.start()
+        with pytest.raises(PeerDisconnectedError, match="stands still"):
+            client.request(STATUS, timeout_ms=60_000)
+        thread.join(5)
+
+
+def test_a_peer_that_takes_its_time_is_waited_for(serve: Serve, connect: Connect) -> None:
+    def answer_late(request: IncomingRequest) -> None:
+        threading.Timer(1.0, lambda: request.reply(READY)).start()
+
+    server = serve(answer_late)
+    client = connect(server.endpoint, silent_s=0.01, gone_s=0.5)
+    for _ in range(2):
+        assert client.request(STATUS, timeout_ms=60_000) == READY
+    assert server.rejected.counts == {}

@@ -146,6 +146,23 @@ def test_a_silent_peer_is_asked_and_cut_off_when_it_does_not_answer(peers: Peers
         send_and_receive(peers, alive, b"still here")
 
 
+def test_peers_of_which_nothing_is_expected_are_swept_less_often(peers: Peers) -> None:
+    idle_s = peers.sweep_interval_s
+    with introduce(peers) as peer:
+        peers.sweep()
+        assert peers.sweep_interval_s == idle_s  # it has introduced itself
+        peers.send(send_and_receive(peers, peer, b"ask").route, (b"", b"answer"))
+        assert peers.sweep_interval_s < idle_s / 5  # it may not read the answer
+        peers.sweep()
+        assert peers.sweep_interval_s == idle_s
+        with zmtp_dealer(peers.endpoint) as stranger:
+            receive_chunk(peers)
+            assert peers.sweep_interval_s < idle_s / 5
+            send_and_receive(peers, stranger, b"hello")
+        peers.sweep()
+        assert peers.sweep_interval_s == idle_s
+
+
 def test_a_peer_of_zeromq_answers_when_it_is_asked(peers: Peers, context: Context) -> None:
     dealer = context.socket(zmq.DEALER)
     try:

@@ -198,7 +198,9 @@ class Acceptor:
                 connection.close(Closed.IDLE, f"for {max_idle_s:g} s")
             else:
                 connection.shrink()
-        self._loop.call_later(min(max_idle_s / 2, _MAX_IDLE_CHECK_S), self._check_idle)
+        # At a multiple of the interval, so that the listeners of a loop wake it together.
+        interval_s = min(max_idle_s / 2, _MAX_IDLE_CHECK_S)
+        self._loop.call_at((self._loop.time() // interval_s + 1) * interval_s, self._check_idle)
 
     def _count_pause(self) -> None:
         since, self._full_since = self._full_since, self._loop.time()

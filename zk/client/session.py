@@ -34,7 +34,6 @@ logger = logging.getLogger(__name__)
 EXPIRY_TIMEOUT_S = 30.0
 _FIRST_BACKOFF_S = 0.1
 _MAX_BACKOFF_S = 1.0
-_WAIT_S = 1.0
 
 
 class SessionStatistics:
@@ -316,8 +315,7 @@ class SessionKeeper:
 
     def _await_loss(self, client: ZooKeeperClient) -> None:
         with self._changed:
-            while not self._closed and client.state is not ConnectionState.LOST:
-                self._changed.wait(_WAIT_S)
+            self._changed.wait_for(lambda: self._closed or client.state is ConnectionState.LOST)
 
     def _expire(self, client: ZooKeeperClient) -> None:
         """Handle the end of a session."""

@@ -44,7 +44,7 @@ from regent.zk.stores.failure_store import ControllerFailuresZNode
 from regent.zk.stores.progress_mark import read_mark
 from regent.zk.stores.topic_store import ZkTopicStore, children_of_cluster
 
-_LOOKED_AT = (
+WATCHED_PATHS = (
     znodes.ClusterIdZNode.PATH,
     znodes.ControllerZNode.PATH,
     znodes.ControllerEpochZNode.PATH,
@@ -197,7 +197,7 @@ class ZkAdminStore:
 
     def read_denied(self) -> list[str]:
         """Return a line for each znode that brokers watch for requests but cannot read."""
-        nodes = self._zookeeper.get_many(_LOOKED_AT)
+        nodes = self._zookeeper.get_many(WATCHED_PATHS)
         return [node.reason for node in nodes if isinstance(node, UnreadableZnode)]
 
     def read_cluster_id(self) -> str | None:

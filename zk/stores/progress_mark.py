@@ -1,4 +1,4 @@
-"""``/regent/progress_mark``: written regularly, to detect that older ZooKeeper data were restored.
+"""``/regent/progress_mark``: written soon after anything else is, to detect restored older data.
 
 The transaction id of a znode's last write only grows. When the id of this znode is lower than a
 broker has noted, ZooKeeper has older data than before (a restored backup, for example). The newest
@@ -9,7 +9,15 @@ epoch is the upper half of all later ids, so that older data continue with highe
 from __future__ import annotations
 
 from regent.core.errors import UnreadableError
-from regent.zk.client.operations import ANY_VERSION, Create, Refused, SetData, ZkError, ZooKeeper
+from regent.zk.client.operations import (
+    ANY_VERSION,
+    Create,
+    Refused,
+    SetData,
+    ZkError,
+    Znode,
+    ZooKeeper,
+)
 
 PATH = "/regent/progress_mark"
 
@@ -30,7 +38,11 @@ def read_mark(zookeeper: ZooKeeper) -> int | None:
 
     Raises ``SessionExpiredError``.
     """
-    node = zookeeper.get(PATH)
+    return mark_of(zookeeper.get(PATH))
+
+
+def mark_of(node: Znode | None) -> int | None:
+    """Return the id of the last write of a mark; see ``read_mark``."""
     try:
         return 0 if node is None else node.stat.mzxid
     except UnreadableError:
