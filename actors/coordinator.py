@@ -6,6 +6,7 @@ The actors of groups and of transactions are made from it.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -65,8 +66,8 @@ class CoordinatorActor(RegentActor):
         self._alarm_ms: int | None = None
 
     @property
-    def loads(self) -> Collection[Load]:
-        """The last partitions that were read. Thread-safe."""
+    def loads(self) -> deque[Load]:
+        """The last partitions that were read; other threads may only copy it."""
         return self._log.loads
 
     # --- what a coordinator does ---

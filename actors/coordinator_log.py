@@ -120,7 +120,7 @@ def begin_verification(
 class CoordinatorLog(Generic[L]):
     """Used on the coordinator's thread; ``tell`` sends a message to its actor, from any thread.
 
-    ``loads`` are the last partitions that were read; any thread may look.
+    ``loads`` are the last partitions that were read; any thread may copy it.
     """
 
     def __init__(

@@ -4,11 +4,14 @@ A full collection looks at every container: 200 ns for each partition of a contr
 other thread runs. So it runs seldom, and the survivors of a long one are not looked at again. They
 are freed as soon as nothing refers to them, as before; only a cycle among them would stay. A
 collection is long again only after the heap has grown by as much, so few are ever frozen.
+
+A Python build without the GIL has no generations: every collection is full, and stops all threads.
 """
 
 from __future__ import annotations
 
 import gc
+import sysconfig
 from collections.abc import Callable
 from time import perf_counter
 from typing import TypeAlias
@@ -16,7 +19,7 @@ from typing import TypeAlias
 LONG_S = 0.02
 Callback: TypeAlias = Callable[[str, dict[str, int]], None]
 
-_FULL = 2  # the oldest generation
+_FULL = 0 if sysconfig.get_config_var("Py_GIL_DISABLED") else 2  # from this generation on
 
 
 def limit_pauses(long_s: float = LONG_S) -> Callback:
@@ -31,7 +34,7 @@ def limit_pauses(long_s: float = LONG_S) -> Callback:
 
     def freeze_survivors(phase: str, info: dict[str, int]) -> None:
         nonlocal began
-        if info["generation"] != _FULL:
+        if info["generation"] < _FULL:
             return
         if phase == "start":
             began = perf_counter()

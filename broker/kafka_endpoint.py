@@ -52,7 +52,7 @@ from regent.broker.machine_settings import kafka_limits, with_broker_config
 from regent.broker.topic_service import BrokerTopicService
 from regent.broker.transaction_service import BrokerTransactionService
 from regent.config.settings import KAFKA_SETTINGS, Settings
-from regent.config.threads import named_executor
+from regent.config.threads import at_once, named_executor
 from regent.core.admin.broker_config_manager import BrokerConfigManager
 from regent.core.admin.config_changes import DEFAULT_BROKER
 from regent.core.admin.config_descriptions import BrokerSettings
@@ -78,6 +78,7 @@ from regent.zk.stores.producer_ids import ZkProducerIds
 logger = logging.getLogger(__name__)
 
 _ZOOKEEPER_CALLS = 2  # threads: the event loop must not wait for ZooKeeper
+_RECORD_CHECKERS = 4  # threads at most; requests for the same partition keep their order
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +119,8 @@ class KafkaEndpoint:
         self.port: int = self._listening.getsockname()[1]
         self._calls = named_executor(_ZOOKEEPER_CALLS, "zookeeper-calls")
         self._queries = named_executor(1, "long-queries")
-        # For records beside the event loop. One thread each limits the memory.
-        self._record_checker = named_executor(1, "record-validation")
+        # For records beside the event loop. Few threads limit the memory.
+        self._record_checker = named_executor(at_once(_RECORD_CHECKERS), "record-validation")
         self._record_reader = named_executor(1, "record-reader")
         self._listener: KafkaListener | None = None
         self._broker_config: Mapping[str, str] = {}

@@ -9,6 +9,7 @@ told apart, and each part names its threads without knowing whose they are.
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -72,6 +73,16 @@ class NamedTimer(NamedThread):
     def _wait(self) -> None:
         if not self._cancelled.wait(self._after_s):
             self._function()
+
+
+def at_once(most: int) -> int:
+    """Return how many threads of Python code to start: up to ``most`` if they run at once.
+
+    One in a process with the GIL, where more of them would only delay the others.
+    """
+    if sys.version_info >= (3, 13) and not sys._is_gil_enabled():
+        return min(os.process_cpu_count() or 1, most)
+    return 1
 
 
 def named_executor(threads: int, name: str) -> ThreadPoolExecutor:

@@ -108,16 +108,17 @@ def _gunzip(data: memoryview, limit: int) -> bytes:
 def _unsnap(data: memoryview, limit: int) -> bytes:
     import cramjam
 
-    at = 0
-    with _memory(limit) as area, memoryview(area) as room:
-        try:
-            for block in _snappy_blocks(data):
-                if cramjam.snappy.decompress_raw_len(block) > limit - at:
-                    raise _too_large(limit)
-                at += cramjam.snappy.decompress_raw_into(block, room[at:])
-        except cramjam.DecompressionError as error:
-            raise ValueError(str(error)) from None
-        return area[:at]
+    pieces = []  # ``decompress_raw_into`` takes no slice of a buffer in a build without the GIL
+    room = limit
+    try:
+        for block in _snappy_blocks(data):
+            room -= cramjam.snappy.decompress_raw_len(block)
+            if room < 0:
+                raise _too_large(limit)
+            pieces.append(cramjam.snappy.decompress_raw(block))
+    except cramjam.DecompressionError as error:
+        raise ValueError(str(error)) from None
+    return b"".join(pieces)
 
 
 def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:

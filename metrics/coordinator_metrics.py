@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections import deque
+from collections.abc import Iterable
 from typing import Final
 
 from regent.actors.coordinator_log import Load
@@ -22,7 +23,7 @@ _MARKERS: Final = "kafka_coordinator_transaction_transactionmarkerchannelmanager
 class GroupMetrics:
     """Groups by their states, their rebalances, and their positions."""
 
-    def __init__(self, groups: GroupMetadataManager, loads: Collection[Load]) -> None:
+    def __init__(self, groups: GroupMetadataManager, loads: deque[Load]) -> None:
         self._groups = groups
         self._loads = loads
         self._recent = Recent()
@@ -57,7 +58,7 @@ class GroupMetrics:
 class TransactionMetrics:
     """Markers that wait, and how long it takes to become a coordinator."""
 
-    def __init__(self, markers: TransactionMarkerManager, loads: Collection[Load]) -> None:
+    def __init__(self, markers: TransactionMarkerManager, loads: deque[Load]) -> None:
         self._markers = markers
         self._loads = loads
 
@@ -76,10 +77,11 @@ class TransactionMetrics:
         yield from _load_times(_OF_TRANSACTIONS, self._loads)
 
 
-def _load_times(prefix: str, loads: Collection[Load]) -> Iterable[Family]:
+def _load_times(prefix: str, loads: deque[Load]) -> Iterable[Family]:
     """Yield how long partitions took to be read in the last minute; NaN: none was read."""
     since_s = time.monotonic() - WINDOW_S
-    took_ms = [load.took_ms for load in list(loads) if load.ended_s >= since_s]
+    # A coordinator appends on its thread. Without the GIL ``list`` of a deque is not atomic.
+    took_ms = [load.took_ms for load in loads.copy() if load.ended_s >= since_s]
     average = sum(took_ms) / len(took_ms) if took_ms else float("nan")
     for name, meaning, value in (
         ("max", "longest", max(took_ms, default=float("nan"))),

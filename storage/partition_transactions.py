@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 
 
 class PartitionTransactions:
-    """Not thread-safe."""
+    """Not thread-safe, except ``oldest_producer``."""
 
     __slots__ = ("_open", "_unreplicated")
 
@@ -31,8 +31,9 @@ class PartitionTransactions:
 
     @property
     def oldest_producer(self) -> int | None:
-        """The producer of the open transaction that began first."""
-        return next(iter(self._open.values()), None)
+        """The producer of the open transaction that began first; any thread may ask."""
+        producers = list(self._open.values())  # atomic: ``next(iter(…))`` may find a changed dict
+        return producers[0] if producers else None
 
     @property
     def first_undecided_offset(self) -> int | None:

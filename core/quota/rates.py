@@ -50,7 +50,8 @@ class Rate:
 
     def a_second(self, now_ms: int) -> float:
         """Return the rate. It changes nothing, so that any thread may ask."""
-        samples = [sample for sample in list(self._samples) if not self._is_old(sample, now_ms)]
+        # Without the GIL ``copy`` is atomic, and ``list`` of a deque is not.
+        samples = [sample for sample in self._samples.copy() if not self._is_old(sample, now_ms)]
         return sum(sample.sum for sample in samples) * 1_000 / self._window_ms(now_ms, samples)
 
     def _drop_old(self, now_ms: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -9,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from regent.config.threads import NamedThread, NamedTimer, named_executor, thread_names_begin_with
+from regent.config.threads import (
+    NamedThread,
+    NamedTimer,
+    at_once,
+    named_executor,
+    thread_names_begin_with,
+)
 
 
 def by_thread(act: Callable[[], None]) -> None:
@@ -85,3 +92,9 @@ def test_the_kernel_knows_the_beginning_of_the_name():
         thread.start()
         thread.join()
     assert known == ["b1:starter_0", "b1:ReplicaFetch"]
+
+
+def test_python_code_is_given_more_threads_only_where_they_run_at_the_same_time() -> None:
+    has_gil = getattr(sys, "_is_gil_enabled", lambda: True)()
+    assert at_once(1) == 1
+    assert at_once(2) == (1 if has_gil else min(2, len(os.sched_getaffinity(0))))

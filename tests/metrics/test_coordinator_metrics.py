@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from math import isnan
@@ -91,7 +92,7 @@ def test_a_coordinator_of_transactions_tells_what_waits(undo: ExitStack):
 
 def test_only_the_loads_of_the_last_minute_count(undo: ExitStack):
     service = LedTransactions(undo).service
-    metrics = TransactionMetrics(service.marker_manager, [Load(ended_s=-100.0, took_ms=7.0)])
+    metrics = TransactionMetrics(service.marker_manager, deque([Load(ended_s=-100.0, took_ms=7.0)]))
     seen = values(metrics.collect())
     assert isnan(seen[TRANSACTIONS + "partition_load_time_max"])
     assert isnan(seen[TRANSACTIONS + "partition_load_time_avg"])
