@@ -76,6 +76,7 @@ class BrokerStorage:
             ),
             recovery_threads=self._settings.num_recovery_threads_per_data_dir,
             cleaner=self._cleaner,
+            open_files_max=self._settings.log_open_files_max,
         )
 
     def open(self) -> None:

@@ -121,6 +121,7 @@ class BrokerMetrics:
             "log directories that have failed",
             len(self._logs.failed_directories),
         )
+        yield from _open_files(self._logs.files)
         yield from log_cleaner_metrics(self._logs.cleaner, self._logs.directories)
         yield gauge(
             "kafka_server_replicamanager_straypartitionscount",

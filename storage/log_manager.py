@@ -30,6 +30,7 @@ from regent.storage.log_cleaner_manager import LogCleanerManager
 from regent.storage.log_directory import LogDirectory
 from regent.storage.log_moves import MovesOfLogs
 from regent.storage.log_names import STRAY, TO_DELETE
+from regent.storage.open_files import OpenFiles
 from regent.storage.segment_scrubber import SegmentScrubber
 from regent.storage.unified_log import UnifiedLog
 
@@ -54,6 +55,7 @@ class LogManager:
     failed while the manager was open, or in which a log is damaged, on the thread that found the
     error and under the locks of that thread. ``on_records_damaged`` is called with a log in which
     ``verify`` or ``cleaner`` found damage, on its thread without a lock; the log remains in use.
+    ``open_files_max``: of ``files``; 0: depends on what the process may open.
     ``make_log`` has the parameters of ``UnifiedLog``; simulations replace it to observe appends.
     """
 
@@ -68,6 +70,7 @@ class LogManager:
         recovery_threads: int = 1,
         wall_clock_ms: Callable[[], int] = _wall_clock_ms,
         cleaner: CleanerSettings = DEFAULT_CLEANER_SETTINGS,
+        open_files_max: int = 0,
         make_log: Callable[..., UnifiedLog] = UnifiedLog,
     ) -> None:
         self._broker_id = broker_id
@@ -77,6 +80,7 @@ class LogManager:
         self._is_open = False
         self._suspect_changes = 0
         self._seen = SeenOfCluster()
+        self.files = OpenFiles(open_files_max)
         self._lock = threading.RLock()  # guards the set of logs; taken before the lock of a log
         self._homes: dict[TopicPartition, DirectoryLogs] = {}
         self._removed: dict[TopicPartition, None] = {}  # while a directory was offline
@@ -94,6 +98,7 @@ class LogManager:
             self._log_damaged,
             self._scrubber.prefer,
             recovery_threads,
+            self.files,
             make_log,
         )
         self._directories = [

@@ -384,8 +384,7 @@ class UnifiedLog:
         with self.exclusively() as contents:
             if truncations != self._truncations:
                 return False
-            contents.is_compacted = True
-            contents.first_dirty = first_dirty
+            contents.is_compacted, contents.first_dirty = True, first_dirty
             return True
 
     def replace_segments(
@@ -515,8 +514,7 @@ class UnifiedLog:
 
     def _flush_if_many(self) -> None:
         contents = self._contents
-        unflushed = contents.log_end_offset - contents.recovery_point
-        if unflushed >= contents.config.flush_messages:
+        if contents.log_end_offset - contents.recovery_point >= contents.config.flush_messages:
             self.flush()
 
     def _drop(self, cut: Callable[[], list[LogSegment]]) -> None:
@@ -551,6 +549,7 @@ class UnifiedLog:
             ),
             was_closed_cleanly=False,
             now_ms=self._wall_clock_ms(),
+            files=stopped.files,
         )
         self._on_cut(is_noted=True)
 
@@ -569,11 +568,12 @@ class UnifiedLog:
 
     def _flush_segment(self, segment: LogSegment) -> None:
         try:
-            segment.flush()
-        except StorageError as error:
-            with self._lock:
+            with self._lock:  # its name must not change while it is opened
                 if self._unusable or segment not in self._contents.segments:
                     return  # its files are deleted
+                file = segment.open_file()
+            segment.flush(file)
+        except StorageError as error:
             if isinstance(error, CorruptSegmentError):
                 self.mark_damaged(str(error))
             else:
