@@ -154,15 +154,13 @@ def segment_file(directory: Path, base_offset: int, suffix: str = ".log") -> Pat
 
 
 def break_disk(path: Path, device: str = "/dev/full") -> None:
-    """Replace a file by a device, so that its errors are real ones.
+    """Replace an open file by a device, so that its errors are real ones.
 
     ``/dev/full`` can be read (zeros) but not written or flushed. With the file itself as
     ``device`` it can be read but not written.
     """
     opened = [fd for fd in os.listdir("/proc/self/fd") if _target(fd) == str(path)]
-    if not opened:  # whoever opens it gets the device
-        path.unlink()
-        path.symlink_to(device)
+    assert opened, f"{path} is not open"
     broken = os.open(device, os.O_RDONLY if device == str(path) else os.O_RDWR)
     for fd in opened:
         os.dup2(broken, int(fd))
