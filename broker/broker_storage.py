@@ -76,8 +76,9 @@ class BrokerStorage:
             ),
             recovery_threads=self._settings.num_recovery_threads_per_data_dir,
             cleaner=self._cleaner,
-            open_files_max=self._settings.log_open_files_max,
         )
+        if self._settings.log_open_files_max:
+            self.logs.files.limit = self._settings.log_open_files_max
 
     def open(self) -> None:
         """Lock the directories, load and recover every log.

@@ -55,8 +55,8 @@ class LogManager:
     failed while the manager was open, or in which a log is damaged, on the thread that found the
     error and under the locks of that thread. ``on_records_damaged`` is called with a log in which
     ``verify`` or ``cleaner`` found damage, on its thread without a lock; the log remains in use.
-    ``open_files_max``: of ``files``; 0: depends on what the process may open.
     ``make_log`` has the parameters of ``UnifiedLog``; simulations replace it to observe appends.
+    ``files``: the open files of all logs; its ``limit`` may be changed.
     """
 
     def __init__(
@@ -70,7 +70,6 @@ class LogManager:
         recovery_threads: int = 1,
         wall_clock_ms: Callable[[], int] = _wall_clock_ms,
         cleaner: CleanerSettings = DEFAULT_CLEANER_SETTINGS,
-        open_files_max: int = 0,
         make_log: Callable[..., UnifiedLog] = UnifiedLog,
     ) -> None:
         self._broker_id = broker_id
@@ -80,7 +79,7 @@ class LogManager:
         self._is_open = False
         self._suspect_changes = 0
         self._seen = SeenOfCluster()
-        self.files = OpenFiles(open_files_max)
+        self.files = OpenFiles()
         self._lock = threading.RLock()  # guards the set of logs; taken before the lock of a log
         self._homes: dict[TopicPartition, DirectoryLogs] = {}
         self._removed: dict[TopicPartition, None] = {}  # while a directory was offline

@@ -22,8 +22,7 @@ from regent.storage.log_file import LogFile
 _NOT_FOR_LOGS: Final = 384  # descriptors for connections, other brokers, ZooKeeper and other files
 _LEAST: Final = 16
 _LOOKS: Final = 32  # files to look at before one is closed that was used lately
-_AT_ONCE: Final = 2  # files to close at most for one that is opened; more than one: to catch up
-_AFTER_SHORTAGE: Final = 8  # files to close when the process has no descriptor left
+_AT_ONCE: Final = 8  # files to close at most for one to open; readers may keep some of them open
 _T = TypeVar("_T")
 
 
@@ -31,7 +30,7 @@ class FileOwner(Protocol):
     """A segment.
 
     ``file``: its open file; another thread may set it to None at any time. ``is_used``: the owner
-    sets it with each use of the file.
+    sets it with each use of the file. The first use, for which it is opened, does not count.
     """
 
     file: SegmentFile | None
@@ -63,13 +62,12 @@ class OpenFiles:
     """Opens files, of which owners keep at most about ``limit``.
 
     Thread-safe without a lock, because a file may be closed at any point of any thread: every step
-    is one operation of a set or a dict. A file that was used since the last look at it is passed
-    over once ("second chance"), so a use costs no more than setting ``is_used``.
+    is one operation of a set or a dict. A file that was used again since the last look at it is
+    passed over once ("second chance"), so a use costs no more than setting ``is_used``.
     """
 
-    def __init__(self, limit: int = 0) -> None:
-        """0: as many as ``default_limit`` says."""
-        self.limit = limit or default_limit()
+    def __init__(self, limit: int | None = None) -> None:
+        self.limit = default_limit() if limit is None else limit
         self.opened = 0  # count
         self.closed_early = 0  # count: to make room
         self._open: set[int] = set()  # descriptors; also those that only readers have
@@ -96,7 +94,7 @@ class OpenFiles:
         self.opened += 1
         self._open.add(file.fileno())
         self._kept[file.fileno()] = file.owner
-        owner.file = file
+        owner.file, owner.is_used = file, False
         return file
 
     def forget(self, descriptor: int) -> None:
@@ -110,7 +108,7 @@ class OpenFiles:
         try:
             return act()
         except ShortageError:
-            for _ in range(_AFTER_SHORTAGE):
+            for _ in range(_AT_ONCE):
                 self._close_one()
             return act()
 

@@ -57,9 +57,9 @@ class LogsConfig:
     )
     log_open_files_max: int = setting(
         0,
-        "How many files of logs the broker keeps open. Those that were used long ago are closed, and"
-        " opened again when they are needed. 0: half of the file descriptors that the process may"
-        " have (ulimit -n), less if that leaves too few for connections.",
+        "How many files of logs the broker keeps open. Those that were used long ago are closed,"
+        " and opened again when they are needed. 0: half of the file descriptors that the process"
+        " may have (ulimit -n), less if that leaves too few for connections.",
         limits=(0, INT_MAX),
         ours=True,
     )
