@@ -69,17 +69,13 @@ def load_log(
     ``OSError`` and other ``StorageError`` if its directory cannot be used.
     """
     offsets = complete_swaps(path)
-    segments = [
-        LogSegment.open(path, offset, with_jitter(config), now_ms, files) for offset in offsets
-    ]
-    for segment in segments:
-        _refuse_old_format(segment)
     first = offsets[0] if offsets else 0
     start = max(checkpointed.log_start_offset, first)
+    begin = LogSegment.open if offsets else LogSegment.create
     contents = LogContents(
         path,
         config,
-        segments or [LogSegment.create(path, first, with_jitter(config), now_ms, files)],
+        [begin(path, o, with_jitter(config), now_ms, files) for o in offsets or [first]],
         LeaderEpochFileCache(path),
         ProducerStateManager(path),
         files,
@@ -87,6 +83,8 @@ def load_log(
         first_dirty=checkpointed.first_dirty,
         has_new_files=not was_closed_cleanly,  # the crashed process may not have flushed them
     )
+    for segment in contents.segments:
+        _refuse_old_format(segment)
     knows_epochs = contents.epochs.load()
     check_first_segment(contents)
     cut, agrees = 0, True

@@ -24,7 +24,7 @@ from regent.storage.log_file import CorruptSegmentError, FileRecords, LogFile
 from regent.storage.log_names import INDEX_SUFFIXES, LOG_SUFFIX
 from regent.storage.offset_index import ENTRY_BYTES as OFFSET_ENTRY_BYTES
 from regent.storage.offset_index import OffsetIndex, OffsetPosition
-from regent.storage.open_files import OpenFiles, SegmentFile
+from regent.storage.open_files import OpenFiles, OwnedFile
 from regent.storage.record_batch import INT32_MAX, BatchHeader, PlacedBatch
 from regent.storage.scrub_state import ScrubState
 from regent.storage.segment_indexes import SegmentIndexes, find_end, flush_index, last_entry
@@ -65,7 +65,7 @@ class LogSegment:
         self.verified = ScrubState()
         self._created_ms = created_ms
         self._suffix = ""
-        self.file: SegmentFile | None = None
+        self.file: OwnedFile | None = None
         self.is_used = False
         self._files = files
         self._indexes: SegmentIndexes | None = None
@@ -326,7 +326,7 @@ class LogSegment:
 
     def is_open_as(self, file: HasFileno) -> bool:
         """Whether this is a file of its records, which was perhaps closed here since."""
-        return isinstance(file, SegmentFile) and file.owner() is self
+        return isinstance(file, OwnedFile) and file.owner() is self
 
     def offset_from(self, position: int) -> int | None:
         """Return an offset in or after the batch at a position; None: none is indexed."""
@@ -382,12 +382,12 @@ class LogSegment:
         if self._transactions is not None:
             self._transactions.write(self._path(_TRANSACTION_INDEX))
 
-    def open_file(self) -> SegmentFile:
+    def open_file(self) -> OwnedFile:
         """Return the open file of its records, which stays open as long as it is referenced."""
         self.is_used = True
         return self.file or self._files.open(self)
 
-    def flush(self, file: SegmentFile | None = None) -> None:
+    def flush(self, file: OwnedFile | None = None) -> None:
         """Wait until all records, and the indexes if sealed, are on the disk.
 
         ``file``: its open file. Without it, nothing may rename the segment meanwhile.

@@ -33,7 +33,7 @@ class FileOwner(Protocol):
     sets it with each use of the file. The first use, for which it is opened, does not count.
     """
 
-    file: SegmentFile | None
+    file: OwnedFile | None
     is_used: bool
 
     @property
@@ -42,7 +42,7 @@ class FileOwner(Protocol):
         ...
 
 
-class SegmentFile(LogFile):
+class OwnedFile(LogFile):
     """The open file of a segment. Readers may use it longer than its ``owner`` has it."""
 
     __slots__ = ("_files", "owner")
@@ -85,12 +85,12 @@ class OpenFiles:
         """Create an empty file, or truncate the one that a crash left. Raises ``StorageError``."""
         self._try_twice(lambda: LogFile(path, is_new=True))
 
-    def open(self, owner: FileOwner) -> SegmentFile:
+    def open(self, owner: FileOwner) -> OwnedFile:
         """Open the file of ``owner``. Raises ``StorageError``."""
         for _ in range(_AT_ONCE):
             if len(self._open) < self.limit or not self._close_one():
                 break
-        file = self._try_twice(lambda: SegmentFile(owner, self))
+        file = self._try_twice(lambda: OwnedFile(owner, self))
         self.opened += 1
         self._open.add(file.fileno())
         self._kept[file.fileno()] = file.owner
@@ -114,7 +114,7 @@ class OpenFiles:
 
     def _close_one(self) -> bool:
         """Take a file that was not used for long from its owner; False: there is none."""
-        chosen: tuple[FileOwner, SegmentFile] | None = None
+        chosen: tuple[FileOwner, OwnedFile] | None = None
         for _ in range(_LOOKS):
             found = self._take_next()
             if found is None:
@@ -134,7 +134,7 @@ class OpenFiles:
         self.closed_early += 1
         return True
 
-    def _take_next(self) -> tuple[FileOwner, SegmentFile] | None:
+    def _take_next(self) -> tuple[FileOwner, OwnedFile] | None:
         """Return the next file that an owner has; only then it can be put back."""
         while True:
             try:
