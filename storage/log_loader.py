@@ -68,14 +68,13 @@ def load_log(
     incomplete. Raises ``BadDataError`` or ``CorruptSegmentError`` if this log cannot be used;
     ``OSError`` and other ``StorageError`` if its directory cannot be used.
     """
-    offsets = complete_swaps(path)
-    first = offsets[0] if offsets else 0
+    segments = _open_segments(path, config, now_ms, files)
+    first = segments[0].base_offset
     start = max(checkpointed.log_start_offset, first)
-    begin = LogSegment.open if offsets else LogSegment.create
     contents = LogContents(
         path,
         config,
-        [begin(path, o, with_jitter(config), now_ms, files) for o in offsets or [first]],
+        segments,
         LeaderEpochFileCache(path),
         ProducerStateManager(path),
         files,
@@ -83,8 +82,6 @@ def load_log(
         first_dirty=checkpointed.first_dirty,
         has_new_files=not was_closed_cleanly,  # the crashed process may not have flushed them
     )
-    for segment in contents.segments:
-        _refuse_old_format(segment)
     knows_epochs = contents.epochs.load()
     check_first_segment(contents)
     cut, agrees = 0, True
@@ -106,6 +103,21 @@ def load_log(
     contents.replay_producers(now_ms)
     contents.active.file = None  # it is opened when the log is used
     return LoadedLog(contents, cut)
+
+
+def _open_segments(
+    path: Path, config: LogConfig, now_ms: int, files: OpenFiles
+) -> list[LogSegment]:
+    """Return the segments of a log, or a new one if it has none."""
+    offsets = complete_swaps(path)
+    if not offsets:
+        return [LogSegment.create(path, 0, with_jitter(config), now_ms, files)]
+    segments = [
+        LogSegment.open(path, offset, with_jitter(config), now_ms, files) for offset in offsets
+    ]
+    for segment in segments:
+        _refuse_old_format(segment)
+    return segments
 
 
 class _Witness:

@@ -93,8 +93,8 @@ class OpenFiles:
         file = self._try_twice(lambda: OwnedFile(owner, self))
         self.opened += 1
         self._open.add(file.fileno())
-        self._kept[file.fileno()] = file.owner
         owner.file, owner.is_used = file, False
+        self._kept[file.fileno()] = file.owner  # last: an entry whose owner has no file is dropped
         return file
 
     def forget(self, descriptor: int) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from regent.core.model import TopicPartition
 from regent.core.records import Records
-from regent.storage import open_files
 from regent.storage.log_names import TO_DELETE
 from regent.storage.open_files import OpenFiles, default_limit
 from regent.storage.unified_log import UnifiedLog
@@ -207,6 +206,6 @@ def test_without_a_descriptor_others_are_closed(tmp_path: Path):
 def test_half_of_the_descriptors_are_for_logs_and_some_hundreds_are_not(
     monkeypatch: pytest.MonkeyPatch, descriptors: int, limit: int
 ):
-    monkeypatch.setattr(open_files.resource, "getrlimit", lambda _: (descriptors, descriptors))
+    monkeypatch.setattr("resource.getrlimit", lambda _: (descriptors, descriptors))
     assert default_limit() == OpenFiles().limit == limit
     assert OpenFiles(7).limit == 7
