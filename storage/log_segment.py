@@ -241,8 +241,12 @@ class LogSegment:
             end = max(start + first.size, self._end_of(found, start + max_bytes, limit))
         else:
             end = self._sound_end(found, max_bytes, limit, check_to)
-        records = FileRecords(self.open_file(), start, end - start)
-        return MemoryRecords(records.read()) if self._files.are_too_many else records
+        file, size = self.open_file(), end - start
+        if self._files.are_too_many:
+            data = file.read(start, size)
+            if len(data) == size:  # otherwise it was truncated from outside: the reader reports it
+                return MemoryRecords(data)
+        return FileRecords(file, start, size)
 
     def is_verified(self) -> bool:
         """Whether reads need no check: the whole file was verified and not written to since."""
