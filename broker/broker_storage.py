@@ -83,6 +83,8 @@ class BrokerStorage:
             recovery_threads=self._settings.num_recovery_threads_per_data_dir,
             cleaner=self._cleaner,
         )
+        if self._settings.log_open_files_max:
+            self.logs.files.limit = self._settings.log_open_files_max
 
     def open(self) -> None:
         """Lock the directories, load and recover every log.

@@ -49,6 +49,7 @@ from regent.transport.wakeup import Wakeup
 if TYPE_CHECKING:
     from regent.cluster.guardian import Guardian
     from regent.storage.log_manager import LogManager
+    from regent.storage.open_files import OpenFiles
     from regent.transport.server import ControlServer
     from regent.zk.client.session import SessionKeeper
 
@@ -123,6 +124,7 @@ class BrokerMetrics:
             "log directories that have failed",
             len(self._logs.failed_directories),
         )
+        yield from _open_files(self._logs.files)
         yield from log_cleaner_metrics(self._logs.cleaner, self._logs.directories)
         yield gauge(
             "kafka_server_replicamanager_straypartitionscount",
@@ -150,6 +152,20 @@ class BrokerMetrics:
             ),
         )
         yield counter("regent_stuck_actors_total", "actors found stuck", self._watchdog.incidents)
+
+
+def _open_files(files: OpenFiles) -> Iterable[Family]:
+    """Yield how many files of logs are open; log_open_files_max limits them."""
+    yield gauge("regent_open_log_files", "files of logs that are open", len(files))
+    yield gauge(
+        "regent_open_log_files_max", "with more, files that are not used are closed", files.limit
+    )
+    yield counter("regent_log_files_opened_total", "files of logs opened", files.opened)
+    yield counter(
+        "regent_log_files_closed_early_total",
+        "files of logs closed because others had to be opened",
+        files.closed_early,
+    )
 
 
 def _disk_bytes() -> Iterable[Family]:

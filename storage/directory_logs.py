@@ -43,6 +43,7 @@ from regent.storage.log_names import (
     out_of_use,
 )
 from regent.storage.log_segment import LogSegment
+from regent.storage.open_files import OpenFiles
 from regent.storage.stray_logs import (
     StrayLogCheckpoint,
     StrayLogs,
@@ -68,6 +69,7 @@ class LogSettings(NamedTuple):
     on_damaged: Callable[[UnifiedLog], None]
     on_unverified_read: Callable[[UnifiedLog, LogSegment], None]
     recovery_threads: int
+    files: OpenFiles
     make_log: Callable[..., UnifiedLog] = UnifiedLog
 
 
@@ -181,6 +183,7 @@ class DirectoryLogs:
                     ),
                     was_closed_cleanly=was_closed_cleanly,
                     now_ms=now_ms,
+                    files=self._settings.files,
                 )
             except (BadDataError, CorruptSegmentError) as error:
                 return str(error)
@@ -317,7 +320,7 @@ class DirectoryLogs:
             try:
                 if topic_id is not None:
                     write_topic_id(path, topic_id, is_synced=False)
-                return LogContents.create(path, config, now_ms)
+                return LogContents.create(path, config, now_ms, self._settings.files)
             except ShortageError:
                 rename_log(path, topic_partition, TO_DELETE, now_ms)
                 raise
@@ -374,6 +377,7 @@ class DirectoryLogs:
                 ),
                 was_closed_cleanly=False,
                 now_ms=self._settings.wall_clock_ms(),
+                files=self._settings.files,
             )
             return contents, progress
 

@@ -97,6 +97,7 @@ class Cleaning:
         self._modified_ns = 0  # of the segment that is being read
         with self._log.exclusively() as contents:
             self._config: LogConfig = contents.config
+            self._files = contents.files
             self._sources = [
                 _Source(segment, after.base_offset)
                 for segment, after in zip(contents.segments, contents.segments[1:], strict=False)
@@ -170,7 +171,12 @@ class Cleaning:
     def _copy_group(self, group: list[_Source], cleaning: BatchCleaning) -> None:
         first = group[0].segment
         copy = LogSegment.create(
-            self._log.path, first.base_offset, self._config, self._now_ms, CLEANED_SUFFIX
+            self._log.path,
+            first.base_offset,
+            self._config,
+            self._now_ms,
+            self._files,
+            CLEANED_SUFFIX,
         )
         self._index = copy.transactions
         try:

@@ -28,6 +28,7 @@ from regent.storage.end_transaction_marker import EndTransactionMarker, markers_
 from regent.storage.leader_epoch_file_cache import LeaderEpochFileCache
 from regent.storage.log_names import DELETED_SUFFIX, SWAP_SUFFIX
 from regent.storage.log_segment import LogSegment
+from regent.storage.open_files import OpenFiles
 from regent.storage.producer_state_manager import AppendedBatch, ProducerStateManager
 from regent.storage.record_batch import INT32_MAX, BatchHeader, PlacedBatch
 from regent.storage.retention import SegmentSpan, segments_to_delete
@@ -51,6 +52,7 @@ class LogContents:
     segments: list[LogSegment]
     epochs: LeaderEpochFileCache
     producers: ProducerStateManager
+    files: OpenFiles
     log_start_offset: int = 0
     log_end_offset: int = 0
     recovery_point: int = 0
@@ -64,16 +66,21 @@ class LogContents:
         self.is_compacted |= self.first_dirty != NEVER_CLEANED
 
     @classmethod
-    def create(cls, path: Path, config: LogConfig, now_ms: int) -> LogContents:
+    def create(cls, path: Path, config: LogConfig, now_ms: int, files: OpenFiles) -> LogContents:
         """Return an empty log. Raises ``StorageError``."""
-        segment = LogSegment.create(path, 0, with_jitter(config), now_ms)
+        segment = LogSegment.create(path, 0, with_jitter(config), now_ms, files)
         epochs, producers = LeaderEpochFileCache(path), ProducerStateManager(path)
-        return cls(path, config, [segment], epochs, producers, has_new_files=True)
+        return cls(path, config, [segment], epochs, producers, files, has_new_files=True)
 
     @property
     def active(self) -> LogSegment:
         """The segment that is appended to."""
         return self.segments[-1]
+
+    @property
+    def has_many_unflushed(self) -> bool:
+        """Whether as many records are not flushed as ``flush.messages`` says."""
+        return self.log_end_offset - self.recovery_point >= self.config.flush_messages
 
     @property
     def size(self) -> int:
@@ -185,10 +192,7 @@ class LogContents:
         self.active.seal()
         self.active.verified.forget()
         self.producers.take_snapshot(base_offset)
-        self.segments.append(
-            LogSegment.create(self.path, base_offset, with_jitter(self.config), now_ms)
-        )
-        self.has_new_files = True
+        self._begin_segment(base_offset, now_ms)
 
     def truncate_to(self, offset: int, now_ms: int) -> list[LogSegment]:
         """Drop the batches with records from ``offset`` on; return the dropped segments."""
@@ -218,8 +222,7 @@ class LogContents:
         self.epochs.save()
         self.producers.clear()
         dropped = self._take(0, len(self.segments))
-        self.segments.append(LogSegment.create(self.path, offset, with_jitter(self.config), now_ms))
-        self.has_new_files = True
+        self._begin_segment(offset, now_ms)
         self.log_end_offset = self.trusted_from = offset
         self.recovery_point = min(self.recovery_point, offset)
         self.first_dirty = min(self.first_dirty, offset)
@@ -374,6 +377,11 @@ class LogContents:
         self.epochs.save()
         for segment in self.segments:
             segment.close()
+
+    def _begin_segment(self, base_offset: int, now_ms: int) -> None:
+        config = with_jitter(self.config)
+        self.segments.append(LogSegment.create(self.path, base_offset, config, now_ms, self.files))
+        self.has_new_files = True
 
     def _count_up_to(self, offset: int) -> int:
         return bisect_right(self.segments, offset, key=lambda segment: segment.base_offset)

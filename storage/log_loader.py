@@ -20,6 +20,7 @@ from regent.storage.log_contents import LogContents, with_jitter
 from regent.storage.log_file import CorruptSegmentError
 from regent.storage.log_segment import LogSegment
 from regent.storage.missing_segments import check_first_segment, check_no_segment_is_missing
+from regent.storage.open_files import OpenFiles
 from regent.storage.producer_state_manager import ProducerStateManager
 from regent.storage.record_batch import BatchHeader
 from regent.storage.unfinished_swaps import complete_swaps
@@ -59,6 +60,7 @@ def load_log(
     *,
     was_closed_cleanly: bool,
     now_ms: int,
+    files: OpenFiles,
 ) -> LoadedLog:
     """Open a log; unless it was closed cleanly, recover it from its recovery point on.
 
@@ -66,18 +68,16 @@ def load_log(
     incomplete. Raises ``BadDataError`` or ``CorruptSegmentError`` if this log cannot be used;
     ``OSError`` and other ``StorageError`` if its directory cannot be used.
     """
-    offsets = complete_swaps(path)
-    segments = [LogSegment.open(path, offset, with_jitter(config), now_ms) for offset in offsets]
-    for segment in segments:
-        _refuse_old_format(segment)
-    first = offsets[0] if offsets else 0
+    segments = _open_segments(path, config, now_ms, files)
+    first = segments[0].base_offset
     start = max(checkpointed.log_start_offset, first)
     contents = LogContents(
         path,
         config,
-        segments or [LogSegment.create(path, first, with_jitter(config), now_ms)],
+        segments,
         LeaderEpochFileCache(path),
         ProducerStateManager(path),
+        files,
         log_start_offset=start,
         first_dirty=checkpointed.first_dirty,
         has_new_files=not was_closed_cleanly,  # the crashed process may not have flushed them
@@ -101,7 +101,23 @@ def load_log(
     check_no_segment_is_missing(contents)
     _settle_epochs(contents, is_rebuild=not (knows_epochs and agrees))
     contents.replay_producers(now_ms)
+    contents.active.file = None  # it is opened when the log is used
     return LoadedLog(contents, cut)
+
+
+def _open_segments(
+    path: Path, config: LogConfig, now_ms: int, files: OpenFiles
+) -> list[LogSegment]:
+    """Return the segments of a log, or a new one if it has none."""
+    offsets = complete_swaps(path)
+    if not offsets:
+        return [LogSegment.create(path, 0, with_jitter(config), now_ms, files)]
+    segments = [
+        LogSegment.open(path, offset, with_jitter(config), now_ms, files) for offset in offsets
+    ]
+    for segment in segments:
+        _refuse_old_format(segment)
+    return segments
 
 
 class _Witness:

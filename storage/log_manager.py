@@ -30,6 +30,7 @@ from regent.storage.log_cleaner_manager import LogCleanerManager
 from regent.storage.log_directory import LogDirectory
 from regent.storage.log_moves import MovesOfLogs
 from regent.storage.log_names import STRAY, TO_DELETE
+from regent.storage.open_files import OpenFiles
 from regent.storage.segment_scrubber import SegmentScrubber
 from regent.storage.unified_log import UnifiedLog
 
@@ -55,6 +56,7 @@ class LogManager:
     error and under the locks of that thread. ``on_records_damaged`` is called with a log in which
     ``verify`` or ``cleaner`` found damage, on its thread without a lock; the log remains in use.
     ``make_log`` has the parameters of ``UnifiedLog``; simulations replace it to observe appends.
+    ``files``: the open files of all logs; its ``limit`` may be changed.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class LogManager:
         self._is_open = False
         self._suspect_changes = 0
         self._seen = SeenOfCluster()
+        self.files = OpenFiles()
         self._lock = threading.RLock()  # guards the set of logs; taken before the lock of a log
         self._homes: dict[TopicPartition, DirectoryLogs] = {}
         self._removed: dict[TopicPartition, None] = {}  # while a directory was offline
@@ -94,6 +97,7 @@ class LogManager:
             self._log_damaged,
             self._scrubber.prefer,
             recovery_threads,
+            self.files,
             make_log,
         )
         self._directories = [

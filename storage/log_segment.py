@@ -1,7 +1,8 @@
 """One segment of a log: a file of record batches with its indexes.
 
 Mirrors ``kafka.log.LogSegment``. The files are named after the base offset of the segment. Files
-are opened and read only when needed, because a broker has thousands of segments.
+are opened and read only when needed, because a broker has thousands of segments; ``open_files``
+closes them again.
 
 Reads of a closed segment check the CRCs of what they return until the whole segment was verified.
 """
@@ -9,20 +10,22 @@ Reads of a closed segment check the CRCs of what they return until the whole seg
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, islice, takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 
 from regent.core.errors import ShortageError
 from regent.core.log_config import LogConfig
-from regent.core.records import NO_RECORDS, HasFileno, RecordBytes, Records
+from regent.core.records import NO_RECORDS, HasFileno, MemoryRecords, RecordBytes, Records
 from regent.core.replica_logs import NO_TIMESTAMP
 from regent.storage.batch_order_check import check_order
+from regent.storage.checked_read import sound_end
 from regent.storage.end_transaction_marker import EndTransactionMarker, marker_of
 from regent.storage.file_errors import storage_error
 from regent.storage.log_file import CorruptSegmentError, FileRecords, LogFile
 from regent.storage.log_names import INDEX_SUFFIXES, LOG_SUFFIX
 from regent.storage.offset_index import ENTRY_BYTES as OFFSET_ENTRY_BYTES
 from regent.storage.offset_index import OffsetIndex, OffsetPosition
+from regent.storage.open_files import OpenFiles, OwnedFile
 from regent.storage.prefetch import SMALL_BYTES, IndexedPrefetch, Prefetch
 from regent.storage.record_batch import INT32_MAX, BatchHeader, PlacedBatch
 from regent.storage.scrub_state import ScrubState
@@ -33,20 +36,24 @@ from regent.storage.transaction_index import TransactionIndex
 
 _INDEX, _TIME_INDEX, _TRANSACTION_INDEX = INDEX_SUFFIXES
 _BOUNDARIES = 8  # for the followers and a few consumers
-# A read with a check returns no more than this, so that it takes only some milliseconds.
-_CHECKED_BYTES = 1024 * 1024
-_CHECKED_BATCHES = 2_000
-_CHECKED_AT_ONCE = 8 * 1024, 256 * 1024  # the least and most bytes it reads from the file at once
 
 
 class LogSegment:
     """Not thread-safe, but ``flush`` may run while another thread calls another method.
 
-    Every method may raise ``StorageError``.
+    ``file``: its open file, if any; ``files`` may set it to None at any time, so it is read once.
+    ``is_used``: since ``files`` or ``close_idle`` looked. Every method may raise ``StorageError``.
     """
 
     def __init__(
-        self, directory: Path, base_offset: int, config: LogConfig, *, size: int, created_ms: int
+        self,
+        directory: Path,
+        base_offset: int,
+        config: LogConfig,
+        files: OpenFiles,
+        *,
+        size: int,
+        created_ms: int,
     ) -> None:
         """Use ``create`` or ``open``."""
         self.directory = directory
@@ -56,12 +63,13 @@ class LogSegment:
         self.verified = ScrubState()
         self._created_ms = created_ms
         self._suffix = ""
-        self._file: LogFile | None = None
+        self.file: OwnedFile | None = None
+        self.is_used = False
+        self._files = files
         self._indexes: SegmentIndexes | None = None
         self._transactions: TransactionIndex | None = None
         self._first_timestamp: int | None = None
         self._are_indexes_flushed = True
-        self._is_used = False
         # Where recent reads ended, because the next reads begin there. One is the high watermark.
         self._boundaries: dict[int, int] = {}
 
@@ -72,21 +80,29 @@ class LogSegment:
         base_offset: int,
         config: LogConfig,
         now_ms: int,
+        files: OpenFiles,
         suffix: str = "",
     ) -> LogSegment:
         """Create the file of an empty segment; ``seal`` creates the index files.
 
         ``suffix``: of the names of its files, until ``rename_suffix``.
         """
-        segment = cls(directory, base_offset, config, size=0, created_ms=now_ms)
+        segment = cls(directory, base_offset, config, files, size=0, created_ms=now_ms)
         segment._suffix = suffix
-        segment._file = LogFile(segment.path, is_new=True)
+        files.create(segment.path)
         return segment
 
     @classmethod
-    def open(cls, directory: Path, base_offset: int, config: LogConfig, now_ms: int) -> LogSegment:
+    def open(
+        cls,
+        directory: Path,
+        base_offset: int,
+        config: LogConfig,
+        now_ms: int,
+        files: OpenFiles,
+    ) -> LogSegment:
         """Open an existing segment."""
-        segment = cls(directory, base_offset, config, size=0, created_ms=now_ms)
+        segment = cls(directory, base_offset, config, files, size=0, created_ms=now_ms)
         try:
             segment.size = segment.path.stat().st_size
         except OSError as error:
@@ -171,7 +187,7 @@ class LogSegment:
         known = self._known
         assert self.can_hold(batches[-1][1].last_offset), f"{self} must be rolled first"
         start = self.size
-        self._open_file().write(start, data)
+        self.open_file().write(start, data)
         if start == 0:
             self._first_timestamp = batches[0][1].max_timestamp
         for position, header in batches:
@@ -183,7 +199,7 @@ class LogSegment:
         found = self._find(offset)
         if found is None:
             return 0
-        known, file = self._known, self._open_file()
+        known, file = self._known, self.open_file()
         dropped = self.size - found[0]
         file.truncate(found[0])
         self.size = found[0]
@@ -211,11 +227,11 @@ class LogSegment:
         Return as many as fit in ``max_bytes``; ``at_least_one``: at least the first one. None:
         every batch here ends before ``offset``. ``check_to``: verify the batches, and return a
         limited number of them, below this offset; raises ``CorruptSegmentError`` if the first one
-        is not sound.
+        is not sound. When too many files are open, the bytes are read at once.
         """
-        rest = self._rest(offset, max_bytes, limit) if check_to is None else None
+        rest = self._rest_from(offset, max_bytes, limit) if check_to is None else None
         if rest is not None:
-            return rest
+            return self._records(rest, self.size)
         found = self._find(offset, check_to)
         if found is None:
             return None
@@ -225,14 +241,16 @@ class LogSegment:
         if check_to is None:
             end = max(start + first.size, self._end_of(found, start + max_bytes, limit))
         else:
-            end = self._sound_end(found, max_bytes, limit, check_to)
-        return FileRecords(self._open_file(), start, end - start)
+            end = self._remember(
+                *sound_end(self.open_file(), self.size, found, max_bytes, limit, check_to)
+            )
+        return self._records(start, end)
 
     def prefetch(self, offset: int, max_bytes: int) -> Callable[[], None] | None:
         """Return the work after which ``read`` does not wait for the disk; None: it would not."""
         if self.size <= SMALL_BYTES:
             return None
-        file, known = self._open_file(), self._indexes
+        file, known = self.open_file(), self._indexes
         room = max(max_bytes, 0) + 2 * self.config.index_interval_bytes  # a search begins earlier
         if known is None:
             indexes = self._path(_INDEX), self._path(_TIME_INDEX)
@@ -245,7 +263,7 @@ class LogSegment:
 
     def is_verified(self) -> bool:
         """Whether reads need no check: the whole file was verified and not written to since."""
-        return self.verified.holds(self._open_file())
+        return self.verified.holds(self.open_file())
 
     def find_timestamp(self, timestamp_ms: int, from_offset: int) -> BatchHeader | None:
         """Return the first batch at or after a timestamp that ends at or after ``from_offset``."""
@@ -281,7 +299,7 @@ class LogSegment:
         """
         if self._indexes is not None or self.size == 0:
             return self.next_offset
-        file = self._file or LogFile(self.path)
+        file = self.file or LogFile(self.path)
         end = find_end(self._path(_INDEX), self.base_offset, file, self.size)
         if end is not None:
             return end
@@ -304,7 +322,7 @@ class LogSegment:
         for position, header in self._placed(from_offset):
             marker = None
             if header.is_control:
-                marker = marker_of(header, self._open_file().read(position, header.size))
+                marker = marker_of(header, self.open_file().read(position, header.size))
             yield header, marker
 
     @property
@@ -324,8 +342,8 @@ class LogSegment:
         self._transactions.is_changed = True
 
     def is_open_as(self, file: HasFileno) -> bool:
-        """Whether this is the open file of its records."""
-        return self._file is file
+        """Whether this is a file of its records, which was perhaps closed here since."""
+        return isinstance(file, OwnedFile) and file.owner() is self
 
     def offset_from(self, position: int) -> int | None:
         """Return an offset in or after the batch at a position; None: none is indexed."""
@@ -347,7 +365,7 @@ class LogSegment:
         Return how many bytes are cut off. ``on_batch`` is called with every batch that is kept. If
         two batches do not follow each other, one of them is wrong; both are cut off.
         """
-        file = self._open_file()
+        file = self.open_file()
         known = SegmentIndexes(self.base_offset, self.config.index_interval_bytes)
         known.is_changed = True
         end = 0
@@ -381,9 +399,17 @@ class LogSegment:
         if self._transactions is not None:
             self._transactions.write(self._path(_TRANSACTION_INDEX))
 
-    def flush(self) -> None:
-        """Wait until all records, and the indexes if sealed, are on the disk."""
-        self._open_file().flush()
+    def open_file(self) -> OwnedFile:
+        """Return the open file of its records, which stays open as long as it is referenced."""
+        self.is_used = True
+        return self.file or self._files.open(self)
+
+    def flush(self, file: OwnedFile | None = None) -> None:
+        """Wait until all records, and the indexes if sealed, are on the disk.
+
+        ``file``: its open file. Without it, nothing may rename the segment meanwhile.
+        """
+        (file or self.open_file()).flush()
         if not self._are_indexes_flushed:
             self._are_indexes_flushed = True
             try:
@@ -396,7 +422,7 @@ class LogSegment:
     def close(self) -> None:
         """Write the indexes, close the file and drop the indexes from memory."""
         self.seal()
-        self._file = self._indexes = None
+        self.file = self._indexes = None
         if self._transactions is not None and self._transactions.entries:
             self._transactions = None  # without entries it takes no memory
 
@@ -406,15 +432,16 @@ class LogSegment:
         Called periodically for sealed segments: otherwise a consumer that reads a long history
         would leave an open file and some megabytes of indexes for each of them.
         """
-        if not self._is_used:
+        if not self.is_used:
             self.close()
-        self._is_used = False
+        self.is_used = False
 
     def move_to(self, directory: Path) -> None:
         """Note that the directory of the log was renamed; open files stay open."""
         self.directory = directory
-        if self._file is not None:
-            self._file.path = self.path
+        file = self.file
+        if file is not None:
+            file.path = self.path
 
     def rename_suffix(self, suffix: str) -> None:
         """Append ``suffix`` to the file names, so that the next start does not load them.
@@ -431,11 +458,11 @@ class LogSegment:
             except OSError as error:
                 raise storage_error(path, error) from None
         self._suffix = suffix
-        self._file = self._indexes = self._transactions = None
+        self.file = self._indexes = self._transactions = None
 
     def delete(self) -> None:
         """Delete the files; open ``FileRecords`` can still be read."""
-        self._file = None
+        self.file = None
         for kind in (LOG_SUFFIX, *INDEX_SUFFIXES):
             path = self._path(kind)
             try:
@@ -459,16 +486,9 @@ class LogSegment:
             else:
                 paths = self._path(_INDEX), self._path(_TIME_INDEX)
                 self._indexes = SegmentIndexes.load(
-                    *paths, self.base_offset, interval, self._open_file(), self.size
+                    *paths, self.base_offset, interval, self.open_file(), self.size
                 )
         return self._indexes
-
-    def _open_file(self) -> LogFile:
-        self._is_used = True
-        file = self._file  # read once: another thread may set it to None
-        if file is None:
-            file = self._file = LogFile(self.path)
-        return file
 
     def _path(self, kind: str, suffix: str | None = None) -> Path:
         ending = self._suffix if suffix is None else suffix
@@ -481,10 +501,10 @@ class LogSegment:
             if placed[1].last_offset >= from_offset:
                 yield placed
 
-    def _rest(self, offset: int, max_bytes: int, limit: int) -> FileRecords | None:
-        """Return everything from a boundary on, found without a look into the file.
+    def _rest_from(self, offset: int, max_bytes: int, limit: int) -> int | None:
+        """Return a boundary if everything after it is asked for; there is no look into the file.
 
-        None: that is not what is asked for. Followers and consumers at the end of the log ask so.
+        Followers and consumers at the end of the log ask so.
         """
         start, known = self._boundaries.get(offset), self._indexes
         if start is None or known is None or limit < known.next_offset:
@@ -492,7 +512,15 @@ class LogSegment:
         if not 0 < self.size - start <= max_bytes:
             return None
         self._remember(known.next_offset, self.size)
-        return FileRecords(self._open_file(), start, self.size - start)
+        return start
+
+    def _records(self, start: int, end: int) -> Records:
+        file, size = self.open_file(), end - start
+        if self._files.are_too_many:
+            data = file.read(start, size)
+            if len(data) == size:  # otherwise it was truncated from outside: the reader reports it
+                return MemoryRecords(data)
+        return FileRecords(file, start, size)
 
     def _find(self, offset: int, check_to: int | None = None) -> PlacedBatch | None:
         """Return the first batch that ends at or after ``offset``.
@@ -501,40 +529,20 @@ class LogSegment:
         """
         start, lowest = self._boundaries.get(offset), self.base_offset
         if start is not None:
-            batches, lowest = self._open_file().batches(start, self.size), offset
+            batches, lowest = self.open_file().batches(start, self.size), offset
         else:
             try:
                 if check_to is None and offset >= self._known.next_offset:
                     return None
                 batches = self._from_entry(lambda index: index.look_up(offset))
             except CorruptSegmentError:  # no index can be built, because that reads every header
-                batches = self._open_file().batches(0, self.size)
+                batches = self.open_file().batches(0, self.size)
         if check_to is not None:
             batches = check_order(batches, self.path, lowest, check_to)
         for placed in batches:
             if placed[1].last_offset >= offset:
                 return placed
         return None
-
-    def _sound_end(self, start: PlacedBatch, max_bytes: int, limit: int, end_offset: int) -> int:
-        """Return the last boundary before which all batches are sound and below ``limit``."""
-        begin, first = start
-        room = min(max_bytes, _CHECKED_BYTES)
-        least, most = _CHECKED_AT_ONCE
-        at_once = min(max(least, room), most)
-        batches = self._open_file().batches(begin, self.size, is_checked=True, at_once=at_once)
-        end, next_offset = begin, first.base_offset
-        sound = check_order(batches, self.path, next_offset, end_offset)
-        try:
-            for position, header in islice(sound, _CHECKED_BATCHES):
-                is_too_much = position + header.size - begin > room and end > begin
-                if is_too_much or header.next_offset > limit:
-                    break
-                end, next_offset = position + header.size, header.next_offset
-        except CorruptSegmentError:
-            if end == begin:
-                raise
-        return self._remember(next_offset, end)
 
     def _end_of(self, start: PlacedBatch, furthest: int, limit: int) -> int:
         """Return the last boundary up to ``furthest`` with only offsets below ``limit`` before."""
@@ -554,7 +562,7 @@ class LogSegment:
 
     def _from_entry(self, find: Callable[[OffsetIndex], OffsetPosition]) -> Iterator[PlacedBatch]:
         """Yield the batches from an index entry on; rebuild an index that points to no batch."""
-        file, entry = self._open_file(), find(self._known.offsets)
+        file, entry = self.open_file(), find(self._known.offsets)
         batches = file.batches(entry.position, self.size)
         if entry.position == 0:
             return batches

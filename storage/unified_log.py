@@ -239,7 +239,8 @@ class UnifiedLog:
             contents.append(buffer, placed, now_ms)
             self._note_end(contents.log_end_offset)
             result = AppendedRecords(first_offset, contents.log_end_offset - 1, time_ms)
-        self._flush_if_many()
+        if self._contents.has_many_unflushed:
+            self.flush()
         return result
 
     def fence(self, leader_epoch: int) -> None:
@@ -263,7 +264,8 @@ class UnifiedLog:
             self._prepare_append()
             contents.append(records, batches, now_ms)
             self._note_end(contents.log_end_offset)
-        self._flush_if_many()
+        if self._contents.has_many_unflushed:
+            self.flush()
 
     def truncate_to(self, offset: int) -> None:
         """Drop the records from ``offset`` on, with their epochs and producer state."""
@@ -331,7 +333,7 @@ class UnifiedLog:
             return contents.offset_of_timestamp(timestamp_ms, limit, from_offset)
 
     def offsets_before(self, timestamp_ms: int, count: int) -> list[int]:
-        """Return up to ``count`` offsets at which segments begin or the log ends, newest first."""
+        """Return offsets at which segments begin or the log ends."""
         with self._reading() as contents:
             return contents.offsets_before(timestamp_ms, count, self._wall_clock_ms())
 
@@ -385,8 +387,7 @@ class UnifiedLog:
         with self.exclusively() as contents:
             if truncations != self._truncations:
                 return False
-            contents.is_compacted = True
-            contents.first_dirty = first_dirty
+            contents.is_compacted, contents.first_dirty = True, first_dirty
             return True
 
     def replace_segments(
@@ -514,11 +515,6 @@ class UnifiedLog:
         self._on_unverified_read(self, segment)
         return True
 
-    def _flush_if_many(self) -> None:
-        contents = self._contents
-        if contents.log_end_offset - contents.recovery_point >= contents.config.flush_messages:
-            self.flush()
-
     def _drop(self, cut: Callable[[], list[LogSegment]]) -> None:
         """Drop records with ``cut``, and remove them from the checkpoints.
 
@@ -551,6 +547,7 @@ class UnifiedLog:
             ),
             was_closed_cleanly=False,
             now_ms=self._wall_clock_ms(),
+            files=stopped.files,
         )
         self._on_cut(is_noted=True)
 
@@ -569,11 +566,12 @@ class UnifiedLog:
 
     def _flush_segment(self, segment: LogSegment) -> None:
         try:
-            segment.flush()
-        except StorageError as error:
-            with self._lock:
+            with self._lock:  # its name must not change while it is opened
                 if self._unusable or segment not in self._contents.segments:
                     return  # its files are deleted
+                file = segment.open_file()
+            segment.flush(file)
+        except StorageError as error:
             if isinstance(error, CorruptSegmentError):
                 self.mark_damaged(str(error))
             else:

@@ -55,6 +55,14 @@ class LogsConfig:
         limits=NOT_NEGATIVE,
         ours=True,
     )
+    log_open_files_max: int = setting(
+        0,
+        "How many files of logs the broker keeps open. Those that were used long ago are closed,"
+        " and opened again when they are needed. 0: half of the file descriptors that the process"
+        " may have (ulimit -n), less if that leaves too few for connections.",
+        limits=(0, INT_MAX),
+        ours=True,
+    )
     min_insync_replicas: int = _default_of_topics("min_insync_replicas")
     message_max_bytes: int = _default_of_topics("max_message_bytes")
     log_cleanup_policy: str = _default_of_topics("cleanup_policy")

@@ -310,6 +310,15 @@ def is_verified(settings: Settings, place: Place) -> bool:
     return any("log-verification" in thread.name for thread in threading.enumerate())
 
 
+def open_files(settings: Settings, place: Place) -> int:
+    """Return how many files of ten logs stay open."""
+    logs = storage_of(settings, place).logs
+    for number in range(10):
+        log = logs.get_or_create(T0._replace(partition=number), None, is_new=True)
+        log.append_as_leader(bytearray(batch(b"record")), 0)
+    return len(logs.files)
+
+
 def loading_threads(settings: Settings, place: Place) -> bool:
     """Return whether logs are loaded by several threads."""
     former = storage_of(settings, place)
@@ -341,6 +350,7 @@ LOGS: dict[str, Effect] = {
     "log_flush_scheduler_interval_ms": Effect(7, intervals("flush"), 3_000, 7),
     "log_retention_check_interval_ms": Effect(7, intervals("clean_up"), 300_000, 7),
     "log_verification_bytes_per_s": Effect(0, is_verified, True, False),
+    "log_open_files_max": Effect(3, open_files, 10, 3),
     "log_cleanup_policy": Effect("compact", deleted, 2, 0, {"log_retention_ms": 1}),
     "log_cleaner_enable": Effect(False, is_cleaned, True, False),
     "log_cleaner_backoff_ms": Effect(7, cleaner_backoff_ms, 15_000, 7),

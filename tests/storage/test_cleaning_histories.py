@@ -56,7 +56,7 @@ class CleaningHistory(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(dir="/dev/shm"))
-        self.machine = Machine(self.root / "one", defaults=CONFIG)
+        self.machine = Machine(self.root / "one", defaults=CONFIG, open_files_max=1)
         self.log = create(self.machine.start())
         self.written: list[KeptRecord] = []
         self.sequences: dict[int, int] = {}

@@ -728,6 +728,8 @@ def test_the_copy_of_a_lost_log_is_used_and_is_suspect(two: Machine, host: Host)
 
 def test_a_target_that_fails_ends_only_the_move(two: Machine, host: Host):
     host.move()
+    with host.future.locked() as copy:
+        copy.active.open_file()
     break_disk(segment_file(host.future.path, 0))
     host.finish()
     assert host.logs.failed_directories == {two.directories[1]}

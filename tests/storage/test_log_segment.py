@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from regent.core.errors import StorageError
 from regent.core.log_config import DEFAULT_LOG_CONFIG
 from regent.storage.log_segment import LogSegment
+from regent.storage.open_files import OpenFiles
 from regent.storage.record_batch import batches
 from tests.support.record_batches import batch, offsets_of
 
@@ -24,13 +25,14 @@ NOW_MS = 1_700_000_000_000
 TIMESTAMP_MS = 1_600_000_000_000
 EVERYTHING = 2**63 - 1
 CONFIG = replace(DEFAULT_LOG_CONFIG, index_interval_bytes=300)
+FILES = OpenFiles()
 NAME = "00000000000000000100"
 
 
 @pytest.fixture
 def segment(tmp_path: Path) -> LogSegment:
     """An empty segment of the offsets from 100 on."""
-    return LogSegment.create(tmp_path, 100, CONFIG, NOW_MS)
+    return LogSegment.create(tmp_path, 100, CONFIG, NOW_MS, FILES)
 
 
 def append(segment: LogSegment, *parts: bytes) -> None:
@@ -50,7 +52,7 @@ def fill(segment: LogSegment, count: int, *, each: int = 2, size: int = 20) -> N
 
 def reopened(segment: LogSegment) -> LogSegment:
     segment.close()
-    return LogSegment.open(segment.directory, segment.base_offset, segment.config, NOW_MS)
+    return LogSegment.open(segment.directory, segment.base_offset, segment.config, NOW_MS, FILES)
 
 
 def read(
@@ -128,7 +130,7 @@ def test_any_read_returns_the_same_as_a_walk_over_all_batches(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     config = replace(DEFAULT_LOG_CONFIG, index_interval_bytes=data.draw(st.integers(0, 2_000)))
-    segment = LogSegment.create(tmp_path_factory.mktemp("log"), 100, config, NOW_MS)
+    segment = LogSegment.create(tmp_path_factory.mktemp("log"), 100, config, NOW_MS, FILES)
     for counts in data.draw(st.lists(st.lists(st.integers(1, 9), min_size=1), min_size=1)):
         offset, parts = segment.next_offset, []
         for count in counts:
@@ -244,7 +246,7 @@ def test_retention_does_not_load_the_indexes(segment: LogSegment) -> None:
     segment.close()
     time_index = segment.directory / f"{NAME}.timeindex"
     before = len(os.listdir("/proc/self/fd"))
-    assert LogSegment.open(segment.directory, 100, CONFIG, NOW_MS).largest_timestamp == (
+    assert LogSegment.open(segment.directory, 100, CONFIG, NOW_MS, FILES).largest_timestamp == (
         TIMESTAMP_MS + 490
     )
     assert len(os.listdir("/proc/self/fd")) == before
@@ -253,7 +255,7 @@ def test_retention_does_not_load_the_indexes(segment: LogSegment) -> None:
             time_index.unlink()
         else:
             time_index.write_bytes(damage)
-        one = LogSegment.open(segment.directory, 100, CONFIG, NOW_MS)
+        one = LogSegment.open(segment.directory, 100, CONFIG, NOW_MS, FILES)
         assert one.largest_timestamp == TIMESTAMP_MS + 490
 
 
@@ -353,10 +355,10 @@ def test_opening_reads_nothing(segment: LogSegment) -> None:
     segment.close()
     segment.path.rename(segment.path.with_suffix(".elsewhere"))
     with pytest.raises(StorageError, match=NAME):
-        LogSegment.open(segment.directory, 100, CONFIG, NOW_MS)
+        LogSegment.open(segment.directory, 100, CONFIG, NOW_MS, FILES)
     segment.path.with_suffix(".elsewhere").rename(segment.path)
     before = len(os.listdir("/proc/self/fd"))
-    one = LogSegment.open(segment.directory, 100, CONFIG, NOW_MS)
+    one = LogSegment.open(segment.directory, 100, CONFIG, NOW_MS, FILES)
     assert one.size == segment.size
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -369,7 +371,7 @@ def test_a_damaged_index_is_rebuilt(segment: LogSegment, kind: str, damage: byte
     files = [segment.directory / f"{NAME}.{name}" for name in ("index", "timeindex")]
     contents = [file.read_bytes() for file in files]
     (segment.directory / f"{NAME}.{kind}").write_bytes(damage)
-    one = LogSegment.open(segment.directory, 100, CONFIG, NOW_MS)
+    one = LogSegment.open(segment.directory, 100, CONFIG, NOW_MS, FILES)
     assert read(one, 151) == list(range(150, 200))
     assert one.largest == (TIMESTAMP_MS + 490, 199)
     one.close()
@@ -381,7 +383,7 @@ def test_missing_indexes_are_rebuilt(segment: LogSegment) -> None:
     segment.close()
     for kind in ("index", "timeindex"):
         (segment.directory / f"{NAME}.{kind}").unlink()
-    assert read(LogSegment.open(segment.directory, 100, CONFIG, NOW_MS), 151) == list(
+    assert read(LogSegment.open(segment.directory, 100, CONFIG, NOW_MS, FILES), 151) == list(
         range(150, 200)
     )
 
@@ -393,13 +395,13 @@ def test_an_index_with_a_wrong_position_is_rebuilt(segment: LogSegment) -> None:
     data = bytearray(index.read_bytes())
     data[-1] ^= 1  # the position of the last entry
     index.write_bytes(data)
-    assert read(LogSegment.open(segment.directory, 100, CONFIG, NOW_MS), 151) == list(
+    assert read(LogSegment.open(segment.directory, 100, CONFIG, NOW_MS, FILES), 151) == list(
         range(150, 200)
     )
     data[-1] ^= 1
     data[-5] ^= 1  # its offset
     index.write_bytes(data)
-    assert read(LogSegment.open(segment.directory, 100, CONFIG, NOW_MS), 151) == list(
+    assert read(LogSegment.open(segment.directory, 100, CONFIG, NOW_MS, FILES), 151) == list(
         range(150, 200)
     )
 
@@ -411,7 +413,7 @@ def test_a_wrong_entry_is_found_when_it_is_used(segment: LogSegment) -> None:
     whole = index.read_bytes()
     for byte in range(len(whole)):
         index.write_bytes(whole[:byte] + bytes([whole[byte] ^ 1]) + whole[byte + 1 :])
-        one = LogSegment.open(segment.directory, 100, CONFIG, NOW_MS)
+        one = LogSegment.open(segment.directory, 100, CONFIG, NOW_MS, FILES)
         for offset in range(100, 200, 2):
             assert read(one, offset, limit=offset + 6) == list(range(offset, min(offset + 6, 200)))
             headers = one.headers(offset)
@@ -422,7 +424,7 @@ def test_an_index_that_is_behind_is_completed(segment: LogSegment) -> None:
     fill(segment, 25)
     segment.seal()
     fill(segment, 25)
-    one = LogSegment.open(segment.directory, 100, CONFIG, NOW_MS)  # as after a kill
+    one = LogSegment.open(segment.directory, 100, CONFIG, NOW_MS, FILES)  # as after a kill
     assert one.next_offset == 200
     assert read(one, 190) == list(range(190, 200))
     segment.close()
@@ -463,7 +465,7 @@ def test_an_unused_segment_holds_no_file(segment: LogSegment) -> None:
 def test_a_segment_whose_directory_moved_is_read_there(segment: LogSegment, tmp_path: Path) -> None:
     directory = tmp_path / "log"
     directory.mkdir()
-    one = LogSegment.create(directory, 100, CONFIG, NOW_MS)
+    one = LogSegment.create(directory, 100, CONFIG, NOW_MS, FILES)
     fill(one, 2)
     one = reopened(one)
     moved = tmp_path / "log.moved"
@@ -509,7 +511,7 @@ def test_a_full_disk_leaves_no_partial_batch(segment: LogSegment) -> None:
 
 def test_the_error_of_a_full_disk_names_the_file(tmp_path: Path) -> None:
     (tmp_path / f"{NAME}.log").symlink_to("/dev/full")
-    segment = LogSegment.create(tmp_path, 100, CONFIG, NOW_MS)
+    segment = LogSegment.create(tmp_path, 100, CONFIG, NOW_MS, FILES)
     with pytest.raises(StorageError, match=f"{NAME}.log: No space left on device"):
         fill(segment, 1)
     assert (segment.size, segment.next_offset) == (0, 100)
@@ -517,4 +519,4 @@ def test_the_error_of_a_full_disk_names_the_file(tmp_path: Path) -> None:
 
 def test_errors_of_the_file_system_name_the_file(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=f"missing/{NAME}.log: No such file"):
-        LogSegment.create(tmp_path / "missing", 100, CONFIG, NOW_MS)
+        LogSegment.create(tmp_path / "missing", 100, CONFIG, NOW_MS, FILES)

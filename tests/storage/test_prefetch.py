@@ -9,6 +9,7 @@ import pytest
 
 from regent.core.log_config import LogConfig
 from regent.storage.log_segment import LogSegment
+from regent.storage.open_files import OpenFiles
 from regent.storage.prefetch import SMALL_BYTES, is_cached
 from regent.storage.record_batch import batches
 from tests.support.record_batches import batch
@@ -22,7 +23,7 @@ LIMIT = 2**63 - 1
 @pytest.fixture
 def segment(tmp_path: Path) -> LogSegment:
     """A sealed segment of 300 kB, one record a batch."""
-    segment = LogSegment.create(tmp_path, 0, LogConfig(), NOW_MS)
+    segment = LogSegment.create(tmp_path, 0, LogConfig(), NOW_MS, OpenFiles())
     data = b"".join(batch(VALUE, base_offset=offset) for offset in range(BATCHES))
     segment.append(data, list(batches(data)))
     segment.seal()
@@ -68,7 +69,7 @@ def test_a_little_at_the_end_needs_no_prefetch(segment: LogSegment):
 
 
 def test_a_small_segment_needs_no_prefetch(tmp_path: Path):
-    segment = LogSegment.create(tmp_path, 0, LogConfig(), NOW_MS)
+    segment = LogSegment.create(tmp_path, 0, LogConfig(), NOW_MS, OpenFiles())
     assert segment.prefetch(0, 2**30) is None
     data = batch(b"v" * (SMALL_BYTES // 2))
     segment.append(data, list(batches(data)))

@@ -15,12 +15,14 @@ from regent.core.log_config import DEFAULT_LOG_CONFIG
 from regent.core.records import Records
 from regent.storage.log_segment import LogSegment
 from regent.storage.offset_index import OffsetIndex
+from regent.storage.open_files import OpenFiles
 from regent.storage.record_batch import BatchHeader, batches
 from regent.storage.time_index import TimeIndex
 from tests.support.record_batches import batch
 
 BASE = 1_000
 CONFIG = replace(DEFAULT_LOG_CONFIG, index_interval_bytes=250)
+FILES = OpenFiles(1)
 EVERYTHING = 2**63 - 1
 
 
@@ -30,7 +32,7 @@ class SegmentHistory(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.directory = Path(tempfile.mkdtemp())
-        self.segment = LogSegment.create(self.directory, BASE, CONFIG, 0)
+        self.segment = LogSegment.create(self.directory, BASE, CONFIG, 0, FILES)
         self.epoch = 0
         self.batches: list[bytes] = []
         self.held: list[tuple[Records, bytes]] = []
@@ -82,14 +84,14 @@ class SegmentHistory(RuleBasedStateMachine):
     @rule()
     def close_and_open(self) -> None:
         self.segment.close()
-        self.segment = LogSegment.open(self.directory, BASE, CONFIG, 0)
+        self.segment = LogSegment.open(self.directory, BASE, CONFIG, 0, FILES)
 
     @rule(tail=st.binary(max_size=100))
     def crash(self, tail: bytes) -> None:
         self.held.clear()
         with self.segment.path.open("ab") as file:
             file.write(tail)
-        self.segment = LogSegment.open(self.directory, BASE, CONFIG, 0)
+        self.segment = LogSegment.open(self.directory, BASE, CONFIG, 0, FILES)
         reported: list[BatchHeader] = []
         assert self.segment.recover(reported.append) == len(tail)
         assert reported == [header for _, header in self.with_headers]
@@ -99,7 +101,7 @@ class SegmentHistory(RuleBasedStateMachine):
     def damage_an_index(self, kind: str, data: bytes) -> None:
         self.segment.close()
         (self.directory / f"{BASE:020d}.{kind}").write_bytes(data)
-        self.segment = LogSegment.open(self.directory, BASE, CONFIG, 0)
+        self.segment = LogSegment.open(self.directory, BASE, CONFIG, 0, FILES)
         assert self.segment.next_offset == self.end  # retention may lower it
 
     # --- reads ---

@@ -16,12 +16,14 @@ from regent.core.log_config import DEFAULT_LOG_CONFIG
 from regent.core.records import RecordBytes
 from regent.storage.log_file import CorruptSegmentError
 from regent.storage.log_segment import LogSegment
+from regent.storage.open_files import OpenFiles
 from regent.storage.record_batch import BatchHeader, batches
 from tests.support.record_batches import batch, offsets_of
 
 NOW_MS = 1_700_000_000_000
 EVERYTHING = 2**63 - 1
 CONFIG = replace(DEFAULT_LOG_CONFIG, index_interval_bytes=200)
+FILES = OpenFiles()
 BATCHES = [
     batch(*[bytes([i]) * 30] * 2, base_offset=100 + 2 * i, leader_epoch=i // 3, timestamp_ms=i)
     for i in range(8)
@@ -38,7 +40,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def recover(directory: Path, data: RecordBytes) -> tuple[LogSegment, list[BatchHeader], int]:
     """Recover a segment with ``data``; return it, the reported batches, and the bytes cut off."""
     (directory / f"{100:020d}.log").write_bytes(data)
-    segment = LogSegment.open(directory, 100, CONFIG, NOW_MS)
+    segment = LogSegment.open(directory, 100, CONFIG, NOW_MS, FILES)
     headers: list[BatchHeader] = []
     cut = segment.recover(headers.append)
     assert cut == len(data) - segment.size
@@ -152,7 +154,7 @@ def filled(directory: Path, sizes: list[int]) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("sizes", [[700_000] * 4, [100] * 20_000, [3_000_000, 10, 1_048_500, 10]])
 def test_recovery_builds_the_same_indexes_as_appends(tmp_path: Path, sizes: list[int]) -> None:
-    segment = LogSegment.create(tmp_path, 100, DEFAULT_LOG_CONFIG, NOW_MS)
+    segment = LogSegment.create(tmp_path, 100, DEFAULT_LOG_CONFIG, NOW_MS, FILES)
     for data in filled(tmp_path, sizes):
         segment.append(data, list(batches(data)))
     segment.close()
@@ -160,7 +162,7 @@ def test_recovery_builds_the_same_indexes_as_appends(tmp_path: Path, sizes: list
     contents = [file.read_bytes() for file in files]
     for file in files:
         file.write_bytes(b"nonsense")
-    one = LogSegment.open(tmp_path, 100, DEFAULT_LOG_CONFIG, NOW_MS)
+    one = LogSegment.open(tmp_path, 100, DEFAULT_LOG_CONFIG, NOW_MS, FILES)
     assert one.recover(lambda header: None) == 0
     assert [file.read_bytes() for file in files] == contents
     assert (one.next_offset, one.largest) == (segment.next_offset, segment.largest)
@@ -172,7 +174,7 @@ def test_damage_in_an_unrecovered_segment_is_found_by_a_read(directory: Path) ->
     data = bytearray(WHOLE)
     data[ENDS[3] + 16] = 7  # the magic
     segment.path.write_bytes(data)
-    one = LogSegment.open(directory, 100, CONFIG, NOW_MS)
+    one = LogSegment.open(directory, 100, CONFIG, NOW_MS, FILES)
     with pytest.raises(CorruptSegmentError, match=rf"{100:020d}.log: at {ENDS[3]}"):
         list(one.headers())
     one.close()

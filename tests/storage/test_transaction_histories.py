@@ -40,7 +40,7 @@ class TransactionHistory(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.directory = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
-        self.machine = Machine(self.directory / "log", defaults=SMALL_SEGMENTS)
+        self.machine = Machine(self.directory / "log", defaults=SMALL_SEGMENTS, open_files_max=1)
         self.log: UnifiedLog = create(self.machine.start())
         self.coordinator_epoch = 0
         self.stable = 0  # the last stable offset

@@ -14,6 +14,7 @@ from regent.core.replica_logs import MAX_TIMESTAMP
 from regent.storage.leader_epoch_file_cache import LeaderEpochFileCache
 from regent.storage.log_manager import LogManager
 from regent.storage.log_segment import LogSegment
+from regent.storage.open_files import OwnedFile
 from regent.storage.unified_log import UnifiedLog
 from tests.support.disk_logs import (
     BATCH_BYTES,
@@ -176,8 +177,8 @@ def test_records_truncated_during_a_flush_do_not_count_as_flushed(
     fill(disk_log, 2)
     flush = LogSegment.flush
 
-    def and_truncate(self: LogSegment) -> None:
-        flush(self)
+    def and_truncate(self: LogSegment, file: OwnedFile) -> None:
+        flush(self, file)
         disk_log.truncate_to(1)
         fill(disk_log, 1)
 

@@ -44,6 +44,7 @@ class Machine:
         defaults: LogConfig = THREE_A_SEGMENT,
         recovery_threads: int = 1,
         cleaner: CleanerSettings = DEFAULT_CLEANER_SETTINGS,
+        open_files_max: int | None = None,
     ) -> None:
         self.directories = list(directories)
         self.defaults = defaults
@@ -52,6 +53,7 @@ class Machine:
         self.damaged: list[TopicPartition] = []
         self._recovery_threads = recovery_threads
         self._cleaner = cleaner
+        self._open_files_max = open_files_max
         self._managers: list[LogManager] = []
 
     @property
@@ -72,6 +74,8 @@ class Machine:
             wall_clock_ms=self.clock,
             cleaner=self._cleaner,
         )
+        if self._open_files_max is not None:
+            manager.files.limit = self._open_files_max
         self._managers.append(manager)
         manager.open()
         return manager
