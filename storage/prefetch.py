@@ -8,6 +8,7 @@ reader needs: the batches, and for a segment without its indexes in memory the i
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,13 +78,14 @@ def is_cached(fd: int, position: int, size: int) -> bool:
 
 
 def read_into_cache(fd: int, position: int, size: int) -> None:
-    """Read bytes of a file and drop them: the kernel keeps them. Raises ``OSError``."""
-    end, buffer = position + size, memoryview(bytearray(min(size, _PIECE_BYTES)))
+    """Let the kernel read bytes of a file, without a copy, and wait for it. Raises ``OSError``."""
+    if sys.platform != "linux":
+        return
+    os.posix_fadvise(fd, position, size, os.POSIX_FADV_WILLNEED)
+    end = position + size
     while position < end:
-        count = os.preadv(fd, [buffer[: end - position]], position)
-        if count == 0:
-            return  # the file was truncated
-        position += count
+        position = min(position + _PIECE_BYTES, end)
+        os.pread(fd, 1, position - 1)
 
 
 def _is_byte_cached(fd: int, position: int) -> bool:
