@@ -64,6 +64,7 @@ from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 
 CHECKPOINT_INTERVAL_MS = 5_000
 MAX_EVENTS = 100_000
+APPENDS_PER_RACE = 5
 PREFETCH_MS = 20
 PROPOSAL_BACKOFF_MS = 100
 SUSPECTS_DELAY_MS = 50
@@ -155,6 +156,7 @@ class SimulatedBroker:
         self.unanswered: dict[RequestId, Exchange] = {}
         self.disk = disk
         disk.on_unlocked = self._on_unlocked
+        self._unlocked_appends = 0
         self.cache = MetadataCache()
         self.replica_manager = ReplicaManager(
             broker_id,
@@ -422,9 +424,10 @@ class SimulatedBroker:
         self.acted()
 
     def _on_unlocked(self) -> None:
-        """Let the thread of control requests act before the one that appends."""
+        """Let the thread of control requests act before the one that appends, now and then."""
         network = self.world.network
-        if not self.world.has_threads:
+        self._unlocked_appends += 1
+        if not self.world.has_threads or self._unlocked_appends % APPENDS_PER_RACE:
             return
         for number in list(network.deliverable()):
             packet = network.packets[number]
