@@ -305,7 +305,7 @@ class UnifiedLog:
 
     def prefetch(self, offset: int, max_bytes: int) -> Callable[[], None] | None:
         """Return the work after which a read does not wait for the disk; None: it would not."""
-        with self.exclusively() as contents:
+        with self._reading() as contents:
             return contents.segments_from(offset)[0].prefetch(offset, max_bytes)
 
     def end_of_segment(self, offset: int) -> int:

@@ -85,7 +85,7 @@ class AllPartitions:
         """Read records of a hosted replica from the disk into memory, if need be. Thread-safe."""
         partition = self.by_topic_partition.get(topic_partition)
         log = None if partition is None else partition.log
-        with suppress(StorageError):  # the read reports it
+        with suppress(StorageError, DamagedRecordsError):  # the read reports it
             work = None if log is None else log.prefetch(offset, max_bytes)
             if work is not None:
                 work()

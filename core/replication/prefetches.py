@@ -41,7 +41,7 @@ class Prefetches:
         """Whether a read must wait until records are in memory; begin to bring them there.
 
         A read directly after the end of its prefetch does not wait again: it reads what is missing
-        from the disk. Raises ``StorageError``.
+        from the disk. Raises ``StorageError`` and ``DamagedRecordsError``, as a read does.
         """
         if self._run is None:
             return False

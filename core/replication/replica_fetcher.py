@@ -157,7 +157,7 @@ class ReplicaFetcher:
         )
 
         for portion in slices_of_records(sizes):
-            taken = _Taken(leader, followed, response.error_code, now_ms)
+            taken = _Taken(followed, response.error_code, now_ms)
             for topic_partition in portion:
                 partition, row = asked[topic_partition]
                 if followed.get(topic_partition) is partition:  # else it was created again
@@ -301,7 +301,6 @@ class _Taken:
     ``moved`` lists the logs that lose records although no leader epoch says so.
     """
 
-    leader: BrokerId
     followed: FetchSessionHandler
     error_code: Errors
     now_ms: int

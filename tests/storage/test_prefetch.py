@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from regent.core.errors import DamagedRecordsError
 from regent.core.log_config import LogConfig
 from regent.storage.log_segment import LogSegment
 from regent.storage.open_files import OpenFiles
 from regent.storage.prefetch import SMALL_BYTES, is_cached
 from regent.storage.record_batch import batches
+from regent.storage.unified_log import UnifiedLog
+from tests.support.disk_logs import send
 from tests.support.record_batches import batch
 
 NOW_MS = 1_700_000_000_000
@@ -116,3 +119,18 @@ def test_a_prefetch_with_a_damaged_index_does_nothing(segment: LogSegment):
     work = segment.prefetch(0, 2**30)
     assert work is not None
     work()
+
+
+def test_a_prefetch_of_a_missing_segment_fails_as_a_read_and_the_log_stays_usable(
+    disk_log: UnifiedLog,
+):
+    disk_log.configure(LogConfig(segment_bytes=SMALL_BYTES + 1000))
+    for _ in range(2):
+        send(disk_log, b"v" * SMALL_BYTES)
+    first, _ = sorted(disk_log.path.glob("*.log"))
+    first.unlink()
+    for _ in range(2):
+        disk_log.delete_old_segments(0)  # closes files that are not used
+    with pytest.raises(DamagedRecordsError, match="the file is gone"):
+        disk_log.prefetch(0, 2**30)
+    assert disk_log.is_usable
