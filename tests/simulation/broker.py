@@ -94,7 +94,7 @@ class World:
     events_handled: int = 0  # by controllers
     inbox_limit: int = MAX_EVENTS  # of events for one controller
     channel_limit: int = FEW_REQUESTS  # of queued requests for one broker
-    has_threads: bool = False  # control requests may arrive while a follower appends
+    has_threads: bool = False  # they read the disk, and control requests overtake appends
     control_requests_received: int = 0  # by all brokers, accepted or not
     groups: GroupWorld | None = None  # None: no broker coordinates groups
     transactions: TransactionWorld | None = None  # None: no broker coordinates transactions
@@ -156,6 +156,7 @@ class SimulatedBroker:
         self.unanswered: dict[RequestId, Exchange] = {}
         self.disk = disk
         disk.on_unlocked = self._on_unlocked
+        disk.has_threads = lambda: world.has_threads
         self._unlocked_appends = 0
         self.cache = MetadataCache()
         self.replica_manager = ReplicaManager(

@@ -135,7 +135,7 @@ class Cluster:
             self.start(broker_id)
 
     def let_threads_act(self) -> None:
-        """Let control requests arrive while a follower appends."""
+        """Let other threads read the disk, and control requests overtake appends of followers."""
         self._world.has_threads = True
 
     def bound_inboxes(self, limit: int = MAX_EVENTS) -> None:

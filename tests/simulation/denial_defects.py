@@ -61,6 +61,6 @@ def topics_led_without_ids() -> Any:
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
-    refused_moves_forgotten: 473,
-    topics_led_without_ids: 124,
+    refused_moves_forgotten: 10_477,
+    topics_led_without_ids: 552,
 }

@@ -34,6 +34,10 @@ class ObservedLog(MemoryLog):
         super().__init__(*args, **options)
         self.batches_in_memory = BATCHES_IN_MEMORY
 
+    def prefetch(self, offset: int, max_bytes: int) -> Callable[[], None] | None:
+        """Return what another thread has to do, if there is one."""
+        return super().prefetch(offset, max_bytes) if self.disk.has_threads() else None
+
     @past_all_guards
     def append_as_leader(
         self,
@@ -79,6 +83,7 @@ class Disk(MemoryLogs):
         self.observer = RecordObserver()
         self.on_out_of_service: Callable[[], None] = lambda: None
         self.on_unlocked: Callable[[], None] = lambda: None
+        self.has_threads: Callable[[], bool] = lambda: False
         # Logs of a directory that was unreadable when the process started.
         self._out_of_sight: dict[TopicPartition, MemoryLog] = {}
         self._superseded: set[MemoryLog] = set()  # their replicas were created anew since then

@@ -66,6 +66,7 @@ class FileDisk(LogManager):
         self.observer = RecordObserver()
         self.on_out_of_service: Callable[[], None] = lambda: None
         self.on_unlocked: Callable[[], None] = lambda: None
+        self.has_threads: Callable[[], bool] = lambda: False
         self.clock_ms = machine.broker_id * CLOCK_APART_MS
         self.wall_clock_ahead_ms = 0  # the clock of these files does not jump
         self._found: dict[TopicPartition, DamagedRecordsError] = {}

@@ -76,6 +76,7 @@ class SimulatedDisk(ReplicaLogs, Protocol):
 
     observer: RecordObserver
     on_out_of_service: Callable[[], None]
+    has_threads: Callable[[], bool]  # beside the one that has the lock of the replicas
     on_unlocked: Callable[[], None]  # before records are appended without the lock of the replicas
     clock_ms: int  # the monotonic clock at the beginning
     wall_clock_ahead_ms: int

@@ -73,6 +73,7 @@ from tests.simulation.odds import (
     SMALL_REQUEST_PROBABILITY,
     STALL_STEPS,
     STEPS,
+    THREADS_PROBABILITY,
     UNEXPECTED_ERROR_PROBABILITY,
     UNEXPECTED_ERRORS_PROBABILITY,
     Menu,
@@ -112,7 +113,9 @@ class Simulation:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self._boot_dice = random.Random(f"{seed}, boots")
+        self._boot_dice, self._thread_dice = (
+            random.Random(f"{seed}, {which}") for which in ("boots", "threads")
+        )
         self.history: list[str] = []
         self._draw_rare_conditions(seed)
         self._leaders_write_isrs = self.random.random() < LEADERS_WRITE_PROBABILITY
@@ -283,7 +286,8 @@ class Simulation:
             self.clients.act()
         self.cluster.run_for(SETTLED_MS)
         self.cluster.network.fate = self._fate
-        self.cluster.let_threads_act()
+        if self._thread_dice.random() < THREADS_PROBABILITY:
+            self.cluster.let_threads_act()
         self._faults_are_on = True
         self._note("settled")
 
