@@ -305,9 +305,9 @@ class Broker(RegentActor):
             tuple(snapshot.brokers[b] for b in sorted(snapshot.brokers)),
             tuple(
                 MetadataPartition(
-                    topic=topic_partition.topic,
-                    topic_id=snapshot.topic_ids.get(topic_partition.topic),
-                    partition=topic_partition.partition,
+                    topic=topic,
+                    topic_id=snapshot.topic_ids.get(topic),
+                    partition=partition,
                     leader=row.leader,
                     leader_epoch=row.leader_epoch,
                     controller_epoch=row.controller_epoch,
@@ -316,8 +316,8 @@ class Broker(RegentActor):
                     offline_replicas=row.offline_replicas,
                     partition_epoch=row.partition_epoch,
                 )
-                for topic_partition, row in sorted(snapshot.partitions.items())
-                if topics is None or topic_partition.topic in topics
+                for topic in sorted(snapshot.topics if topics is None else set(topics))
+                for partition, row in sorted(snapshot.topics.get(topic, {}).items())
             ),
             self.status.warnings,
         )

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
 
+from bench.metadata_messages import MetadataRequest, MetadataResponse
 from regent.core.errors import Errors
 from regent.transport.kafka.api import FIRST_FLEXIBLE_VERSION, KafkaApiKey
 from regent.transport.kafka.message import decoded, encoded
@@ -44,6 +45,7 @@ class Api(NamedTuple):
 
 
 APIS: Final[Mapping[Any, Api]] = {
+    MetadataRequest: Api(KafkaApiKey.METADATA, 12, MetadataResponse),
     groups.FindCoordinatorRequest: Api(
         KafkaApiKey.FIND_COORDINATOR, 4, groups.FindCoordinatorResponse
     ),

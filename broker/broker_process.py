@@ -562,6 +562,7 @@ class BrokerProcess(ControllerListener):
         self._status.become(BrokerState.PENDING_CONTROLLED_SHUTDOWN)
         remaining: tuple[TopicPartition, ...] = ()
         if not self._at_once.is_set():
+            self._replica_manager.begin_shutdown()
             remaining = hand_over(
                 lambda: ControlledShutdownRequest(self._options.broker_id, self._broker_epoch),
                 lambda: self._cache.snapshot,

@@ -134,7 +134,11 @@ class RegentCluster(ClusterObserver):
     @property
     def bootstrap_servers(self) -> str:
         """``host:port,…`` for Kafka clients. A broker that is restarted keeps its port."""
-        return ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
+        return ",".join(map(self.address, self._ports))
+
+    def address(self, broker_id: BrokerId) -> str:
+        """``host:port`` of a broker for Kafka clients."""
+        return f"127.0.0.1:{self._ports[broker_id]}"
 
     def renew_session(self) -> None:
         """Read ZooKeeper in a new session from now on."""

@@ -1,7 +1,8 @@
 """Conditional writes of partition changes: the one loop behind elections and ISR changes.
 
-Each round reads the ``state`` znodes, decides, writes on condition that nothing changed since,
-and puts what was accepted into the context. The next round has the partitions that did change.
+Each round decides, writes on condition that nothing changed since, and puts what was accepted into
+the context. The first round decides by the context, without a reading. Each of the next rounds
+first reads the ``state`` znodes of the partitions that are not changed yet.
 
 When a broker dies, thousands of partitions are in the same condition: the same leadership, the same
 assignment, the same states of replicas. Each condition is decided once.
@@ -42,8 +43,8 @@ Changes: TypeAlias = dict[TopicPartition, PartitionChange]
 Leaderships: TypeAlias = Mapping[TopicPartition, LeaderAndIsr]
 
 
-# A conflict means that the state changed between our read and our write. After so many conflicts in
-# a row the change fails; the next event for the partition tries again.
+# A conflict means that the state is not as it was known or read. After so many conflicts in a row
+# the change fails; the next event for the partition tries again.
 MAX_ROUNDS = 10
 NOBODY_COMMITS = 2**31  # as ``min.insync.replicas``: more than an ISR can have
 
@@ -61,8 +62,8 @@ def change_partitions(
     """
     accepted: Changes = {}
     failures: Failures = {}
-    remaining = list(partitions)
-    for _ in range(MAX_ROUNDS):
+    remaining = _change_known(services, partitions, cause, accepted)
+    for _ in range(MAX_ROUNDS - 1):
         if not remaining:
             break
         states = services.store.read_partition_states(remaining)
@@ -78,6 +79,41 @@ def change_partitions(
         ((topic_partition, change.leader_and_isr) for topic_partition, change in accepted.items()),
     )
     return accepted, failures
+
+
+def _change_known(
+    services: ControllerServices,
+    partitions: Collection[TopicPartition],
+    cause: Cause | Callable[[TopicPartition], Cause],
+    accepted: Changes,
+) -> list[TopicPartition]:
+    """Change partitions by what the context knows; return those that must be read.
+
+    The condition of the write protects a partition that changed since. What needs no write, or
+    cannot be changed, must be read: another program may have written the state.
+    """
+    known = _known(services.context, partitions)
+    changes = _decide(services, known, cause, {})
+    writes = {p: change for p, change in changes.items() if change.leader_and_isr != known[p]}
+    _write(services, known, writes, accepted, {})
+    return [p for p in partitions if p not in accepted]
+
+
+def _known(context: ControllerContext, partitions: Collection[TopicPartition]) -> Leaderships:
+    """Return the leaderships in the context, the same object for equal ones."""
+    known: dict[TopicPartition, LeaderAndIsr] = {}
+    by_id: dict[int, LeaderAndIsr] = {}
+    by_value: dict[LeaderAndIsr, LeaderAndIsr] = {}
+    for topic_partition in partitions:
+        leadership = context.partition_leadership_info(topic_partition)
+        if leadership is None or context.is_of_newer_controller(leadership):
+            continue
+        found = by_id.get(id(leadership))
+        if found is None:
+            now = leadership.leader_and_isr
+            found = by_id[id(leadership)] = by_value.setdefault(now, now)
+        known[topic_partition] = found
+    return known
 
 
 def partition_replicas(
@@ -142,7 +178,7 @@ def _cases(
     for topic_partition, now in current.items():
         its_cause = cause(topic_partition) if callable(cause) else cause
         condition = condition_of(topic_partition)
-        # Equal values of one reading are the same object.
+        # Equal leaderships are the same object, in what is known as in what one reading gave.
         key = topic_partition if condition is None else (id(now), condition, its_cause)
         case = cases.get(key)
         if case is None:

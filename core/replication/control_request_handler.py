@@ -88,6 +88,7 @@ class ControlRequestHandler:
         self._early: list[tuple[int, Callable[[], None]]] = []
         self._broker_epoch = UNKNOWN_BROKER_EPOCH
         self.controller_epoch = logs.seen.controller_epoch  # the highest, also before a restart
+        self.is_shutting_down = False
         self._broker_id = broker_id
         self._controller_id: BrokerId | None = None  # the controller of that epoch
         self._sequence = 0  # of the newest request of that controller
@@ -363,7 +364,10 @@ class ControlRequestHandler:
         else:
             self._partitions.end_role(topic_partition)
             partition.make_follower(state)
-            if partition.role is Role.FOLLOWER:
+            # A broker that is shutting down gives its leaderships away, and leaves their ISRs. If
+            # it fetched them again, the new leaders would propose it for ISRs that refuse it.
+            stays_out = self.is_shutting_down and self._broker_id not in state.isr
+            if partition.role is Role.FOLLOWER and not stays_out:
                 self._fetcher.follow(partition)
 
     def _find_lost_logs(

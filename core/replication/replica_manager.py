@@ -174,6 +174,11 @@ class ReplicaManager:
     def broker_epoch(self, broker_epoch: int) -> None:
         self._control_requests.on_registered(broker_epoch)
 
+    def begin_shutdown(self) -> None:
+        """Begin no fetch of a partition whose ISR has left this broker out."""
+        with self._lock:
+            self._control_requests.is_shutting_down = True
+
     @property
     def controller_epoch(self) -> int:
         """The highest controller epoch seen."""

@@ -25,7 +25,7 @@ from regent.core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from regent.core.ports import PartitionStates, WriteError
+from regent.core.ports import WriteError
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.conformance.fields import Fields, assignment, leadership, one_of, partition
 from tests.support.controller_parts import KnownTopicIds, broker_info
@@ -69,7 +69,9 @@ class ScriptedStore(ZkControllerStore):
         self.updated: dict[TopicPartition, LeaderIsrAndControllerEpoch] = {}
         self.configs_read: list[str] = []
 
-    def read_partition_states(self, partitions: Collection[TopicPartition]) -> PartitionStates:
+    def read_partition_states(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, LeaderIsrAndControllerEpoch]:
         """Give the scripted answer."""
         _fail_on_exception(self.reads)
         if one_of(self.reads, _WRITE_OUTCOMES, "the answer to a read") is not None:
@@ -97,15 +99,22 @@ class ScriptedStore(ZkControllerStore):
     def update_partition_states(
         self, states: Mapping[TopicPartition, LeaderIsrAndControllerEpoch], epoch_zk_version: int
     ) -> Mapping[TopicPartition, int | WriteError]:
-        """Record the states and return the scripted version."""
+        """Record the states that ZooKeeper would accept, and return the scripted version."""
         del epoch_zk_version
-        self.updated.update(states)
-        return {
-            topic_partition: state.leader_and_isr.partition_epoch + 1
-            if self.version_after_write is None
-            else self.version_after_write
-            for topic_partition, state in states.items()
-        }
+        stored = self.read_partition_states(states)
+        outcomes: dict[TopicPartition, int | WriteError] = {}
+        for topic_partition, state in states.items():
+            expected = state.leader_and_isr.partition_epoch
+            before = stored.get(topic_partition)
+            if before is None:
+                outcomes[topic_partition] = WriteError.NO_NODE
+            elif before.leader_and_isr.partition_epoch != expected:
+                outcomes[topic_partition] = WriteError.BAD_VERSION
+            else:
+                self.updated[topic_partition] = state
+                scripted = self.version_after_write
+                outcomes[topic_partition] = expected + 1 if scripted is None else scripted
+        return outcomes
 
     def read_unclean_leader_election(
         self, topics: Collection[str]

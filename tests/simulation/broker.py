@@ -536,6 +536,7 @@ class SimulatedBroker:
     def shut_down(self, attempts: int = SHUTDOWN_ATTEMPTS) -> None:
         """Let the controller move all leaderships away; then stop, or without a controller."""
         self.is_leaving = True
+        self.replica_manager.begin_shutdown()
         controller = self.cache.snapshot.controller
         if not attempts or not self.cache.snapshot.brokers:
             self.world.stop(self)

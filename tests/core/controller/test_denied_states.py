@@ -56,10 +56,18 @@ LEADERS_WRITE = ControllerSettings(isr_changes_through_zookeeper=True)
 SHORT = SuspectReplicas({T0: LogEnd(4, 7)})
 EMPTY = SuspectReplicas({T0: NO_LOG_END})
 suspects = pytest.mark.parametrize("found", [SHORT, EMPTY], ids=["short", "empty"])
-denials = pytest.mark.parametrize(
-    "deny", [FakeZooKeeperServer.deny, FakeZooKeeperServer.deny_writing], ids=["read", "write"]
-)
 Deny = Callable[[FakeZooKeeperServer, str], None]
+
+
+def deny_all(server: FakeZooKeeperServer, path: str) -> None:
+    """Deny reads and writes of a node."""
+    server.deny(path)
+    server.deny_writing(path)
+
+
+denials = pytest.mark.parametrize(
+    "deny", [deny_all, FakeZooKeeperServer.deny_writing], ids=["all", "write"]
+)
 LeaderAndIsr = tuple[ControlHeader, LeaderAndIsrRequest]
 
 
@@ -487,7 +495,7 @@ def test_a_replica_of_a_removed_topic_does_not_wait_to_be_used(
     tree: Tree, candidate: Candidate
 ) -> None:
     request = leader_and_isr_requests(candidate.start(), 2)[0]
-    tree.server.deny(PATH)
+    deny_all(tree.server, PATH)
     answer(candidate, 2, request, Errors.CORRUPT_MESSAGE)
     assert candidate.controller.context.waiting_to_restart == {PartitionAndReplica(T0, 2)}
     candidate.controller.context.remove_topic("t")
@@ -499,7 +507,7 @@ def test_a_repaired_replica_is_used_after_the_next_election(
 ) -> None:
     request = leader_and_isr_requests(candidate.start(), 2)[0]
     answer(candidate, 2, request, Errors.KAFKA_STORAGE_ERROR)
-    tree.server.deny(PATH)
+    deny_all(tree.server, PATH)
     tree.restart(1, SHORT)
     candidate.catch_up()
     tree.server.allow(PATH)

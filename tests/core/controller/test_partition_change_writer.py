@@ -105,6 +105,27 @@ def test_a_partition_that_changes_in_every_round_fails(parts: ControllerParts) -
     assert parts.known(T0) == (1, (1, 2, 3), 0)
 
 
+def test_what_is_known_is_changed_without_a_read(parts: ControllerParts) -> None:
+    calls: list[str] = []
+    parts.zookeeper.hook = lambda call: calls.append(call.method)
+    change_partitions(parts.services, [T0, T1], MOVE_TO_2)
+    assert set(calls) == {"multi_many"}
+
+
+def test_a_state_that_another_program_wrote_is_read_before_a_change_counts_as_none(
+    parts: ControllerParts,
+) -> None:
+    known = parts.context.partition_leadership_info(T0)
+    assert known is not None
+    shrunk = known.leader_and_isr._replace(isr=(1, 2))
+    parts.context.put_partition_leadership_info(T0, known._replace(leader_and_isr=shrunk))
+    parts.put_state(T0, 1, (1, 2, 3))
+    accepted, failures = change_partitions(parts.services, [T0], RemoveReplica(3))
+    assert failures == {}
+    assert accepted[T0].leader_and_isr.isr == (1, 2)
+    assert parts.leads(T0) == (1, (1, 2), 1)
+
+
 def test_a_write_whose_response_is_lost_is_repeated_in_the_next_epoch(
     parts: ControllerParts,
 ) -> None:
@@ -140,7 +161,7 @@ def test_a_state_deleted_before_the_write_fails(parts: ControllerParts) -> None:
     on_writes(parts, Moment.BEFORE, lambda: parts.delete_topic("t"), times=1)
     accepted, failures = change_partitions(parts.services, [T0, T1], MOVE_TO_2)
     assert accepted == {}
-    assert str(failures[T0]) == "t-0: no node"
+    assert str(failures[T0]) == "t-0: its state znode does not exist"
 
 
 def test_a_refused_or_empty_change_is_not_written(parts: ControllerParts) -> None:

@@ -129,12 +129,13 @@ def test_a_reassignment_that_could_not_be_read_is_finished_when_possible(
     assert tree.topic("evil").partitions == {0: ReplicaAssignment((2,))}
 
 
-def test_a_state_that_became_unreadable_is_changed_when_possible(
+def test_a_state_that_became_inaccessible_is_changed_when_possible(
     tree: Tree, candidate: Candidate
 ) -> None:
     tree.put_topic("evil", {0: (2, 1)}, topic_id(66))
     candidate.start()
     tree.server.deny(TopicPartitionStateZNode.path(E0))
+    tree.server.deny_writing(TopicPartitionStateZNode.path(E0))
     assert_failures_are_handled(tree, candidate)
     assert tree.leads(E0) == (2, (2, 1), 0), "offline replicas stay in the ISR meanwhile"
     tree.server.allow(TopicPartitionStateZNode.path(E0))

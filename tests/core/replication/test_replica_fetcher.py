@@ -217,6 +217,14 @@ def test_after_a_lost_answer_all_partitions_wait(follower: Broker, response: Fet
     assert asked(follower) == [T0, T1]
 
 
+def test_a_broker_that_shuts_down_does_not_fetch_what_it_led(follower: Broker) -> None:
+    follower.manager.begin_shutdown()
+    follower.apply({T2: state(3, 6, isr=(2, 3)), T1: state(3, 6, isr=(ME, 3))})
+    assert asked(follower, 3) == [T1], "an ISR that has this broker waits for its fetches"
+    assert asked(follower) == [T0]
+    assert follower.role(T2) is Role.FOLLOWER
+
+
 # --- late answers ---------------------------------------------------------------------------------
 
 

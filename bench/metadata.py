@@ -1,0 +1,54 @@
+"""What clients are told of leaders: the answers of one broker to Metadata requests.
+
+The listener answers from the broker's cache. So these requests are cheap, and they do not wait for
+the control requests that the broker is carrying out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from time import monotonic
+from typing import Final
+
+from bench.kafka_connection import Address, KafkaConnection, check
+from bench.metadata_messages import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponsePartition,
+)
+
+ASK_EVERY_S: Final = 0.01
+TIMEOUT_S: Final = 300.0
+TOPICS_ASKED: Final = 50
+
+
+def sample(topics: Sequence[str]) -> list[str]:
+    """Return up to ``TOPICS_ASKED`` topics, evenly spread, with the last."""
+    return list(topics)[:: -max(1, len(topics) // TOPICS_ASKED)]
+
+
+def await_told(
+    addresses: Collection[Address],
+    topics: Sequence[str],
+    is_so: Callable[[MetadataResponsePartition], bool],
+) -> None:
+    """Wait until every broker answers so about all partitions of ``topics``."""
+    ends = monotonic() + TIMEOUT_S
+
+    async def wait(address: Address) -> None:
+        request = MetadataRequest(topics=tuple(MetadataRequestTopic(name=name) for name in topics))
+        async with await KafkaConnection.to(address) as connection:
+            while monotonic() < ends:
+                found = (await connection.ask(request)).topics
+                for topic in found:
+                    check(topic.error_code)
+                if all(is_so(row) for topic in found for row in topic.partitions):
+                    return
+                await asyncio.sleep(ASK_EVERY_S)
+        raise AssertionError(f"{address.host}:{address.port}: not so after {TIMEOUT_S:g} s")
+
+    async def wait_for_all() -> None:
+        await asyncio.gather(*map(wait, addresses))
+
+    asyncio.run(wait_for_all())
