@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from crc32c import crc32c
 
+from regent.api.record_walk import walk
 from regent.core.compression import decompressed
-from regent.core.varints import read_varint
 
 _HEADER = struct.Struct(">8xi9xhiqq14xi")
 _HEADER_BYTES = 61
@@ -24,10 +24,7 @@ _CRC, _INT64 = struct.Struct(">I"), struct.Struct(">q")
 _COMPRESSION, _APPEND_TIME = 0x07, 0x08
 _NO_TIMESTAMP = -1
 _QUICK_RECORDS = 1_000
-_LEAST_RECORD_BYTES = 7
-_INT32_BYTES = 5  # of the longest number of 32 bits
 _MAX_INT64 = 2**63 - 1
-_OLDEST = -_MAX_INT64
 
 
 class InvalidRecordsError(Exception):
@@ -67,7 +64,7 @@ def validate(data: memoryview, *, needs_keys: bool) -> None:
     keyless: list[int] | None = [] if needs_keys else None
     try:
         records = decompressed(attributes & _COMPRESSION, data[_HEADER_BYTES:])
-        greatest = max(_NO_TIMESTAMP, base_timestamp + _walk(records, count, keyless))
+        greatest = max(_NO_TIMESTAMP, base_timestamp + walk(records, count, keyless))
         if greatest > _MAX_INT64:
             raise ValueError(f"timestamp {greatest}")
     except (ValueError, IndexError) as error:
@@ -84,90 +81,3 @@ def validate(data: memoryview, *, needs_keys: bool) -> None:
 
 def _is_sound(data: memoryview) -> bool:
     return bool(crc32c(data[_CHECKED_FROM:]) == _CRC.unpack_from(data, _CRC_AT)[0])
-
-
-def _walk(data: bytes, count: int, keyless: list[int] | None) -> int:  # noqa: C901, PLR0915
-    """Check each record; return the largest timestamp delta.
-
-    Append the positions of records without a key to ``keyless``. Raises ``ValueError`` for an
-    invalid record and ``IndexError`` for one that exceeds the batch. Varints of one or two bytes,
-    which are nearly all, are read in place: a call for each would take twice as long.
-    """
-    end = len(data)
-    if count * _LEAST_RECORD_BYTES > end:
-        raise ValueError(f"{count} records in {end} bytes")
-    at, newest = 0, _OLDEST
-    for index in range(count):
-        size = data[at]
-        at += 1
-        if size > 127:
-            more = data[at]
-            at += 1
-            size += (more << 7) - 128
-            if more > 127:
-                size, at = read_varint(data, at - 2, _INT32_BYTES)
-        stop = at + (size >> 1)
-        raw = data[at + 1]  # after the unused attributes
-        at += 2
-        if raw:
-            if raw > 127:
-                raw, at = read_varint(data, at - 1)
-            if raw & 1:
-                newest = max(newest, -(raw >> 1) - 1)
-            elif raw >> 1 > newest:
-                newest = raw >> 1
-        elif newest < 0:
-            newest = 0
-        raw = data[at]
-        at += 1
-        if raw > 127:
-            more = data[at]
-            at += 1
-            raw += (more << 7) - 128
-            if more > 127:
-                raw, at = read_varint(data, at - 2, _INT32_BYTES)
-        if raw != index << 1:
-            raise ValueError(f"record {index} has another offset than {index}")
-        raw = data[at]
-        at += 1
-        if raw > 127:
-            raw, at = read_varint(data, at - 1, _INT32_BYTES)
-        if not raw & 1:
-            at += raw >> 1
-        elif keyless is not None:
-            keyless.append(index)
-        raw = data[at]
-        at += 1
-        if raw > 127:
-            more = data[at]
-            at += 1
-            raw += (more << 7) - 128
-            if more > 127:
-                raw, at = read_varint(data, at - 2, _INT32_BYTES)
-        if not raw & 1:
-            at += raw >> 1
-        if data[at]:
-            at = _after_headers(data, at, stop)
-        else:
-            at += 1
-        if at != stop or size & 1:
-            raise ValueError(f"the length of record {index} is wrong")
-    if at != end:
-        raise ValueError(f"{end - at} bytes follow the last of {count} records")
-    return newest
-
-
-def _after_headers(data: bytes, at: int, stop: int) -> int:
-    """Return the end of the headers of a record; they begin with their number."""
-    raw, at = read_varint(data, at, _INT32_BYTES)
-    if raw & 1 or raw >> 1 > stop - at:
-        raise ValueError("the number of headers of a record is wrong")
-    for _ in range(raw >> 1):
-        key_size, at = read_varint(data, at, _INT32_BYTES)
-        if key_size & 1:
-            raise ValueError("a record has a header without a key")
-        at += key_size >> 1
-        value_size, at = read_varint(data, at, _INT32_BYTES)
-        if not value_size & 1:
-            at += value_size >> 1
-    return at

@@ -169,14 +169,19 @@ def logs_of_lost_topics_deleted() -> Any:
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
-    unreadable_logs_taken_for_deleted: 180,
+    unreadable_logs_taken_for_deleted: 182,
     damaged_replicas_not_deleted: 2835,
-    last_copies_go_out_of_service: 86,
-    damaged_records_skipped: 63,
-    logs_replaced_in_the_same_epoch: 27,
-    replaceable_logs_not_notified: 23,
-    offline_replicas_never_asked: 25,
-    stopped_replicas_started_by_notifications: 18,
-    returned_replicas_stay_offline: 18,
-    no_new_epoch_for_returned_replicas: 18,
+    last_copies_go_out_of_service: 98,
+    damaged_records_skipped: 68,
+    logs_replaced_in_the_same_epoch: 28,
+    replaceable_logs_not_notified: 24,
+    offline_replicas_never_asked: 26,
+    stopped_replicas_started_by_notifications: 20,
+    returned_replicas_stay_offline: 19,
+    no_new_epoch_for_returned_replicas: 19,
+    damaged_records_given_away: 4,
+    damage_left_alone: 4,
+    logs_in_sync_replaced: 4,
+    logs_of_lost_topics_deleted: 5,
+    no_new_epoch_for_damaged_logs: 20,
 }

@@ -316,13 +316,18 @@ def late_copies_applied() -> Any:
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
-    state_that_exists_is_a_failure: 215,
-    deposed_controllers_stop_replicas: 200,
-    refused_proposals_written: 33,
-    members_of_any_broker_epoch: 41,
-    proposals_of_any_broker: 41,
-    no_new_epoch_before_replicas_are_removed: 18,
-    answers_of_former_broker_epochs_count: 294,
-    leaving_brokers_get_no_requests: 56,
-    deletions_forgotten_at_failover: 37,
+    state_that_exists_is_a_failure: 223,
+    deposed_controllers_stop_replicas: 116,
+    refused_proposals_written: 34,
+    members_of_any_broker_epoch: 42,
+    proposals_of_any_broker: 42,
+    no_new_epoch_before_replicas_are_removed: 26,
+    answers_of_former_broker_epochs_count: 67,
+    leaving_brokers_get_no_requests: 47,
+    deletions_forgotten_at_failover: 52,
+    proposals_of_stale_leader_epochs: 11,
+    acceptable_proposals_refused: 19,
+    deletion_watch_set_once: 13,
+    failed_replicas_may_lead: 4,
+    stops_of_the_same_epoch_refused: 4,
 }

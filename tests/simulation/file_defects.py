@@ -78,11 +78,11 @@ def topic_ids_gone_with_the_power() -> Any:
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
-    start_beyond_the_end_accepted: 46,
+    start_beyond_the_end_accepted: 125,
     recovery_point_raised_before_the_flush: 46,
-    torn_ends_unchecked: 46,
+    torn_ends_unchecked: 81,
     segments_need_not_meet: 2565,
-    epochs_outlive_their_records: 405,
+    epochs_outlive_their_records: 177,
     topic_ids_gone_with_the_power: 177,
     new_logs_forgotten: 385,
 }

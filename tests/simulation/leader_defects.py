@@ -120,7 +120,9 @@ def any_recovery_state_accepted() -> Any:
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
-    fetches_of_former_broker_epochs_count: 272,
+    fetches_of_former_broker_epochs_count: 521,
     any_recovery_state_accepted: 139,
-    watermarks_stay_beyond_truncated_logs: 30,
+    watermarks_stay_beyond_truncated_logs: 31,
+    positions_kept_by_later_leaders: 4,
+    deposed_leaders_acknowledge: 4,
 }

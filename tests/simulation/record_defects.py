@@ -274,7 +274,17 @@ def waits_that_never_end() -> Any:
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
     early_batches_out_of_order: 1070,
-    followers_truncate_to_the_high_watermark: 19,
-    logs_that_diverge_unnoticed: 18,
-    late_answers_appended: 10,
+    followers_truncate_to_the_high_watermark: 24,
+    logs_that_diverge_unnoticed: 19,
+    late_answers_appended: 16,
+    newcomers_are_not_waited_for: 4,
+    followers_join_below_the_epoch_start: 4,
+    new_leaders_commit_their_logs: 5,
+    high_watermark_may_fall: 14,
+    fetches_of_any_epoch_count: 10,
+    sequences_forgotten_by_followers: 29,
+    consumers_read_to_the_log_end: 4,
+    records_deleted_beyond_the_high_watermark: 5,
+    delayed_requests_not_completed: 5,
+    appends_without_a_fence: 54,
 }

@@ -1,0 +1,105 @@
+"""Records that are compared in columns are judged as if each was read alone."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from regent.api import record_walk
+from regent.core.varints import varint, zigzag
+
+
+class Record(NamedTuple):
+    """A record without its offset."""
+
+    timestamp_delta: int
+    key: bytes | None
+    value: bytes | None
+    headers: bytes = varint(0)
+
+
+def sized(data: bytes | None) -> bytes:
+    return varint(zigzag(-1)) if data is None else varint(zigzag(len(data))) + data
+
+
+def encoded(records: list[Record]) -> bytes:
+    bodies = [
+        b"\0"
+        + varint(zigzag(r.timestamp_delta))
+        + varint(zigzag(n))
+        + sized(r.key)
+        + sized(r.value)
+        + r.headers
+        for n, r in enumerate(records)
+    ]
+    return b"".join(map(sized, bodies))
+
+
+def outcome(data: bytes, count: int) -> object:
+    """Return what the walk finds, or the error it raises."""
+    keyless: list[int] = []
+    try:
+        newest = record_walk.walk(data, count, None)
+        assert record_walk.walk(data, count, keyless) == newest
+    except (ValueError, IndexError) as error:
+        return type(error), str(error)
+    return newest, keyless
+
+
+def outcome_one_by_one(data: bytes, count: int) -> object:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record_walk, "_count_alike", lambda *_: 0)
+        return outcome(data, count)
+
+
+ALIKE = [Record(5, b"key", b"a" * 70)] * 300
+LONG_RUNS = st.lists(
+    st.tuples(
+        st.integers(1, 150),
+        st.builds(
+            Record,
+            st.sampled_from([-1, 0, 1, 63, 64, 9000]),
+            st.sampled_from([None, b"", b"k", b"k" * 64]),
+            st.sampled_from([None, b"", b"v" * 60, b"v" * 61, b"v" * 8200]),
+            st.sampled_from([varint(0), varint(zigzag(1)) + sized(b"h") + sized(b"")]),
+        ),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(LONG_RUNS, st.integers(-3, 3), st.none() | st.tuples(st.integers(0), st.integers(0, 255)))
+@example([(300, ALIKE[0])], 0, None)
+def test_columns_show_what_reading_each_record_shows(
+    runs: list[tuple[int, Record]], missing: int, changed: tuple[int, int] | None
+) -> None:
+    records = [record for times, record in runs for _ in range(times)]
+    data = bytearray(encoded(records))
+    if changed is not None:
+        at, byte = changed
+        data[at % len(data)] = byte
+    count = max(1, len(records) + missing)
+    assert outcome(bytes(data), count) == outcome_one_by_one(bytes(data), count)
+
+
+@pytest.mark.parametrize("at", range(len(encoded(ALIKE[:1])) + 1))
+def test_a_change_of_any_byte_of_a_record_in_a_run_is_noticed_as_in_a_single_one(at: int) -> None:
+    data = bytearray(encoded(ALIKE))
+    offset = len(encoded(ALIKE[:200])) + at
+    for byte in (data[offset] ^ 1, data[offset] ^ 2, data[offset] ^ 0x80):
+        data[offset] = byte
+        assert outcome(bytes(data), len(ALIKE)) == outcome_one_by_one(bytes(data), len(ALIKE))
+
+
+def test_most_records_of_a_run_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int] = []
+    count_alike = record_walk._count_alike
+    monkeypatch.setattr(
+        record_walk, "_count_alike", lambda *given: found.append(count_alike(*given)) or found[-1]
+    )
+    assert record_walk.walk(encoded(ALIKE), len(ALIKE), None) == 5
+    assert sum(found) > 0.9 * len(ALIKE)
