@@ -17,6 +17,7 @@ settings, measure both in turn: ``--bootstrap own --bootstrap HOST:PORT,HOST:POR
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import Iterator, Sequence
 from itertools import cycle, product
@@ -91,6 +92,7 @@ def measure(
         send(client, topic, next(values), number % partitions)
     assert client.flush(TIMEOUT_S) == 0, "not everything was acknowledged"
     addresses = broker_addresses(bootstrap)
+    os.sync()  # the kernel may still have to write what the last measurement wrote
     usage, started, sent = Usage.of_ports([a.port for a in addresses]), monotonic(), 0
     while monotonic() - started < seconds:
         for number in range(sent, sent + BURST):

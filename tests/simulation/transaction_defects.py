@@ -213,7 +213,7 @@ SEARCH_FROM: dict[Callable[[], Any], int] = {
     fenced_producers_accepted: 298,
     epochs_given_before_the_abort: 16,
     timed_out_producers_not_fenced: 1_394,
-    transactions_never_time_out: 86,
+    transactions_never_time_out: 741,
     ends_told_before_they_are_decided: 1_560,
     failed_decisions_carried_out: 86,
     decisions_lost_with_their_coordinator: 298,
