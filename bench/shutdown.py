@@ -36,7 +36,7 @@ def main(topics: int, partitions: int) -> Iterator[Case]:
         others, pid = [b for b in brokers if b != stopped], cluster.pid(stopped)
         usage, began = Usage([cluster.pid(b) for b in others]), monotonic()
         cluster.signal(stopped, signal.SIGTERM)
-        addresses = [Address.of(cluster.address(b)) for b in others]
+        addresses = [Address.of(cluster.bootstrap_server(b)) for b in others]
         await_told(addresses, sample(names), lambda row: row.leader_id not in (stopped, -1))
         handed_over_s = monotonic() - began
         cluster.await_end(stopped, pid)

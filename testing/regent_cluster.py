@@ -134,9 +134,9 @@ class RegentCluster(ClusterObserver):
     @property
     def bootstrap_servers(self) -> str:
         """``host:port,…`` for Kafka clients. A broker that is restarted keeps its port."""
-        return ",".join(map(self.address, self._ports))
+        return ",".join(map(self.bootstrap_server, self._ports))
 
-    def address(self, broker_id: BrokerId) -> str:
+    def bootstrap_server(self, broker_id: BrokerId) -> str:
         """``host:port`` of a broker for Kafka clients."""
         return f"127.0.0.1:{self._ports[broker_id]}"
 
