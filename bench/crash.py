@@ -39,7 +39,8 @@ def main(topics: int, partitions: int) -> Iterator[Case]:
         usage, began = Usage([cluster.pid(b) for b in survivors]), monotonic()
         cluster.kill(killed)
         figures: dict[str, Any] = {"unregistered_s": round(monotonic() - began, 3)}
-        addresses, asked = [Address.of(cluster.bootstrap_server(b)) for b in survivors], sample(names)
+        addresses = [Address.of(cluster.bootstrap_server(b)) for b in survivors]
+        asked = sample(names)
         await_told(addresses, asked, lambda row: row.leader_id not in (killed, -1))
         figures["seconds"] = round(monotonic() - began, 3)
         await_told(addresses, asked, lambda row: killed not in row.isr_nodes)
