@@ -65,7 +65,9 @@ RARE_DEFECTS: frozenset[Defect] = frozenset(
         denial_defects.refused_proposals_final,
         denial_defects.replaced_logs_forgotten,
         file_defects.segments_need_not_meet,
+        record_defects.early_batches_out_of_order,
         tampering_defects.registrations_made_again_without_suspects,
+        transaction_defects.open_positions_lost_with_their_coordinator,
     }
 )
 """Defects that the first 200 histories do not catch; ``--rare-defects`` searches for minutes."""

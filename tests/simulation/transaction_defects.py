@@ -212,7 +212,7 @@ def deletions_before_late_markers_forgotten() -> Any:
 SEARCH_FROM: dict[Callable[[], Any], int] = {
     fenced_producers_accepted: 298,
     epochs_given_before_the_abort: 16,
-    timed_out_producers_not_fenced: 1_394,
+    timed_out_producers_not_fenced: 2185,
     transactions_never_time_out: 741,
     ends_told_before_they_are_decided: 1_560,
     failed_decisions_carried_out: 86,
