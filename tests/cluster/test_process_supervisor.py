@@ -32,9 +32,10 @@ TIMEOUT_S = 10.0
 
 SERVE = "print('ready: here', flush=True); import time; time.sleep(60)"
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + SERVE
+# A signal just before ``signal.pause`` would be handled only after it.
 ORDERLY = (
-    "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0));"
-    "print('ready: here', flush=True); signal.pause()"
+    "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]);"
+    "print('ready: here', flush=True); signal.sigwait([signal.SIGTERM])"
 )
 FAIL = "import sys; print('a trace', file=sys.stderr); sys.exit('no room left\\n')"
 GUARDED = (

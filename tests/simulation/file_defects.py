@@ -82,7 +82,7 @@ SEARCH_FROM: dict[Callable[[], Any], int] = {
     recovery_point_raised_before_the_flush: 46,
     torn_ends_unchecked: 81,
     segments_need_not_meet: 2565,
-    epochs_outlive_their_records: 177,
+    epochs_outlive_their_records: 1202,
     topic_ids_gone_with_the_power: 177,
     new_logs_forgotten: 385,
 }
