@@ -24,6 +24,10 @@ from regent.core.protocol.control import TopicId
 # Others may write a topic znode while we add its id. After so many rounds its topic is quarantined.
 MAX_ROUNDS = 5
 
+# The dictionaries of a reading are short-lived. With a million entries each collection of garbage
+# would look at them for a fifth of a second.
+STATES_AT_ONCE = 50_000
+
 
 class TopicChanges:
     """Keeps the controller's topics equal to ``/brokers/topics``."""
@@ -264,6 +268,12 @@ class TopicChanges:
 
     def _learn_leaderships(self, partitions: list[TopicPartition]) -> None:
         unreadable: dict[TopicPartition, BadDataError] = {}
+        for start in range(0, len(partitions), STATES_AT_ONCE):
+            unreadable |= self._learn_some(partitions[start : start + STATES_AT_ONCE])
+        self._log.failures("the states of %d partitions cannot be read", unreadable)
+
+    def _learn_some(self, partitions: list[TopicPartition]) -> dict[TopicPartition, BadDataError]:
+        unreadable: dict[TopicPartition, BadDataError] = {}
         states, zxids = self._services.store.read_partition_states_with_zxids(partitions)
         broker_epochs = self._context.live_broker_epochs
         youngest: dict[tuple[BrokerId, ...], int] = {}  # the newest broker epoch in each ISR
@@ -283,7 +293,7 @@ class TopicChanges:
                 self._context.restarted_replicas[topic_partition] = frozenset(
                     r for r in isr if broker_epochs.get(r, 0) > written
                 )
-        self._log.failures("the states of %d partitions cannot be read", unreadable)
+        return unreadable
 
     def _create(self, topics: list[str]) -> None:
         bad = self._context.bad_topics.keys() & set(topics)
