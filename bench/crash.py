@@ -3,7 +3,7 @@
 Three brokers, one ZooKeeper server, everything on this machine, replication factor 3. The broker is
 not the controller. ``unregistered_s`` is until its registration is gone, which its guardian ends;
 ``seconds`` until clients of both survivors are told of another leader for every partition of up to
-51 topics, evenly spread. ``isr_s`` is until no ISR of these has the broker; ``cpu_s`` is the
+50 topics, evenly spread. ``isr_s`` is until no ISR of these has the broker; ``cpu_s`` is the
 processor time of the survivors until then. ``back_s`` is from the start of a new process until all
 ISRs of all partitions have all replicas.
 """

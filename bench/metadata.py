@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
+from math import ceil
 from time import monotonic
 from typing import Final
 
@@ -24,8 +25,8 @@ TOPICS_ASKED: Final = 50
 
 
 def sample(topics: Sequence[str]) -> list[str]:
-    """Return up to ``TOPICS_ASKED`` topics, evenly spread, with the last."""
-    return list(topics)[:: -max(1, len(topics) // TOPICS_ASKED)]
+    """Return up to ``TOPICS_ASKED`` of one topic or more, evenly spread, with the last."""
+    return list(topics)[:: -ceil(len(topics) / TOPICS_ASKED)]
 
 
 def await_told(

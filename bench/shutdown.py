@@ -2,7 +2,7 @@
 
 Three brokers, one ZooKeeper server, everything on this machine, replication factor 3. The broker is
 not the controller. ``handed_over_s`` is from SIGTERM until clients of both others are told of
-another leader for every partition of up to 51 topics, evenly spread. ``seconds`` is until its
+another leader for every partition of up to 50 topics, evenly spread. ``seconds`` is until its
 process has ended. ``cpu_s`` is the processor time of the other brokers until then.
 """
 
