@@ -136,6 +136,18 @@ class BrokerChanges:
         unknown = "" if suspects.sound is None else ", and all that it does not list as sound"
         self._services.outbox.note(text, registration.info.broker_id, len(suspects.ends), unknown)
 
+    def start_state_machines(self) -> None:
+        """Begin the states of this term, and tell brokers everything.
+
+        Leaders that died are replaced first. When the broker of the former controller has died,
+        its partitions have no leader. Kafka tells brokers everything before that.
+        """
+        offline = self._context.begin_replica_states()
+        self._partitions.startup()
+        self._services.outbox.flush()
+        self._replicas.startup(offline)
+        self._partitions.create_leaderships()
+
     def on_replicas_become_offline(self, replicas: list[PartitionAndReplica]) -> None:
         """Elect leaders in place of these replicas, and remove these from the ISRs."""
         kept: list[PartitionAndReplica] = []

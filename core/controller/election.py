@@ -22,9 +22,14 @@ from regent.core.model import BrokerId, LeaderAndIsr, LeaderRecoveryState
 
 @dataclass(frozen=True, slots=True)
 class OfflineElection:
-    """The leader died. ``allow_unclean``: lose data rather than stay without a leader."""
+    """The leader died. ``allow_unclean``: lose data rather than stay without a leader.
+
+    ``counts_removals``: the leader epoch also grows by one for each assigned member of the ISR that
+    is offline. A new controller of Kafka removes these in writes of their own before it elects.
+    """
 
     allow_unclean: bool = False
+    counts_removals: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +83,11 @@ def elect(
     """Choose a leader and the ISR that goes with it; refused when no replica qualifies."""
     assigned = replicas.assignment.replicas
     match strategy:
-        case OfflineElection(allow_unclean):
+        case OfflineElection(allow_unclean, counts_removals):
             is_unclean_allowed = allow_unclean or replicas.allows_unclean_election
             change = _elect_offline(current, replicas, is_unclean_allowed)
+            if change is not None and counts_removals:
+                change = _with_epochs_of_removals(change, current, replicas)
         case ReassignElection():
             target = replicas.assignment.target_replicas
             leader = offline_leader(target, current.isr, replicas.can_complete_reassignment)
@@ -173,6 +180,16 @@ def _elect_offline(
     return PartitionChange(
         recovering.new_leader_and_isr(leader, (leader,)), online, is_unclean=True
     )
+
+
+def _with_epochs_of_removals(
+    change: PartitionChange, current: LeaderAndIsr, replicas: PartitionReplicas
+) -> PartitionChange:
+    elected = change.leader_and_isr
+    assigned = replicas.assignment.replicas
+    removed = sum(r in assigned and not replicas.is_online(r) for r in current.isr)
+    elected = elected._replace(leader_epoch=elected.leader_epoch + removed)
+    return change._replace(leader_and_isr=elected)
 
 
 def _fullest(members: Brokers, replicas: PartitionReplicas) -> BrokerId | None:

@@ -23,6 +23,7 @@ an ``ElectionStrategy``           see ``election``                          see 
 ================================  ========================================  ==================
 
 The leader epoch grows by one with every cause but ``AlterIsr``: followers are not told of that.
+It grows by more with the elections of a new controller: ``OfflineElection.counts_removals``.
 """
 
 from __future__ import annotations
@@ -143,8 +144,12 @@ def _check(now: LeaderAndIsr, after: LeaderAndIsr, cause: Cause) -> None:
     assert not is_kept or after.leader in (NO_LEADER, *after.isr), f"{cause}: the leader is in sync"
     assert after.isr, f"{cause}: an ISR is never empty"
     assert after.partition_epoch == now.partition_epoch, f"{cause}: the write is conditional"
-    grows = not isinstance(cause, AlterIsr)
-    assert after.leader_epoch == now.leader_epoch + grows, f"{cause}: the leader epoch grows by 1"
+    grown = after.leader_epoch - now.leader_epoch
+    if isinstance(cause, OfflineElection) and cause.counts_removals:
+        assert 1 <= grown <= 1 + len(now.isr), f"{cause}: the leader epoch grows by {grown}"
+    else:
+        is_new = not isinstance(cause, AlterIsr)
+        assert grown == is_new, f"{cause}: the leader epoch grows by 1"
 
 
 def _decide(

@@ -110,21 +110,26 @@ class PartitionStateMachine:
         )
 
     def startup(self) -> None:
-        """Give every partition its first state of this term, then elect missing leaders."""
+        """Give every partition its first state of this term, then elect the leaders that died."""
         self._context.begin_partition_states()
-        self.trigger_online_partition_state_change()
+        waiting = self._to_be_led(PartitionState.OFFLINE)
+        election = OfflineElection(counts_removals=True)
+        self.handle_state_changes(waiting, PartitionState.ONLINE, election)
+
+    def create_leaderships(self) -> None:
+        """Bring every New partition online."""
+        waiting = self._to_be_led(PartitionState.NEW)
+        self.handle_state_changes(waiting, PartitionState.ONLINE, OfflineElection())
 
     def trigger_online_partition_state_change(self, topic: str | None = None) -> Failures:
         """Try to bring every New and Offline partition (of ``topic``) online."""
-        waiting = [
-            topic_partition
-            for topic_partition in self._context.partitions_in_state(
-                PartitionState.NEW, PartitionState.OFFLINE
-            )
-            if topic in (None, topic_partition.topic)
-            and self._context.is_to_be_led(topic_partition)
-        ]
+        waiting = self._to_be_led(PartitionState.NEW, PartitionState.OFFLINE)
+        if topic is not None:
+            waiting = [p for p in waiting if p.topic == topic]
         return self.handle_state_changes(waiting, PartitionState.ONLINE, OfflineElection())
+
+    def _to_be_led(self, *states: PartitionState) -> list[TopicPartition]:
+        return list(filter(self._context.is_to_be_led, self._context.partitions_in_state(*states)))
 
     def handle_state_changes(
         self,
@@ -189,7 +194,7 @@ class PartitionStateMachine:
         They become leaders, or create logs, while the next elections are decided and written.
         """
         failures: Failures = {}
-        size = self._services.settings.elections_at_once
+        size = self._services.settings.changes_at_once
         for start in range(0, len(partitions), size):
             if start:
                 self._services.outbox.flush()

@@ -36,14 +36,13 @@ LOADING_BROKERS = "loading brokers"
 LOADING_TOPICS = "loading topics"
 ANNOUNCING_BROKERS = "announcing brokers"
 SETTLING_LEADERSHIPS = "settling leaderships of restarted brokers"
-STARTING_REPLICAS = "starting replicas"
-STARTING_PARTITIONS = "starting partitions"
+STARTING_STATE_MACHINES = "starting the state machines"
 
 _INDISPENSABLE = frozenset(
     {
         *("Startup", "ControllerChange", "Reelect", "RegisterBrokerAndReelect", "StandAgain"),
         *("Expire", "Resign", "EventsLost", LOADING_QUARANTINE, LOADING_BROKERS, LOADING_TOPICS),
-        *(ANNOUNCING_BROKERS, SETTLING_LEADERSHIPS, STARTING_REPLICAS, STARTING_PARTITIONS),
+        *(ANNOUNCING_BROKERS, SETTLING_LEADERSHIPS, STARTING_STATE_MACHINES),
         "ControllerFailuresChange",
     }
 )

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from regent.core.controller.partition_change import NewLeaderEpoch, RemoveReplica
-from regent.core.controller.partition_change_writer import change_partitions
+from regent.core.controller.partition_change_writer import Failures, change_partitions
 from regent.core.controller.request_batch import ControlRequestBatch
 from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import VALID_PREVIOUS_REPLICA_STATES, ReplicaState
@@ -33,19 +33,17 @@ class ReplicaStateMachine:
         self._log = services.log("state.change")
         self._context = services.context
 
-    def startup(self) -> None:
-        """Give every replica its first state of this term, and tell every broker what it hosts.
+    def startup(self, offline: Iterable[PartitionAndReplica]) -> None:
+        """Take offline replicas out of the ISRs (KAFKA-3143); tell every broker all that it hosts.
 
-        Dead replicas leave the ISR here (KAFKA-3143). Runs before the partition machine.
+        Every replica has its first state of this term already.
         """
-        context = self._context
         batch = self._services.new_batch()
-        batch.make_full(context.live_or_shutting_down_broker_ids)
+        batch.make_full(self._context.live_or_shutting_down_broker_ids)
         batch.add_full_metadata()
-        offline = context.begin_replica_states()
+        self._move_all(offline, ReplicaState.OFFLINE, batch)
         batch.add_every_leader_and_isr()
         self._services.announce(batch)
-        self.handle_state_changes(offline, ReplicaState.OFFLINE)
 
     def handle_state_changes(
         self,
@@ -65,11 +63,7 @@ class ReplicaStateMachine:
         batch.make_full(full_for)
         if metadata_of is not None:
             batch.add_update_metadata(metadata_of)
-        by_broker: dict[BrokerId, list[TopicPartition]] = {}
-        for replica in self._valid(replicas, target):
-            by_broker.setdefault(replica.replica, []).append(replica.topic_partition)
-        for broker_id in sorted(by_broker):
-            self._move(broker_id, by_broker[broker_id], target, batch)
+        self._move_all(replicas, target, batch)
         self._services.announce(batch)
 
     def resend_leadership(self, replicas: Iterable[PartitionAndReplica]) -> None:
@@ -136,6 +130,18 @@ class ReplicaStateMachine:
                 self._context.replica_state(invalid[0]).value,
             )
         return valid
+
+    def _move_all(
+        self,
+        replicas: Iterable[PartitionAndReplica],
+        target: ReplicaState,
+        batch: ControlRequestBatch,
+    ) -> None:
+        by_broker: dict[BrokerId, list[TopicPartition]] = {}
+        for replica in self._valid(replicas, target):
+            by_broker.setdefault(replica.replica, []).append(replica.topic_partition)
+        for broker_id in sorted(by_broker):
+            self._move(broker_id, by_broker[broker_id], target, batch)
 
     def _move(
         self,
@@ -244,10 +250,19 @@ class ReplicaStateMachine:
         for topic_partition in partitions:  # in the present leader epoch, before the ISR changes
             batch.add_stop_replica(broker_id, topic_partition, delete=False)
         led = [p for p in partitions if self._context.partition_leadership_info(p) is not None]
-        removed, failures = change_partitions(self._services, led, RemoveReplica(broker_id))
+        failures: Failures = {}
+        size = self._services.settings.changes_at_once
+        for start in range(0, len(led), size):
+            if start:  # leaders wait for this replica until they are told
+                self._services.outbox.extend(batch.take_urgent())
+                self._services.outbox.flush()
+            removed, failed = change_partitions(
+                self._services, led[start : start + size], RemoveReplica(broker_id)
+            )
+            failures |= failed
+            batch.add_changes({p: c for p, c in removed.items() if self._context.is_to_be_led(p)})
         # The znodes of a topic that is being deleted may be gone already.
         failures = {p: f for p, f in failures.items() if not self._is_queued_for_deletion(p)}
-        batch.add_changes({p: c for p, c in removed.items() if self._context.is_to_be_led(p)})
         unled = [p for p in partitions if self._context.partition_leadership_info(p) is None]
         if unled:
             batch.add_update_metadata(unled)

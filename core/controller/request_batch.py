@@ -224,6 +224,18 @@ class ControlRequestBatch:
         for topic, partition in partitions:
             self._metadata_partitions[topic].add(partition)
 
+    def take_urgent(self) -> list[SendControlRequest]:
+        """Return the LeaderAndIsr requests of what was added until now, and drop that.
+
+        Metadata stay. If a FULL request will tell brokers everything, everything stays.
+        """
+        if self._full:
+            return []
+        registered = self._context.registrations
+        requests = self._leader_and_isr_requests(registered)
+        self._leader_and_isr.clear()
+        return self._effects(requests, registered)
+
     def effects(self) -> list[SendControlRequest]:
         """Return the requests to registered brokers: LeaderAndIsr, UpdateMetadata, StopReplica."""
         registered = self._context.registrations
@@ -231,6 +243,13 @@ class ControlRequestBatch:
         requests += self._leader_and_isr_requests(registered)
         requests += self._update_metadata_requests(registered)
         requests += self._stop_replica_requests(registered)
+        return self._effects(requests, registered)
+
+    def _effects(
+        self,
+        requests: Iterable[tuple[BrokerId, ControlRequest]],
+        registered: Mapping[BrokerId, BrokerRegistration],
+    ) -> list[SendControlRequest]:
         return [
             SendControlRequest(
                 broker_id,

@@ -23,8 +23,8 @@ class ControllerSettings:
     ``unclean_leader_election_enable`` and ``min_insync_replicas`` are defaults for topics; the
     first may change while running. After ``tell_again_ms`` a request that a broker could not handle
     is sent again, and unreadable znodes are read again. After ``controlled_shutdown_abandoned_ms``
-    a broker that asked to stop, and did not, is used again. After ``elections_at_once`` elections
-    their requests are sent, before the next elections are decided.
+    a broker that asked to stop, and did not, is used again. After ``changes_at_once`` elections, or
+    removals of a replica from ISRs, their requests are sent, before the next ones are decided.
     """
 
     unclean_leader_election_enable: bool = False
@@ -43,7 +43,7 @@ class ControllerSettings:
     isr_changes_through_zookeeper: bool = False
     broker_answer_timeout_ms: int = 0  # off
     max_request_bytes: int = MAX_REQUEST_BYTES
-    elections_at_once: int = 5_000
+    changes_at_once: int = 5_000
 
 
 @dataclass(frozen=True, slots=True)

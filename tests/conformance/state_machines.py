@@ -221,7 +221,8 @@ def _act(services: WatchedServices, replica: PartitionAndReplica, case: Case) ->
     replicas = ReplicaStateMachine(services)
     with case.nested("action") as action:
         if "call" in action:
-            one_of(action.take("call"), {"startup": replicas.startup}, "the call")()
+            start = one_of(action.take("call"), {"startup": replicas.startup}, "the call")
+            start(services.context.begin_replica_states())
             return
         target = one_of(action.take("target"), REPLICA_STATES, "the target")
     replicas.handle_state_changes([replica], target)

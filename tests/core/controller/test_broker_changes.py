@@ -437,7 +437,7 @@ def test_new_leaders_are_sent_before_the_failed_broker_leaves_the_other_isrs(
 def test_new_leaders_are_sent_before_the_next_ones_are_elected() -> None:
     tree = Tree((1, 2))
     tree.put_topic("t", dict.fromkeys(range(5), (1, 2)), topic_id(77))
-    candidate = Candidate(tree, 0, ControllerSettings(elections_at_once=2))
+    candidate = Candidate(tree, 0, ControllerSettings(changes_at_once=2))
     candidate.start()
     candidate.catch_up()
     performed: list[list[TopicPartition]] = []
@@ -453,6 +453,43 @@ def test_new_leaders_are_sent_before_the_next_ones_are_elected() -> None:
     candidate.catch_up()
     assert list(map(len, performed)) == [2, 2, 1]
     assert [p.partition for some in performed for p in some] == [0, 1, 2, 3, 4]
+
+
+def test_leaders_are_told_of_smaller_isrs_before_the_next_ones_are_written() -> None:
+    tree = Tree((1, 2))
+    tree.put_topic("t", dict.fromkeys(range(5), (1, 2)), topic_id(77))
+    candidate = Candidate(tree, 0, ControllerSettings(changes_at_once=2))
+    candidate.start()
+    candidate.catch_up()
+    performed: list[Effect] = []
+    candidate.controller.flush_to(performed.extend)
+    tree.unregister(2)
+    rest = candidate.catch_up()
+    assert kinds(performed) == [(1, "LeaderAndIsr")] * 2
+    told = [[p.partition for p in leader_and_isr_rows([sent])[1]] for sent in requests(performed)]
+    assert told == [[0, 1], [2, 3]]
+    assert kinds(rest) == [(1, "LeaderAndIsr"), (0, "UpdateMetadata"), (1, "UpdateMetadata")]
+    assert [p.partition for p in leader_and_isr_rows(rest)[1]] == [4]
+    assert len(metadata_rows(rest)[1]) == 5, "metadata are sent once, at the end"
+
+
+def test_a_new_controller_tells_smaller_isrs_once_in_the_full_request() -> None:
+    tree = Tree((1,))
+    tree.put_topic("t", dict.fromkeys(range(5), (1, 2)), topic_id(77))
+    for number in range(5):
+        tree.put_state(TopicPartition("t", number), 1, (1, 2))
+    candidate = Candidate(tree, 0, ControllerSettings(changes_at_once=2))
+    performed: list[Effect] = []
+    candidate.controller.flush_to(performed.extend)
+    rest = candidate.start()
+    sent = requests([*performed, *rest])
+    assert [
+        (s.broker_id, s.request.type) for s in sent if isinstance(s.request, LeaderAndIsrRequest)
+    ] == [
+        (0, LeaderAndIsrType.FULL),
+        (1, LeaderAndIsrType.FULL),
+    ]
+    assert {row.isr for row in leader_and_isr_rows(sent)[1].values()} == {(1,)}
 
 
 def test_a_broker_that_starts_while_the_leader_fails_is_elected_in_one_epoch() -> None:

@@ -151,8 +151,13 @@ def test_a_new_controller_reads_the_whole_state_before_it_sends_requests(tree: T
     ]
     assert shape[-1] == "ScheduleEvent", "the timer of the automatic leader rebalance"
     assert set(shape[5:-1]) == {"SendControlRequest"}
-    assert kinds(effects)[:6] == [
+    assert kinds(effects)[:11] == [
         (0, "UpdateMetadata"),  # live brokers first (KAFKA-4443)
+        (1, "UpdateMetadata"),
+        (2, "UpdateMetadata"),
+        (1, "LeaderAndIsr"),  # INCREMENTAL, of leaders that replace dead ones
+        (2, "LeaderAndIsr"),
+        (0, "UpdateMetadata"),
         (1, "UpdateMetadata"),
         (2, "UpdateMetadata"),
         (0, "LeaderAndIsr"),  # FULL, to all brokers
@@ -161,13 +166,16 @@ def test_a_new_controller_reads_the_whole_state_before_it_sends_requests(tree: T
     ]
     first = metadata_rows(requests(effects)[:3])
     assert first == {0: {}, 1: {}, 2: {}}
-    full = [sent.request for sent in requests(effects)[3:6]]
-    assert [r.type for r in full if isinstance(r, LeaderAndIsrRequest)] == [
-        LeaderAndIsrType.FULL
-    ] * 3
-    assert [[p for p, _ in r.partitions()] for r in full] == [[], [T0], [T0]]
-    metadata = [sent.request for sent in requests(effects)[6:9]]
-    assert [r.is_full for r in metadata if isinstance(r, UpdateMetadataRequest)] == [True] * 3
+    told = [sent.request for sent in requests(effects)]
+    incremental, full = LeaderAndIsrType
+    assert [r.type for r in told if isinstance(r, LeaderAndIsrRequest)][:5] == [
+        *[incremental] * 2,
+        *[full] * 3,
+    ]
+    listed = [[p for p, _ in r.partitions()] for r in told if isinstance(r, LeaderAndIsrRequest)]
+    assert listed[:5] == [[T0], [T0], [], [T0], [T0]]
+    metadata = [r for r in told if isinstance(r, UpdateMetadataRequest)]
+    assert [r.is_full for r in metadata[:9]] == [False] * 6 + [True] * 3
     assert tree.leads(T0) == (2, (2,), 4)
     assert tree.leads(T1) == (2, (2, 1), 0)
     assert leader_and_isr_rows(effects)[1][T0].leader == 2

@@ -371,9 +371,11 @@ def test_at_startup_partitions_get_their_state_and_then_a_leader(parts: Controll
     parts.assign(partitions[4], (7,), NON_EXISTENT)
     parts.partitions.startup()
     states = [parts.context.partition_state(p) for p in partitions]
-    assert states == [ONLINE, ONLINE, OFFLINE, ONLINE, ONLINE]
+    assert states == [ONLINE, ONLINE, OFFLINE, ONLINE, NEW]
+    parts.partitions.create_leaderships()
+    assert parts.context.partition_state(partitions[4]) is ONLINE
     led = [parts.known(p) for p in partitions]
-    assert led == [(5, (8, 5), 0), (5, (5,), 1), (-1, (8,), 0), (5, (5,), 1), (7, (7,), 0)]
+    assert led == [(5, (8, 5), 0), (5, (5,), 2), (-1, (8,), 0), (5, (5,), 2), (7, (7,), 0)]
     assert parts.context.offline_partition_count == 1
 
 

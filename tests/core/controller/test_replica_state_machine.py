@@ -323,7 +323,7 @@ def test_at_startup_every_broker_gets_the_full_state_and_offline_replicas_leave_
 ) -> None:
     parts.lead(T0, (5, 8), leader=8, isr=(5, 8))
     parts.lead(T1, (6, 5), leader=6, isr=(6, 5))
-    parts.replicas.startup()
+    parts.replicas.startup(parts.context.begin_replica_states())
     effects = parts.sent()
     assert parts.replica_state(T0, 8) is R.OFFLINE
     assert parts.replica_state(T0, 5) is parts.replica_state(T1, 6) is R.ONLINE
@@ -342,5 +342,5 @@ def test_at_startup_every_broker_gets_the_full_state_and_offline_replicas_leave_
 
 def test_at_startup_a_replica_of_an_unknown_broker_is_offline(parts: ControllerParts) -> None:
     parts.assign(T0, (100,))
-    parts.replicas.startup()
+    parts.replicas.startup(parts.context.begin_replica_states())
     assert parts.replica_state(T0, 100) is R.OFFLINE
