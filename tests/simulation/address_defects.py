@@ -45,4 +45,4 @@ def first_addresses_kept() -> Any:
     return patch.object(BrokerChanges, "_connect", where_it_was)
 
 
-SEARCH_FROM = {first_addresses_kept: 858}
+SEARCH_FROM = {first_addresses_kept: 860}

@@ -316,18 +316,19 @@ def late_copies_applied() -> Any:
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
-    state_that_exists_is_a_failure: 223,
-    deposed_controllers_stop_replicas: 116,
+    state_that_exists_is_a_failure: 247,
+    deposed_controllers_stop_replicas: 349,
     refused_proposals_written: 34,
     members_of_any_broker_epoch: 42,
     proposals_of_any_broker: 42,
-    no_new_epoch_before_replicas_are_removed: 26,
+    no_new_epoch_before_replicas_are_removed: 31,
     answers_of_former_broker_epochs_count: 67,
     leaving_brokers_get_no_requests: 47,
     deletions_forgotten_at_failover: 52,
-    proposals_of_stale_leader_epochs: 11,
+    proposals_of_stale_leader_epochs: 16,
     acceptable_proposals_refused: 19,
     deletion_watch_set_once: 13,
-    failed_replicas_may_lead: 4,
-    stops_of_the_same_epoch_refused: 4,
+    failed_replicas_may_lead: 64,
+    stops_of_the_same_epoch_refused: 9,
+    proposals_of_former_broker_epochs: 30,
 }

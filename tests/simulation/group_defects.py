@@ -181,7 +181,7 @@ def unread_partitions_given_up() -> Any:
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
     empty_groups_keep_their_generation: 54,
-    sessions_end_while_members_join: 2,
+    sessions_end_while_members_join: 19,
     silent_members_stay: 2,
     static_members_removed_by_rebalances: 338,
     rejoins_of_leaders_ignored: 2,
@@ -190,9 +190,9 @@ SEARCH_FROM: dict[Callable[[], Any], int] = {
     assignments_told_before_they_are_stored: 40,
     commits_answered_before_they_are_stored: 2,
     commits_counted_before_they_are_stored: 527,
-    assignments_stored_again: 688,
+    assignments_stored_again: 1852,
     loaded_to_the_high_watermark: 94,
     leaderships_not_reported: 2,
-    ends_of_leaderships_not_reported: 63,
-    unread_partitions_given_up: 932,
+    ends_of_leaderships_not_reported: 94,
+    unread_partitions_given_up: 1362,
 }

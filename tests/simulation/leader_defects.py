@@ -120,9 +120,11 @@ def any_recovery_state_accepted() -> Any:
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
-    fetches_of_former_broker_epochs_count: 521,
+    fetches_of_former_broker_epochs_count: 612,
     any_recovery_state_accepted: 139,
     watermarks_stay_beyond_truncated_logs: 31,
-    positions_kept_by_later_leaders: 4,
+    positions_kept_by_later_leaders: 5,
     deposed_leaders_acknowledge: 4,
+    appends_with_too_few_in_sync: 7,
+    recovering_leaders_expand_isr: 4,
 }

@@ -274,11 +274,11 @@ def waits_that_never_end() -> Any:
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
     early_batches_out_of_order: 1070,
-    followers_truncate_to_the_high_watermark: 24,
+    followers_truncate_to_the_high_watermark: 57,
     logs_that_diverge_unnoticed: 19,
     late_answers_appended: 16,
     newcomers_are_not_waited_for: 4,
-    followers_join_below_the_epoch_start: 4,
+    followers_join_below_the_epoch_start: 16,
     new_leaders_commit_their_logs: 5,
     high_watermark_may_fall: 14,
     fetches_of_any_epoch_count: 10,
@@ -287,4 +287,7 @@ SEARCH_FROM: dict[Callable[[], Any], int] = {
     records_deleted_beyond_the_high_watermark: 5,
     delayed_requests_not_completed: 5,
     appends_without_a_fence: 54,
+    follower_high_watermark_beyond_its_log: 5,
+    out_of_range_at_its_own_end: 5,
+    every_follower_joins_the_isr: 5,
 }

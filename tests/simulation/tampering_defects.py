@@ -149,12 +149,12 @@ def registrations_made_again_without_suspects() -> Any:
 SEARCH_FROM: dict[Callable[[], Any], int] = {
     terms_unchecked: 1133,
     contested_topics_left_out: 6_009_910,
-    undecodable_registrations_stay: 705,
+    undecodable_registrations_stay: 759,
     registrations_made_again_without_suspects: 2310,
     older_data_are_accepted: 456,
-    registrations_deleted_for_good: 105,
+    registrations_deleted_for_good: 176,
     controller_epochs_forgotten: 76,
     refused_epochs_kept: 76,
-    epochs_shared_by_controllers: 572,
+    epochs_shared_by_controllers: 629,
     registrations_of_others_overwritten: 4,
 }
