@@ -156,8 +156,7 @@ def _recover(contents: LogContents, checkpointed: CheckpointedOffsets) -> tuple[
     everything after a gap between two segments is dropped, unless the log was compacted.
     """
     segments = contents.segments_from(checkpointed.recovery_point)
-    known = contents.producers.snapshot_offsets()
-    contents.producers.retain_snapshots([o for o in known if o <= segments[0].base_offset])
+    contents.producers.retain_snapshots(range(segments[0].base_offset + 1))
     witness = _Witness(contents)
     cut, last = 0, segments[0]
     before_hole: LogSegment | None = None
@@ -166,7 +165,11 @@ def _recover(contents: LogContents, checkpointed: CheckpointedOffsets) -> tuple[
         if is_next and witness.next_offset < segment.base_offset:
             before_hole = last
         witness.next_offset = segment.base_offset
-        cut, last = segment.recover(witness.note), segment
+        last = segment
+        if not segment.size:  # its index files, if it has any, count only with records
+            segment.forget_transactions()
+            continue
+        cut = segment.recover(witness.note)
         if cut:
             break
         if segment is not contents.active:

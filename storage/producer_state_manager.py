@@ -8,6 +8,7 @@ ends with a marker. The state is rebuilt from the newest snapshot and the batche
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -333,8 +334,8 @@ class ProducerStateManager:
         Return the offset from which the caller must replay the batches with ``update``. Delete
         damaged snapshots and those outside of the log. Raises ``StorageError``.
         """
-        self.retain_snapshots(range(log_start_offset, log_end_offset + 1))
-        known = self.load_before(log_end_offset)
+        retained = self.retain_snapshots(range(log_start_offset, log_end_offset + 1))
+        known = self._load_newest(retained)
         self.remove_expired(now_ms, expiration_ms)
         return log_start_offset if known is None else known
 
@@ -343,10 +344,11 @@ class ProducerStateManager:
 
         Delete damaged snapshots. Raises ``StorageError``.
         """
+        return self._load_newest([known for known in self.snapshot_offsets() if known <= offset])
+
+    def _load_newest(self, offsets: Sequence[int]) -> int | None:
         self._forget()
-        for known in reversed(self.snapshot_offsets()):
-            if known > offset:
-                continue
+        for known in reversed(offsets):
             try:
                 self._producers = _decode(_read(self._path(known)))
             except BadDataError:
@@ -373,7 +375,7 @@ class ProducerStateManager:
     def snapshot_offsets(self) -> list[int]:
         """Return the offsets of all snapshots, in order. Raises ``StorageError``."""
         try:
-            names = [path.name for path in self.directory.iterdir()]
+            names = os.listdir(self.directory)
         except OSError as error:
             raise storage_error(self.directory, error) from None
         stems = [
