@@ -493,7 +493,10 @@ class DirectoryLogs:
         """
         try:
             usable = [log for log in self.checkpoints.all_logs() if log.is_usable]
-            outcomes = _each(usable, _has_closed, threads=_FLUSHING_THREADS)
+            waiting = [log for log in usable if log.recovery_point < log.log_end_offset]
+            outcomes = _each(waiting, _has_closed, threads=_FLUSHING_THREADS)
+            # These need no flush. There may be thousands, and a thread would cost more than it.
+            outcomes += [_has_closed(log) for log in usable if log.is_usable]
             self.checkpoints.write_recovery_points()
             self.checkpoints.write_log_start_offsets()
             self.checkpoints.write_high_watermarks()
