@@ -146,7 +146,6 @@ def test_after_the_death_of_the_controller_the_next_epoch_is_written(cluster: Op
         delete("/controller"),
         create("/controller", {"version": 1, "brokerid": elected, "timestamp": MS}),
         change("/controller_epoch", epoch + 1),
-        change(led, state(-1, [first, second], 1, epoch + 1)),
         change(led, state(first, [first, second], 2, epoch + 1)),
     ]
     assert [w for w in writes if w.path == followed] == [
