@@ -495,7 +495,7 @@ class DirectoryLogs:
             usable = [log for log in self.checkpoints.all_logs() if log.is_usable]
             waiting = [log for log in usable if log.recovery_point < log.log_end_offset]
             outcomes = _each(waiting, _has_closed, threads=_FLUSHING_THREADS)
-            # These need no flush. There may be thousands, and a thread would cost more than it.
+            # The others do not wait for the disk: to hand each to a thread would take longer.
             outcomes += [_has_closed(log) for log in usable if log.is_usable]
             self.checkpoints.write_recovery_points()
             self.checkpoints.write_log_start_offsets()

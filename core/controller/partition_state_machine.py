@@ -110,7 +110,7 @@ class PartitionStateMachine:
         )
 
     def startup(self) -> None:
-        """Give every partition its first state of this term, then elect the leaders that died."""
+        """Give every partition its first state of this term, then replace leaders that died."""
         self._context.begin_partition_states()
         waiting = self._to_be_led(PartitionState.OFFLINE)
         election = OfflineElection(counts_removals=True)

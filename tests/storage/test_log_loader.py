@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from regent.core.replica_logs import EpochEndOffset
+from regent.storage.aborted_transaction import AbortedTransaction
 from regent.storage.log_manager import LogManager
 from regent.storage.unified_log import UnifiedLog
 from tests.support.disk_logs import (
@@ -294,6 +295,24 @@ def test_indexes_are_rebuilt(machine: Machine, disk_log: UnifiedLog, suffix: str
     segment_file(path, 0, suffix).unlink()
     segment_file(path, 3, suffix).write_bytes(b"\1\2\3")
     assert values(restarted(machine)) == numbered(0, 8)
+
+
+def test_index_files_of_an_empty_segment_do_not_count(machine: Machine, disk_log: UnifiedLog):
+    path = crashed(machine, disk_log)
+    aborted = AbortedTransaction(producer_id=7, first_offset=0, last_offset=4, last_stable_offset=0)
+    segment_file(path, 0, ".txnindex").write_bytes(aborted.encode())
+    segment_file(path, 0, ".index").write_bytes(b"\1\2\3")
+    log = restarted(machine)
+    fill(log, 8)
+    assert values(log) == numbered(0, 8)
+    with log.locked() as contents:
+        assert contents.aborted_between(0, 8) == []
+
+
+def test_the_recovery_of_an_empty_log_writes_no_index_files(machine: Machine, disk_log: UnifiedLog):
+    path = crashed(machine, disk_log)
+    restarted(machine)
+    assert not list(path.glob("*index"))
 
 
 def test_an_index_without_records_is_deleted(machine: Machine, disk_log: UnifiedLog):
