@@ -15,6 +15,7 @@ from regent.actors.inbox import inbox_of
 from regent.actors.replica_fetcher_thread import (
     DoWork,
     FetcherStats,
+    LeaderChannel,
     OpenFetchChannel,
     ReplicaFetcherThread,
 )
@@ -27,9 +28,10 @@ _STOP_TIMEOUT_S = 5.0
 
 
 class Fetcher(NamedTuple):
-    """The thread that fetches from a leader at an endpoint, and its counters."""
+    """The thread that fetches from a leader at an endpoint, its connection and its counters."""
 
     endpoint: str
+    channel: LeaderChannel
     thread: ActorRef[ReplicaFetcherThread]
     stats: FetcherStats
 
@@ -72,18 +74,24 @@ class ReplicaFetcherManager:
     def update(self) -> None:
         """Start, stop and wake fetchers after a control request.
 
-        A leader with another endpoint is another process and gets another fetcher.
+        A leader with another endpoint is another process and gets another fetcher. A fetch that
+        waits for records is ended if there is more to fetch now: in Kafka a new partition of idle
+        leaders is not replicated before that wait is over, and ``acks=all`` waits for it.
         """
         if self._is_closed:
             return
         wanted = self._replica_manager.leaders_to_fetch_from()
         self._stop([b for b, f in self._fetchers.items() if wanted.get(b) != f.endpoint])
+        outdated = self._replica_manager.outdated_fetches()
         for leader, endpoint in wanted.items():
-            if leader in self._fetchers:
-                with suppress(ActorDeadError):
-                    self._fetchers[leader].thread.tell(DoWork())  # it may be backing off
-            else:
+            fetcher = self._fetchers.get(leader)
+            if fetcher is None:
                 self._fetchers[leader] = self._start(leader, endpoint)
+                continue
+            with suppress(ActorDeadError):
+                fetcher.thread.tell(DoWork())  # it may be backing off
+            if leader in outdated:
+                fetcher.channel.hurry()
 
     def close(self) -> None:
         """Stop all fetchers."""
@@ -91,19 +99,18 @@ class ReplicaFetcherManager:
         self._stop(list(self._fetchers))
 
     def _start(self, leader: BrokerId, endpoint: str) -> Fetcher:
-        stats = FetcherStats()
+        stats, channel = FetcherStats(), self._open_channel(endpoint)
         thread = start_actor(
             ReplicaFetcherThread,
             leader,
-            endpoint,
+            channel,
             self._replica_manager,
-            self._open_channel,
             scheduler=self._scheduler,
             backoff_ms=self._backoff_ms,
             stats=stats,
             supervisor=self._supervisor,
         )
-        return Fetcher(endpoint, thread, stats)
+        return Fetcher(endpoint, channel, thread, stats)
 
     def _stop(self, leaders: Collection[BrokerId]) -> None:
         threads = [self._fetchers.pop(leader).thread for leader in leaders]

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from pykka import ActorDeadError
 
@@ -30,8 +30,19 @@ logger = logging.getLogger(__name__)
 REQUEST_TIMEOUT_MS = 30_000  # in addition to the wait of the leader; replica.socket.timeout.ms
 
 
-OpenFetchChannel: TypeAlias = Callable[[str], RequestChannel[FetchRequest, FetchResponse]]
-"""Opens a channel to a replication endpoint; called on the thread that uses the channel."""
+class LeaderChannel(RequestChannel[FetchRequest, FetchResponse], Protocol):
+    """Sends one fetch at a time to a leader; see ``transport.kafka.fetch_channel``."""
+
+    def hurry(self) -> None:
+        """Let the leader answer the present fetch, or else the next one, without a further wait.
+
+        Any thread may call it.
+        """
+        ...
+
+
+OpenFetchChannel: TypeAlias = Callable[[str], LeaderChannel]
+"""Returns the channel to a replication endpoint; it connects when it is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +59,7 @@ class FetcherStats:
 
 
 class ReplicaFetcherThread(RegentActor):
-    """Fetches from ``leader`` at ``endpoint`` until it is stopped.
+    """Fetches from ``leader`` through ``channel`` until it is stopped.
 
     It schedules each next fetch itself: at once after an answer, because the leader delays empty
     answers; otherwise after ``backoff_ms``, or on ``DoWork``.
@@ -57,9 +68,8 @@ class ReplicaFetcherThread(RegentActor):
     def __init__(
         self,
         leader: BrokerId,
-        endpoint: str,
+        channel: LeaderChannel,
         replica_manager: ReplicaManager,
-        open_channel: OpenFetchChannel,
         *,
         scheduler: Scheduler,
         backoff_ms: int,
@@ -69,9 +79,8 @@ class ReplicaFetcherThread(RegentActor):
         super().__init__(f"ReplicaFetcherThread-0-{leader}", supervisor=supervisor)
         self._stats = stats
         self._leader = leader
-        self._endpoint = endpoint
+        self._channel = channel
         self._replica_manager = replica_manager
-        self._open_channel = open_channel
         self._backoff_ms = backoff_ms
         self._retry = OneShotTimer(scheduler, self._tell_do_work)
         self._is_failing = False
@@ -82,8 +91,7 @@ class ReplicaFetcherThread(RegentActor):
         return message
 
     def on_start(self) -> None:
-        """Begin; connect at the first fetch."""
-        self._channel = self._open_channel(self._endpoint)
+        """Begin."""
         self._tell_do_work()
 
     def handle(self, message: DoWork, reply: Reply | None) -> None:

@@ -131,16 +131,20 @@ class _FetchAnswer(LaterAnswer):
             self._may_end_at = self._timer.when() - wait_ms / 2000
             self._waiting[self] = None
 
-    def abandon(self) -> None:
-        """Let the operation respond now: it may have been woken already."""
+    def hurry(self) -> None:
+        """Let the operation respond now."""
         if self._end_wait is not None:
             self._end_wait()
+
+    def abandon(self) -> None:
+        """Let the operation respond now: it may have been woken already."""
+        self.hurry()
 
     def _end_waits(self) -> None:
         """End this wait, which is over, and others with it."""
         now = self._loop.time()
         for other in [other for other in self._waiting if other._may_end_at <= now]:
-            other.abandon()
+            other.hurry()
 
     def _give(self, response: FetchResponse) -> None:
         self._waiting.pop(self, None)

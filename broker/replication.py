@@ -80,7 +80,7 @@ class Replication:
         return RequestClient(self._context, endpoint, client_id=self._client_id)
 
     def open_fetch_channel(self, endpoint: str) -> FetchChannel:
-        """Return a connection to a leader, for use by the calling thread."""
+        """Return a connection to a leader, for use by one thread."""
         return FetchChannel(endpoint, client_id=self._client_id)
 
     def open_transaction_channel(self, endpoint: str) -> TransactionChannel:

@@ -113,8 +113,9 @@ class BrokerConfig:
     )
     replica_fetch_wait_max_ms: int = setting(
         ReplicationSettings.replica_fetch_wait_max_ms,
-        "How long a leader holds the fetch of a follower that has all records. At most"
-        " replica_lag_time_max_ms, and never longer than 3000.",
+        "How long a leader holds the fetch of a follower that has all records; up to twice as long"
+        " after a fetch that brought nothing. At most replica_lag_time_max_ms, and never longer"
+        " than 3000.",
     )
     replica_fetch_backoff_ms: int = setting(
         ReplicationSettings.replica_fetch_backoff_ms,

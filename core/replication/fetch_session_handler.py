@@ -39,14 +39,19 @@ class SessionPartition(NamedTuple):
 class FetchSessionHandler:
     """The partitions that are fetched from one leader.
 
-    ``position`` returns the position of a replica; None: its log cannot be read.
+    ``position`` returns the position of a replica; None: its log cannot be read. A fetch waits for
+    ``idle_wait_ms`` if it says nothing and the one before brought nothing.
 
     A fetch is incremental only if the one before was answered. Otherwise it is unknown what the
     leader received, and the next fetch lists all partitions.
     """
 
-    def __init__(self, position: Callable[[Partition], FetchPartition | None]) -> None:
+    def __init__(
+        self, position: Callable[[Partition], FetchPartition | None], idle_wait_ms: int
+    ) -> None:
         self._position = position
+        self._idle_wait_ms = idle_wait_ms
+        self._is_idle = False
         self._partitions: dict[TopicPartition, Partition] = {}
         self._delayed_until_ms: dict[TopicPartition, int] = {}
         self._backoff_ms: dict[TopicPartition, int] = {}  # after the next failure
@@ -63,6 +68,11 @@ class FetchSessionHandler:
     def get(self, topic_partition: TopicPartition) -> Partition | None:
         """Return the partition if it is fetched from this leader."""
         return self._partitions.get(topic_partition)
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether something has changed since the last fetch was sent."""
+        return bool(self._changed)
 
     # --- changes ---
 
@@ -141,10 +151,12 @@ class FetchSessionHandler:
                 topic_partition: self._partitions[topic_partition]
                 for topic_partition in (*self._changed, *topic_partitions[:MAX_LISTED])
             }
+        is_idle = self._is_idle and not (listed or forgotten)
+        wait_ms = self._idle_wait_ms if is_idle else template.max_wait_ms
         delay_ms = 0 if self._changed else self.delay_ms(now_ms)
         self._in_flight = replace(
             template,
-            max_wait_ms=_shorter(template.max_wait_ms, delay_ms),
+            max_wait_ms=_shorter(wait_ms, delay_ms),
             replica_epoch=broker_epoch,
             topics=self._topics(listed),
             session_id=self._session_id,
@@ -179,6 +191,7 @@ class FetchSessionHandler:
         if request is not self._in_flight:
             return {}
         self._in_flight = None
+        self._is_idle = request.is_incremental and not response.topics
         self._session_id = response.session_id
         if response.error_code is Errors.NONE and response.session_id != NO_SESSION_ID:
             self._next_epoch = request.session_epoch + 1

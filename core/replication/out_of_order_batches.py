@@ -97,8 +97,8 @@ class _Awaited:
 class OutOfOrderBatches:
     """The batches that producers must send before later ones are accepted. Not thread-safe."""
 
-    def __init__(self, replica_fetch_wait_max_ms: int) -> None:
-        self._max_silence_ms = 2 * replica_fetch_wait_max_ms
+    def __init__(self, longest_fetch_wait_ms: int) -> None:
+        self._max_silence_ms = 2 * longest_fetch_wait_ms
         self._awaited: dict[tuple[TopicPartition, int], _Awaited] = {}  # by producer id
 
     def on_refused(

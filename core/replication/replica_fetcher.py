@@ -6,7 +6,7 @@ Mirrors ``kafka.server.AbstractFetcherThread`` and ``ReplicaFetcherThread``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -31,32 +31,29 @@ from regent.core.replication.lock_slices import Slices, slices_of_records
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.partition import Partition
 from regent.core.replication.replication_quota import ReplicationQuota
+from regent.core.replication.replication_settings import ReplicationSettings
 
 log = logging.getLogger("state.change")
 
 
 class ReplicaFetcher:
-    """The partitions this broker follows, by leader; ``template`` has the fields all fetches share.
-
-    Not thread-safe.
-    """
+    """The partitions this broker follows, by leader. Not thread-safe."""
 
     def __init__(
         self,
+        broker_id: BrokerId,
         partitions: AllPartitions,
         cache: MetadataCache,
         quota: ReplicationQuota,
-        template: FetchRequest,
-        *,
-        partition_max_bytes: int,
-        backoff_ms: int,
+        settings: ReplicationSettings,
     ) -> None:
         self._partitions = partitions
         self._cache = cache
         self._quota = quota
-        self._template = template
-        self._partition_max_bytes = partition_max_bytes
-        self._backoff_ms = backoff_ms
+        self._template = settings.fetch_request(broker_id)
+        self._idle_wait_ms = settings.idle_fetch_wait_ms
+        self._partition_max_bytes = settings.replica_fetch_max_bytes
+        self._backoff_ms = settings.replica_fetch_backoff_ms
         self._followed: dict[BrokerId, FetchSessionHandler] = {}
         self._leaders: dict[TopicPartition, BrokerId] = {}
         self._unreadable: dict[TopicPartition, StorageError] = {}
@@ -69,7 +66,8 @@ class ReplicaFetcher:
         partition.local_log.fence(partition.leader_epoch)
         followed = self._followed.get(partition.leader)
         if followed is None:
-            followed = self._followed[partition.leader] = FetchSessionHandler(self._position)
+            followed = FetchSessionHandler(self._position, self._idle_wait_ms)
+            self._followed[partition.leader] = followed
         followed.add(partition)
 
     def unfollow(self, topic_partition: TopicPartition) -> None:
@@ -92,6 +90,10 @@ class ReplicaFetcher:
             for leader in self._followed
             if (broker := brokers.get(leader)) is not None and broker.replication_endpoint
         }
+
+    def outdated(self) -> Collection[BrokerId]:
+        """Return the leaders whose present fetch lacks what has changed since it was sent."""
+        return {leader for leader, followed in self._followed.items() if followed.has_changes}
 
     @property
     def max_lag(self) -> int:

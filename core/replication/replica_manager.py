@@ -7,7 +7,7 @@ requests that wait to ``DelayedOperationPurgatory``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TypeVar
@@ -113,14 +113,9 @@ class ReplicaManager:
             max_lag_ms=settings.replica_lag_time_max_ms,
         )
         self._fetcher = fetcher = ReplicaFetcher(
-            partitions,
-            cache,
-            quotas.follower,
-            settings.fetch_request(broker_id),
-            partition_max_bytes=settings.replica_fetch_max_bytes,
-            backoff_ms=settings.replica_fetch_backoff_ms,
+            broker_id, partitions, cache, quotas.follower, settings
         )
-        self._out_of_order = OutOfOrderBatches(settings.replica_fetch_wait_max_ms)
+        self._out_of_order = OutOfOrderBatches(settings.idle_fetch_wait_ms)
         self._replacement = DamagedLogReplacement(broker_id, logs, cache, partitions)
         self._suspects = SuspectTracker(broker_id, logs)
         self._control_requests = ControlRequestHandler(
@@ -245,9 +240,7 @@ class ReplicaManager:
         hosted = {topic for topic, _ in list(self._partitions.by_topic_partition)}
         if not hosted.issuperset(self.topic_stats.by_topic()):
             with self._lock:
-                self.topic_stats.keep_only(
-                    {topic for topic, _ in self._partitions.by_topic_partition}
-                )
+                self.topic_stats.keep_only({t for t, _ in self._partitions.by_topic_partition})
 
     @property
     def delayed_counts(self) -> Mapping[str, int]:
@@ -493,6 +486,11 @@ class ReplicaManager:
         """Return the replication endpoints of the live leaders that this broker follows."""
         with self._lock:
             return self._fetcher.leaders()
+
+    def outdated_fetches(self) -> Collection[BrokerId]:
+        """Return the leaders whose present fetch lacks what has changed since it was sent."""
+        with self._lock:
+            return self._fetcher.outdated()
 
     def fetch_request(self, leader: BrokerId, now_ms: int) -> FetchRequest | None:
         """Return the next fetch from a leader; None: there is nothing to fetch now."""

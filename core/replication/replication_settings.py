@@ -20,6 +20,16 @@ class ReplicationSettings:
     replica_fetch_response_max_bytes: int = 10 * 1024 * 1024
     transaction_max_timeout_ms: int = 900_000
 
+    @property
+    def idle_fetch_wait_ms(self) -> int:
+        """The wait of a follower's fetch after one that brought nothing.
+
+        It is longer, so that idle brokers wake up less often. Records end the wait, and so do new
+        partitions. A follower must not seem to lag before it fetches again.
+        """
+        wait_ms = self.replica_fetch_wait_max_ms
+        return max(wait_ms, min(2 * wait_ms, self.replica_lag_time_max_ms // 2))
+
     def fetch_request(self, broker_id: BrokerId) -> FetchRequest:
         """Return the fields that all fetches of a follower share."""
         return FetchRequest(

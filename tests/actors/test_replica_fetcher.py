@@ -10,6 +10,7 @@ import pytest
 from pykka import ActorRef
 
 from regent.actors.broker import Broker, ControlRequestReceived, StopFetching
+from regent.actors.replica_fetcher_manager import ReplicaFetcherManager
 from regent.actors.replica_fetcher_thread import FetcherStats, ReplicaFetcherThread
 from regent.actors.runtime import start_actor, stop_actor
 from regent.core.errors import Errors
@@ -136,6 +137,7 @@ class ScriptedChannel:
     def __init__(self, *script: FetchResponse | Exception) -> None:
         self.asked: list[FetchRequest] = []
         self.exhausted = threading.Event()
+        self.hurried = threading.Event()
         self.closed = threading.Event()
         self._script = list(script)
 
@@ -153,6 +155,9 @@ class ScriptedChannel:
             raise answer
         return answer
 
+    def hurry(self) -> None:
+        self.hurried.set()
+
     def close(self) -> None:
         self.closed.set()
 
@@ -167,9 +172,8 @@ def fetcher(stage: Stage):
             start_actor(
                 ReplicaFetcherThread,
                 1,
-                ENDPOINTS[1],
+                channel,
                 manager,
-                lambda _endpoint: channel,
                 scheduler=stage.scheduler("fetcher"),
                 backoff_ms=1,
                 stats=FetcherStats(),
@@ -213,3 +217,21 @@ def test_a_fetcher_disconnects_when_it_stops(stage: Stage, fetcher: StartFetcher
     assert channel.exhausted.wait(TIMEOUT_S)
     assert stop_actor(ref, STOPS_AT_ONCE_S)
     assert channel.closed.is_set()
+
+
+def test_a_waiting_fetch_is_hurried_when_there_is_more_to_fetch(stage: Stage):
+    manager, channel = following(stage), ScriptedChannel()
+    fetchers = ReplicaFetcherManager(
+        manager, lambda _: channel, scheduler=stage.scheduler("fetchers"), backoff_ms=1
+    )
+    try:
+        fetchers.update()
+        assert channel.exhausted.wait(TIMEOUT_S)
+        fetchers.update()
+        assert not channel.hurried.is_set(), "nothing has changed"
+        request = lead_and_follow(1, (1, 2), isr=(1,), leader_epoch=1)
+        manager.handle(request.header, request.request, 0)
+        fetchers.update()
+        assert channel.hurried.is_set()
+    finally:
+        fetchers.close()

@@ -186,6 +186,18 @@ def test_fetches_that_have_waited_for_long_end_together(leader: Leader):
     answer.get(timeout=TIMEOUT_S)
 
 
+def test_a_waiting_fetch_ends_when_its_follower_is_in_a_hurry(leader: Leader, undo: ExitStack):
+    channel = leader.connect()
+    asked = undo.enter_context(ThreadPoolExecutor(1)).submit
+    waiting = asked(channel.request, fetch(max_wait_ms=LONG_MS), timeout_ms=LONG_MS)
+    assert leader.fetched.wait(TIMEOUT_S)
+    channel.hurry()
+    assert only_row(waiting.result(TIMEOUT_S)).error_code is Errors.NONE
+    channel.hurry()
+    for _ in range(2):  # the one that is in a hurry, and one that is not
+        assert only_row(leader.fetch(fetch(max_wait_ms=50), channel)).error_code is Errors.NONE
+
+
 def test_a_follower_that_left_does_not_wait(leader: Leader, undo: ExitStack):
     channel = leader.connect()
     answered = undo.enter_context(ThreadPoolExecutor(1)).submit(

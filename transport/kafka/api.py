@@ -218,6 +218,9 @@ class LaterAnswer(Awaitable[KafkaAnswer]):
         self.then(given.set_result)
         return (yield from given)
 
+    def hurry(self) -> None:
+        """The client does not want to wait for more: it asks for the versions meanwhile."""
+
     def abandon(self) -> None:
         """Nobody waits for the answer any more."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import socket
 import struct
+import threading
 import time
 from contextlib import nullcontext, suppress
 from typing import Final
@@ -58,7 +59,10 @@ _SOCKET_OPTIONS: Final = (
 
 
 class BrokerConnection:
-    """Sends one request at a time to ``endpoint``; one thread uses and closes it."""
+    """Sends one request at a time to ``endpoint``; one thread uses and closes it.
+
+    Only ``hurry`` may be called by any thread.
+    """
 
     def __init__(self, endpoint: str, *, client_id: str, connect_timeout_ms: int = 1000) -> None:
         self.endpoint = endpoint
@@ -69,6 +73,11 @@ class BrokerConnection:
         self._timeout_s = 0.0  # of the socket
         self._used_at = 0.0
         self._buffer = bytearray(_FIRST_BYTES)
+        self._rest = b""  # received after the last response
+        self._hurry_lock = threading.Lock()
+        self._awaiting: socket.socket | None = None  # a response
+        self._is_in_a_hurry = False
+        self._hurry_id: int | None = None  # the correlation id of the request that says so
 
     def exchange(
         self,
@@ -97,6 +106,16 @@ class BrokerConnection:
             self.close()
             self._check_open(closing, error)
             raise self._as_request_error(error) from error
+
+    def hurry(self) -> None:
+        """Let the peer answer the present request, or else the next one, without a further wait.
+
+        The peer gets an ApiVersions request meanwhile. A peer of another kind than ours answers it
+        after the present request, which then has waited in vain but does no harm.
+        """
+        with self._hurry_lock:
+            self._is_in_a_hurry = True
+            self._tell_hurry()
 
     def keep_response(self) -> None:
         """Keep the last response: the next one gets other memory."""
@@ -148,17 +167,57 @@ class BrokerConnection:
         self._limit(sock, timeout_s)
         is_flexible = version >= FIRST_FLEXIBLE_VERSION[api_key]
         correlation_id = next(self._correlation_ids) & INT_MAX
-        end = self._client_id + (_NO_TAGGED_FIELDS if is_flexible else b"")
-        size = _HEADER.size - _SIZE.size + len(end) + len(body)
-        header = _HEADER.pack(size, api_key, version, correlation_id, len(self._client_id))
-        sock.sendall(header + end + body)
-        response = self._receive(sock, correlation_id, deadline)
+        tagged_fields = _NO_TAGGED_FIELDS if is_flexible else b""
+        sock.sendall(self._framed(api_key, version, correlation_id, tagged_fields + body))
+        self._begin_wait(sock)
+        try:
+            response = self._receive(sock, correlation_id, deadline)
+        finally:
+            hurry_id = self._end_wait()
+        if hurry_id is not None:
+            self._receive_rest(sock, hurry_id)
+        elif self._rest:
+            raise MalformedRequestError(f"{len(self._rest)} bytes follow the response")
         self._used_at = time.monotonic()
         if not is_flexible:
             return response
         reader = Reader(response, is_flexible=True)
         reader.end_struct()
         return response[reader.position :]
+
+    def _framed(
+        self, api_key: KafkaApiKey, version: int, correlation_id: int, body: bytes
+    ) -> bytes:
+        size = _HEADER.size - _SIZE.size + len(self._client_id) + len(body)
+        header = _HEADER.pack(size, api_key, version, correlation_id, len(self._client_id))
+        return header + self._client_id + body
+
+    def _begin_wait(self, sock: socket.socket) -> None:
+        with self._hurry_lock:
+            self._awaiting = sock
+            if self._is_in_a_hurry:
+                self._tell_hurry()
+
+    def _end_wait(self) -> int | None:
+        """Return the correlation id of the request that told the peer to hurry, if there is one."""
+        with self._hurry_lock:
+            self._awaiting = None
+            self._is_in_a_hurry = False
+            hurry_id, self._hurry_id = self._hurry_id, None
+            return hurry_id
+
+    def _tell_hurry(self) -> None:
+        """Tell a peer once for each request. The caller's thread must not wait for the peer."""
+        sock = self._awaiting
+        if sock is None or self._hurry_id is not None:
+            return
+        correlation_id = next(self._correlation_ids) & INT_MAX
+        frame = self._framed(KafkaApiKey.API_VERSIONS, 0, correlation_id, b"")
+        with suppress(OSError):  # the peer receives nothing: the present request fails too
+            sent = sock.send(frame, socket.MSG_DONTWAIT)
+            self._hurry_id = correlation_id
+            if sent < len(frame):
+                sock.shutdown(socket.SHUT_RDWR)
 
     def _connected(self, closing: Closing | None) -> socket.socket:
         if self._socket is not None and not self._is_usable(self._socket):
@@ -208,7 +267,7 @@ class BrokerConnection:
             self._timeout_s = timeout_s
 
     def _receive(self, sock: socket.socket, correlation_id: int, deadline: float) -> memoryview:
-        """Receive a response; return what follows its correlation id."""
+        """Receive a response; return what follows its correlation id, and keep the rest."""
         memory, received, end = memoryview(self._buffer), 0, _ANSWER_HEADER.size
         is_known = False  # its size
         while received < end:
@@ -224,9 +283,23 @@ class BrokerConnection:
                     self._buffer, memory = larger, memoryview(larger)
             if received < end and time.monotonic() >= deadline:
                 raise RequestTimeoutError(self.endpoint, "the answer came too slowly")
-        if received > end:
-            raise MalformedRequestError(f"{received - end} bytes follow the response")
+        self._rest = bytes(memory[end:received])
         return memory[_ANSWER_HEADER.size : end]
+
+    def _receive_rest(self, sock: socket.socket, correlation_id: int) -> None:
+        """Receive the response that follows; nothing of it is used."""
+        received, end = self._rest, _ANSWER_HEADER.size
+        is_known = False  # its size
+        while not is_known or len(received) < end:
+            if len(received) < end:
+                piece = sock.recv(end - len(received))
+                if not piece:
+                    raise PeerDisconnectedError(self.endpoint, "the connection broke")
+                received += piece
+            if not is_known and len(received) >= _ANSWER_HEADER.size:
+                is_known, end = True, self._end_of_response(memoryview(received), correlation_id)
+        if len(received) > end:
+            raise MalformedRequestError(f"{len(received) - end} bytes follow the response")
 
     def _end_of_response(self, memory: memoryview, correlation_id: int) -> int:
         size, found = _ANSWER_HEADER.unpack_from(memory)

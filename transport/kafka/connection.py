@@ -369,12 +369,13 @@ class KafkaConnection:
         metrics = self._parts.metrics.requests[request.api_key]
         exchange = _Exchange(request, self._reservation, metrics, self._arrived_at, self._now)
         self._reservation = None
-        self._under_way.append(exchange)
         version = request.api_version
         if request.api_key is KafkaApiKey.API_VERSIONS:
             self._note_software(request)
+            self._hurry()
             version = max(0, min(version, MAX_VERSIONS - 1))  # any is answered
         metrics.versions[version] += 1
+        self._under_way.append(exchange)
         answering = self._parts.apis[request.api_key].handle(request)
         if isinstance(answering, LaterAnswer):
             self._await_later(exchange, answering)
@@ -394,6 +395,12 @@ class KafkaConnection:
             steps = TimedSteps(steps, request.throttle)
         exchange.task = self._parts.loop.create_task(BegunSteps(steps, awaited))
         exchange.task.add_done_callback(lambda task: self._on_done(exchange, task))
+
+    def _hurry(self) -> None:
+        """Let the requests that wait be answered soon: a follower asks for it like this."""
+        for waiting in self._under_way:
+            if waiting.later is not None:
+                self._parts.loop.call_soon(waiting.later.hurry)
 
     def _await_later(self, exchange: _Exchange, later: LaterAnswer) -> None:
         if exchange.throttle is not None:

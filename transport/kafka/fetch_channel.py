@@ -41,7 +41,10 @@ _LIST_OFFSETS_VERSION: Final = 7
 
 
 class FetchChannel:
-    """The connection of one follower to one leader; one thread uses and closes it."""
+    """The connection of one follower to one leader; one thread uses and closes it.
+
+    Only ``hurry`` may be called by any thread.
+    """
 
     def __init__(self, endpoint: str, *, client_id: str) -> None:
         self._connection = BrokerConnection(endpoint, client_id=client_id)
@@ -72,6 +75,10 @@ class FetchChannel:
             return self._with_offsets(body, response, outside, timeout_ms, closing)
         except MalformedRequestError as error:
             raise self._connection.failed(error) from error
+
+    def hurry(self) -> None:
+        """Let the leader answer the present fetch, or else the next one, without a further wait."""
+        self._connection.hurry()
 
     def close(self) -> None:
         """Close the connection. Idempotent."""

@@ -379,7 +379,7 @@ def test_a_leader_that_its_isr_has_left_does_not_call_a_batch_out_of_order(
     """The missing batch may be in the log of the next leader; see ``OutOfOrderBatches``."""
     leader.produce_to(sent(0))
     follower.follow(leader)
-    leader.now_ms = 1_001  # the follower leads now, and has batch 1
+    leader.now_ms = 2_001  # the follower leads now, and has batch 1
     gap = leader.produce_to(sent(2)).answer[T0]
     assert gap.error_code is Errors.NOT_LEADER_OR_FOLLOWER
     follower.follow(leader)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from regent.core.errors import Errors
@@ -17,6 +19,7 @@ from regent.core.replica_logs import EpochEndOffset
 from regent.core.replication.fetch_session_handler import FIRST_BACKOFF_MS
 from regent.core.replication.partition import Role
 from regent.core.replication.replica_fetcher import truncation_offset
+from regent.core.replication.replication_settings import ReplicationSettings
 from tests.core.replication.stage import (
     FULL,
     ME,
@@ -55,7 +58,7 @@ def asked(broker: Broker, leader: int = 2) -> list[TopicPartition]:
 
 
 def answer(*rows: FetchedPartition) -> FetchResponse:
-    return FetchResponse(Errors.NONE, (FetchedTopic("t", rows),))
+    return FetchResponse(Errors.NONE, (FetchedTopic("t", rows),) if rows else ())
 
 
 def row(
@@ -190,6 +193,34 @@ def test_a_fetch_does_not_wait_at_the_leader_while_a_partition_is_in_its_pause(
     request = ask(follower)
     assert before.max_wait_ms == SETTINGS.replica_fetch_wait_max_ms
     assert request.max_wait_ms == FIRST_BACKOFF_MS
+
+
+def test_a_follower_without_news_waits_longer_at_its_leader(follower: Broker) -> None:
+    wait_ms = SETTINGS.replica_fetch_wait_max_ms
+    take(follower, ask(follower), replace(answer(row(0), row(1)), session_id=7))
+    waits = []
+    for response in (answer(row(0, high_watermark=3)), answer(), answer()):
+        request = ask(follower)
+        waits.append(request.max_wait_ms)
+        take(follower, request, replace(response, session_id=7))
+    assert waits == [wait_ms, wait_ms, 2 * wait_ms]
+    follower.apply({T2: state(2, 6)})
+    assert ask(follower).max_wait_ms == wait_ms, "it says something"
+
+
+def test_the_longer_wait_does_not_make_a_follower_seem_to_lag() -> None:
+    for lag_ms, idle_ms in ((30_000, 1_000), (1_500, 750), (500, 500)):
+        assert ReplicationSettings(replica_lag_time_max_ms=lag_ms).idle_fetch_wait_ms == idle_ms
+
+
+def test_a_fetch_is_outdated_until_the_next_one_lists_what_has_changed(follower: Broker) -> None:
+    request = ask(follower)
+    assert not follower.manager.outdated_fetches()
+    follower.apply({T2: state(2, 6)})
+    assert follower.manager.outdated_fetches() == {2}
+    take(follower, request, answer(row(0), row(1)))
+    ask(follower)
+    assert not follower.manager.outdated_fetches()
 
 
 def test_a_fenced_follower_waits_for_the_next_leader_and_isr(follower: Broker) -> None:

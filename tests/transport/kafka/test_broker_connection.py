@@ -6,6 +6,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from time import monotonic
 
@@ -34,7 +35,7 @@ def framed(correlation_id: int, body: bytes) -> bytes:
 
 
 def receive(sock: socket.socket) -> tuple[int, bytes]:
-    """Return the correlation id and the body of a request."""
+    """Return the correlation id and the body of a request with a flexible header."""
     with sock.makefile("rb", buffering=0) as file:
         (size,) = struct.unpack(">i", _exactly(file, 4))
         data = _exactly(file, size)
@@ -236,3 +237,71 @@ def test_an_actor_that_has_closed_sends_nothing(peer: Peer):
     closing.set()
     with pytest.raises(RequestAbandonedError):
         peer.ask(closing=closing)
+
+
+VERSIONS = struct.pack(">i", 99) + bytes(95)
+
+
+def answer_hurried(pieces: tuple[slice, ...]) -> Callable[[socket.socket], None]:
+    """Answer a request when the peer has said that it is in a hurry; then one more."""
+
+    def answer(sock: socket.socket) -> None:
+        first, _ = receive(sock)
+        with sock.makefile("rb", buffering=0) as file:
+            (size,) = struct.unpack(">i", _exactly(file, 4))
+            api_key, version, second = struct.unpack_from(">hhi", _exactly(file, size))
+        assert (api_key, version) == (KafkaApiKey.API_VERSIONS, 0)
+        versions = struct.pack(">ii", 4 + len(VERSIONS), second) + VERSIONS
+        data = framed(first, ANSWER) + versions
+        for piece in pieces:
+            sock.sendall(data[piece])
+        answer_once(sock)
+
+    return answer
+
+
+PIECES = [
+    (slice(None),),
+    (slice(18), slice(18, None)),
+    (slice(20), slice(20, 30), slice(30, None)),
+]
+
+
+@pytest.mark.parametrize("pieces", PIECES, ids=["at once", "one by one", "in pieces"])
+def test_a_hurried_peer_answers_twice_and_only_the_first_answer_counts(
+    peer: Peer, pieces: tuple[slice, ...]
+):
+    peer.serve(answer_hurried(pieces))
+    peer.connection.hurry()
+    peer.connection.hurry()  # once is enough
+    assert peer.ask() == ANSWER
+    assert peer.ask() == ANSWER
+
+
+def test_a_thread_may_hurry_while_another_one_waits(peer: Peer):
+    asked = threading.Event()
+
+    def answer(sock: socket.socket) -> None:
+        asked.set()
+        answer_hurried((slice(None),))(sock)
+
+    peer.serve(answer)
+    with ThreadPoolExecutor(1) as others:
+        waiting = others.submit(peer.ask)
+        assert asked.wait(TIMEOUT_S)
+        peer.connection.hurry()
+        assert waiting.result(TIMEOUT_S) == ANSWER
+    assert peer.ask() == ANSWER
+
+
+def test_a_second_answer_that_nobody_wants_is_nonsense(peer: Peer):
+    peer.serve(
+        lambda sock: sock.sendall(
+            framed(receive(sock)[0], ANSWER) + struct.pack(">ii", 4, 2) + b"more"
+        ),
+        answer_once,
+    )
+    peer.connection.hurry()
+    with pytest.raises(RequestFailedError, match="4 bytes follow"):
+        peer.ask()
+    assert peer.ask() == ANSWER
