@@ -23,6 +23,7 @@ BENCHMARKS: Final[Mapping[str, str]] = {
     "memory": "memory of brokers and of a replica, on any cluster",
     "produce": "throughput of a producer, on any cluster",
     "latency": "acknowledgements at a steady rate, on any cluster",
+    "first-record": "the first record of a new topic, on any cluster",
     "consume": "throughput of a consumer, on any cluster",
     "catch-up": "a follower fetches what it missed, in a real cluster",
     "cold-read": "acknowledgements beside a follower that reads from the disk, in a real cluster",
