@@ -49,7 +49,18 @@ CLUSTER_ID = "simulated-cluster-abcd"
 QUIET_MS = 11_000
 MAX_SHOWN = 150
 MAX_STEPS_AT_ONCE = 10_000  # while no time passes; random histories need up to 2,000
-REPLICATION = ReplicationSettings(
+
+
+class BusyFollowers(ReplicationSettings):
+    """Idle followers fetch as often as others, so that more happens in a history."""
+
+    @property
+    def idle_fetch_wait_ms(self) -> int:
+        """The wait of every fetch."""
+        return self.replica_fetch_wait_max_ms
+
+
+REPLICATION = BusyFollowers(
     replica_lag_time_max_ms=4_000,
     replica_fetch_wait_max_ms=500,
     replica_fetch_backoff_ms=500,
