@@ -21,6 +21,7 @@ from regent.actors.inbox import Overflow, Reply
 from regent.actors.request_send_thread import DeliverySettings, OpenChannel
 from regent.actors.runtime import RegentActor, Supervisor
 from regent.actors.scheduler import Scheduler
+from regent.config.collector import collector
 from regent.core.controller import effects as fx
 from regent.core.controller import events
 from regent.core.controller.controller import Controller
@@ -117,7 +118,7 @@ class ControllerEventManager(RegentActor):
         event = self._as_event(message, reply)
         started = time.monotonic()
         now_ms = time.time_ns() // 1_000_000
-        with self.stats.handling(event, self.queue_ms):
+        with self.stats.handling(event, self.queue_ms), collector.paused():
             done = self._process(event, now_ms, reply)
         self._publish()
         handling_ms = (time.monotonic() - started) * 1000

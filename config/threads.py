@@ -20,6 +20,7 @@ from typing import Any, Final
 
 _prefix: Final = ContextVar("thread_name_prefix", default="")
 _PR_SET_NAME: Final = 15
+_LIBC: Final = ctypes.CDLL(None)
 
 
 @contextmanager
@@ -97,4 +98,4 @@ def _begin(prefix: str) -> None:
     """
     _prefix.set(prefix)
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_NAME, threading.current_thread().name.encode())
+        _LIBC.prctl(_PR_SET_NAME, threading.current_thread().name.encode())

@@ -13,14 +13,14 @@ is a ``BadDataError``. There is no checksum, because TCP has one, and no pickle.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgpack
 
+from regent.config.collector import collector
 from regent.core.errors import BadDataError, Errors
 from regent.core.model import MAX_CONTROLLER_EPOCH, BrokerId
 from regent.core.protocol import (
@@ -57,7 +57,6 @@ MAX_MAP_LENGTH: Final = 64
 BYTES_PER_MAP: Final = 16
 _FREE_MAPS: Final = 16  # beyond that limit, for short bodies
 _LARGE_BODY_BYTES: Final = 64 * 1024  # above, the garbage collector takes longer than the decoding
-_MANY_OBJECTS: Final = 50_000  # the garbage collector would look at them for about 10 ms
 
 
 AT_ONCE_BYTES: Final = 256 * 1024  # larger requests are decoded in pieces
@@ -402,19 +401,9 @@ _UNPACKING: Final[Mapping[str, Any]] = {
 }
 
 
-@contextmanager
-def _collector_paused(size: int) -> Iterator[None]:
+def _collector_paused(size: int) -> AbstractContextManager[None]:
     """Pause the garbage collector, which would traverse a growing body repeatedly."""
-    if size < _LARGE_BODY_BYTES or not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        if gc.get_count()[0] > _MANY_OBJECTS:
-            gc.freeze()  # they are not looked at, and are freed when nothing refers to them
-        gc.enable()
+    return nullcontext() if size < _LARGE_BODY_BYTES else collector.paused()
 
 
 def _as_map(value: object) -> dict[str, Any]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 import threading
+import weakref
 from collections.abc import Sequence
 
 import pytest
 
+from regent.config.collector import collector
 from regent.core.errors import SessionExpiredError, UnreadableError
 from regent.zk.client.operations import (
     ANY_VERSION,
@@ -52,6 +54,21 @@ def test_absent_nodes_are_none(zk: ZooKeeper) -> None:
     assert zk.children("/absent") is None
     assert zk.get_many(["/absent"]) == [None]
     assert zk.children_many(["/absent"]) == [None]
+
+
+def test_nothing_is_kept_of_those_who_read_an_absent_node(zk: ZooKeeper) -> None:
+    """An error whose traceback is kept with the answer would keep the frames of all callers."""
+
+    class Kept:
+        pass
+
+    def read_with_something() -> weakref.ref[Kept]:
+        kept = Kept()
+        assert zk.get("/absent", watch=True) is None
+        return weakref.ref(kept)
+
+    with collector.paused():
+        assert read_with_something()() is None
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00\xff", b"x" * 100_000])

@@ -226,25 +226,34 @@ class SessionChannel:
         ``RequestRefusedError``.
         """
         try:
-            return reply.result(REQUEST_TIMEOUT_S)
-        except kazoo_errors.NoNodeError:
-            return None
-        except TimeoutError as error:
+            # Not raised: its traceback would keep the frames of all callers, and they the reply.
+            error = reply.exception(REQUEST_TIMEOUT_S)
+        except TimeoutError as late:
             self._handler.drop()
             raise ConnectionLossError(
                 f"no answer from ZooKeeper in {REQUEST_TIMEOUT_S:g} s"
-            ) from error
-        except _CONNECTION_LOSS as error:
-            raise ConnectionLossError("the connection to ZooKeeper was lost") from error
-        except _SESSION_OVER as error:
-            raise SessionExpiredError(self._end or "the session is over") from error
-        except kazoo_errors.UnimplementedError as error:
-            raise UnimplementedByServerError(
-                "this ZooKeeper server does not implement the request"
-            ) from error
-        except kazoo_errors.KazooException as error:
-            name = error_name(getattr(error, "code", ZkError.OTHER))
-            raise RequestRefusedError(f"ZooKeeper refused a request: {name}", name) from error
+            ) from late
+        if error is None:
+            return reply.result()
+        if isinstance(error, kazoo_errors.NoNodeError):
+            return None
+        raise self._failure(error) from error
+
+    def _failure(self, error: BaseException) -> BaseException:
+        match error:
+            case _ if isinstance(error, _CONNECTION_LOSS):
+                return ConnectionLossError("the connection to ZooKeeper was lost")
+            case _ if isinstance(error, _SESSION_OVER):
+                return SessionExpiredError(self._end or "the session is over")
+            case kazoo_errors.UnimplementedError():
+                return UnimplementedByServerError(
+                    "this ZooKeeper server does not implement the request"
+                )
+            case kazoo_errors.KazooException():
+                name = error_name(getattr(error, "code", ZkError.OTHER))
+                return RequestRefusedError(f"ZooKeeper refused a request: {name}", name)
+            case _:
+                return error
 
     def latest_zxid(self) -> int:
         """Ask for a zxid; all later reads include the transactions up to it."""
