@@ -110,8 +110,8 @@ class BrokerConnection:
     def hurry(self) -> None:
         """Let the peer answer the present request, or else the next one, without a further wait.
 
-        The peer gets an ApiVersions request meanwhile. A peer of another kind than ours answers it
-        after the present request, which then has waited in vain but does no harm.
+        The peer gets an ApiVersions request meanwhile. A broker of Kafka answers it after the
+        present request, as usual: nothing is gained, and nothing lost.
         """
         with self._hurry_lock:
             self._is_in_a_hurry = True
@@ -213,7 +213,7 @@ class BrokerConnection:
             return
         correlation_id = next(self._correlation_ids) & INT_MAX
         frame = self._framed(KafkaApiKey.API_VERSIONS, 0, correlation_id, b"")
-        with suppress(OSError):  # the peer receives nothing: the present request fails too
+        with suppress(OSError):  # the peer reads nothing: the present request waits or fails too
             sent = sock.send(frame, socket.MSG_DONTWAIT)
             self._hurry_id = correlation_id
             if sent < len(frame):

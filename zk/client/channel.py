@@ -240,20 +240,18 @@ class SessionChannel:
         raise self._failure(error) from error
 
     def _failure(self, error: BaseException) -> BaseException:
-        match error:
-            case _ if isinstance(error, _CONNECTION_LOSS):
-                return ConnectionLossError("the connection to ZooKeeper was lost")
-            case _ if isinstance(error, _SESSION_OVER):
-                return SessionExpiredError(self._end or "the session is over")
-            case kazoo_errors.UnimplementedError():
-                return UnimplementedByServerError(
-                    "this ZooKeeper server does not implement the request"
-                )
-            case kazoo_errors.KazooException():
-                name = error_name(getattr(error, "code", ZkError.OTHER))
-                return RequestRefusedError(f"ZooKeeper refused a request: {name}", name)
-            case _:
-                return error
+        if isinstance(error, _CONNECTION_LOSS):
+            return ConnectionLossError("the connection to ZooKeeper was lost")
+        if isinstance(error, _SESSION_OVER):
+            return SessionExpiredError(self._end or "the session is over")
+        if isinstance(error, kazoo_errors.UnimplementedError):
+            return UnimplementedByServerError(
+                "this ZooKeeper server does not implement the request"
+            )
+        if isinstance(error, kazoo_errors.KazooException):
+            name = error_name(getattr(error, "code", ZkError.OTHER))
+            return RequestRefusedError(f"ZooKeeper refused a request: {name}", name)
+        return error
 
     def latest_zxid(self) -> int:
         """Ask for a zxid; all later reads include the transactions up to it."""
