@@ -288,18 +288,19 @@ class BrokerConnection:
 
     def _receive_rest(self, sock: socket.socket, correlation_id: int) -> None:
         """Receive the response that follows; nothing of it is used."""
-        received, end = self._rest, _ANSWER_HEADER.size
-        is_known = False  # its size
-        while not is_known or len(received) < end:
-            if len(received) < end:
-                piece = sock.recv(end - len(received))
-                if not piece:
-                    raise PeerDisconnectedError(self.endpoint, "the connection broke")
-                received += piece
-            if not is_known and len(received) >= _ANSWER_HEADER.size:
-                is_known, end = True, self._end_of_response(memoryview(received), correlation_id)
-        if len(received) > end:
-            raise MalformedRequestError(f"{len(received) - end} bytes follow the response")
+        self._receive_to(sock, _ANSWER_HEADER.size)
+        end = self._end_of_response(memoryview(self._rest), correlation_id)
+        self._receive_to(sock, end)
+        if len(self._rest) > end:
+            raise MalformedRequestError(f"{len(self._rest) - end} bytes follow the response")
+
+    def _receive_to(self, sock: socket.socket, size: int) -> None:
+        """Receive until the rest has ``size`` bytes, if it has fewer."""
+        while len(self._rest) < size:
+            piece = sock.recv(size - len(self._rest))
+            if not piece:
+                raise PeerDisconnectedError(self.endpoint, "the connection broke")
+            self._rest += piece
 
     def _end_of_response(self, memory: memoryview, correlation_id: int) -> int:
         size, found = _ANSWER_HEADER.unpack_from(memory)
