@@ -48,8 +48,12 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="package")
 def admin(bootstrap: str) -> AdminClient:
-    """An admin client of librdkafka."""
-    return AdminClient({"bootstrap.servers": bootstrap})
+    """An admin client of librdkafka.
+
+    It cannot be closed, and some calls keep it alive. It logs nothing, because later tests would
+    find in their output that the cluster is gone.
+    """
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
 
 @pytest.fixture(scope="session")

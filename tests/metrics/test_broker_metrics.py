@@ -22,7 +22,7 @@ def server() -> Iterator[MetricsServer]:
 
 
 def test_who_connects_and_says_nothing_is_left(
-    server: MetricsServer, capfd: pytest.CaptureFixture[str]
+    server: MetricsServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_connection((HOST, server.port), timeout=10) as silent:
         assert silent.recv(1) == b""
@@ -31,7 +31,7 @@ def test_who_connects_and_says_nothing_is_left(
         assert halting.recv(1) == b""
     with urllib.request.urlopen(f"http://{HOST}:{server.port}/metrics", timeout=10) as page:
         assert page.status == 200
-    assert capfd.readouterr() == ("", "")
+    assert capsys.readouterr() == ("", "")
 
 
 def test_where_the_port_is_taken_another_one_serves_and_both_are_named(
