@@ -178,9 +178,13 @@ class ControlledShutdowns:
         registration = self._context.registrations.get(broker_id)
         if registration is None:
             return Errors.BROKER_NOT_AVAILABLE
-        if broker_epoch != UNKNOWN_BROKER_EPOCH and broker_epoch < registration.broker_epoch:
+        if broker_epoch == UNKNOWN_BROKER_EPOCH or broker_epoch == registration.broker_epoch:
+            return Errors.NONE
+        if broker_epoch < registration.broker_epoch:
             return Errors.STALE_BROKER_EPOCH
-        return Errors.NONE
+        # The broker registered again and we do not know it yet. Kafka accepts the request, and
+        # forgets when it learns of the registration that the broker is about to stop.
+        return Errors.BROKER_NOT_AVAILABLE
 
     def _is_led_by_another(self, topic_partition: TopicPartition, broker_id: BrokerId) -> bool:
         leadership = self._context.partition_leadership_info(topic_partition)

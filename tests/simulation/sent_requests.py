@@ -6,6 +6,7 @@ from regent.core.controller.effects import SendControlRequest
 from regent.core.controller.events import (
     BrokerChange,
     ControlledShutdown,
+    ControllerFailuresChange,
     EventsLost,
     LookAgain,
     ReadAgain,
@@ -19,6 +20,7 @@ from tests.simulation.leadership_history import LeadershipHistory
 
 # A new broker gets the full state, its own replicas, and all partitions of brokers that left.
 MAX_REPEATS = 3
+READS_EVERYTHING = LookAgain | EventsLost | ReadAgain | ControllerFailuresChange
 
 
 class SentRequests:
@@ -37,7 +39,7 @@ class SentRequests:
         if event != self._event:
             self._event, self._sent, self._stopped = event, [], set()
         where = f"broker {sender.broker_id} sends {sent.broker_id} {sent.request}"
-        reads_everything = isinstance(sender.event, LookAgain | EventsLost | ReadAgain)
+        reads_everything = isinstance(sender.event, READS_EVERYTHING)
         if not (reads_everything and isinstance(sent.request, StopReplicaRequest)):
             self._check_once(sender, sent, where)
         self._sent.append(sent)

@@ -152,9 +152,9 @@ def test_a_repeated_request_gets_the_same_response_and_moves_nothing(
 
 @pytest.mark.parametrize(
     ("offset", "error"),
-    [(-1, Errors.STALE_BROKER_EPOCH), (0, Errors.NONE), (1, Errors.NONE)],
+    [(-1, Errors.STALE_BROKER_EPOCH), (0, Errors.NONE), (1, Errors.BROKER_NOT_AVAILABLE)],
 )
-def test_a_stale_broker_epoch_is_refused(
+def test_a_broker_epoch_is_refused_unless_it_is_the_known_one(
     parts: ControllerParts, offset: int, error: Errors
 ) -> None:
     parts.lead(T0, (2, 0), leader=2, isr=(2, 0))

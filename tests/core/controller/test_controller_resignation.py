@@ -28,7 +28,7 @@ from regent.core.controller.events import (
     TopicChange,
 )
 from regent.core.errors import Errors
-from regent.core.model import TopicPartition
+from regent.core.model import UNKNOWN_BROKER_EPOCH, TopicPartition
 from regent.core.protocol.controller import ControlledShutdownResponse
 from regent.zk.codecs.znodes import BrokerIdZNode, ControllerZNode
 from tests.support.controller_parts import (
@@ -81,7 +81,9 @@ def fire_all_watches(tree: Tree) -> None:
     tree.server.put(BrokerIdZNode.path(1), BrokerIdZNode.encode(broker_info(1, incarnation=7)))
 
 
-@pytest.mark.parametrize("event", [TopicChange(), BrokerChange(), ControlledShutdown(9, 1, 10_000)])
+@pytest.mark.parametrize(
+    "event", [TopicChange(), BrokerChange(), ControlledShutdown(9, 1, UNKNOWN_BROKER_EPOCH)]
+)
 def test_a_refused_write_makes_the_controller_resign_and_look_again(
     tree: Tree, active: Candidate, event: ControllerEvent
 ) -> None:
