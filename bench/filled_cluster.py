@@ -23,15 +23,19 @@ def elapsed_ms(since: float) -> float:
 
 
 def create_topics(cluster: RegentCluster, topics: int, partitions: int) -> list[str]:
-    """Create topics placed in a ring, and wait until the last is led."""
-    assignments = {
-        p: ReplicaAssignment(tuple((p + j) % 3 for j in range(3))) for p in range(partitions)
-    }
+    """Create topics placed in a ring, and wait until the last is led.
+
+    Each topic begins with the next broker: all brokers lead the same number of partitions.
+    """
     names = [f"topic-{number:05d}" for number in range(topics)]
-    writes = [
-        Create(TopicZNode.path(n), TopicZNode.encode(encode_topic_id(os.urandom(16)), assignments))
-        for n in names
-    ]
+    writes = []
+    for first, name in enumerate(names):
+        assignments = {
+            partition: ReplicaAssignment(tuple((first + partition + j) % 3 for j in range(3)))
+            for partition in range(partitions)
+        }
+        topic_id = encode_topic_id(os.urandom(16))
+        writes.append(Create(TopicZNode.path(name), TopicZNode.encode(topic_id, assignments)))
     cluster.zookeeper.multi_many(
         [writes[i : i + TOPICS_AT_ONCE] for i in range(0, topics, TOPICS_AT_ONCE)]
     )

@@ -34,19 +34,30 @@ def await_told(
     topics: Sequence[str],
     is_so: Callable[[MetadataResponsePartition], bool],
 ) -> None:
-    """Wait until every broker answers so about all partitions of ``topics``."""
+    """Wait until every broker has answered so about all partitions of ``topics``.
+
+    Only the first topic that is left is asked for again and again: questions about all of them
+    would take a fifth of the processor time while a crash is handled.
+    """
     ends = monotonic() + TIMEOUT_S
 
+    async def not_so(connection: KafkaConnection, names: Sequence[str]) -> list[str]:
+        request = MetadataRequest(topics=tuple(MetadataRequestTopic(name=name) for name in names))
+        found = (await connection.ask(request)).topics
+        for topic in found:
+            check(topic.error_code)
+        return [topic.name or "" for topic in found if not all(map(is_so, topic.partitions))]
+
     async def wait(address: Address) -> None:
-        request = MetadataRequest(topics=tuple(MetadataRequestTopic(name=name) for name in topics))
+        left = list(topics)
         async with await KafkaConnection.to(address) as connection:
             while monotonic() < ends:
-                found = (await connection.ask(request)).topics
-                for topic in found:
-                    check(topic.error_code)
-                if all(is_so(row) for topic in found for row in topic.partitions):
-                    return
-                await asyncio.sleep(ASK_EVERY_S)
+                if not await not_so(connection, left[:1]):
+                    left = await not_so(connection, left)
+                    if not left:
+                        return
+                else:
+                    await asyncio.sleep(ASK_EVERY_S)
         raise AssertionError(f"{address.host}:{address.port}: not so after {TIMEOUT_S:g} s")
 
     async def wait_for_all() -> None:

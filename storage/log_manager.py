@@ -366,7 +366,10 @@ class LogManager:
     @property
     def has_suspects(self) -> bool:
         """Whether any replica is suspect."""
-        return any(logs.suspects.names or logs.refused for logs in self._live())
+        return any(
+            (logs.suspects.names or logs.refused) and not logs.is_offline
+            for logs in self._directories
+        )
 
     @property
     def suspect_changes(self) -> int:
@@ -393,8 +396,9 @@ class LogManager:
     def is_suspect(self, topic_partition: TopicPartition) -> bool:
         """Whether a replica is known to have lost records, or may have."""
         return any(
-            topic_partition in logs.suspects.names or topic_partition in logs.refused
-            for logs in self._live()
+            (topic_partition in logs.suspects.names or topic_partition in logs.refused)
+            and not logs.is_offline
+            for logs in self._directories
         )
 
     def note_lost(

@@ -283,7 +283,8 @@ class ControlRequestHandler:
         *,
         is_present: bool,
     ) -> Errors:
-        has_failed = self._logs.is_offline(topic_partition)
+        replica_log = self._logs.get(topic_partition)
+        has_failed = replica_log is None and self._logs.is_offline(topic_partition)
         if has_failed and (error := self._make_room(topic_partition, state)) is not Errors.NONE:
             return error
         partition = self._partitions.get(topic_partition) or Partition(topic_partition)
@@ -292,20 +293,16 @@ class ControlRequestHandler:
         is_same_epoch = state.leader_epoch == partition.leader_epoch
         # A topic id may be assigned later, without a new leader epoch (KAFKA-13132).
         gets_id = is_same_epoch and partition.topic_id is None is not topic_id
-        # A replica stopped for a controlled shutdown that was abandoned may resume in the same
-        # leader epoch, if a newer controller requests it, or this one for a newer registration.
-        stopped_in = partition.stopped_in
-        resumes = is_same_epoch and stopped_in is not None and stopped_in < self._requested_in
-        # A replica whose row raised an unexpected error may resume too: it was not carried out.
-        resumes |= is_same_epoch and topic_partition in self._failed
+        resumes = is_same_epoch and self._may_resume(partition)
         if state.leader_epoch <= partition.leader_epoch and not (gets_id or resumes):
             return Errors.STALE_CONTROLLER_EPOCH
         if self._broker_id not in state.replicas:
             return Errors.UNKNOWN_TOPIC_OR_PARTITION
         try:
-            replica_log = self._logs.get_or_create(
-                topic_partition, topic_id, is_new=state.is_new or has_failed
-            )
+            if replica_log is None or replica_log.topic_id is None:
+                replica_log = self._logs.get_or_create(
+                    topic_partition, topic_id, is_new=state.is_new or has_failed
+                )
             error = _why_not(replica_log, topic_id, state.leader_epoch)
             if error is not Errors.NONE:
                 return error
@@ -324,6 +321,17 @@ class ControlRequestHandler:
         if state.leader == self._broker_id:
             self._suspects.mark_sound(topic_partition)
         return Errors.NONE
+
+    def _may_resume(self, partition: Partition) -> bool:
+        """Whether a replica may take the same leader epoch again.
+
+        It may if a controlled shutdown stopped it and was abandoned, when a newer controller
+        requests it, or this one for a newer registration. It also may if its row raised an
+        unexpected error: that row was not carried out.
+        """
+        stopped_in = partition.stopped_in
+        is_abandoned = stopped_in is not None and stopped_in < self._requested_in
+        return is_abandoned or partition.topic_partition in self._failed
 
     def _make_room(self, topic_partition: TopicPartition, state: LeaderAndIsrPartition) -> Errors:
         """Rename an unusable log as stray, or take its replica out of service."""

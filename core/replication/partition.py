@@ -208,6 +208,8 @@ class Partition:
         that is less) nothing is committed (KAFKA-15583). A member that is not assigned is ignored:
         its position is unknown, and it leaves the ISR soon (KAFKA-9672).
         """
+        if self.is_all_committed:
+            return False
         maximal = self.maximal_isr
         if len(self.isr) < min(self.min_isr, len(self.assignment.replicas)) or any(
             member not in self.followers for member in maximal if member != self.leader

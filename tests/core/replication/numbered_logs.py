@@ -86,8 +86,8 @@ class NumberedLogs(NotesInMemory):
         return {topic_partition: log.topic_id for topic_partition, log in self._logs.items()}
 
     def get(self, topic_partition: TopicPartition) -> PartitionLog | None:
-        """Return a log."""
-        return self._logs.get(topic_partition)
+        """Return a log unless its directory failed."""
+        return None if topic_partition in self.offline else self._logs.get(topic_partition)
 
     def get_or_create(
         self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
