@@ -19,6 +19,7 @@ from regent.api.topic_names import TopicNamesById
 from regent.core.protocol.broker import FetchRequest, FetchResponse
 from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.delayed_operation import DelayedOperation
+from regent.core.replication.follower_fetches import SHORTEST_WAIT
 from regent.transport.kafka.api import KafkaRequest, LaterAnswer
 from regent.transport.kafka.follower_fetch import (
     FollowerFetch,
@@ -66,10 +67,13 @@ class FollowerFetchHandler:
     def answer(self, request: KafkaRequest, fetch: FollowerFetch) -> LaterAnswer:
         """Answer at once or later; on the event loop."""
         answer = _FetchAnswer(request, fetch, self._replies, self._waiting)
-        asked = replace(fetch.request, max_wait_ms=0) if fetch.unknown else fetch.request
+        longest_ms = 0 if fetch.unknown else MAX_WAIT_MS
+        asked = fetch.request
+        if asked.max_wait_ms > longest_ms:
+            asked = replace(asked, max_wait_ms=longest_ms)
         operation = self._source.fetch(asked, monotonic_ms(), answer.take)
         if operation is not None:
-            answer.wait(operation, min(asked.max_wait_ms, MAX_WAIT_MS), self._source.expire)
+            answer.wait(operation, asked.max_wait_ms, self._source.expire)
         self._on_fetched()
         return answer
 
@@ -128,7 +132,7 @@ class _FetchAnswer(LaterAnswer):
         if not self.is_given:
             self._end_wait = lambda: expire(operation, monotonic_ms())
             self._timer = self._loop.call_later(wait_ms / 1000, self._end_waits)
-            self._may_end_at = self._timer.when() - wait_ms / 2000
+            self._may_end_at = self._timer.when() - wait_ms / 1000 * (1 - SHORTEST_WAIT)
             self._waiting[self] = None
 
     def hurry(self) -> None:

@@ -34,6 +34,9 @@ class DelayedOperation(ABC):
     def on_changes(self, topic_partitions: Collection[TopicPartition]) -> bool:
         """Check changed partitions; return whether the operation is complete."""
 
+    def on_expiry(self, now_ms: int) -> None:  # noqa: B027 - most have nothing to do
+        """Prepare for the answer, because the wait has ended without a change."""
+
     @abstractmethod
     def answer(self) -> Answer:
         """Return the call that answers with the present outcome, complete or not."""

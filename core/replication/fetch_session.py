@@ -39,7 +39,9 @@ class FetchSession:
 
     ``unsettled``: partitions to check, in this order, at the next fetch even if it does not list
     them. They changed on the leader, or the follower is not in sync yet, or the last answer had no
-    room for their records. ``held`` is the fetch that waits. ``names_topics``: as in its requests.
+    room for their records. ``in_other_epoch``: partitions that the follower listed with another
+    leader epoch than the one known here. ``held`` is the fetch that waits. ``names_topics``: as in
+    its requests.
     """
 
     session_id: int
@@ -49,6 +51,7 @@ class FetchSession:
     next_epoch: int = INITIAL_SESSION_EPOCH + 1
     positions: dict[TopicPartition, CachedPartition] = field(default_factory=dict)
     unsettled: dict[TopicPartition, None] = field(default_factory=dict)
+    in_other_epoch: dict[TopicPartition, None] = field(default_factory=dict)
     held: DelayedOperation | None = None
     # The high watermark and log start offset that were answered last.
     _told: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
@@ -88,6 +91,7 @@ class FetchSession:
         for topic_partition in forgotten:
             self.positions.pop(topic_partition, None)
             self.unsettled.pop(topic_partition, None)
+            self.in_other_epoch.pop(topic_partition, None)
             self._told.pop(topic_partition, None)
         return forgotten
 

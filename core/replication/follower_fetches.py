@@ -3,6 +3,11 @@
 In a session a follower lists only the partitions that changed. The others are not checked until
 they change here.
 
+When a leader dies, the new leader and its followers receive LeaderAndIsr at different times. So a
+follower often lists a leader epoch that is not known here yet, or one that ended. Kafka answers
+with an error at once, and the follower tries again later. Here the fetch waits for the same epoch,
+and the error is the answer only if the wait ends before.
+
 Mirrors ``kafka.cluster.Partition.fetchRecords`` for followers and ``DelayedFetch``. A follower's
 position counts when its fetch arrives, not when it is answered (KAFKA-15221).
 """
@@ -41,6 +46,9 @@ from regent.core.replication.replica import Replica
 from regent.core.replication.replication_quota import ReplicationQuota
 
 RespondToFollower: TypeAlias = Callable[[FetchResponse], None]
+_OTHER_EPOCH = (Errors.FENCED_LEADER_EPOCH, Errors.UNKNOWN_LEADER_EPOCH)
+SHORTEST_WAIT = 0.5
+"""The part of its longest wait after which a fetch may be answered, together with others."""
 _STAYING_BYTES = 64 * 1024  # less is faster to read than to send from a file
 
 
@@ -71,12 +79,22 @@ class DelayedFollowerFetch(DelayedOperation):
         self._fetches = fetches
         self._respond = respond
         self._is_urgent = False
+        self._waits_for_epochs = session.is_kept and request.max_wait_ms > 0
 
     def on_changes(self, topic_partitions: Collection[TopicPartition]) -> bool:
         """Read changed partitions again; return whether the answer is due."""
         for topic_partition in topic_partitions:
             self._fetches.check_again(self, topic_partition)
         return self.is_due
+
+    def on_expiry(self, now_ms: int) -> None:
+        """Answer with errors where the leader epochs still differ.
+
+        A follower that ends the wait early, to list more, does not want them.
+        """
+        if now_ms - self.began_ms >= self.request.max_wait_ms * SHORTEST_WAIT:
+            self._waits_for_epochs = False
+            self.on_changes(tuple(self.session.in_other_epoch))
 
     def answer(self) -> Answer:
         """Return the call that answers, with the present high watermarks."""
@@ -90,7 +108,12 @@ class DelayedFollowerFetch(DelayedOperation):
         waits for it (DeleteRecords).
         """
         self.size += answer.records.size
+        self.session.in_other_epoch.pop(topic_partition, None)
         if not self.session.is_news(topic_partition, answer):
+            return
+        if self._waits_for_epochs and answer.error_code in _OTHER_EPOCH:
+            self.session.in_other_epoch[topic_partition] = None
+            self.answers.pop(topic_partition, None)
             return
         self.answers[topic_partition] = answer
         row = self.session.positions[topic_partition].row
@@ -184,12 +207,19 @@ class FollowerFetches:
         return request.replica_epoch < newest
 
     def check_again(self, fetch: DelayedFollowerFetch, topic_partition: TopicPartition) -> None:
-        """Read a changed partition for a fetch that waits."""
+        """Read a changed partition for a fetch that waits.
+
+        The position counts from when the fetch arrived, if this broker has the leader epoch now,
+        and the follower has not started again meanwhile.
+        """
         position = fetch.session.positions.get(topic_partition)
         if position is not None:
             before = fetch.answers.get(topic_partition)
             fetch.size -= 0 if before is None else before.records.size
-            fetch.take(topic_partition, self._fetch(fetch, topic_partition, None))
+            may_count = topic_partition in fetch.session.in_other_epoch
+            may_count = may_count and not self._is_of_earlier_life(fetch.request)
+            now_ms = fetch.began_ms if may_count else None
+            fetch.take(topic_partition, self._fetch(fetch, topic_partition, now_ms))
 
     def on_answer(self, fetch: DelayedFollowerFetch) -> None:
         """Add the present high watermarks to the answer of a fetch that waited."""

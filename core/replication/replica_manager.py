@@ -453,6 +453,8 @@ class ReplicaManager:
         """Complete an operation now. No-op if already completed."""
         with self._lock:
             self._leaders.advance_high_watermarks(operation.partitions, now_ms)
+            if not operation.is_completed:
+                operation.on_expiry(now_ms)
             self._delayed.settle()
             self._delayed.complete(operation)
 

@@ -316,14 +316,14 @@ def late_copies_applied() -> Any:
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
-    state_that_exists_is_a_failure: 247,
-    deposed_controllers_stop_replicas: 349,
-    refused_proposals_written: 34,
-    members_of_any_broker_epoch: 42,
-    proposals_of_any_broker: 42,
-    no_new_epoch_before_replicas_are_removed: 31,
-    answers_of_former_broker_epochs_count: 67,
-    leaving_brokers_get_no_requests: 47,
+    state_that_exists_is_a_failure: 315,
+    deposed_controllers_stop_replicas: 478,
+    refused_proposals_written: 36,
+    members_of_any_broker_epoch: 112,
+    proposals_of_any_broker: 56,
+    no_new_epoch_before_replicas_are_removed: 47,
+    answers_of_former_broker_epochs_count: 225,
+    leaving_brokers_get_no_requests: 57,
     deletions_forgotten_at_failover: 52,
     proposals_of_stale_leader_epochs: 16,
     acceptable_proposals_refused: 19,
@@ -331,4 +331,5 @@ SEARCH_FROM: dict[Callable[[], Any], int] = {
     failed_replicas_may_lead: 64,
     stops_of_the_same_epoch_refused: 9,
     proposals_of_former_broker_epochs: 30,
+    leaders_stay_without_a_successor: 10,
 }

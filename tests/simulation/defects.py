@@ -67,6 +67,7 @@ RARE_DEFECTS: frozenset[Defect] = frozenset(
         file_defects.segments_need_not_meet,
         record_defects.early_batches_out_of_order,
         tampering_defects.registrations_made_again_without_suspects,
+        transaction_defects.deletions_before_late_markers_forgotten,
         transaction_defects.open_positions_lost_with_their_coordinator,
     }
 )

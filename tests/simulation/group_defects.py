@@ -180,7 +180,7 @@ def unread_partitions_given_up() -> Any:
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
-    empty_groups_keep_their_generation: 54,
+    empty_groups_keep_their_generation: 94,
     sessions_end_while_members_join: 19,
     silent_members_stay: 2,
     static_members_removed_by_rebalances: 338,
@@ -193,6 +193,6 @@ SEARCH_FROM: dict[Callable[[], Any], int] = {
     assignments_stored_again: 1852,
     loaded_to_the_high_watermark: 94,
     leaderships_not_reported: 2,
-    ends_of_leaderships_not_reported: 94,
+    ends_of_leaderships_not_reported: 174,
     unread_partitions_given_up: 1362,
 }

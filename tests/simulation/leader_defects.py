@@ -120,11 +120,11 @@ def any_recovery_state_accepted() -> Any:
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
-    fetches_of_former_broker_epochs_count: 612,
+    fetches_of_former_broker_epochs_count: 684,
     any_recovery_state_accepted: 139,
-    watermarks_stay_beyond_truncated_logs: 31,
-    positions_kept_by_later_leaders: 5,
+    watermarks_stay_beyond_truncated_logs: 47,
+    positions_kept_by_later_leaders: 10,
     deposed_leaders_acknowledge: 4,
-    appends_with_too_few_in_sync: 7,
+    appends_with_too_few_in_sync: 9,
     recovering_leaders_expand_isr: 4,
 }

@@ -62,6 +62,8 @@ class RecordHistory(RecordObserver):
         self._must_not_count = False
         self._positions: dict[TopicPartition, tuple[int, int]] = {}
         self._other_epochs: set[TopicPartition] = set()
+        # The leader epochs that followers have listed last.
+        self._listed: dict[tuple[SimulatedBroker, BrokerId, TopicPartition], int] = {}
         # Logs of topics whose znodes were removed by hand: partition, topic id, broker.
         self._kept: set[tuple[TopicPartition, str | None, BrokerId]] = set()
         # Contents of deleted logs: a fetch with their end offset may still be in flight.
@@ -343,8 +345,15 @@ class RecordHistory(RecordObserver):
             return
         assert log.latest_epoch == partition.leader_epoch, f"NoEpochStart, {where}: {log}"
         if partition.leading_since == partition.leader_epoch:
-            known = [f for f in partition.followers.values() if f.log_end_offset >= 0]
-            assert not known, f"positions of an earlier leadership, {where}"
+            # A fetch that named this leader epoch may have waited until the broker had it too.
+            known = {r for r, f in partition.followers.items() if f.log_end_offset >= 0}
+            earlier = [
+                replica
+                for replica in known
+                if self._listed.get((broker, replica, partition.topic_partition))
+                != partition.leader_epoch
+            ]
+            assert not earlier, f"positions of an earlier leadership, {where}"
         elif any(f.log_end_offset >= 0 for f in partition.followers.values()):
             self._situations.meet(Situation.FORMER_POSITIONS)
 
@@ -441,6 +450,7 @@ class RecordHistory(RecordObserver):
         self._positions = _positions(broker, request.replica_id)
         self._other_epochs = set()
         for name, row in request.partitions():
+            self._listed[broker, request.replica_id, name] = row.current_leader_epoch
             partition = broker.replica_manager.partitions.get(name)
             if partition is not None and row.current_leader_epoch != partition.leader_epoch:
                 self._other_epochs.add(name)

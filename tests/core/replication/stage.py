@@ -122,11 +122,11 @@ class Broker:
         return answer
 
     def fetched(self, request: FetchRequest) -> FetchResponse:
-        """Answer a follower at once, even if there is nothing new."""
+        """Answer a follower; if there is nothing new, as after its whole wait."""
         responses: list[FetchResponse] = []
         held = self.manager.fetch(request, self.now_ms, responses.append)
         if held is not None:
-            self.manager.expire(held, self.now_ms)
+            self.manager.expire(held, self.now_ms + request.max_wait_ms)
         (response,) = responses
         return response
 
@@ -242,3 +242,8 @@ def accepted(row: AlterPartitionRow, *, leader: int = ME) -> AlteredPartition:
 def refused(row: AlterPartitionRow, error: Errors) -> AlteredPartition:
     """Return the answer to a refused proposal, without a state."""
     return AlteredPartition(row.topic, row.partition, error)
+
+
+def errors(response: FetchResponse) -> dict[TopicPartition, Errors]:
+    """Return the error of each partition in an answer."""
+    return {topic_partition: row.error_code for topic_partition, row in response.partitions()}

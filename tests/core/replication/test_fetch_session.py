@@ -21,6 +21,7 @@ from tests.core.replication.stage import (
     B,
     Broker,
     accepted,
+    errors,
     state,
 )
 
@@ -94,10 +95,6 @@ def pair() -> Pair:
 
 def listed(request: FetchRequest | FetchResponse) -> list[TopicPartition]:
     return [topic_partition for topic_partition, _ in request.partitions()]
-
-
-def errors(response: FetchResponse) -> dict[TopicPartition, Errors]:
-    return {topic_partition: row.error_code for topic_partition, row in response.partitions()}
 
 
 # --- contents of requests and answers -------------------------------------------------------------

@@ -7,6 +7,7 @@ import pytest
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.broker import FetchedPartition, FetchedTopic, FetchRequest, FetchResponse
+from regent.core.protocol.control import UpdateMetadataRequest
 from regent.core.records import MemoryRecords
 from regent.core.replication.partition import Role
 from regent.core.replication.replication_settings import ReplicationSettings
@@ -16,7 +17,7 @@ from tests.core.replication.record_stage import (
     fetched_values,
     rows,
 )
-from tests.core.replication.stage import HEADER, LAG_MS, T0, T1, T2, stop_replica
+from tests.core.replication.stage import HEADER, LAG_MS, T0, T1, T2, errors, live, stop_replica
 from tests.support.record_batches import batch
 
 SIZE = len(batch(b"x" * 100))
@@ -202,16 +203,79 @@ def test_a_fetch_with_min_bytes_waits_for_more_records(leader: RecordBroker) -> 
     } == {T0: 2}
 
 
-@pytest.mark.parametrize("is_deleted", [False, True])
-def test_a_lost_leadership_completes_a_waiting_fetch(
-    leader: RecordBroker, follower: RecordBroker, is_deleted: bool
+@pytest.mark.parametrize("new_leader", [1, 2])
+def test_after_a_new_leader_epoch_a_fetch_of_the_former_one_fails_at_the_end_of_its_wait(
+    leader: RecordBroker, follower: RecordBroker, new_leader: int
 ) -> None:
     follower.follow(leader)
+    request, asked = follower.fetch_from(leader)
+    leader.apply(new_leader, 2, T1)
+    assert asked.is_waiting, "the follower soon lists the partition in the new epoch, or elsewhere"
+    assert errors(asked.expire(request.max_wait_ms)) == {T1: Errors.FENCED_LEADER_EPOCH}
+
+
+def test_a_fetch_of_a_later_leader_epoch_is_answered_when_the_leader_has_it(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    follower.follow(leader)
+    follower.apply(1, 2, T1)
+    request, asked = follower.fetch_from(leader)
+    assert asked.is_waiting
+    leader.apply(1, 2, T1)
+    leader.produce(b"a", topic_partition=T1, acks=1)
+    assert errors(asked.answer) == {T1: Errors.NONE}
+    follower.take(leader, request, asked.answer)
+    assert follower.hosted(T1).local_log.log_end_offset == 1
+
+
+def test_the_position_of_a_waiting_fetch_counts_as_soon_as_the_leader_has_its_epoch(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    leader.produce(b"a", topic_partition=T1, acks=1)
+    follower.follow(leader)
+    follower.apply(1, 2, T1)
     _, asked = follower.fetch_from(leader)
-    leader.apply(1 if is_deleted else 2, 2, T1)
-    assert {topic_partition: r.error_code for topic_partition, r in rows(asked.answer).items()} == {
-        T1: Errors.FENCED_LEADER_EPOCH
-    }
+    assert leader.hosted(T1).high_watermark == 0
+    leader.apply(1, 2, T1)
+    assert leader.hosted(T1).high_watermark == 1
+    assert asked.is_waiting
+
+
+def test_the_position_of_a_waiting_fetch_does_not_count_after_the_follower_has_started_again(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    leader.produce(b"a", topic_partition=T1, acks=1)
+    follower.follow(leader)
+    follower.apply(1, 2, T1)
+    follower.fetch_from(leader)
+    started_again = UpdateMetadataRequest((), (live(1, 100), live(2, 101)))
+    leader.manager.handle(HEADER, started_again, leader.now_ms)
+    leader.apply(1, 2, T1)
+    assert leader.hosted(T1).high_watermark == 0
+
+
+def test_a_wait_that_ends_early_has_no_error_of_a_later_leader_epoch(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    follower.follow(leader)
+    follower.apply(1, 2, T1)
+    request, asked = follower.fetch_from(leader)
+    follower.take(leader, request, asked.expire(request.max_wait_ms // 2 - 1))
+    assert errors(asked.answer) == {}
+    leader.apply(1, 2, T1)
+    leader.produce(b"a", topic_partition=T1, acks=1)
+    request, asked = follower.fetch_from(leader)
+    assert list(request.partitions()) == [], "the leader remembers what was listed"
+    assert errors(asked.answer) == {T1: Errors.NONE}
+
+
+def test_a_fetch_of_a_later_leader_epoch_fails_at_the_end_of_its_wait(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    follower.follow(leader)
+    follower.apply(1, 2, T1)
+    request, asked = follower.fetch_from(leader)
+    assert errors(asked.expire(request.max_wait_ms)) == {T1: Errors.UNKNOWN_LEADER_EPOCH}
 
 
 def test_a_new_fetch_of_the_same_follower_completes_the_waiting_one(
