@@ -216,8 +216,8 @@ class FollowerFetches:
         if position is not None:
             before = fetch.answers.get(topic_partition)
             fetch.size -= 0 if before is None else before.records.size
-            may_count = topic_partition in fetch.session.in_other_epoch
-            may_count = may_count and not self._is_of_earlier_life(fetch.request)
+            is_uncounted = topic_partition in fetch.session.in_other_epoch
+            may_count = is_uncounted and not self._is_of_earlier_life(fetch.request)
             now_ms = fetch.began_ms if may_count else None
             fetch.take(topic_partition, self._fetch(fetch, topic_partition, now_ms))
 

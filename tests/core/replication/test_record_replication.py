@@ -13,6 +13,7 @@ from regent.core.replication.partition import Role
 from regent.core.replication.replication_settings import ReplicationSettings
 from tests.core.replication.record_stage import (
     TWO_IN_SYNC,
+    Pending,
     RecordBroker,
     fetched_values,
     rows,
@@ -214,12 +215,19 @@ def test_after_a_new_leader_epoch_a_fetch_of_the_former_one_fails_at_the_end_of_
     assert errors(asked.expire(request.max_wait_ms)) == {T1: Errors.FENCED_LEADER_EPOCH}
 
 
+def fetch_of_a_later_epoch(
+    leader: RecordBroker, follower: RecordBroker
+) -> tuple[FetchRequest, Pending[FetchResponse]]:
+    """Fetch when only the follower knows the next leader epoch of T1."""
+    follower.follow(leader)
+    follower.apply(1, 2, T1)
+    return follower.fetch_from(leader)
+
+
 def test_a_fetch_of_a_later_leader_epoch_is_answered_when_the_leader_has_it(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
-    follower.follow(leader)
-    follower.apply(1, 2, T1)
-    request, asked = follower.fetch_from(leader)
+    request, asked = fetch_of_a_later_epoch(leader, follower)
     assert asked.is_waiting
     leader.apply(1, 2, T1)
     leader.produce(b"a", topic_partition=T1, acks=1)
@@ -232,9 +240,7 @@ def test_the_position_of_a_waiting_fetch_counts_as_soon_as_the_leader_has_its_ep
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     leader.produce(b"a", topic_partition=T1, acks=1)
-    follower.follow(leader)
-    follower.apply(1, 2, T1)
-    _, asked = follower.fetch_from(leader)
+    _, asked = fetch_of_a_later_epoch(leader, follower)
     assert leader.hosted(T1).high_watermark == 0
     leader.apply(1, 2, T1)
     assert leader.hosted(T1).high_watermark == 1
@@ -245,9 +251,7 @@ def test_the_position_of_a_waiting_fetch_does_not_count_after_the_follower_has_s
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     leader.produce(b"a", topic_partition=T1, acks=1)
-    follower.follow(leader)
-    follower.apply(1, 2, T1)
-    follower.fetch_from(leader)
+    fetch_of_a_later_epoch(leader, follower)
     started_again = UpdateMetadataRequest((), (live(1, 100), live(2, 101)))
     leader.manager.handle(HEADER, started_again, leader.now_ms)
     leader.apply(1, 2, T1)
@@ -257,9 +261,7 @@ def test_the_position_of_a_waiting_fetch_does_not_count_after_the_follower_has_s
 def test_a_wait_that_ends_early_has_no_error_of_a_later_leader_epoch(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
-    follower.follow(leader)
-    follower.apply(1, 2, T1)
-    request, asked = follower.fetch_from(leader)
+    request, asked = fetch_of_a_later_epoch(leader, follower)
     follower.take(leader, request, asked.expire(request.max_wait_ms // 2 - 1))
     assert errors(asked.answer) == {}
     leader.apply(1, 2, T1)
@@ -272,9 +274,7 @@ def test_a_wait_that_ends_early_has_no_error_of_a_later_leader_epoch(
 def test_a_fetch_of_a_later_leader_epoch_fails_at_the_end_of_its_wait(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
-    follower.follow(leader)
-    follower.apply(1, 2, T1)
-    request, asked = follower.fetch_from(leader)
+    request, asked = fetch_of_a_later_epoch(leader, follower)
     assert errors(asked.expire(request.max_wait_ms)) == {T1: Errors.UNKNOWN_LEADER_EPOCH}
 
 
