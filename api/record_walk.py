@@ -1,8 +1,8 @@
 """The walk through the records of a batch, which checks their form.
 
-Mirrors ``DefaultRecord.readFrom``. Producers often send many records of one size within a
-millisecond. After two records of the same size, the walk compares whole columns: the bytes at the
-same position of all records that may be alike.
+Mirrors ``DefaultRecord.readFrom``. Producers often send many records of one size. After two records
+of the same size, the walk compares whole columns: the bytes at the same position of all records
+that may be alike.
 """
 
 from __future__ import annotations
@@ -13,13 +13,18 @@ _LEAST_RECORD_BYTES = 7
 _INT32_BYTES = 5  # of the longest number of 32 bits
 _OLDEST = -(2**63 - 1)
 _FEW = 8  # records alike that are hardly worth the comparison
-_MANY = 128  # records that are compared at once
-_TRY_AGAIN_AFTER = 64  # records
+_MANY = 512  # records that are compared at once
+_TRY_AGAIN_AFTER = 16  # records
 # The bytes of the varints of 0, 1, 2 …: those of one byte, and both bytes of the longer ones.
 _ONE_BYTE = bytes(number << 1 for number in range(64))
 _LOW_BYTES = bytes(0x80 | (number << 1 & 0x7F) for number in range(8192))
 _HIGH_BYTES = bytes(number >> 6 for number in range(8192))
 _OFFSETS = {1: (_ONE_BYTE,), 2: (_LOW_BYTES, _HIGH_BYTES)}
+# The bytes that varints of numbers from 0 on may have, by their length: zigzag makes them even.
+_NUMBERS = {
+    1: (bytes(range(0, 128, 2)),),
+    2: (bytes(range(128, 256, 2)), bytes(range(128))),
+}
 
 
 def walk(data: bytes, count: int, keyless: list[int] | None) -> int:  # noqa: C901, PLR0915
@@ -33,7 +38,7 @@ def walk(data: bytes, count: int, keyless: list[int] | None) -> int:  # noqa: C9
     if count * _LEAST_RECORD_BYTES > end:
         raise ValueError(f"{count} records in {end} bytes")
     index, at, newest = 0, 0, _OLDEST
-    size_before, try_from = -1, 0
+    size_before, try_from, try_to = -1, 0, count - _FEW
     while index < count:
         start, size = at, data[at]
         at += 1
@@ -90,8 +95,9 @@ def walk(data: bytes, count: int, keyless: list[int] | None) -> int:  # noqa: C9
         if at != stop or size & 1:
             raise ValueError(f"the length of record {index} is wrong")
         index += 1
-        if size == size_before and index >= try_from and not keyless:
-            alike = _count_alike(data, start, stop, index, count)
+        if size == size_before and try_from <= index <= try_to and not keyless:
+            alike, newest_alike = _find_alike(data, start, stop, index, count)
+            newest = max(newest, newest_alike)
             if alike < _FEW:
                 try_from = index + _TRY_AGAIN_AFTER
             index += alike
@@ -118,36 +124,47 @@ def _after_headers(data: bytes, at: int, stop: int) -> int:
     return at
 
 
-def _count_alike(data: bytes, start: int, stop: int, index: int, count: int) -> int:
-    """Return how many records follow a valid one that differ from it only in key, value and offset.
+def _find_alike(data: bytes, start: int, stop: int, index: int, count: int) -> tuple[int, int]:
+    """Return how many records like a valid one follow it, and their largest timestamp delta.
 
-    They have the same sizes and timestamps, no headers, and the offsets ``index``, ``index + 1`` …,
-    below ``count``. 0 if the record has headers, or an offset of more than two bytes.
+    They differ from it only in key, value, timestamp and offset, not in a size. They have no
+    headers, and the offsets ``index``, ``index + 1`` …, below ``count``. 0 if the record has
+    headers or a timestamp delta below 0, or if the delta or the offset has more than two bytes.
     """
     _, at = read_varint(data, start, _INT32_BYTES)
-    _, offset_at = read_varint(data, at + 1)
+    timestamp_at = at + 1
+    _, offset_at = read_varint(data, timestamp_at)
     _, key_size_at = read_varint(data, offset_at, _INT32_BYTES)
     raw, key_at = read_varint(data, key_size_at, _INT32_BYTES)
     value_size_at = key_at if raw & 1 else key_at + (raw >> 1)
     raw, value_at = read_varint(data, value_size_at, _INT32_BYTES)
     headers_at = value_at if raw & 1 else value_at + (raw >> 1)
     offsets = _OFFSETS.get(key_size_at - offset_at)
-    if offsets is None or headers_at != stop - 1:
-        return 0
+    timestamps = _NUMBERS.get(offset_at - timestamp_at)
+    if offsets is None or timestamps is None or headers_at != stop - 1:
+        return 0, _OLDEST
     stride = stop - start
     alike = min(_MANY, count - index, len(offsets[0]) - index, (len(data) - stop) // stride)
+    allowed = dict(enumerate(timestamps, timestamp_at))
     for column in (
-        *range(offset_at - 1, start - 1, -1),  # the timestamp is the first to differ
+        *range(start, offset_at),
         headers_at,
         *range(key_size_at, key_at),
         *range(value_size_at, value_at),
     ):
         if alike <= 0:
-            return 0
+            return 0, _OLDEST
         found = data[column + stride : column + alike * stride + 1 : stride]
-        alike -= len(found.lstrip(data[column : column + 1]))
+        alike -= len(found.lstrip(allowed.get(column, data[column : column + 1])))
     for column, expected in enumerate(offsets, offset_at):
         found = data[column + stride : column + alike * stride + 1 : stride]
         if found != expected[index : index + alike]:
-            return 0
-    return alike
+            return 0, _OLDEST
+    if alike <= 0:
+        return 0, _OLDEST
+    digits = [
+        data[column + stride : column + alike * stride + 1 : stride]
+        for column in range(offset_at - 1, timestamp_at - 1, -1)  # the last byte is the highest
+    ]
+    raw, _ = read_varint(bytes(reversed(max(zip(*digits, strict=True)))), 0)
+    return alike, raw >> 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import accumulate, cycle, islice
 from typing import NamedTuple
 
 import pytest
@@ -51,13 +53,20 @@ def outcome(data: bytes, count: int) -> object:
 
 def outcome_one_by_one(data: bytes, count: int) -> object:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(record_walk, "_count_alike", lambda *_: 0)
+        patch.setattr(record_walk, "_find_alike", lambda *_: (0, record_walk._OLDEST))
         return outcome(data, count)
+
+
+def run_of(steps: list[int], times: int, first: Record) -> Iterator[Record]:
+    """Yield records like ``first``, each with a timestamp one of ``steps`` after the last."""
+    deltas = accumulate(islice(cycle(steps), times - 1), initial=first.timestamp_delta)
+    return (first._replace(timestamp_delta=delta) for delta in deltas)
 
 
 ALIKE = [Record(5, b"key", b"a" * 70)] * 300
 LONG_RUNS = st.lists(
     st.tuples(
+        st.lists(st.integers(-1, 2), min_size=1, max_size=3),  # steps of the timestamps
         st.integers(1, 150),
         st.builds(
             Record,
@@ -73,11 +82,14 @@ LONG_RUNS = st.lists(
 
 
 @given(LONG_RUNS, st.integers(-3, 3), st.none() | st.tuples(st.integers(0), st.integers(0, 255)))
-@example([(300, ALIKE[0])], 0, None)
+@example([([0], 300, ALIKE[0])], 0, None)
+@example([([1], 300, ALIKE[0])], 0, None)
+@example([([1, -1, 1], 300, Record(60, b"key", b"a"))], 0, None)
+@example([([1, -1, 1], 150, Record(9000, b"key", b"a"))], 0, None)
 def test_columns_show_what_reading_each_record_shows(
-    runs: list[tuple[int, Record]], missing: int, changed: tuple[int, int] | None
+    runs: list[tuple[list[int], int, Record]], missing: int, changed: tuple[int, int] | None
 ) -> None:
-    records = [record for times, record in runs for _ in range(times)]
+    records = [record for run in runs for record in run_of(*run)]
     data = bytearray(encoded(records))
     if changed is not None:
         at, byte = changed
@@ -95,14 +107,19 @@ def test_a_change_of_any_byte_of_a_record_in_a_run_is_noticed_as_in_a_single_one
         assert outcome(bytes(data), len(ALIKE)) == outcome_one_by_one(bytes(data), len(ALIKE))
 
 
-def test_most_records_of_a_run_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("steps", [[0], [1], [0, 3, -1]])
+def test_most_records_of_a_run_are_not_read_one_by_one(
+    steps: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     found: list[int] = []
-    count_alike = record_walk._count_alike
+    find_alike = record_walk._find_alike
 
-    def counted(data: bytes, start: int, stop: int, index: int, count: int) -> int:
-        found.append(count_alike(data, start, stop, index, count))
-        return found[-1]
+    def counted(data: bytes, start: int, stop: int, index: int, count: int) -> tuple[int, int]:
+        found.append((alike := find_alike(data, start, stop, index, count))[0])
+        return alike
 
-    monkeypatch.setattr(record_walk, "_count_alike", counted)
-    assert record_walk.walk(encoded(ALIKE), len(ALIKE), None) == 5
-    assert sum(found) > 0.9 * len(ALIKE)
+    monkeypatch.setattr(record_walk, "_find_alike", counted)
+    records = list(run_of(steps, 300, ALIKE[0]))
+    newest = max(record.timestamp_delta for record in records)
+    assert record_walk.walk(encoded(records), len(records), None) == newest
+    assert sum(found) > 0.9 * len(records)
