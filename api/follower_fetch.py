@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from regent.api.replies import Replies, monotonic_ms
@@ -19,7 +20,6 @@ from regent.api.topic_names import TopicNamesById
 from regent.core.protocol.broker import FetchRequest, FetchResponse
 from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.delayed_operation import DelayedOperation
-from regent.core.replication.follower_fetches import SHORTEST_WAIT
 from regent.transport.kafka.api import KafkaRequest, LaterAnswer
 from regent.transport.kafka.follower_fetch import (
     FollowerFetch,
@@ -32,6 +32,7 @@ T = TypeVar("T")
 
 MAX_WAIT_MS: Final = 3_000
 """The longest wait of a fetch, even if the follower asks for more."""
+_SHORTEST_WAIT: Final = 0.5  # the part of a wait after which it may end together with others
 
 
 class FollowerSource(Protocol):
@@ -43,8 +44,8 @@ class FollowerSource(Protocol):
         """Note the follower's positions, and respond when there are records or the wait is over."""
         ...
 
-    def expire(self, operation: DelayedOperation, now_ms: int) -> None:
-        """Make an operation respond now."""
+    def expire(self, operation: DelayedOperation, now_ms: int, *, is_early: bool = False) -> None:
+        """Make an operation respond now; ``is_early``: its wait is not over."""
         ...
 
     def exclusively(self, act: Callable[[AllPartitions], T]) -> T:
@@ -73,9 +74,12 @@ class FollowerFetchHandler:
             asked = replace(asked, max_wait_ms=longest_ms)
         operation = self._source.fetch(asked, monotonic_ms(), answer.take)
         if operation is not None:
-            answer.wait(operation, asked.max_wait_ms, self._source.expire)
+            answer.wait(asked.max_wait_ms, partial(self._expire, operation))
         self._on_fetched()
         return answer
+
+    def _expire(self, operation: DelayedOperation, is_early: bool) -> None:
+        self._source.expire(operation, monotonic_ms(), is_early=is_early)
 
     def decode(self, request: KafkaRequest) -> FollowerFetch:
         """Return the fetch in a request; raises ``MalformedRequestError``."""
@@ -116,39 +120,37 @@ class _FetchAnswer(LaterAnswer):
         self._waiting = waiting
         self._may_end_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._end_wait: Callable[[], None] | None = None
+        self._end_wait: Callable[[bool], None] | None = None  # gets whether it is early
 
     def take(self, response: FetchResponse) -> None:
         """Answer; on any thread."""
         self._replies.run(lambda: self._give(response))
 
-    def wait(
-        self,
-        operation: DelayedOperation,
-        wait_ms: int,
-        expire: Callable[[DelayedOperation, int], None],
-    ) -> None:
-        """Let the operation respond after ``wait_ms``, unless it has done so by then."""
+    def wait(self, wait_ms: int, end_wait: Callable[[bool], None]) -> None:
+        """Call ``end_wait`` after ``wait_ms``, or early, unless the answer is given by then."""
         if not self.is_given:
-            self._end_wait = lambda: expire(operation, monotonic_ms())
+            self._end_wait = end_wait
             self._timer = self._loop.call_later(wait_ms / 1000, self._end_waits)
-            self._may_end_at = self._timer.when() - wait_ms / 1000 * (1 - SHORTEST_WAIT)
+            self._may_end_at = self._timer.when() - wait_ms / 1000 * (1 - _SHORTEST_WAIT)
             self._waiting[self] = None
 
     def hurry(self) -> None:
         """Let the operation respond now."""
-        if self._end_wait is not None:
-            self._end_wait()
+        self._end(is_early=True)
 
     def abandon(self) -> None:
         """Let the operation respond now: it may have been woken already."""
-        self.hurry()
+        self._end(is_early=True)
+
+    def _end(self, *, is_early: bool) -> None:
+        if self._end_wait is not None:
+            self._end_wait(is_early)
 
     def _end_waits(self) -> None:
         """End this wait, which is over, and others with it."""
         now = self._loop.time()
         for other in [other for other in self._waiting if other._may_end_at <= now]:
-            other.hurry()
+            other._end(is_early=False)
 
     def _give(self, response: FetchResponse) -> None:
         self._waiting.pop(self, None)

@@ -34,8 +34,8 @@ class DelayedOperation(ABC):
     def on_changes(self, topic_partitions: Collection[TopicPartition]) -> bool:
         """Check changed partitions; return whether the operation is complete."""
 
-    def on_expiry(self, now_ms: int) -> None:  # noqa: B027 - most have nothing to do
-        """Prepare for the answer, because the wait has ended without a change."""
+    def on_expiry(self) -> None:  # noqa: B027 - most have nothing to do
+        """Prepare for the answer: the whole wait has passed without a change."""
 
     @abstractmethod
     def answer(self) -> Answer:

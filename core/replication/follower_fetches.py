@@ -47,8 +47,6 @@ from regent.core.replication.replication_quota import ReplicationQuota
 
 RespondToFollower: TypeAlias = Callable[[FetchResponse], None]
 _OTHER_EPOCH = (Errors.FENCED_LEADER_EPOCH, Errors.UNKNOWN_LEADER_EPOCH)
-SHORTEST_WAIT = 0.5
-"""The part of its longest wait after which a fetch may be answered, together with others."""
 _STAYING_BYTES = 64 * 1024  # less is faster to read than to send from a file
 
 
@@ -87,14 +85,13 @@ class DelayedFollowerFetch(DelayedOperation):
             self._fetches.check_again(self, topic_partition)
         return self.is_due
 
-    def on_expiry(self, now_ms: int) -> None:
+    def on_expiry(self) -> None:
         """Answer with errors where the leader epochs still differ.
 
         A follower that ends the wait early, to list more, does not want them.
         """
-        if now_ms - self.began_ms >= self.request.max_wait_ms * SHORTEST_WAIT:
-            self._waits_for_epochs = False
-            self.on_changes(tuple(self.session.in_other_epoch))
+        self._waits_for_epochs = False
+        self.on_changes(tuple(self.session.in_other_epoch))
 
     def answer(self) -> Answer:
         """Return the call that answers, with the present high watermarks."""

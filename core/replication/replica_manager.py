@@ -449,12 +449,15 @@ class ReplicaManager:
         """Return the end offsets of leader epochs in logs this broker leads."""
         return self._lookups.offsets_for_leader_epoch(queries)
 
-    def expire(self, operation: DelayedOperation, now_ms: int) -> None:
-        """Complete an operation now. No-op if already completed."""
+    def expire(self, operation: DelayedOperation, now_ms: int, *, is_early: bool = False) -> None:
+        """Complete an operation now. No-op if already completed.
+
+        ``is_early``: not because its wait is over, but because nobody wants to wait any more.
+        """
         with self._lock:
             self._leaders.advance_high_watermarks(operation.partitions, now_ms)
-            if not operation.is_completed:
-                operation.on_expiry(now_ms)
+            if not operation.is_completed and not is_early:
+                operation.on_expiry()
             self._delayed.settle()
             self._delayed.complete(operation)
 

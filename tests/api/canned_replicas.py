@@ -148,7 +148,7 @@ class CannedReplicas:
         broker_id = BrokerId(1)
         return act(AllPartitions(broker_id, MemoryLogs(), cached(), lambda _: None))
 
-    def expire(self, operation: DelayedOperation, now_ms: int) -> None:
+    def expire(self, operation: DelayedOperation, now_ms: int, *, is_early: bool = False) -> None:
         self.expired.append(operation)
         if not operation.is_completed:
             operation.answer()()

@@ -64,10 +64,10 @@ class Pending(Generic[T]):
         (answer,) = self._answers
         return answer
 
-    def expire(self, now_ms: int = 0) -> T:
+    def expire(self, now_ms: int = 0, *, is_early: bool = False) -> T:
         """Let the request expire."""
         if self._operation is not None:
-            self._manager.expire(self._operation, now_ms)
+            self._manager.expire(self._operation, now_ms, is_early=is_early)
         return self.answer
 
 

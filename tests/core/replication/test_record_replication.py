@@ -209,10 +209,10 @@ def test_after_a_new_leader_epoch_a_fetch_of_the_former_one_fails_at_the_end_of_
     leader: RecordBroker, follower: RecordBroker, new_leader: int
 ) -> None:
     follower.follow(leader)
-    request, asked = follower.fetch_from(leader)
+    _, asked = follower.fetch_from(leader)
     leader.apply(new_leader, 2, T1)
     assert asked.is_waiting, "the follower soon lists the partition in the new epoch, or elsewhere"
-    assert errors(asked.expire(request.max_wait_ms)) == {T1: Errors.FENCED_LEADER_EPOCH}
+    assert errors(asked.expire()) == {T1: Errors.FENCED_LEADER_EPOCH}
 
 
 def fetch_of_a_later_epoch(
@@ -262,7 +262,7 @@ def test_a_wait_that_ends_early_has_no_error_of_a_later_leader_epoch(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     request, asked = fetch_of_a_later_epoch(leader, follower)
-    follower.take(leader, request, asked.expire(request.max_wait_ms // 2 - 1))
+    follower.take(leader, request, asked.expire(is_early=True))
     assert errors(asked.answer) == {}
     leader.apply(1, 2, T1)
     leader.produce(b"a", topic_partition=T1, acks=1)
@@ -274,8 +274,8 @@ def test_a_wait_that_ends_early_has_no_error_of_a_later_leader_epoch(
 def test_a_fetch_of_a_later_leader_epoch_fails_at_the_end_of_its_wait(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
-    request, asked = fetch_of_a_later_epoch(leader, follower)
-    assert errors(asked.expire(request.max_wait_ms)) == {T1: Errors.UNKNOWN_LEADER_EPOCH}
+    _, asked = fetch_of_a_later_epoch(leader, follower)
+    assert errors(asked.expire()) == {T1: Errors.UNKNOWN_LEADER_EPOCH}
 
 
 def test_a_new_fetch_of_the_same_follower_completes_the_waiting_one(
