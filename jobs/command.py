@@ -46,7 +46,10 @@ class InputError(RegentError):
 
 
 def run_job(
-    command: click.Command, name: str, argv: Sequence[str] | None, spark: SparkSession | None
+    command: click.Command,
+    name: str,
+    argv: Sequence[str] | None = None,
+    spark: SparkSession | None = None,
 ) -> int:
     """Run the command line of a job in ``spark``, or in a new session; return the exit status.
 

@@ -9,18 +9,17 @@ once.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
 import click
 import numpy as np
 import pyarrow
-from pyspark.sql import SparkSession
 
 from regent.jobs.assignment_source import assignment_frame, check_assignment
 from regent.jobs.command import progress, run_job
-from regent.jobs.job_session import JobSession, spark_options
+from regent.jobs.job_session import JobSession
 from regent.jobs.reports.balance import (
     LossOptions,
     check_failures,
@@ -38,29 +37,17 @@ from regent.jobs.reports.inputs import (
     loss_options,
     read_inputs,
 )
-from regent.jobs.reports.output import Report, report_options, run_report
+from regent.jobs.reports.output import Report, report_command, report_options
 from regent.jobs.reports.page import Table
 from regent.jobs.reports.replica_arrays import Counts, ReplicaArrays, positions, replica_arrays
 
 _NAME: Final = "report balance"
 
 
-def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
-    """Run the command in ``spark``, or in a new session; return the exit status."""
-    return run_job(_command, _NAME, argv, spark)
-
-
-@click.command("balance", help="Report the balance of brokers, and losses by failures.")
 @assignment_options
 @click.option("--log-dirs", metavar="DIR,DIR", help="Log directories of brokers, to count bytes.")
 @loss_options
 @report_options
-@spark_options
-@click.pass_obj
-def _command(spark: SparkSession | None, /, **options: Any) -> None:
-    run_report(spark, options, _NAME, _report)
-
-
 def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
     source, brokers = read_inputs(options, job.files)
     sizes = bytes_per_broker(log_directories(options))
@@ -121,6 +108,12 @@ def _bytes(arrays: ReplicaArrays, sizes: Mapping[int, int]) -> dict[str, Counts]
         return {}
     return {"bytes": np.array([sizes.get(b, 0) for b in arrays.broker_ids.tolist()], np.int64)}
 
+
+_command: Final = report_command(
+    _NAME, "Report the balance of brokers, and losses by failures.", _report
+)
+main: Final = partial(run_job, _command, _NAME)
+"""Runs the command: see ``run_job``."""
 
 if __name__ == "__main__":
     sys.exit(main())

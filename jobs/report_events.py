@@ -15,7 +15,6 @@ from itertools import count
 from typing import Any, Final
 
 import click
-from pyspark.sql import SparkSession
 
 from regent.admin.cluster_connection import data_dir_option
 from regent.admin.wording import listed
@@ -23,7 +22,7 @@ from regent.config.moments import parse_moment
 from regent.core.errors import RegentError
 from regent.jobs.command import InputError, progress, run_job
 from regent.jobs.files import check_shared
-from regent.jobs.job_session import JobSession, spark_options
+from regent.jobs.job_session import JobSession
 from regent.jobs.new_directory import check_is_new, new_directory
 from regent.jobs.reports.event_analysis import analyse_events
 from regent.jobs.reports.event_job import read_journals, write_tables
@@ -32,18 +31,13 @@ from regent.jobs.reports.event_page import add_events, event_facts
 from regent.jobs.reports.event_parts import Parts, merged
 from regent.jobs.reports.event_tables import event_tables
 from regent.jobs.reports.event_verdict import event_verdict
-from regent.jobs.reports.output import Report, report_options, run_report
+from regent.jobs.reports.output import Report, report_command, report_options
 
 _NAME: Final = "report events"
 
 
 class NoEventsError(RegentError):
     """There are no events to report."""
-
-
-def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
-    """Run the command in ``spark``, or in a new session; return the exit status."""
-    return run_job(_command, _NAME, argv, spark)
 
 
 def _moment(_context: object, _option: object, text: str | None) -> int | None:
@@ -55,7 +49,6 @@ def _moment(_context: object, _option: object, text: str | None) -> int | None:
         raise click.BadParameter(str(error)) from None
 
 
-@click.command("events", help="Analyse the event journals of the controllers.")
 @click.option(
     "--journals",
     metavar="DIR|FILE",
@@ -78,12 +71,6 @@ def _moment(_context: object, _option: object, text: str | None) -> int | None:
 )
 @click.option("--out", metavar="DIR", help="A new directory for the Parquet table.")
 @report_options
-@spark_options
-@click.pass_obj
-def _command(spark: SparkSession | None, /, **options: Any) -> None:
-    run_report(spark, options, _NAME, _report)
-
-
 def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
     since_ms, until_ms = options["since_ms"], options["until_ms"]
     if since_ms is not None and until_ms is not None and since_ms >= until_ms:
@@ -129,6 +116,10 @@ def _analysed(
         report = analyse_events(whole, top=top)
     return {"journals": len(journals), "unreadable_lines": unreadable, **report}
 
+
+_command: Final = report_command(_NAME, "Analyse the event journals of the controllers.", _report)
+main: Final = partial(run_job, _command, _NAME)
+"""Runs the command: see ``run_job``."""
 
 if __name__ == "__main__":
     sys.exit(main())

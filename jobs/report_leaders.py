@@ -21,7 +21,7 @@ from regent.admin.wording import how_many, number_range
 from regent.core.model import NO_LEADER
 from regent.jobs.assignment_source import assignment_frame, check_assignment
 from regent.jobs.command import InputError, progress, run_job
-from regent.jobs.job_session import JobSession, spark_options
+from regent.jobs.job_session import JobSession
 from regent.jobs.reports.balance import percent, spread
 from regent.jobs.reports.balance_page import add_numbers, add_shares
 from regent.jobs.reports.balance_verdict import (
@@ -31,7 +31,7 @@ from regent.jobs.reports.balance_verdict import (
 )
 from regent.jobs.reports.charts import MOST_BARS, columns
 from regent.jobs.reports.inputs import assignment_options, read_inputs
-from regent.jobs.reports.output import Report, report_options, run_report
+from regent.jobs.reports.output import Report, report_command, report_options
 from regent.jobs.reports.page import Page, Table, shown
 from regent.jobs.reports.verdict import (
     CLUSTER,
@@ -118,12 +118,6 @@ class Leaders(NamedTuple):
         return far_from(leading, leading.mean())
 
 
-def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
-    """Run the command in ``spark``, or in a new session; return the exit status."""
-    return run_job(_command, _NAME, argv, spark)
-
-
-@click.command("leaders", help="Report the actual and the preferred leaders of partitions.")
 @assignment_options
 @click.option(
     "--threshold",
@@ -133,12 +127,6 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
     help="Imbalance in percent above which a broker is named.",
 )
 @report_options
-@spark_options
-@click.pass_obj
-def _command(spark: SparkSession | None, /, **options: Any) -> None:
-    run_report(spark, options, _NAME, _report)
-
-
 def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
     source, brokers = read_inputs(options, job.files)
     listed = [b.broker_id for b in brokers]
@@ -403,6 +391,12 @@ def _draw(
         page.table(table)
     page.all_brokers(_broker_table(f"All {len(ids):,} brokers", found.brokers))
 
+
+_command: Final = report_command(
+    _NAME, "Report the actual and the preferred leaders of partitions.", _report
+)
+main: Final = partial(run_job, _command, _NAME)
+"""Runs the command: see ``run_job``."""
 
 if __name__ == "__main__":
     sys.exit(main())

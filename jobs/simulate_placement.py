@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from regent.admin.wording import listed, number_range
 from regent.core.placement.replica_placer import Strategy, check
 from regent.jobs.command import InputError, progress, run_job
-from regent.jobs.job_session import JobSession, spark_options
+from regent.jobs.job_session import JobSession
 from regent.jobs.reports.balance import (
     LossOptions,
     check_failures,
@@ -32,7 +32,7 @@ from regent.jobs.reports.balance import (
     summary,
 )
 from regent.jobs.reports.inputs import loss_options
-from regent.jobs.reports.output import Report, report_options, run_report
+from regent.jobs.reports.output import Report, report_command, report_options
 from regent.jobs.reports.page import Table
 from regent.jobs.reports.placement_trial import (
     BLOCKS,
@@ -57,11 +57,6 @@ MAX_REPLICAS: Final = 100_000_000  # they take three gigabytes
 _MAX_BROKERS: Final = 100_000
 
 
-def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
-    """Run the command in ``spark``, or in a new session; return the exit status."""
-    return run_job(_command, _NAME, argv, spark)
-
-
 def _number(
     option: str, default: int, text: str, *, most: int | None = None, name: str | None = None
 ) -> Callable[[F], F]:
@@ -71,7 +66,6 @@ def _number(
     return click.option(*names, type=kind, default=default, show_default=True, help=text)
 
 
-@click.command("placement", help="Simulate a placement scheme at scale.")
 @_number("--brokers", 1000, "Number of brokers.", most=_MAX_BROKERS)
 @_number("--partitions", 100_000, "Number of partitions of all topics.")
 @_number("--partitions-per-topic", 100, "Number of partitions of a topic.")
@@ -106,12 +100,6 @@ def _number(
 )
 @loss_options
 @report_options
-@spark_options
-@click.pass_obj
-def _command(spark: SparkSession | None, /, **options: Any) -> None:
-    run_report(spark, options, _NAME, _report)
-
-
 def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
     setting = TrialSetting(**{name: options[name] for name in TrialSetting._fields})
     names = strategies_to_compare(setting) if options["compare"] else [options["strategy"]]
@@ -323,6 +311,10 @@ def _loss_tables(trials: Mapping[str, Trial]) -> list[Table]:
         )
     ]
 
+
+_command: Final = report_command(_NAME, "Simulate a placement scheme at scale.", _report)
+main: Final = partial(run_job, _command, _NAME)
+"""Runs the command: see ``run_job``."""
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from typing import Any, Final, NamedTuple
 
 import click
@@ -12,12 +13,12 @@ from pyspark.sql import SparkSession
 
 from regent.jobs.command import InputError, print_summary
 from regent.jobs.files import is_remote, local_path
-from regent.jobs.job_session import JobSession, job_session
+from regent.jobs.job_session import JobSession, job_session, spark_options
 from regent.jobs.options import with_options
 from regent.jobs.reports.page import Page, Table, is_number, shown
 from regent.jobs.reports.verdict import Findings, Verdict
 
-JSON: Final = "json"
+_JSON: Final = "json"
 _TABLE: Final = "table"
 
 
@@ -39,7 +40,7 @@ report_options: Final = with_options(
     click.option(
         "-o",
         "--output",
-        type=click.Choice([_TABLE, JSON]),
+        type=click.Choice([_TABLE, _JSON]),
         default=_TABLE,
         show_default=True,
         help="How to print the result.",
@@ -50,39 +51,53 @@ report_options: Final = with_options(
         callback=lambda _context, _option, location: _writable(location),
         help="Also write the report as one HTML page.",
     ),
+    spark_options,
 )
-"""Adds ``-o table|json`` and ``--html FILE`` to a command."""
+"""Adds ``-o table|json``, ``--html FILE`` and the options of Spark to a command."""
 
 
-def run_report(
-    spark: SparkSession | None,
-    options: Mapping[str, Any],
-    name: str,
-    make: Callable[[JobSession, Mapping[str, Any]], Report],
-) -> None:
-    """Make a report, print it, and write its page; ``name`` follows ``regent jobs``."""
-    started = time.monotonic()
-    html = options["html"]
-    with job_session(spark, options, app_name=f"regent-{name.replace(' ', '-')}") as job:
-        report = make(job, options)
-        if html is not None:
-            page = Page(report.title, report.verdict)
-            page.facts((name.capitalize(), value) for name, value in report.facts.items())
-            report.draw(page)
-            with job.files.writing(html) as path:
-                page.write(path)
-    if options["output"] == JSON:
-        seconds = round(time.monotonic() - started, 3)
-        result = {"job": name, **report.fields, "html": html, "seconds": seconds}
-        print_summary(result | report.verdict.fields())
-    else:
-        _print_findings(report.verdict.first)
-        for table in report.tables:
-            click.echo()
-            _print_table(table)
-        if report.verdict.others.sentences:
-            click.echo()
-            _print_findings(report.verdict.others)
+def report_command(
+    name: str, summary: str, make: Callable[[JobSession, Mapping[str, Any]], Report]
+) -> click.Command:
+    """Return a command that prints the report which ``make`` returns, and writes its page.
+
+    ``name`` follows ``regent jobs``. ``make`` has the decorators of the command's options.
+    """
+
+    @wraps(make)
+    def command(spark: SparkSession | None, /, **options: Any) -> None:
+        started = time.monotonic()
+        html = options["html"]
+        with job_session(spark, options, app_name=f"regent-{name.replace(' ', '-')}") as job:
+            report = make(job, options)
+            if html is not None:
+                with job.files.writing(html) as path:
+                    _page_of(report).write(path)
+        if options["output"] == _JSON:
+            seconds = round(time.monotonic() - started, 3)
+            result = {"job": name, **report.fields, "html": html, "seconds": seconds}
+            print_summary(result | report.verdict.fields())
+        else:
+            _print_report(report)
+
+    return click.command(name, help=summary)(click.pass_obj(command))
+
+
+def _page_of(report: Report) -> Page:
+    page = Page(report.title, report.verdict)
+    page.facts((name.capitalize(), value) for name, value in report.facts.items())
+    report.draw(page)
+    return page
+
+
+def _print_report(report: Report) -> None:
+    _print_findings(report.verdict.first)
+    for table in report.tables:
+        click.echo()
+        _print_table(table)
+    if report.verdict.others.sentences:
+        click.echo()
+        _print_findings(report.verdict.others)
 
 
 def _print_findings(findings: Findings) -> None:
