@@ -8,9 +8,10 @@ Times are wall clocks of the brokers' machines; a term has one broker and so one
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -28,7 +29,7 @@ were told later, are not in it.
 """
 
 PERCENTILES: Final = ("p50", "p95", "p99", "max")
-_SHARES: Final = np.array((0.5, 0.95, 0.99, 1.0))
+_SHARES: Final = (0.5, 0.95, 0.99, 1.0)
 _START: Final = "Startup"  # the trigger of an election of which no controller was the cause
 _TOLD: Final = "LeaderAndIsrResponseReceived"
 _KINDS: Final = {
@@ -49,12 +50,15 @@ _COUNTED: Final = (
 _EPOCHS: Final = ("first_epoch", "last_epoch")
 RESTLESS: Final = 5
 """So often must an ISR shrink or a broker fail to do it again and again."""
-_OF_PARTITION: Final = (
-    "leader_changes",
-    "times_leaderless",
-    "isr_shrinks",
-    "isr_expands",
+_CHURN: Final = ("topic", "partition", "leader_changes", "times_leaderless", "leader_epochs")
+_FLAPPING: Final = ("topic", "partition", "isr_shrinks", "isr_expands")
+_SUMS: Final = ("leader_changes", "times_leaderless", "isr_shrinks", "isr_expands")
+_ELECTION: Final = (
+    *("trigger", "noticed_ms", "vacant_ms", "elected_ms", "announced_ms", "updated_ms"),
+    *("brokers_updated", "takeover_ms", "failover_ms", "changes"),
 )
+_NAMES: Final = {"change_count": "changes", "bucket_ms": "start_ms", "minute_ms": "start_ms"}
+"""The names of results, by the columns of the tables."""
 
 
 def analyse_events(whole: Parts, *, top: int) -> dict[str, Any]:
@@ -68,8 +72,11 @@ def analyse_events(whole: Parts, *, top: int) -> dict[str, Any]:
     partitions = _partitions(whole["partitions"])
     updated = _updated(whole)
     terms = _terms(groups, _rows(whole["elections"]), updated)
+    changed = [row for row in partitions if row["leader_changes"]]
     leaderless = [row for row in partitions if row["times_leaderless"]]
-    restless = [row for row in partitions if row["isr_shrinks"] >= RESTLESS]
+    flapping = [row for row in partitions if row["isr_shrinks"] or row["isr_expands"]]
+    waits = _distributions(whole["waits"])
+    buckets = [{**row, "queue_ms": waits[row["start_ms"]]} for row in _rows(whole["buckets"])]
     return {
         "events": sum(row["events"] for row in groups),
         "first_ms": min(row["ts_ms"] for row in groups),
@@ -79,21 +86,23 @@ def analyse_events(whole: Parts, *, top: int) -> dict[str, Any]:
         "unnamed_changes": changes - named_changes,
         "latencies": _latencies(whole, groups),
         "terms": terms,
-        "leader_churn": _churn(partitions)[:top],
+        "leader_churn": _worst(changed, ("leader_changes", "leader_epochs"), _CHURN)[:top],
         "leaderless_partitions": len(leaderless),
-        "leaderless": sorted(map(_churn_of, leaderless), key=_times_leaderless)[:top],
-        "restless_isrs": len(restless),
-        "isr_flapping": _flapping(partitions)[:top],
+        "leaderless": _worst(leaderless, ("times_leaderless", "leader_changes"), _CHURN)[:top],
+        "restless_isrs": sum(row["isr_shrinks"] >= RESTLESS for row in partitions),
+        "isr_flapping": _worst(flapping, ("isr_shrinks", "isr_expands"), _FLAPPING)[:top],
         "slowest_brokers": _slowest_brokers(whole, terms, updated),
-        "busiest_minutes": _busiest_minutes(whole)[:top],
+        "busiest_minutes": sorted(
+            _rows(whole["minutes"]), key=lambda row: (-row["events"], row["start_ms"])
+        )[:top],
         "slowest_events": _rows(whole["slowest"]),
         "bucket_ms": bucket_of(whole["buckets"]["bucket_ms"]),
-        "over_time": _over_time(whole),
+        "over_time": sorted(buckets, key=itemgetter("start_ms")),
     }
 
 
 def _rows(table: pa.Table) -> Rows:
-    names = ["changes" if name == "change_count" else name for name in table.column_names]
+    names = [_NAMES.get(name, name) for name in table.column_names]
     rows: Rows = table.rename_columns(names).to_pylist()
     return [{name: _to_us(value) for name, value in row.items()} for row in rows]
 
@@ -106,24 +115,18 @@ def _to_us(value: Any) -> Any:
 def _distributions(counted: pa.Table) -> dict[Any, dict[str, float]]:
     """Return the percentiles of each key, from rows of (key, first digits, times, value)."""
     key, _, times, value = counted.column_names
-    counted = counted.sort_by([(key, "ascending"), (value, "ascending")])
-    keys = counted[key].to_numpy(zero_copy_only=False)
-    values, ends = counted[value].to_numpy(), np.cumsum(counted[times].to_numpy())
-    limits = [*np.flatnonzero(keys[1:] != keys[:-1]) + 1, len(keys)] if len(keys) else []
-    found, low, before = {}, 0, 0
-    for high in limits:
-        ranks = before + np.ceil(_SHARES * (ends[high - 1] - before))
-        found[keys[low]] = _percentiles(values[np.searchsorted(ends, ranks)])
-        low, before = high, ends[high - 1]
-    return found
+    lists = counted.group_by(key).aggregate([(value, "list"), (times, "list")]).to_pylist()
+    return {row[key]: _percentiles(row[f"{value}_list"], row[f"{times}_list"]) for row in lists}
 
 
-def _percentiles(values: Any) -> dict[str, float]:
-    return dict(zip(PERCENTILES, map(_to_us, values.tolist()), strict=True))
+def _percentiles(values: Sequence[float], times: Sequence[int] | None = None) -> dict[str, float]:
+    """Return the percentiles of values that were seen so many ``times``; None: once."""
+    found = np.quantile(values, _SHARES, weights=times, method="inverted_cdf")
+    return dict(zip(PERCENTILES, map(_to_us, found.tolist()), strict=True))
 
 
 def _latencies(whole: Parts, groups: Rows) -> Rows:
-    counts: Counter[str] = Counter()
+    counts = Counter[str]()
     for row in groups:
         counts[row["event"]] += row["events"]
     handling, queueing = _distributions(whole["handling"]), _distributions(whole["queueing"])
@@ -131,24 +134,6 @@ def _latencies(whole: Parts, groups: Rows) -> Rows:
         {"event": e, "count": n, "handling_ms": handling[e], "queue_ms": queueing[e]}
         for e, n in sorted(counts.items(), key=lambda counted: (-counted[1], counted[0]))
     ]
-
-
-def _over_time(whole: Parts) -> Rows:
-    waits = _distributions(whole["waits"])
-    rows = [{**_in_time(row, "bucket_ms"), "queue_ms": waits[row["bucket_ms"]]} for row in
-            _rows(whole["buckets"])]  # fmt: skip
-    return sorted(rows, key=lambda row: row["start_ms"])
-
-
-def _busiest_minutes(whole: Parts) -> Rows:
-    rows = [{**_in_time(row, "minute_ms"), "longest_wait_ms": row["queue_ms"]} for row in
-            _rows(whole["minutes"])]  # fmt: skip
-    return sorted(rows, key=lambda row: (-row["events"], row["start_ms"]))
-
-
-def _in_time(row: Mapping[str, Any], start: str) -> dict[str, Any]:
-    counts = {name: row[name] for name in ("events", "changes")}
-    return {"start_ms": row[start], **counts, "handling_ms": row["sum_ms"]}
 
 
 # --- terms ----------------------------------------------------------------------------------------
@@ -198,34 +183,30 @@ def _election(
     row: Mapping[str, Any] | None, updated: Mapping[BrokerId, float], resigned_ms: int | None
 ) -> dict[str, Any]:
     """Return what is known of an election; ``resigned_ms``: when the controller before resigned."""
-    found: dict[str, Any] = dict.fromkeys(
-        (
-            *("trigger", "noticed_ms", "vacant_ms", "elected_ms", "announced_ms", "updated_ms"),
-            *("brokers_updated", "takeover_ms", "failover_ms", "changes"),
-        )
-    )
     if row is None:
-        return found
-    elected_ms = row["ts_ms"]
+        return dict.fromkeys(_ELECTION)
+    elected_ms, handling_ms = row["ts_ms"], row["handling_ms"]
     noticed_ms = elected_ms - row["queue_ms"]
     is_failover = row["elected"] > 1 and row["event"] != _START
-    found |= {
-        "trigger": row["event"],
-        "noticed_ms": _to_us(noticed_ms),
-        "elected_ms": elected_ms,
-        "announced_ms": _to_us(elected_ms + row["handling_ms"]),
-        "takeover_ms": row["handling_ms"],
-        "changes": row["changes"] - 1,  # one is the election
-        "brokers_updated": len(updated),
-    }
+    updated_ms = max(updated.values(), default=None)
+    vacant_ms = failover_ms = None
     # A paused controller resigns after the next election.
     if is_failover and resigned_ms is not None and resigned_ms <= elected_ms:
-        found["vacant_ms"] = _to_us(elected_ms - min(noticed_ms, resigned_ms))
-    if updated:
-        found["updated_ms"] = max(updated.values())
-        if is_failover:
-            found["failover_ms"] = _to_us(found["updated_ms"] - noticed_ms)
-    return found
+        vacant_ms = elected_ms - min(noticed_ms, resigned_ms)
+    if is_failover and updated_ms is not None:
+        failover_ms = updated_ms - noticed_ms
+    return {
+        "trigger": row["event"],
+        "noticed_ms": _to_us(noticed_ms),
+        "vacant_ms": _to_us(vacant_ms),
+        "elected_ms": elected_ms,
+        "announced_ms": _to_us(elected_ms + handling_ms),
+        "updated_ms": updated_ms,
+        "brokers_updated": len(updated),
+        "takeover_ms": handling_ms,
+        "failover_ms": _to_us(failover_ms),
+        "changes": row["changes"] - 1,  # one is the election
+    }
 
 
 def _updated(whole: Parts) -> Updated:
@@ -255,10 +236,7 @@ def _slowest_brokers(whole: Parts, terms: Rows, updated: Updated) -> Rows:
         if term["failover_ms"] is not None:
             for broker_id, ms in updated[term["controller_epoch"]].items():
                 waited[broker_id].append(max(0.0, ms - term["announced_ms"]))
-    after = {
-        broker_id: _percentiles(np.quantile(values, _SHARES, method="inverted_cdf"))
-        for broker_id, values in waited.items()
-    }
+    after = {broker_id: _percentiles(values) for broker_id, values in waited.items()}
     rows: Rows = [
         {
             "broker_id": broker_id,
@@ -313,7 +291,7 @@ def _partitions(changes: pa.Table) -> Rows:
         {
             "topic": topic,
             "partition": partition,
-            **{name: sum(row[name] for row in rows) for name in _OF_PARTITION},
+            **{name: sum(row[name] for row in rows) for name in _SUMS},
             "leader_epochs": _range(row[name] for row in rows for name in _EPOCHS),
         }
         for (topic, partition), rows in sorted(by_name.items())
@@ -335,22 +313,7 @@ def _left_and_joined(before: str | None, now: str | None) -> tuple[frozenset[str
     return former - present, present - former
 
 
-def _churn(partitions: Rows) -> Rows:
-    rows = [_churn_of(row) for row in partitions if row["leader_changes"]]
-    return sorted(rows, key=lambda row: (-row["leader_changes"], -row["leader_epochs"]))
-
-
-def _churn_of(partition: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("topic", "partition", "leader_changes", "times_leaderless", "leader_epochs")
-    return {name: partition[name] for name in names}
-
-
-def _times_leaderless(row: Mapping[str, Any]) -> tuple[int, int]:
-    return -row["times_leaderless"], -row["leader_changes"]
-
-
-def _flapping(partitions: Rows) -> Rows:
-    names = ("topic", "partition", "isr_shrinks", "isr_expands")
-    rows = [{name: row[name] for name in names} for row in partitions]
-    rows = [row for row in rows if row["isr_shrinks"] or row["isr_expands"]]
-    return sorted(rows, key=lambda row: (-row["isr_shrinks"], -row["isr_expands"]))
+def _worst(partitions: Rows, by: Sequence[str], names: Sequence[str]) -> Rows:
+    """Return some fields of all rows, those with the highest values of ``by`` first."""
+    ordered = sorted(partitions, key=lambda row: [-row[name] for name in by])
+    return [{name: row[name] for name in names} for row in ordered]

@@ -36,7 +36,7 @@ def _values(of: str, duration: str) -> _Grouping:
     return _Grouping((of, f"{duration}_us"), ("events",), most=(f"{duration}_ms",))
 
 
-_IN_TIME: Final = ("events", "change_count", "sum_ms")
+_IN_TIME: Final = ("events", "change_count", "handling_ms")
 _GROUPINGS: Final = {
     "groups": _Grouping(
         ("broker_id", "controller_epoch", "event", "broker"),
@@ -49,7 +49,7 @@ _GROUPINGS: Final = {
     "answers": _values("broker", "answered"),
     "waits": _values("bucket_ms", "queue"),
     "buckets": _Grouping(("bucket_ms",), _IN_TIME),
-    "minutes": _Grouping(("minute_ms",), _IN_TIME, most=("queue_ms",)),
+    "minutes": _Grouping(("minute_ms",), _IN_TIME, most=("longest_wait_ms",)),
     "comings": _Grouping(("controller_epoch", "broker", "did"), ("events",), ("ts_ms",)),
     "partitions": _Grouping(
         ("topic", "partition", "isr_before", "isr"),
@@ -58,11 +58,7 @@ _GROUPINGS: Final = {
         ("last_epoch",),
     ),
 }
-_OF_ELECTION: Final = (
-    *("elected", "resigned", "broker_id", "ts_ms", "event", "queue_ms", "handling_ms"),
-    "change_count",
-)
-_OF_SLOWEST: Final = (
+_OF_EVENT: Final = (
     *("ts_ms", "broker_id", "controller_epoch", "event", "cause", "queue_ms", "handling_ms"),
     "change_count",
 )
@@ -85,7 +81,7 @@ def parts_of(events: pa.Table, top: int) -> Parts:
         "last_ms": ts_ms,
         "handled_ms": pc.add(ts_ms, handling_ms),
         "arrived_ms": pc.subtract(ts_ms, events["queue_ms"]),
-        "sum_ms": handling_ms,
+        "longest_wait_ms": events["queue_ms"],
         "bucket_ms": _floor(ts_ms, bucket_of(ts_ms)),
         "minute_ms": _floor(ts_ms, _MINUTE_MS),
         "handling_us": _first_digits(handling_ms),
@@ -101,8 +97,8 @@ def parts_of(events: pa.Table, top: int) -> Parts:
     }
     is_of_term = pc.or_(pc.is_valid(events["elected"]), pc.is_valid(events["resigned"]))
     return {name: _grouped(tables[name], grouping) for name, grouping in _GROUPINGS.items()} | {
-        "elections": events.filter(is_of_term).select(_OF_ELECTION),
-        "slowest": _slowest(events.select(_OF_SLOWEST), top),
+        "elections": events.filter(is_of_term).select(["elected", "resigned", *_OF_EVENT]),
+        "slowest": _slowest(events.select(_OF_EVENT), top),
     }
 
 
@@ -148,7 +144,7 @@ def _first_digits(ms: pa.ChunkedArray) -> pa.Array:
     """Return whole microseconds, with zeros after the first digits."""
     us = np.rint(ms.to_numpy() * 1000).astype(np.int64)
     step = np.ones_like(us)
-    while (is_longer := us >= step * 10**_DIGITS).any():
+    while (is_longer := us // step >= 10**_DIGITS).any():
         step[is_longer] *= 10
     return pa.array(us // step * step)
 

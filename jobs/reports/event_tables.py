@@ -25,7 +25,11 @@ def _spread(name: str, prefix: str) -> _Columns:
     return [(h, f"{name}.{p}") for h, p in zip(headers, PERCENTILES, strict=True)]
 
 
-_LATENCIES: Final = (*_same("event", "count"), *_spread("handling_ms", "handled in"))
+_LATENCIES: Final = (
+    *_same("event", "count"),
+    *_spread("handling_ms", "handled in"),
+    *_spread("queue_ms", "waited"),
+)
 _TERMS: Final = (
     ("epoch", "controller_epoch"),
     ("broker", "broker_id"),
@@ -73,25 +77,20 @@ _SLOWEST: Final = (
 
 def event_tables(report: Mapping[str, Any]) -> list[Table]:
     """Return the result of ``event_analysis.analyse_events``, the most important table first."""
-    latencies = (*_LATENCIES, *_spread("queue_ms", "waited"))
     terms = [{**row, "vacant": _vacant(row), "end": _end(row)} for row in report["terms"]]
     few = ", of the changes that the journals name" if report["unnamed_changes"] else ""
     churn, flapping = (_named(report[name]) for name in ("leader_churn", "isr_flapping"))
     return [
         _overview(report),
         _table(
-            "How long events were handled, and waited before (ms)", latencies, report["latencies"]
+            "How long events were handled, and waited before (ms)", _LATENCIES, report["latencies"]
         ),
         _table(
             "Terms of the controllers (times in ms; ≤: since the last event of one that failed)",
             _TERMS,
             terms,
         ),
-        _table(
-            f"Partitions whose leader changed most{few}",
-            _CHURN,
-            churn,
-        ),
+        _table(f"Partitions whose leader changed most{few}", _CHURN, churn),
         _table(f"Partitions whose ISR shrank most{few}", _FLAPPING, flapping),
         _table(
             "Brokers, the slowest to answer controllers first (times in ms)",
@@ -158,8 +157,4 @@ def _overview(report: Row) -> Table:
         ("unreadable lines", sum(unreadable.values())),
         *((f"  in {path}", lines) for path, lines in unreadable.items()),
     ]
-    return Table("Journals", ("", ""), [(name, _text(value)) for name, value in facts])
-
-
-def _text(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return Table("Journals", ("", ""), facts)

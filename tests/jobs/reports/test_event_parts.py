@@ -42,3 +42,10 @@ def test_random_durations_are_counted_by_four_digits_and_the_longest_is_exact():
     assert sum(row["events"] for row in handling) == len(events)
     assert max(row["handling_ms"] for row in handling) == max(e.handling_ms for e in events)
     assert all(0 <= round(r["handling_ms"] * 1000) - r["handling_us"] < 10 for r in handling)
+
+
+def test_a_duration_of_millennia_is_counted_too():
+    [event, *_] = World(7).events(1, 1)
+    event.handling_ms = 5e15
+    [row] = parts([event])["handling"].to_pylist()
+    assert (row["handling_us"], row["handling_ms"]) == (5 * 10**18, 5e15)
