@@ -11,6 +11,8 @@ from regent.core.placement.replica_placer import IndexScope, Strategy
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_AT_LEAST_ONE: Final = click.IntRange(min=1)
+
 
 def with_options(*options: Callable[[Any], Any]) -> Callable[[F], F]:
     """Return a decorator that adds options of click, which ``--help`` shows in this sequence."""
@@ -23,12 +25,21 @@ def with_options(*options: Callable[[Any], Any]) -> Callable[[F], F]:
     return add
 
 
-seed_option: Final = click.option(
+def number_option(
+    *names: str,
+    text: str,
+    default: float | None = None,
+    kind: click.ParamType[Any] = _AT_LEAST_ONE,
+) -> Callable[[F], F]:
+    """Return an option for a number: at least one, or what ``kind`` says."""
+    return click.option(*names, type=kind, default=default, show_default=True, help=text)
+
+
+seed_option: Final = number_option(
     "--seed",
-    type=click.IntRange(0, 2**63 - 1),
+    kind=click.IntRange(0, 2**63 - 1),
     default=0,
-    show_default=True,
-    help="The same seed gives the same result.",
+    text="The same seed gives the same result.",
 )
 
 strategy_options: Final = with_options(

@@ -24,6 +24,7 @@ from regent.jobs.command import InputError, progress, run_job
 from regent.jobs.files import check_shared
 from regent.jobs.job_session import JobSession
 from regent.jobs.new_directory import check_is_new, new_directory
+from regent.jobs.options import number_option
 from regent.jobs.reports.event_analysis import analyse_events
 from regent.jobs.reports.event_job import read_journals, write_tables
 from regent.jobs.reports.event_journals import Period, find_journals
@@ -62,13 +63,7 @@ def _moment(_context: object, _option: object, text: str | None) -> int | None:
 @click.option(
     "--until", "until_ms", metavar="TIME", callback=_moment, help="Only events before this time."
 )
-@click.option(
-    "--top",
-    type=click.IntRange(1, 1000),
-    default=10,
-    show_default=True,
-    help="Number of rows of a table.",
-)
+@number_option("--top", default=10, kind=click.IntRange(1, 1000), text="Number of rows of a table.")
 @click.option("--out", metavar="DIR", help="A new directory for the Parquet table.")
 @report_options
 def _report(job: JobSession, options: Mapping[str, Any]) -> Report:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 from pyspark.sql import SparkSession
@@ -21,6 +21,7 @@ from regent.admin.wording import listed, number_range
 from regent.core.placement.replica_placer import Strategy, check
 from regent.jobs.command import InputError, progress, run_job
 from regent.jobs.job_session import JobSession
+from regent.jobs.options import number_option
 from regent.jobs.reports.balance import (
     LossOptions,
     check_failures,
@@ -46,30 +47,23 @@ from regent.jobs.reports.placement_trial import (
     placement_request,
     rack_names,
     strategies_to_compare,
+    times_the_mean,
 )
 from regent.jobs.reports.simulation_page import add_trials
 from regent.jobs.reports.verdict import SPARK, Problem, Remedy, Verdict, command_line
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 _NAME: Final = "simulate placement"
 MAX_REPLICAS: Final = 100_000_000  # they take three gigabytes
-_MAX_BROKERS: Final = 100_000
+_BROKERS: Final = click.IntRange(1, 100_000)
+_ADDED: Final = click.IntRange(0, 100_000)
 
 
-def _number(
-    option: str, default: int, text: str, *, most: int | None = None, name: str | None = None
-) -> Callable[[F], F]:
-    """Return an option for a number of things, at least one."""
-    names = (option,) if name is None else (option, name)
-    kind = click.IntRange(1, most)
-    return click.option(*names, type=kind, default=default, show_default=True, help=text)
-
-
-@_number("--brokers", 1000, "Number of brokers.", most=_MAX_BROKERS)
-@_number("--partitions", 100_000, "Number of partitions of all topics.")
-@_number("--partitions-per-topic", 100, "Number of partitions of a topic.")
-@_number("--replication-factor", 3, "Number of replicas of a partition.", name="factor")
+@number_option("--brokers", default=1000, kind=_BROKERS, text="Number of brokers.")
+@number_option("--partitions", default=100_000, text="Number of partitions of all topics.")
+@number_option("--partitions-per-topic", default=100, text="Number of partitions of a topic.")
+@number_option(
+    "--replication-factor", "factor", default=3, text="Number of replicas of a partition."
+)
 @click.option(
     "--racks", type=click.IntRange(min=0), default=0, help="Number of racks; 0: no racks."
 )
@@ -88,16 +82,11 @@ def _number(
     help="How replicas are spread over the brokers.",
 )
 @click.option("--compare", is_flag=True, help="Try all strategies.")
-@click.option(
+@number_option(
     "--scatter-width",
-    type=click.IntRange(min=1),
-    help="How many brokers help to restore one, with copysets.  [default: 10]",
+    text="How many brokers help to restore one, with copysets.  [default: 10]",
 )
-@click.option(
-    "--growth",
-    type=click.IntRange(0, _MAX_BROKERS),
-    help="How many brokers are added.  [default: 1 %]",
-)
+@number_option("--growth", kind=_ADDED, text="How many brokers are added.  [default: 1 %]")
 @loss_options
 @report_options
 def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
@@ -109,7 +98,7 @@ def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
     loss = LossOptions(options["failures"], options["trials"], options["seed"])
     session = job.start(is_small=setting.partitions * len(names) <= 1_000_000)
     trials = {str(name): _try(session, setting, name, added, loss) for name in names}
-    tables = [_comparison(trials), *_loss_tables(trials)]
+    tables = [_comparison(trials), _loss_table(trials)]
     return Report(
         "Simulated placement of replicas",
         _verdict(trials, options),
@@ -178,10 +167,8 @@ def _verdict(trials: Mapping[str, Trial], options: Mapping[str, Any]) -> Verdict
         f" {percent(most.probability)}."
     )
     if trial.failure is not None:
-        words += (
-            f" If one fails, the busiest of the others leads up to {_busiest_leader(trial):.3g}"
-            " times the average."
-        )
+        times = f"{trial.busiest_leader:.3g} times the average"
+        words += f" If one fails, the busiest of the others leads up to {times}."
     lost = balance.lost_with_rack
     if len(lost) < 2 or not lost.any():
         return Verdict([], words)
@@ -201,34 +188,15 @@ def _best(trials: Mapping[str, Trial]) -> str:
         names = [name for name, trial in trials.items() if number(trial) == least]
         return f"{what}: {listed(names)} ({least:.3g} {unit})"
 
+    losses = f"fewest losses when {failures} brokers fail at once"
     found = [
-        best("Most even replicas", _fullest, "times the average at most"),
-        best(
-            f"fewest losses when {failures} brokers fail at once",
-            lambda trial: 100 * trial.balance.loss[-1].probability,
-            "% of all cases",
-        ),
+        best("Most even replicas", lambda trial: trial.fullest, "times the average at most"),
+        best(losses, lambda trial: 100 * trial.balance.loss[-1].probability, "% of all cases"),
     ]
     if all(trial.failure for trial in trials.values()):
-        found.append(
-            best(
-                "least load on one other broker when one fails",
-                _busiest_leader,
-                "times the average",
-            )
-        )
+        one = "least load on one other broker when one fails"
+        found.append(best(one, lambda trial: trial.busiest_leader, "times the average"))
     return "; ".join(found) + "."
-
-
-def _fullest(trial: Trial) -> float:
-    replicas = trial.balance.loads["replicas"]
-    return _ratio(int(replicas.max()), float(replicas.mean()))
-
-
-def _busiest_leader(trial: Trial) -> float:
-    assert trial.failure is not None
-    mean = float(trial.balance.loads["preferred leaders"].mean())
-    return _ratio(int(trial.failure.busiest_leader.max()), mean)
 
 
 # --- output ---------------------------------------------------------------------------------------
@@ -245,7 +213,7 @@ def _fields(trial: Trial) -> dict[str, Any]:
 
 
 def _comparison(trials: Mapping[str, Trial]) -> Table:
-    columns = [dict(_measures(trial)) for trial in trials.values()]
+    columns = [_measures(trial) for trial in trials.values()]
     return Table(
         "Strategies" if len(trials) > 1 else "Strategy",
         ("", *trials),
@@ -253,63 +221,54 @@ def _comparison(trials: Mapping[str, Trial]) -> Table:
     )
 
 
-def _measures(trial: Trial) -> list[tuple[str, object]]:
+def _measures(trial: Trial) -> dict[str, object]:
     """Return the measures to compare, in the sequence of the report."""
     balance, failure, growth = trial.balance, trial.failure, trial.growth
     replicas, leaders = balance.loads["replicas"], balance.loads["preferred leaders"]
     most = balance.loss[-1]
-    found: list[tuple[str, object]] = [
-        ("replicas of a broker, mean", float(replicas.mean())),
-        ("  most replicas, times the mean", _fullest(trial)),
-        ("leaders of a broker, mean", float(leaders.mean())),
-        ("  most leaders, times the mean", _ratio(int(leaders.max()), float(leaders.mean()))),
-        ("copysets", balance.copysets),
-        ("scatter width, mean", float(balance.scatter_width.mean())),
-        (f"{most.failures} brokers fail: any loss", percent(most.probability)),
-        ("  partitions lost, mean", most.expected_partitions),
-    ]
+    found: dict[str, object] = {
+        "replicas of a broker, mean": float(replicas.mean()),
+        "  most replicas, times the mean": trial.fullest,
+        "leaders of a broker, mean": float(leaders.mean()),
+        "  most leaders, times the mean": times_the_mean(leaders.max(), leaders),
+        "copysets": balance.copysets,
+        "scatter width, mean": float(balance.scatter_width.mean()),
+        f"{most.failures} brokers fail: any loss": percent(most.probability),
+        "  partitions lost, mean": most.expected_partitions,
+    }
     if balance.racks.names:
         lost = balance.lost_with_rack
-        found += [
-            ("a rack fails: any loss", percent(float((lost > 0).mean()))),
-            ("  partitions lost with it, mean", float(lost.mean())),
-        ]
+        found["a rack fails: any loss"] = percent(float((lost > 0).mean()))
+        found["  partitions lost with it, mean"] = float(lost.mean())
     if failure is not None:
         shares = failure.busiest_source / replicas.clip(min=1)
-        found += [
-            ("a broker fails: brokers that lead instead, mean", float(failure.heirs.mean())),
-            ("  busiest leader, times the mean, worst case", _busiest_leader(trial)),
-            ("  brokers copied from, mean", float(failure.sources.mean())),
-            ("  largest share copied from one, worst case", percent(float(shares.max()))),
-        ]
+        found |= {
+            "a broker fails: brokers that lead instead, mean": float(failure.heirs.mean()),
+            "  busiest leader, times the mean, worst case": trial.busiest_leader,
+            "  brokers copied from, mean": float(failure.sources.mean()),
+            "  largest share copied from one, worst case": percent(float(shares.max())),
+        }
     if growth is not None:
         total = int(replicas.sum())
-        found += [
-            (
-                f"{growth.added} brokers added: moved if all are placed again",
-                percent(growth.recomputed / total),
-            ),
-            ("  the fewest that even out the load", percent(growth.minimum / total)),
-        ]
+        moved = f"{growth.added} brokers added: moved if all are placed again"
+        found[moved] = percent(growth.recomputed / total)
+        found["  the fewest that even out the load"] = percent(growth.minimum / total)
     return found
 
 
-def _ratio(value: int, mean: float) -> float:
-    return value / mean if mean else 0.0
-
-
-def _loss_tables(trials: Mapping[str, Trial]) -> list[Table]:
-    if len(trials) == 1:
-        return [loss_table(trial.balance.loss) for trial in trials.values()]
-    curves = {name: loss_table(trial.balance.loss).rows for name, trial in trials.items()}
-    first = next(iter(curves.values()))
-    return [
-        Table(
-            "Brokers that fail at once, and the probability of any loss",
-            ("brokers", *curves),
-            [(row[0], *(rows[k][1] for rows in curves.values())) for k, row in enumerate(first)],
-        )
-    ]
+def _loss_table(trials: Mapping[str, Trial]) -> Table:
+    tables = {name: loss_table(trial.balance.loss) for name, trial in trials.items()}
+    first = next(iter(tables.values()))
+    if len(tables) == 1:
+        return first
+    brokers, *_ = zip(*first.rows, strict=True)
+    return Table.of(
+        "Brokers that fail at once, and the probability of any loss",
+        {
+            "brokers": brokers,
+            **{name: [row[1] for row in table.rows] for name, table in tables.items()},
+        },
+    )
 
 
 _command: Final = report_command(_NAME, "Simulate a placement scheme at scale.", _report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ from regent.jobs.assignment_source import ZOOKEEPER, AssignmentSource
 from regent.jobs.brokers_file import PlannedBroker, read_brokers
 from regent.jobs.command import InputError
 from regent.jobs.files import JobFiles
-from regent.jobs.options import seed_option, with_options
+from regent.jobs.options import number_option, seed_option, with_options
 from regent.storage.log_directory import LogDirectory
 from regent.storage.log_names import LOG_SUFFIX, log_of_directory
 
@@ -40,16 +41,8 @@ assignment_options: Final = with_options(
 
 
 loss_options: Final = with_options(
-    click.option(
-        "--failures", type=click.IntRange(min=1), help="The most brokers that fail at once."
-    ),
-    click.option(
-        "--trials",
-        type=click.IntRange(min=1),
-        default=2000,
-        show_default=True,
-        help="Number of simulated failures.",
-    ),
+    number_option("--failures", text="The most brokers that fail at once."),
+    number_option("--trials", default=2000, text="Number of simulated failures."),
     seed_option,
 )
 """Adds the options of ``LossOptions`` to a command."""
@@ -95,16 +88,14 @@ def bytes_per_broker(directories: Iterable[Path]) -> dict[int, int]:
 
     Raises ``InputError`` for a directory whose ``meta.properties`` names no broker, and OSError.
     """
-    sizes: dict[int, int] = {}
+    sizes = Counter[int]()
     for directory in directories:
-        broker_id = _owner(directory)
-        size = sum(
+        sizes[_owner(directory)] += sum(
             _size_of(segment)
             for log in directory.iterdir()
             if log_of_directory(log.name) is not None
             for segment in log.glob(f"*{LOG_SUFFIX}")
         )
-        sizes[broker_id] = sizes.get(broker_id, 0) + size
     return sizes
 
 

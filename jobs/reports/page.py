@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -26,25 +26,24 @@ if TYPE_CHECKING:  # the import takes half a second, and most reports have no pl
 
 Axes: TypeAlias = "matplotlib.axes.Axes"
 
-INK: Final = "#010000"
-"""The colour of text, to draw with."""
-MUTED: Final = "#010001"
-"""The colour of things for comparison."""
-_GRID: Final = "#010002"
-_SERIES: Final = ("#010003", "#010004", "#010005", "#010006", "#010007", "#010008")
-
-# Placeholder colours in a drawing, and the light and dark colours that replace them.
 _COLOURS: Final = {
-    INK: ("ink", "#1b1b1a", "#f1f0ec"),
-    MUTED: ("muted", "#6d6b64", "#a3a199"),
-    _GRID: ("grid", "#e2e0d9", "#34332f"),
-    _SERIES[0]: ("series-1", "#2a78d6", "#4a94ea"),
-    _SERIES[1]: ("series-2", "#d9531e", "#e8713f"),
-    _SERIES[2]: ("series-3", "#14946a", "#25b184"),
-    _SERIES[3]: ("series-4", "#b97f00", "#d79b1c"),
-    _SERIES[4]: ("series-5", "#5a48bf", "#a093f0"),
-    _SERIES[5]: ("series-6", "#c93c6e", "#e97a9f"),
+    "ink": ("#1b1b1a", "#f1f0ec"),
+    "muted": ("#6d6b64", "#a3a199"),
+    "grid": ("#e2e0d9", "#34332f"),
+    "series-1": ("#2a78d6", "#4a94ea"),
+    "series-2": ("#d9531e", "#e8713f"),
+    "series-3": ("#14946a", "#25b184"),
+    "series-4": ("#b97f00", "#d79b1c"),
+    "series-5": ("#5a48bf", "#a093f0"),
+    "series-6": ("#c93c6e", "#e97a9f"),
 }
+"""The light and the dark colours of a page, by the names of CSS variables."""
+_DRAWN: Final = {name: f"#01000{number}" for number, name in enumerate(_COLOURS)}
+"""The placeholder of each colour in a drawing."""
+INK: Final = _DRAWN["ink"]
+"""The colour of text, to draw with."""
+MUTED: Final = _DRAWN["muted"]
+"""The colour of things for comparison."""
 _SHORT: Final = 24  # letters that are not wrapped in a table
 _FEW_BROKERS: Final = 20  # tables have that many
 _MOST_BROKERS: Final = 5000  # half a megabyte
@@ -128,6 +127,11 @@ class Table(NamedTuple):
     caption: str
     headers: Sequence[str]
     rows: Sequence[Sequence[object]]
+
+    @classmethod
+    def of(cls, caption: str, columns: Mapping[str, Sequence[object]]) -> Table:
+        """Return a table of columns of the same length, by their headers."""
+        return cls(caption, [*columns], [*zip(*columns.values(), strict=True)])
 
     def fields(self) -> list[dict[str, object]]:
         """Return the rows as JSON values."""
@@ -253,8 +257,8 @@ def _section(findings: Findings, kind: str = "") -> str:
 
 
 def _stylesheet() -> str:
-    light = " ".join(f"--{name}: {colour};" for name, colour, _ in _COLOURS.values())
-    dark = " ".join(f"--{name}: {colour};" for name, _, colour in _COLOURS.values())
+    light = " ".join(f"--{name}: {colour};" for name, (colour, _) in _COLOURS.items())
+    dark = " ".join(f"--{name}: {colour};" for name, (_, colour) in _COLOURS.items())
     return _STYLE % {"light": light, "dark": dark}
 
 
@@ -303,6 +307,7 @@ def _drawn(draw: Callable[[Axes], None], height_in: float, name: str) -> str:
 def _settings() -> Any:  # matplotlib's type for it has a literal of every name there is
     from cycler import cycler
 
+    series = [colour for name, colour in _DRAWN.items() if name.startswith("series")]
     ink = ("text.color", "axes.titlecolor", "axes.labelcolor", "xtick.labelcolor")
     return {
         **dict.fromkeys((*ink, "ytick.labelcolor", "legend.labelcolor"), INK),
@@ -311,14 +316,14 @@ def _settings() -> Any:  # matplotlib's type for it has a literal of every name 
         "axes.facecolor": "none",
         "axes.grid": True,
         "axes.grid.axis": "y",
-        "axes.prop_cycle": cycler(color=_SERIES),
+        "axes.prop_cycle": cycler(color=series),
         "axes.spines.right": False,
         "axes.spines.top": False,
         "date.converter": "concise",
         "figure.facecolor": "none",
         "font.sans-serif": ["DejaVu Sans"],  # for measures; the browser uses its own
         "font.size": 9.5,
-        "grid.color": _GRID,
+        "grid.color": _DRAWN["grid"],
         "grid.linewidth": 0.8,
         "legend.frameon": False,
         "path.simplify": False,
@@ -350,6 +355,6 @@ def _inline(document: str, name: str) -> str:
     svg = re.sub(r"url\(#", f"url(#{name}-", svg)
     # Hundredths of a point are enough, and most of the page is coordinates.
     svg = re.sub(r'="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), svg)
-    for colour, (variable, _, _) in _COLOURS.items():
-        svg = svg.replace(colour, f"var(--{variable})")
+    for name, colour in _DRAWN.items():
+        svg = svg.replace(colour, f"var(--{name})")
     return svg

@@ -83,6 +83,25 @@ class Trial(NamedTuple):
     growth: GrowthCost | None
     seconds: float
 
+    @property
+    def fullest(self) -> float:
+        """The replicas of the fullest broker, times the mean."""
+        replicas = self.balance.loads["replicas"]
+        return times_the_mean(replicas.max(), replicas)
+
+    @property
+    def busiest_leader(self) -> float:
+        """The partitions of the busiest leader after one failure, times the mean before."""
+        assert self.failure is not None
+        most = self.failure.busiest_leader.max()
+        return times_the_mean(most, self.balance.loads["preferred leaders"])
+
+
+def times_the_mean(value: np.int64, loads: Counts) -> float:
+    """Return a load by the mean one; 0 if there is none."""
+    mean = float(loads.mean())
+    return int(value) / mean if mean else 0.0
+
 
 def rack_names(setting: TrialSetting, added: int = 0) -> list[str | None]:
     """Return the rack of each broker; ``added`` ones are distributed over the racks."""
@@ -104,9 +123,8 @@ def placement_request(
     """Return the request of the placement job; the last topic may be smaller."""
     size = setting.partitions_per_topic
     topics = tuple(
-        PlacementSpec(f"t{first // size:08d}", min(size, setting.partitions - first), factor, 0)
-        for first in range(0, setting.partitions, size)
-        for factor in [setting.factor]
+        PlacementSpec(f"t{n // size:08d}", min(size, setting.partitions - n), setting.factor, 0)
+        for n in range(0, setting.partitions, size)
     )
     start_index, index = _COUNTED_FROM[strategy]
     width = setting.scatter_width if strategy is Strategy.COPYSET else None
@@ -157,10 +175,9 @@ def failure_load(replicas: Positions, brokers: int) -> FailureLoad | None:
     columns = np.ascontiguousarray(replicas.T)
     first, second, *_ = columns
     leading = np.bincount(first, minlength=brokers)
-    inherited = [(first, second)]
-    copied = [*inherited, *((follower, first) for follower in columns[1:])]
+    copied = [(first, second), *((follower, first) for follower in columns[1:])]
     heirs, busiest_leader, sources, busiest_source = [], [], [], []
-    for low, rows in pair_counts(inherited, brokers):
+    for low, rows in pair_counts([(first, second)], brokers):
         heirs.append((rows > 0).sum(axis=1))
         after = rows + leading
         after[np.arange(len(rows)), np.arange(low, low + len(rows))] = 0  # the one that failed
@@ -168,9 +185,7 @@ def failure_load(replicas: Positions, brokers: int) -> FailureLoad | None:
     for _, rows in pair_counts(copied, brokers):
         sources.append((rows > 0).sum(axis=1))
         busiest_source.append(rows.max(axis=1))
-    return FailureLoad(
-        *(np.concatenate(part) for part in (heirs, busiest_leader, sources, busiest_source))
-    )
+    return FailureLoad(*map(np.concatenate, (heirs, busiest_leader, sources, busiest_source)))
 
 
 def growth_cost(before: ReplicaArrays, after: ReplicaArrays) -> GrowthCost:
