@@ -29,7 +29,11 @@ from regent.jobs.reports.balance import (
     tables,
 )
 from regent.jobs.reports.balance_page import add_balance
-from regent.jobs.reports.balance_verdict import balance_verdict, exposed, named_brokers
+from regent.jobs.reports.balance_verdict import (
+    at_risk_of_one_failure,
+    balance_verdict,
+    named_brokers,
+)
 from regent.jobs.reports.inputs import (
     assignment_options,
     bytes_per_broker,
@@ -63,7 +67,7 @@ def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
     loss = LossOptions(options["failures"], options["trials"], options["seed"])
     with progress("simulating failures", session):
         balance = measure(arrays, racks, more_loads, loss, brokers)
-        at_risk = exposed(balance, arrays, frame)
+        at_risk = at_risk_of_one_failure(balance, arrays, frame)
     facts = {
         "partitions": arrays.partitions,
         "brokers": arrays.brokers,
@@ -79,8 +83,8 @@ def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
         {
             **{name.replace(" ", "_"): value for name, value in facts.items()},
             **named_brokers(balance),
-            "topics_with_one_replica": at_risk.single.topics,
-            "topics_in_one_rack": at_risk.together.topics,
+            "topics_with_one_replica": [*at_risk.single],
+            "topics_in_one_rack": [*at_risk.together],
             **summary(balance),
             "trials": options["trials"],
             "seed": options["seed"],

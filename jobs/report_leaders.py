@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 import numpy as np
-from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 
 from regent.admin.wording import how_many, number_range
@@ -22,17 +22,15 @@ from regent.core.model import NO_LEADER
 from regent.jobs.assignment_source import assignment_frame, check_assignment
 from regent.jobs.command import InputError, progress, run_job
 from regent.jobs.job_session import JobSession
-from regent.jobs.reports.balance import percent, spread
-from regent.jobs.reports.balance_page import add_numbers, add_shares
-from regent.jobs.reports.balance_verdict import (
-    missing_brokers,
-    plan_remedies,
-    start_remedies,
-)
+from regent.jobs.options import number_option
+from regent.jobs.reports.balance import ENDS, Shares, ordered, percent, spread
+from regent.jobs.reports.balance_page import add_numbers
+from regent.jobs.reports.balance_verdict import missing_brokers, plan_remedies, start_remedies
 from regent.jobs.reports.charts import MOST_BARS, columns
 from regent.jobs.reports.inputs import assignment_options, read_inputs
 from regent.jobs.reports.output import Report, report_command, report_options
 from regent.jobs.reports.page import Page, Table, shown
+from regent.jobs.reports.replica_arrays import Counts
 from regent.jobs.reports.verdict import (
     CLUSTER,
     NAMED,
@@ -40,16 +38,14 @@ from regent.jobs.reports.verdict import (
     Remedy,
     Verdict,
     command_line,
-    far_brokers,
     far_from,
-    named,
     several,
+    uneven,
 )
 
 _NAME: Final = "report leaders"
 _NAMED: Final = 10  # leaderless partitions that are named
 _UNCLEAN: Final = 3  # leaderless partitions that have a command each
-_ROWS: Final = 10  # brokers in a table, if there are many; programs get all
 
 # The broker NULL has the partitions whose leader is unknown, and -1 leads those without a leader.
 _PER_BROKER: Final = """
@@ -64,67 +60,56 @@ SELECT topic, partition FROM {assignment} WHERE leader = -1
 ORDER BY topic, partition LIMIT {limit}"""
 
 
-class BrokerLeaders(NamedTuple):
-    """Partitions of a broker, without those whose leader is unknown.
+@dataclass(frozen=True, slots=True)
+class Leaders:
+    """Partitions of the brokers, in arrays by position, without those whose leader is unknown.
 
-    ``preferred``: it has the first replica. ``not_led``: it has the first replica and does not
-    lead. ``imbalance`` is Kafka's ratio of the two, 0 without preferred partitions. ``leading``: it
-    is the leader, ``of_fair_share`` by the average of all brokers.
+    ``preferred``: how many have their first replica there. ``not_led``: how many of these the
+    broker does not lead. ``leading``: how many it leads. ``leaderless`` have no leader.
     """
 
-    broker: int
-    preferred: int
-    not_led: int
-    imbalance: float
-    leading: int
-    of_fair_share: float
-
-
-class Leaders(NamedTuple):
-    """The brokers by their ids, and the partitions without a leader or with an unknown one."""
-
-    brokers: Sequence[BrokerLeaders]
+    broker_ids: Counts
+    preferred: Counts
+    not_led: Counts
+    leading: Counts
     leaderless: int
     unknown: int
 
     @property
-    def partitions(self) -> int:
-        """The number of all partitions."""
-        return sum(row.preferred for row in self.brokers) + self.unknown
-
-    @property
-    def not_led(self) -> int:
-        """The number of partitions that their preferred leader does not lead."""
-        return sum(row.not_led for row in self.brokers)
+    def known(self) -> int:
+        """The number of partitions with a known leader, or with none."""
+        return int(self.preferred.sum())
 
     @property
     def imbalance(self) -> float:
         """Kafka's ratio, of all brokers together."""
-        return self.not_led / max(self.partitions - self.unknown, 1)
-
-    def above(self, threshold: float) -> list[BrokerLeaders]:
-        """Return the brokers above an imbalance in percent, the worst first."""
-        found = [row for row in self.brokers if row.imbalance > threshold / 100]
-        return sorted(found, key=lambda row: -row.imbalance)
-
-    def column(self, name: str) -> NDArray[Any]:
-        """Return a field of the brokers."""
-        return np.array([getattr(row, name) for row in self.brokers])
+        return int(self.not_led.sum()) / max(self.known, 1)
 
     @property
-    def uneven(self) -> tuple[list[int], list[int]]:
-        """Where brokers lead far more and far less than the average, the farthest first."""
-        leading = self.column("leading")
-        return far_from(leading, leading.mean())
+    def imbalances(self) -> Shares:
+        """Kafka's ratio of each broker: 0 without preferred partitions."""
+        ratios: Shares = self.not_led / self.preferred.clip(1)
+        return ratios
+
+    @property
+    def of_fair_share(self) -> Shares:
+        """How many partitions brokers lead by the average."""
+        shares: Shares = self.leading / (self.leading.mean() or 1.0)
+        return shares
+
+    def above(self, threshold: float) -> list[int]:
+        """Return the positions of brokers above an imbalance in percent, the worst first."""
+        order = np.argsort(-self.imbalances, kind="stable")
+        found: list[int] = order[self.imbalances[order] > threshold / 100].tolist()
+        return found
 
 
 @assignment_options
-@click.option(
+@number_option(
     "--threshold",
-    type=click.FloatRange(0, 100),
+    kind=click.FloatRange(0, 100),
     default=10.0,
-    show_default=True,
-    help="Imbalance in percent above which a broker is named.",
+    text="Imbalance in percent above which a broker is named.",
 )
 @report_options
 def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
@@ -136,46 +121,43 @@ def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
         check_assignment(frame, source.where)
         found = leaders(session, frame, listed)
         names = _leaderless(session, frame) if found.leaderless else []
-    if found.partitions == found.unknown:
+    if not found.known:
         raise InputError(
             f"{source.where} names no leaders: use zookeeper, or a file with a leader for"
             " each partition"
         )
-    missing = [row.broker for row in found.brokers if row.broker not in listed] if listed else []
+    missing = sorted({*found.broker_ids.tolist()} - {*listed}) if listed else []
     facts = _facts(found, options["threshold"])
-    tables = _tables(found, names)
+    all_brokers = _all_brokers(found)
+    tables = _tables(found, all_brokers, names)
     return Report(
         "Leaders of partitions",
         leaders_verdict(found, names, missing, options),
         facts,
         _summary(found, names, options["threshold"]) | {"not_listed": missing},
-        [Table("Leaders", tuple(facts), [tuple(facts.values())]), *tables],
+        [Table("Leaders", [*facts], [[*facts.values()]]), *tables],
         partial(
-            _draw, found=found, where=source.where, tables=tables, threshold=options["threshold"]
+            _draw,
+            found=found,
+            where=source.where,
+            tables=tables,
+            all_brokers=all_brokers,
+            threshold=options["threshold"],
         ),
     )
 
 
-def leaders(spark: SparkSession, frame: DataFrame, broker_ids: Sequence[int]) -> Leaders:
-    """Count the partitions of brokers; those of ``broker_ids`` may have none."""
-    table = spark.sql(_PER_BROKER, assignment=frame).toArrow()
-    counts: dict[int | None, tuple[int, int, int]] = {
-        row["broker"]: (row["preferred"], row["not_led"], row["leading"])
-        for row in table.to_pylist()
-    }
+def leaders(spark: SparkSession, frame: DataFrame, listed: Sequence[int]) -> Leaders:
+    """Count the partitions of brokers; ``listed`` ones may have none."""
+    rows = spark.sql(_PER_BROKER, assignment=frame).toArrow().to_pylist()
+    counts = {row.pop("broker"): tuple(row.values()) for row in rows}
     nothing = (0, 0, 0)
     unknown, _, _ = counts.pop(None, nothing)
     _, _, leaderless = counts.pop(NO_LEADER, nothing)
-    ids = sorted({broker for broker in counts if broker is not None} | {*broker_ids})
-    fair = sum(leading for _, _, leading in counts.values()) / max(len(ids), 1) or 1.0
-    rows = [
-        BrokerLeaders(
-            broker, preferred, not_led, not_led / max(preferred, 1), leading, leading / fair
-        )
-        for broker in ids
-        for preferred, not_led, leading in [counts.get(broker, nothing)]
-    ]
-    return Leaders(rows, leaderless, unknown)
+    ids = sorted({*counts, *listed})
+    found = np.array([(broker, *counts.get(broker, nothing)) for broker in ids], np.int64)
+    broker_ids, preferred, not_led, leading = found.reshape(-1, 4).T
+    return Leaders(broker_ids, preferred, not_led, leading, leaderless, unknown)
 
 
 def _leaderless(spark: SparkSession, frame: DataFrame) -> list[str]:
@@ -223,11 +205,11 @@ def leaders_verdict(
         *_not_led(found, options["threshold"], give_back),
         *_uneven(found, even_out, give_back),
     ]
-    leading = [row.leading for row in found.brokers]
+    leading = found.leading
     fine = (
-        f"All {how_many(found.partitions, 'partition', 'partitions')} have leaders, and each of"
-        f" the {len(leading):,} brokers leads about as many as it should:"
-        f" {number_range(min(leading), max(leading))}."
+        f"All {how_many(found.known + found.unknown, 'partition', 'partitions')} have leaders, and"
+        f" each of the {len(leading):,} brokers leads about as many as it should:"
+        f" {number_range(int(leading.min()), int(leading.max()))}."
     )
     return Verdict(problems, fine)
 
@@ -259,115 +241,118 @@ def _unclean_elections(
 
 def _not_led(found: Leaders, percentage: float, remedy: Remedy) -> list[Problem]:
     above = found.above(percentage)
-    names = [
-        f"broker {row.broker} leads {row.preferred - row.not_led:,} of {row.preferred:,}"
-        for row in above
-    ]
+    ids, preferred, led = found.broker_ids, found.preferred, found.preferred - found.not_led
     who = "it is" if len(above) == 1 else "they are"
-    sentence = (
-        f"{how_many(len(above), 'broker leads', 'brokers lead')} fewer than {100 - percentage:g} %"
-        f" of the partitions whose preferred leader {who} ({named(names)})."
+    return several(
+        [f"broker {ids[b]} leads {led[b]:,} of {preferred[b]:,}" for b in above],
+        "broker leads",
+        "brokers lead",
+        f"fewer than {100 - percentage:g} % of the partitions whose preferred leader {who}",
+        [remedy],
     )
-    return [Problem(sentence, [remedy])] if above else []
 
 
 def _uneven(found: Leaders, even_out: Sequence[Remedy], give_back: Remedy) -> list[Problem]:
-    leading, preferred = found.column("leading"), found.column("preferred")
+    leading, preferred = found.leading, found.preferred
     mean = leading.mean()
-    share = f"the average of {shown(float(mean))} partitions"
-    words = far_brokers(found.column("broker"), leading, mean, ("leads", "lead"), share)
-    if not words:
-        return []
-    sentence = f"Of {len(leading):,} brokers, {words}."
-    sides = zip(found.uneven, far_from(preferred, preferred.mean()), strict=True)
+    sides = zip(far_from(leading, mean), far_from(preferred, preferred.mean()), strict=True)
     remain = sum(len({*now} & {*then}) for now, then in sides)
-    if remain:
-        sentence += (
-            f" Even if each partition were led by its preferred leader, {remain:,} of these brokers"
-            " would lead too many or too few."
-        )
-    return [Problem(sentence, even_out if remain else [give_back])]
+    share = f"the average of {shown(float(mean))} partitions"
+    more = (
+        f" Even if each partition were led by its preferred leader, {remain:,} of these brokers"
+        " would lead too many or too few."
+    )
+    return uneven(
+        *(found.broker_ids, leading, mean, ("leads", "lead"), share),
+        even_out if remain else [give_back],
+        more=more * bool(remain),
+    )
 
 
 # --- output ---------------------------------------------------------------------------------------
 
 
 def _summary(found: Leaders, names: Sequence[str], threshold: float) -> dict[str, Any]:
+    ids = found.broker_ids.tolist()
+    high, low = far_from(found.leading, found.leading.mean())
+    per_broker = {
+        "broker": ids,
+        "preferred": found.preferred.tolist(),
+        "not_led": found.not_led.tolist(),
+        "imbalance": found.imbalances.tolist(),
+        "leading": found.leading.tolist(),
+        "of_fair_share": found.of_fair_share.tolist(),
+    }
     return {
-        "partitions": found.partitions,
-        "brokers": len(found.brokers),
+        "partitions": found.known + found.unknown,
+        "brokers": len(ids),
         "leaderless": found.leaderless,
         "leaderless_partitions": names,
         "unknown": found.unknown,
         "imbalance": found.imbalance,
-        "worst_imbalance": max(row.imbalance for row in found.brokers),
+        "worst_imbalance": float(found.imbalances.max()),
         "threshold": threshold / 100,
         "above_threshold": len(found.above(threshold)),
-        "leaders": spread(np.array([row.leading for row in found.brokers])),
-        "overloaded": [found.brokers[place].broker for place in found.uneven[0]],
-        "underloaded": [found.brokers[place].broker for place in found.uneven[1]],
-        "per_broker": [row._asdict() for row in found.brokers],
+        "leaders": spread(found.leading),
+        "overloaded": [ids[b] for b in high],
+        "underloaded": [ids[b] for b in low],
+        "per_broker": Table.of("Brokers", per_broker).fields(),
     }
 
 
 def _facts(found: Leaders, threshold: float) -> dict[str, object]:
     above = len(found.above(threshold))
     return {
-        "partitions": found.partitions,
-        "led by another": found.not_led,
+        "partitions": found.known + found.unknown,
+        "led by another": int(found.not_led.sum()),
         "imbalance": percent(found.imbalance),
         "leaderless": found.leaderless,
-        f"brokers above {threshold:g} %": f"{above:,} of {len(found.brokers):,}",
+        f"brokers above {threshold:g} %": f"{above:,} of {len(found.broker_ids):,}",
     }
 
 
-def _tables(found: Leaders, names: Sequence[str]) -> list[Table]:
-    by_imbalance = sorted(found.brokers, key=lambda row: -row.imbalance)
-    falling = sorted(found.brokers, key=lambda row: -row.leading)
-    rising = sorted(found.brokers, key=lambda row: row.leading)
-    tables = [_broker_table("Brokers, the highest imbalance first", by_imbalance)]
-    if len(found.brokers) > 2 * _ROWS:
-        tables = [
-            _broker_table(f"The {_ROWS} brokers with the highest imbalance", by_imbalance[:_ROWS]),
-            _broker_table(f"The {_ROWS} brokers that lead the most", falling[:_ROWS]),
-            _broker_table(f"The {_ROWS} brokers that lead the fewest", rising[:_ROWS]),
-        ]
-    if not names:
-        return tables
-    more = found.leaderless - len(names)
-    title = f"Without a leader{f' (and {more:,} more)' if more else ''}"
-    return [*tables, Table(title, ("partition",), [(name,) for name in names])]
-
-
-def _broker_table(caption: str, rows: Sequence[BrokerLeaders]) -> Table:
-    return Table(
-        caption,
-        (
-            "broker",
-            "preferred leader of",
-            "leads of these",
-            "imbalance",
-            "leads in all",
-            "of the average",
-        ),
-        [
-            (
-                *(str(row.broker), row.preferred, row.preferred - row.not_led),
-                *(percent(row.imbalance), row.leading, percent(row.of_fair_share)),
-            )
-            for row in rows
-        ],
+def _tables(found: Leaders, all_brokers: Table, names: Sequence[str]) -> list[Table]:
+    worst, falling, rising = (
+        np.argsort(keys, kind="stable").tolist()
+        for keys in (-found.imbalances, -found.leading, found.leading)
     )
+    ends = {
+        f"The {ENDS} brokers with the highest imbalance": worst,
+        f"The {ENDS} brokers that lead the most": falling,
+        f"The {ENDS} brokers that lead the fewest": rising,
+    }
+    tables = ordered(all_brokers, "Brokers, the highest imbalance first", ends)
+    if names:
+        more = found.leaderless - len(names)
+        title = f"Without a leader{f' (and {more:,} more)' if more else ''}"
+        tables.append(Table(title, ("partition",), [(name,) for name in names]))
+    return tables
+
+
+def _all_brokers(found: Leaders) -> Table:
+    columns: dict[str, Sequence[object]] = {
+        "broker": [*map(str, found.broker_ids.tolist())],
+        "preferred leader of": found.preferred.tolist(),
+        "leads of these": (found.preferred - found.not_led).tolist(),
+        "imbalance": [*map(percent, found.imbalances.tolist())],
+        "leads in all": found.leading.tolist(),
+        "of the average": [*map(percent, found.of_fair_share.tolist())],
+    }
+    return Table.of(f"All {len(found.broker_ids):,} brokers", columns)
 
 
 def _draw(
-    page: Page, found: Leaders, where: str, tables: Sequence[Table], threshold: float
+    page: Page,
+    found: Leaders,
+    where: str,
+    tables: Sequence[Table],
+    all_brokers: Table,
+    threshold: float,
 ) -> None:
     page.text(f"Read from {where}.")
-    ids, leading = found.column("broker"), found.column("leading")
+    ids, leading = found.broker_ids, found.leading
     if len(ids) <= MOST_BARS:
-        preferred = found.column("preferred").tolist()
-        series = {"leads": leading.tolist(), "is preferred leader of": preferred}
+        series = {"leads": leading.tolist(), "is preferred leader of": found.preferred.tolist()}
         page.figure(
             columns([*map(str, ids.tolist())], series, "partitions", of="broker id"),
             "Partitions that a broker leads, and partitions whose preferred leader it is because it"
@@ -375,21 +360,22 @@ def _draw(
         )
     else:
         fair = np.full(len(ids), leading.mean())
-        caption = "Partitions that each broker leads"
-        add_shares(page, ids, leading, "partitions", caption, fair, "average")
-        worst = [found.brokers.index(row) for row in found.above(threshold)[:NAMED]]
+        add_numbers(
+            page, ids, leading, "partitions", "Partitions that each broker leads", fair=fair
+        )
+        worst = found.above(threshold)[:NAMED]
         add_numbers(
             page,
             ids,
-            100 * found.column("imbalance"),
+            100 * found.imbalances,
             "%",
             "Imbalance of each broker in percent: of the partitions whose preferred leader it is,"
             f" the share that others lead{'. Orange: the highest' if worst else ''}",
-            worst,
+            marked=worst,
         )
     for table in tables:
         page.table(table)
-    page.all_brokers(_broker_table(f"All {len(ids):,} brokers", found.brokers))
+    page.all_brokers(all_brokers)
 
 
 _command: Final = report_command(

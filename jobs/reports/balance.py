@@ -25,7 +25,8 @@ from regent.jobs.reports.replica_arrays import (
 )
 
 _ROWS: Final = 12  # of a table that shows a curve
-_ENDS: Final = 10  # brokers in a table, if there are many: as many with the most and the least
+ENDS: Final = 10
+"""How many brokers a table has, if there are many: the ones with the most, or with the least."""
 
 
 class LossOptions(NamedTuple):
@@ -41,11 +42,6 @@ class Racks(NamedTuple):
 
     names: tuple[str, ...]
     of_broker: Positions
-
-    def name_of(self, position: int) -> str | None:
-        """Return the rack of a broker, by its position."""
-        rack = self.of_broker[position]
-        return self.names[rack] if rack >= 0 else None
 
 
 Shares: TypeAlias = NDArray[np.float64]
@@ -149,13 +145,7 @@ def measure(
         racks,
         sum(len(s.members) for s in sets),
         scatter_widths(sets, arrays.brokers),
-        loss_curve(
-            sets,
-            arrays.brokers,
-            failures,
-            trials=options.trials,
-            seed=options.seed,
-        ),
+        loss_curve(sets, arrays.brokers, failures, trials=options.trials, seed=options.seed),
         rack_losses(sets, racks.of_broker, len(racks.names)),
     )
 
@@ -199,27 +189,33 @@ def spread_table(balance: Balance) -> Table:
 
 def broker_tables(balance: Balance) -> tuple[list[Table], Table]:
     """Return the fullest and the emptiest brokers, and a table of all brokers by their ids."""
-    has_racks = ["rack"] if balance.racks.names else []
-    headers = ("broker", *has_racks, "of fair share", *balance.loads)
-    rows: list[tuple[object, ...]] = [
-        (
-            str(broker_id),
-            *([balance.racks.name_of(b)] if has_racks else []),
-            None if np.isnan(balance.fair[b]) else percent(balance.of_fair_share[b]),
-            *(int(load[b]) for load in balance.loads.values()),
-        )
-        for b, broker_id in enumerate(balance.broker_ids.tolist())
-    ]
-    shares = balance.of_fair_share
-    falling, rising = (np.lexsort([balance.broker_ids, keys]) for keys in (-shares, shares))
-    ends = {"Brokers, the fullest first": falling}
-    if len(rows) > 2 * _ENDS:
-        ends = {
-            f"The {_ENDS} brokers that are fullest, by their fair share": falling[:_ENDS],
-            f"The {_ENDS} brokers that are emptiest, by their fair share": rising[:_ENDS],
-        }
-    tables = [Table(title, headers, [rows[b] for b in order]) for title, order in ends.items()]
-    return tables, Table(f"All {len(rows):,} brokers", headers, rows)
+    shares, racks = balance.of_fair_share, balance.racks
+    columns: dict[str, Sequence[object]] = {"broker": [*map(str, balance.broker_ids.tolist())]}
+    if racks.names:
+        columns["rack"] = [racks.names[r] if r >= 0 else None for r in racks.of_broker]
+    columns["of fair share"] = [None if np.isnan(s) else percent(s) for s in shares.tolist()]
+    columns |= {name: load.tolist() for name, load in balance.loads.items()}
+    all_brokers = Table.of(f"All {len(shares):,} brokers", columns)
+    falling, rising = (
+        np.lexsort([balance.broker_ids, keys]).tolist() for keys in (-shares, shares)
+    )
+    ends = {
+        f"The {ENDS} brokers that are fullest, by their fair share": falling,
+        f"The {ENDS} brokers that are emptiest, by their fair share": rising,
+    }
+    return ordered(all_brokers, "Brokers, the fullest first", ends), all_brokers
+
+
+def ordered(table: Table, caption: str, ends: Mapping[str, Sequence[int]]) -> list[Table]:
+    """Return a table of brokers in the first order of ``ends``, or the first ones in each if many.
+
+    ``ends`` are places of rows, by the captions for many brokers.
+    """
+    headers, rows = table.headers, table.rows
+    if len(rows) > 2 * ENDS:
+        return [Table(end, headers, [rows[b] for b in ends[end][:ENDS]]) for end in ends]
+    order = next(iter(ends.values()))
+    return [Table(caption, headers, [rows[b] for b in order])]
 
 
 def loss_table(curve: Sequence[LossPoint]) -> Table:
@@ -246,12 +242,10 @@ def rack_table(balance: Balance) -> Table:
     """Return a table of what the racks hold, and of what is lost with each."""
     racks = balance.racks
     members = [racks.of_broker == number for number in range(len(racks.names))]
-    return Table(
+    columns = {name: [int(load[m].sum()) for m in members] for name, load in balance.loads.items()}
+    return Table.of(
         "Racks (lost partitions: those with all of their replicas in the rack)",
-        ("rack", "brokers", *balance.loads, "lost partitions"),
-        [
-            (name, int(are_in.sum()), *(int(load[are_in].sum()) for load in loads), int(lost))
-            for loads in [balance.loads.values()]
-            for name, are_in, lost in zip(racks.names, members, balance.lost_with_rack, strict=True)
-        ],
+        {"rack": racks.names, "brokers": [int(m.sum()) for m in members]}
+        | columns
+        | {"lost partitions": balance.lost_with_rack.tolist()},
     )

@@ -9,13 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regent.admin.wording import how_many
-from regent.jobs.reports.balance import (
-    Balance,
-    broker_tables,
-    loss_table,
-    rack_table,
-    spread_table,
-)
+from regent.jobs.reports.balance import Balance, broker_tables, loss_table, rack_table, spread_table
 from regent.jobs.reports.charts import (
     MOST_BARS,
     Draw,
@@ -39,10 +33,11 @@ def add_balance(page: Page, balance: Balance, where: str | None = None) -> None:
         page.text(f"Read from {where}.")
     page.heading("Brokers")
     for name, load in balance.loads.items():
-        fair = balance.fair if name == "replicas" else np.full(len(load), load.mean())
-        share = "fair share" if name == "replicas" else "average"
+        fair, share = np.full(len(load), load.mean()), "average"
+        if name == "replicas":
+            fair, share = balance.fair, "fair share"
         caption = f"{name.capitalize()} of each broker"
-        add_shares(page, balance.broker_ids, load, name, caption, fair, share)
+        add_numbers(page, balance.broker_ids, load, name, caption, fair=fair, share=share)
     if where is not None:
         ends, all_brokers = broker_tables(balance)
         for table in ends:
@@ -71,49 +66,32 @@ def add_balance(page: Page, balance: Balance, where: str | None = None) -> None:
     add_numbers(page, balance.broker_ids, balance.scatter_width, "other brokers", caption)
 
 
-def add_shares(
-    page: Page,
-    broker_ids: NDArray[Any],
-    values: NDArray[Any],
-    label: str,
-    caption: str,
-    fair: NDArray[Any],
-    share: str,
-) -> None:
-    """Add a plot of a number of each broker and of its ``fair`` one, or a sentence."""
-    if _are_equal(page, values, caption):
-        return
-    orange = " Orange: the farthest outside." if far_ends(values, fair) else ""
-    page.figure(
-        over_brokers(broker_ids, values, label, fair),
-        f"{caption}. Grey: from {UNDERLOAD} to {OVERLOAD} times the {share}.{orange}",
-    )
-
-
 def add_numbers(
     page: Page,
     broker_ids: NDArray[Any],
     values: NDArray[Any],
     label: str,
     caption: str,
+    *,
+    fair: NDArray[Any] | None = None,
+    share: str = "average",
     marked: Sequence[int] | None = None,
 ) -> None:
     """Add a plot of a number of each broker, or a sentence if all are equal.
 
-    ``marked`` None: if there are many brokers, the highest and the lowest are marked.
+    ``fair`` are the numbers that brokers should have: their ``share``. ``marked`` None: the ones
+    far from it are marked, or else, if there are many brokers, the highest and the lowest.
     """
-    if not _are_equal(page, values, caption):
-        if marked is None:
-            marked = extremes(values) if len(values) > MOST_BARS else ()
-        page.figure(over_brokers(broker_ids, values, label, marked=marked), f"{caption}.")
-
-
-def _are_equal(page: Page, values: NDArray[Any], caption: str) -> bool:
-    """Say so on the page if all values are equal."""
-    are_equal = bool((values == values[0]).all())
-    if are_equal:
+    if (values == values[0]).all():
         page.text(f"{caption}: {shown(values[0].item())} for all brokers.")
-    return are_equal
+        return
+    if fair is not None:
+        marked = far_ends(values, fair)
+        caption += f". Grey: from {UNDERLOAD} to {OVERLOAD} times the {share}"
+        caption += ". Orange: the farthest outside" if marked else ""
+    elif marked is None:
+        marked = extremes(values) if len(values) > MOST_BARS else ()
+    page.figure(over_brokers(broker_ids, values, label, fair, marked), f"{caption}.")
 
 
 def add_loss_curves(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -23,10 +23,10 @@ from regent.jobs.reports.verdict import (
     Remedy,
     Verdict,
     command_line,
-    far_brokers,
     far_from,
     named,
     several,
+    uneven,
 )
 
 _PLAN: Final = ("assignment", "brokers", *CLUSTER, *SPARK)
@@ -34,42 +34,32 @@ _TOPICS: Final = 10  # in a command
 _Options = Mapping[str, Any]
 
 
-class Exposed(NamedTuple):
-    """Partitions that one failure loses, and their topics, those with the most first."""
-
-    partitions: int
-    topics: Sequence[str]
-
-
 class AtRisk(NamedTuple):
-    """The partitions with one replica, and others with all replicas in one rack."""
+    """The partitions with one replica, and others with all replicas in one rack.
 
-    single: Exposed
-    together: Exposed
+    They are counted by topic, those with the most first.
+    """
+
+    single: Mapping[str, int]
+    together: Mapping[str, int]
 
 
-def exposed(balance: Balance, arrays: ReplicaArrays, frame: DataFrame) -> AtRisk:
-    """Find the partitions that one failure loses; asks Spark for their topics."""
-    of_broker, lost = balance.racks.of_broker, balance.lost_with_rack
-    only = arrays.by_factor.get(1, np.empty((0, 1), np.int32))
-    together = int(lost.sum()) - int((of_broker[only] >= 0).sum())
-    if len(balance.racks.names) < 2:
-        together = 0  # there is no other rack
-    members = (balance.broker_ids[of_broker == rack].tolist() for rack in np.flatnonzero(lost))
+def at_risk_of_one_failure(balance: Balance, arrays: ReplicaArrays, frame: DataFrame) -> AtRisk:
+    """Ask Spark which topics have partitions that one failure loses, if any have."""
+    of_broker = balance.racks.of_broker
+    racks = np.flatnonzero(balance.lost_with_rack) if len(balance.racks.names) > 1 else ()
+    members = (balance.broker_ids[of_broker == rack].tolist() for rack in racks)
     inside = [f"forall(replicas, b -> b IN ({','.join(map(str, ids))}))" for ids in members]
     return AtRisk(
-        Exposed(len(only), _topics(frame, "size(replicas) = 1") if len(only) else []),
-        Exposed(
-            together,
-            _topics(frame, f"size(replicas) > 1 AND ({' OR '.join(inside)})") if together else [],
-        ),
+        _by_topic(frame, "size(replicas) = 1") if 1 in arrays.by_factor else {},
+        _by_topic(frame, f"size(replicas) > 1 AND ({' OR '.join(inside)})") if inside else {},
     )
 
 
-def _topics(frame: DataFrame, condition: str) -> list[str]:
+def _by_topic(frame: DataFrame, condition: str) -> dict[str, int]:
     rows = frame.filter(condition).groupBy("topic").count()
     worst = rows.orderBy(F.desc("count"), "topic").toArrow()
-    return [str(name) for name in worst["topic"].to_pylist()]
+    return dict(zip(*worst.to_pydict().values(), strict=True))
 
 
 def balance_verdict(
@@ -101,89 +91,74 @@ def balance_in_words(balance: Balance) -> str:
 # --- losses ---------------------------------------------------------------------------------------
 
 
-def _with_one_replica(arrays: ReplicaArrays, single: Exposed, options: _Options) -> list[Problem]:
-    if not single.partitions:
-        return []
-    others = {len(replicas): f for f, replicas in arrays.by_factor.items() if f > 1}
-    factor = others[max(others)] if others else min(3, arrays.brokers)
-    purpose = "To give them more replicas"
-    remedies = (
-        _change_factor(purpose, factor, single.topics, options, "replication-factor-plan")
-        if factor > 1
-        else []
-    )
-    has = how_many(single.partitions, "partition has", "partitions have")
-    are_lost = "is lost" if single.partitions == 1 else "are lost"
-    return [
-        Problem(
-            f"{has} only one replica and {are_lost} when its broker fails"
-            f" ({_some(single.topics)}).",
-            remedies,
+def _with_one_replica(
+    arrays: ReplicaArrays, single: Mapping[str, int], options: _Options
+) -> Iterator[Problem]:
+    if single:
+        others = {len(replicas): f for f, replicas in arrays.by_factor.items() if f > 1}
+        factor = others[max(others)] if others else min(3, arrays.brokers)
+        partitions = sum(single.values())
+        has = how_many(partitions, "partition has", "partitions have")
+        are_lost = "is lost" if partitions == 1 else "are lost"
+        words = ("To give them more replicas", "replication-factor-plan")
+        yield Problem(
+            f"{has} only one replica and {are_lost} when its broker fails ({_some(single)}).",
+            _change_factor(*words, factor, single, options) if factor > 1 else (),
         )
-    ]
 
 
 def _in_one_rack(
-    balance: Balance, arrays: ReplicaArrays, together: Exposed, options: _Options
-) -> list[Problem]:
-    if not together.partitions:
-        return []
-    lost, factor = balance.lost_with_rack, max(arrays.by_factor) + 1
-    order = np.argsort(-lost, kind="stable").tolist()
-    racks = [balance.racks.names[rack] for rack in order if lost[rack]]
-    is_running = options["assignment"] == ZOOKEEPER
-    once = "" if is_running else f" and {options['assignment']} is written anew"
-    add, remove = (
-        _change_factor(purpose, new, together.topics, options, target)
-        for purpose, new, target in (
-            ("To add a replica in another rack", factor, "racks-plan"),
-            (
-                f"Once they are added{once}, to remove one of each partition from the doubled rack",
-                factor - 1,
-                "doubled-rack-plan",
-            ),
+    balance: Balance, arrays: ReplicaArrays, together: Mapping[str, int], options: _Options
+) -> Iterator[Problem]:
+    if together:
+        lost, factor = balance.lost_with_rack, max(arrays.by_factor) + 1
+        order = np.argsort(-lost, kind="stable").tolist()
+        racks = named([balance.racks.names[rack] for rack in order if lost[rack]])
+        source = options["assignment"]
+        anew = "" if source == ZOOKEEPER else f" and {source} is written anew"
+        add = ("To add a replica in another rack", "racks-plan")
+        remove = (
+            f"Once they are added{anew}, to remove one of each partition from the doubled rack",
+            "doubled-rack-plan",
         )
-    )
-    has = how_many(together.partitions, "partition has", "partitions have")
-    return [
-        Problem(
+        remedies = [
+            *_change_factor(*add, factor, together, options),
+            *_change_factor(*remove, factor - 1, together, options),
+        ]
+        has = how_many(sum(together.values()), "partition has", "partitions have")
+        yield Problem(
             f"{has} all replicas in one rack and would be lost with it"
-            f" (racks {named(racks)}; {_some(together.topics)}).",
-            [*add, *remove] if factor <= arrays.brokers else [],
+            f" (racks {racks}; {_some(together)}).",
+            remedies if factor <= arrays.brokers else (),
         )
-    ]
 
 
 def _change_factor(
-    purpose: str, factor: int, topics: Sequence[str], options: _Options, target: str
+    purpose: str, target: str, factor: int, topics: Mapping[str, int], options: _Options
 ) -> list[Remedy]:
     if len(topics) > _TOPICS:
         purpose += f" (this is for the first {_TOPICS} of {len(topics):,} topics)"
-    words = " ".join(f"--topics {shlex.quote(topic)}" for topic in topics[:_TOPICS])
+    words = " ".join(f"--topics {shlex.quote(topic)}" for topic in [*topics][:_TOPICS])
     return plan_remedies(purpose, f"replication-factor --factor {factor} {words}", options, target)
 
 
-def _some(topics: Sequence[str]) -> str:
-    return f"{'topic' if len(topics) == 1 else 'topics'} {named(topics)}"
+def _some(topics: Mapping[str, int]) -> str:
+    return f"{'topic' if len(topics) == 1 else 'topics'} {named([*topics])}"
 
 
-def _unlisted(balance: Balance, options: _Options) -> list[Problem]:
+def _unlisted(balance: Balance, options: _Options) -> Iterator[Problem]:
     """Name the brokers whose replicas are out of reach."""
-    unlisted = balance.unlisted
-    if not unlisted:
-        return []
-    held = int(balance.loads["replicas"][np.isin(balance.broker_ids, unlisted)].sum())
-    leaving = ",".join(map(str, unlisted))
-    plan = plan_remedies(
-        "To give their replicas to others", f"decommission --from {leaving}", options
-    )
-    return [
-        Problem(
-            f"{missing_brokers(unlisted, options)}, and"
-            f" {how_many(held, 'replica is', 'replicas are')} there.",
-            [*start_remedies("If they only stopped, start them again", unlisted, options), *plan],
+    if unlisted := balance.unlisted:
+        held = int(balance.loads["replicas"][np.isin(balance.broker_ids, unlisted)].sum())
+        goal = f"decommission --from {','.join(map(str, unlisted))}"
+        are_there = how_many(held, "replica is", "replicas are")
+        yield Problem(
+            f"{missing_brokers(unlisted, options)}, and {are_there} there.",
+            [
+                *start_remedies("If they only stopped, start them again", unlisted, options),
+                *plan_remedies("To give their replicas to others", goal, options),
+            ],
         )
-    ]
 
 
 # --- evenness -------------------------------------------------------------------------------------
@@ -216,25 +191,17 @@ def _uneven(balance: Balance, options: _Options) -> list[Problem]:
     has_sizes = bool(bytes_) and options["assignment"] == ZOOKEEPER
     goal = f"rebalance{' --sizes cluster' if has_sizes else ''}"
     plan = plan_remedies("To even them out", goal, options)
-    problems = [
-        *_uneven_replicas(balance, plan),
-        *_far_from_average(balance, "preferred leaders", plan),
-    ]
-    line = command_line("jobs report leaders", options, *_PLAN)
-    mend = Remedy("To see what mends the leaders", line)
-    return [
-        *problems,
-        *(problem._replace(remedies=plan if has_sizes else ()) for problem in bytes_),
-        *_far_from_average(balance, "leaders", [mend], _not_preferred(balance)),
-    ]
-
-
-def _uneven_replicas(balance: Balance, plan: Sequence[Remedy]) -> list[Problem]:
     ids, fair = balance.broker_ids, balance.fair
     range_ = number_range(round(float(np.nanmin(fair))), round(float(np.nanmax(fair))))
     share = f"the fair share of {range_} replicas"
-    found = far_brokers(ids, balance.loads["replicas"], fair, ("holds", "hold"), share)
-    return [Problem(f"Of {len(ids):,} brokers, {found}.", plan)] if found else []
+    line = command_line("jobs report leaders", options, *_PLAN)
+    mend = Remedy("To see what mends the leaders", line)
+    return [
+        *uneven(ids, balance.loads["replicas"], fair, ("holds", "hold"), share, plan),
+        *_far_from_average(balance, "preferred leaders", plan),
+        *(problem._replace(remedies=plan if has_sizes else ()) for problem in bytes_),
+        *_far_from_average(balance, "leaders", [mend], _not_preferred(balance)),
+    ]
 
 
 def _not_preferred(balance: Balance) -> Shares:
@@ -265,15 +232,16 @@ def _far_from_average(
     """Name brokers by a load; those without a ``fair`` number are left out."""
     if load not in balance.loads:
         return []
-    values, ids = balance.loads[load], balance.broker_ids
+    values = balance.loads[load]
     mean = float(values.mean())
     shares = np.full(len(values), mean) if fair is None else fair
-    share = f"the average of {shown(mean)} {load}"
-    found = far_brokers(ids, values, shares, ("has", "have"), share)
-    left_out = int(np.isnan(shares).sum())
-    others = "the other " * bool(left_out)
-    sentence = f"Of {others}{len(ids) - left_out:,} brokers, {found}."
-    return [Problem(sentence, remedies)] if found else []
+    has_share = np.isfinite(shares)
+    return uneven(
+        *(balance.broker_ids, values, shares, ("has", "have")),
+        f"the average of {shown(mean)} {load}",
+        remedies,
+        others=None if has_share.all() else int(has_share.sum()),
+    )
 
 
 # --- remedies -------------------------------------------------------------------------------------
@@ -283,11 +251,8 @@ def missing_brokers(broker_ids: Sequence[int], options: _Options) -> str:
     """Say that brokers with replicas cannot be used."""
     where = "registered" if options["assignment"] == ZOOKEEPER else "in --brokers"
     names = named([str(broker_id) for broker_id in broker_ids])
-    return (
-        f"Broker {names} is not {where}"
-        if len(broker_ids) == 1
-        else f"Brokers {names} are not {where}"
-    )
+    are = f"Broker {names} is" if len(broker_ids) == 1 else f"Brokers {names} are"
+    return f"{are} not {where}"
 
 
 def start_remedies(purpose: str, broker_ids: Sequence[int], options: _Options) -> list[Remedy]:

@@ -43,19 +43,14 @@ def over_brokers(
     broker_ids: NDArray[Any],
     values: NDArray[Any],
     label: str,
-    fair: NDArray[Any] | None = None,
-    marked: Sequence[int] = (),
+    fair: NDArray[Any] | None,
+    marked: Sequence[int],
 ) -> Draw:
     """Draw a number of each broker by its id, with the range that is near the ``fair`` one.
 
     A few brokers have bars and many have dots. The ``marked`` ones are orange, with labels if there
-    is room; those far from ``fair`` are marked.
+    is room.
     """
-    places = np.arange(len(values))
-    if fair is not None:
-        marked = far_ends(values, fair)
-    if len(values) > MOST_BARS:
-        places = _lowest_and_highest(values)
 
     def draw(axes: Axes) -> None:
         if len(values) <= MOST_BARS:
@@ -63,6 +58,7 @@ def over_brokers(
             for place in marked:
                 axes.patches[place].set_color("C1")
         else:
+            places = _lowest_and_highest(values)
             _draw_dots(axes, places, values[places])
             _label(axes, broker_ids, values, marked)
             axes.locator_params(integer=True)
@@ -145,11 +141,7 @@ def show_dates(axes: Axes) -> None:
 
 
 def columns(
-    names: Sequence[str],
-    series: Mapping[str, Sequence[float]],
-    label: str,
-    *,
-    of: str = "",
+    names: Sequence[str], series: Mapping[str, Sequence[float]], label: str, *, of: str = ""
 ) -> Draw:
     """Draw upright bars, one of each series for each name."""
     width = 0.7 / len(series)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import nan
-from typing import Any, Final
+from typing import Final
 
 from regent.core.controller.outbox import MAX_NAMED_CHANGES
 from regent.jobs.reports.charts import (
@@ -21,11 +21,9 @@ from regent.jobs.reports.charts import (
     stacks,
 )
 from regent.jobs.reports.event_analysis import PERCENTILES
-from regent.jobs.reports.event_tables import event_tables, moment, time_zone
+from regent.jobs.reports.event_tables import Row, event_tables, moment, time_zone
 from regent.jobs.reports.event_verdict import in_words
 from regent.jobs.reports.page import INK, Axes, Page, Table
-
-Row = Mapping[str, Any]
 
 _PHASES: Final = {
     "waited in the queue": ("noticed_ms", "elected_ms"),

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from regent.admin.wording import how_many
 from regent.jobs.reports.event_analysis import RESTLESS
-from regent.jobs.reports.event_tables import moment
+from regent.jobs.reports.event_tables import Row, moment
 from regent.jobs.reports.verdict import (
     CLUSTER,
     Problem,
@@ -18,8 +18,6 @@ from regent.jobs.reports.verdict import (
     named,
     several,
 )
-
-Row = Mapping[str, Any]
 
 _SLOW_MS: Final = 1000
 """A failover, a wait or a broker's answers from which on are slow."""
@@ -80,11 +78,11 @@ def _term(row: Row) -> str:
 def _failed_controllers(report: Row, remedies: Sequence[Remedy]) -> list[Problem]:
     failed = [row for row in report["terms"] if row["has_failed"]]
     names = [_term(row) for row in failed]
-    problems = several(names, "controller", "controllers", "failed without resigning", remedies)
     vacant_ms = max((row["vacant_at_most_ms"] or 0.0 for row in report["terms"]), default=0.0)
     until_next = f" Then there was no controller for up to {in_words(vacant_ms)}." * (vacant_ms > 0)
     logs = [_log(row["broker_id"], f"after {_at(row['last_ms'], report)}") for row in failed]
-    return _with(problems, until_next + _look_into(logs))
+    rest, more = "failed without resigning", until_next + _look_into(logs)
+    return several(names, "controller", "controllers", rest, remedies, more=more)
 
 
 def _failing_brokers(report: Row, remedies: Sequence[Remedy]) -> list[Problem]:
@@ -96,8 +94,8 @@ def _failing_brokers(report: Row, remedies: Sequence[Remedy]) -> list[Problem]:
     start, end = (_at(report[name], report) for name in ("first_ms", "last_ms"))
     names = [f"broker {b}: {times[b]:,} times" for b in worst]
     rest = f"failed again and again from {start} to {end}"
-    problems = several(names, "broker", "brokers", rest, remedies)
-    return _with(problems, _look_into(map(_log, worst[:1])))
+    more = _look_into(map(_log, worst[:1]))
+    return several(names, "broker", "brokers", rest, remedies, more=more)
 
 
 def _slow_terms(
@@ -106,9 +104,9 @@ def _slow_terms(
     slow = [row for row in report["terms"] if (row[field] or 0) > _SLOW_MS]
     slow.sort(key=lambda row: -row[field])
     names = [f"{_term(row)}: {in_words(row[field])}" for row in slow]
-    problems = several(names, one, many, f"{what} more than {in_words(_SLOW_MS)}", remedies)
-    logs = [_log(row["broker_id"], f"around {_at(row['elected_ms'], report)}") for row in slow]
-    return _with(problems, _look_into(logs[:1]))
+    logs = [_log(row["broker_id"], f"around {_at(row['elected_ms'], report)}") for row in slow[:1]]
+    rest = f"{what} more than {in_words(_SLOW_MS)}"
+    return several(names, one, many, rest, remedies, more=_look_into(logs))
 
 
 def _waits(report: Row, remedies: Sequence[Remedy]) -> list[Problem]:
@@ -145,8 +143,8 @@ def _slow_brokers(report: Row, remedies: Sequence[Remedy]) -> list[Problem]:
             )
             logs.append(_log(broker_id))
     rest = "slowly: 5 of 100 answers take longer than this"
-    problems = several(names, "broker answers", "brokers answer", rest, remedies)
-    return _with(problems, _look_into(logs))
+    more = _look_into(logs)
+    return several(names, "broker answers", "brokers answer", rest, remedies, more=more)
 
 
 def _without_leaders(report: Row, remedies: Sequence[Remedy], *, has_reason: bool) -> list[Problem]:
@@ -155,13 +153,9 @@ def _without_leaders(report: Row, remedies: Sequence[Remedy], *, has_reason: boo
         f"{row['topic']}-{row['partition']}: {how_many(row['times_leaderless'], 'time', 'times')}"
         for row in report["leaderless"]
     ]
-    rest = "had no leader for a time"
+    more = "" if has_reason else _most_often(report, "failed", "failed")
     total = report["leaderless_partitions"]
-    problems = several(names, "partition", "partitions", rest, remedies, total=total)
-    return _with(
-        _at_least(problems, report),
-        "" if has_reason else _most_often(report, "failed", "failed"),
-    )
+    return _partitions(report, names, "had no leader for a time", total, remedies, more)
 
 
 def _flapping(report: Row, remedies: Sequence[Remedy]) -> list[Problem]:
@@ -171,9 +165,17 @@ def _flapping(report: Row, remedies: Sequence[Remedy]) -> list[Problem]:
         if row["isr_shrinks"] >= RESTLESS
     ]
     rest = "lost replicas from the ISR (the replicas in sync) again and again"
-    total = report["restless_isrs"]
-    problems = several(names, "partition", "partitions", rest, remedies, total=total)
-    return _with(_at_least(problems, report), _most_often(report, "isr_left", "left ISRs"))
+    more = _most_often(report, "isr_left", "left ISRs")
+    return _partitions(report, names, rest, report["restless_isrs"], remedies, more)
+
+
+def _partitions(
+    report: Row, names: Sequence[str], rest: str, total: int, remedies: Sequence[Remedy], more: str
+) -> list[Problem]:
+    """Say that there may be more partitions, if the journals do not name all changes."""
+    has_unnamed = bool(report["unnamed_changes"])
+    words = ("partition", "partitions", rest)
+    return several(names, *words, remedies, total=total, may_be_more=has_unnamed, more=more)
 
 
 def _unreadable(report: Row) -> list[Problem]:
@@ -209,14 +211,3 @@ def _most_often(report: Row, field: str, did: str) -> str:
 def _look_into(logs: Iterable[str]) -> str:
     found = [*dict.fromkeys(logs)]
     return f" Look for the reason in {named(found)}." if found else ""
-
-
-def _with(problems: Sequence[Problem], more: str) -> list[Problem]:
-    return [problem._replace(sentence=problem.sentence + more) for problem in problems]
-
-
-def _at_least(problems: Sequence[Problem], report: Row) -> list[Problem]:
-    """Say that there may be more, if the journals do not name all changes."""
-    if not report["unnamed_changes"]:
-        return [*problems]
-    return [problem._replace(sentence=f"At least {problem.sentence}") for problem in problems]

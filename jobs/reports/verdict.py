@@ -105,16 +105,19 @@ def several(
     remedies: Sequence[Remedy] = (),
     *,
     total: int | None = None,
+    may_be_more: bool = False,
+    more: str = "",
 ) -> list[Problem]:
     """Return a problem such as "2 brokers lead too much (broker 4: 17, broker 2: 16)." or none.
 
     ``total`` is the number of things if ``names`` has not all; ``rest`` follows ``one`` or
-    ``many``.
+    ``many``, and ``more`` the sentence. ``may_be_more``: that is their number at least.
     """
     if not names:
         return []
     count = how_many(len(names) if total is None else total, one, many)
-    return [Problem(f"{count} {rest} ({named(names, total)}).", remedies)]
+    least = "At least " * may_be_more
+    return [Problem(f"{least}{count} {rest} ({named(names, total)}).{more}", remedies)]
 
 
 def named(names: Sequence[str], total: int | None = None) -> str:
@@ -135,16 +138,21 @@ def far_from(values: NDArray[Any], fair: ArrayLike) -> tuple[list[int], list[int
     return falling[are_high[falling]].tolist(), rising[are_low[rising]].tolist()
 
 
-def far_brokers(
+def uneven(
     broker_ids: NDArray[Any],
     values: NDArray[Any],
     fair: ArrayLike,
     verb: tuple[str, str],
     share: str,
-) -> str:
-    """Return "1 holds more than 1.2 times the share (broker 4: 17)", or nothing.
+    remedies: Sequence[Remedy] = (),
+    *,
+    others: int | None = None,
+    more: str = "",
+) -> list[Problem]:
+    """Return "Of 9 brokers, 1 holds more than 1.2 times the share (broker 4: 17)." or nothing.
 
-    ``verb`` is for one broker and for many; those that have too little follow.
+    ``verb`` is for one broker and for many; those that have too little follow. ``others``: how many
+    brokers have a ``fair`` number, if the sentence is not about all. ``more`` follows it.
     """
     high, low = far_from(values, fair)
     parts = [
@@ -156,7 +164,9 @@ def far_brokers(
         )
         if found
     ]
-    return ", and ".join(parts)
+    among = f"{len(values):,}" if others is None else f"the other {others:,}"
+    found = f"Of {among} brokers, {', and '.join(parts)}.{more}"
+    return [Problem(found, remedies)] if parts else []
 
 
 def command_line(words: str, options: Mapping[str, Any], *names: str) -> str:

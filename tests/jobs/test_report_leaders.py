@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
@@ -122,15 +123,16 @@ def test_the_sums_equal_those_of_single_partitions(spark: SparkSession):
     found = leaders(spark, spark.createDataFrame(rows, columns), [5])
     known = [(replicas[0], leader) for _, _, replicas, leader in rows if leader is not None]
     ids = sorted({5} | {p for p, _ in known} | {b for _, b in known} - {-1})
-    assert [(row.broker, row.preferred, row.not_led, row.leading) for row in found.brokers] == [
-        (
+    counts = (found.broker_ids, found.preferred, found.not_led, found.leading)
+    assert np.stack(counts, axis=1).tolist() == [
+        [
             b,
             sum(p == b for p, _ in known),
             sum(p == b != led_by for p, led_by in known),
             sum(led_by == b for _, led_by in known),
-        )
+        ]
         for b in ids
     ]
     assert found.leaderless == sum(led_by == -1 for _, led_by in known)
     assert found.unknown == len(rows) - len(known)
-    assert found.partitions == len(rows)
+    assert found.known + found.unknown == len(rows)

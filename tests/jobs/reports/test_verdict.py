@@ -20,7 +20,6 @@ from regent.jobs.brokers_file import PlannedBroker
 from regent.jobs.reports.balance import Balance, LossOptions, measure, racks_of
 from regent.jobs.reports.balance_verdict import (
     AtRisk,
-    Exposed,
     balance_verdict,
     named_brokers,
 )
@@ -43,7 +42,7 @@ JOBS = {
 """The commands of jobs, which ``regent jobs`` starts without looking at their arguments."""
 RUNNING: Mapping[str, Any] = {"assignment": "zookeeper", "brokers": None, "zookeeper": None}
 RUNNING = {**RUNNING, "data_dir": Path("my data"), "master": None, "conf": {}, "threshold": 10.0}
-NO_RISK = AtRisk(Exposed(0, []), Exposed(0, []))
+NO_RISK = AtRisk({}, {})
 
 
 def check_is_accepted(line: str) -> None:
@@ -84,14 +83,9 @@ def leaders_of(
     brokers: Mapping[int, tuple[int, int, int]], *missing: int, leaderless: int = 0, **options: Any
 ) -> Verdict:
     """Judge brokers by (preferred, not led, leading) partitions."""
-    fair = sum(leading for _, _, leading in brokers.values()) / len(brokers)
-    rows = [
-        report_leaders.BrokerLeaders(b, preferred, not_led, not_led / preferred, leading,
-                                     leading / fair)
-        for b, (preferred, not_led, leading) in brokers.items()
-    ]  # fmt: skip
+    preferred, not_led, leading = np.array([*brokers.values()]).T
     names = [f"t-{n}" for n in range(min(leaderless, 10))]
-    found = report_leaders.Leaders(rows, leaderless, unknown=0)
+    found = report_leaders.Leaders(np.array([*brokers]), preferred, not_led, leading, leaderless, 0)
     return report_leaders.leaders_verdict(found, names, missing, {**RUNNING, **options})
 
 
@@ -236,7 +230,7 @@ def test_brokers_that_are_not_listed_have_no_share():
 
 def test_partitions_that_one_failure_loses_are_counted_with_their_topics():
     racks = [(0, "a"), (1, "a"), (2, "b")]
-    at_risk = AtRisk(Exposed(1, ["x"]), Exposed(1, ["y"]))
+    at_risk = AtRisk({"x": 1}, {"y": 1})
     verdict = verdict_of([[0], [0, 1], [1, 2], [2, 0]], racks, at_risk)
     assert sentences(verdict)[:2] == [
         "1 partition has only one replica and is lost when its broker fails (topic x).",
@@ -247,7 +241,7 @@ def test_partitions_that_one_failure_loses_are_counted_with_their_topics():
 
 def test_the_doubled_rack_is_left_by_a_replica_more_and_then_one_less():
     racks = [(0, "a"), (1, "a"), (2, "b")]
-    at_risk = AtRisk(Exposed(0, []), Exposed(12, [f"t{n}" for n in range(12)]))
+    at_risk = AtRisk({}, {f"t{n}": 1 for n in range(12)})
     found = remedies(verdict_of([[0, 1], [1, 2], [2, 0]], racks, at_risk, assignment="a.jsonl"))
     assert [
         (r.purpose.partition(",")[0], r.command.partition(" --topics")[0]) for r in found[:2]
@@ -421,7 +415,7 @@ def test_partitions_without_leaders_and_with_restless_isrs_are_named_and_unreada
 @pytest.mark.parametrize(
     "verdict",
     [
-        verdict_of(UNEVEN, [(0, "a"), (1, "b"), (3, "b")], AtRisk(*[Exposed(1, ["a b"])] * 2)),
+        verdict_of(UNEVEN, [(0, "a"), (1, "b"), (3, "b")], AtRisk({"a b": 1}, {"a b": 1})),
         verdict_of(UNEVEN, zookeeper="z:1", conf={"spark.x": "1"}, master="yarn"),
         leaders_of({0: (13, 13, 0), 1: (12, 0, 12), 2: (1, 0, 2)}, 0, leaderless=12),
         leaders_of({0: (12, 12, 0), 1: (12, 0, 12)}, 0, leaderless=2, zookeeper="z:1"),
