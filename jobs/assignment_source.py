@@ -8,10 +8,10 @@ may be directories, such as ``regent jobs place`` writes. Columns that are not n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import orjson
@@ -34,25 +34,14 @@ from regent.zk.stores.admin_store import ZkAdminStore
 
 ZOOKEEPER: Final = "zookeeper"
 
-_COLUMNS: Final = {
-    "topic": "string",
-    "partition": "int",
-    "replicas": "array<int>",
-    "leader": "int",
-    "isr": "array<int>",
-}
-_REQUIRED: Final = ("topic", "partition", "replicas")
-_DDL: Final = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
 _INT: Final = pyarrow.int32()
-_ROW: Final = pyarrow.schema(
-    [
-        ("topic", pyarrow.string()),
-        ("partition", _INT),
-        ("replicas", pyarrow.list_(_INT)),
-        ("leader", _INT),
-        ("isr", pyarrow.list_(_INT)),
-    ]
-)
+_REQUIRED: Final = {
+    "topic": pyarrow.string(),
+    "partition": _INT,
+    "replicas": pyarrow.list_(_INT),
+}
+_ROW: Final = pyarrow.schema({**_REQUIRED, "leader": _INT, "isr": pyarrow.list_(_INT)})
+_STRUCT: Final = pyarrow.struct(list(_ROW))
 IS_SOUND: Final = """coalesce(
   topic IS NOT NULL AND partition >= 0 AND array_min(replicas) >= 0
   AND NOT array_contains(replicas, -1)  -- which is NULL if a replica is
@@ -64,16 +53,11 @@ _MAX_DOCUMENT_BYTES: Final = 2**31 - 1024  # the limit of the parser
 _SMALL_BYTES: Final = 16 << 20  # a million partitions in Parquet, a quarter of that in JSON
 _TOPICS_AT_ONCE: Final = 500
 
+Load: TypeAlias = Callable[[SparkSession], DataFrame]
+
 
 class ReassignmentInProgressError(RegentError):
     """Partitions are being reassigned already; the message names some."""
-
-
-class _Kind(Enum):
-    ZOOKEEPER = "zookeeper"
-    ROWS = "rows"  # read already
-    JSON_LINES = "json lines"
-    PARQUET = "parquet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +65,9 @@ class AssignmentSource:
     """An existing source of an assignment; ``where`` is its name in messages."""
 
     where: str
-    _kind: _Kind
-    _files: tuple[str, ...] = ()  # their locations
-    _rows: pyarrow.Table | None = None
-    _schema: pyarrow.Schema | None = None  # of Parquet on this machine
-    _bytes: int = 0
-
-    @property
-    def is_small(self) -> bool:
-        """Whether a quick start of Spark saves more than compiled code; False for a cluster."""
-        return self._bytes < _SMALL_BYTES
+    is_small: bool
+    """Whether a quick start of Spark saves more than compiled code."""
+    load: Load | None  # None: from the cluster at the address ``where``
 
     @classmethod
     def of(
@@ -104,7 +81,7 @@ class AssignmentSource:
             InputError: it does not exist, or has no assignment.
         """
         if text == ZOOKEEPER:
-            return cls(zookeeper_address(), _Kind.ZOOKEEPER)
+            return cls(zookeeper_address(), is_small=True, load=None)
         entry = files.entry(text)
         if entry is None:
             raise InputError(f"{text}: no such file or directory (nor {ZOOKEEPER})")
@@ -114,37 +91,8 @@ class AssignmentSource:
             found = [e for e in inside if not e.is_directory and e.name[0] not in "._"]
         if not found:
             raise InputError(f"{text} has no files to read an assignment from")
-        return replace(cls._of_files(text, found, files), _bytes=sum(e.size for e in found))
-
-    @classmethod
-    def _of_files(cls, text: str, found: Sequence[Entry], files: JobFiles) -> AssignmentSource:
-        suffixes = {Path(entry.name).suffix for entry in found}
-        locations = tuple(entry.location for entry in found)
-        heads = (files.head(entry, _FIRST_LINE_BYTES) for entry in found)
-        if suffixes == {".parquet"} or (len(found) == 1 and files.head(found[0], 4) == b"PAR1"):
-            schema = None if is_remote(text) else _parquet_schema(local_path(locations[0]))
-            return cls(text, _Kind.PARQUET, locations, _schema=schema)
-        may_be_lines = len(found) == 1 or suffixes <= {".json", ".jsonl"}
-        if may_be_lines and any(map(_begins_with_row, heads)):
-            return cls(text, _Kind.JSON_LINES, locations)
-        if len(found) > 1:
-            raise InputError(f"{text} has other files than one assignment: name the file to read")
-        return cls(text, _Kind.ROWS, locations, _read_document(found[0], files))
-
-    def to_read(self) -> str:
-        """Return the path for ``spark.read``."""
-        return path_to_read(self.where if len(self._files) > 1 else self._files[0])
-
-    def read_here(self) -> pyarrow.Table:
-        """Read the files on the driver, because executors do not see its disk."""
-        tables = []
-        for path in map(local_path, self._files):
-            if self._kind is _Kind.PARQUET:
-                assert self._schema is not None
-                tables.append(pyarrow.parquet.read_table(path, columns=self._schema.names))
-            else:
-                tables.append(_read_lines(path))
-        return pyarrow.concat_tables(tables)
+        is_small = sum(each.size for each in found) < _SMALL_BYTES
+        return cls(text, is_small, _files_to_load(text, found, files))
 
 
 def assignment_frame(
@@ -163,30 +111,16 @@ def assignment_frame(
         InputError, BadDataError, SessionExpiredError: ZooKeeper cannot be read.
         ReassignmentInProgressError
     """
-    is_shared = is_remote(source.where) or is_local(spark)
-    match source._kind:
-        case _Kind.ZOOKEEPER:
-            with cluster_admin(source.where) as admin:
-                rows = _read_cluster(admin, refuse_moving=refuse_moving)
-                frame = spark.createDataFrame(pyarrow.Table.from_batches(rows, _ROW))
-        case _Kind.ROWS:
-            assert source._rows is not None
-            frame = spark.createDataFrame(source._rows)
-        case _ if not is_shared:
-            frame = spark.createDataFrame(source.read_here())
-        case _Kind.PARQUET if source._schema is not None:
-            # With the schema, Spark starts no job to infer it.
-            schema = from_arrow_schema(source._schema)
-            frame = spark.read.schema(schema).parquet(source.to_read())
-        case _Kind.PARQUET:
-            frame = _remote_parquet(spark, source)
-        case _Kind.JSON_LINES:
-            frame = spark.read.schema(_DDL).json(source.to_read())
-    return frame.select(
-        *(
-            (F.col(name) if name in frame.columns else F.lit(None)).try_cast(kind).alias(name)
-            for name, kind in _COLUMNS.items()
-        )
+    if source.load is not None:
+        frame = source.load(spark)
+    else:
+        with cluster_admin(source.where) as admin:
+            rows = _read_cluster(admin, refuse_moving=refuse_moving)
+            frame = spark.createDataFrame(pyarrow.Table.from_batches(rows, _ROW))
+    missing = {name: F.lit(None) for name in _ROW.names if name not in frame.columns}
+    wanted = from_arrow_schema(_ROW)
+    return frame.withColumns(missing).select(
+        *(F.col(field.name).try_cast(field.dataType).alias(field.name) for field in wanted)
     )
 
 
@@ -245,6 +179,23 @@ def _partition_listed_twice(frame: DataFrame) -> str | None:
 # --- files ----------------------------------------------------------------------------------------
 
 
+def _files_to_load(text: str, found: Sequence[Entry], files: JobFiles) -> Load:
+    """Return what loads the files of a source, by their kind."""
+    suffixes = {Path(entry.name).suffix for entry in found}
+    locations = [entry.location for entry in found]
+    heads = (files.head(entry, _FIRST_LINE_BYTES) for entry in found)
+    if suffixes == {".parquet"} or (len(found) == 1 and files.head(found[0], 4) == b"PAR1"):
+        schema = None if is_remote(text) else _parquet_schema(local_path(locations[0]))
+        return partial(_load_parquet, text, locations, schema)
+    may_be_lines = len(found) == 1 or suffixes <= {".json", ".jsonl"}
+    if may_be_lines and any(map(_begins_with_row, heads)):
+        return partial(_load_lines, text, locations)
+    if len(found) > 1:
+        raise InputError(f"{text} has other files than one assignment: name the file to read")
+    table = _read_document(found[0], files)
+    return lambda spark: spark.createDataFrame(table)
+
+
 def _begins_with_row(head: bytes) -> bool:
     try:
         row = orjson.loads(head.lstrip().partition(b"\n")[0])
@@ -253,28 +204,52 @@ def _begins_with_row(head: bytes) -> bool:
     return isinstance(row, dict) and "topic" in row
 
 
+def _executors_see(text: str, spark: SparkSession) -> bool:
+    return is_remote(text) or is_local(spark)
+
+
+def _path(text: str, locations: Sequence[str]) -> str:
+    return path_to_read(text if len(locations) > 1 else locations[0])
+
+
+def _load_lines(text: str, locations: Sequence[str], spark: SparkSession) -> DataFrame:
+    if _executors_see(text, spark):
+        return spark.read.schema(from_arrow_schema(_ROW)).json(_path(text, locations))
+    tables = [_read_json(path, path, _ROW) for path in map(local_path, locations)]
+    return spark.createDataFrame(pyarrow.concat_tables(tables))
+
+
+def _load_parquet(
+    text: str, locations: Sequence[str], schema: pyarrow.Schema | None, spark: SparkSession
+) -> DataFrame:
+    """Load Parquet; with a schema Spark starts no job to infer it."""
+    if not _executors_see(text, spark):
+        assert schema is not None
+        paths = map(local_path, locations)
+        tables = [pyarrow.parquet.read_table(path, columns=schema.names) for path in paths]
+        return spark.createDataFrame(pyarrow.concat_tables(tables))
+    reader = spark.read if schema is None else spark.read.schema(from_arrow_schema(schema))
+    try:
+        frame = reader.parquet(_path(text, locations))
+    except (PySparkException, Py4JJavaError) as error:
+        is_java = isinstance(error, Py4JJavaError)
+        reason = innermost_cause(error) if is_java else _first_line(error)
+        raise InputError(f"{text} is not Parquet: {reason}") from None
+    _check_columns(text, to_arrow_schema(frame.schema))
+    return frame
+
+
 def _parquet_schema(path: Path) -> pyarrow.Schema:
     try:
         schema = pyarrow.parquet.read_schema(path)
     except pyarrow.ArrowInvalid as error:
         raise InputError(f"{path} is not Parquet: {_first_line(error)}") from None
     _check_columns(str(path), schema)
-    return pyarrow.schema([schema.field(name) for name in _COLUMNS if name in schema.names])
-
-
-def _remote_parquet(spark: SparkSession, source: AssignmentSource) -> DataFrame:
-    try:
-        frame = spark.read.parquet(source.to_read())
-    except (PySparkException, Py4JJavaError) as error:
-        is_java = isinstance(error, Py4JJavaError)
-        reason = innermost_cause(error) if is_java else _first_line(error)
-        raise InputError(f"{source.where} is not Parquet: {reason}") from None
-    _check_columns(source.where, to_arrow_schema(frame.schema))
-    return frame
+    return pyarrow.schema([schema.field(name) for name in _ROW.names if name in schema.names])
 
 
 def _check_columns(where: str, schema: pyarrow.Schema) -> None:
-    for name in _COLUMNS:
+    for name in _ROW.names:
         if name not in schema.names:
             if name in _REQUIRED:
                 columns = ", ".join(schema.names)
@@ -296,14 +271,6 @@ def _is_like(found: pyarrow.DataType, wanted: pyarrow.DataType) -> bool:
     return bool(types.is_string(found) or types.is_large_string(found))
 
 
-def _read_lines(path: Path) -> pyarrow.Table:
-    options = pyarrow.json.ParseOptions(explicit_schema=_ROW, unexpected_field_behavior="ignore")
-    try:
-        return pyarrow.json.read_json(path, parse_options=options)
-    except pyarrow.ArrowInvalid as error:
-        raise InputError(f"{path} is no assignment: {_first_line(error)}") from None
-
-
 def _read_document(entry: Entry, files: JobFiles) -> pyarrow.Table:
     where = entry.location
     if entry.size > _MAX_DOCUMENT_BYTES:
@@ -311,27 +278,33 @@ def _read_document(entry: Entry, files: JobFiles) -> pyarrow.Table:
     data = files.read(where).strip()
     if data.startswith(b"["):
         data = b'{"version":1,"partitions":' + data + b"}"
-    schema = pyarrow.schema(
-        [("partitions", pyarrow.list_(pyarrow.struct(list(_ROW)))), ("version", pyarrow.int64())]
-    )
-    try:
-        documents = pyarrow.json.read_json(
-            pyarrow.BufferReader(data),
-            read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
-            parse_options=pyarrow.json.ParseOptions(
-                explicit_schema=schema,
-                newlines_in_values=True,
-                unexpected_field_behavior="ignore",
-            ),
-        )
-    except pyarrow.ArrowInvalid as error:
-        raise InputError(f"{where} is no assignment: {_first_line(error)}") from None
+    schema = pyarrow.schema({"partitions": pyarrow.list_(_STRUCT), "version": pyarrow.int64()})
+    whole = pyarrow.json.ReadOptions(use_threads=False, block_size=len(data) + 1)
+    documents = _read_json(where, pyarrow.BufferReader(data), schema, whole)
     partitions = documents["partitions"].combine_chunks()
     if len(documents) != 1 or partitions.null_count:
         raise InputError(f"{where} is no assignment: it must be one object with partitions")
     if documents["version"][0].as_py() != 1:
         raise InputError(f'{where} is no assignment: it must have "version": 1')
     return pyarrow.Table.from_struct_array(partitions.flatten())
+
+
+def _read_json(
+    where: object,
+    file: Path | pyarrow.BufferReader,
+    schema: pyarrow.Schema,
+    whole: pyarrow.json.ReadOptions | None = None,
+) -> pyarrow.Table:
+    """Read JSON lines, or with ``whole`` objects in any layout."""
+    options = pyarrow.json.ParseOptions(
+        explicit_schema=schema,
+        newlines_in_values=whole is not None,
+        unexpected_field_behavior="ignore",
+    )
+    try:
+        return pyarrow.json.read_json(file, whole, options)
+    except pyarrow.ArrowInvalid as error:
+        raise InputError(f"{where} is no assignment: {_first_line(error)}") from None
 
 
 def _first_line(error: Exception) -> str:
@@ -350,18 +323,14 @@ def _read_cluster(admin: ZkAdminStore, *, refuse_moving: bool) -> Iterator[pyarr
         if refuse_moving:
             _refuse_moving(assignments)
         states = admin.read_partition_states(list(assignments))
-        columns: list[list[object]] = [[], [], [], [], []]
+        rows = []
         for partition, assignment in assignments.items():
             state = states.get(partition)
             leader, isr = None, None
             if isinstance(state, LeaderIsrAndControllerEpoch):
-                leader, isr = state.leader_and_isr.leader, list(state.leader_and_isr.isr)
-            row = (*partition, list(assignment.replicas), leader, isr)
-            for column, value in zip(columns, row, strict=True):
-                column.append(value)
-        yield pyarrow.RecordBatch.from_arrays(
-            [pyarrow.array(c, f.type) for c, f in zip(columns, _ROW, strict=True)], schema=_ROW
-        )
+                leader, isr = state.leader_and_isr.leader, state.leader_and_isr.isr
+            rows.append((*partition, assignment.replicas, leader, isr))
+        yield pyarrow.RecordBatch.from_struct_array(pyarrow.array(rows, _STRUCT))
 
 
 def _read_topics(

@@ -15,8 +15,10 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 import pyarrow
@@ -26,21 +28,9 @@ from regent.admin.cluster_connection import cluster_options, zookeeper_address
 from regent.core.model import BrokerId
 from regent.jobs.assignment_source import ZOOKEEPER, AssignmentSource
 from regent.jobs.brokers_file import PlannedBroker, read_brokers
-from regent.jobs.command import (
-    InputError,
-    cluster_admin,
-    print_summary,
-    progress,
-    run_job,
-)
-from regent.jobs.execution.plan_commands import (
-    execute_command,
-    pause_command,
-    resume_command,
-    rollback_command,
-    status_command,
-    unthrottle_command,
-)
+from regent.jobs.command import InputError, cluster_admin, print_summary, progress, run_job
+from regent.jobs.execution.plan_commands import PLAN_COMMANDS
+from regent.jobs.execution.plan_directory import write_plan
 from regent.jobs.execution.plan_execution import PlanIncompleteError, execute_plan
 from regent.jobs.files import JobFiles, is_remote, local_path
 from regent.jobs.job_session import job_session, spark_options
@@ -48,30 +38,19 @@ from regent.jobs.new_directory import check_is_new, new_directory
 from regent.jobs.options import seed_option, with_options
 from regent.jobs.planning.goals import Decommission, Goal, Rebalance, Replace, ReplicationFactor
 from regent.jobs.planning.partition_sizes import sizes_from_file, sizes_in_cluster
-from regent.jobs.planning.plan_files import write_plan
 from regent.jobs.planning.planner import Request, make_plan
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _CLUSTER: Final = "cluster"
 _MAX_BROKER_ID: Final = 2**31 - 1
+
+_command: Final = click.Group(
+    "plan", commands=PLAN_COMMANDS, help="Plans that move as few replicas as possible."
+)
 
 
 def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
     """Run the command in ``spark``, or in a new session; return the exit status."""
     return run_job(_command, "plan", argv, spark)
-
-
-@click.group("plan", help="Plans that move as few replicas as possible.")
-def _command() -> None:
-    pass
-
-
-for _each in (
-    *(execute_command, pause_command, resume_command),
-    *(rollback_command, status_command, unthrottle_command),
-):
-    _command.add_command(_each)
 
 
 class _BrokerIds(click.ParamType[list[BrokerId]]):
@@ -153,48 +132,40 @@ _plan_options: Final = with_options(
     click.pass_obj,
 )
 
+
+def _add_command(name: str, goal: type[Goal], text: str, *options: Callable[[Any], Any]) -> None:
+    """Add a command that plans for a goal; ``options`` give the fields of the goal."""
+
+    @_command.command(name, help=text)
+    @with_options(*options, _plan_options)
+    def _plan(spark: SparkSession | None, /, **given: Any) -> None:
+        own = {field.name: given[field.name] for field in fields(goal) if field.name in given}
+        _run(spark, goal(**own), name, given)
+
+
 _FROM: Final = click.option(
     "--from", "leaving", type=_BrokerIds(), required=True, help="The brokers to empty: 3,4."
 )
-
-
-@_command.command("decommission", help="Empty brokers: spread their replicas over the others.")
-@_FROM
-@_plan_options
-def _decommission(spark: SparkSession | None, /, leaving: list[int], **options: Any) -> None:
-    _run(spark, Decommission(leaving), "decommission", options)
-
-
-@_command.command("replace", help="Replace brokers by others, one for one.")
-@_FROM
-@click.option("--to", type=_BrokerIds(), required=True, help="The brokers that replace them: 5,6.")
-@_plan_options
-def _replace(
-    spark: SparkSession | None, /, leaving: list[int], to: list[int], **options: Any
-) -> None:
-    _run(spark, Replace(leaving, to), "replace", options)
-
-
-@_command.command("add-brokers", help="Move a fair share of the replicas to new brokers.")
-@click.option(
-    "--new", type=_BrokerIds(), help="The new brokers.  [default: those without replicas]"
+_TO: Final = click.option(
+    "--to", type=_BrokerIds(), required=True, help="The brokers that replace them: 5,6."
 )
-@_plan_options
-def _add_brokers(spark: SparkSession | None, /, new: list[int] | None, **options: Any) -> None:
-    _run(spark, Rebalance(new or []), "add-brokers", options)
-
-
-@_command.command("rebalance", help="Spread replicas evenly over all brokers.")
-@_plan_options
-def _rebalance(spark: SparkSession | None, /, **options: Any) -> None:
-    _run(spark, Rebalance(), "rebalance", options)
-
-
-@_command.command("replication-factor", help="Change the replication factor.")
-@click.option("--factor", type=click.IntRange(1, 2**15 - 1), required=True, help="The new factor.")
-@_plan_options
-def _replication_factor(spark: SparkSession | None, /, factor: int, **options: Any) -> None:
-    _run(spark, ReplicationFactor(factor), "replication-factor", options)
+_NEW: Final = click.option(
+    "--new",
+    type=_BrokerIds(),
+    callback=lambda _context, _option, given: given or [],
+    help="The new brokers.  [default: those without replicas]",
+)
+_FACTOR: Final = click.option(
+    "--factor", type=click.IntRange(1, 2**15 - 1), required=True, help="The new factor."
+)
+for _each in (
+    ("decommission", Decommission, "Empty brokers: spread their replicas over the others.", _FROM),
+    ("replace", Replace, "Replace brokers by others, one for one.", _FROM, _TO),
+    ("add-brokers", Rebalance, "Move a fair share of the replicas to new brokers.", _NEW),
+    ("rebalance", Rebalance, "Spread replicas evenly over all brokers."),
+    ("replication-factor", ReplicationFactor, "Change the replication factor.", _FACTOR),
+):
+    _add_command(*_each)
 
 
 # --- parts of all commands ---------------------------------------------------------------------
@@ -202,27 +173,33 @@ def _replication_factor(spark: SparkSession | None, /, factor: int, **options: A
 
 def _run(spark: SparkSession | None, goal: Goal, name: str, options: dict[str, Any]) -> None:
     started = time.monotonic()
-
-    def address() -> str:
-        return zookeeper_address(options["zookeeper"], options["data_dir"])
-
+    address = partial(zookeeper_address, options["zookeeper"], options["data_dir"])
     execute_at = _execute_at(options, address)
     with job_session(spark, options, app_name=f"regent-plan-{name}") as job:
         target = _target(options["out"], job.files, dry_run=options["dry_run"])
         source = AssignmentSource.of(options["assignment"], address, job.files)
-        request = _request(goal, source, options, address, job.files)
+        brokers = read_brokers(options["brokers"], address, job.files)
+        goal.check([broker.broker_id for broker in brokers])
+        read = {
+            "goal": goal,
+            "source": source,
+            "brokers": brokers,
+            "rack_aware": _is_rack_aware(brokers, options["rack_aware"]),
+            "sizes": _sizes(options["sizes"], address, job.files),
+        }
+        request = Request(**{field: (options | read)[field] for field in Request._fields})
         session = job.start(is_small=source.is_small)
         with progress(f"planning to {name}", session):
-            plan = make_plan(session, request)
-        if not plan.changes:
+            changes, found = make_plan(session, request)
+        if not changes:
             target = None
             click.echo("nothing to move", err=True)
         if target is not None:
             with progress("writing the plan"), new_directory(target, job.files) as directory:
-                write_plan(directory, plan.changes, plan.summary)
+                write_plan(directory, changes, found)
     summary = {
         "job": f"plan {name}",
-        **plan.summary,
+        **found,
         "seed": options["seed"],
         "out": target,
         "seconds": round(time.monotonic() - started, 3),
@@ -235,30 +212,6 @@ def _run(spark: SparkSession | None, goal: Goal, name: str, options: dict[str, A
         raise
     finally:
         print_summary(summary)
-
-
-def _request(
-    goal: Goal,
-    source: AssignmentSource,
-    options: dict[str, Any],
-    address: Callable[[], str],
-    files: JobFiles,
-) -> Request:
-    brokers = read_brokers(options["brokers"], address, files)
-    goal.check([broker.broker_id for broker in brokers])
-    return Request(
-        goal=goal,
-        source=source,
-        brokers=brokers,
-        is_rack_aware=_is_rack_aware(brokers, options["rack_aware"]),
-        topics=options["topics"],
-        exclude=options["exclude"],
-        balances_leaders=options["leaders"],
-        sizes=_sizes(options["sizes"], address, files),
-        bytes_tolerance=options["bytes_tolerance"],
-        max_extra_moves=options["max_extra_moves"],
-        seed=options["seed"],
-    )
 
 
 def _sizes(text: str | None, address: Callable[[], str], files: JobFiles) -> pyarrow.Table | None:

@@ -190,3 +190,10 @@ def _run(plan: Path, address: str, options: dict[str, Any], *, is_rollback: bool
     except PlanIncompleteError as error:
         print_summary(error.summary)
         raise
+
+
+PLAN_COMMANDS: Final = (
+    *(execute_command, pause_command, resume_command),
+    *(rollback_command, status_command, unthrottle_command),
+)
+"""What can be done with a plan."""

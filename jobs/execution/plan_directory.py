@@ -1,7 +1,9 @@
 """The directory of a reassignment plan: its documents, and what its commands leave for each other.
 
-``plan.json`` is Kafka's reassignment document, in the sequence of execution; an entry may have the
-``bytes`` of the partition. ``rollback.json`` has the assignment when the plan was made.
+``plan.json`` is the plan, in the sequence of execution; an entry has the ``bytes`` of the partition
+if they are known, which Kafka's tools ignore. ``rollback.json`` has the assignment when the plan
+was made. Both are as ``kafka-reassign-partitions --execute`` takes them. ``summary.json`` is the
+output of the job.
 
 The file ``paused`` stops the beginning of moves. ``rolling-back`` lets a running ``execute`` end.
 ``progress.json`` has the speed of the last execution. Nothing else is stored about the progress.
@@ -10,10 +12,13 @@ The file ``paused`` stops the beginning of moves. ``rolling-back`` lets a runnin
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import orjson
 
 from regent.config.command_line import program
 from regent.core.admin.topic_validation import topic_name_problem
@@ -76,6 +81,29 @@ class ExecutablePlan:
             (self.directory / note).unlink(missing_ok=True)
         except OSError as error:
             raise InputError(f"cannot remove {self.directory / note}: {error.strerror}") from None
+
+
+def write_plan(directory: Path, changes: Sequence[PlannedMove], summary: Mapping[str, Any]) -> None:
+    """Write a plan into an empty directory."""
+    plan = (_row(c, c.target) | ({"bytes": c.bytes} if c.bytes else {}) for c in changes)
+    _write_document(directory / PLAN, plan)
+    _write_document(directory / ROLLBACK, (_row(c, c.before) for c in changes))
+    options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    (directory / "summary.json").write_bytes(orjson.dumps(summary, option=options))
+
+
+def _write_document(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write one row a line; one is in memory at a time, because each takes a kilobyte."""
+    with path.open("wb") as file:
+        file.write(b'{"version":1,"partitions":[')
+        for number, row in enumerate(rows):
+            file.write((b",\n" if number else b"\n") + orjson.dumps(row))
+        file.write(b"\n]}\n")
+
+
+def _row(change: PlannedMove, replicas: Sequence[BrokerId]) -> dict[str, Any]:
+    topic, number = change.partition
+    return {"topic": topic, "partition": number, "replicas": replicas}
 
 
 def read_plan(directory: Path) -> ExecutablePlan:

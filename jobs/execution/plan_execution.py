@@ -16,41 +16,44 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from regent.admin.cluster_connection import ClusterNotFoundError
-from regent.admin.controller_ref import ControllerRef
+from regent.admin.controller_ref import ControllerRef, batches
 from regent.admin.wording import counted, listed
 from regent.config.command_line import program
-from regent.core.errors import RegentError
-from regent.core.model import ReplicaAssignment, TopicPartition
+from regent.core.errors import Errors, RegentError
+from regent.core.model import LeaderIsrAndControllerEpoch, ReplicaAssignment, TopicPartition
 from regent.core.protocol.controller import (
+    ElectionType,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
 from regent.jobs.command import InputError, cluster_admin
 from regent.jobs.execution.plan_directory import PAUSED, ROLLING_BACK, ExecutablePlan, read_plan
-from regent.jobs.execution.plan_flight import DEFAULTS, ExecutionOptions, Flight, Ongoing
+from regent.jobs.execution.plan_flight import DEFAULTS, ExecutionOptions, Flight, Ongoing, View
 from regent.jobs.execution.plan_throttle import THROTTLE, clear_throttle, set_throttle
 from regent.jobs.execution.planned_move import MoveState, PlannedMove, under_way
-from regent.jobs.execution.preferred_leaders import elect_preferred
 from regent.jobs.execution.time_left import Speed, in_words, seconds_left
 from regent.jobs.progress_line import ProgressLine
 from regent.zk.stores.admin_store import ZkAdminStore
 
 PROGRESS: Final = "progress.json"
 _CLIENT_ID: Final = "regent-plan"
-_FIRST_ANSWER_S: Final = 30.0
+_FIRST_ANSWER_S: Final = 30.0  # where the command ends without an answer
 _ANSWER_S: Final = 5.0
 _RECONNECT_PAUSE_S: Final = 1.0
 _FIRST_PAUSE_S: Final = 0.05
 _MAX_PAUSE_S: Final = 1.0
 _PAUSE_GROWTH: Final = 1.5
 _NOTE_S: Final = 10.0  # between two notes of the speed in the directory
+_ELECTIONS_AT_ONCE: Final = 1_000  # so that clients do not lose all their leaders at once
 
 OpenCluster: TypeAlias = Callable[[str], AbstractContextManager[ZkAdminStore]]
 
@@ -135,6 +138,9 @@ def command_line(name: str, plan: ExecutablePlan, address: str) -> str:
 class _Execution:
     """The execution of one plan, over several ZooKeeper sessions if needed."""
 
+    _admin: ZkAdminStore
+    _controller: ControllerRef
+
     def __init__(
         self,
         plan: ExecutablePlan,
@@ -160,10 +166,13 @@ class _Execution:
         while True:
             try:
                 with (
-                    open_cluster() as admin,
-                    ControllerRef(admin.read_controller_endpoint, client_id=_CLIENT_ID) as ref,
+                    open_cluster() as self._admin,
+                    ControllerRef(
+                        self._admin.read_controller_endpoint, client_id=_CLIENT_ID
+                    ) as self._controller,
                 ):
-                    self._advance(admin, ref)
+                    self._flight = self._flight or self._begin()
+                    self._advance(self._flight)
                     break
             except ClusterNotFoundError as error:
                 if self._flight is None:
@@ -175,43 +184,41 @@ class _Execution:
         if problems:
             raise PlanIncompleteError(problems, self.summary())
 
-    def _advance(self, admin: ZkAdminStore, controller: ControllerRef) -> None:
-        self._flight = flight = self._flight or self._begin(admin, controller)
-        self._complete(flight, admin, controller)
-        while self._cancels:
-            flight.look(admin)  # a request of an execution that has ended may have been on its way
-            if not flight.left:
-                break
-            self._complete(flight, admin, controller)
-        self._line.show("electing preferred leaders")
-        ours = [m for m in self._plan.moves if m.partition not in flight.changed]
-        self._elected += elect_preferred(admin, controller, ours)
-
-    def _begin(self, admin: ZkAdminStore, controller: ControllerRef) -> Flight:
+    def _begin(self) -> Flight:
         """Find the moves that are left, and check that no other tool reassigns partitions."""
-        flight = Flight(admin, self._plan, self._options, cancels=self._cancels)
+        flight = Flight(self._admin, self._plan, self._options, cancels=self._cancels)
         if flight.left:
             if not self._options.additional:
-                self._refuse_if_others_move(controller)
+                self._refuse_if_others_move()
             to_move = "move back" if self._plan.is_rollback else "move"
             self._line.say(f"{counted(flight.left, 'partition')} to {to_move}")
-            self._throttle(admin, flight)
+            if self._plan.has(THROTTLE):  # of a killed execution
+                clear_throttle(self._admin.configs, self._plan)
+            rate = self._options.throttle
+            if rate is not None:
+                self._line.show("setting the throttle")
+                set_throttle(self._admin.configs, self._plan, flight.open_moves, rate)
         self._last_progress = time.monotonic()
         return flight
 
-    def _throttle(self, admin: ZkAdminStore, flight: Flight) -> None:
-        """Set the throttle before the first move, instead of one of a killed execution."""
-        if self._plan.has(THROTTLE):
-            clear_throttle(admin.configs, self._plan)
-        if self._options.throttle is not None:
-            self._line.show("setting the throttle")
-            set_throttle(admin.configs, self._plan, flight.open_moves, self._options.throttle)
+    def _advance(self, flight: Flight) -> None:
+        self._complete(flight)
+        while self._cancels:
+            # A request of an execution that has ended may have been on its way.
+            flight.look(self._admin)
+            if not flight.left:
+                break
+            self._complete(flight)
+        self._line.show("electing preferred leaders")
+        ours = [m for m in self._plan.moves if m.partition not in flight.changed]
+        for few in batches(ours, _ELECTIONS_AT_ONCE):
+            self._elect_preferred(few)
 
-    def _complete(self, flight: Flight, admin: ZkAdminStore, controller: ControllerRef) -> None:
+    def _complete(self, flight: Flight) -> None:
         """Wait until every partition of the plan is at its target, or given up."""
         pause_s, counts = _FIRST_PAUSE_S, flight.counts
         while flight.left:
-            self._step(flight, admin, controller)
+            self._step(flight)
             is_new, counts = counts != flight.counts, flight.counts
             if is_new or self._plan.has(PAUSED):
                 self._last_progress = time.monotonic()
@@ -222,28 +229,28 @@ class _Execution:
             self._line.show(self._progress(flight))
             time.sleep(pause_s)
 
-    def _step(self, flight: Flight, admin: ZkAdminStore, controller: ControllerRef) -> None:
+    def _step(self, flight: Flight) -> None:
         if self._plan.is_turned:
             direction = "being executed" if self._plan.is_rollback else "being rolled back"
             raise PlanIncompleteError(f"another command: the plan is {direction}", self.summary())
-        answer = controller.ask(
+        answer = self._controller.ask(
             ListPartitionReassignmentsRequest(),
             ListPartitionReassignmentsResponse,
             deadline=time.monotonic() + _ANSWER_S,
         )
         ongoing = {} if answer is None else _ongoing(answer)
-        live = admin.read_brokers().keys()
-        flight.observe(admin, controller, ongoing, live)
+        view = View(self._admin, self._controller, ongoing, self._admin.read_brokers().keys())
+        flight.observe(view)
         others = self._moved_by_others(ongoing)
         if answer is None:
-            self._obstacle = controller.failure
+            self._obstacle = self._controller.failure
         elif self._plan.has(PAUSED):
             self._obstacle = "paused"
         elif others and not self._options.additional:
             self._obstacle = f"others move {listed(others)}"
         else:
             self._obstacle = ""
-            flight.begin(admin, controller, ongoing, live)
+            flight.begin(view)
 
     def _give_up_if_stalled(self, why: Callable[[], str]) -> None:
         if time.monotonic() - self._last_progress > self._options.stall_timeout:
@@ -253,14 +260,35 @@ class _Execution:
                 self.summary(),
             )
 
+    def _elect_preferred(self, moves: Sequence[PlannedMove]) -> None:
+        """Elect the first replicas of targets that are in sync and do not lead.
+
+        After a move, the former leader leads on if it is still a replica. The controller's own
+        rebalance comes only every five minutes, and only for brokers with many such partitions.
+        """
+        states = self._admin.read_partition_states([move.partition for move in moves])
+        wanted = []
+        for move in moves:
+            state, preferred = states.get(move.partition), move.target[0]
+            if isinstance(state, LeaderIsrAndControllerEpoch):
+                leadership = state.leader_and_isr
+                if leadership.leader != preferred and preferred in leadership.isr:
+                    wanted.append(move.partition)
+        if wanted:
+            answer = self._controller.ask_until_answered(
+                ElectLeadersRequest(ElectionType.PREFERRED, tuple(wanted)),
+                ElectLeadersResponse,
+                deadline=time.monotonic() + _FIRST_ANSWER_S,
+            )
+            self._elected += sum(row.error_code is Errors.NONE for row in answer.partitions)
+
     # --- others -----------------------------------------------------------------------------------
 
-    def _refuse_if_others_move(self, controller: ControllerRef) -> None:
-        deadline = time.monotonic() + _FIRST_ANSWER_S
-        answer = controller.ask_until_answered(
+    def _refuse_if_others_move(self) -> None:
+        answer = self._controller.ask_until_answered(
             ListPartitionReassignmentsRequest(),
             ListPartitionReassignmentsResponse,
-            deadline=deadline,
+            deadline=time.monotonic() + _FIRST_ANSWER_S,
         )
         others = self._moved_by_others(_ongoing(answer))
         if others:

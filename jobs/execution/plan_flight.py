@@ -44,6 +44,15 @@ Ongoing: TypeAlias = Mapping[TopicPartition, PlannedMove]
 """The reassignments in progress, of this plan and of others."""
 
 
+class View(NamedTuple):
+    """A look at the cluster: its reassignments in progress, and the brokers that live."""
+
+    admin: ZkAdminStore
+    controller: ControllerRef
+    ongoing: Ongoing
+    live: Collection[BrokerId]
+
+
 class ExecutionOptions(NamedTuple):
     """How a plan is executed; see the options of ``plan execute``."""
 
@@ -192,23 +201,16 @@ class Flight:
         self.work = sum(map(self._work_of, self.open_moves))
         return Counter(standing.state for standing in found)
 
-    def observe(
-        self,
-        admin: ZkAdminStore,
-        controller: ControllerRef,
-        ongoing: Ongoing,
-        live: Collection[BrokerId],
-    ) -> None:
-        """Find out which moves in flight are complete; ``ongoing`` need not be read again."""
+    def observe(self, view: View) -> None:
+        """Find out which moves in flight are complete; ongoing ones need not be read again."""
         now = time.monotonic()
-        standings, unclear = [], []
-        for partition, move in self.in_flight.items():
-            if partition in ongoing and ongoing[partition].target == move.target:
-                standings.append(Standing(move, MoveState.MOVING))
-            else:
-                unclear.append(move)
-        standings += survey(admin, unclear)
-        self._obstacles = read_obstacles(admin, standings, live)
+        targets = {partition: move.target for partition, move in view.ongoing.items()}
+        moves = self.in_flight.values()
+        going_on = [move for move in moves if targets.get(move.partition) == move.target]
+        unclear = [move for move in moves if targets.get(move.partition) != move.target]
+        standings = [Standing(move, MoveState.MOVING) for move in going_on]
+        standings += survey(view.admin, unclear)
+        self._obstacles = read_obstacles(view.admin, standings, view.live)
         for standing in standings:
             partition = standing.move.partition
             if standing.state is MoveState.REACHED and partition not in self._obstacles:
@@ -217,24 +219,18 @@ class Flight:
             else:
                 self._sort(standing)
         back = [s.move for s in standings if s.state is MoveState.MOVING_BACK and self._cancels]
-        self._submit(back, controller, now, is_cancelled=True)
+        self._submit(back, view.controller, now, is_cancelled=True)
 
-    def begin(
-        self,
-        admin: ZkAdminStore,
-        controller: ControllerRef,
-        ongoing: Ongoing,
-        live: Collection[BrokerId],
-    ) -> None:
-        """Begin the moves for which there is room beside those in flight and ``ongoing`` ones."""
+    def begin(self, view: View) -> None:
+        """Begin the moves for which there is room beside those in flight and ongoing ones."""
         now = time.monotonic()
-        in_progress = {**ongoing, **self.in_flight}.values()
-        chosen = choose(self._waiting.values(), in_progress, live, self._options)
-        standings = survey(admin, chosen)
+        in_progress = {**view.ongoing, **self.in_flight}.values()
+        chosen = choose(self._waiting.values(), in_progress, view.live, self._options)
+        standings = survey(view.admin, chosen)
         for standing in standings:
             self._sort(standing)  # another execution of the plan, or others, may have moved it
         ready = [s.move for s in standings if s.state is MoveState.TO_MOVE]
-        self._submit(ready, controller, now)
+        self._submit(ready, view.controller, now)
 
     def waits(self, *, only_stuck: bool = False) -> str:
         """Return what open moves wait for; ``only_stuck``: those that need an operator."""

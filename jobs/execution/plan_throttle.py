@@ -7,9 +7,9 @@ removed: rates return to what they were, and listed replicas of others stay (KAF
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import orjson
 
@@ -34,6 +34,9 @@ THROTTLE: Final = "throttle.json"
 _RATES: Final = (LEADER_RATE, FOLLOWER_RATE)
 _EVERY: Final = "*"
 
+Pairs: TypeAlias = set[str]
+"""Throttled replicas, as ``partition:broker``."""
+
 
 def set_throttle(
     configs: ZkEntityConfigs,
@@ -50,30 +53,32 @@ def set_throttle(
         for move in moves
         if move.added
     }
-    brokers = reassigning_brokers(of_partition.values())
-    leaders, followers = leader_throttles(of_partition), follower_throttles(of_partition)
-    rate = str(bytes_per_second)
-    note: dict[str, Any] = {
-        "rates": [rate],
-        "rates_before": {
-            broker: {name: config.get(name) for name in _RATES}
-            for broker, config in _readable(configs.read_broker_configs(brokers)).items()
-            if broker.isdecimal()
-        },
-        "replicas": {
-            topic: {
-                name: sorted(_pairs(wanted[topic]) - there)
-                for name, wanted in ((LEADER_REPLICAS, leaders), (FOLLOWER_REPLICAS, followers))
-                if _EVERY not in (there := _pairs(config.get(name, "")))
-            }
-            for topic, config in _readable(configs.read_topic_configs(leaders)).items()
-        },
+    wanted = {
+        LEADER_REPLICAS: leader_throttles(of_partition),
+        FOLLOWER_REPLICAS: follower_throttles(of_partition),
     }
+    brokers = configs.read_broker_configs(reassigning_brokers(of_partition.values()))
+    topics = configs.read_topic_configs(wanted[LEADER_REPLICAS])
+    rate = str(bytes_per_second)
+    rates_before = {
+        broker: {name: config.get(name) for name in _RATES}
+        for broker, config in _readable(brokers).items()
+        if broker.isdecimal()
+    }
+    replicas = {
+        topic: {
+            name: sorted(_pairs(of_topic[topic]) - there)
+            for name, of_topic in wanted.items()
+            if _EVERY not in (there := _pairs(config.get(name)))
+        }
+        for topic, config in _readable(topics).items()
+    }
+    note = {"rates": [rate], "rates_before": rates_before, "replicas": replicas}
     plan.leave(THROTTLE, orjson.dumps(note))
-    for topic, pairs in note["replicas"].items():
-        configs.change_config(f"{TOPICS}/{topic}", partial(_list_too, pairs))
+    for topic, pairs in replicas.items():
+        configs.change_config(f"{TOPICS}/{topic}", partial(_with_pairs, pairs, set.union))
     configs.alter_configs(
-        {f"{BROKERS}/{broker}": dict.fromkeys(_RATES, rate) for broker in note["rates_before"]}
+        {f"{BROKERS}/{broker}": dict.fromkeys(_RATES, rate) for broker in rates_before}
     )
 
 
@@ -85,11 +90,11 @@ def clear_throttle(configs: ZkEntityConfigs, plan: ExecutablePlan) -> None:
     content = plan.read(THROTTLE)
     if content is None:
         return
-    note = orjson.loads(content)
+    note: dict[str, Any] = orjson.loads(content)
     for broker, before in note["rates_before"].items():
         configs.change_config(f"{BROKERS}/{broker}", partial(_restore, before, note["rates"]))
     for topic, pairs in note["replicas"].items():
-        configs.change_config(f"{TOPICS}/{topic}", partial(_list_no_more, pairs))
+        configs.change_config(f"{TOPICS}/{topic}", partial(_with_pairs, pairs, set.difference))
     plan.remove(THROTTLE)
 
 
@@ -104,30 +109,25 @@ def _readable(
     return readable
 
 
-def _pairs(text: str) -> set[str]:
-    return set(filter(None, text.split(",")))
+def _pairs(text: str | None) -> Pairs:
+    return set(filter(None, (text or "").split(",")))
 
 
-def _list_too(
-    pairs: Mapping[str, Collection[str]], old: Mapping[str, str]
+def _with_pairs(
+    pairs: Mapping[str, Collection[str]],
+    change: Callable[[Pairs, Pairs], Pairs],
+    old: Mapping[str, str],
 ) -> dict[str, str | None]:
-    return {name: _joined(_pairs(old.get(name, "")) | set(pairs[name])) for name in pairs}
-
-
-def _list_no_more(
-    pairs: Mapping[str, Collection[str]], old: Mapping[str, str]
-) -> dict[str, str | None]:
-    return {name: _joined(_pairs(old[name]) - set(pairs[name])) for name in pairs if name in old}
+    return {
+        name: ",".join(sorted(change(_pairs(old.get(name)), set(given)), key=_numbers)) or None
+        for name, given in pairs.items()
+    }
 
 
 def _restore(
     before: Mapping[str, str | None], rates: Collection[str], old: Mapping[str, str]
 ) -> dict[str, str | None]:
     return {name: before[name] for name in _RATES if old.get(name) in rates}
-
-
-def _joined(pairs: Collection[str]) -> str | None:
-    return ",".join(sorted(pairs, key=_numbers)) or None
 
 
 def _numbers(pair: str) -> list[int]:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, LeaderAndIsr, ReplicaAssignment, TopicPartition
+from regent.core.ports import TopicAssignment
 from regent.zk.stores.admin_store import ZkAdminStore
 
 
@@ -91,14 +92,13 @@ def survey(admin: ZkAdminStore, moves: Collection[PlannedMove]) -> list[Standing
     topics = admin.topics.read_topics(sorted({move.partition.topic for move in moves}))
     standings = []
     for move in moves:
-        topic = topics.get(move.partition.topic)
-        if isinstance(topic, BadDataError):
-            standings.append(Standing(move, MoveState.GONE, problem=str(topic)))
-        elif topic is None or move.partition.partition not in topic.partitions:
-            standings.append(Standing(move, MoveState.GONE, problem="it does not exist"))
+        topic, number = topics.get(move.partition.topic), move.partition.partition
+        if isinstance(topic, TopicAssignment) and number in topic.partitions:
+            pending_target = pending.get(move.partition)
+            standings.append(standing(move, topic.partitions[number], pending_target))
         else:
-            assignment = topic.partitions[move.partition.partition]
-            standings.append(standing(move, assignment, pending.get(move.partition)))
+            problem = str(topic) if isinstance(topic, BadDataError) else "it does not exist"
+            standings.append(Standing(move, MoveState.GONE, problem=problem))
     return standings
 
 

@@ -10,7 +10,7 @@ A step costs some milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -68,16 +68,12 @@ class ByteBalance:
             sign = 1 if excess > 0 else -1
             partners = [b for b in self.left if (self.now[b] - mean) * sign < 0]
             partners.sort(key=lambda b: sign * self.now[b])
-            if not self._improve(worst, partners[:_PARTNERS], gives=excess > 0):
+            pairs = [(worst, b) if excess > 0 else (b, worst) for b in partners[:_PARTNERS]]
+            tries = ((*pair, most) for most in sorted({0, self.spare}) for pair in pairs)
+            if not any(self._swap(giver, taker, most) for giver, taker, most in tries):
                 open_brokers.remove(worst)
 
-    def _improve(self, broker: int, partners: Iterable[int], *, gives: bool) -> bool:
-        pairs = [(broker, partner) if gives else (partner, broker) for partner in partners]
-        return any(self._swap(*pair, most=0) for pair in pairs) or (
-            self.spare > 0 and any(self._swap(*pair, most=self.spare) for pair in pairs)
-        )
-
-    def _swap(self, giver: int, taker: int, *, most: int) -> bool:
+    def _swap(self, giver: int, taker: int, most: int) -> bool:
         """Swap a large replica of one broker with a small one of another.
 
         It costs at most ``most`` moves more.
@@ -98,13 +94,17 @@ class ByteBalance:
         """Return the slots that ``taker`` may get from ``giver``, and the moves that each adds."""
         slots = self._slots[giver]
         rows = slots // self.layout.after.shape[1]
-        had_taker = (self.layout.before[rows] == taker).any(axis=1)
-        had_giver = (self.layout.before[rows] == giver).any(axis=1)
         can = ~(self.layout.after[rows] == taker).any(axis=1)
         if taker not in self.takers:
-            can &= had_taker
-        cost = had_giver.astype(np.int64) - had_taker
-        return slots[can], cost[can]
+            can &= (self.layout.before[rows] == taker).any(axis=1)
+        return slots[can], self._moves_added(rows[can], giver, taker)
+
+    def _moves_added(self, rows: Ints, giver: int, taker: int) -> Ints:
+        had_giver, had_taker = (
+            (self.layout.before[rows] == broker).any(axis=1) for broker in (giver, taker)
+        )
+        added: Ints = had_giver.astype(np.int64) - had_taker
+        return added
 
     def _closest_pairs(self, large: Ints, small: Ints, gap: int) -> list[tuple[int, int, int]]:
         """Return pairs whose difference in size is closest to half of ``gap``, and its distance."""
@@ -131,10 +131,11 @@ class ByteBalance:
         layout = self.layout
         if row == other_row or not (layout.fits(slots[0], taker) and layout.fits(slots[1], giver)):
             return False
-        before = self._moves(row) + self._moves(other_row)
+        cost = self._moves_added(np.array([row]), giver, taker)
+        cost += self._moves_added(np.array([other_row]), taker, giver)
+        self.spare -= max(0, int(cost[0]))
         layout.put(slots[0], taker)
         layout.put(slots[1], giver)
-        self.spare -= max(0, self._moves(row) + self._moves(other_row) - before)
         difference = int(self._sizes[row] - self._sizes[other_row])
         self.now[giver] -= difference
         self.now[taker] += difference
@@ -142,7 +143,3 @@ class ByteBalance:
             kept = self._slots[broker]
             self._slots[broker] = np.append(kept[kept != gone], new)
         return True
-
-    def _moves(self, row: int) -> int:
-        after, before = self.layout.after[row].tolist(), self.layout.before[row].tolist()
-        return len(set(after) - set(before))

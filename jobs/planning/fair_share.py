@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from regent.jobs.planning.model import Ints
+from regent.jobs.planning.model import Ints, Replicas, distinct_racks
 
 
 class Share(NamedTuple):
@@ -64,15 +63,13 @@ def fair_share(
     return Share(low.tolist(), high.tolist())
 
 
-def spreads(racks: npt.NDArray[np.int32]) -> Counter[tuple[int, int]]:
+def spreads(racks: Replicas) -> Counter[tuple[int, int]]:
     """Count rows by (replicas, racks).
 
     A row has the racks of its replicas; -1 stands for no replica and for no rack.
     """
-    racks = np.sort(racks, axis=1)
-    is_next = np.diff(racks, axis=1, prepend=-1) != 0
     width = racks.shape[1] + 1
-    key = (racks >= 0).sum(axis=1) * width + is_next.sum(axis=1)
+    key = (racks >= 0).sum(axis=1) * width + distinct_racks(racks)
     counts = enumerate(np.bincount(key).tolist())
     return Counter({divmod(number, width): count for number, count in counts if count})
 
@@ -91,6 +88,27 @@ def rack_limits(
     return {
         rack: (everywhere + fixed.get(rack, 0), together + fixed.get(rack, 0)) for rack in names
     }
+
+
+def moves_needed(
+    load: Sequence[int],
+    share: Share,
+    racks: Sequence[int],
+    rack_limits: Mapping[int, tuple[int, int]],
+) -> int:
+    """Return the fewest moves that give every broker its fair share.
+
+    A rack whose number of replicas cannot change is counted separately.
+    """
+    above, below, of_rack = Counter[int | None](), Counter[int | None](), Counter[int]()
+    for rack, held in zip(racks, load, strict=True):
+        of_rack[rack] += held
+    for rack, held, low, high in zip(racks, load, *share, strict=True):
+        fewest, most = rack_limits.get(rack, (0, -1))
+        part = rack if fewest == most == of_rack[rack] else None
+        above[part] += max(0, held - high)
+        below[part] += max(0, low - held)
+    return (above | below).total()
 
 
 def _highest(held: Callable[[int], int], replicas: int) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 from regent.admin.wording import counted
 from regent.core.model import BrokerId
 from regent.jobs.command import InputError
-from regent.jobs.planning.fair_share import Share, fair_share, rack_limits, spreads
+from regent.jobs.planning.fair_share import Share, fair_share, moves_needed, rack_limits, spreads
 from regent.jobs.planning.fill import level, place
 from regent.jobs.planning.model import (
     NO_RACK,
@@ -29,7 +29,7 @@ from regent.jobs.planning.model import (
     NotImprovingError,
     Slot,
 )
-from regent.jobs.planning.transfer import Transfer, moves_needed
+from regent.jobs.planning.transfer import Transfer
 
 
 class Planned(NamedTuple):
@@ -39,11 +39,12 @@ class Planned(NamedTuple):
     left: int = 0  # replicas that are still misplaced
 
 
+@dataclass
 class Goal(ABC):
     """The purpose of a plan."""
 
     keeps_places = False
-    """Whether a broker that replaces a preferred leader is one, if possible."""
+    """Whether a broker that replaces another takes its places: preferred leaders and bytes too."""
 
     @abstractmethod
     def check(self, listed: Collection[BrokerId]) -> None:
@@ -58,7 +59,7 @@ class Goal(ABC):
         return list(range(brokers.usable))
 
     def takers(self, brokers: Brokers) -> list[int]:
-        """Return the indexes of the brokers among which replicas may be swapped for their size."""
+        """Return the indexes of the brokers that may get replicas."""
         return self.left_brokers(brokers)
 
     def rows_to_swap(self, layout: Layout) -> Ints:
@@ -80,10 +81,7 @@ class Decommission(Goal):
     def plan(self, layout: Layout, seed: int) -> Planned:
         """Spread the replicas of the leaving brokers over the others."""
         slots = self._vacate(layout)
-        takers = self.takers(layout.brokers)
-        Random(seed).shuffle(takers)
-        place(layout, slots, takers)
-        level(layout, takers)
+        _spread(layout, slots, self.takers(layout.brokers), seed)
         return Planned(len(slots))
 
     def left_brokers(self, brokers: Brokers) -> list[int]:
@@ -128,12 +126,12 @@ class Replace(Decommission):
         """
         del seed
         slots = self._vacate(layout)
-        to = layout.brokers.indexes(self.to)
-        counterpart = dict(zip(layout.brokers.indexes(self.leaving), to, strict=True))
+        brokers, to = layout.brokers, self.takers(layout.brokers)
+        counterpart = dict(zip(brokers.indexes(self.leaving), to, strict=True))
         open_slots = []
         for slot in slots:
             taker = counterpart[int(layout.before[slot])]
-            if layout.has_room(taker) and layout.fits(slot, taker):
+            if layout.load[taker] < brokers.capacities[taker] and layout.fits(slot, taker):
                 layout.put(slot, taker)
             else:
                 open_slots.append(slot)
@@ -142,7 +140,7 @@ class Replace(Decommission):
 
     def takers(self, brokers: Brokers) -> list[int]:
         """See Goal."""
-        return []
+        return brokers.indexes(self.to)
 
 
 @dataclass
@@ -170,24 +168,27 @@ class ReplicationFactor(Goal):
         for row in np.flatnonzero(held > self.factor).tolist():
             for _ in range(held[row] - self.factor):
                 _drop(layout, row)
-        is_new = layout.after[:, : self.factor] == VACANT
-        rows, positions = np.nonzero(is_new)
+        slots = np.argwhere(layout.after[:, : self.factor] == VACANT).tolist()
         takers = self.takers(layout.brokers)
-        Random(seed).shuffle(takers)
-        place(layout, list(zip(rows.tolist(), positions.tolist(), strict=True)), takers)
-        level(layout, takers)
+        _spread(layout, [(row, position) for row, position in slots], takers, seed)
         return Planned(int(np.abs(held - self.factor).sum()))
 
 
+def _spread(layout: Layout, slots: Sequence[Slot], takers: list[int], seed: int) -> None:
+    """Fill vacant slots; the seed decides between equal takers."""
+    Random(seed).shuffle(takers)
+    place(layout, slots, takers)
+    level(layout, takers)
+
+
 def _drop(layout: Layout, row: int) -> None:
-    replicas = layout.replicas_of(row)
-    usable, racks = layout.brokers.usable, layout.brokers.racks
+    replicas, racks = layout.replicas_of(row), layout.racks
 
     def worth(position: int) -> tuple[bool, bool, bool, int, int]:
         broker = replicas[position]
         rack = racks[broker]
         is_only_one = all(racks[b] != rack for b in replicas if b != broker) and rack != NO_RACK
-        is_live = broker < usable
+        is_live = broker < layout.brokers.usable
         return (is_live, position == 0, is_only_one, -layout.load[broker], -position)
 
     position = min(range(len(replicas)), key=worth)
@@ -208,15 +209,23 @@ class Rebalance(Goal):
 
     def plan(self, layout: Layout, seed: int) -> Planned:
         """See Goal."""
-        brokers = layout.brokers
-        takers = self.takers(brokers)
+        load = layout.brokers.replicas[: layout.brokers.usable]
+        takers = self.takers(layout.brokers)
         if not takers:
             raise InputError("every listed broker has replicas: say which are new with --new")
-        share, bound = self._fair_share(layout, takers)
+        share, bound = _fair_share(layout, takers)
+        if not bound and self.new is not None:
+            raise NotImprovingError(
+                "nothing to move: the new brokers have their fair share of replicas already"
+            )
         if not bound:
-            raise NotImprovingError(self._why_not(brokers))
-        if not any(brokers.replicas[b] > low for b, low in enumerate(share.low)):
+            raise NotImprovingError(
+                "nothing to move: every broker has its fair share already"
+                f" ({min(load)} to {max(load)} replicas)"
+            )
+        if all(held <= low for held, low in zip(load, share.low, strict=True)):
             raise NotImprovingError("nothing to move: --topics and --exclude leave nothing")
+        Random(seed).shuffle(takers)
         left = Transfer(layout, share, takers, seed).run()
         if not len(layout.changed_rows()):
             raise NotImprovingError(
@@ -236,35 +245,27 @@ class Rebalance(Goal):
         """See Goal."""
         return np.arange(len(layout.after))
 
-    def _fair_share(self, layout: Layout, takers: Collection[int]) -> tuple[Share, int]:
-        """Return the fair shares of the usable brokers, and the fewest moves that give them."""
-        brokers, usable = layout.brokers, layout.brokers.usable
-        load, racks = np.array(brokers.replicas[:usable]), brokers.racks[:usable]
-        total = int(load.sum())
-        movable = np.bincount(layout.before[layout.before != VACANT], minlength=usable)[:usable]
-        fixed, most = load - movable, load.copy()
-        most[list(takers)] = total
-        most = np.maximum(fixed, np.minimum(brokers.capacities[:usable], most))
-        if most.sum() < total:
-            raise InfeasibleError(
-                f"capacity: the brokers hold {total} replicas and may hold {most.sum()}"
-            )
-        limits = {}
-        if len(set(racks)) > 1:
-            counts = spreads(np.array([*brokers.racks, NO_RACK])[layout.before])
-            fixed_of_rack = enumerate(np.bincount(racks, fixed).astype(int).tolist())
-            limits = rack_limits(counts, racks, dict(fixed_of_rack))
-        share = fair_share(fixed, most, racks, limits, total)
-        return share, moves_needed(load.tolist(), share, racks, limits)
 
-    def _why_not(self, brokers: Brokers) -> str:
-        load = brokers.replicas[: brokers.usable]
-        if self.new is not None:
-            return "nothing to move: the new brokers have their fair share of replicas already"
-        return (
-            f"nothing to move: every broker has its fair share already"
-            f" ({min(load)} to {max(load)} replicas)"
+def _fair_share(layout: Layout, takers: Collection[int]) -> tuple[Share, int]:
+    """Return the fair shares of the usable brokers, and the fewest moves that give them."""
+    brokers, usable = layout.brokers, layout.brokers.usable
+    load, racks = np.array(brokers.replicas[:usable]), brokers.racks[:usable]
+    total = int(load.sum())
+    movable = np.bincount(layout.before[layout.before != VACANT], minlength=usable)[:usable]
+    fixed, most = load - movable, load.copy()
+    most[list(takers)] = total
+    most = np.maximum(fixed, np.minimum(brokers.capacities[:usable], most))
+    if most.sum() < total:
+        raise InfeasibleError(
+            f"capacity: the brokers hold {total} replicas and may hold {most.sum()}"
         )
+    limits = {}
+    if len(set(racks)) > 1:
+        counts = spreads(np.array(layout.racks, np.int32)[layout.before])
+        fixed_of_rack = enumerate(np.bincount(racks, fixed).astype(int).tolist())
+        limits = rack_limits(counts, racks, dict(fixed_of_rack))
+    share = fair_share(fixed, most, racks, limits, total)
+    return share, moves_needed(load.tolist(), share, racks, limits)
 
 
 def _check_listed(

@@ -11,7 +11,8 @@ replicas need 150 MB and some seconds.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -136,11 +137,10 @@ class LeaderBalance:
                 return
             is_shortest = distance[edges.giver] + weight == distance[edges.taker]
             is_end = has_less & (distance == least)
-            is_start = has_more & (distance == 0)
-            chains = _Chains(edges, np.flatnonzero(is_shortest), is_start, is_end, self.leader)
-            for chain in chains.disjoint(self.count, above, below):
-                for row, taker in chain:
-                    self.leader[row] = taker
+            sources = np.flatnonzero(has_more & (distance == 0)).tolist()
+            chains = _Chains(edges, np.flatnonzero(is_shortest), is_end, self.leader, self.count)
+            for source in sources:
+                chains.shift(source, above, below)
 
     def _edges(self, group: Mask) -> _Edges:
         brokers = len(self.count)
@@ -190,51 +190,46 @@ class _Chains:
     """
 
     def __init__(
-        self, edges: _Edges, shortest: Ints, sources: Mask, ends: Mask, leader: Ints
+        self, edges: _Edges, shortest: Ints, is_end: Mask, leader: Ints, count: Ints
     ) -> None:
         self._edges = edges
-        self._sources = np.flatnonzero(sources).tolist()
-        self._is_end = ends
+        self._is_end = is_end
         self._leader = leader
-        self._edges_of: dict[int, list[int]] = {}
+        self._count = count
+        self._open: defaultdict[int, list[int]] = defaultdict(list)  # edges, by giver
         for edge in shortest[::-1].tolist():
-            self._edges_of.setdefault(int(edges.giver[edge]), []).append(edge)
+            self._open[int(edges.giver[edge])].append(edge)
         self._next_row = dict(zip(shortest.tolist(), edges.start[shortest].tolist(), strict=True))
 
-    def disjoint(self, count: Ints, above: int, below: int) -> Iterator[list[tuple[int, int]]]:
-        """Yield chains as (row, taker); the caller carries each out at once. Updates ``count``."""
-        for source in self._sources:
-            while count[source] > above:
-                chain, end = self._search(source, count, below)
-                if not chain:
-                    break
-                count[source] -= 1
-                count[end] += 1
-                yield chain
+    def shift(self, source: int, above: int, below: int) -> None:
+        """Shift leaderships of a broker with more than ``above`` to ends with fewer than ``below``.
 
-    def _search(self, source: int, count: Ints, below: int) -> tuple[list[tuple[int, int]], int]:
-        chain: list[tuple[int, int]] = []
-        edges: list[int] = []
+        No two chains have an edge and a row in common.
+        """
+        while self._count[source] > above and (chain := self._search(source, below)):
+            for edge in chain:
+                self._leader[self._row_of(edge)] = self._edges.taker[edge]
+                self._next_row[edge] += 1
+            self._count[source] -= 1
+            self._count[self._edges.taker[chain[-1]]] += 1
+
+    def _search(self, source: int, below: int) -> list[int]:
+        """Return the edges of a chain; none if there is no chain."""
+        chain: list[int] = []
         at = source
-        while not (chain and self._is_end[at] and count[at] < below):
-            open_edges = self._edges_of.get(at)
-            row = self._row_of(open_edges[-1]) if open_edges else _NOBODY
-            if open_edges and row != _NOBODY:
-                edges.append(open_edges[-1])
-                at = int(self._edges.taker[open_edges[-1]])
-                chain.append((row, at))
-            elif open_edges:
+        while not (chain and self._is_end[at] and self._count[at] < below):
+            open_edges = self._open[at]
+            while open_edges and self._row_of(open_edges[-1]) == _NOBODY:
                 open_edges.pop()
-            elif edges:  # nothing leads on from here
-                at = int(self._edges.giver[edges[-1]])
-                self._edges_of[at].pop()
-                edges.pop()
-                chain.pop()
+            if open_edges:
+                chain.append(open_edges[-1])
+                at = int(self._edges.taker[chain[-1]])
+            elif chain:  # nothing leads on from here
+                at = int(self._edges.giver[chain.pop()])
+                self._open[at].pop()
             else:
-                return [], source
-        for edge in edges:
-            self._next_row[edge] += 1
-        return chain, at
+                break
+        return chain
 
     def _row_of(self, edge: int) -> int:
         """Return the next row that the giver still leads."""

@@ -39,6 +39,12 @@ def named(broker_ids: Sequence[BrokerId]) -> str:
     return ", ".join([*names, "…"] if len(broker_ids) > _MOST_NAMED else names)
 
 
+def distinct_racks(racks: Replicas) -> Ints:
+    """Return the number of racks in each row; ``NO_RACK`` is none."""
+    distinct: Ints = (np.diff(np.sort(racks, axis=1), axis=1, prepend=NO_RACK) != 0).sum(axis=1)
+    return distinct
+
+
 class InfeasibleError(RegentError):
     """No plan can reach the goal; the message names the constraint."""
 
@@ -72,8 +78,10 @@ class Brokers:
 class Layout:
     """The partitions that may move, sorted, with their replicas before and after the plan.
 
-    They are arrays: 32 bytes for a partition with three replicas, and its topic. ``load`` is the
-    number of replicas of each broker after the plan, ``sizes`` are the bytes of partitions.
+    They are arrays: 32 bytes for a partition with three replicas, and its topic. A row is to have
+    as many replicas as ``factors`` says, in no fewer racks than ``racks_needed``. ``sizes`` are the
+    bytes of partitions. ``load`` is the number of replicas of each broker after the plan; it and
+    ``racks`` have one more entry at the end, which ``VACANT`` is the index of.
     """
 
     brokers: Brokers
@@ -83,83 +91,56 @@ class Layout:
     sizes: Ints | None = None
     after: Replicas = field(init=False)
     load: list[int] = field(init=False)
-    _factors: npt.NDArray[np.int16] = field(init=False)  # replicas that a row is to have
-    _racks_needed: npt.NDArray[np.int16] = field(init=False)
+    racks: list[int] = field(init=False)
+    factors: Ints = field(init=False)
+    racks_needed: Ints = field(init=False)
 
     def __post_init__(self) -> None:
         self.after = self.before.copy()
-        self.load = list(self.brokers.replicas)
-        self._factors = (self.before != VACANT).sum(axis=1, dtype=np.int16)
-        self._racks_needed = self.racks_in(self.before)
+        self.load = [*self.brokers.replicas, 0]
+        self.racks = [*self.brokers.racks, NO_RACK]
+        self.factors = (self.before != VACANT).sum(axis=1)
+        self.racks_needed = self.racks_in(self.before)
 
     def set_factor(self, factor: int) -> None:
         """Let every row have so many slots at least; new ones are vacant."""
-        self._factors = np.full(len(self.before), factor, np.int16)
-        missing = max(0, factor - self.before.shape[1])
-        wider = ((0, 0), (0, missing))
+        self.factors = np.full(len(self.before), factor)
+        wider = ((0, 0), (0, max(0, factor - self.before.shape[1])))
         self.before = np.pad(self.before, wider, constant_values=VACANT)
         self.after = np.pad(self.after, wider, constant_values=VACANT)
 
     def put(self, slot: Slot, broker: int) -> None:
         """Put a broker into a slot, in place of the present one."""
-        present = int(self.after[slot])
-        if present != VACANT:
-            self.load[present] -= 1
-        if broker != VACANT:
-            self.load[broker] += 1
+        self.load[int(self.after[slot])] -= 1
+        self.load[broker] += 1
         self.after[slot] = broker
-
-    def has_room(self, broker: int) -> bool:
-        """Return whether a broker may hold one more replica."""
-        return self.load[broker] < self.brokers.capacities[broker]
 
     def replicas_of(self, row: int) -> list[int]:
         """Return the brokers of a row."""
         return [broker for broker in self.after[row].tolist() if broker != VACANT]
 
-    def factor_of(self, row: int) -> int:
-        """Return the number of replicas that a row is to have."""
-        return int(self._factors[row])
+    def racks_beside(self, slot: Slot) -> tuple[set[int], bool]:
+        """Return the known racks of the other replicas of a row, and whether they are closed.
 
-    def racks_needed(self, row: int) -> int:
-        """Return the number of racks that a row may not fall below."""
-        return int(self._racks_needed[row])
-
-    def racks_without(self, slot: Slot) -> set[int]:
-        """Return the known racks of a row without one slot."""
+        The row would have too few racks if a broker of a closed one got the slot.
+        """
         row, position = slot
-        racks = self.brokers.racks
         replicas = enumerate(self.after[row].tolist())
-        return {racks[b] for i, b in replicas if i != position and b != VACANT} - {NO_RACK}
+        others = [b for i, b in replicas if i != position and b != VACANT]
+        racks = {self.racks[b] for b in others} - {NO_RACK}
+        vacant = self.factors[row] - 1 - len(others)
+        return racks, bool(len(racks) + vacant < self.racks_needed[row])
 
-    def closed_racks(self, slot: Slot) -> set[int]:
-        """Return the racks whose brokers may not hold a slot, because the row would lose a rack."""
-        row, others = slot[0], self.racks_without(slot)
-        vacant = self.factor_of(row) - len(self.replicas_of(row))
-        others_vacant = vacant - int(self.after[slot] == VACANT)
-        return others if len(others) + others_vacant < self.racks_needed(row) else set()
-
-    def keep_racks(self) -> None:
-        """Require of later steps to keep the racks that rows have now."""
-        self._racks_needed = np.maximum(self.racks_in(self.before), self.racks_in(self.after))
-
-    def let_racks_go(self) -> None:
-        """Require only the original number of racks of each row."""
-        self._racks_needed = self.racks_in(self.before)
-
-    def racks_in(self, replicas: Replicas) -> npt.NDArray[np.int16]:
+    def racks_in(self, replicas: Replicas) -> Ints:
         """Return the number of known racks of each row."""
-        racks = np.array([*self.brokers.racks, NO_RACK], np.int32)[replicas]
-        racks.sort(axis=1)
-        is_next = np.diff(racks, axis=1, prepend=NO_RACK) != 0
-        distinct: npt.NDArray[np.int16] = is_next.sum(axis=1, dtype=np.int16)
-        return distinct
+        return distinct_racks(np.array(self.racks, np.int32)[replicas])
 
     def fits(self, slot: Slot, broker: int) -> bool:
         """Return whether a broker may hold a slot: no other replica there, and no rack lost."""
-        if broker in self.replicas_of(slot[0]):
+        if broker in self.after[slot[0]]:
             return False
-        return self.brokers.racks[broker] not in self.closed_racks(slot)
+        racks, are_closed = self.racks_beside(slot)
+        return not (are_closed and self.racks[broker] in racks)
 
     def restore_places(self) -> None:
         """Put replicas that came back to a row, or changed positions, into their original slots."""
@@ -183,18 +164,16 @@ class Layout:
 
     def new_replicas(self) -> Mask:
         """Return for each slot whether its broker had no replica of the row before."""
-        is_new: Mask = self.after != VACANT
-        for column in self.before.T:
-            is_new &= self.after != column[:, None]
+        was_there = (self.after[:, :, np.newaxis] == self.before[:, np.newaxis]).any(axis=2)
+        is_new: Mask = ~was_there & (self.after != VACANT)
         return is_new
 
     def bytes_held(self, replicas: Replicas) -> Ints:
         """Return the bytes of each broker."""
         assert self.sizes is not None
-        held = np.zeros(len(self.brokers.ids), np.int64)
-        for column in replicas.T:
-            np.add.at(held, column[column != VACANT], self.sizes[column != VACANT])
-        return held
+        held = np.zeros(len(self.load), np.int64)
+        np.add.at(held, replicas, self.sizes[:, np.newaxis])
+        return held[:-1]
 
     def name(self, row: int) -> str:
         """Return the name of a partition."""

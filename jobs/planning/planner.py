@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow
 from pyspark.sql import SparkSession
 
+from regent.core.model import BrokerId
 from regent.jobs.assignment_source import AssignmentSource, assignment_frame
 from regent.jobs.brokers_file import PlannedBroker
-from regent.jobs.execution.planned_move import PlannedMove
+from regent.jobs.execution.planned_move import PlannedMove, roles
 from regent.jobs.planning.byte_balance import ByteBalance
-from regent.jobs.planning.execution_sequence import in_sequence
 from regent.jobs.planning.goals import Goal, Planned
 from regent.jobs.planning.leadership import choose_leaders
 from regent.jobs.planning.model import VACANT, Layout, NotImprovingError, named
@@ -25,33 +24,28 @@ _LEAST_EXTRA_MOVES: Final = 100
 _UNEVEN: Final = 1.1  # ratio of the largest and the smallest rack, in brokers
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """The goal, the cluster and the limits of a plan; patterns are globs."""
+class Request(NamedTuple):
+    """The goal, the cluster, and the options of ``jobs plan``; patterns are globs."""
 
     goal: Goal
     source: AssignmentSource
     brokers: Sequence[PlannedBroker]
-    is_rack_aware: bool
+    rack_aware: bool
     topics: Sequence[str]
     exclude: Sequence[str]
-    balances_leaders: bool
+    leaders: bool
     sizes: pyarrow.Table | None
     bytes_tolerance: float
     max_extra_moves: int | None
     seed: int
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementPlan:
-    """Changes in the sequence of their execution, and their sum."""
+def make_plan(
+    spark: SparkSession, request: Request
+) -> tuple[Sequence[PlannedMove], dict[str, Any]]:
+    """Return the changes, in the sequence of their execution, and their sum.
 
-    changes: Sequence[PlannedMove]
-    summary: dict[str, Any]
-
-
-def make_plan(spark: SparkSession, request: Request) -> PlacementPlan:
-    """Make a plan; the same request gives the same plan.
+    The same request gives the same plan.
 
     Raises:
         InputError: the assignment, a broker or a pattern is wrong
@@ -59,7 +53,7 @@ def make_plan(spark: SparkSession, request: Request) -> PlacementPlan:
     """
     where, goal = request.source.where, request.goal
     frame = assignment_frame(spark, request.source, refuse_moving=True)
-    brokers = broker_loads(frame, where, request.brokers, is_rack_aware=request.is_rack_aware)
+    brokers = broker_loads(frame, where, request.brokers, is_rack_aware=request.rack_aware)
     can_move = topic_condition(request.topics, request.exclude)
     layout = load_layout(frame, where, can_move, brokers, request.sizes)
     excuse = None
@@ -68,11 +62,9 @@ def make_plan(spark: SparkSession, request: Request) -> PlacementPlan:
     except NotImprovingError as error:
         planned, excuse = Planned(0), error
     left = goal.left_brokers(brokers)
-    bytes_after = _balance_bytes(layout, left, request)
-    leaders = choose_leaders(
-        layout, left, evenly=request.balances_leaders, keeps_places=goal.keeps_places
-    )
-    changes = in_sequence(layout.changes())
+    _balance_bytes(layout, left, request)
+    leaders = choose_leaders(layout, left, evenly=request.leaders, keeps_places=goal.keeps_places)
+    changes = _in_sequence(list(layout.changes()))
     if excuse is not None and not changes:
         raise excuse
     loads: dict[str, tuple[Sequence[int], Sequence[int]]] = {
@@ -86,32 +78,47 @@ def make_plan(spark: SparkSession, request: Request) -> PlacementPlan:
         "lower_bound": planned.lower_bound,
         "reordered": sum(not change.replicas_moved for change in changes),
         "brokers": brokers.usable,
-        "rack_aware": request.is_rack_aware,
+        "rack_aware": request.rack_aware,
     }
-    if bytes_after is not None:
-        loads["bytes_per_broker"] = (layout.bytes_held(layout.before).tolist(), bytes_after)
+    if layout.sizes is not None:
+        before, after = layout.bytes_held(layout.before), layout.bytes_held(layout.after)
+        loads["bytes_per_broker"] = (before.tolist(), after.tolist())
         summary["bytes_moved"] = sum(change.bytes * len(change.added) for change in changes)
-    for name, (before, after) in loads.items():
-        usable = before[: brokers.usable]
-        summary[name] = {"before": _spread(usable), "after": _spread([after[b] for b in left])}
+    for name, (held, becomes) in loads.items():
+        usable = held[: brokers.usable]
+        summary[name] = {"before": _spread(usable), "after": _spread([becomes[b] for b in left])}
     summary["racks_gained"] = _racks_gained(layout)
     summary["warnings"] = _warnings(layout, planned, request)
-    return PlacementPlan(changes, summary)
+    return changes, summary
 
 
-def _balance_bytes(layout: Layout, left: Collection[int], request: Request) -> Sequence[int] | None:
-    """Make the bytes of brokers more even; return them, or None if sizes are not known."""
-    if layout.sizes is None:
-        return None
-    spare = request.max_extra_moves
+def _in_sequence(changes: Sequence[PlannedMove]) -> list[PlannedMove]:
+    """Return the changes in the sequence of their execution; equal ones stay as they are.
+
+    Those of the busiest brokers come first, because these brokers need the longest; of those the
+    largest partitions. Changes that only reorder replicas, which cost nothing, come last.
+    """
+    busy: Counter[BrokerId] = Counter()
+    for change in changes:
+        for broker in roles(change.before, change.target):
+            busy[broker] += change.bytes + 1
+
+    def weight(change: PlannedMove) -> tuple[int, int]:
+        partners = roles(change.before, change.target)
+        return max((busy[broker] for broker in partners), default=0), change.bytes
+
+    return sorted(changes, key=weight, reverse=True)
+
+
+def _balance_bytes(layout: Layout, left: Collection[int], request: Request) -> None:
+    """Make the bytes of brokers more even, if sizes are known."""
+    goal, spare = request.goal, request.max_extra_moves
+    if layout.sizes is None or goal.keeps_places:
+        return
     if spare is None:
         spare = max(_LEAST_EXTRA_MOVES, sum(c.replicas_moved for c in layout.changes()) // 10)
-    takers, rows = request.goal.takers(layout.brokers), request.goal.rows_to_swap(layout)
-    balance = ByteBalance(layout, rows, left, takers, request.bytes_tolerance, spare)
-    if takers:
-        balance.run()
-    held: list[int] = balance.now.tolist()
-    return held
+    rows, takers = goal.rows_to_swap(layout), goal.takers(layout.brokers)
+    ByteBalance(layout, rows, left, takers, request.bytes_tolerance, spare).run()
 
 
 def _spread(loads: Sequence[int]) -> dict[str, float]:
@@ -156,10 +163,10 @@ def _warnings(layout: Layout, planned: Planned, request: Request) -> list[str]:
             f"brokers that are not listed hold replicas: {named(dead)}"
             f" (decommission --from {dead[0]} moves them)"
         )
-    if not request.is_rack_aware and any(broker.rack is not None for broker in request.brokers):
+    if not request.rack_aware and any(broker.rack is not None for broker in request.brokers):
         warnings.append("racks were ignored")
     sizes = Counter(broker.rack for broker in request.brokers)
-    if request.is_rack_aware and min(sizes.values()) * _UNEVEN < max(sizes.values()):
+    if request.rack_aware and min(sizes.values()) * _UNEVEN < max(sizes.values()):
         smallest = min(sizes, key=lambda rack: (sizes[rack], rack))
         warnings.append(
             f"racks are uneven, from {min(sizes.values())} brokers (rack {smallest}) to"

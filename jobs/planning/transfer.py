@@ -10,58 +10,32 @@ move more.
 from __future__ import annotations
 
 from array import array
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
-from random import Random
 from typing import Final
 
 import numpy as np
 
-from regent.jobs.planning.chains import Chains
 from regent.jobs.planning.fair_share import Share
-from regent.jobs.planning.least_loaded import LeastLoaded
-from regent.jobs.planning.model import Layout, Slot
+from regent.jobs.planning.fill import Chains, LeastLoaded
+from regent.jobs.planning.model import Layout
 
 _CHOICES: Final = 16  # slots to examine for one that helps an empty broker and is alone in its row
-
-
-def moves_needed(
-    load: Sequence[int],
-    share: Share,
-    racks: Sequence[int],
-    rack_limits: Mapping[int, tuple[int, int]],
-) -> int:
-    """Return the fewest moves that give every broker its fair share.
-
-    A rack whose number of replicas cannot change is counted separately.
-    """
-    above, below, of_rack = Counter[int | None](), Counter[int | None](), Counter[int]()
-    for rack, held in zip(racks, load, strict=True):
-        of_rack[rack] += held
-    for rack, held, low, high in zip(racks, load, share.low, share.high, strict=True):
-        fewest, most = rack_limits.get(rack, (0, -1))
-        part = rack if fewest == most == of_rack[rack] else None
-        above[part] += max(0, held - high)
-        below[part] += max(0, low - held)
-    return (above | below).total()
 
 
 class Transfer:
     """Moves replicas in a layout until every broker has its fair share, or nothing fits.
 
-    ``takers`` may get replicas; ``share`` is by index of the usable brokers. The same seed gives
-    the same plan.
+    ``takers`` may get replicas, the first of equal ones; ``share`` is by index of the usable
+    brokers. The same seed gives the same plan.
     """
 
     def __init__(self, layout: Layout, share: Share, takers: Sequence[int], seed: int) -> None:
         self._layout = layout
         self._share = share
-        order = list(takers)
-        Random(seed).shuffle(order)
-        self._takers = order
-        self._queue = LeastLoaded(layout, order, share.high, share.low)
+        self._takers = takers
+        self._queue = LeastLoaded(layout, takers, share.high, share.low)
         self._moved_rows: set[int] = set()
         self._candidates = _slots_to_give(layout, share, seed)
 
@@ -69,73 +43,65 @@ class Transfer:
         """Move what is possible; return the remaining number of excess or missing replicas."""
         self._take_away(self._share.high)
         self._take_away(self._share.low)
-        if self._left():
+        if any(self._left()):
             self._move_by_chains()
             self._layout.restore_places()
-        return self._left()
+        return max(self._left())
 
-    def _left(self) -> int:
-        return max(self._above(), self._below())
-
-    def _above(self) -> int:
-        high = self._share.high
-        return sum(max(0, self._layout.load[b] - high[b]) for b in range(len(high)))
-
-    def _below(self) -> int:
-        low = self._share.low
-        return sum(max(0, low[b] - self._layout.load[b]) for b in self._takers)
+    def _left(self) -> tuple[int, int]:
+        """Return how many replicas are too many, and how many are missing."""
+        load, (low, high) = self._layout.load, self._share
+        above = sum(max(0, held - most) for held, most in zip(load, high, strict=False))
+        return above, sum(max(0, low[b] - load[b]) for b in self._takers)
 
     def _take_away(self, level: Sequence[int]) -> None:
         """Take replicas from brokers above ``level``, the fullest first, while it helps."""
-        load = self._layout.load
+        load, (low, high) = self._layout.load, self._share
         givers = [(level[b] - load[b], b) for b in range(len(level)) if load[b] > level[b]]
         heapify(givers)
-        above, below = self._above(), self._below()
+        above, below = self._left()
         while givers and (above or below):
             _, giver = heappop(givers)
             taker = self._give_one(giver, need_only=below >= above)
             if taker is None:
                 continue
-            above -= load[giver] >= self._share.high[giver]
-            below -= load[taker] <= self._share.low[taker]
+            above -= load[giver] >= high[giver]
+            below -= load[taker] <= low[taker]
             if load[giver] > level[giver]:
                 heappush(givers, (level[giver] - load[giver], giver))
 
     def _give_one(self, giver: int, *, need_only: bool) -> int | None:
         """Move one replica, if possible to a broker below its share; return the target."""
         slots, width = self._candidates[giver], self._layout.after.shape[1]
-        found: list[tuple[tuple[bool, bool], Slot, int]] = []
+        found: list[tuple[tuple[bool, bool], int, int]] = []
         while slots and len(found) < _CHOICES:
-            slot = divmod(slots.pop(), width)
-            taker = self._queue.best(slot)
+            place = slots.pop()
+            taker = self._queue.best(divmod(place, width))
             if taker is None or (need_only and self._queue.excess(taker) >= 0):
                 continue  # no broker that it fits on will need it more later
-            drawbacks = (self._queue.excess(taker) >= 0, slot[0] in self._moved_rows)
-            found.append((drawbacks, slot, taker))
+            drawbacks = (self._queue.excess(taker) >= 0, place // width in self._moved_rows)
+            found.append((drawbacks, place, taker))
             if not any(drawbacks):
                 break
         if not found:
             return None
-        best = min(found, key=lambda candidate: candidate[0])
-        slots.extend(row * width + i for _, (row, i), _ in reversed(found) if (row, i) != best[1])
-        _, slot, taker = best
-        self._queue.put(slot, taker)
-        self._moved_rows.add(slot[0])
+        _, chosen, taker = min(found, key=lambda candidate: candidate[0])
+        slots.extend(place for _, place, _ in reversed(found) if place != chosen)
+        self._queue.put(divmod(chosen, width), taker)
+        self._moved_rows.add(chosen // width)
         return taker
 
     def _move_by_chains(self) -> None:
-        load, share = self._layout.load, self._share
+        load, (low, high) = self._layout.load, self._share
         chains = Chains(self._layout, self._takers)
-        brokers = range(len(share.low))
-        for giver in brokers:
-            while load[giver] > share.high[giver]:
-                if not chains.move(giver, lambda taker: load[taker] < share.high[taker]):
-                    break
-        while any(load[taker] < share.low[taker] for taker in self._takers):
-            givers = sorted((b for b in brokers if load[b] > share.low[b]), key=lambda b: -load[b])
-            if not any(
-                chains.move(giver, lambda taker: load[taker] < share.low[taker]) for giver in givers
-            ):
+        for giver in range(len(low)):
+            while load[giver] > high[giver] and chains.move(giver, high):
+                pass
+        while any(load[taker] < low[taker] for taker in self._takers):
+            givers = sorted(
+                (b for b in range(len(low)) if load[b] > low[b]), key=lambda b: -load[b]
+            )
+            if not any(chains.move(giver, low) for giver in givers):
                 return
 
 
@@ -145,14 +111,15 @@ def _slots_to_give(layout: Layout, share: Share, seed: int) -> dict[int, array[i
     The sequence is random; otherwise all moves would be from the first topics. If sizes are known,
     the best have the size that brings the broker to the mean bytes.
     """
-    excess = np.zeros(len(layout.load) + 1, np.int64)  # the last one is that of vacant slots
-    excess[: len(share.low)] = np.array(layout.load[: len(share.low)]) - share.low
+    usable = len(share.low)
+    excess = np.zeros(len(layout.load), np.int64)
+    excess[:usable] = np.array(layout.load[:usable]) - share.low
     giver = layout.after.ravel()
     slots = np.random.default_rng(seed).permutation(np.flatnonzero(excess[giver] > 0))
     worth = np.zeros(len(slots), np.int64)
     if layout.sizes is not None:
         held = layout.bytes_held(layout.after)
-        wanted = (held - held[: len(share.low)].mean()) / np.maximum(excess[:-1], 1)
+        wanted = (held - held[:usable].mean()) / np.maximum(excess[:-1], 1)
         sizes = layout.sizes[slots // layout.after.shape[1]]
         worth = -np.abs(sizes - wanted[giver[slots]])
     slots = slots[np.lexsort((worth, giver[slots]))]

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from regent.core.model import TopicPartition
+from regent.jobs.execution.plan_directory import write_plan
 from regent.jobs.execution.planned_move import PlannedMove
-from regent.jobs.planning.plan_files import write_plan
 
 CHANGES = [
     PlannedMove(TopicPartition("a", 0), (1, 2), (1, 3)),
