@@ -42,11 +42,16 @@ _REQUIRED: Final = {
 }
 _ROW: Final = pyarrow.schema({**_REQUIRED, "leader": _INT, "isr": pyarrow.list_(_INT)})
 _STRUCT: Final = pyarrow.struct(list(_ROW))
-IS_SOUND: Final = """coalesce(
-  topic IS NOT NULL AND partition >= 0 AND array_min(replicas) >= 0
-  AND NOT array_contains(replicas, -1)  -- which is NULL if a replica is
-  AND size(array_distinct(replicas)) = size(replicas), false)"""
-"""SQL that is true for a valid row; without lambdas, which Spark does not compile."""
+PROBLEM: Final = """CASE
+  WHEN topic IS NULL OR partition IS NULL THEN 'has an entry without a topic or a partition'
+  WHEN partition < 0 THEN concat(topic, '-', partition, ': a partition cannot be negative')
+  WHEN coalesce(size(replicas), 0) <= 0 THEN concat(topic, '-', partition, ' has no replicas')
+  WHEN coalesce(array_min(replicas) < 0 OR array_contains(replicas, -1), true)  -- NULL if one is
+    THEN concat(topic, '-', partition, ' has a replica that is not a broker id')
+  WHEN size(array_distinct(replicas)) < size(replicas)
+    THEN concat(topic, '-', partition, ' has two replicas on one broker')
+END"""
+"""SQL for what is wrong with a row, NULL if nothing is; without lambdas: Spark compiles none."""
 
 _FIRST_LINE_BYTES: Final = 1 << 20
 _MAX_DOCUMENT_BYTES: Final = 2**31 - 1024  # the limit of the parser
@@ -130,7 +135,7 @@ def check_assignment(frame: DataFrame, where: str) -> None:
     It is invalid if it is empty, lists a partition twice, or has a partition without replicas or
     with invalid ones.
     """
-    found = frame.agg(F.count("*"), F.expr(f"count_if(NOT {IS_SOUND})")).first()
+    found = frame.agg(F.count("*"), F.count(F.expr(PROBLEM))).first()
     assert found is not None
     check_counted(frame, where, *found)
 
@@ -140,27 +145,11 @@ def check_counted(frame: DataFrame, where: str, partitions: int, unsound: int) -
     if not partitions:
         raise InputError(f"{where} has no partitions")
     if unsound:
-        raise InputError(f"{where}: {_complaint(frame)}")
+        [problem] = frame.agg(F.min(F.expr(PROBLEM))).collect()[0]
+        raise InputError(f"{where}: {problem}")
     twice = _partition_listed_twice(frame)
     if twice is not None:
         raise InputError(f"{where}: {twice} is listed more than once")
-
-
-def _complaint(frame: DataFrame) -> str:
-    name = F.concat_ws("-", "topic", "partition")
-    replicas = F.coalesce(F.size("replicas"), F.lit(0))
-    is_row = F.col("topic").isNotNull() & F.col("partition").isNotNull()
-    is_id = F.coalesce(F.forall("replicas", lambda b: b >= 0), F.lit(False))
-    problem = (
-        F.when(~is_row, F.lit("has an entry without a topic or a partition"))
-        .when(F.col("partition") < 0, F.concat(name, F.lit(": a partition cannot be negative")))
-        .when(replicas <= 0, F.concat(name, F.lit(" has no replicas")))
-        .when(~is_id, F.concat(name, F.lit(" has a replica that is not a broker id")))
-        .otherwise(F.concat(name, F.lit(" has two replicas on one broker")))
-    )
-    first = frame.filter(f"NOT {IS_SOUND}").agg(F.min(problem)).first()
-    assert first is not None
-    return str(first[0])
 
 
 def _partition_listed_twice(frame: DataFrame) -> str | None:

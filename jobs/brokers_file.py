@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId
 from regent.jobs.assignment_source import ZOOKEEPER
 from regent.jobs.command import InputError, cluster_admin
 from regent.jobs.files import JobFiles
-from regent.jobs.json_list import read_json_list
+from regent.jobs.json_list import field_of, read_json_list
 from regent.zk.stores.admin_store import ZkAdminStore
 
 _MAX_ID: Final = 2**31 - 1
@@ -44,14 +44,12 @@ def read_brokers_file(location: str, files: JobFiles) -> tuple[PlannedBroker, ..
     the brokers sorted by id. Raises ``InputError``.
     """
     brokers: dict[BrokerId, PlannedBroker] = {}
-    for number, entry in enumerate(read_json_list(location, "broker", files)):
-        broker = _broker(entry, f"{location}: entry {number}")
+    for where, entry in read_json_list(location, "broker", files):
+        broker = _broker(entry, where)
         if broker.broker_id in brokers:
-            raise InputError(
-                f"{location}: entry {number}: broker {broker.broker_id} is listed more than once"
-            )
+            raise InputError(f"{where}: broker {broker.broker_id} is listed more than once")
         brokers[broker.broker_id] = broker
-    return tuple(brokers[broker_id] for broker_id in sorted(brokers))
+    return tuple(sorted(brokers.values()))
 
 
 def read_registered_brokers(admin: ZkAdminStore) -> tuple[PlannedBroker, ...]:
@@ -75,26 +73,22 @@ def _broker(entry: object, where: str) -> PlannedBroker:
     fields: object = {"id": entry} if isinstance(entry, int) else entry
     if not isinstance(fields, dict):
         raise InputError(f"{where} must be a broker id or an object, not {reprlib.repr(entry)}")
-    rack = fields.get("rack")
-    if rack is not None and not (isinstance(rack, str) and rack):
-        raise InputError(f"{where}: rack must be a text, not {reprlib.repr(rack)}")
-    broker_id = _whole_number(fields, "id", where, _MAX_ID)
+
+    def number(name: str, limit: int) -> int | None:
+        found: int | None = field_of(
+            fields,
+            name,
+            where,
+            f"a number from 0 to {limit}",
+            lambda value: value is None or (type(value) is int and 0 <= value <= limit),
+        )
+        return found
+
+    rack = field_of(
+        fields, "rack", where, "a text", lambda r: r is None or (isinstance(r, str) and r != "")
+    )
+    broker_id = number("id", _MAX_ID)
     if broker_id is None:
         raise InputError(f"{where}: a broker needs an id")
-    return PlannedBroker(
-        broker_id,
-        rack,
-        _whole_number(fields, "replica_count", where, _MAX_COUNT) or 0,
-        _whole_number(fields, "capacity", where, _MAX_COUNT),
-    )
-
-
-def _whole_number(fields: Mapping[str, Any], name: str, where: str, limit: int) -> int | None:
-    value = fields.get(name)
-    if value is None:
-        return None
-    if type(value) is not int or not 0 <= value <= limit:
-        raise InputError(
-            f"{where}: {name} must be a number from 0 to {limit}, not {reprlib.repr(value)}"
-        )
-    return value
+    replica_count = number("replica_count", _MAX_COUNT) or 0
+    return PlannedBroker(broker_id, rack, replica_count, number("capacity", _MAX_COUNT))

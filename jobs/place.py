@@ -26,7 +26,7 @@ from regent.jobs.options import strategy_options
 from regent.jobs.placement_arrays import Loads, placement_arrays
 from regent.jobs.placement_input import PlacementOrder, read_order
 from regent.jobs.placement_job import placed_parts
-from regent.jobs.placement_output import FORMATS, read_placement, write_parts
+from regent.jobs.placement_output import FORMATS, placed_partitions, read_placement, write_parts
 from regent.jobs.topic_writer import Written, placed_topics, write_topics
 
 _HELP: Final = """Place the partitions of many topics in one Spark job.
@@ -173,7 +173,7 @@ def _place(job: JobSession, order: PlacementOrder, directories: dict[str, Path])
 
 def _apply(order: PlacementOrder, table: Path) -> Written:
     assert order.zookeeper is not None
-    topics = placed_topics(read_placement(table), order.configs)
+    topics = placed_topics(placed_partitions(read_placement(table)), order.configs)
     with cluster_admin(order.zookeeper) as admin:
         return write_topics(admin, topics, len(order.request.topics))
 

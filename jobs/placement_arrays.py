@@ -219,15 +219,11 @@ def rack_aware(walk: Walk, first: Numbers, shift: Numbers, factor: int) -> Posit
 
 def _walk_on(replicas: Positions, done: int, last: Numbers | Positions, n: int) -> None:
     """Complete the replicas after the first ``done``: the next brokers after ``last``."""
-    chosen = replicas[:, :done].copy()
     factor = replicas.shape[1]
-    counts = np.full(len(replicas), done)
-    for distance in range(1, factor + 1):
-        candidates = (last + distance) % n
-        is_free = (chosen != candidates[:, np.newaxis]).all(axis=1) & (counts < factor)
-        rows = np.flatnonzero(is_free)
-        replicas[rows, counts[rows]] = candidates[rows]
-        counts[rows] += 1
+    candidates = (last[:, np.newaxis] + np.arange(1, factor + 1)) % n
+    is_chosen = (candidates[:, :, np.newaxis] == replicas[:, np.newaxis, :done]).any(axis=2)
+    free = np.argsort(is_chosen, axis=1, kind="stable")[:, : factor - done]
+    replicas[:, done:] = np.take_along_axis(candidates, free, axis=1)
 
 
 def _next_racks(rack_of: Sequence[int], width: int) -> Positions:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from regent.admin.cluster_connection import zookeeper_address
@@ -23,20 +24,18 @@ from regent.core.placement.replica_placer import LEAST_LOADED, RANDOM, Strategy,
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.core.protocol.topics import ConfigEntry
 from regent.core.setting import text_of
-from regent.jobs.brokers_file import PlannedBroker, read_brokers_file, read_registered_brokers
+from regent.jobs.assignment_source import ZOOKEEPER
+from regent.jobs.brokers_file import PlannedBroker, read_brokers
 from regent.jobs.command import InputError, cluster_admin
 from regent.jobs.files import JobFiles
-from regent.jobs.json_list import read_json_list
+from regent.jobs.json_list import field_of, read_json_list
 from regent.jobs.topic_writer import check_new_topics
 from regent.zk.stores.admin_store import ZkAdminStore
 
 MAX_PARTITIONS: Final = 100_000_000
-REGISTERED: Final = "zookeeper"
-"""Instead of a file: the brokers registered in ZooKeeper."""
 
 _TOPICS_AT_ONCE: Final = 1_000
 _KEYS: Final = ("topic", "partitions", "replication_factor", "start_partition", "config")
-_REQUIRED: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +61,16 @@ def read_order(options: Mapping[str, Any], files: JobFiles) -> PlacementOrder:
     specs, configs = _read_topics(options["topics"], files)
     if sum(spec.partitions for spec in specs) > MAX_PARTITIONS:
         raise InputError(f"more than {MAX_PARTITIONS} partitions in one run: split the topics")
-    is_registered, is_applied = options["brokers"] == REGISTERED, options["apply"]
-    brokers = () if is_registered else read_brokers_file(options["brokers"], files)
-    address = None
-    if is_registered or is_applied:
-        address = zookeeper_address(options["zookeeper"], options["data_dir"])
+    is_registered, is_applied = options["brokers"] == ZOOKEEPER, options["apply"]
+    locate = partial(zookeeper_address, options["zookeeper"], options["data_dir"])
+    brokers = read_brokers(options["brokers"], locate, files)
+    address = locate() if is_registered or is_applied else None
     with nullcontext() if address is None else cluster_admin(address) as admin:
-        if admin and is_registered:
-            brokers = _registered_brokers(admin, options["start_index"], specs)
+        if admin and is_registered and options["start_index"] == LEAST_LOADED:
+            # Replicas of the topics to place do not count, so that a command repeated after an
+            # interruption places them the same way.
+            counts = _replica_counts(admin, {spec.topic for spec in specs})
+            brokers = tuple(b._replace(replica_count=counts[b.broker_id]) for b in brokers)
         request = _request(options, specs, brokers)
         check(request)
         if request.strategy == Strategy.RACK_AWARE and brokers[0].rack is None:
@@ -109,8 +110,7 @@ def _read_topics(
     """Return the topics of the file, and the configuration of those that have one."""
     specs = []
     configs = {}
-    for number, row in enumerate(read_json_list(location, "topic", files)):
-        where = f"{location}: entry {number}"
+    for where, row in read_json_list(location, "topic", files):
         if not isinstance(row, dict):
             raise InputError(f"{where} must be an object, not {reprlib.repr(row)}")
         spec = _spec(row, where)
@@ -126,28 +126,17 @@ def _spec(row: Mapping[str, Any], where: str) -> PlacementSpec:
             raise InputError(
                 f"{where}: {reprlib.repr(key)} is unknown; {similar_names(key, _KEYS)}"
             )
-    topic = _field(row, "topic", str, where)
+    topic = field_of(row, "topic", where, "a text", lambda text: type(text) is str)
     problem = topic_name_problem(topic)
     if problem:
         raise InputError(f"{where}: the name of topic {reprlib.repr(topic)} {problem}")
-    return PlacementSpec(
-        topic,
-        _field(row, "partitions", int, where),
-        _field(row, "replication_factor", int, where),
-        _field(row, "start_partition", int, where, 0),
+    if row.get("start_partition") is None:
+        row = {**row, "start_partition": 0}
+    numbers = (
+        field_of(row, name, where, "a whole number", lambda value: type(value) is int)
+        for name in ("partitions", "replication_factor", "start_partition")
     )
-
-
-def _field(
-    row: Mapping[str, Any], name: str, kind: type, where: str, default: object = _REQUIRED
-) -> Any:
-    value = row.get(name)
-    if value is None and default is not _REQUIRED:
-        return default
-    if type(value) is not kind:
-        expected = "a text" if kind is str else "a whole number"
-        raise InputError(f"{where}: {name} must be {expected}, not {reprlib.repr(value)}")
-    return value
+    return PlacementSpec(topic, *numbers)
 
 
 def _config(topic: str, config: object) -> tuple[ConfigEntry, ...]:
@@ -168,21 +157,6 @@ def _config(topic: str, config: object) -> tuple[ConfigEntry, ...]:
 
 
 # --- brokers --------------------------------------------------------------------------------------
-
-
-def _registered_brokers(
-    admin: ZkAdminStore, start_index: str, specs: Collection[PlacementSpec]
-) -> tuple[PlannedBroker, ...]:
-    """Read the brokers and, if the placement needs them, their replicas.
-
-    Replicas of the topics to place do not count, so that a command repeated after an interruption
-    places them the same way.
-    """
-    brokers = read_registered_brokers(admin)
-    if start_index != LEAST_LOADED:
-        return brokers
-    counts = _replica_counts(admin, {spec.topic for spec in specs})
-    return tuple(broker._replace(replica_count=counts[broker.broker_id]) for broker in brokers)
 
 
 def _replica_counts(admin: ZkAdminStore, except_topics: Collection[str]) -> Counter[BrokerId]:

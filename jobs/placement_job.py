@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from regent.core.protocol.placement import PlacedPartition, PlaceTopicsRequest
 from regent.jobs.placement_arrays import PlacementArrays, placement_arrays
-from regent.jobs.placement_output import Part, decoded, encoded
+from regent.jobs.placement_output import Part, decoded, encoded, placed_partitions
 
 _ONE_TASK: Final = 200_000  # partitions up to which a second task costs more than it saves
 _ROWS_OF_TASK: Final = 2**20
@@ -31,11 +31,7 @@ def place_with_spark(spark: SparkSession, request: PlaceTopicsRequest) -> list[P
     Raises:
         PlacementError: the request cannot be satisfied; no job was run.
     """
-    return [
-        PlacedPartition(topic, partition, tuple(replicas))
-        for table in placed_tables(spark, request)
-        for topic, partition, replicas in zip(*(c.to_pylist() for c in table.columns), strict=True)
-    ]
+    return list(placed_partitions(placed_tables(spark, request)))
 
 
 def placed_tables(spark: SparkSession, request: PlaceTopicsRequest) -> Iterator[pyarrow.Table]:

@@ -15,6 +15,7 @@ import pyarrow
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from regent.core.protocol.placement import PlacedPartition
 from regent.jobs.placement_arrays import Loads
 
 FORMATS: Final = ("json", "jsonl", "parquet")
@@ -88,6 +89,16 @@ def _json_lines(part: Part, end: bytes) -> Iterator[memoryview]:
             "",
         )
         yield memoryview(lines.buffers()[2])  # the texts, one after another
+
+
+def placed_partitions(
+    tables: Iterable[pyarrow.Table | pyarrow.RecordBatch],
+) -> Iterator[PlacedPartition]:
+    """Yield the rows of tables of (topic, partition, replicas)."""
+    for table in tables:
+        columns = (column.to_pylist() for column in table.columns)
+        for topic, partition, replicas in zip(*columns, strict=True):
+            yield PlacedPartition(topic, partition, tuple(replicas))
 
 
 def read_placement(directory: Path) -> Iterator[pyarrow.RecordBatch]:

@@ -11,14 +11,13 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-import pyarrow
-
 from regent.admin.controller_ref import ControllerRef
 from regent.admin.live_brokers import not_registered
 from regent.admin.topics import TopicsClient, new_topic_id, raise_if_refused, slices
 from regent.core.errors import Errors, RegentError
+from regent.core.model import ReplicaAssignment
 from regent.core.ports import TopicAssignment
-from regent.core.protocol.placement import PlaceTopicsRequest
+from regent.core.protocol.placement import PlacedPartition, PlaceTopicsRequest
 from regent.core.protocol.topics import AssignedPartition, ConfigEntry, CreatableTopic
 from regent.jobs.command import InputError
 from regent.jobs.progress_line import ProgressLine
@@ -85,20 +84,13 @@ def check_new_topics(
 
 
 def placed_topics(
-    batches: Iterable[pyarrow.RecordBatch], configs: Mapping[str, tuple[ConfigEntry, ...]]
+    rows: Iterable[PlacedPartition], configs: Mapping[str, tuple[ConfigEntry, ...]]
 ) -> Iterator[CreatableTopic]:
-    """Yield the topics of rows of (topic, partition, replicas) that are sorted by topic."""
-    rows = (
-        row
-        for batch in batches
-        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
-    )
-    for topic, partitions in itertools.groupby(rows, key=lambda row: row[0]):
+    """Yield the topics of placed partitions that are sorted by topic."""
+    for topic, partitions in itertools.groupby(rows, key=lambda row: row.topic):
         yield CreatableTopic(
             topic,
-            assignment=tuple(
-                AssignedPartition(p, tuple(replicas)) for _, p, replicas in partitions
-            ),
+            assignment=tuple(AssignedPartition(row.partition, row.replicas) for row in partitions),
             config=configs.get(topic, ()),
             topic_id=new_topic_id(),
         )
@@ -131,7 +123,7 @@ def write_topics(admin: ZkAdminStore, topics: Iterable[CreatableTopic], total: i
 
 
 def _existing_otherwise(admin: ZkAdminStore, wanted: Sequence[CreatableTopic]) -> list[str]:
-    """Return the topics that do not exist exactly as wanted."""
+    """Return the topics that do not exist exactly as wanted, or that are being deleted."""
     if not wanted:
         return []
     deleted = admin.topics.read_topics_being_deleted()
@@ -144,11 +136,8 @@ def _existing_otherwise(admin: ZkAdminStore, wanted: Sequence[CreatableTopic]) -
 
 
 def _is_as_wanted(found: object, wanted: CreatableTopic) -> bool:
-    if not isinstance(found, TopicAssignment) or wanted.assignment is None:
-        return False
-    is_moving = any(assignment.is_being_reassigned for assignment in found.partitions.values())
-    replicas = {number: assignment.replicas for number, assignment in found.partitions.items()}
-    return not is_moving and replicas == dict(wanted.assignment)
+    assignment = {p: ReplicaAssignment(replicas) for p, replicas in wanted.assignment or ()}
+    return isinstance(found, TopicAssignment) and found.partitions == assignment
 
 
 def _controller_of(admin: ZkAdminStore) -> ControllerRef:

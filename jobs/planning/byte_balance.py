@@ -40,12 +40,9 @@ class ByteBalance:
     tolerance: float
     spare: int
     now: Ints = field(init=False)
-    _sizes: Ints = field(init=False)
     _slots: dict[int, Ints] = field(init=False)
 
     def __post_init__(self) -> None:
-        assert self.layout.sizes is not None
-        self._sizes = self.layout.sizes
         self.now = self.layout.bytes_held(self.layout.after)
         width = self.layout.after.shape[1]
         broker = self.layout.after[self.rows].ravel()
@@ -108,14 +105,14 @@ class ByteBalance:
 
     def _closest_pairs(self, large: Ints, small: Ints, gap: int) -> list[tuple[int, int, int]]:
         """Return pairs whose difference in size is closest to half of ``gap``, and its distance."""
-        width = self.layout.after.shape[1]
-        small = small[np.argsort(self._sizes[small // width], kind="stable")]
-        wanted = self._sizes[large // width] - gap // 2
-        places = np.searchsorted(self._sizes[small // width], wanted)
+        sizes, width = self.layout.sizes, self.layout.after.shape[1]
+        small = small[np.argsort(sizes[small // width], kind="stable")]
+        of_large, of_small = sizes[large // width], sizes[small // width]
+        places = np.searchsorted(of_small, of_large - gap // 2)
         pairs: list[tuple[int, int, int]] = []
         for offset in range(-_NEIGHBOURS, _NEIGHBOURS):
             place = np.clip(places + offset, 0, len(small) - 1)
-            difference = self._sizes[large // width] - self._sizes[small[place] // width]
+            difference = of_large - of_small[place]
             helps = np.flatnonzero((difference > 0) & (difference < gap))
             distance = np.abs(difference - gap // 2)[helps]
             order = np.argsort(distance, kind="stable")[:_TRIALS]
@@ -136,7 +133,7 @@ class ByteBalance:
         self.spare -= max(0, int(cost[0]))
         layout.put(slots[0], taker)
         layout.put(slots[1], giver)
-        difference = int(self._sizes[row] - self._sizes[other_row])
+        difference = int(self.layout.sizes[row] - self.layout.sizes[other_row])
         self.now[giver] -= difference
         self.now[taker] += difference
         for broker, gone, new in ((giver, first, second), (taker, second, first)):

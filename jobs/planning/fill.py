@@ -55,6 +55,8 @@ def level(layout: Layout, takers: Sequence[int]) -> None:
     The choices were made one by one: an earlier one may have taken the only broker for a later one.
     """
     load, capacities = layout.load, layout.brokers.capacities
+    if max(load[b] for b in takers) - min(load[b] for b in takers) <= 1:
+        return
     layout.racks_needed = np.maximum(layout.racks_needed, layout.racks_in(layout.after))
     is_new = layout.new_replicas()
     chains = Chains(layout, takers, is_new)
@@ -209,7 +211,7 @@ def _check_room(layout: Layout, needed: int, takers: Sequence[int]) -> None:
 
 def _why_not(layout: Layout, slot: Slot, takers: Sequence[int]) -> str:
     row = slot[0]
-    replicas, name = layout.replicas_of(row), layout.name(row)
+    replicas, name = layout.replicas_of(row), f"{layout.topics[row]}-{layout.numbers[row]}"
     others = [broker for broker in takers if broker not in replicas]
     if not others:
         return (

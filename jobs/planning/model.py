@@ -79,16 +79,16 @@ class Layout:
     """The partitions that may move, sorted, with their replicas before and after the plan.
 
     They are arrays: 32 bytes for a partition with three replicas, and its topic. A row is to have
-    as many replicas as ``factors`` says, in no fewer racks than ``racks_needed``. ``sizes`` are the
-    bytes of partitions. ``load`` is the number of replicas of each broker after the plan; it and
-    ``racks`` have one more entry at the end, which ``VACANT`` is the index of.
+    as many replicas as ``factors`` says, in no fewer racks than ``racks_needed``. ``load`` is the
+    number of replicas of each broker after the plan; it and ``racks`` have one more entry at the
+    end, which ``VACANT`` is the index of.
     """
 
     brokers: Brokers
     topics: pyarrow.ChunkedArray
     numbers: npt.NDArray[np.int32]
     before: Replicas
-    sizes: Ints | None = None
+    sizes: Ints  # in bytes; 0 where they are not known
     after: Replicas = field(init=False)
     load: list[int] = field(init=False)
     racks: list[int] = field(init=False)
@@ -170,27 +170,19 @@ class Layout:
 
     def bytes_held(self, replicas: Replicas) -> Ints:
         """Return the bytes of each broker."""
-        assert self.sizes is not None
         held = np.zeros(len(self.load), np.int64)
         np.add.at(held, replicas, self.sizes[:, np.newaxis])
         return held[:-1]
 
-    def name(self, row: int) -> str:
-        """Return the name of a partition."""
-        return f"{self.topics[row]}-{self.numbers[row]}"
-
     def changes(self) -> Iterator[PlannedMove]:
         """Yield the changes, in the sequence of the rows."""
         rows = self.changed_rows()
-        sizes = np.zeros(len(rows), np.int64) if self.sizes is None else self.sizes[rows]
-        ids = self.brokers.ids
-        for topic, number, before, after, size in zip(
+        ids = np.array([*self.brokers.ids, VACANT])
+        columns = (
             self.topics.take(pyarrow.array(rows)).to_pylist(),
-            self.numbers[rows].tolist(),
-            self.before[rows].tolist(),
-            self.after[rows].tolist(),
-            sizes.tolist(),
-            strict=True,
-        ):
-            was, becomes = (tuple(ids[b] for b in row if b != VACANT) for row in (before, after))
+            *(values[rows].tolist() for values in (self.numbers, self.sizes)),
+            *(ids[replicas[rows]].tolist() for replicas in (self.before, self.after)),
+        )
+        for topic, number, size, *replicas in zip(*columns, strict=True):
+            was, becomes = (tuple(b for b in row if b != VACANT) for row in replicas)
             yield PlannedMove(TopicPartition(topic, number), was, becomes, size)

@@ -87,9 +87,8 @@ def sizes_in_cluster(admin: ZkAdminStore) -> pyarrow.Table:
             raise RegentError(
                 f"--sizes: broker {broker_id} does not describe its log directories: {error}"
             ) from None
-    columns = zip(*rows, strict=True) if rows else ((), (), ())
-    arrays = [pyarrow.array(c, f.type) for c, f in zip(columns, _SCHEMA, strict=True)]
-    return _largest(pyarrow.Table.from_arrays(arrays, schema=_SCHEMA), "the cluster")
+    structs = pyarrow.array(rows, pyarrow.struct(list(_SCHEMA)))
+    return _largest(pyarrow.Table.from_struct_array(structs), "the cluster")
 
 
 def _largest(table: pyarrow.Table, where: str) -> pyarrow.Table:

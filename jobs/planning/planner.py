@@ -80,7 +80,7 @@ def make_plan(
         "brokers": brokers.usable,
         "rack_aware": request.rack_aware,
     }
-    if layout.sizes is not None:
+    if request.sizes is not None:
         before, after = layout.bytes_held(layout.before), layout.bytes_held(layout.after)
         loads["bytes_per_broker"] = (before.tolist(), after.tolist())
         summary["bytes_moved"] = sum(change.bytes * len(change.added) for change in changes)
@@ -113,7 +113,7 @@ def _in_sequence(changes: Sequence[PlannedMove]) -> list[PlannedMove]:
 def _balance_bytes(layout: Layout, left: Collection[int], request: Request) -> None:
     """Make the bytes of brokers more even, if sizes are known."""
     goal, spare = request.goal, request.max_extra_moves
-    if layout.sizes is None or goal.keeps_places:
+    if request.sizes is None or goal.keeps_places:
         return
     if spare is None:
         spare = max(_LEAST_EXTRA_MOVES, sum(c.replicas_moved for c in layout.changes()) // 10)
@@ -147,8 +147,8 @@ def _racks_gained(layout: Layout) -> int:
 
 def _warnings(layout: Layout, planned: Planned, request: Request) -> list[str]:
     warnings = []
-    unknown = 0 if layout.sizes is None else int((layout.sizes == 0).sum())
-    if unknown:
+    unknown = int((layout.sizes == 0).sum())
+    if unknown and request.sizes is not None:
         warnings.append(f"{unknown} partitions have no size in --sizes, or size 0")
     if planned.left:
         warnings.append(

@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from regent.core.model import BrokerId
-from regent.jobs.assignment_source import IS_SOUND, check_counted
+from regent.jobs.assignment_source import PROBLEM, check_counted
 from regent.jobs.brokers_file import PlannedBroker
 from regent.jobs.command import InputError
 from regent.jobs.planning.model import NO_RACK, UNLIMITED, VACANT, Brokers, Layout
@@ -43,12 +43,13 @@ def load_layout(
     indexes = order[np.searchsorted(ids, column.flatten().to_numpy(), sorter=order)]
     replicas[np.arange(replicas.shape[1]) < lengths[:, None]] = indexes
     numbers = table["partition"].to_numpy()
-    of_row = None
+    bytes_of_row = np.zeros(len(table), np.int64)
     if sizes is not None:
         rows = pyarrow.array(np.arange(len(table)))
         numbered = table.select(_BY_PARTITION).append_column("row", rows)
-        of_row = numbered.join(sizes, _BY_PARTITION).sort_by("row")["bytes"].fill_null(0).to_numpy()
-    return Layout(brokers, table["topic"], numbers, replicas, of_row)
+        found = numbered.join(sizes, _BY_PARTITION).sort_by("row")["bytes"]
+        bytes_of_row = found.fill_null(0).to_numpy()
+    return Layout(brokers, table["topic"], numbers, replicas, bytes_of_row)
 
 
 def topic_condition(wanted: Sequence[str], excluded: Sequence[str]) -> Column:
@@ -91,7 +92,7 @@ def _loads(frame: DataFrame) -> tuple[dict[BrokerId, tuple[int, int]], int]:
 
     Both in one job, because reading the assignment takes longer than counting.
     """
-    replicas = F.expr(f"CASE WHEN {IS_SOUND} THEN replicas END")
+    replicas = F.expr(f"CASE WHEN ({PROBLEM}) IS NULL THEN replicas END")
     table = (
         frame.select(F.posexplode_outer(replicas).alias("position", "broker"))
         .groupBy("broker")

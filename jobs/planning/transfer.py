@@ -116,12 +116,9 @@ def _slots_to_give(layout: Layout, share: Share, seed: int) -> dict[int, array[i
     excess[:usable] = np.array(layout.load[:usable]) - share.low
     giver = layout.after.ravel()
     slots = np.random.default_rng(seed).permutation(np.flatnonzero(excess[giver] > 0))
-    worth = np.zeros(len(slots), np.int64)
-    if layout.sizes is not None:
-        held = layout.bytes_held(layout.after)
-        wanted = (held - held[:usable].mean()) / np.maximum(excess[:-1], 1)
-        sizes = layout.sizes[slots // layout.after.shape[1]]
-        worth = -np.abs(sizes - wanted[giver[slots]])
+    held = layout.bytes_held(layout.after)
+    wanted = (held - held[:usable].mean()) / np.maximum(excess[:-1], 1)
+    worth = -np.abs(layout.sizes[slots // layout.after.shape[1]] - wanted[giver[slots]])
     slots = slots[np.lexsort((worth, giver[slots]))]
     starts = np.searchsorted(giver[slots], np.arange(len(excess)))
     return {

@@ -11,6 +11,7 @@ import regent.admin.topics
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.core.protocol.topics import ConfigEntry
 from regent.jobs.command import InputError
+from regent.jobs.placement_output import placed_partitions
 from regent.jobs.topic_writer import (
     TopicsExistError,
     Written,
@@ -61,7 +62,7 @@ def write(
     configs: Mapping[str, tuple[ConfigEntry, ...]] = {},
 ) -> Written:
     batches = (batch(*topic) for topic in topics)
-    return write_topics(admin, placed_topics(batches, configs), 10)
+    return write_topics(admin, placed_topics(placed_partitions(batches), configs), 10)
 
 
 def content(server: FakeZooKeeperServer) -> dict[str, bytes]:
@@ -175,7 +176,9 @@ def test_rows_become_topics_also_over_the_ends_of_batches():
         for p in range(partitions)
     ]
     batches = pyarrow.Table.from_pylist(rows).to_batches(max_chunksize=2)
-    found = [(t.topic, len(t.assignment or ())) for t in placed_topics(batches, {})]
+    found = [
+        (t.topic, len(t.assignment or ())) for t in placed_topics(placed_partitions(batches), {})
+    ]
     assert found == [("a", 3), ("b", 1), ("c", 4)]
     assert list(placed_topics([], {})) == []
 

@@ -31,7 +31,7 @@ class PlannedCluster(NamedTuple):
             pyarrow.chunked_array([["t"] * len(self.replicas)]),
             np.arange(len(self.replicas), dtype=np.int32),
             np.array([[*row, *[VACANT] * (width - len(row))] for row in self.replicas], np.int32),
-            np.array(self.sizes, np.int64) if self.sizes else None,
+            np.array(self.sizes or [0] * len(self.replicas), np.int64),
         )
 
 
