@@ -175,10 +175,10 @@ def _files_to_load(text: str, found: Sequence[Entry], files: JobFiles) -> Load:
     heads = (files.head(entry, _FIRST_LINE_BYTES) for entry in found)
     if suffixes == {".parquet"} or (len(found) == 1 and files.head(found[0], 4) == b"PAR1"):
         schema = None if is_remote(text) else _parquet_schema(local_path(locations[0]))
-        return partial(_load_parquet, text, locations, schema)
+        return partial(_load_files, text, locations, schema, is_parquet=True)
     may_be_lines = len(found) == 1 or suffixes <= {".json", ".jsonl"}
     if may_be_lines and any(map(_begins_with_row, heads)):
-        return partial(_load_lines, text, locations)
+        return partial(_load_files, text, locations, _ROW, is_parquet=False)
     if len(found) > 1:
         raise InputError(f"{text} has other files than one assignment: name the file to read")
     table = _read_document(found[0], files)
@@ -193,39 +193,42 @@ def _begins_with_row(head: bytes) -> bool:
     return isinstance(row, dict) and "topic" in row
 
 
-def _executors_see(text: str, spark: SparkSession) -> bool:
-    return is_remote(text) or is_local(spark)
-
-
-def _path(text: str, locations: Sequence[str]) -> str:
-    return path_to_read(text if len(locations) > 1 else locations[0])
-
-
-def _load_lines(text: str, locations: Sequence[str], spark: SparkSession) -> DataFrame:
-    if _executors_see(text, spark):
-        return spark.read.schema(from_arrow_schema(_ROW)).json(_path(text, locations))
-    tables = [_read_json(path, path, _ROW) for path in map(local_path, locations)]
-    return spark.createDataFrame(pyarrow.concat_tables(tables))
-
-
-def _load_parquet(
-    text: str, locations: Sequence[str], schema: pyarrow.Schema | None, spark: SparkSession
+def _load_files(
+    text: str,
+    locations: Sequence[str],
+    schema: pyarrow.Schema | None,
+    spark: SparkSession,
+    *,
+    is_parquet: bool,
 ) -> DataFrame:
-    """Load Parquet; with a schema Spark starts no job to infer it."""
-    if not _executors_see(text, spark):
-        assert schema is not None
-        paths = map(local_path, locations)
-        tables = [pyarrow.parquet.read_table(path, columns=schema.names) for path in paths]
-        return spark.createDataFrame(pyarrow.concat_tables(tables))
+    """Load JSON lines or Parquet; with a schema Spark starts no job to infer it."""
+    if not (is_remote(text) or is_local(spark)):
+        return spark.createDataFrame(_read_here(locations, schema, is_parquet=is_parquet))
+    path = path_to_read(text if len(locations) > 1 else locations[0])
     reader = spark.read if schema is None else spark.read.schema(from_arrow_schema(schema))
+    if not is_parquet:
+        return reader.json(path)
     try:
-        frame = reader.parquet(_path(text, locations))
+        frame = reader.parquet(path)
     except (PySparkException, Py4JJavaError) as error:
         is_java = isinstance(error, Py4JJavaError)
         reason = innermost_cause(error) if is_java else _first_line(error)
         raise InputError(f"{text} is not Parquet: {reason}") from None
     _check_columns(text, to_arrow_schema(frame.schema))
     return frame
+
+
+def _read_here(
+    locations: Sequence[str], schema: pyarrow.Schema | None, *, is_parquet: bool
+) -> pyarrow.Table:
+    """Read files on the driver, because executors do not see its disk."""
+    assert schema is not None
+    paths = [local_path(location) for location in locations]
+    if is_parquet:
+        tables = [pyarrow.parquet.read_table(path, columns=schema.names) for path in paths]
+    else:
+        tables = [_read_json(path, path, schema) for path in paths]
+    return pyarrow.concat_tables(tables)
 
 
 def _parquet_schema(path: Path) -> pyarrow.Schema:

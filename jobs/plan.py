@@ -53,24 +53,18 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
     return run_job(_command, "plan", argv, spark)
 
 
-class _BrokerIds(click.ParamType[list[BrokerId]]):
-    """Broker ids separated by commas."""
-
-    name = "ids"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> list[BrokerId]:
-        broker_ids = []
-        for text in str(value).split(","):
-            if not (text.strip().isascii() and text.strip().isdecimal()):
-                self.fail(f"{text.strip()!r} is not a broker id", param, ctx)
-            broker_ids.append(int(text))
-        for broker_id in broker_ids:
-            if broker_id > _MAX_BROKER_ID or broker_ids.count(broker_id) > 1:
-                why = "too large" if broker_id > _MAX_BROKER_ID else "named more than once"
-                self.fail(f"broker {broker_id} is {why}", param, ctx)
-        return broker_ids
+def _broker_ids(_context: object, _option: object, given: str | None) -> list[BrokerId]:
+    """Return broker ids that are separated by commas."""
+    texts = [text.strip() for text in given.split(",")] if given is not None else []
+    for text in texts:
+        if not (text.isascii() and text.isdecimal()):
+            raise click.BadParameter(f"{text!r} is not a broker id")
+    broker_ids = [int(text) for text in texts]
+    for broker_id in broker_ids:
+        if broker_id > _MAX_BROKER_ID or broker_ids.count(broker_id) > 1:
+            why = "too large" if broker_id > _MAX_BROKER_ID else "named more than once"
+            raise click.BadParameter(f"broker {broker_id} is {why}")
+    return broker_ids
 
 
 _plan_options: Final = with_options(
@@ -143,18 +137,10 @@ def _add_command(name: str, goal: type[Goal], text: str, *options: Callable[[Any
         _run(spark, goal(**own), name, given)
 
 
-_FROM: Final = click.option(
-    "--from", "leaving", type=_BrokerIds(), required=True, help="The brokers to empty: 3,4."
-)
-_TO: Final = click.option(
-    "--to", type=_BrokerIds(), required=True, help="The brokers that replace them: 5,6."
-)
-_NEW: Final = click.option(
-    "--new",
-    type=_BrokerIds(),
-    callback=lambda _context, _option, given: given or [],
-    help="The new brokers.  [default: those without replicas]",
-)
+_ids_option = partial(click.option, metavar="IDS", callback=_broker_ids)
+_FROM: Final = _ids_option("--from", "leaving", required=True, help="The brokers to empty: 3,4.")
+_TO: Final = _ids_option("--to", required=True, help="The brokers that replace them: 5,6.")
+_NEW: Final = _ids_option("--new", help="The new brokers.  [default: those without replicas]")
 _FACTOR: Final = click.option(
     "--factor", type=click.IntRange(1, 2**15 - 1), required=True, help="The new factor."
 )

@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 import orjson
 
-from regent.admin.cluster_connection import cluster_options, zookeeper_address
+from regent.admin.cluster_connection import Cluster, pass_cluster
 from regent.config.command_line import program
 from regent.jobs.command import InputError, cluster_admin, print_summary
 from regent.jobs.execution.plan_directory import PAUSED, ROLLING_BACK, read_plan
@@ -41,7 +41,7 @@ _plan_argument = click.argument("plan", metavar="DIR", callback=_directory)
 
 _execution_options: Final = with_options(
     _plan_argument,
-    cluster_options,
+    pass_cluster,
     click.option(
         "--max-moves-per-broker",
         type=click.IntRange(min=1),
@@ -79,11 +79,9 @@ _execution_options: Final = with_options(
 @click.command("execute", help="Execute a plan, or resume its execution.")
 @_execution_options
 @click.option("--dry-run", is_flag=True, help="Show what is left, and begin nothing.")
-def execute_command(
-    plan: Path, zookeeper: str | None, data_dir: Path, *, dry_run: bool, **options: Any
-) -> None:
+def execute_command(cluster: Cluster, /, plan: Path, *, dry_run: bool, **options: Any) -> None:
     """Execute a plan, or show its progress."""
-    address = zookeeper_address(zookeeper, data_dir)
+    address = cluster.zookeeper_address
     if dry_run:
         print_summary({"job": "plan execute", **plan_status(plan, address), "dry_run": True})
     else:
@@ -92,9 +90,9 @@ def execute_command(
 
 @click.command("rollback", help="Cancel the moves in flight, and move everything back.")
 @_execution_options
-def rollback_command(plan: Path, zookeeper: str | None, data_dir: Path, **options: Any) -> None:
+def rollback_command(cluster: Cluster, /, plan: Path, **options: Any) -> None:
     """Roll a plan back."""
-    _run(plan, zookeeper_address(zookeeper, data_dir), options, is_rollback=True)
+    _run(plan, cluster.zookeeper_address, options, is_rollback=True)
 
 
 @click.command("pause", help="Let a running execution begin no more moves; those in flight end.")
@@ -122,10 +120,10 @@ def resume_command(plan: Path) -> None:
 
 @click.command("unthrottle", help="Remove a throttle that a killed execution has left.")
 @_plan_argument
-@cluster_options
-def unthrottle_command(plan: Path, zookeeper: str | None, data_dir: Path) -> None:
+@pass_cluster
+def unthrottle_command(cluster: Cluster, plan: Path) -> None:
     """Remove the throttle of a plan."""
-    address = zookeeper_address(zookeeper, data_dir)
+    address = cluster.zookeeper_address
     found = read_plan(plan)
     if not found.has(THROTTLE):
         click.echo("there is no throttle of this plan", err=True)
@@ -137,11 +135,11 @@ def unthrottle_command(plan: Path, zookeeper: str | None, data_dir: Path) -> Non
 
 @click.command("status", help="Show how far a plan has come.")
 @_plan_argument
-@cluster_options
+@pass_cluster
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
-def status_command(plan: Path, zookeeper: str | None, data_dir: Path, output: str) -> None:
+def status_command(cluster: Cluster, plan: Path, output: str) -> None:
     """Show how far a plan has come."""
-    status = plan_status(plan, zookeeper_address(zookeeper, data_dir))
+    status = plan_status(plan, cluster.zookeeper_address)
     if output == "json":
         print_summary(status)
         return
