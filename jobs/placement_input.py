@@ -61,12 +61,12 @@ def read_order(options: Mapping[str, Any], files: JobFiles) -> PlacementOrder:
     specs, configs = _read_topics(options["topics"], files)
     if sum(spec.partitions for spec in specs) > MAX_PARTITIONS:
         raise InputError(f"more than {MAX_PARTITIONS} partitions in one run: split the topics")
-    is_registered, is_applied = options["brokers"] == ZOOKEEPER, options["apply"]
+    counts_replicas = options["brokers"] == ZOOKEEPER and options["start_index"] == LEAST_LOADED
     locate = partial(zookeeper_address, options["zookeeper"], options["data_dir"])
     brokers = read_brokers(options["brokers"], locate, files)
-    address = locate() if is_registered or is_applied else None
+    address = locate() if counts_replicas or options["apply"] else None
     with nullcontext() if address is None else cluster_admin(address) as admin:
-        if admin and is_registered and options["start_index"] == LEAST_LOADED:
+        if admin and counts_replicas:
             # Replicas of the topics to place do not count, so that a command repeated after an
             # interruption places them the same way.
             counts = _replica_counts(admin, {spec.topic for spec in specs})
@@ -78,7 +78,7 @@ def read_order(options: Mapping[str, Any], files: JobFiles) -> PlacementOrder:
                 "--strategy rack-aware needs the rack of each broker, and no broker has one:"
                 " add the racks, or choose --strategy kafka"
             )
-        if admin and is_applied:
+        if admin and options["apply"]:
             check_new_topics(admin, request, configs)
     room = {b.broker_id: b.capacity - b.replica_count for b in brokers if b.capacity is not None}
     return PlacementOrder(request, room, configs, address)

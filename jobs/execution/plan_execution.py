@@ -115,15 +115,13 @@ def _clear_throttle(
     plan: ExecutablePlan, address: str, open_cluster: OpenCluster, line: ProgressLine
 ) -> None:
     """Remove the throttle of a plan, or say how to."""
-    cleared = False
     try:
         with open_cluster(address) as admin:
             clear_throttle(admin.configs, plan)
-        cleared = True
     except RegentError as error:
         line.say(str(error))
     finally:
-        if not cleared:
+        if plan.has(THROTTLE):
             line.say(
                 f"The throttle remains! Remove it: {command_line('unthrottle', plan, address)}"
             )

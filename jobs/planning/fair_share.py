@@ -49,17 +49,15 @@ def fair_share(
     def held(level: int) -> int:
         return int(np.clip(in_racks(level), fewest, highest).sum())
 
-    def level_in(rack: int, replicas: int) -> int:
-        return _highest(lambda level: int(in_racks(level)[rack]), replicas)
-
     level = _highest(held, replicas)
-    is_full, is_short = in_racks(level) >= highest, in_racks(level + 1) <= fewest
+    is_full = in_racks(level) >= highest
+    is_short = (in_racks(level + 1) <= fewest) & (fewest > 0)
     low, high = filled(level), filled(level + (held(level) != replicas))
     for rack in np.flatnonzero(is_full | is_short).tolist():
         limit = int(highest[rack] if is_full[rack] else fewest[rack])
-        level = level_in(rack, limit)
-        members, is_even = rack_of == rack, in_racks(level)[rack] == limit
-        low[members], high[members] = filled(level)[members], filled(level + (not is_even))[members]
+        members = np.flatnonzero(rack_of == rack)
+        of_rack = fair_share(floors[members], ceilings[members], [rack] * len(members), {}, limit)
+        low[members], high[members] = of_rack
     return Share(low.tolist(), high.tolist())
 
 
