@@ -130,13 +130,20 @@ def _spec(row: Mapping[str, Any], where: str) -> PlacementSpec:
     problem = topic_name_problem(topic)
     if problem:
         raise InputError(f"{where}: the name of topic {reprlib.repr(topic)} {problem}")
-    if row.get("start_partition") is None:
-        row = {**row, "start_partition": 0}
-    numbers = (
-        field_of(row, name, where, "a whole number", lambda value: type(value) is int)
-        for name in ("partitions", "replication_factor", "start_partition")
+    return PlacementSpec(
+        topic,
+        field_of(row, "partitions", where, "a whole number", _is_number),
+        field_of(row, "replication_factor", where, "a whole number", _is_number),
+        field_of(row, "start_partition", where, "a whole number", _may_be_number) or 0,
     )
-    return PlacementSpec(topic, *numbers)
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int
+
+
+def _may_be_number(value: object) -> bool:
+    return value is None or type(value) is int
 
 
 def _config(topic: str, config: object) -> tuple[ConfigEntry, ...]:
