@@ -39,8 +39,7 @@ class BatchReader(DataSourceReader):
                 found = store.list_offsets(there, options.since_ms)
                 starts = {p: bounds.latest[p] if o == NO_OFFSET else o for p, o in found.items()}
             wanted = (OffsetRange(p, starts[p], max(starts[p], ends[p])) for p in there)
-            loss = options.fail_on_data_loss
-            existing = [bounds.existing(r, fail_on_data_loss=loss) for r in wanted]
+            existing = [bounds.existing(r, options.report_data_loss) for r in wanted]
             return [store.located(found) for found in existing if found.end > found.start]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

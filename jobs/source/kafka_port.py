@@ -18,7 +18,7 @@ from confluent_kafka import TopicPartition as KafkaPosition
 from regent.core.errors import RegentError
 from regent.core.model import TopicPartition
 from regent.jobs.source.columns import record_batch
-from regent.jobs.source.offsets import OffsetRange, report_data_loss
+from regent.jobs.source.offsets import OffsetRange
 from regent.jobs.source.options import LATEST, OptionError, ReadOptions, Subscription
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class KafkaPort:
 
     def __init__(self, options: ReadOptions) -> None:
         """Make no connection yet. Raises ``OptionError`` for settings of librdkafka."""
-        self._fail_on_data_loss = options.fail_on_data_loss
+        self._report_data_loss = options.report_data_loss
         self._servers = options.kafka["bootstrap.servers"]
         self._trouble = "no error"
         reset = {"auto.offset.reset": "error" if options.fail_on_data_loss else "earliest"}
@@ -118,11 +118,9 @@ class KafkaPort:
         if error.code() == KafkaError._PARTITION_EOF:
             return event.offset() or 0  # beyond the last record there may be transaction markers
         if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-            text = f"{partition}: records from offset {wanted.start} on are gone"
-            report_data_loss(text, is_error=self._fail_on_data_loss)
+            self._report_data_loss(f"{partition}: records from offset {wanted.start} on are gone")
         if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
-            text = f"{partition}: the topic is gone"
-            report_data_loss(text, is_error=self._fail_on_data_loss)
+            self._report_data_loss(f"{partition}: the topic is gone")
             return wanted.end
         self._note_trouble(error)
         return 0
@@ -132,8 +130,7 @@ class KafkaPort:
         text = f"{wanted.partition}: offsets {position} to {wanted.end - 1}"
         if end >= wanted.end:
             raise BrokersError(f"{text} did not arrive in {_PATIENCE_S:g} s: {self._trouble}")
-        text = f"{text} are gone, the log ends at {end}"
-        report_data_loss(text, is_error=self._fail_on_data_loss)
+        self._report_data_loss(f"{text} are gone, the log ends at {end}")
 
     def _retried(self, ask: Callable[[], T]) -> T:
         """Return the answer to a request; retry while a topic is new or elects a leader."""

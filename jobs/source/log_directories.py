@@ -23,7 +23,7 @@ from regent.core.model import TopicPartition
 from regent.jobs.source.columns import columns_schema
 from regent.jobs.source.committed_batches import CommittedBatches
 from regent.jobs.source.log_segments import log_end_offset, segments_of
-from regent.jobs.source.offsets import NO_OFFSET, OffsetRange, report_data_loss
+from regent.jobs.source.offsets import NO_OFFSET, OffsetRange
 from regent.jobs.source.options import EARLIEST, LATEST, OptionError, ReadOptions, Subscription
 from regent.jobs.source.record_decoder import Payload, decode
 from regent.storage.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, read_offsets
@@ -136,14 +136,12 @@ class LogDirectories:
                     if position >= wanted.end:
                         return
             except (StorageError, ValueError, OSError) as error:
-                text = f"{wanted.partition}: offset {position} cannot be read"
                 where = f"{segment.path}: " if isinstance(error, ValueError) else ""
-                report_data_loss(
-                    f"{text}: {where}{error}", is_error=self._options.fail_on_data_loss
-                )
+                text = f"offset {position} cannot be read: {where}{error}"
+                self._options.report_data_loss(f"{wanted.partition}: {text}")
         if position < wanted.end:
-            text = f"{wanted.partition}: offsets {position} to {wanted.end - 1} do not exist"
-            report_data_loss(text, is_error=self._options.fail_on_data_loss)
+            text = f"offsets {position} to {wanted.end - 1} do not exist"
+            self._options.report_data_loss(f"{wanted.partition}: {text}")
 
 
 def _checkpoint(path: Path) -> Mapping[TopicPartition, int]:

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from regent.core.errors import RegentError
 from regent.core.model import TopicPartition
 from regent.jobs.source.options import EARLIEST, LATEST, Offsets, OptionError
 
 NO_OFFSET: Final = -1
 """Kafka's answer when no record is at or after a time."""
-_log = logging.getLogger(__name__)
-
-
-class DataLossError(RegentError):
-    """Records to read are lost."""
 
 
 @dataclass(frozen=True)
@@ -58,25 +51,18 @@ class LogBounds(NamedTuple):
         known = {EARLIEST: self.earliest, LATEST: self.latest}
         return {p: known[o][p] if o in known else o for p, o in wanted.items()}
 
-    def existing(self, wanted: OffsetRange, *, fail_on_data_loss: bool) -> OffsetRange:
-        """Return the part of a range that exists. Raises ``DataLossError``, or logs the gap."""
+    def existing(self, wanted: OffsetRange, report: Callable[[str], None]) -> OffsetRange:
+        """Return the part of a range that exists, and report what does not."""
         partition, start, end = wanted.partition, wanted.start, wanted.end
         earliest, latest = self.earliest[partition], self.latest[partition]
         if start < earliest:
             text = f"{partition}: offsets {start} to {min(earliest, end) - 1} are gone"
-            report_data_loss(f"{text}, the log begins at {earliest}", is_error=fail_on_data_loss)
+            report(f"{text}, the log begins at {earliest}")
         if max(start, end) > latest:
             text = f"{partition}: offsets {max(start, latest)} to {max(start, end)} do not exist"
-            report_data_loss(f"{text}, the log ends at {latest}", is_error=fail_on_data_loss)
+            report(f"{text}, the log ends at {latest}")
         start, end = max(start, earliest), min(end, latest)
         return OffsetRange(partition, start, max(start, end))
-
-
-def report_data_loss(text: str, *, is_error: bool) -> None:
-    """Raise ``DataLossError``, or log the gap."""
-    if is_error:
-        raise DataLossError(f"{text} (failOnDataLoss=false reads the records that exist)")
-    _log.warning("%s: continuing with the existing records", text)
 
 
 def _some(partitions: Iterable[TopicPartition]) -> str:

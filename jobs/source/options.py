@@ -7,6 +7,7 @@ line, before any connection is made.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -38,8 +39,15 @@ _FIXED: Final = {
 }
 
 
+_log = logging.getLogger(__name__)
+
+
 class OptionError(RegentError):
     """An option or a column is invalid; the message names it."""
+
+
+class DataLossError(RegentError):
+    """Records to read are lost."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +90,12 @@ class ReadOptions(NamedTuple):
     fail_on_data_loss: bool = True
     include_headers: bool = False
     include_uncommitted: bool = False
+
+    def report_data_loss(self, text: str) -> None:
+        """Raise ``DataLossError``, or log the gap."""
+        if self.fail_on_data_loss:
+            raise DataLossError(f"{text} (failOnDataLoss=false reads the records that exist)")
+        _log.warning("%s: continuing with the existing records", text)
 
 
 class WriteOptions(NamedTuple):

@@ -11,8 +11,15 @@ from confluent_kafka.admin import AdminClient
 from regent.core.model import TopicPartition
 from regent.jobs.source.columns import columns_schema
 from regent.jobs.source.kafka_port import BrokersError, KafkaPort
-from regent.jobs.source.offsets import NO_OFFSET, DataLossError, OffsetRange
-from regent.jobs.source.options import EARLIEST, LATEST, OptionError, ReadOptions, Subscription
+from regent.jobs.source.offsets import NO_OFFSET, OffsetRange
+from regent.jobs.source.options import (
+    EARLIEST,
+    LATEST,
+    DataLossError,
+    OptionError,
+    ReadOptions,
+    Subscription,
+)
 from tests.clients.librdkafka import TIMEOUT_S, produce, producer
 from tests.support.breakable_cluster import BROKERS, BreakableCluster
 

@@ -11,8 +11,15 @@ from regent.core.model import TopicPartition
 from regent.jobs.source.columns import columns_schema
 from regent.jobs.source.log_directories import LogDirectories
 from regent.jobs.source.log_segments import segments_of
-from regent.jobs.source.offsets import NO_OFFSET, DataLossError, OffsetRange
-from regent.jobs.source.options import EARLIEST, LATEST, OptionError, ReadOptions, Subscription
+from regent.jobs.source.offsets import NO_OFFSET, OffsetRange
+from regent.jobs.source.options import (
+    EARLIEST,
+    LATEST,
+    DataLossError,
+    OptionError,
+    ReadOptions,
+    Subscription,
+)
 from regent.storage.offset_index import OffsetIndex
 from tests.jobs.source.batches import GZIP, compressed, encoded
 from tests.jobs.source.log_files import numbered, set_offsets, write_log, write_segment

@@ -3,8 +3,15 @@
 import pytest
 
 from regent.core.model import TopicPartition
-from regent.jobs.source.offsets import DataLossError, LogBounds, OffsetRange
-from regent.jobs.source.options import EARLIEST, LATEST, OptionError
+from regent.jobs.source.offsets import LogBounds, OffsetRange
+from regent.jobs.source.options import (
+    EARLIEST,
+    LATEST,
+    DataLossError,
+    OptionError,
+    ReadOptions,
+    Subscription,
+)
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
@@ -14,7 +21,8 @@ def test_missing_offsets_are_an_error_or_left_out():
 
     def existing(earliest: int, latest: int, *, strict: bool = True) -> OffsetRange:
         bounds = LogBounds({A0: earliest}, {A0: latest})
-        return bounds.existing(wanted, fail_on_data_loss=strict)
+        options = ReadOptions({}, Subscription(), fail_on_data_loss=strict)
+        return bounds.existing(wanted, options.report_data_loss)
 
     assert existing(0, 20) == wanted
     with pytest.raises(DataLossError, match=r"a-0: offsets 5 to 9 are gone.*failOnDataLoss=false"):
