@@ -22,7 +22,7 @@ from regent.core.protocol.placement import (
     PlaceTopicsResponse,
 )
 from regent.transport.client import RequestError
-from regent.transport.remote_ref import RemoteActorRef
+from regent.transport.remote_ref import RemoteActorRef, ask
 from regent.transport.sockets import Context
 
 logger = logging.getLogger(__name__)
@@ -107,8 +107,7 @@ class PlacementClient:
             if status.state != _READY:
                 reason = f" ({status.message})" if status.message else ""
                 raise PlacementUnavailableError(f"the placement service is {status.state}{reason}")
-            answer = service.ask(request, timeout=self._timeout_s)
-        assert isinstance(answer, PlaceTopicsResponse)
+            answer = ask(service, request, PlaceTopicsResponse, timeout_s=self._timeout_s)
         if answer.error_code is not Errors.NONE:
             raise PlacementUnavailableError(answer.message or answer.error_code.name)
         if not _is_complete(request, answer.partitions):
@@ -118,9 +117,8 @@ class PlacementClient:
 
 
 def _status(service: RemoteActorRef) -> PlacementStatusResponse:
-    status = service.ask(PlacementStatusRequest(), timeout=_STATUS_TIMEOUT_S)
-    assert isinstance(status, PlacementStatusResponse)
-    return status
+    request = PlacementStatusRequest()
+    return ask(service, request, PlacementStatusResponse, timeout_s=_STATUS_TIMEOUT_S)
 
 
 def placement_finder(setting: str) -> Callable[[], str | None]:
