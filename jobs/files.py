@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from regent.jobs.command import InputError
-from regent.jobs.java_errors import innermost_cause
+from regent.jobs.java_errors import explanation
 from regent.jobs.session import is_local
 
 SUCCESS: Final = "_SUCCESS"
@@ -193,14 +193,11 @@ class JobFiles:
         try:
             path = self._path(location)
             yield path.getFileSystem(context._jsc.hadoopConfiguration()), path
-        except Py4JJavaError as error:
-            raise InputError(f"{location}: {_explained(innermost_cause(error))}") from None
-        except PySparkException as error:  # PySpark's own class for an illegal argument
-            reason, _, _ = str(error).partition("\n")
-            raise InputError(f"{location}: {reason}") from None
+        except (Py4JJavaError, PySparkException) as error:
+            raise InputError(f"{location}: {_with_remedy(explanation(error))}") from None
 
 
-def _explained(cause: str) -> str:
+def _with_remedy(cause: str) -> str:
     name, _, message = cause.partition(": ")
     if name.endswith(("UnsupportedFileSystemException", "ClassNotFoundException")):
         return (

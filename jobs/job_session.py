@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from regent.core.errors import RegentError
 from regent.jobs.command import InputError
 from regent.jobs.files import JobFiles
-from regent.jobs.java_errors import error_of_worker, innermost_cause
+from regent.jobs.java_errors import explanation
 from regent.jobs.options import with_options
 from regent.jobs.session import START_TIMEOUT_S, is_local, spark_session
 from regent.jobs.spark_settings import QUICK_START
@@ -140,7 +140,5 @@ def job_session(
     with ExitStack() as end:
         try:
             yield JobSession(spark, options, app_name, end)
-        except Py4JJavaError as error:
-            raise SparkJobError(innermost_cause(error)) from error
-        except PythonException as error:
-            raise SparkJobError(error_of_worker(str(error))) from error
+        except (Py4JJavaError, PythonException) as error:
+            raise SparkJobError(explanation(error)) from error

@@ -1,37 +1,37 @@
-"""The resident placement service: a process with a warm Spark session in an actor.
+"""The resident placement service: a process with a warm Spark session.
 
 It listens at once, while Spark starts. The thread of the server answers requests for the status at
-any time. At most ``MAX_WAITING`` requests to place wait in the inbox of the actor; the first ones
-warm Spark up. When the JVM dies it is started again, after a pause that doubles with each
-successive failure, and the failed request is retried once.
+any time. One other thread owns the session and does everything that needs it, in the sequence of
+its inbox. At most ``MAX_WAITING`` requests to place wait there; the first ones warm Spark up. When
+the JVM dies it is started again, after a pause that doubles with each successive failure, and the
+failed request is retried once.
 
     starting ──► warming ──► ready
       ▲   │         │          │
       │   └─────────┴──────────┴──► failed: requests are answered with the reason
       └──── after a pause ───────────┘
 
-The process ends on SIGTERM and when its parent has ended; its JVM ends with it.
+The process ends on SIGTERM; its JVM ends with it.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import select
 import shutil
 import signal
 import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
-
-import pykka
+from queue import SimpleQueue
+from typing import Final
 
 from regent.config.command_line import program
+from regent.config.threads import NamedThread, NamedTimer
 from regent.core.errors import Errors
 from regent.core.placement.replica_placer import IndexScope, PlacementError, Strategy, check
 from regent.core.protocol.placement import (
@@ -45,7 +45,7 @@ from regent.core.protocol.placement import (
 )
 from regent.jobs.placement_job import place_with_spark
 from regent.jobs.session import DIRECTORY_PREFIX, START_TIMEOUT_S, SparkJvm
-from regent.jobs.spark_settings import QUICK_START
+from regent.jobs.spark_settings import QUICK_START, ignore_user_settings
 from regent.transport.server import ControlServer, IncomingRequest
 from regent.transport.sockets import Context, new_context
 
@@ -56,16 +56,26 @@ _STABLE_S: Final = 60.0  # a session that lasted as long counts as a successful 
 _MAX_PAUSE_S: Final = 60.0
 _EXIT_S: Final = 2.0  # time to notice that a JVM with a broken connection has ended
 _STOP_TIMEOUT_S: Final = 5.0
-_IDLE_S: Final = 60.0
 _WARM_UPS: Final = 2 * len(Strategy)
 _JVM_OPTIONS: Final = (  # live objects take some 70 MB; the heap stays near that
     *QUICK_START,
+    "-XX:+UseSerialGC",
+    "-Xss512k",
     "-Xms80m",
     "-Xmn32m",
     "-XX:MinHeapFreeRatio=20",
     "-XX:MaxHeapFreeRatio=40",
 )
-_CONF: Final = {"spark.python.daemon.module": "regent.jobs.python_daemon"}
+_CONF: Final = {
+    "spark.master": "local[2,2]",  # a task whose Python worker was killed runs once more
+    "spark.app.name": "regent-placement",
+    "spark.driver.memory": "512m",
+    "spark.python.daemon.module": "regent.jobs.python_daemon",
+    "spark.ui.retainedJobs": "10",  # kept even without the UI
+    "spark.ui.retainedStages": "10",
+    "spark.ui.retainedTasks": "10",
+    "spark.sql.ui.retainedExecutions": "1",
+}
 _UNIX_SOCKETS: Final = {"spark.python.unix.domain.socket.enabled": "true"}
 """The JVM and its Python workers use no TCP. Its delayed acknowledgements add 40 ms to each job."""
 _MAX_SOCKET_DIRECTORY: Final = 40  # a path of a socket has 107 bytes at most; Spark adds up to 65
@@ -82,178 +92,172 @@ class PlacementState(StrEnum):
     FAILED = "failed"
 
 
-class Shared:
-    """What other threads read and do while the actor is busy."""
+class PlacementService:
+    """Answers PlaceTopicsRequest and PlacementStatusRequest from ``start`` to ``stop``.
 
-    def __init__(self) -> None:
-        self.is_stopping = False
-        self._jvm: SparkJvm | None = None
-        self.set(PlacementState.STARTING, "Spark is starting")
+    Temporary files are in ``work_directory``, which no other process may use; files of a killed
+    predecessor are removed.
+    """
 
-    def set(self, state: PlacementState, message: str = "") -> None:
-        """Change the status."""
-        self.status = PlacementStatusResponse(Errors.NONE, state.value, message)
-        logger.info("Placement service is %s%s", state, f": {message}" if message else "")
-
-    def guard(self, jvm: SparkJvm | None) -> None:
-        """Set the JVM that ``stop`` kills; it is killed now if ``stop`` was called before."""
-        self._jvm = jvm
-        if self.is_stopping and jvm is not None:
-            jvm.kill()
-
-    def stop(self) -> None:
-        """Kill the JVM and every later one, so that the actor does not wait for it."""
-        self.is_stopping = True  # first: a JVM that is set from now on is killed by ``guard``
-        if (jvm := self._jvm) is not None:
-            jvm.kill()
-
-
-class StartSpark(NamedTuple):
-    """Start Spark, unless it was started since."""
-
-
-class WarmUp(NamedTuple):
-    """Run a small placement, so that the JVM loads and compiles the code of real requests."""
-
-    left: int
-
-
-class SparkExited(NamedTuple):
-    """This JVM has ended."""
-
-    jvm: SparkJvm
-
-
-class Place(NamedTuple):
-    """Answer this request; ``done`` is called when it leaves the inbox."""
-
-    incoming: IncomingRequest
-    request: PlaceTopicsRequest
-    done: Callable[[], None]
-
-
-Message: TypeAlias = StartSpark | WarmUp | SparkExited | Place
-
-
-class Placement(pykka.ThreadingActor):
-    """Owns the Spark session and runs every job in it, one after another."""
-
-    use_daemon_thread = True
-
-    def __init__(self, shared: Shared, work_directory: Path | None) -> None:
-        super().__init__()
-        self._shared = shared
+    def __init__(self, context: Context, bind: str, work_directory: Path | None = None) -> None:
         self._work_directory = work_directory
+        self._server = ControlServer(context, bind, self._dispatch, name="placement-server")
+        self._places = threading.Semaphore(MAX_WAITING)
+        self._inbox = SimpleQueue[Callable[[], None] | None]()
+        self._thread = NamedThread(self._run, "placement")
+        self._is_stopping = False
+        self._set(PlacementState.STARTING, "Spark is starting")
+        # Only the thread uses these; ``stop`` kills the JVM.
         self._jvm: SparkJvm | None = None
         self._started_at = 0.0
         self._failures = 0  # in a row
 
-    def on_start(self) -> None:
-        """Start Spark before the first message is handled."""
-        self.on_receive(StartSpark())
+    @property
+    def endpoint(self) -> str:
+        """The listening endpoint; with the real port once started."""
+        return self._server.endpoint
 
-    def on_receive(self, message: Message) -> None:
-        """Handle a message; an error does not end this actor."""
+    def start(self) -> None:
+        """Listen and begin to start Spark. Raises PortInUseError."""
+        if self._work_directory is not None:
+            self._work_directory.mkdir(parents=True, exist_ok=True)
+            for left_over in self._work_directory.glob(f"{DIRECTORY_PREFIX}*"):
+                shutil.rmtree(left_over, ignore_errors=True)
+        self._server.start()
+        self._inbox.put(self._start_spark)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Refuse waiting requests, end Spark at once, and stop listening."""
+        self._is_stopping = True  # first: a JVM that starts from now on is killed by its thread
+        if (jvm := self._jvm) is not None:
+            jvm.kill()
+        self._inbox.put(None)
+        self._thread.join(_STOP_TIMEOUT_S)
+        self._server.stop()
+
+    # --- the thread of the server -----------------------------------------------------------------
+
+    def _dispatch(self, incoming: IncomingRequest) -> None:
+        match incoming.body:
+            case PlacementStatusRequest():
+                incoming.reply(self._status)
+            case PlaceTopicsRequest() as request:
+                refusal = self._enqueue(incoming, request)
+                if refusal is not None:
+                    incoming.reply(refusal)
+            case _:
+                incoming.reply.fail(Errors.INVALID_REQUEST)
+
+    def _enqueue(
+        self, incoming: IncomingRequest, request: PlaceTopicsRequest
+    ) -> PlaceTopicsResponse | None:
+        """Put the request into the inbox; return the response of a refused one."""
         try:
-            self._handle(message)
-        except Exception:  # any error: the next request still needs an answer
-            logger.exception("Placement cannot handle %s", type(message).__name__)
+            check(request)
+        except PlacementError as error:
+            return PlaceTopicsResponse(error.error_code, str(error))
+        if sum(topic.partitions for topic in request.topics) > MAX_PARTITIONS:
+            return _refused(
+                Errors.INVALID_PARTITIONS,
+                f"more than {MAX_PARTITIONS} partitions at once are for '{program()} jobs place'",
+            )
+        if not self._places.acquire(blocking=False):
+            return _refused(Errors.OPERATION_NOT_ATTEMPTED, f"{MAX_WAITING} requests wait already")
+        self._inbox.put(partial(self._answer, incoming, request))
+        return None
 
-    def on_stop(self) -> None:
-        """End the JVM and remove its files."""
+    # --- the thread of the session ----------------------------------------------------------------
+
+    def _run(self) -> None:
+        """Do what is in the inbox, until ``stop``; an error does not end the thread."""
+        for work in iter(self._inbox.get, None):
+            try:
+                work()
+            except Exception:  # any error: the next request still needs an answer
+                logger.exception("The placement service has a defect")
         self._drop_spark()
 
-    def _handle(self, message: Message) -> None:
-        match message:
-            case StartSpark():
-                if self._jvm is None:
-                    self._start_spark()
-            case WarmUp(left):
-                self._warm_up(left)
-            case SparkExited(jvm):
-                if jvm is self._jvm:
-                    self._fail(jvm.failure("Spark ended"))
-            case Place(incoming, request, done):
-                done()
-                incoming.reply(self._place(request))
-
-    # --- the session ------------------------------------------------------------------------------
+    def _set(self, state: PlacementState, message: str = "") -> None:
+        self._status = PlacementStatusResponse(Errors.NONE, state.value, message)
+        logger.info("Placement service is %s%s", state, f": {message}" if message else "")
 
     def _start_spark(self) -> None:
+        """Start Spark, unless it was started since."""
+        if self._jvm is not None:
+            return
         self._started_at = time.monotonic()
         parent = os.fsencode(self._work_directory or tempfile.gettempdir())
         has_room = len(os.path.abspath(parent)) <= _MAX_SOCKET_DIRECTORY
-        self._shared.set(PlacementState.STARTING, "Spark is starting")
+        self._set(PlacementState.STARTING, "Spark is starting")
         try:
             self._jvm = SparkJvm(
-                "local[2,2]",  # a task whose Python worker was killed runs once more
-                app_name="regent-placement",
-                parent_directory=self._work_directory,
-                conf=_CONF | (_UNIX_SOCKETS if has_room else {}),
+                _CONF | (_UNIX_SOCKETS if has_room else {}),
                 jvm_options=_JVM_OPTIONS,
-                on_exit=lambda jvm: self._tell(SparkExited(jvm)),
+                parent_directory=self._work_directory,
+                on_exit=lambda jvm: self._inbox.put(partial(self._has_exited, jvm)),
             )
-            self._shared.guard(self._jvm)
+            if self._is_stopping:
+                self._jvm.kill()
             self._jvm.session()
         except Exception as error:  # noqa: BLE001  any error: the next attempt may succeed
             self._fail(error)
             return
-        self._shared.set(PlacementState.WARMING, "Spark is warming up")
-        self._tell(WarmUp(_WARM_UPS))
+        self._set(PlacementState.WARMING, "Spark is warming up")
+        self._inbox.put(partial(self._warm_up, _WARM_UPS))
 
     def _warm_up(self, left: int) -> None:
+        """Run a small placement, so that the JVM loads and compiles the code of real requests."""
         if self._jvm is None:
             return
         try:
-            self._run(_warm_up_request(left))
+            self._place(_warm_up_request(left))
         except Exception as error:  # noqa: BLE001  any error: the session cannot be used
             self._fail(self._explain(error))
             return
         if left > 1:
-            self._tell(WarmUp(left - 1))
+            self._inbox.put(partial(self._warm_up, left - 1))
         else:
-            self._shared.set(PlacementState.READY)
+            self._set(PlacementState.READY)
+
+    def _has_exited(self, jvm: SparkJvm) -> None:
+        if jvm is self._jvm:
+            self._fail(jvm.failure("Spark ended"))
 
     def _fail(self, error: Exception) -> None:
         """Drop the session; the next attempt is at once, or later after successive failures."""
         self._drop_spark()
-        if self._shared.is_stopping:
+        if self._is_stopping:
             return
         if time.monotonic() - self._started_at > _STABLE_S:
             self._failures = 0
         pause_s = min(2.0**self._failures - 1, _MAX_PAUSE_S)
         self._failures += 1
         if pause_s:
-            self._shared.set(PlacementState.FAILED, f"{error}; next attempt in {pause_s:g} s")
+            self._set(PlacementState.FAILED, f"{error}; next attempt in {pause_s:g} s")
         else:
-            self._shared.set(PlacementState.STARTING, f"{error}; starting again")
-        timer = threading.Timer(pause_s, self._tell, [StartSpark()])
-        timer.daemon = True
-        timer.start()
+            self._set(PlacementState.STARTING, f"{error}; starting again")
+        NamedTimer(pause_s, partial(self._inbox.put, self._start_spark), "placement-pause").start()
 
     def _drop_spark(self) -> None:
         jvm, self._jvm = self._jvm, None
-        self._shared.guard(None)
         if jvm is not None:
-            jvm.stop(gracefully=False)
+            jvm.stop()
 
-    def _tell(self, message: Message) -> None:
-        with suppress(pykka.ActorDeadError):
-            self.actor_ref.tell(message)
+    def _answer(self, incoming: IncomingRequest, request: PlaceTopicsRequest) -> None:
+        self._places.release()
+        incoming.reply(self._response(request))
 
-    # --- jobs -------------------------------------------------------------------------------------
-
-    def _place(self, request: PlaceTopicsRequest) -> PlaceTopicsResponse:
+    def _response(self, request: PlaceTopicsRequest) -> PlaceTopicsResponse:
         for is_retry in (False, True):
-            if self._shared.is_stopping:
+            if self._is_stopping:
                 return _refused(Errors.BROKER_NOT_AVAILABLE, "shutting down")
-            is_starting = self._shared.status.state == PlacementState.STARTING
-            if self._jvm is None and (is_retry or is_starting):
+            if is_retry or self._status.state == PlacementState.STARTING:
                 self._start_spark()
             if self._jvm is None:
                 break
             try:
-                return PlaceTopicsResponse(Errors.NONE, partitions=tuple(self._run(request)))
+                return PlaceTopicsResponse(Errors.NONE, partitions=tuple(self._place(request)))
             except PlacementError as error:
                 return _refused(error.error_code, str(error))
             except Exception as error:  # noqa: BLE001  any error: the client is told
@@ -261,7 +265,7 @@ class Placement(pykka.ThreadingActor):
                 if not self._jvm.has_exited():
                     return _refused(Errors.UNKNOWN_SERVER_ERROR, f"cannot place: {explanation}")
                 self._fail(explanation)
-        return _refused(Errors.BROKER_NOT_AVAILABLE, self._shared.status.message)
+        return _refused(Errors.BROKER_NOT_AVAILABLE, self._status.message)
 
     def _explain(self, error: Exception) -> Exception:
         """Return why a job failed: the JVM ended, or ``error``, which is logged as a defect."""
@@ -270,9 +274,9 @@ class Placement(pykka.ThreadingActor):
         logger.error("A placement failed", exc_info=error)
         return error
 
-    def _run(self, request: PlaceTopicsRequest) -> list[PlacedPartition]:
+    def _place(self, request: PlaceTopicsRequest) -> list[PlacedPartition]:
         assert self._jvm is not None
-        is_warm = self._shared.status.state == PlacementState.READY
+        is_warm = self._status.state == PlacementState.READY
         with self._jvm.killed_after(JOB_TIMEOUT_S if is_warm else START_TIMEOUT_S):
             return place_with_spark(self._jvm.session(), request)
 
@@ -292,103 +296,25 @@ def _warm_up_request(number: int) -> PlaceTopicsRequest:
     )
 
 
-class PlacementService:
-    """The actor and its server.
+def serve(bind: str, work_directory: Path | None, announce: Callable[[str], None]) -> None:
+    """Run the service until SIGTERM or SIGINT. Call it on the main thread.
 
-    Answers PlaceTopicsRequest and PlacementStatusRequest on ``endpoint`` from ``start`` to
-    ``stop``. Temporary files are in ``work_directory``, which no other process may use; files of a
-    killed predecessor are removed.
-    """
-
-    def __init__(self, context: Context, bind: str, work_directory: Path | None = None) -> None:
-        self._shared = Shared()
-        self._work_directory = work_directory
-        self._places = threading.Semaphore(MAX_WAITING)
-        self._actor: pykka.ActorRef[Placement] | None = None
-        self._server = ControlServer(context, bind, self._dispatch, name="placement-server")
-
-    @property
-    def endpoint(self) -> str:
-        """The listening endpoint; with the real port once started."""
-        return self._server.endpoint
-
-    def start(self) -> None:
-        """Listen and begin to start Spark. Raises PortInUseError."""
-        if self._work_directory is not None:
-            self._work_directory.mkdir(parents=True, exist_ok=True)
-            for left_over in self._work_directory.glob(f"{DIRECTORY_PREFIX}*"):
-                shutil.rmtree(left_over, ignore_errors=True)
-        self._server.start()
-        self._actor = Placement.start(self._shared, self._work_directory)
-
-    def stop(self) -> None:
-        """Refuse waiting requests, end Spark at once, and stop listening."""
-        self._shared.stop()
-        if self._actor is not None:
-            with suppress(pykka.ActorDeadError, pykka.Timeout):
-                self._actor.stop(timeout=_STOP_TIMEOUT_S)
-        self._server.stop()
-
-    def _dispatch(self, incoming: IncomingRequest) -> None:
-        match incoming.body:
-            case PlacementStatusRequest():
-                incoming.reply(self._shared.status)
-            case PlaceTopicsRequest() as request:
-                refusal = self._enqueue(incoming, request)
-                if refusal is not None:
-                    incoming.reply(refusal)
-            case _:
-                incoming.reply.fail(Errors.INVALID_REQUEST)
-
-    def _enqueue(
-        self, incoming: IncomingRequest, request: PlaceTopicsRequest
-    ) -> PlaceTopicsResponse | None:
-        """Send the request to the actor; return the response of a refused one."""
-        try:
-            check(request)
-        except PlacementError as error:
-            return PlaceTopicsResponse(error.error_code, str(error))
-        if sum(topic.partitions for topic in request.topics) > MAX_PARTITIONS:
-            return _refused(
-                Errors.INVALID_PARTITIONS,
-                f"more than {MAX_PARTITIONS} partitions at once are for '{program()} jobs place'",
-            )
-        if self._actor is None:
-            return _refused(Errors.BROKER_NOT_AVAILABLE, self._shared.status.message)
-        if not self._places.acquire(blocking=False):
-            return _refused(Errors.OPERATION_NOT_ATTEMPTED, f"{MAX_WAITING} requests wait already")
-        self._actor.tell(Place(incoming, request, self._places.release))
-        return None
-
-
-def serve(
-    bind: str,
-    *,
-    work_directory: Path | None = None,
-    death_pipe: int | None = None,
-    announce: Callable[[str], None] | None = None,
-) -> int:
-    """Run the service until SIGTERM, SIGINT or the end of the parent; return the exit status.
-
-    ``death_pipe`` is the reading end of a pipe whose other end only the parent holds;
-    ``announce`` gets the endpoint when the service listens. Call it on the main thread.
+    ``announce`` gets the endpoint when the service listens.
 
     Raises:
         PortInUseError, OSError: of ``bind`` and ``work_directory``
     """
-    wake_reader, wake_writer = os.pipe()
+    ignore_user_settings()
+    os.environ["MALLOC_ARENA_MAX"] = "2"  # of the JVM: glibc's arenas take memory
+    ends = SimpleQueue[int]()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: os.write(wake_writer, b"\0"))
+        signal.signal(number, lambda number, _: ends.put(number))
     context = new_context()
     service = PlacementService(context, bind, work_directory)
     service.start()
     try:
-        if announce:
-            announce(service.endpoint)
-        watched = [wake_reader] if death_pipe is None else [wake_reader, death_pipe]
-        while not select.select(watched, [], [], _IDLE_S)[0]:
-            pass
+        announce(service.endpoint)
+        ends.get()
     finally:
         service.stop()
         context.destroy(linger=0)
-    return 0

@@ -1,9 +1,9 @@
 """A Spark session and its JVM: quiet, on loopback, and removed completely at the end.
 
-PySpark would start the JVM itself, in this process's environment, and keep it until the process
-ends. Here it is a child process with its own environment, directories and log. It can be killed at
-any moment, even while it starts, and replaced. When its parent is killed it ends by itself, because
-Spark's Python gateway stops at the end of its standard input.
+PySpark would start the JVM itself, and keep it until the process ends. Here it is a child process
+with its own directory and log. It can be killed at any moment, even while it starts, and replaced.
+When its parent is killed it ends by itself, because Spark's Python gateway stops at the end of its
+standard input.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf
 from pyspark.core.context import SparkContext
 from pyspark.errors import PySparkException
@@ -32,7 +32,8 @@ from pyspark.sql import SparkSession
 
 from regent.config.java import find_java
 from regent.core.errors import RegentError
-from regent.jobs.spark_settings import spark_settings
+from regent.jobs.java_errors import explanation
+from regent.jobs.spark_settings import add_local_defaults, submit_command, submit_environment
 
 DIRECTORY_PREFIX: Final = "regent-spark-"
 START_TIMEOUT_S: Final = 120.0
@@ -40,7 +41,9 @@ _EXIT_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.02
 
 _THROWN: Final = re.compile(r'Exception in thread "main" ([\w.$]+: )?')
-_UNTELLING: Final = re.compile(r"\s*(at |\.\.\.|WARNING: Using incubator modules|$)")
+_UNTELLING: Final = re.compile(  # lines of stack traces, and all that is no error
+    r"\s*(at |\.\.\.|$)|.*\b(INFO|WARN|WARNING|Spark's default log4j|logging level|log level)\b"
+)
 
 
 class SparkFailedError(RegentError):
@@ -50,7 +53,6 @@ class SparkFailedError(RegentError):
 class SparkJvm:
     """The JVM of one Spark application; starting it returns at once, ``session`` waits for it.
 
-    Its settings are ``jobs.spark_settings``': private ones, or those of a user's job.
     It belongs to the thread that made it, which must ``stop`` it; any thread may ``kill`` it. Its
     files are in a new directory under ``parent_directory`` (None: the system's temporary
     directory), which ``stop`` removes. A process has one at a time, because PySpark has one
@@ -61,43 +63,33 @@ class SparkJvm:
 
     def __init__(
         self,
-        master: str | None = None,
+        conf: Mapping[str, str],
         *,
-        app_name: str = "regent",
-        conf: Mapping[str, str] | None = None,
-        is_private: bool = True,
-        parent_directory: Path | None = None,
         jvm_options: Sequence[str] = (),
+        parent_directory: Path | None = None,
         on_exit: Callable[[SparkJvm], None] | None = None,
     ) -> None:
         java = find_java()
         directory = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX, dir=parent_directory))
         self._directory = directory
         self._log = directory / "spark.log"
+        self._connection_file = directory / "connection"
         self._gateway: Any = None
         self._session: SparkSession | None = None
-        named = {"spark.app.name": app_name} | ({"spark.master": master} if master else {})
-        self._settings = settings = spark_settings(
-            java, directory, named | dict(conf or {}), jvm_options, is_private=is_private
-        )
+        environment = submit_environment(java, directory, jvm_options)
+        environment["_PYSPARK_DRIVER_CONN_INFO_PATH"] = str(self._connection_file)
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                settings.command,
+                submit_command(environment["SPARK_HOME"], conf),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env=settings.environment,
-                cwd=settings.working_directory,
+                env=environment,
                 process_group=0,  # Ctrl-C reaches only this process, which stops the JVM
             )
         self._on_exit = on_exit
         self._exited = threading.Event()
-        threading.Thread(target=self._reap, name=f"{app_name}-jvm", daemon=True).start()
-
-    @property
-    def pid(self) -> int:
-        """The process id of the JVM."""
-        return self._process.pid
+        threading.Thread(target=self._reap, name="spark-jvm", daemon=True).start()
 
     def has_exited(self, within_s: float = 0.0) -> bool:
         """Return whether the JVM has ended, waiting for it ``within_s`` at most."""
@@ -121,32 +113,38 @@ class SparkJvm:
             with self.killed_after(timeout_s):
                 try:
                     self._session = self._connect()
-                except (Py4JError, PySparkException, OSError, EOFError) as error:
+                except (Py4JJavaError, PySparkException) as error:
+                    raise SparkFailedError(f"Spark did not start: {explanation(error)}") from error
+                except (Py4JError, OSError, EOFError) as error:
                     late = time.monotonic() >= deadline
                     limit = f" within {timeout_s:g} s" if late else ""
                     raise self.failure(f"Spark did not start{limit}") from error
         return self._session
 
     def _connect(self) -> SparkSession:
-        settings = self._settings
-        while not settings.connection_file.exists():
+        while not self._connection_file.exists():
             if self.has_exited():
                 raise EOFError("the JVM ended")
             time.sleep(_POLL_S)
-        data = settings.connection_file.read_bytes()
+        data = self._connection_file.read_bytes()
         port, length = struct.unpack_from(">ii", data)
-        with _environ(settings.hidden) as environ, _interrupt_handler():
-            environ["PYSPARK_GATEWAY_PORT"] = str(port)
-            environ["PYSPARK_GATEWAY_SECRET"] = data[8 : 8 + length].decode()
+        secret = data[8 : 8 + length].decode()
+        os.environ |= {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
+        try:
             self._gateway = launch_gateway()  # type: ignore[no-untyped-call]
-            SparkContext._ensure_initialized(gateway=self._gateway)
-            conf = settings.complete(SparkConf())  # has what spark-submit has found
-            python = conf.get("spark.pyspark.python", sys.executable)
-            environ.setdefault("PYSPARK_PYTHON", str(python))
-            context = SparkContext(conf=conf, gateway=self._gateway)
-            # Otherwise the server for accumulators prints a stack trace when the JVM is killed.
-            context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
-            return SparkSession(context)
+        finally:
+            del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
+        SparkContext._ensure_initialized(gateway=self._gateway)
+        conf = SparkConf()  # has what spark-submit has found
+        add_local_defaults(conf, self._directory)
+        os.environ.setdefault("PYSPARK_PYTHON", conf.get("spark.pyspark.python") or sys.executable)
+        on_interrupt = signal.getsignal(signal.SIGINT)
+        context = SparkContext(conf=conf, gateway=self._gateway)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, on_interrupt)  # the context has replaced it
+        # Otherwise the server for accumulators prints a stack trace when the JVM is killed.
+        context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
+        return SparkSession(context)
 
     @contextmanager
     def killed_after(self, timeout_s: float) -> Iterator[None]:
@@ -174,43 +172,34 @@ class SparkJvm:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)  # the launching scripts included
 
-    def stop(self, *, gracefully: bool = True) -> None:
-        """End the JVM, ``gracefully`` after its application, and remove its files. Idempotent."""
-        if gracefully and self._session is not None and not self.has_exited():
-            with self.killed_after(_EXIT_TIMEOUT_S), suppress(Py4JError, OSError):
+    def stop(self, *, within_s: float = 0.0) -> None:
+        """Remove the JVM and its files, after it has had time to end by itself. Idempotent."""
+        assert self._process.stdin is not None
+        if within_s and self._session is not None:
+            with self.killed_after(within_s), suppress(Py4JError, OSError):
                 self._session.stop()
-        if self._gateway is not None:
-            # Otherwise Py4J reports collected objects to a JVM that has ended, and logs errors.
-            self._gateway._gateway_client.is_connected = False
+            self._process.stdin.close()
+            self.has_exited(within_s)
         self.kill()
         self.has_exited(_EXIT_TIMEOUT_S)
-        if self._process.stdin:
-            self._process.stdin.close()
+        self._process.stdin.close()
         self._forget()
         shutil.rmtree(self._directory, ignore_errors=True)
-
-    def finish(self, timeout_s: float) -> bool:
-        """Wait until the JVM ends by itself; return whether it did. ``stop`` is still needed."""
-        if self._session is not None:
-            self._session.stop()
-        if self._process.stdin:
-            self._process.stdin.close()
-        return self.has_exited(timeout_s)
 
     def _forget(self) -> None:
         """Make PySpark forget its JVM, which it would keep until the process ends."""
         gateway, self._gateway, self._session = self._gateway, None, None
         if gateway is None:
             return
+        # Otherwise Py4J reports collected objects to a JVM that has ended, and logs errors.
+        gateway._gateway_client.is_connected = False
         context = SparkContext._active_spark_context
         if context is not None:
-            context._jsc = None  # the JVM has ended: stop only PySpark's side
+            context._jsc = None  # stop only PySpark's side
             context.stop()
         gateway.shutdown()
         gateway.close()
         SparkContext._gateway = SparkContext._jvm = None
-        SparkSession._instantiatedSession = SparkSession._activeSession = None
-        sys.path[:] = [path for path in sys.path if not path.startswith(str(self._directory))]
 
 
 @contextmanager
@@ -227,14 +216,16 @@ def spark_session(
     Raises:
         JavaNotFoundError, SparkFailedError
     """
-    jvm = SparkJvm(master, app_name=app_name, conf=conf, is_private=False, jvm_options=jvm_options)
-    has_processes = False  # other ones, to be stopped too
+    named = {"spark.app.name": app_name} | ({"spark.master": master} if master else {})
+    jvm = SparkJvm(named | dict(conf or {}), jvm_options=jvm_options)
+    exit_timeout_s = 0.0
     try:
         session = jvm.session(start_timeout_s)
-        has_processes = not is_local(session)
+        if not is_local(session):  # other processes have to be stopped, too
+            exit_timeout_s = _EXIT_TIMEOUT_S
         yield session
     finally:
-        jvm.stop(gracefully=has_processes)
+        jvm.stop(within_s=exit_timeout_s)
 
 
 def is_local(spark: SparkSession) -> bool:
@@ -244,31 +235,3 @@ def is_local(spark: SparkSession) -> bool:
 
 def _exit_reason(status: int) -> str:
     return signal.Signals(-status).name if status < 0 else f"exit status {status}"
-
-
-@contextmanager
-def _environ(hidden: re.Pattern[str] | None) -> Iterator[MutableMapping[str, str]]:
-    """Yield the environment without the ``hidden`` variables; undo all changes after the block."""
-    saved = dict(os.environ)
-    try:
-        for name in saved:
-            if hidden is not None and hidden.fullmatch(name):
-                del os.environ[name]
-        yield os.environ
-    finally:
-        for name in set(os.environ) - set(saved):
-            del os.environ[name]
-        os.environ.update(saved)
-
-
-@contextmanager
-def _interrupt_handler() -> Iterator[None]:
-    """Keep the handler of SIGINT, which SparkContext replaces when made by the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)

@@ -44,7 +44,7 @@ HOMES = {
     "msgpack": {"transport"},
     "pyspark": {"jobs"},
     "py4j": {"jobs"},
-    "pykka": {"actors", "broker", "metrics", "jobs/service.py", "designs"},
+    "pykka": {"actors", "broker", "metrics", "designs"},
     "click": {"cli", "jobs", "admin/cluster_connection.py"},
     "rich": {"cli"},
     "cramjam": {"core/compression.py"},

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from regent.config.java import JavaNotFoundError, find_java
 from regent.jobs.session import SparkJvm
-from regent.jobs.spark_settings import QUICK_START
+from regent.jobs.spark_settings import QUICK_START, ignore_user_settings
 from tests.support.maven_jars import JarsUnavailableError
 from tests.support.mini_hadoop import MiniHadoop
 from tests.support.own_disks import OwnDisksUnavailableError, require_own_disks
@@ -32,18 +32,16 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
     """A session that only runs jobs; tests must not stop it. At its end nothing may be left."""
     del java
     directory = tmp_path_factory.mktemp("spark")
-    jvm = SparkJvm(
-        "local[2,2]",  # a task that fails runs once more
-        app_name="tests",
-        parent_directory=directory,
-        jvm_options=QUICK_START,
-    )
+    ignore_user_settings()
+    conf = {"spark.app.name": "tests", "spark.driver.memory": "512m"}
+    conf["spark.master"] = "local[2,2]"  # a task that fails runs once more
+    jvm = SparkJvm(conf, parent_directory=directory, jvm_options=QUICK_START)
     try:
         yield jvm.session()
     finally:
         complaints = Complaints()
         logging.getLogger().addHandler(complaints)
-        jvm.stop()
+        jvm.stop(within_s=10)
         gc.collect()  # Py4J reports every object to the JVM
         logging.getLogger().removeHandler(complaints)
     assert not list(directory.iterdir())

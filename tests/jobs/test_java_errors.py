@@ -5,7 +5,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
-from regent.jobs.java_errors import error_of_worker, innermost_cause
+from regent.jobs.java_errors import explanation
 
 pytestmark = pytest.mark.spark
 
@@ -13,7 +13,5 @@ pytestmark = pytest.mark.spark
 def test_an_error_in_a_python_worker_is_its_last_line(spark: SparkSession):
     with pytest.raises((Py4JJavaError, PythonException)) as caught:
         spark.sparkContext.parallelize([0]).map(lambda number: 1 // number).collect()
-    error = caught.value
-    is_java = isinstance(error, Py4JJavaError)
-    text = innermost_cause(error) if is_java else error_of_worker(str(error))
+    text = explanation(caught.value)
     assert text == "ZeroDivisionError: integer division or modulo by zero"

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from regent.config.command_line import COMMAND
 from regent.core.errors import Errors
 from regent.core.placement.replica_placer import place
 from regent.core.protocol.placement import (
@@ -21,8 +21,8 @@ from regent.core.protocol.placement import (
     PlaceTopicsRequest,
     PlaceTopicsResponse,
 )
-from regent.jobs.service import MAX_PARTITIONS, MAX_WAITING, Shared
-from regent.jobs.session import DIRECTORY_PREFIX, SparkJvm
+from regent.jobs.service import MAX_PARTITIONS, MAX_WAITING, PlacementService
+from regent.jobs.session import DIRECTORY_PREFIX
 from regent.testing.waits import eventually
 from regent.transport.remote_ref import RemoteActorRef
 from regent.transport.sockets import new_context
@@ -30,20 +30,9 @@ from regent.transport.sockets import new_context
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("java")]
 
 TIMEOUT_S = 110.0
-PROGRAM = """
-import sys
-from pathlib import Path
-from regent.jobs.service import serve
-
-sys.exit(
-    serve(
-        "tcp://127.0.0.1:0",
-        work_directory=Path(sys.argv[1]),
-        death_pipe=int(sys.argv[2]),
-        announce=lambda endpoint: print(endpoint, flush=True),
-    )
-)
-"""
+SERVICE = ("placement-service", "--work-dir")
+# The service ignores these, and is the same on every machine.
+OF_THE_USER = ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "JAVA_TOOL_OPTIONS")
 
 
 class RunningService:
@@ -53,17 +42,17 @@ class RunningService:
         reader, self._death_pipe = os.pipe()
         self.work_directory = work_directory
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, work_directory, str(reader)],
+            [*COMMAND, *SERVICE, work_directory, "--death-pipe-fd", str(reader)],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
             pass_fds=[reader],
-            env=os.environ | (environ or {}),
+            env=os.environ | dict.fromkeys(OF_THE_USER, "-nonsense") | (environ or {}),
             cwd=Path(__file__).parents[2],
         )
         os.close(reader)
         assert self.process.stdout is not None
-        self.endpoint = self.process.stdout.readline().strip()
+        self.endpoint = self.process.stdout.readline().removeprefix("ready:").strip()
         assert self.endpoint, "it does not listen"
         self._context = new_context()
         self.actor = self.connect()
@@ -298,12 +287,12 @@ def test_sigterm_ends_it_and_even_a_stopped_jvm(tmp_path: Path):
 
 
 def test_a_stop_before_the_jvm_exists_ends_the_next_one(tmp_path: Path):
-    shared = Shared()
-    shared.stop()
-    jvm = SparkJvm(parent_directory=tmp_path)
-    shared.guard(jvm)
-    assert jvm.has_exited(TIMEOUT_S)
-    jvm.stop()
+    context = new_context()
+    service = PlacementService(context, "tcp://127.0.0.1:0", tmp_path)
+    service.start()
+    service.stop()
+    eventually(lambda: not list(tmp_path.iterdir()), "nothing is left", TIMEOUT_S)
+    context.destroy(linger=0)
 
 
 def test_it_ends_with_its_parent(tmp_path: Path):
