@@ -41,8 +41,8 @@ _EXIT_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.02
 
 _THROWN: Final = re.compile(r'Exception in thread "main" ([\w.$]+: )?')
-_UNTELLING: Final = re.compile(  # lines of stack traces, and all that is no error
-    r"\s*(at |\.\.\.|$)|.*\b(INFO|WARN|WARNING|Spark's default log4j|logging level|log level)\b"
+_UNTELLING: Final = re.compile(  # lines of stack traces, and those that are no errors
+    r"\s*(at |\.\.\.|$)|.*\b(INFO|WARN|WARNING|default log4j profile|adjust logging level)\b"
 )
 
 
@@ -137,11 +137,12 @@ class SparkJvm:
         SparkContext._ensure_initialized(gateway=self._gateway)
         conf = SparkConf()  # has what spark-submit has found
         add_local_defaults(conf, self._directory)
-        os.environ.setdefault("PYSPARK_PYTHON", conf.get("spark.pyspark.python") or sys.executable)
         on_interrupt = signal.getsignal(signal.SIGINT)
         context = SparkContext(conf=conf, gateway=self._gateway)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, on_interrupt)  # the context has replaced it
+        if "PYSPARK_PYTHON" not in os.environ:
+            context.pythonExec = conf.get("spark.pyspark.python") or sys.executable
         # Otherwise the server for accumulators prints a stack trace when the JVM is killed.
         context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
         return SparkSession(context)

@@ -70,7 +70,6 @@ def add_local_defaults(conf: SparkConf, directory: Path) -> None:
     if (local := re.match(r"local(?:\[(\d+)?.*)?$", master)) is not None:
         cores = local[1] or (os.cpu_count() if "[" in master else 1)
         defaults = {
-            "spark.local.dir": str(directory),
             "spark.sql.warehouse.dir": str(directory / "warehouse"),
             "spark.sql.adaptive.enabled": "false",
             "spark.sql.session.timeZone": "UTC",
