@@ -286,7 +286,7 @@ def test_sigterm_ends_it_and_even_a_stopped_jvm(tmp_path: Path):
         assert_nothing_is_left(service, jvm)
 
 
-def test_a_stop_before_the_jvm_exists_ends_the_next_one(tmp_path: Path):
+def test_a_stop_at_once_ends_the_jvm_that_has_just_begun(tmp_path: Path):
     context = new_context()
     service = PlacementService(context, "tcp://127.0.0.1:0", tmp_path)
     service.start()
