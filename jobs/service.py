@@ -70,6 +70,7 @@ _CONF: Final = {
     "spark.master": "local[2,2]",  # a task whose Python worker was killed runs once more
     "spark.app.name": "regent-placement",
     "spark.driver.memory": "512m",
+    "spark.log.level": "ERROR",  # the log is there until the JVM ends, perhaps after months
     "spark.python.daemon.module": "regent.jobs.python_daemon",
     "spark.ui.retainedJobs": "10",  # kept even without the UI
     "spark.ui.retainedStages": "10",
