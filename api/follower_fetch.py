@@ -78,9 +78,6 @@ class FollowerFetchHandler:
         self._on_fetched()
         return answer
 
-    def _expire(self, operation: DelayedOperation, is_early: bool) -> None:
-        self._source.expire(operation, monotonic_ms(), is_early=is_early)
-
     def decode(self, request: KafkaRequest) -> FollowerFetch:
         """Return the fetch in a request; raises ``MalformedRequestError``."""
         names = self._names.current()
@@ -89,6 +86,9 @@ class FollowerFetchHandler:
             hosted = self._source.exclusively(lambda partitions: partitions.topics_by_id())
             return decode_request(request, {**hosted, **names})
         return fetch
+
+    def _expire(self, operation: DelayedOperation, is_early: bool) -> None:
+        self._source.expire(operation, monotonic_ms(), is_early=is_early)
 
 
 class _FetchAnswer(LaterAnswer):

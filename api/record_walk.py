@@ -153,14 +153,14 @@ def _find_alike(data: bytes, start: int, stop: int, index: int, count: int) -> t
         *range(value_size_at, value_at),
     ):
         if alike <= 0:
-            return 0, _OLDEST
+            break
         found = data[column + stride : column + alike * stride + 1 : stride]
         alike -= len(found.lstrip(allowed.get(column, data[column : column + 1])))
-    for column, expected in enumerate(offsets, offset_at):
-        found = data[column + stride : column + alike * stride + 1 : stride]
-        if found != expected[index : index + alike]:
-            return 0, _OLDEST
-    if alike <= 0:
+    if alike <= 0 or any(
+        data[column + stride : column + alike * stride + 1 : stride]
+        != expected[index : index + alike]
+        for column, expected in enumerate(offsets, offset_at)
+    ):
         return 0, _OLDEST
     digits = [
         data[column + stride : column + alike * stride + 1 : stride]
