@@ -98,13 +98,11 @@ def main(asked: Sequence[str]) -> None:
     if python is None:
         oldest = ".".join(map(str, OLDEST))
         sys.exit(
-            f"{first}: Python {oldest} or later with venv is needed: make PYTHON=/path/to/python"
+            f"{first}: Python {oldest} or later with venv is needed: make PYTHON=PATH names one"
         )
     if python != first:
-        print(
-            f"{first} is slower than {python}: make PYTHON={first} takes it still", file=sys.stderr
-        )
-    print(python)
+        sys.stderr.write(f"{first} is slower than {python}: make PYTHON={first} takes it still\n")
+    sys.stdout.write(f"{python}\n")
 
 
 if __name__ == "__main__":
