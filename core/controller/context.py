@@ -292,11 +292,18 @@ class ControllerContext(PartitionEntries):
 
     def replicas_of(self, partitions: Iterable[TopicPartition]) -> list[PartitionAndReplica]:
         """Return every replica of these partitions."""
-        return [
-            PartitionAndReplica(topic_partition, replica)
-            for topic_partition in partitions
-            for replica in self.partition_replica_assignment(topic_partition)
-        ]
+        return list(self.each_replica_of(partitions))
+
+    def each_replica_of(
+        self, partitions: Iterable[TopicPartition]
+    ) -> Iterator[PartitionAndReplica]:
+        """Yield every replica of these partitions.
+
+        A list of millions of them would stop all threads when it is freed: for 0.1 s or longer.
+        """
+        for topic_partition in partitions:
+            for replica in self.partition_replica_assignment(topic_partition):
+                yield PartitionAndReplica(topic_partition, replica)
 
     def replicas_ever_told(self, partitions: Iterable[TopicPartition]) -> list[PartitionAndReplica]:
         """Return every replica of these partitions, assigned or known by its state."""

@@ -15,7 +15,7 @@ A transition that is not in the table is logged and skipped, and nothing changes
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from regent.core.controller.partition_change import NewLeaderEpoch, RemoveReplica
 from regent.core.controller.partition_change_writer import Failures, change_partitions
@@ -115,12 +115,15 @@ class ReplicaStateMachine:
 
     def _valid(
         self, replicas: Iterable[PartitionAndReplica], target: ReplicaState
-    ) -> list[PartitionAndReplica]:
-        valid: list[PartitionAndReplica] = []
+    ) -> Iterator[PartitionAndReplica]:
+        """Yield the replicas that may become ``target``, then log how many may not."""
+        valid_before = VALID_PREVIOUS_REPLICA_STATES[target]
         invalid: list[PartitionAndReplica] = []
         for replica in replicas:
-            is_valid = self._context.replica_state(replica) in VALID_PREVIOUS_REPLICA_STATES[target]
-            (valid if is_valid else invalid).append(replica)
+            if self._context.replica_state(replica) in valid_before:
+                yield replica
+            else:
+                invalid.append(replica)
         if invalid:
             self._log.warning(
                 "%d replicas cannot become %s, the first: %s is %s",
@@ -129,7 +132,6 @@ class ReplicaStateMachine:
                 invalid[0],
                 self._context.replica_state(invalid[0]).value,
             )
-        return valid
 
     def _move_all(
         self,

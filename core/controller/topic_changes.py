@@ -320,25 +320,25 @@ class TopicChanges:
     def _on_new_partition_creation(self, partitions: list[TopicPartition]) -> None:
         if not partitions:
             return
-        replicas = self._context.replicas_of(partitions)
+        each_replica_of = self._context.each_replica_of
         self._partitions.handle_state_changes(partitions, PartitionState.NEW)
-        self._replicas.handle_state_changes(replicas, ReplicaState.NEW)
+        self._replicas.handle_state_changes(each_replica_of(partitions), ReplicaState.NEW)
         # If the topic's znode was unreadable until now, its partitions have states: a broker that
         # starts must be told of its replicas even when no replica can lead.
         self._learn_leaderships(partitions)
         self._bring_up([p for p in partitions if self._context.is_to_be_led(p)])
 
     def _bring_up(self, partitions: list[TopicPartition]) -> None:
-        replicas = self._context.replicas_of(partitions)
+        each_replica_of = self._context.each_replica_of
         unled = self._partitions.handle_state_changes(
             partitions, PartitionState.ONLINE, OfflineElection()
         )
         self._partitions.settle(unled)  # else a suspect leader would be told to continue
-        self._replicas.handle_state_changes(replicas, ReplicaState.ONLINE)
+        self._replicas.handle_state_changes(each_replica_of(partitions), ReplicaState.ONLINE)
         self._take_offline_out_of_isrs(partitions)  # impossible while they were unreadable
 
     def _take_offline_out_of_isrs(self, partitions: list[TopicPartition]) -> None:
-        replicas = self._context.replicas_of(partitions)
+        replicas = self._context.each_replica_of(partitions)
         self._replicas.handle_state_changes(
             filter(self._is_offline_in_isr, replicas), ReplicaState.OFFLINE
         )
