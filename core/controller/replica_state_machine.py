@@ -84,13 +84,14 @@ class ReplicaStateMachine:
         led = sorted({r.topic_partition for r in kept if self._was_led(r.topic_partition)})
         accepted, _ = change_partitions(self._services, led, NewLeaderEpoch())
         batch = self._services.new_batch()
-        restarted: list[PartitionAndReplica] = []
+        restarted: dict[BrokerId, list[TopicPartition]] = {}
         for replica in self._valid(kept, ReplicaState.ONLINE):
             if replica.topic_partition not in accepted:
                 self._context.waiting_to_restart.add(replica)
             elif self._context.replica_state(replica) is not ReplicaState.NEW:
-                restarted.append(replica)
-        self._put(restarted, ReplicaState.ONLINE)
+                restarted.setdefault(replica.replica, []).append(replica.topic_partition)
+        for broker_id, partitions in restarted.items():
+            self._put(broker_id, partitions, ReplicaState.ONLINE)
         batch.add_changes(accepted)
         self._services.announce(batch)
 
@@ -143,7 +144,7 @@ class ReplicaStateMachine:
         for replica in self._valid(replicas, target):
             by_broker.setdefault(replica.replica, []).append(replica.topic_partition)
         for broker_id in sorted(by_broker):
-            self._move(broker_id, by_broker[broker_id], target, batch)
+            self._move(broker_id, by_broker.pop(broker_id), target, batch)
 
     def _move(
         self,
@@ -167,23 +168,21 @@ class ReplicaStateMachine:
                 self._forget(broker_id, partitions)
             case ReplicaState.DELETION_INELIGIBLE | ReplicaState.DELETION_SUCCESSFUL:
                 pass
-        self._put([PartitionAndReplica(p, broker_id) for p in partitions], target)
+        self._put(broker_id, partitions, target)
 
-    def _put(self, replicas: Collection[PartitionAndReplica], state: ReplicaState) -> None:
+    def _put(
+        self, broker_id: BrokerId, partitions: Collection[TopicPartition], state: ReplicaState
+    ) -> None:
+        state_of = self._context.replica_state
         self._log.each(
             "Changed state of replica %d for partition %s from %s to %s",
             (
-                (
-                    replica.replica,
-                    replica.topic_partition,
-                    self._context.replica_state(replica).value,
-                    state.value,
-                )
-                for replica in replicas
+                (broker_id, p, state_of(PartitionAndReplica(p, broker_id)).value, state.value)
+                for p in partitions
             ),
         )
-        for replica in replicas:
-            self._context.put_replica_state(replica, state)
+        for topic_partition in partitions:
+            self._context.put_replica_state(PartitionAndReplica(topic_partition, broker_id), state)
 
     # --- the transitions ---
 
