@@ -133,6 +133,7 @@ class MiniHadoop:
         java = find_java()
         command: list[str | Path] = [
             *(java.executable, *_JVM_OPTIONS, f"-Dlog4j2.configurationFile={self._logging}"),
+            f"-Djava.io.tmpdir={self._home}",  # a killed daemon leaves its web pages there
             *("-cp", self._classpath, f"org.apache.hadoop.{daemon}", *arguments),
         ]
         log = self._undo.enter_context(self._log(daemon).open("ab"))
