@@ -1,8 +1,8 @@
 """Print the Python that ``make`` sets up .venv with: python3, or the system's where it is faster.
 
 A Python that was compiled on its machine is often built without profile-guided optimization: pyenv
-leaves it out, Linux distributions do not. That costs a broker and the controller a fifth of their
-speed. Nothing that a Python says of its build tells it, so both run a piece of Python here.
+leaves it out, Linux distributions do not. Brokers write a tenth less with it. Nothing that a Python
+says of its build tells it, so both run a piece of Python here.
 
 This file runs before anything is installed, also under a Python that is too old for all others.
 """
@@ -75,7 +75,7 @@ def fastest(first: str, others: Sequence[str]) -> str | None:
     does only adds time. None says that none can be used.
     """
     best: dict[str, float] = {}
-    for _ in range(_ROUNDS):
+    for _ in range(_ROUNDS if others else 1):
         for python in (first, *others):
             seconds = seconds_of_work(python)
             if seconds is not None:
@@ -101,7 +101,9 @@ def main(asked: Sequence[str]) -> None:
             f"{first}: Python {oldest} or later with venv is needed: make PYTHON=PATH names one"
         )
     if python != first:
-        sys.stderr.write(f"{first} is slower than {python}: make PYTHON={first} takes it still\n")
+        sys.stderr.write(
+            f"{first} is slower than {python}, or cannot be used: make PYTHON=PATH decides it\n"
+        )
     sys.stdout.write(f"{python}\n")
 
 

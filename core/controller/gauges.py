@@ -41,7 +41,7 @@ def take_gauges(
         return ControllerGauges(current_controller_id=current_controller_id)
     to_delete = ineligible = 0
     for topic in context.topics_to_be_deleted:
-        for replica in context.replicas_of(context.partitions_of(topic)):
+        for replica in context.each_replica_of(context.partitions_of(topic)):
             state = context.replica_state(replica)
             to_delete += state is not ReplicaState.DELETION_SUCCESSFUL
             ineligible += state is ReplicaState.DELETION_INELIGIBLE
