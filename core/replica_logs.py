@@ -37,12 +37,16 @@ NO_EPOCH_END_OFFSET = EpochEndOffset(-1, -1)
 
 
 class AppendedRecords(NamedTuple):
-    """The outcome of an append; a duplicate of an idempotent producer gets the original's."""
+    """The outcome of an append; a duplicate of an idempotent producer gets the original's.
+
+    ``data`` is what the log has now; empty for a duplicate.
+    """
 
     first_offset: int
     last_offset: int
     log_append_time_ms: int  # -1: the records keep the timestamps of their producer
     is_duplicate: bool = False
+    data: RecordBytes = b""
 
 
 class SeenOfCluster(NamedTuple):

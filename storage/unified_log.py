@@ -238,7 +238,8 @@ class UnifiedLog:
             placed = place(buffer, batches, first_offset, leader_epoch, time_ms)
             contents.append(buffer, placed, now_ms)
             self._note_end(contents.log_end_offset)
-            result = AppendedRecords(first_offset, contents.log_end_offset - 1, time_ms)
+            last_offset = contents.log_end_offset - 1
+            result = AppendedRecords(first_offset, last_offset, time_ms, data=buffer)
         if self._contents.has_many_unflushed:
             self.flush()
         return result

@@ -306,6 +306,9 @@ class FollowerFetches:
         offset, room, is_first = row.fetch_offset, fetch.room(row), fetch.size == 0
         if offset >= log.log_end_offset:
             return NO_RECORDS
+        recent = self._leaders.recent_appends.read(topic_partition, offset, room)
+        if recent:
+            return MemoryRecords(recent)
         has_room = room > 0 or is_first
         if has_room and not self._prefetches.awaits(topic_partition, log, offset, room):
             records = _read(log, offset, partition.high_watermark, room, at_least_one=is_first)

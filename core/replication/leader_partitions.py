@@ -20,6 +20,7 @@ from regent.core.protocol.controller import (
     AlterPartitionResponse,
     AlterPartitionRow,
 )
+from regent.core.replica_logs import AppendedRecords
 from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.alter_partition_manager import AlterPartitionManager
 from regent.core.replication.delayed_operation import DelayedOperationPurgatory
@@ -27,6 +28,7 @@ from regent.core.replication.fetch_session import FetchSessionCache
 from regent.core.replication.isr import has_reached_isr, out_of_sync_members
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.partition import Partition
+from regent.core.replication.recent_appends import RecentAppends
 from regent.core.replication.replica import Replica
 
 log = logging.getLogger("state.change")
@@ -87,6 +89,7 @@ class LeaderPartitions:
         max_lag_ms: int,
     ) -> None:
         self.counters = IsrCounters()
+        self.recent_appends = RecentAppends()
         self._partitions = partitions
         self._cache = cache
         self._sessions = sessions
@@ -143,6 +146,7 @@ class LeaderPartitions:
         if self._led.pop(topic_partition, None) is not None:
             self._on_leadership(topic_partition)
             self._note_change(topic_partition)
+        self.recent_appends.forget(topic_partition)
         self._proposals.withdraw(topic_partition)
 
     def _note_change(self, topic_partition: TopicPartition) -> None:
@@ -166,8 +170,10 @@ class LeaderPartitions:
         self._sessions.on_news(topic_partition)
         self._delayed.on_change(topic_partition)
 
-    def on_append(self, partition: Partition, now_ms: int) -> None:
+    def on_append(self, partition: Partition, appended: AppendedRecords, now_ms: int) -> None:
         """Wake the fetches of followers, and commit at once if there are no followers."""
+        if appended.data and partition.followers:
+            self.recent_appends.note(partition.topic_partition, appended)
         self._sessions.on_news(partition.topic_partition)
         self._advance_high_watermark(partition, now_ms)
 
@@ -197,6 +203,7 @@ class LeaderPartitions:
 
     def _advance_high_watermark(self, partition: Partition, now_ms: int) -> None:
         if partition.advance_high_watermark(now_ms, self._max_lag_ms, self._is_eligible):
+            self.recent_appends.on_committed(partition.topic_partition, partition.high_watermark)
             self._sessions.on_change(partition.topic_partition)
             self._delayed.on_change(partition.topic_partition)
 

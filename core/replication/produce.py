@@ -220,7 +220,7 @@ class Produce:
             self._out_of_order.on_appended(topic_partition, sequence)
             partition.stats.messages_in += appended.last_offset - appended.first_offset + 1
             partition.stats.bytes_in += len(batches)
-        self._leaders.on_append(partition, now_ms)
+        self._leaders.on_append(partition, appended, now_ms)
         if is_awaited:
             required_offset = appended.last_offset + 1
             awaited = ProducePartitionStatus(partition, partition.leading_since, required_offset)

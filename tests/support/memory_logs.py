@@ -233,7 +233,7 @@ class MemoryLog:
             next_offset += header.last_offset_delta + 1
         self._append(written)
         time_ms = now_ms if config.stamps_append_time else NO_TIMESTAMP
-        return AppendedRecords(first, next_offset - 1, time_ms)
+        return AppendedRecords(first, next_offset - 1, time_ms, data=bytes(written))
 
     def fence(self, leader_epoch: int) -> None:
         """Refuse records that were fetched in another leader epoch."""

@@ -103,7 +103,7 @@ def test_sequences_survive_a_restart(host: Host, log: PartitionLog, ends: list[s
     for end in ends:
         getattr(host, end)()
     log = log_of(host)
-    assert send(log, 39) == (39, 39, -1, True)
+    assert send(log, 39) == AppendedRecords(39, 39, -1, is_duplicate=True)
     assert refused(log, 41) is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert send(log, 40).first_offset == 40
 
@@ -172,4 +172,4 @@ def test_a_duplicate_returns_the_time_of_the_first_one(host: Host):
     log = create(host, T0)
     first = send(log, 0)
     assert first.log_append_time_ms == TIMESTAMP_MS
-    assert send(log, 0) == first._replace(is_duplicate=True)
+    assert send(log, 0) == first._replace(is_duplicate=True, data=b"")
