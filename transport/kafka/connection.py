@@ -340,7 +340,7 @@ class KafkaConnection:
             self._begin(frame)
             self._collect_answers()
             if self._now >= end_of_turn:
-                break
+                return self._has_none_left()
         return False
 
     def _next_frame(self) -> memoryview | None:
@@ -348,6 +348,13 @@ class KafkaConnection:
         if frame is None:
             self._reserve()
         return frame
+
+    def _has_none_left(self) -> bool:
+        """Whether no complete request is left; if so, prepare to receive the rest of the next."""
+        if self._frames.has_request:
+            return False
+        self._reserve()
+        return True
 
     def _reserve(self) -> None:
         """Reserve memory for the next bytes of a large request."""
@@ -362,7 +369,8 @@ class KafkaConnection:
                 )
             self._reservation = Reservation(self._wait_for_turn)
         if received >= self._reservation.size:
-            self._parts.memory.reserve(self._reservation, min(size, received * _RESERVED_AHEAD))
+            wanted = max(received * _RESERVED_AHEAD, self._parts.memory.ample_bytes)
+            self._parts.memory.reserve(self._reservation, min(size, wanted))
 
     def _begin(self, frame: memoryview) -> None:
         request = self._decode(frame)

@@ -91,6 +91,12 @@ class FrameBuffer:
         key: int = _API_KEY.unpack_from(self._memory, self._start + _SIZE.size)[0]
         return key
 
+    @property
+    def has_request(self) -> bool:
+        """Whether the next request is complete."""
+        size = self.next_size
+        return size is not None and self._start + _SIZE.size + size <= self._end
+
     def take(self) -> memoryview | None:
         """Take the next request; None while it is not complete."""
         size = self.next_size

@@ -1,7 +1,7 @@
 """The memory limit of all large requests; a connection that needs more waits in a queue.
 
 Memory is reserved as the bytes of a request arrive, so that an announced size costs other clients
-nothing. Kafka's ``MemoryPool`` reserves the announced size at once.
+little. Kafka's ``MemoryPool`` reserves the announced size at once.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Final
 
 _SEQUENCE: Final = itertools.count()
 _by_age: Final = attrgetter("sequence")
+_AMPLE_BYTES: Final = 1024 * 1024
+_AMPLE_SHARE: Final = 8  # at most an eighth of what is free
 
 
 class Reservation:
@@ -48,6 +50,14 @@ class RequestMemory:
     def is_short(self) -> bool:
         """Whether a request waits for memory."""
         return bool(self._line)
+
+    @property
+    def ample_bytes(self) -> int:
+        """How many bytes a request may reserve before they arrive: it is received in fewer pieces.
+
+        It is little where memory is short.
+        """
+        return min(_AMPLE_BYTES, max(0, self._limit - self._used) // _AMPLE_SHARE)
 
     def reserve(self, reservation: Reservation, size: int) -> bool:
         """Let ``reservation`` grow to ``size`` bytes; False: it waits in the queue."""

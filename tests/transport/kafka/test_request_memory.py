@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from regent.transport.kafka.request_memory import RequestMemory, Reservation
 
+MB = 1024 * 1024
+
 
 class Request:
     """A request that is being received."""
@@ -50,6 +52,15 @@ def test_a_request_grows_as_it_arrives():
     first.end()
     assert second.grants == 1
     assert second.reserve(100)
+
+
+def test_a_request_may_reserve_ahead_only_what_is_little_of_the_free_memory():
+    memory = RequestMemory(100 * MB)
+    assert memory.ample_bytes == MB
+    assert Request(memory).reserve(96 * MB)
+    assert memory.ample_bytes == MB // 2
+    assert Request(memory).reserve(4 * MB)
+    assert memory.ample_bytes == 0
 
 
 def test_the_oldest_request_goes_first_whoever_waited_first():
