@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, LeaderAndIsr, ReplicaAssignment, TopicPartition
 from regent.core.protocol.broker import FetchRequest, FetchResponse
 from regent.core.protocol.client import ACKS_ALL, ConsumedPartition, ProducedPartition
-from regent.core.records import RecordBytes
 from regent.core.replication.partition import Partition, Role
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.client_requests import ConsumeRequest, ProduceRequest
@@ -21,7 +20,7 @@ from tests.simulation.simulated_logs import NamedLog, SimulatedLog
 from tests.simulation.situations import Situation, Situations
 from tests.support.memory_logs import StoredBatch
 from tests.support.record_batches import records_of, values_of
-from tests.support.record_checks import headers_of
+from tests.support.record_checks import Header, headers_of
 
 OnRead: TypeAlias = Callable[
     [SimulatedBroker, ConsumeRequest, TopicPartition, ConsumedPartition, SimulatedLog | None], None
@@ -490,7 +489,11 @@ class RecordHistory(RecordObserver):
         self.on_acted(broker)
         for name, row in answer.partitions():
             if row.records.size > 0:
-                _check_undamaged(broker, broker.disk.log(name), row.records.read())
+                copied = [header for _, header in headers_of(row.records.read())]
+                # It may have in memory what it appended itself, whatever the disk has.
+                led = self._leaderships.ever_led
+                of_disk = [h for h in copied if (name, broker.broker_id, h.leader_epoch) not in led]
+                _check_undamaged(broker, broker.disk.log(name), of_disk)
 
     def on_consumed(
         self,
@@ -508,7 +511,7 @@ class RecordHistory(RecordObserver):
                 continue
             where = f"broker {broker.broker_id} returns records of {name} up to"
             assert log is not None, where
-            _check_undamaged(broker, log, data)
+            _check_undamaged(broker, log, [header for _, header in headers_of(data)])
             (_, first), *_ = headers_of(data)
             position = request.fetch.positions[name].fetch_offset
             is_there = first.base_offset <= position <= first.last_offset
@@ -545,8 +548,10 @@ def _positions(
     }
 
 
-def _check_undamaged(broker: SimulatedBroker, log: SimulatedLog, data: RecordBytes) -> None:
-    damaged = {header.base_offset for _, header in headers_of(data)} & log.damaged
+def _check_undamaged(
+    broker: SimulatedBroker, log: SimulatedLog, headers: Sequence[Header]
+) -> None:
+    damaged = {header.base_offset for header in headers} & log.damaged
     assert not damaged, (
         f"DamageStays: broker {broker.broker_id} returns damaged records {damaged} of {log}"
     )
