@@ -548,9 +548,7 @@ def _positions(
     }
 
 
-def _check_undamaged(
-    broker: SimulatedBroker, log: SimulatedLog, headers: Sequence[Header]
-) -> None:
+def _check_undamaged(broker: SimulatedBroker, log: SimulatedLog, headers: Sequence[Header]) -> None:
     damaged = {header.base_offset for header in headers} & log.damaged
     assert not damaged, (
         f"DamageStays: broker {broker.broker_id} returns damaged records {damaged} of {log}"

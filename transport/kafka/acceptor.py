@@ -67,6 +67,7 @@ class Acceptor:
             limits,
             metrics,
             RequestMemory(limits.queued_max_request_bytes, self._watch_pace),
+            loop.buffers,
             loop.scheduler,
             self._forget,
             quotas,
@@ -198,6 +199,7 @@ class Acceptor:
                 connection.close(Closed.IDLE, f"for {max_idle_s:g} s")
             else:
                 connection.shrink()
+        self._parts.buffers.release()
         # At a multiple of the interval, so that the listeners of a loop wake it together.
         interval_s = min(max_idle_s / 2, _MAX_IDLE_CHECK_S)
         self._loop.call_at((self._loop.time() // interval_s + 1) * interval_s, self._check_idle)

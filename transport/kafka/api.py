@@ -76,6 +76,7 @@ class KafkaApiKey(IntEnum):
 
 
 NEVER_FLEXIBLE: Final = 2**15
+_NO_TAGGED_FIELDS: Final = b"\x00"
 
 FIRST_FLEXIBLE_VERSION: Final[Mapping[KafkaApiKey, int]] = {
     KafkaApiKey.PRODUCE: 9,
@@ -156,6 +157,15 @@ class KafkaRequest:
     def is_flexible(self) -> bool:
         """Whether this request, and its response, have the form of KIP-482."""
         return self.api_version >= FIRST_FLEXIBLE_VERSION[self.api_key]
+
+    @property
+    def response_header_end(self) -> bytes:
+        """What follows the correlation id in the header of the response (KIP-482).
+
+        ApiVersions has the old header in every version: the client does not know the versions yet.
+        """
+        is_old = self.api_key is KafkaApiKey.API_VERSIONS or not self.is_flexible
+        return b"" if is_old else _NO_TAGGED_FIELDS
 
     @property
     def throttle_time_ms(self) -> int:

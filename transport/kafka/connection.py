@@ -42,6 +42,7 @@ from regent.transport.kafka.handler_steps import BegunSteps, TimedSteps
 from regent.transport.kafka.metrics import Closed, ListenerMetrics
 from regent.transport.kafka.outgoing import TURN_BYTES, Outgoing
 from regent.transport.kafka.primitives import MalformedRequestError, Reader
+from regent.transport.kafka.request_buffers import RequestBuffers
 from regent.transport.kafka.request_memory import RequestMemory, Reservation
 from regent.transport.kafka.request_metrics import MAX_VERSIONS, RequestMetrics
 from regent.transport.kafka.throttle import Throttle
@@ -52,7 +53,6 @@ _REQUEST_HEADER: Final = struct.Struct(">hhi")
 _ANSWER_HEADER: Final = struct.Struct(">ii")  # size of what follows, correlation id
 _SIZE_BYTES: Final = 4
 _CORRELATION_ID_BYTES: Final = 4
-_NO_TAGGED_FIELDS: Final = b"\x00"
 _clock: Final = time.monotonic  # also the loop's
 _RESERVED_AHEAD: Final = 2  # memory for a large request, as a multiple of what has arrived
 PACE_BYTES: Final = 256 * 1024
@@ -89,6 +89,7 @@ class ListenerParts:
     limits: KafkaLimits
     metrics: ListenerMetrics
     memory: RequestMemory
+    buffers: RequestBuffers
     scheduler: ConnectionScheduler
     on_closed: Callable[[KafkaConnection], None]
     quotas: QuotaManagers
@@ -136,7 +137,7 @@ class _Exchange:
         self.first_waited_at = self.answered_at = self.in_turn_at = 0.0
         self.end = 0
         self.correlation_id = request.correlation_id
-        self.header_end = _header_end(request)
+        self.header_end = request.response_header_end
         self.reservation = reservation  # of the listener's memory, when it is large
         self.throttle = request.throttle
         self.task: asyncio.Task[KafkaAnswer] | None = None
@@ -166,7 +167,7 @@ class KafkaConnection:
         self.client_host = client_host
         self._socket = sock
         self._parts = parts
-        self._frames = FrameBuffer(parts.limits.socket_request_max_bytes)
+        self._frames = FrameBuffer(parts.limits.socket_request_max_bytes, parts.buffers)
         self._outgoing = Outgoing(sock)
         self._under_way: deque[_Exchange] = deque()
         self._unsent: deque[_Exchange] = deque()  # answered in part or not at all
@@ -590,12 +591,3 @@ class KafkaConnection:
                 self._parts.loop.add_writer(self._socket.fileno(), self._on_ready)
             else:
                 self._parts.loop.remove_writer(self._socket.fileno())
-
-
-def _header_end(request: KafkaRequest) -> bytes:
-    """Return what follows the correlation id in the header of the response (KIP-482).
-
-    ApiVersions has the old header in every version: the client does not know the versions yet.
-    """
-    is_old = request.api_key is KafkaApiKey.API_VERSIONS or not request.is_flexible
-    return b"" if is_old else _NO_TAGGED_FIELDS

@@ -1,7 +1,8 @@
 """Splits a stream into requests: four bytes of size, then the request.
 
 Requests are not copied. A request is a writable view of the memory that it was received into, so
-that record batches are patched in place and written to disk from there. This memory is not reused.
+that record batches are patched in place and written to disk from there. This memory is used again
+only when nothing refers to it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import struct
 from typing import Final
 
 from regent.transport.kafka.primitives import MalformedRequestError
+from regent.transport.kafka.request_buffers import RequestBuffers
 
 CHUNK_BYTES: Final = 64 * 1024  # smaller requests share one piece of memory
 
@@ -26,10 +28,11 @@ _MAPPED_BYTES: Final = 1024 * 1024  # larger buffers use no memory before their 
 class FrameBuffer:
     """The bytes of one connection that were received and not taken."""
 
-    __slots__ = ("_chunk_bytes", "_end", "_max_bytes", "_memory", "_start")
+    __slots__ = ("_buffers", "_chunk_bytes", "_end", "_max_bytes", "_memory", "_start")
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, buffers: RequestBuffers) -> None:
         self._max_bytes = max_bytes
+        self._buffers = buffers
         self._chunk_bytes = _FIRST_CHUNK_BYTES
         self._memory = memoryview(b"")
         self._start = 0  # of what was not taken
@@ -112,7 +115,11 @@ class FrameBuffer:
     def _move(self, capacity: int) -> None:
         """Continue in new memory, with the bytes that were not taken."""
         rest = self._memory[self._start : self._end]
-        is_large = capacity >= _MAPPED_BYTES
-        self._memory = memoryview(mmap.mmap(-1, capacity) if is_large else bytearray(capacity))
+        if capacity >= _MAPPED_BYTES:
+            self._memory = memoryview(mmap.mmap(-1, capacity))
+        elif capacity > CHUNK_BYTES:
+            self._memory = self._buffers.take(capacity)
+        else:
+            self._memory = memoryview(bytearray(capacity))
         self._memory[: len(rest)] = rest
         self._start, self._end = 0, len(rest)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from regent.config.threads import NamedThread
 from regent.transport.kafka.connection_scheduler import ConnectionScheduler
 from regent.transport.kafka.idle_time import IdleTimeSelector
+from regent.transport.kafka.request_buffers import RequestBuffers
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ class ListenerLoop:
         self.idle_s = selector.idle_s
         self.loop = asyncio.SelectorEventLoop(selector)
         self.scheduler = ConnectionScheduler(self.loop)
+        self.buffers = RequestBuffers()
         self._on_error: OnLoopError | None = None
         self.loop.set_exception_handler(self._handle_error)
         self._thread = NamedThread(self._run, name)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from regent.transport.kafka.framing import CHUNK_BYTES, FrameBuffer
 from regent.transport.kafka.primitives import MalformedRequestError
+from regent.transport.kafka.request_buffers import RequestBuffers
 
 repeatable = settings(derandomize=True, deadline=None, database=None)
 MAX_BYTES = 4 * 1024 * 1024
@@ -36,13 +37,13 @@ def test_requests_are_found_wherever_the_stream_is_cut():
     requests = [b"the first request", b"12345678", b"x" * 300]
     stream = framed(*requests)
     for cut in range(len(stream) + 1):
-        buffer = FrameBuffer(MAX_BYTES)
+        buffer = FrameBuffer(MAX_BYTES, RequestBuffers())
         assert receive(buffer, stream[:cut]) + receive(buffer, stream[cut:]) == requests
 
 
 def test_requests_are_found_byte_by_byte():
     requests = [b"the first request", b"12345678"]
-    buffer = FrameBuffer(MAX_BYTES)
+    buffer = FrameBuffer(MAX_BYTES, RequestBuffers())
     taken = [request for byte in framed(*requests) for request in receive(buffer, bytes([byte]))]
     assert taken == requests
 
@@ -55,7 +56,7 @@ def test_requests_are_found_byte_by_byte():
 def test_no_request_is_overwritten_by_later_ones(sizes: list[int], arrivals: list[int]):
     requests = [bytes([number]) * size for number, size in enumerate(sizes)]
     stream = framed(*requests)
-    buffer = FrameBuffer(MAX_BYTES)
+    buffer = FrameBuffer(MAX_BYTES, RequestBuffers())
     taken: list[memoryview] = []
     for count in arrivals:
         taken += receive(buffer, stream[:count])
@@ -66,27 +67,27 @@ def test_no_request_is_overwritten_by_later_ones(sizes: list[int], arrivals: lis
 
 def test_a_large_request_is_received_into_one_piece_of_memory_that_can_be_patched():
     request = b"12345678" * (MAX_BYTES // 8)
-    (taken,) = receive(FrameBuffer(MAX_BYTES), framed(request))
+    (taken,) = receive(FrameBuffer(MAX_BYTES, RequestBuffers()), framed(request))
     taken[:4] = b"base"
     assert taken == b"base" + request[4:]
 
 
 @pytest.mark.parametrize("size", [-(2**31), -1, 0, 7, MAX_BYTES + 1, 2**31 - 1])
 def test_a_size_no_request_can_have_is_malformed_at_once(size: int):
-    buffer = FrameBuffer(MAX_BYTES)
+    buffer = FrameBuffer(MAX_BYTES, RequestBuffers())
     with pytest.raises(MalformedRequestError):
         receive(buffer, struct.pack(">i", size))
 
 
 def test_the_size_is_known_before_the_request_is_there():
-    buffer = FrameBuffer(MAX_BYTES)
+    buffer = FrameBuffer(MAX_BYTES, RequestBuffers())
     assert buffer.next_size is None
     assert receive(buffer, struct.pack(">i", 1000) + b"begun") == []
     assert buffer.next_size == 1000
 
 
 def test_little_memory_does_until_a_larger_request_comes():
-    buffer = FrameBuffer(MAX_BYTES)
+    buffer = FrameBuffer(MAX_BYTES, RequestBuffers())
     for _ in range(100):
         receive(buffer, framed(b"a small request"))
         assert len(buffer.room()) <= 4096
@@ -97,7 +98,7 @@ def test_little_memory_does_until_a_larger_request_comes():
 
 
 def test_memory_in_use_is_not_given_back():
-    buffer = FrameBuffer(MAX_BYTES)
+    buffer = FrameBuffer(MAX_BYTES, RequestBuffers())
     request = framed(b"half of it" * 300)
     receive(buffer, request[:2000])
     buffer.shrink()
@@ -105,7 +106,7 @@ def test_memory_in_use_is_not_given_back():
 
 
 def test_a_large_request_is_received_no_further_than_there_is_memory_for_it():
-    buffer = FrameBuffer(MAX_BYTES)
+    buffer = FrameBuffer(MAX_BYTES, RequestBuffers())
     request = framed(bytes(range(256)) * 2_000)
     buffer.room()[:4] = request[:4]
     buffer.received(4)
