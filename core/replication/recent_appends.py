@@ -14,6 +14,8 @@ from regent.core.replica_logs import AppendedRecords
 
 LIMIT_BYTES: Final = 16 * 1024 * 1024
 _COPIED_BYTES: Final = 8 * 1024  # less is copied: it would keep the whole request in memory
+ENTRY_BYTES: Final = 512
+"""What an append costs besides its records."""
 
 
 class _Append(NamedTuple):
@@ -43,7 +45,8 @@ class RecentAppends:
         data = appended.data
         if len(data) < _COPIED_BYTES:
             data = bytes(data)
-        cost = memoryview(data.obj).nbytes if isinstance(data, memoryview) else len(data)
+        size = memoryview(data.obj).nbytes if isinstance(data, memoryview) else len(data)
+        cost = size + ENTRY_BYTES
         self.size += cost
         if self.size > self._limit:
             self._appends.clear()

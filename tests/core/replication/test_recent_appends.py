@@ -7,7 +7,7 @@ import pytest
 from regent.core.model import TopicPartition
 from regent.core.records import RecordBytes
 from regent.core.replica_logs import AppendedRecords
-from regent.core.replication.recent_appends import RecentAppends
+from regent.core.replication.recent_appends import ENTRY_BYTES, RecentAppends
 from tests.core.replication.record_stage import RecordBroker, fetched_values
 from tests.core.replication.stage import T0, T1
 
@@ -47,24 +47,24 @@ def test_what_is_committed_is_forgotten(appends: RecentAppends):
     assert [len(appends.read(T0, offset, NO_LIMIT)) for offset in (0, 1, 2)] == [0, 0, 30]
     appends.on_committed(T0, 3)
     appends.on_committed(T1, 7)
-    assert appends.size == 1
+    assert appends.size == 1 + ENTRY_BYTES
     appends.forget(T1)
     assert (appends.size, appends.read(T1, 7, NO_LIMIT)) == (0, b"")
 
 
 def test_memory_is_limited_and_the_next_append_is_kept_again(appends: RecentAppends):
-    append(appends, 3, bytes(LIMIT - 60))
+    append(appends, 3, bytes(LIMIT - 2_000))
     assert (appends.size, appends.read(T0, 0, NO_LIMIT)) == (0, b"")
     append(appends, 4, b"next")
-    assert (appends.size, appends.read(T0, 4, NO_LIMIT)) == (4, b"next")
+    assert (appends.size, appends.read(T0, 4, NO_LIMIT)) == (4 + ENTRY_BYTES, b"next")
 
 
 def test_a_large_view_counts_as_the_whole_request_and_a_small_one_is_copied():
     appends, request = RecentAppends(LIMIT), bytearray(50_000)
     append(appends, 0, memoryview(request)[:20_000])
-    assert appends.size == 50_000
+    assert appends.size == 50_000 + ENTRY_BYTES
     append(appends, 1, memoryview(request)[20_000:20_010])
-    assert appends.size == 50_010
+    assert appends.size == 50_010 + 2 * ENTRY_BYTES
     request[:] = b"x" * 50_000
     assert appends.read(T0, 1, NO_LIMIT) == bytes(10)
 
