@@ -335,24 +335,14 @@ class KafkaConnection:
     def _take_up_requests(self, end_of_turn: float) -> bool:
         """Return whether no complete request is left."""
         while self._may_take_up and self._outgoing.size < TURN_BYTES:
-            frame = self._next_frame()
+            frame = self._frames.take()
             if frame is None:
-                return True
+                break
             self._begin(frame)
             self._collect_answers()
             if self._now >= end_of_turn:
-                return self._has_none_left()
-        return False
-
-    def _next_frame(self) -> memoryview | None:
-        frame = self._frames.take()
-        if frame is None:
-            self._reserve()
-        return frame
-
-    def _has_none_left(self) -> bool:
-        """Whether no complete request is left; if so, prepare to receive the rest of the next."""
-        if self._frames.has_request:
+                break
+        if not self._may_take_up or self._frames.has_request:
             return False
         self._reserve()
         return True

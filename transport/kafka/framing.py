@@ -98,19 +98,16 @@ class FrameBuffer:
     def has_request(self) -> bool:
         """Whether the next request is complete."""
         size = self.next_size
-        return size is not None and self._start + _SIZE.size + size <= self._end
+        return size is not None and size <= self.size
 
     def take(self) -> memoryview | None:
         """Take the next request; None while it is not complete."""
         size = self.next_size
-        if size is None:
+        if size is None or size > self.size:
             return None
         start = self._start + _SIZE.size
-        end = start + size
-        if end > self._end:
-            return None
-        self._start = end
-        return self._memory[start:end]
+        self._start = start + size
+        return self._memory[start : self._start]
 
     def _move(self, capacity: int) -> None:
         """Continue in new memory, with the bytes that were not taken."""

@@ -12,6 +12,9 @@ from typing import Final
 LIMIT_BYTES: Final = 12 * 1024 * 1024
 _ROUNDED_BYTES: Final = 64 * 1024
 _MAX_WASTE: Final = 2  # times the size that is asked for
+_LOOKS: Final = (
+    8  # with many clients most buffers are in use, and a look at one takes a microsecond
+)
 
 
 class RequestBuffers:
@@ -22,22 +25,22 @@ class RequestBuffers:
 
     def __init__(self, limit: int = LIMIT_BYTES) -> None:
         self._limit = limit
-        self._kept: deque[bytearray] = deque()  # the one that was taken last is last
+        self._kept: deque[bytearray] = deque()  # first: looked at longest ago
         self.size = 0
         """The number of bytes that are kept."""
 
     def take(self, size: int) -> memoryview:
         """Return ``size`` bytes of any content, to which no other view refers."""
-        for position, buffer in enumerate(self._kept):
+        for _ in range(min(_LOOKS, len(self._kept))):
+            buffer = self._kept[0]
+            self._kept.rotate(-1)
             if size <= len(buffer) <= _MAX_WASTE * size and _is_free(buffer):
-                del self._kept[position]
-                break
-        else:
-            # Room for one more byte, so that ``_is_free`` moves nothing.
-            buffer = bytearray(size - size % -_ROUNDED_BYTES + 1)
-            del buffer[-1]
-            self.size += len(buffer)
+                return memoryview(buffer)[:size]
+        # Room for one more byte, so that ``_is_free`` moves nothing.
+        buffer = bytearray(size - size % -_ROUNDED_BYTES + 1)
+        del buffer[-1]
         self._kept.append(buffer)
+        self.size += len(buffer)
         while self.size > self._limit:
             self.size -= len(self._kept.popleft())
         return memoryview(buffer)[:size]
