@@ -12,9 +12,7 @@ from typing import Final
 LIMIT_BYTES: Final = 12 * 1024 * 1024
 _ROUNDED_BYTES: Final = 64 * 1024
 _MAX_WASTE: Final = 2  # times the size that is asked for
-_LOOKS: Final = (
-    8  # with many clients most buffers are in use, and a look at one takes a microsecond
-)
+_LOOKS: Final = 8  # with many clients most are in use, and each look takes a microsecond
 
 
 class RequestBuffers:
