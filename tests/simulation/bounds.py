@@ -148,14 +148,18 @@ class Bounds:
         )
 
     def _is_still_listed(self, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
-        """Whether a replica is sound now, but its broker has not had time to list it as sound.
+        """Whether a replica is sound now, but the controller could not read that yet.
 
-        The controller waits for that list if it did not check with which broker epoch the replica
-        joined the ISR: the leader, or an earlier controller, wrote the ISR.
+        Its broker has not had time to list it as sound, or the controller's server of ZooKeeper
+        lags. The controller waits for that list if it did not check with which broker epoch the
+        replica joined the ISR: the leader, or an earlier controller, wrote the ISR.
         """
-        active = self._cluster.active_controllers
-        return self._cluster.brokers[broker_id].is_about_to_list_suspects and any(
-            r.controller.context.suspect_end(broker_id, topic_partition) is not None for r in active
+        is_about_to_list = self._cluster.brokers[broker_id].is_about_to_list_suspects
+        is_behind = self._cluster.zookeeper.is_behind
+        return any(
+            r.controller.context.suspect_end(broker_id, topic_partition) is not None
+            and (is_about_to_list or is_behind(r.session.session_id))
+            for r in self._cluster.active_controllers
         )
 
     def _is_leaving(self, broker_id: BrokerId) -> bool:

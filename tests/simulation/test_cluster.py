@@ -124,6 +124,22 @@ def test_a_sound_replica_need_not_lead_before_its_broker_has_listed_it_as_sound(
     assert leader_of(cluster, P0) == 1
 
 
+def test_a_sound_replica_need_not_lead_while_the_zookeeper_server_of_the_controller_lags():
+    cluster, bounds = cluster_whose_leader_fails_when_the_other_replica_becomes_sound()
+    controller = cluster.active_controllers[0].session.session_id
+    lagging = cluster.zookeeper.add_follower(lag=10)
+    cluster.zookeeper.connect_to = lambda: lagging
+    cluster.zookeeper.disconnect(controller)
+    cluster.zookeeper.reconnect(controller)
+    cluster.time.advance(SUSPECTS_DELAY_MS)
+    take_all_steps(cluster)
+    bounds.look()
+    assert leader_of(cluster, P0) == NO_LEADER
+    cluster.zookeeper.catch_up()
+    take_all_steps(cluster)
+    assert leader_of(cluster, P0) == 1
+
+
 def test_a_sound_replica_must_lead_although_its_broker_does_not_list_it_as_sound():
     cluster, bounds = cluster_whose_leader_fails_when_the_other_replica_becomes_sound()
     cluster.time.forget(cluster.brokers[1])
