@@ -457,6 +457,10 @@ class ReplicaLogs(ClusterNotes, Protocol):
         """Write the suspects to disk. Never raises: a directory that fails goes offline."""
         ...
 
+    def note_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Set high watermarks for the next checkpoint; logs not given keep theirs."""
+        ...
+
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Checkpoint the high watermarks of all logs: a file per directory, replaced atomically."""
         ...

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 class LogCleanerManager:
     """Only one thread may call ``clean_all``; the other methods are thread-safe.
 
-    ``logs`` returns the logs in use. ``checkpoint`` writes up to where a log was cleaned.
+    ``logs`` returns the compacted logs in use. ``checkpoint`` writes up to where a log was cleaned.
     ``on_damaged`` is called, without a lock, when records are found to be damaged.
     """
 
@@ -138,8 +138,7 @@ class LogCleanerManager:
         logs = list(self._logs())
         self._uncleanable &= frozenset(logs)
         for log in logs:
-            is_free = self.states.of(log.topic_partition) is None and log not in self._uncleanable
-            if not log.config.is_compacted or not is_free:
+            if self.states.of(log.topic_partition) is not None or log in self._uncleanable:
                 continue
             try:
                 cleanable = examine(log, now_ms)

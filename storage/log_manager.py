@@ -343,17 +343,21 @@ class LogManager:
         log = None if home is None else home.logs.get(topic_partition)
         return 0 if log is None else log.checkpointed_high_watermark
 
+    def note_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Set high watermarks for the next checkpoint, at most to the ends of the logs."""
+        with self._lock:
+            for topic_partition, high_watermark in high_watermarks.items():
+                home = self._homes.get(topic_partition)
+                log = None if home is None else home.logs.get(topic_partition)
+                if log is not None and log.checkpointed_high_watermark != high_watermark:
+                    log.checkpointed_high_watermark = min(high_watermark, log.log_end_offset)
+
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Write the high watermark checkpoint of each directory in which one has changed.
 
         Logs not given keep their entry.
         """
-        with self._lock:
-            for topic_partition, high_watermark in high_watermarks.items():
-                home = self._homes.get(topic_partition)
-                log = None if home is None else home.logs.get(topic_partition)
-                if log is not None:  # the log may have been truncated in the meantime
-                    log.checkpointed_high_watermark = min(high_watermark, log.log_end_offset)
+        self.note_high_watermarks(high_watermarks)
         self._for_each_live(lambda logs: logs.checkpoints.write_high_watermarks())
 
     # --- replicas that may have lost committed records ---
@@ -366,10 +370,10 @@ class LogManager:
     @property
     def has_suspects(self) -> bool:
         """Whether any replica is suspect."""
-        return any(
-            (logs.suspects.names or logs.refused) and not logs.is_offline
-            for logs in self._directories
-        )
+        for logs in self._directories:  # a loop: any() is slower, and every row asks
+            if (logs.suspects.names or logs.refused) and not logs.is_offline:
+                return True
+        return False
 
     @property
     def suspect_changes(self) -> int:
@@ -395,7 +399,7 @@ class LogManager:
 
     def is_suspect(self, topic_partition: TopicPartition) -> bool:
         """Whether a replica is known to have lost records, or may have."""
-        return any(
+        return self.has_suspects and any(
             (topic_partition in logs.suspects.names or topic_partition in logs.refused)
             and not logs.is_offline
             for logs in self._directories
@@ -489,8 +493,9 @@ class LogManager:
         return [log for logs in self._live() for log in logs.usable()]
 
     def _cleanable_logs(self) -> list[UnifiedLog]:
-        """Return the logs that may be cleaned; not those that are copied to another directory."""
-        return [log for log in self._usable_logs() if not self.moves.is_moving(log.topic_partition)]
+        """Return the compacted logs; not those that are copied to another directory."""
+        compacted = [log for log in self._usable_logs() if log.config.is_compacted]
+        return [log for log in compacted if not self.moves.is_moving(log.topic_partition)]
 
     def _for_each_live(self, act: Callable[[DirectoryLogs], None]) -> None:
         for logs in self._live():

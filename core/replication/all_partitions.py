@@ -6,7 +6,7 @@ Mirrors the partition map of ``kafka.server.ReplicaManager`` and its log-directo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from regent.core.errors import DamagedRecordsError, Errors, ShortageError, StorageError
@@ -14,6 +14,7 @@ from regent.core.model import NO_EPOCH, BrokerId, TopicPartition
 from regent.core.protocol.control import TopicId
 from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.broker_topic_stats import BrokerTopicStats
+from regent.core.replication.lock_slices import Slices, run_in_slices, slices_to_look_at
 from regent.core.replication.log_reads import check_reader
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.partition import Partition, Role
@@ -194,17 +195,16 @@ class AllPartitions:
 
     # --- high watermarks ---
 
-    def high_watermarks(self) -> dict[TopicPartition, int]:
-        """Return the high watermarks to checkpoint, also of logs without a LeaderAndIsr so far.
+    def note_high_watermarks(self) -> Slices[None]:
+        """Note the high watermarks for the next checkpoint.
 
-        Otherwise such a log would lose its entry: the checkpoint file is replaced (KAFKA-1647).
+        A log without a LeaderAndIsr so far keeps its entry (KAFKA-1647). Each one is noted while
+        the lock is held: a truncation may lower it, and that must be the last word.
         """
-        noted = {
-            topic_partition: self._logs.checkpointed_high_watermark(topic_partition)
-            for topic_partition in self._logs.hosted()
-            if topic_partition not in self.by_topic_partition
-        }
-        for topic_partition, partition in self.by_topic_partition.items():
-            if partition.log is not None:
-                noted[topic_partition] = partition.high_watermark
-        return noted
+
+        def note(partitions: Sequence[Partition]) -> None:
+            self._logs.note_high_watermarks(
+                {p.topic_partition: p.high_watermark for p in partitions if p.log is not None}
+            )
+
+        yield from run_in_slices(slices_to_look_at(self.by_topic_partition.values()), note)

@@ -25,8 +25,8 @@ from regent.core.protocol.control import TopicId
 from regent.core.replication.partition import Partition
 
 FIRST_BACKOFF_MS = 20
-MAX_LISTED = 10_000
-"""Most partitions that a fetch lists, so that the leader accepts the size of the request."""
+MAX_LISTED = 1_000
+"""Most partitions that a fetch lists: both brokers hold their locks while they go through them."""
 
 
 class SessionPartition(NamedTuple):

@@ -7,7 +7,7 @@ shrink timer and the metrics look through all of them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from regent.core.replication.alter_partition_manager import AlterPartitionManage
 from regent.core.replication.delayed_operation import DelayedOperationPurgatory
 from regent.core.replication.fetch_session import FetchSessionCache
 from regent.core.replication.isr import has_reached_isr, out_of_sync_members
+from regent.core.replication.lock_slices import Slices, run_in_slices, slices_to_look_at
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.partition import Partition
 from regent.core.replication.recent_appends import RecentAppends
@@ -143,9 +144,10 @@ class LeaderPartitions:
 
     def stop_leading(self, topic_partition: TopicPartition) -> None:
         """Drop a leadership and its pending AlterPartition. No-op if not led."""
-        if self._led.pop(topic_partition, None) is not None:
-            self._on_leadership(topic_partition)
-            self._note_change(topic_partition)
+        if self._led.pop(topic_partition, None) is None:
+            return
+        self._on_leadership(topic_partition)
+        self._note_change(topic_partition)
         self.recent_appends.forget(topic_partition)
         self._proposals.withdraw(topic_partition)
 
@@ -209,16 +211,21 @@ class LeaderPartitions:
 
     # --- proposals ---
 
-    def shrink_isrs(self, now_ms: int) -> None:
+    def shrink_isrs(self, now_ms: int) -> Slices[None]:
         """Propose ISRs without the replicas that are out of sync; repeat rejected proposals."""
-        self.advance_high_watermarks(list(self._led), now_ms)
         shrunk: list[TopicPartition] = []
-        for topic_partition, partition in list(self._led.items()):
-            try:
-                if self._shrink_isr(partition, now_ms):
-                    shrunk.append(topic_partition)
-            except StorageError as error:
-                self._partitions.fail(topic_partition, error)
+
+        def shrink(topic_partitions: Sequence[TopicPartition]) -> None:
+            self.advance_high_watermarks(topic_partitions, now_ms)
+            for topic_partition in topic_partitions:
+                partition = self._led.get(topic_partition)
+                try:
+                    if partition is not None and self._shrink_isr(partition, now_ms):
+                        shrunk.append(topic_partition)
+                except StorageError as error:
+                    self._partitions.fail(topic_partition, error)
+
+        yield from run_in_slices(slices_to_look_at(self._led), shrink)
         if shrunk:
             log.info(
                 "[Broker id=%d] Shrinking ISR of %d partitions by replicas out of sync, the"

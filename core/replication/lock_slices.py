@@ -21,6 +21,8 @@ APPEND_BYTES = 16 * 1024
 """The fixed cost of an append, counted as bytes."""
 REPLICAS_PER_SLICE = 32
 """How many replicas one slice creates, deletes, or changes the role of."""
+LOOKS_PER_SLICE = 500
+"""How many replicas one slice looks at, mostly without a change."""
 
 Slices: TypeAlias = Generator[Callable[[], None] | None, None, T]
 """Yields at the end of each slice except the last, and returns the outcome.
@@ -63,6 +65,13 @@ def slices_of_records(
         group.append(topic_partition)
         cost += size + APPEND_BYTES if size else 0
     if group:
+        yield group
+
+
+def slices_to_look_at(items: Iterable[T]) -> Iterator[Sequence[T]]:
+    """Group what is only looked at; the items may change between two slices."""
+    left = iter(list(items))
+    while group := list(islice(left, LOOKS_PER_SLICE)):
         yield group
 
 

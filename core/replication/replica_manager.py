@@ -482,8 +482,7 @@ class ReplicaManager:
 
         Call it twice per ``replica.lag.time.max.ms``.
         """
-        with self._lock:
-            self._leaders.shrink_isrs(now_ms)
+        locked_slices(self._lock, self._leaders.shrink_isrs(now_ms))
 
     # --- follower ---
 
@@ -595,6 +594,5 @@ class ReplicaManager:
 
     def checkpoint_high_watermarks(self) -> None:
         """Write the high watermarks of all replicas to disk; one caller at a time."""
-        with self._lock:
-            high_watermarks = self._partitions.high_watermarks()
-        self._logs.checkpoint_high_watermarks(high_watermarks)
+        locked_slices(self._lock, self._partitions.note_high_watermarks())
+        self._logs.checkpoint_high_watermarks({})

@@ -547,7 +547,11 @@ class MemoryLogs(NotesInMemory):
         return 0 if log is None else log.checkpointed_high_watermark
 
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Checkpoint high watermarks, except for those in failed directories."""
+        """Checkpoint high watermarks; here what is noted is durable at once."""
+        self.note_high_watermarks(high_watermarks)
+
+    def note_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Note high watermarks, except for those in failed directories."""
         for name, high_watermark in high_watermarks.items():
             log = self.get(name)
             if log is not None:

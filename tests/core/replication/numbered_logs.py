@@ -141,9 +141,13 @@ class NumberedLogs(NotesInMemory):
         """Return the stored values."""
         return self.checkpointed.get(topic_partition, 0)
 
+    def note_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Store the values."""
+        self.checkpointed.update(high_watermarks)
+
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Store the values."""
-        self.checkpointed = dict(high_watermarks)
+        self.note_high_watermarks(high_watermarks)
 
 
 class NumberedLog:

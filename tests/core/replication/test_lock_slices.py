@@ -21,13 +21,14 @@ from regent.core.records import RecordBytes
 from regent.core.replication.lock_slices import (
     APPEND_BYTES,
     BYTES_PER_SLICE,
+    LOOKS_PER_SLICE,
     REPLICAS_PER_SLICE,
     slices_of_records,
     slices_of_replicas,
 )
 from regent.core.replication.partition import Role
 from tests.core.replication.record_stage import RecordBroker
-from tests.core.replication.stage import HEADER, T0, T1, T2, A, state
+from tests.core.replication.stage import HEADER, LAG_MS, T0, T1, T2, A, state
 from tests.support.record_batches import batch
 
 OK = Errors.NONE
@@ -223,6 +224,39 @@ def test_producers_get_the_lock_while_many_replicas_are_deleted() -> None:
     assert [topic_partition for topic_partition, error in answers.items() if error is OK] == around[
         1:
     ]
+
+
+def test_other_threads_get_the_lock_while_the_isrs_of_many_partitions_are_checked() -> None:
+    topic_partitions, lock = partitions(LOOKS_PER_SLICE + 2), InterruptedLock()
+    broker = RecordBroker(lock=lock)
+    broker.apply(1, 1, *topic_partitions)
+    lock.count, lock.interrupt = 0, lambda: broker.apply(2, 2, topic_partitions[-1])
+    broker.now_ms += 2 * LAG_MS
+    broker.manager.shrink_isrs(broker.now_ms)
+    assert lock.count == 3, "two slices, and the control request after the first"
+    request = broker.manager.alter_partition_request()
+    assert request is not None
+    assert [row.topic_partition for row in request.partitions] == topic_partitions[:-1]
+
+
+def test_a_truncation_while_many_high_watermarks_are_noted_has_the_last_word() -> None:
+    topic_partitions, lock = partitions(LOOKS_PER_SLICE + 1), InterruptedLock()
+    broker = RecordBroker(lock=lock)
+    broker.apply(1, 1, *topic_partitions, isr=(1,), replicas=(1,))
+    first = topic_partitions[0]
+    broker.produce(b"a", topic_partition=first)
+    assert broker.hosted(first).high_watermark == 1
+
+    def lose_and_lead() -> None:
+        broker.apply(2, 2, first)
+        broker.log(first).truncate_to(0)
+        broker.apply(1, 3, first)
+        broker.produce(b"b", acks=1, topic_partition=first)
+
+    lock.interrupt = lose_and_lead
+    broker.manager.checkpoint_high_watermarks()
+    assert broker.values(first) == [b"b"]
+    assert broker.logs.checkpointed_high_watermark(first) == 0, "the record is not committed"
 
 
 def test_a_follower_appends_without_the_lock() -> None:
