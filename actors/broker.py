@@ -277,9 +277,14 @@ class Broker(RegentActor):
 
     def _topics_to_create_logs_of(self, request: LeaderAndIsrRequest) -> Collection[str]:
         missing = set()
+        hosted = self.replica_manager.partitions
         for topic in request.topic_states:
             for state in topic.partition_states:
-                log = self._logs.get(TopicPartition(topic.topic_name, state.partition_index))
+                topic_partition = TopicPartition(topic.topic_name, state.partition_index)
+                known = hosted.get(topic_partition)
+                if known is not None and known.log is not None and known.topic_id == topic.topic_id:
+                    continue
+                log = self._logs.get(topic_partition)
                 if log is None or log.topic_id != topic.topic_id:
                     missing.add(topic.topic_name)
                     break

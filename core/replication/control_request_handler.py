@@ -249,17 +249,15 @@ class ControlRequestHandler:
         ) -> None:
             for topic, state in portion:
                 topic_partition = TopicPartition(topic.topic_name, state.partition_index)
-                apply_row = partial(
-                    self._apply,
-                    topic_partition,
-                    topic.topic_id,
-                    state,
-                    now_ms,
-                    is_present=is_present,
-                )
-                errors.append(
-                    PartitionError(*topic_partition, self._alone(topic_partition, apply_row))
-                )
+                try:
+                    error = self._apply(
+                        topic_partition, topic.topic_id, state, now_ms, is_present=is_present
+                    )
+                except Exception as unexpected:  # noqa: BLE001 - it concerns this replica only
+                    error = self._fail_row(topic_partition, unexpected)
+                else:
+                    self._failed.discard(topic_partition)
+                errors.append(PartitionError(*topic_partition, error))
                 if self._logs.has_suspects:
                     self._learn(
                         header, partial(self._suspects.on_leadership, topic_partition, state)
@@ -343,24 +341,18 @@ class ControlRequestHandler:
             self._suspects.forget(topic_partition)
         return error
 
-    def _alone(self, topic_partition: TopicPartition, apply_row: Callable[[], Errors]) -> Errors:
-        """Carry out one row. If that raises, only its replica goes out of service.
+    def _fail_row(self, topic_partition: TopicPartition, unexpected: Exception) -> Errors:
+        """Take only the replica of a row out of service that raised something unexpected.
 
         Otherwise the error would keep all later rows from being carried out, at every repetition.
         """
-        try:
-            error = apply_row()
-        except Exception as unexpected:  # it concerns this replica only
-            if topic_partition not in self._failed and len(self._failed) < MAX_TRACEBACKS:
-                log.exception(
-                    "[Broker id=%d] the request for %s failed", self._broker_id, topic_partition
-                )
-            self._failed.add(topic_partition)
-            return self._partitions.fail(
-                topic_partition, StorageError(f"unexpected error: {unexpected!r}")
-            )
-        self._failed.discard(topic_partition)
-        return error
+        if topic_partition not in self._failed and len(self._failed) < MAX_TRACEBACKS:
+            text = "[Broker id=%d] the request for %s failed"
+            log.error(text, self._broker_id, topic_partition, exc_info=unexpected)
+        self._failed.add(topic_partition)
+        return self._partitions.fail(
+            topic_partition, StorageError(f"unexpected error: {unexpected!r}")
+        )
 
     def _take_role(self, partition: Partition, state: LeaderAndIsrPartition, now_ms: int) -> None:
         topic_partition = partition.topic_partition
@@ -443,10 +435,13 @@ class ControlRequestHandler:
         def stop(portion: Sequence[tuple[StopReplicaTopic, StopReplicaPartition]]) -> None:
             for topic, state in portion:
                 topic_partition = TopicPartition(topic.topic_name, state.partition_index)
-                stop_row = partial(self._stop, topic_partition, topic.topic_id, state)
-                errors.append(
-                    PartitionError(*topic_partition, self._alone(topic_partition, stop_row))
-                )
+                try:
+                    error = self._stop(topic_partition, topic.topic_id, state)
+                except Exception as unexpected:  # noqa: BLE001 - it concerns this replica only
+                    error = self._fail_row(topic_partition, unexpected)
+                else:
+                    self._failed.discard(topic_partition)
+                errors.append(PartitionError(*topic_partition, error))
 
         rows = (
             (topic, state) for topic in request.topic_states for state in topic.partition_states

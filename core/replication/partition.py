@@ -135,13 +135,11 @@ class Partition:
             self.leading_since = state.leader_epoch
         self.role = Role.LEADER
         self.leader_epoch_start_offset = log_end_offset
-        self.followers = {
-            replica: self.followers.get(replica) or Replica()
-            for replica in state.replicas
-            if replica != state.leader
-        }
-        for replica, follower in self.followers.items():
-            follower.on_leader_epoch(log_end_offset, now_ms, is_in_isr=replica in state.isr)
+        known, self.followers = self.followers, {}
+        for replica in state.replicas:
+            if replica != state.leader:
+                follower = self.followers[replica] = known.get(replica) or Replica()
+                follower.on_leader_epoch(log_end_offset, now_ms, is_in_isr=replica in state.isr)
 
     def make_follower(self, state: LeaderAndIsrPartition) -> None:
         """Become follower; without a leader, only stop leading."""
@@ -158,9 +156,10 @@ class Partition:
         self.controller_epoch = state.controller_epoch
         self.stopped_in = None
         self.isr = state.isr
-        self.assignment = ReplicaAssignment(
-            state.replicas, state.adding_replicas, state.removing_replicas
-        )
+        known = self.assignment
+        new = state.replicas, state.adding_replicas, state.removing_replicas
+        if (known.replicas, known.adding_replicas, known.removing_replicas) != new:
+            self.assignment = ReplicaAssignment(*new)
         self.leader_recovery_state = state.leader_recovery_state
         self.proposal = None
         self.lag = 0

@@ -59,9 +59,8 @@ class ReplicaFetcher:
         self._unreadable: dict[TopicPartition, StorageError] = {}
 
     def follow(self, partition: Partition) -> None:
-        """Start fetching a partition that has just become a follower."""
+        """Start fetching a partition that has just become a follower, and is not followed yet."""
         topic_partition = partition.topic_partition
-        self.unfollow(topic_partition)
         self._leaders[topic_partition] = partition.leader
         partition.local_log.fence(partition.leader_epoch)
         followed = self._followed.get(partition.leader)
