@@ -18,7 +18,7 @@ from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import PartitionState, ReplicaState
 from regent.core.controller.topic_deletion import TopicDeletions
 from regent.core.errors import BadDataError, UnreadableError
-from regent.core.model import BrokerId, BrokerRegistration, PartitionAndReplica
+from regent.core.model import BrokerId, BrokerRegistration, PartitionAndReplica, TopicPartition
 
 
 class BrokerChanges:
@@ -150,6 +150,22 @@ class BrokerChanges:
 
     def on_replicas_become_offline(self, replicas: list[PartitionAndReplica]) -> None:
         """Elect leaders in place of these replicas, and remove these from the ISRs."""
+        led_again = self._replace_leaders()
+        self._take_offline(replicas, led_again)
+
+    def _replace_leaders(self) -> set[TopicPartition]:
+        """Elect leaders where one is offline, and tell brokers; return what is led by another."""
+        leaderless = self._context.partitions_with_offline_leader()
+        before = {p: self._context.partition_leadership_info(p) for p in leaderless}
+        self._partitions.handle_state_changes(leaderless, PartitionState.OFFLINE)
+        self._partitions.trigger_online_partition_state_change()
+        self._services.outbox.flush()  # these partitions have no leader; the rest can wait
+        return {p for p in before if self._context.partition_leadership_info(p) != before[p]}
+
+    def _take_offline(
+        self, replicas: list[PartitionAndReplica], led_again: set[TopicPartition]
+    ) -> None:
+        """Remove replicas from the ISRs; the metadata of ``led_again`` have been sent already."""
         kept: list[PartitionAndReplica] = []
         moving: list[PartitionAndReplica] = []
         being_deleted: list[PartitionAndReplica] = []
@@ -163,12 +179,6 @@ class BrokerChanges:
             elif topic_partition in self._context.partitions_being_reassigned:
                 moving.append(replica)  # else the deletion would wait for ever
             # Other replicas have failed logs. Their brokers report it when they must delete them.
-        leaderless = self._context.partitions_with_offline_leader()
-        before = {p: self._context.partition_leadership_info(p) for p in leaderless}
-        self._partitions.handle_state_changes(leaderless, PartitionState.OFFLINE)
-        self._partitions.trigger_online_partition_state_change()
-        self._services.outbox.flush()  # these partitions have no leader; the rest can wait
-        led_again = {p for p in before if self._context.partition_leadership_info(p) != before[p]}
         # Every broker gets the live brokers, once, even if the broker hosted nothing (KAFKA-13225).
         self._replicas.handle_state_changes(
             [*kept, *moving],
@@ -267,7 +277,8 @@ class BrokerChanges:
             self._context.shutting_down_broker_ids.discard(broker_id)
             self._context.unresponsive_broker_ids.discard(broker_id)
         self._services.outbox.record(BrokersFailed, tuple(broker_ids))
-        self.on_replicas_become_offline(self._context.replicas_on_brokers(broker_ids))
+        led_again = self._replace_leaders()
+        self._take_offline(self._context.replicas_on_brokers(broker_ids), led_again)
 
     def _connect(self, registration: BrokerRegistration) -> None:
         self._context.add_live_broker(registration)

@@ -43,7 +43,7 @@ class ControllerSettings:
     isr_changes_through_zookeeper: bool = False
     broker_answer_timeout_ms: int = 0  # off
     max_request_bytes: int = MAX_REQUEST_BYTES
-    changes_at_once: int = 5_000
+    changes_at_once: int = 2_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,14 +18,14 @@ from regent.core.model import BrokerId, PartitionAndReplica
 
 def crashes_sent_three_times() -> Any:
     """Brokers get three requests for each crash of a broker."""
-    on_offline = BrokerChanges.on_replicas_become_offline
+    take_offline = BrokerChanges._take_offline
 
-    def and_again(self: BrokerChanges, replicas: Any) -> None:
-        on_offline(self, replicas)
+    def and_again(self: BrokerChanges, replicas: Any, led_again: Any) -> None:
+        take_offline(self, replicas, led_again)
         for _ in range(3):
             self._services.announce_metadata([replica.topic_partition for replica in replicas])
 
-    return patch.object(BrokerChanges, "on_replicas_become_offline", and_again)
+    return patch.object(BrokerChanges, "_take_offline", and_again)
 
 
 def replicas_stopped_twice() -> Any:
