@@ -202,9 +202,10 @@ class AllPartitions:
         the lock is held: a truncation may lower it, and that must be the last word.
         """
 
-        def note(partitions: Sequence[Partition]) -> None:
+        def note(topic_partitions: Sequence[TopicPartition]) -> None:
+            hosted = map(self.by_topic_partition.get, topic_partitions)
             self._logs.note_high_watermarks(
-                {p.topic_partition: p.high_watermark for p in partitions if p.log is not None}
+                {p.topic_partition: p.high_watermark for p in hosted if p is not None and p.log}
             )
 
-        yield from run_in_slices(slices_to_look_at(self.by_topic_partition.values()), note)
+        yield from run_in_slices(slices_to_look_at(self.by_topic_partition), note)

@@ -259,6 +259,25 @@ def test_a_truncation_while_many_high_watermarks_are_noted_has_the_last_word() -
     assert broker.logs.checkpointed_high_watermark(first) == 0, "the record is not committed"
 
 
+def test_a_topic_created_again_does_not_get_the_noted_high_watermark_of_the_former_one() -> None:
+    topic_partitions, lock = partitions(LOOKS_PER_SLICE + 1), InterruptedLock()
+    broker = RecordBroker(lock=lock)
+    broker.apply(1, 1, *topic_partitions, isr=(1,), replicas=(1,))
+    last = topic_partitions[-1]
+    broker.produce(b"a", topic_partition=last)
+
+    def delete_and_create() -> None:
+        rows = (StopReplicaPartition(last.partition, 2, delete_partition=True),)
+        broker.manager.handle(HEADER, StopReplicaRequest((StopReplicaTopic("t", A, rows),)), 0)
+        broker.apply(1, 3, last)
+        broker.produce(b"b", acks=1, topic_partition=last)
+
+    lock.interrupt = delete_and_create
+    broker.manager.checkpoint_high_watermarks()
+    assert broker.values(last) == [b"b"]
+    assert broker.logs.checkpointed_high_watermark(last) == 0, "the record is not committed"
+
+
 def test_a_follower_appends_without_the_lock() -> None:
     lock, was_locked = threading.Lock(), list[bool]()
     leader, follower = RecordBroker(1), RecordBroker(2, lock=lock)
