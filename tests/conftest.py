@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import signal
@@ -36,6 +37,11 @@ def pytest_configure() -> None:
     """Have commands that tests start end at Ctrl-C, also where ``make test &`` ignores it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_unconfigure() -> None:
+    """Show a thread that a test left and that keeps Python from ending, and end with status 1."""
+    faulthandler.dump_traceback_later(30, exit=True)
 
 
 def pytest_collection_finish() -> None:
