@@ -6,7 +6,7 @@ Mirrors ``kafka.controller.ControllerChannelManager``. Owned by the ControllerEv
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -16,10 +16,12 @@ from regent.actors.inbox import InboxFullError, inbox_of
 from regent.actors.request_send_thread import (
     UNANSWERED_WARNING_S,
     DeliverySettings,
+    Dispatch,
     OpenChannel,
     QueuedRequest,
     RequestSendThread,
     SendStats,
+    in_dispatches,
 )
 from regent.actors.runtime import Supervisor, start_actor, stop_actor
 from regent.core.controller.effects import SendControlRequest
@@ -50,7 +52,7 @@ class BrokerChannel(NamedTuple):
     @property
     def in_flight(self) -> bool:
         """Whether a request is being sent, or waits for its answer."""
-        return isinstance(inbox_of(self.thread).activity.message, QueuedRequest)
+        return isinstance(inbox_of(self.thread).activity.message, Dispatch)
 
 
 class ControllerChannelManager:
@@ -105,15 +107,12 @@ class ControllerChannelManager:
     def send(self, effects: list[SendControlRequest]) -> None:
         """Queue requests; encode a request to several brokers only once."""
         bodies: dict[int, EncodedBody] = {}
+        by_broker: dict[BrokerId, list[SendControlRequest]] = {}
         for effect in effects:
-            body = bodies.get(id(effect.request))
-            if body is None:
-                try:
-                    body = bodies[id(effect.request)] = encode_request(effect.request)
-                except BadDataError as error:  # no other controller could send it either
-                    logger.error("cannot send a request to broker %d: %s", effect.broker_id, error)
-                    continue
-            self._put(effect.broker_id, QueuedRequest(effect.header, effect.request, body))
+            by_broker.setdefault(effect.broker_id, []).append(effect)
+        for broker_id, requests in by_broker.items():
+            for dispatch in in_dispatches(_encoded(requests, bodies)):
+                self._put(broker_id, dispatch)
 
     @property
     def channels(self) -> dict[BrokerId, BrokerChannel]:
@@ -125,8 +124,8 @@ class ControllerChannelManager:
         for broker_id, channel in sorted(self.channels.items()):
             activity = inbox_of(channel.thread).activity
             message, waiting_ms = activity.message, activity.handling_ms
-            if isinstance(message, QueuedRequest) and waiting_ms > UNANSWERED_WARNING_S * 1000:
-                name = type(message.request).__name__.removesuffix("Request")
+            name = message.name if isinstance(message, Dispatch) else ""
+            if name and waiting_ms > UNANSWERED_WARNING_S * 1000:
                 yield UnansweredRequest(broker_id, name, round(waiting_ms))
 
     def close(self) -> None:
@@ -134,21 +133,23 @@ class ControllerChannelManager:
         for broker_id in list(self._channels):
             self.remove_broker(broker_id)
 
-    def _put(self, broker_id: BrokerId, delivery: QueuedRequest) -> None:
+    def _put(self, broker_id: BrokerId, dispatch: Dispatch) -> None:
         channel = self._channels.get(broker_id)
         if channel is None:
-            self._report_offline(broker_id, delivery)
+            for queued in dispatch.unanswered:
+                self._report_offline(broker_id, queued)
             return
         if broker_id in self._overflowed:
             return  # the broker will get the complete state
+        header = dispatch.unanswered[0].header
         try:
-            channel.thread.tell(delivery)
+            channel.thread.tell(dispatch)
         except ActorDeadError:
             logger.error("the RequestSendThread of broker %d has died", broker_id)
-            self._overflow(broker_id, delivery.header)
+            self._overflow(broker_id, header)
         except InboxFullError as full:
             logger.warning("%s; broker %d will get the complete state again", full, broker_id)
-            self._overflow(broker_id, delivery.header)
+            self._overflow(broker_id, header)
 
     def _report_offline(self, broker_id: BrokerId, dropped: QueuedRequest) -> None:
         """Warn of a request that is not sent; of later ones only after the broker came or went."""
@@ -156,7 +157,7 @@ class ControllerChannelManager:
             logging.DEBUG if broker_id in self._offline else logging.WARNING,
             "event %s: Not sending %s request with %d partitions to broker %d, since it is offline",
             dropped.header.cause,
-            type(dropped.request).__name__.removesuffix("Request"),
+            dropped.name,
             sum(len(topic.partition_states) for topic in dropped.request.topic_states),
             broker_id,
         )
@@ -178,3 +179,18 @@ class ControllerChannelManager:
         event = response_event(broker_id, header, request, response, answered_ms)
         if event is not None:
             self._tell(event)
+
+
+def _encoded(
+    requests: Iterable[SendControlRequest], bodies: dict[int, EncodedBody]
+) -> Iterator[QueuedRequest]:
+    """Yield requests with their bodies; ``bodies`` has those that are encoded, by object."""
+    for sent in requests:
+        body = bodies.get(id(sent.request))
+        if body is None:
+            try:
+                body = bodies[id(sent.request)] = encode_request(sent.request)
+            except BadDataError as error:  # no other controller could send it either
+                logger.error("cannot send a request to broker %d: %s", sent.broker_id, error)
+                continue
+        yield QueuedRequest(sent.header, sent.request, body)

@@ -1,15 +1,16 @@
-"""Sends the controller's requests to one broker: in order, one at a time, until answered.
+"""Sends the controller's requests to one broker: in order, until answered.
 
 Mirrors ``kafka.controller.RequestSendThread``. The same request is sent again until the broker
 answers it or is removed, because skipping one would reorder the later ones. A receiver that gets a
-request twice recognises the copy by its epochs.
+request twice recognises the copy by its epochs. Unlike in Kafka, an UpdateMetadata does not wait
+for the answer to the LeaderAndIsr before it: see ``may_be_unanswered_together``.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Protocol, TypeAlias
@@ -19,12 +20,16 @@ from regent.actors.runtime import RegentActor, Supervisor
 from regent.config.tables.controller import ControllerConfig
 from regent.core.errors import Errors
 from regent.core.model import BrokerRegistration
-from regent.core.protocol.control import ControlHeader, ControlRequest, ControlResponse
+from regent.core.protocol.control import (
+    ControlHeader,
+    ControlRequest,
+    ControlResponse,
+    may_be_unanswered_together,
+)
 from regent.core.replication.control_request_handler import refusal
 from regent.core.timers import Timer
 from regent.transport.client import (
     PeerUnreachableError,
-    RequestAbandonedError,
     RequestError,
     RequestFailedError,
 )
@@ -39,15 +44,14 @@ _LEASE_POLL_S = 0.05  # how often a wait for the ZooKeeper session checks it
 class ControlChannel(Protocol):
     """A connection to one broker's control server; ``transport.client.RequestClient``."""
 
-    def request(
+    def request_each(
         self,
-        body: EncodedBody,
+        requests: Sequence[tuple[EncodedBody, ControlHeader | None]],
         *,
-        control_header: ControlHeader | None = None,
         timeout_ms: int,
         closing: threading.Event | None = None,
-    ) -> Response:
-        """Send and wait for the answer; raises ``RequestError``."""
+    ) -> Iterator[tuple[int, Response | RequestFailedError]]:
+        """Send all, and yield each answer with its place; raises ``RequestError``."""
         ...
 
     def close(self) -> None:
@@ -60,13 +64,46 @@ OnResponse: TypeAlias = Callable[[ControlHeader, ControlRequest, ControlResponse
 """Called with a request, its answer, and the milliseconds from the first attempt to the answer."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class QueuedRequest:
     """One request to send, with its body encoded once for all its receivers."""
 
     header: ControlHeader
     request: ControlRequest
     body: EncodedBody
+
+    @property
+    def name(self) -> str:
+        """For example LeaderAndIsr."""
+        return type(self.request).__name__.removesuffix("Request")
+
+
+@dataclass(slots=True, eq=False)
+class Dispatch:
+    """One request, or two that may be unanswered together; those that are not answered yet."""
+
+    unanswered: list[QueuedRequest]
+
+    @property
+    def name(self) -> str:
+        """For example LeaderAndIsr, or LeaderAndIsr and UpdateMetadata. Thread-safe."""
+        return " and ".join(queued.name for queued in self.unanswered.copy())
+
+
+def in_dispatches(requests: Iterable[QueuedRequest]) -> Iterator[Dispatch]:
+    """Yield requests to one broker in order, two together where that is allowed."""
+    first: QueuedRequest | None = None
+    for queued in requests:
+        if first is None:
+            first = queued
+        elif may_be_unanswered_together(first.request, queued.request):
+            yield Dispatch([first, queued])
+            first = None
+        else:
+            yield Dispatch([first])
+            first = queued
+    if first is not None:
+        yield Dispatch([first])
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +136,7 @@ class SendStats:
 
 
 class RequestSendThread(RegentActor):
-    """Sends to one incarnation of one broker. Its inbox holds ``QueuedRequest`` messages.
+    """Sends to one incarnation of one broker. Its inbox holds ``Dispatch`` messages.
 
     ``may_announce`` returns whether our ZooKeeper session is certainly alive. If it is not, another
     controller may be active, and nothing is sent.
@@ -128,25 +165,23 @@ class RequestSendThread(RegentActor):
         self._channel: ControlChannel | None = None
         self._stats = stats
 
-    def handle(self, message: QueuedRequest, reply: Reply | None) -> None:
-        """Send one request until it is answered, unless this actor must stop."""
+    def handle(self, message: Dispatch, reply: Reply | None) -> None:
+        """Send each request until it is answered, unless this actor must stop."""
         del reply
-        self._stats.queue_time.record(self.queue_ms)
+        for _ in message.unanswered:
+            self._stats.queue_time.record(self.queue_ms)
         warned = False
         started = monotonic()
         while not self.closing.is_set():
-            response = self._attempt_delivery(message)
-            if response is not None:
-                answered_ms = (monotonic() - started) * 1000
-                self._stats.latency.record(answered_ms)
-                self._on_response(message.header, message.request, response, answered_ms)
+            self._attempt_delivery(message, started)
+            if not message.unanswered:
                 return
             if not warned and monotonic() - started > UNANSWERED_WARNING_S:
                 warned = True
                 logger.warning(
                     "%s: %s has been unanswered for %.0f s",
                     self.name,
-                    type(message.request).__name__,
+                    message.name,
                     monotonic() - started,
                 )
             self.closing.wait(self._settings.retry_backoff_ms / 1000)
@@ -156,40 +191,46 @@ class RequestSendThread(RegentActor):
         if self._channel is not None:
             self._channel.close()
 
-    def _attempt_delivery(self, message: QueuedRequest) -> ControlResponse | None:
+    def _attempt_delivery(self, dispatch: Dispatch, started: float) -> None:
+        """Send what is not answered, once, and report the answers."""
         while not self._may_announce():
             if self.closing.wait(_LEASE_POLL_S):
-                return None
+                return
         endpoint = self._registration.info.control_endpoint
         if endpoint is None:
-            return None  # a broker of Kafka, for example: it cannot receive our requests
+            return  # a broker of Kafka, for example: it cannot receive our requests
         if self._channel is None:
             self._channel = self._open_channel(endpoint)
+        sent = dispatch.unanswered.copy()
         try:
-            response = self._channel.request(
-                message.body,
-                control_header=message.header,
+            for place, answer in self._channel.request_each(
+                [(queued.body, queued.header) for queued in sent],
                 timeout_ms=self._settings.request_timeout_ms,
                 closing=self.closing,
-            )
+            ):
+                response = self._response(sent[place], answer)
+                if response is not None:
+                    dispatch.unanswered.remove(sent[place])
+                    self._report(sent[place], response, started)
         except RequestError as error:
-            self._stats.end_attempt(error)
-            return self._answer_instead(message.request, error)
-        self._stats.end_attempt(None)
-        return response  # type: ignore[return-value]  # the codec matched it to the request
+            for _ in dispatch.unanswered:
+                self._stats.end_attempt(error)
+            logger.debug("%s: %s; trying again", self.name, error)
 
-    def _answer_instead(
-        self, request: ControlRequest, error: RequestError
+    def _response(
+        self, queued: QueuedRequest, answer: Response | RequestFailedError
     ) -> ControlResponse | None:
-        """Return the answer that an error amounts to; None: send the request again."""
-        match error:
-            case RequestAbandonedError():
-                return None
-            case RequestFailedError(error_code=Errors.BROKER_NOT_AVAILABLE):
-                return None  # the broker is overloaded
-            case RequestFailedError(error_code=error_code):
-                logger.error("%s: %s", self.name, error)
-                return refusal(request, error_code)
-            case _:
-                logger.debug("%s: %s; trying again", self.name, error)
-                return None
+        """Return the answer, or the one that an error amounts to; None: send the request again."""
+        if not isinstance(answer, RequestFailedError):
+            self._stats.end_attempt(None)
+            return answer  # type: ignore[return-value]  # the codec matched it to the request
+        self._stats.end_attempt(answer)
+        if answer.error_code is Errors.BROKER_NOT_AVAILABLE:
+            return None  # the broker is overloaded
+        logger.error("%s: %s", self.name, answer)
+        return refusal(queued.request, answer.error_code)
+
+    def _report(self, queued: QueuedRequest, response: ControlResponse, started: float) -> None:
+        answered_ms = (monotonic() - started) * 1000
+        self._stats.latency.record(answered_ms)
+        self._on_response(queued.header, queued.request, response, answered_ms)

@@ -20,7 +20,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import Final, NamedTuple
 
@@ -172,7 +172,7 @@ class _Link:
 
 
 class RequestClient:
-    """Sends requests to one peer, one at a time; one thread uses and closes it.
+    """Sends requests to one peer; one thread uses and closes it.
 
     ``connect_timeout_ms`` limits the wait for a connection, so that an absent peer is noticed long
     before a request would time out. ``silent_s`` and ``gone_s``: see ``_Link``. Clients may share
@@ -212,17 +212,39 @@ class RequestClient:
         Raises a RequestError, or BadDataError when ``body`` cannot be encoded.
         """
         encoded = body if isinstance(body, EncodedBody) else codec.encode_request(body)
+        requests = [(encoded, control_header)]
+        ((_, answer),) = self.request_each(requests, timeout_ms=timeout_ms, closing=closing)
+        if isinstance(answer, RequestFailedError):
+            raise answer
+        return answer
+
+    def request_each(
+        self,
+        requests: Sequence[tuple[EncodedBody, ControlHeader | None]],
+        *,
+        timeout_ms: int,
+        closing: threading.Event | None = None,
+    ) -> Iterator[tuple[int, Response | RequestFailedError]]:
+        """Send requests one behind the other; yield the place and the answer of each as it comes.
+
+        Raises another RequestError when no further answers will come.
+        """
         patience = _Patience(time.monotonic() + timeout_ms / 1000, closing)
         try:
             link = self._connected_link(patience)
-            correlation_id = self._send(link, encoded, control_header)
-            error_code, frames = self._await_reply(link, correlation_id, patience)
+            awaited = {
+                self._send(link, body, control_header): place
+                for place, (body, control_header) in enumerate(requests)
+            }
+            while awaited:
+                correlation_id, error_code, frames = self._await_reply(link, awaited, patience)
+                place = awaited.pop(correlation_id)
+                yield place, self._decode_reply(requests[place][0], error_code, frames)
         except RequestError:
             self._drop_link()
             raise
         except zmq.ZMQError as error:
             raise self._broken(error) from error
-        return self._decode_reply(encoded, error_code, frames)
 
     def send(
         self,
@@ -299,9 +321,9 @@ class RequestClient:
         return correlation_id
 
     def _await_reply(
-        self, link: _Link, correlation_id: int, patience: _Patience
-    ) -> tuple[Errors, Sequence[RecordBytes]]:
-        """Return the error code and the body's frames, if any, of the reply."""
+        self, link: _Link, awaited: Collection[int], patience: _Patience
+    ) -> tuple[int, Errors, Sequence[RecordBytes]]:
+        """Return correlation id, error code and the body's frames, if any, of the next reply."""
         disconnected = False
         link.begin_wait()
         while True:
@@ -309,7 +331,7 @@ class RequestClient:
             disconnected = link.take_disconnected() or disconnected
             message = link.receive()
             if message is not None:
-                reply = self._match(message.frames, correlation_id)
+                reply = self._match(message.frames, awaited)
                 if reply is not None:
                     return reply
             elif disconnected:
@@ -326,9 +348,9 @@ class RequestClient:
                 link.poll(timeout_ms)
 
     def _match(
-        self, frames: list[RecordBytes], correlation_id: int
-    ) -> tuple[Errors, Sequence[RecordBytes]] | None:
-        """Return error code and body if ``frames`` are the awaited reply, else ``None``."""
+        self, frames: list[RecordBytes], awaited: Collection[int]
+    ) -> tuple[int, Errors, Sequence[RecordBytes]] | None:
+        """Return id, error code and body if ``frames`` are an awaited reply, else ``None``."""
         if tuple(frames) == codec.PING:
             return None
         try:
@@ -336,14 +358,14 @@ class RequestClient:
         except BadDataError as error:
             logger.warning("Discarding a reply of %s: %s", self.endpoint, error)
             return None
-        if header.correlation_id != correlation_id:
+        if header.correlation_id not in awaited:
             logger.debug("Discarding late reply %d of %s", header.correlation_id, self.endpoint)
             return None
-        return header.error_code, frames[2:]
+        return header.correlation_id, header.error_code, frames[2:]
 
     def _decode_reply(
         self, request: EncodedBody, error_code: Errors, frames: Sequence[RecordBytes]
-    ) -> Response:
+    ) -> Response | RequestFailedError:
         name = request.api_key.name
         try:
             if frames:
@@ -352,7 +374,7 @@ class RequestClient:
         except BadDataError as error:
             reason = f"the answer to {name} cannot be decoded: {error}"
         error_code = error_code or Errors.UNKNOWN_SERVER_ERROR
-        raise RequestFailedError(self.endpoint, error_code, reason)
+        return RequestFailedError(self.endpoint, error_code, reason)
 
     def _check_abandoned(self, patience: _Patience) -> None:
         if patience.is_abandoned:

@@ -20,7 +20,8 @@ class ControlHeader(NamedTuple):
     """The controller that sends a request, the registration of the receiver, and the cause.
 
     ``sequence`` grows with every attempt of a controller to deliver a request, so that a receiver
-    recognises a late copy of an earlier attempt; 0: unknown. On the wire it is the correlation id.
+    recognises a late copy of an earlier request of its kind (see ``may_be_unanswered_together``);
+    0: unknown. On the wire it is the correlation id.
     ``event_id`` is the number of the controller event that caused the request.
     """
 
@@ -241,3 +242,13 @@ ControlRequest: TypeAlias = LeaderAndIsrRequest | StopReplicaRequest | UpdateMet
 
 
 ControlResponse: TypeAlias = LeaderAndIsrResponse | StopReplicaResponse | UpdateMetadataResponse
+
+
+def may_be_unanswered_together(first: ControlRequest, second: ControlRequest) -> bool:
+    """Whether a controller may send ``second`` to a broker before ``first`` is answered.
+
+    ``first`` may be lost and sent again after ``second``. So exactly one of them must be an
+    UpdateMetadata: what clients are told and what the replicas do are independent. A LeaderAndIsr
+    after the StopReplica that followed it would bring a deleted replica back.
+    """
+    return isinstance(first, UpdateMetadataRequest) != isinstance(second, UpdateMetadataRequest)

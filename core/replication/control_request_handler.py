@@ -6,7 +6,8 @@ These checks refuse it:
 * ``broker_epoch``: a request for an earlier registration of this broker (KIP-380). A greater epoch
   is accepted: the controller may learn of our registration before we do.
 * ``controller_epoch``: a request of an earlier controller (KAFKA-1188).
-* ``sequence``: a late copy of a request that was followed by others.
+* ``sequence``: a late copy of a request that was followed by others of its kind. UpdateMetadata is
+  one kind, LeaderAndIsr and StopReplica are the other: see ``may_be_unanswered_together``.
 * ``leader_epoch``: a row is applied once, and never after a newer one.
 
 A row that no controller would send (a topic name that is a path, a number out of Kafka's range) is
@@ -91,7 +92,8 @@ class ControlRequestHandler:
         self.is_shutting_down = False
         self._broker_id = broker_id
         self._controller_id: BrokerId | None = None  # the controller of that epoch
-        self._sequence = 0  # of the newest request of that controller
+        # Of the newest request of that controller, by whether it is an UpdateMetadata.
+        self._sequences = {False: 0, True: 0}
         self._requested_in = (0, UNKNOWN_BROKER_EPOCH)  # its controller epoch and broker epoch
         self._full = RequestParts()
         self._failed: set[TopicPartition] = set()  # rows that raised something unexpected
@@ -112,13 +114,14 @@ class ControlRequestHandler:
         """
         request_log = ControlRequestLog(self._broker_id, self.broker_epoch, header)
         request_log.received(request)
-        refused = self._check_epochs(header)
+        is_metadata = isinstance(request, UpdateMetadataRequest)
+        refused = self._check_epochs(header, is_metadata)
         if refused is not Errors.NONE:
             request_log.ignored(request, refused)
             is_deposed = self._is_deposed(header)
             return refusal(request, refused, self.controller_epoch if is_deposed else 0)
         self._note_controller(header)
-        self._sequence = header.sequence or self._sequence
+        self._sequences[is_metadata] = header.sequence or self._sequences[is_metadata]
         self._requested_in = (header.controller_epoch, header.broker_epoch)
         match request:
             case LeaderAndIsrRequest():
@@ -175,14 +178,14 @@ class ControlRequestHandler:
         is_another = self._controller_id not in (None, header.controller_id)
         return header.controller_epoch < self.controller_epoch + is_another
 
-    def _check_epochs(self, header: ControlHeader) -> Errors:
+    def _check_epochs(self, header: ControlHeader, is_metadata: bool) -> Errors:
         if UNKNOWN_BROKER_EPOCH != header.broker_epoch < self.broker_epoch:
             return Errors.STALE_BROKER_EPOCH
         if self._is_deposed(header):
             return Errors.STALE_CONTROLLER_EPOCH
         if header.controller_epoch > self.controller_epoch:
-            self._sequence = 0
-        elif 0 < header.sequence < self._sequence:
+            self._sequences = {False: 0, True: 0}
+        elif 0 < header.sequence < self._sequences[is_metadata]:
             return Errors.STALE_CONTROLLER_EPOCH  # a late copy: later requests were carried out
         return Errors.NONE
 

@@ -123,7 +123,8 @@ def test_a_channel_has_metrics_until_it_is_removed(stage: Stage, channels: Chann
 
     stage.answer = answer
     channels.add(4)
-    channels.send(4, STOP, METADATA)
+    channels.send(4, STOP)
+    channels.send(4, METADATA)
     assert is_in_flight.wait(TIMEOUT_S)
     waiting = channels.metrics()
     may_answer.set()

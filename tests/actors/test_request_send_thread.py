@@ -6,13 +6,15 @@ from typing import TypeAlias
 
 import pytest
 
-from regent.actors.request_send_thread import OnResponse, QueuedRequest
+from regent.actors.request_send_thread import Dispatch, OnResponse, QueuedRequest, in_dispatches
 from regent.actors.runtime import stop_actor
 from regent.core.errors import Errors
 from regent.core.protocol.control import (
     ControlHeader,
     ControlRequest,
     ControlResponse,
+    LeaderAndIsrRequest,
+    LeaderAndIsrType,
     StopReplicaRequest,
     StopReplicaResponse,
     UpdateMetadataRequest,
@@ -26,8 +28,8 @@ Answers: TypeAlias = "queue.Queue[ControlResponse]"
 HEADER = ControlHeader(9, 1, 1)
 
 
-def delivery(request: ControlRequest) -> QueuedRequest:
-    return QueuedRequest(HEADER, request, encode_request(request))
+def dispatch(*requests: ControlRequest) -> Dispatch:
+    return Dispatch([QueuedRequest(HEADER, r, encode_request(r)) for r in requests])
 
 
 @pytest.fixture
@@ -49,7 +51,7 @@ def test_a_request_is_sent_again_until_it_is_answered(stage: Stage, answers: Ans
 
     stage.answer = answer
     thread = stage.request_send_thread(1, put_into(answers))
-    thread.tell(delivery(StopReplicaRequest(())))
+    thread.tell(dispatch(StopReplicaRequest(())))
     assert answers.get(timeout=TIMEOUT_S) == StopReplicaResponse(Errors.NONE)
     assert [sent.request for sent in stage.sent] == [StopReplicaRequest(())] * 3
 
@@ -65,11 +67,58 @@ def test_requests_arrive_in_sequence_although_one_fails_first(stage: Stage, answ
     stage.answer = answer
     thread = stage.request_send_thread(1, put_into(answers))
     for request in (StopReplicaRequest(()), UpdateMetadataRequest((), ())):
-        thread.tell(delivery(request))
+        thread.tell(dispatch(request))
     assert type(answers.get(timeout=TIMEOUT_S)) is StopReplicaResponse
     assert type(answers.get(timeout=TIMEOUT_S)) is UpdateMetadataResponse
     kinds = [type(sent.request).__name__ for sent in stage.sent]
     assert kinds == ["StopReplicaRequest", "StopReplicaRequest", "UpdateMetadataRequest"]
+
+
+def test_of_two_requests_only_the_unanswered_one_is_sent_again(stage: Stage, answers: Answers):
+    failures = iter([BrokenChannelError()])
+
+    def answer(sent: Sent) -> ControlResponse:
+        if isinstance(sent.request, UpdateMetadataRequest):
+            for failure in failures:
+                raise failure
+        return accept(sent)
+
+    stage.answer = answer
+    thread = stage.request_send_thread(1, put_into(answers))
+    thread.tell(dispatch(StopReplicaRequest(()), UpdateMetadataRequest((), ())))
+    assert type(answers.get(timeout=TIMEOUT_S)) is StopReplicaResponse
+    assert type(answers.get(timeout=TIMEOUT_S)) is UpdateMetadataResponse
+    kinds = [type(sent.request).__name__ for sent in stage.sent]
+    assert kinds == ["StopReplicaRequest", "UpdateMetadataRequest", "UpdateMetadataRequest"]
+
+
+def test_an_overloaded_broker_gets_the_refused_one_of_two_requests_again(
+    stage: Stage, answers: Answers
+):
+    refusals = iter([RequestFailedError("inproc://broker-1", Errors.BROKER_NOT_AVAILABLE, "busy")])
+
+    def answer(sent: Sent) -> ControlResponse:
+        for refused in refusals:
+            raise refused
+        return accept(sent)
+
+    stage.answer = answer
+    thread = stage.request_send_thread(1, put_into(answers))
+    thread.tell(dispatch(StopReplicaRequest(()), UpdateMetadataRequest((), ())))
+    assert type(answers.get(timeout=TIMEOUT_S)) is UpdateMetadataResponse
+    assert type(answers.get(timeout=TIMEOUT_S)) is StopReplicaResponse
+    kinds = [type(sent.request).__name__ for sent in stage.sent]
+    assert kinds == ["StopReplicaRequest", "UpdateMetadataRequest", "StopReplicaRequest"]
+
+
+def test_only_update_metadata_may_be_unanswered_together_with_another_request():
+    roles = LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (), ())
+    stop, metadata = StopReplicaRequest(()), UpdateMetadataRequest((), ())
+    requests: list[ControlRequest]
+    requests = [roles, metadata, metadata, roles, stop, stop, metadata, metadata]
+    queued = [QueuedRequest(HEADER, r, encode_request(r)) for r in requests]
+    sent = [[q.request for q in each.unanswered] for each in in_dispatches(queued)]
+    assert sent == [[roles, metadata], [metadata, roles], [stop], [stop, metadata], [metadata]]
 
 
 def test_an_error_without_a_body_counts_as_an_answer(stage: Stage, answers: Answers):
@@ -78,7 +127,7 @@ def test_an_error_without_a_body_counts_as_an_answer(stage: Stage, answers: Answ
 
     stage.answer = answer
     thread = stage.request_send_thread(1, put_into(answers))
-    thread.tell(delivery(UpdateMetadataRequest((), ())))
+    thread.tell(dispatch(UpdateMetadataRequest((), ())))
     expected = UpdateMetadataResponse(Errors.UNKNOWN_SERVER_ERROR)
     assert answers.get(timeout=TIMEOUT_S) == expected
 
@@ -93,7 +142,7 @@ def test_the_thread_stops_at_once_while_its_broker_does_not_answer(stage: Stage,
 
     stage.answer = answer
     thread = stage.request_send_thread(1, put_into(answers))
-    thread.tell(delivery(StopReplicaRequest(())))
+    thread.tell(dispatch(StopReplicaRequest(())))
     assert tried.wait(TIMEOUT_S)
     assert stop_actor(thread, TIMEOUT_S)
     assert answers.empty()
@@ -108,7 +157,7 @@ def test_nothing_is_sent_while_the_session_may_have_expired(stage: Stage, answer
         return alive.is_set()
 
     thread = stage.request_send_thread(1, put_into(answers), may_announce=may_announce)
-    thread.tell(delivery(StopReplicaRequest(())))
+    thread.tell(dispatch(StopReplicaRequest(())))
     assert asked.wait(TIMEOUT_S)
     assert stage.sent == []
     alive.set()

@@ -348,6 +348,8 @@ class SimulatedBroker:
     def _perform(self, effects: list[fx.Effect]) -> None:
         for effect in effects:
             self._perform_one(effect)
+        for channel in self.channels.values():
+            channel.send_next()
 
     def _perform_one(self, effect: fx.Effect) -> None:
         match effect:
@@ -383,6 +385,7 @@ class SimulatedBroker:
     def _close_channel(self, broker_id: BrokerId) -> None:
         channel = self.channels.pop(broker_id, None)
         if channel is not None:
+            channel.send_next()
             channel.close()
 
     # --- what arrives ---

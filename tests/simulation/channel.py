@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 from regent.core.controller import effects as fx
 from regent.core.controller import events
 from regent.core.controller.responses import response_event
 from regent.core.model import BrokerRegistration
+from regent.core.protocol.control import may_be_unanswered_together
 from tests.simulation.network import AnswerBody, Exchange
 
 if TYPE_CHECKING:
@@ -20,23 +22,28 @@ MANY_REQUESTS = 1_000  # as in production
 
 
 class Channel:
-    """For one broker epoch: sends in order, one request at a time, and repeats until the answer."""
+    """For one broker epoch: sends in order, and repeats until the answer.
+
+    At most two requests are unanswered at a time, see ``may_be_unanswered_together``. The network
+    may exchange them, as a connection that breaks between them would.
+    """
 
     def __init__(self, sender: SimulatedBroker, registration: BrokerRegistration) -> None:
         self._sender = sender
         self._broker_id = registration.info.broker_id
         self.endpoint = registration.info.control_endpoint
         self._queue: deque[fx.SendControlRequest] = deque()
-        self._attempt: Exchange | None = None
+        self._unanswered: list[fx.SendControlRequest] = []  # sent, one or two
+        self._attempts: list[Exchange] = []
         self._is_overflowed = False
 
     @property
     def is_idle(self) -> bool:
         """Whether everything has been answered."""
-        return not self._queue
+        return not self._queue and not self._unanswered
 
     def put(self, effect: fx.SendControlRequest) -> None:
-        """Queue a request; if too many are queued, send the broker the full state again."""
+        """Queue a request for ``send_next``; if too many are queued, prepare the full state."""
         if self._is_overflowed:
             return
         if len(self._queue) >= self._sender.world.channel_limit:
@@ -44,38 +51,52 @@ class Channel:
             self._sender.tell(events.ChannelOverflowed(self._broker_id, effect.header))
             return
         self._queue.append(effect)
-        if self._attempt is None:
-            self._transmit()
+
+    def send_next(self) -> None:
+        """Send the next one or two requests if all earlier ones are answered."""
+        if self._unanswered or not self._queue or self.endpoint is None:
+            return  # without an end point, the request is the test's, not the channel's
+        self._unanswered = [self._queue.popleft()]
+        if self._queue and may_be_unanswered_together(
+            self._unanswered[0].request, self._queue[0].request
+        ):
+            self._unanswered.append(self._queue.popleft())
+        self._transmit()
 
     def close(self) -> None:
         """Drop the queue; a request that was sent cannot be recalled."""
         self._queue.clear()
         self._give_up()
+        self._unanswered = []
 
     def _transmit(self) -> None:
-        if self.endpoint is None:
-            return  # this request is the test's, not the channel's
-        head, world = self._queue[0], self._sender.world
-        attempt = self._attempt = world.network.ask(
-            self._sender, self.endpoint, head.request, self._on_answer, head.header
-        )
-        world.time.schedule(self._sender, REQUEST_TIMEOUT_MS, lambda: self._on_timeout(attempt))
+        world = self._sender.world
+        assert self.endpoint is not None
+        attempts = self._attempts = [
+            world.network.ask(
+                self._sender,
+                self.endpoint,
+                effect.request,
+                partial(self._on_answer, effect),
+                effect.header,
+            )
+            for effect in self._unanswered
+        ]
+        world.time.schedule(self._sender, REQUEST_TIMEOUT_MS, lambda: self._on_timeout(attempts))
 
-    def _on_timeout(self, attempt: Exchange) -> None:
-        if attempt is self._attempt and not attempt.is_over:
+    def _on_timeout(self, attempts: list[Exchange]) -> None:
+        if attempts is self._attempts and self._unanswered:
             self._give_up()
             self._transmit()
 
-    def _on_answer(self, answer: AnswerBody) -> None:
-        head = self._queue.popleft()
-        self._attempt = None
-        event = response_event(self._broker_id, head.header, head.request, answer)  # type: ignore[arg-type]
+    def _on_answer(self, effect: fx.SendControlRequest, answer: AnswerBody) -> None:
+        self._unanswered = [sent for sent in self._unanswered if sent is not effect]
+        event = response_event(self._broker_id, effect.header, effect.request, answer)  # type: ignore[arg-type]
         if event is not None:
             self._sender.tell(event)
-        if self._queue:
-            self._transmit()
+        self.send_next()
 
     def _give_up(self) -> None:
-        if self._attempt is not None:
-            self._attempt.give_up()
-        self._attempt = None
+        for attempt in self._attempts:
+            attempt.give_up()
+        self._attempts = []

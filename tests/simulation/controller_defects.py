@@ -37,6 +37,7 @@ from regent.core.replication.request_parts import ListedPartitions, RequestParts
 from regent.zk.stores import fenced_writes
 from regent.zk.stores.controller_store import ZkControllerStore
 from regent.zk.stores.watching_store import WatchingStore
+from tests.simulation import channel
 from tests.simulation.tampering_defects import terms_unchecked
 
 # --- who may write to ZooKeeper -------------------------------------------------------------------
@@ -219,13 +220,21 @@ def imbalance_counted_once() -> Any:
     return patch.object(ControllerContext, "_count_imbalance", upwards)
 
 
+# --- how control requests are sent ----------------------------------------------------------------
+
+
+def any_two_requests_unanswered_together() -> Any:
+    """A LeaderAndIsr may arrive after the StopReplica that followed it."""
+    return patch.object(channel, "may_be_unanswered_together", lambda *_: True)
+
+
 # --- how brokers handle control requests ----------------------------------------------------------
 
 
 def no_broker_epoch_check() -> Any:
     """A control request for a former broker epoch is applied (KIP-380)."""
 
-    def by_controller_epoch(self: ControlRequestHandler, header: Any) -> Errors:
+    def by_controller_epoch(self: ControlRequestHandler, header: Any, _: bool) -> Errors:
         is_stale = header.controller_epoch < self.controller_epoch
         return Errors.STALE_CONTROLLER_EPOCH if is_stale else Errors.NONE
 
@@ -235,7 +244,7 @@ def no_broker_epoch_check() -> Any:
 def deposed_controllers_accepted() -> Any:
     """A control request of a deposed controller is applied (KAFKA-1188)."""
 
-    def by_broker_epoch(self: ControlRequestHandler, header: Any) -> Errors:
+    def by_broker_epoch(self: ControlRequestHandler, header: Any, _: bool) -> Errors:
         is_stale = -1 < header.broker_epoch < self.broker_epoch
         return Errors.STALE_BROKER_EPOCH if is_stale else Errors.NONE
 

@@ -309,8 +309,8 @@ def late_copies_applied() -> Any:
     """A repeated control request is applied after later requests."""
     check = ControlRequestHandler._check_epochs
 
-    def without_sequence(self: ControlRequestHandler, header: Any) -> Errors:
-        return check(self, header._replace(sequence=0))
+    def without_sequence(self: ControlRequestHandler, header: Any, is_metadata: bool) -> Errors:
+        return check(self, header._replace(sequence=0), is_metadata)
 
     return patch.object(ControlRequestHandler, "_check_epochs", without_sequence)
 

@@ -42,7 +42,8 @@ class HandledRequests:
     ) -> None:
         self._cluster = cluster
         self._situations = situations
-        self._sequences: dict[SimulatedBroker, tuple[int, int]] = {}  # controller epoch, sequence
+        # The controller epoch and the sequence, of UpdateMetadata and of the other requests.
+        self._sequences: dict[tuple[SimulatedBroker, bool], tuple[int, int]] = {}
         self._rows_known: dict[tuple[SimulatedBroker, TopicPartition, str | None], tuple[int, int]]
         self._rows_known = {}
         self._history = history
@@ -106,11 +107,12 @@ class HandledRequests:
         if accepted != header.controller_id:
             self._situations.meet(Situation.TWO_CONTROLLERS_IN_ONE_EPOCH)
             return "a request of a second controller with the same epoch"
-        newest = self._sequences.get(broker, (0, 0))
+        kind = broker, isinstance(exchange.request, UpdateMetadataRequest)
+        newest = self._sequences.get(kind, (0, 0))
         if (header.controller_epoch, header.sequence) < newest:
             self._situations.meet(Situation.LATE_COPY)
             return "a late copy of a request"
-        self._sequences[broker] = header.controller_epoch, header.sequence
+        self._sequences[kind] = header.controller_epoch, header.sequence
         return ""
 
     def _check_replicas(self, broker: SimulatedBroker, exchange: Exchange) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from time import monotonic
 from typing import Any, NamedTuple, Self, TypeVar
@@ -50,7 +50,7 @@ from regent.core.replication.replication_settings import (
     DEFAULT_REPLICATION_SETTINGS,
     ReplicationSettings,
 )
-from regent.transport.client import RequestError
+from regent.transport.client import RequestError, RequestFailedError
 from regent.transport.codec import EncodedBody, decode_request_body
 from regent.zk.client.operations import WatchEvent
 from regent.zk.stores.controller_store import ZkControllerStore
@@ -85,20 +85,22 @@ class RecordingChannel:
         self._stage = stage
         self._broker_id = int(endpoint.rpartition("-")[2])
 
-    def request(
+    def request_each(
         self,
-        body: EncodedBody,
+        requests: Sequence[tuple[EncodedBody, ControlHeader | None]],
         *,
-        control_header: ControlHeader | None = None,
         timeout_ms: int,
         closing: threading.Event | None = None,
-    ) -> ControlResponse:
-        """Record the request as its receiver would decode it."""
+    ) -> Iterator[tuple[int, ControlResponse | RequestFailedError]]:
+        """Record each request as its receiver would decode it."""
         del timeout_ms, closing
-        assert control_header is not None
-        request: Any = decode_request_body(body.api_key, *body.frames)
-        sent = Sent(self._broker_id, control_header, request)
-        return self._stage.record(sent)
+        for place, (body, control_header) in enumerate(requests):
+            assert control_header is not None
+            request: Any = decode_request_body(body.api_key, *body.frames)
+            try:
+                yield place, self._stage.record(Sent(self._broker_id, control_header, request))
+            except RequestFailedError as refused:
+                yield place, refused
 
     def close(self) -> None:
         """Nothing to close."""

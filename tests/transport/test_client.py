@@ -152,6 +152,62 @@ def test_a_late_answer_is_never_taken_for_another(serve: Serve, connect: Connect
     thread.join(5)
 
 
+def test_two_requests_are_sent_before_the_first_answer_and_answered_in_any_order(
+    serve: Serve, connect: Connect
+) -> None:
+    received: list[IncomingRequest] = []
+
+    def answer_the_second_first(request: IncomingRequest) -> None:
+        received.append(request)
+        if len(received) == 2:
+            received[1].reply(READY)
+            received[0].reply(WARMING)
+
+    client = connect(serve(answer_the_second_first).endpoint)
+    requests = [(encode_request(STATUS), None)] * 2
+    assert list(client.request_each(requests, timeout_ms=5000)) == [(1, READY), (0, WARMING)]
+    first, second = received
+    assert first.correlation_id < second.correlation_id
+
+
+def test_a_refused_request_does_not_end_the_wait_for_the_other(
+    serve: Serve, connect: Connect
+) -> None:
+    received: list[IncomingRequest] = []
+
+    def refuse_the_first(request: IncomingRequest) -> None:
+        received.append(request)
+        if len(received) == 1:
+            request.reply.fail(Errors.BROKER_NOT_AVAILABLE)
+        else:
+            request.reply(READY)
+
+    client = connect(serve(refuse_the_first).endpoint)
+    requests = [(encode_request(STATUS), None)] * 2
+    (_, refused), answered = client.request_each(requests, timeout_ms=5000)
+    assert isinstance(refused, RequestFailedError)
+    assert refused.error_code is Errors.BROKER_NOT_AVAILABLE
+    assert answered == (1, READY)
+
+
+def test_a_connection_that_ends_ends_the_wait_for_the_answers_that_are_missing(
+    context: Context, connect: Connect
+) -> None:
+    first_ids: list[int] = []
+
+    def answer_the_first(correlation_id: int) -> list[list[RecordBytes]]:
+        first_ids.append(correlation_id)
+        return [reply(correlation_id, READY)] if len(first_ids) == 1 else []
+
+    with scripted_peer(context, answer_the_first) as endpoint:
+        client = connect(endpoint)
+        requests = [(encode_request(STATUS), None)] * 2
+        answers = client.request_each(requests, timeout_ms=200)
+        assert next(answers) == (0, READY)
+        with pytest.raises(RequestTimeoutError):
+            next(answers)
+
+
 def test_closing_ends_the_wait_for_an_answer(serve: Serve, connect: Connect) -> None:
     closing = threading.Event()
     held: list[IncomingRequest] = []

@@ -635,6 +635,14 @@ def test_a_late_duplicate_of_an_earlier_request_changes_nothing(broker: Broker) 
     assert broker.manager.partitions == {}, "a deleted replica does not come back"
 
 
+def test_update_metadata_is_in_no_order_with_the_other_requests(broker: Broker) -> None:
+    host, metadata = leader_and_isr({T0: state(leader_epoch=1)}), UpdateMetadataRequest((), ())
+    assert broker.handle(metadata, sequence=4) == UpdateMetadataResponse(Errors.NONE)
+    broker.handle(host, sequence=3)  # it was sent first, and its connection broke
+    assert set(broker.manager.partitions) == {T0}
+    assert broker.handle(metadata, sequence=2) == refusal(metadata, Errors.STALE_CONTROLLER_EPOCH)
+
+
 def test_a_duplicate_request_gets_the_same_response(broker: Broker) -> None:
     drop = stop_replica(T0, 1, delete=True)
     assert broker.handle(drop, sequence=4) == broker.handle(drop, sequence=4)
