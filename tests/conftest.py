@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of the simulation and of the conformance table."""
-    parser.addoption("--seeds", type=int, default=300, help="how many histories to simulate")
+    parser.addoption("--seeds", type=int, default=400, help="how many histories to simulate")
     parser.addoption("--rounds", type=int, default=1, help="how often to interrupt an operation")
     parser.addoption("--seed", type=int, default=None, help="simulate this one history")
     parser.addoption("--rare-defects", action="store_true", help="search for rare defects, too")

@@ -93,7 +93,8 @@ class World:
     on_control_request: Callable[[SimulatedBroker, fx.SendControlRequest], None]
     events_handled: int = 0  # by controllers
     inbox_limit: int = MAX_EVENTS  # of events for one controller
-    channel_limit: int = FEW_REQUESTS  # of queued requests for one broker
+    channel_limit: int = FEW_REQUESTS  # of unanswered requests for one broker
+    channels_send_two: bool = True  # see may_be_unanswered_together; else one at a time
     has_threads: bool = False  # they read the disk, and control requests overtake appends
     control_requests_received: int = 0  # by all brokers, accepted or not
     groups: GroupWorld | None = None  # None: no broker coordinates groups

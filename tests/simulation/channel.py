@@ -25,7 +25,8 @@ class Channel:
     """For one broker epoch: sends in order, and repeats until the answer.
 
     At most two requests are unanswered at a time, see ``may_be_unanswered_together``. The network
-    may exchange them, as a connection that breaks between them would.
+    may exchange them, as a connection that breaks between them would. If the world has only one at
+    a time, they are like two of which the second is slow.
     """
 
     def __init__(self, sender: SimulatedBroker, registration: BrokerRegistration) -> None:
@@ -46,22 +47,26 @@ class Channel:
         """Queue a request for ``send_next``; if too many are queued, prepare the full state."""
         if self._is_overflowed:
             return
-        if len(self._queue) >= self._sender.world.channel_limit:
+        if len(self._queue) + len(self._unanswered) >= self._sender.world.channel_limit:
             self._is_overflowed = True
             self._sender.tell(events.ChannelOverflowed(self._broker_id, effect.header))
             return
         self._queue.append(effect)
+        if not self._sender.world.channels_send_two:
+            self.send_next()
 
     def send_next(self) -> None:
         """Send the next one or two requests if all earlier ones are answered."""
         if self._unanswered or not self._queue or self.endpoint is None:
             return  # without an end point, the request is the test's, not the channel's
         self._unanswered = [self._queue.popleft()]
-        if self._queue and may_be_unanswered_together(
-            self._unanswered[0].request, self._queue[0].request
-        ):
+        if self._queue and self._may_send_with(self._unanswered[0], self._queue[0]):
             self._unanswered.append(self._queue.popleft())
         self._transmit()
+
+    def _may_send_with(self, first: fx.SendControlRequest, second: fx.SendControlRequest) -> bool:
+        are_two_allowed = self._sender.world.channels_send_two
+        return are_two_allowed and may_be_unanswered_together(first.request, second.request)
 
     def close(self) -> None:
         """Drop the queue; a request that was sent cannot be recalled."""

@@ -160,6 +160,10 @@ class Cluster:
         """
         self._world.channel_limit = MANY_REQUESTS
 
+    def send_one_at_a_time(self) -> None:
+        """Let each control request to a broker wait for the answer to the one before it."""
+        self._world.channels_send_two = False
+
     def observe(self, observer: RecordObserver) -> None:
         """Set the observer of records written, committed and answered."""
         self._world.observer = observer

@@ -29,4 +29,4 @@ def notifications_deleted_when_read() -> Any:
     return patch.object(ConfigChanges, "_purge", purge)
 
 
-SEARCH_FROM: dict[Callable[[], Any], int] = {throttles_read_without_a_sync: 743}
+SEARCH_FROM: dict[Callable[[], Any], int] = {throttles_read_without_a_sync: 870}

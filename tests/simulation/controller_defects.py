@@ -379,14 +379,15 @@ def dropped_events_without_a_new_term() -> Any:
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
-    waiting_shutdowns_not_answered: 405,
+    any_two_requests_unanswered_together: 1451,
+    waiting_shutdowns_not_answered: 500,
     watches_armed_after_the_read: 1673,
     epoch_read_after_waking: 76,
     dropped_events_without_a_new_term: 72,
     shutdowns_answered_at_once: 109,
     stale_answers_accepted: 154,
     any_replica_may_join_the_isr: 36,
-    failed_deletions_count_as_done: 69,
+    failed_deletions_count_as_done: 106,
     topic_ids_ignored: 98,
     one_part_taken_for_the_full_request: 21,
     bounces_unnoticed: 16,

@@ -41,7 +41,7 @@ def losses_forgotten_at_the_first_request() -> Any:
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
-    losses_forgotten_at_the_first_request: 239,
+    losses_forgotten_at_the_first_request: 297,
     restarted_leaders_kept: 31,
     suspect_replicas_elected: 47,
     losses_not_registered: 10,

@@ -286,7 +286,7 @@ SEARCH_FROM: dict[Callable[[], Any], int] = {
     consumers_read_to_the_log_end: 4,
     records_deleted_beyond_the_high_watermark: 22,
     delayed_requests_not_completed: 9,
-    appends_without_a_fence: 163,
+    appends_without_a_fence: 1003,
     follower_high_watermark_beyond_its_log: 6,
     out_of_range_at_its_own_end: 16,
     every_follower_joins_the_isr: 6,

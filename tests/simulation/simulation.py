@@ -140,8 +140,7 @@ class Simulation:
         self.cluster.hook_for = self._hook_for
         self.cluster.network.fate = self._fate
         self.cluster.network.delay_ms = self._delay_ms
-        if self._rare_dice.random() < SMALL_INBOX_PROBABILITY:
-            self.cluster.bound_inboxes(self._rare_dice.randint(1, 4))
+        self._limit_queues(seed)
         self._faults_are_on = True
         self._stalls = 0
         self._ports: dict[int, int] = {}  # broker -> the port of its last process
@@ -234,6 +233,13 @@ class Simulation:
         self._broker_answer_timeout_ms = 6_000 if is_probing else 0
         is_split = self._rare_dice.random() < SMALL_REQUEST_PROBABILITY
         self._max_request_bytes = 1_000 if is_split else MAX_REQUEST_BYTES
+
+    def _limit_queues(self, seed: int) -> None:
+        """Limit the events queued for controllers, and the requests under way to brokers."""
+        if self._rare_dice.random() < SMALL_INBOX_PROBABILITY:
+            self.cluster.bound_inboxes(self._rare_dice.randint(1, 4))
+        if seed % 2 == 0:
+            self.cluster.send_one_at_a_time()
 
     def _draw_files(self, seed: int) -> FileDisks | None:
         """Return disks with the files of ``storage``; None: the logs are in memory."""

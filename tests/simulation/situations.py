@@ -68,7 +68,7 @@ RARE = {
     Situation.PROPOSED_MEMBER_IS_DEAD,
     Situation.DEPOSED_STOP_REPLICA,
 }
-"""Situations that 300 histories may not meet."""
+"""Situations that 400 histories may not meet."""
 
 
 class Situations:

@@ -17,7 +17,7 @@ from tests.simulation.situations import RARE, Situation
 
 HISTORIES_A_CALL = 10  # in another process
 SEEDS_FOR_DEFECTS = 2000
-SEEDS_FOR_SITUATIONS = 300
+SEEDS_FOR_SITUATIONS = 400
 
 
 @pytest.fixture
