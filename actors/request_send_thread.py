@@ -86,8 +86,8 @@ class Dispatch:
 
     @property
     def name(self) -> str:
-        """For example LeaderAndIsr, or LeaderAndIsr and UpdateMetadata. Thread-safe."""
-        return " and ".join(queued.name for queued in self.unanswered.copy())
+        """What the broker answers first, for example LeaderAndIsr; "" for nothing. Thread-safe."""
+        return next((queued.name for queued in self.unanswered.copy()), "")
 
 
 def in_dispatches(requests: Iterable[QueuedRequest]) -> Iterator[Dispatch]:

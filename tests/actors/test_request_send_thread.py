@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Callable
 from typing import TypeAlias
 
 import pytest
@@ -20,7 +21,7 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from regent.transport.client import RequestFailedError
+from regent.transport.client import RequestError, RequestFailedError
 from regent.transport.codec import encode_request
 from tests.support.stage import TIMEOUT_S, BrokenChannelError, Sent, Stage, accept
 
@@ -41,15 +42,27 @@ def put_into(answers: Answers) -> OnResponse:
     return lambda header, request, response, answered_ms: answers.put(response)
 
 
-def test_a_request_is_sent_again_until_it_is_answered(stage: Stage, answers: Answers):
-    failures = iter([BrokenChannelError(), BrokenChannelError()])
+def fail_first(
+    *errors: RequestError, kind: type[ControlRequest] | None = None
+) -> Callable[[Sent], ControlResponse]:
+    """Answers that fail with each error once, if the request is of this kind."""
+    left = iter(errors)
 
     def answer(sent: Sent) -> ControlResponse:
-        for failure in failures:
-            raise failure
+        if kind is None or isinstance(sent.request, kind):
+            for error in left:
+                raise error
         return accept(sent)
 
-    stage.answer = answer
+    return answer
+
+
+def kinds(sent: list[Sent]) -> list[type[ControlRequest]]:
+    return [type(each.request) for each in sent]
+
+
+def test_a_request_is_sent_again_until_it_is_answered(stage: Stage, answers: Answers):
+    stage.answer = fail_first(BrokenChannelError(), BrokenChannelError())
     thread = stage.request_send_thread(1, put_into(answers))
     thread.tell(dispatch(StopReplicaRequest(())))
     assert answers.get(timeout=TIMEOUT_S) == StopReplicaResponse(Errors.NONE)
@@ -57,58 +70,34 @@ def test_a_request_is_sent_again_until_it_is_answered(stage: Stage, answers: Ans
 
 
 def test_requests_arrive_in_sequence_although_one_fails_first(stage: Stage, answers: Answers):
-    failures = iter([BrokenChannelError()])
-
-    def answer(sent: Sent) -> ControlResponse:
-        for failure in failures:
-            raise failure
-        return accept(sent)
-
-    stage.answer = answer
+    stage.answer = fail_first(BrokenChannelError())
     thread = stage.request_send_thread(1, put_into(answers))
     for request in (StopReplicaRequest(()), UpdateMetadataRequest((), ())):
         thread.tell(dispatch(request))
     assert type(answers.get(timeout=TIMEOUT_S)) is StopReplicaResponse
     assert type(answers.get(timeout=TIMEOUT_S)) is UpdateMetadataResponse
-    kinds = [type(sent.request).__name__ for sent in stage.sent]
-    assert kinds == ["StopReplicaRequest", "StopReplicaRequest", "UpdateMetadataRequest"]
+    assert kinds(stage.sent) == [StopReplicaRequest, StopReplicaRequest, UpdateMetadataRequest]
 
 
 def test_of_two_requests_only_the_unanswered_one_is_sent_again(stage: Stage, answers: Answers):
-    failures = iter([BrokenChannelError()])
-
-    def answer(sent: Sent) -> ControlResponse:
-        if isinstance(sent.request, UpdateMetadataRequest):
-            for failure in failures:
-                raise failure
-        return accept(sent)
-
-    stage.answer = answer
+    stage.answer = fail_first(BrokenChannelError(), kind=UpdateMetadataRequest)
     thread = stage.request_send_thread(1, put_into(answers))
     thread.tell(dispatch(StopReplicaRequest(()), UpdateMetadataRequest((), ())))
     assert type(answers.get(timeout=TIMEOUT_S)) is StopReplicaResponse
     assert type(answers.get(timeout=TIMEOUT_S)) is UpdateMetadataResponse
-    kinds = [type(sent.request).__name__ for sent in stage.sent]
-    assert kinds == ["StopReplicaRequest", "UpdateMetadataRequest", "UpdateMetadataRequest"]
+    assert kinds(stage.sent) == [StopReplicaRequest, UpdateMetadataRequest, UpdateMetadataRequest]
 
 
 def test_an_overloaded_broker_gets_the_refused_one_of_two_requests_again(
     stage: Stage, answers: Answers
 ):
-    refusals = iter([RequestFailedError("inproc://broker-1", Errors.BROKER_NOT_AVAILABLE, "busy")])
-
-    def answer(sent: Sent) -> ControlResponse:
-        for refused in refusals:
-            raise refused
-        return accept(sent)
-
-    stage.answer = answer
+    busy = RequestFailedError("inproc://broker-1", Errors.BROKER_NOT_AVAILABLE, "busy")
+    stage.answer = fail_first(busy)
     thread = stage.request_send_thread(1, put_into(answers))
     thread.tell(dispatch(StopReplicaRequest(()), UpdateMetadataRequest((), ())))
     assert type(answers.get(timeout=TIMEOUT_S)) is UpdateMetadataResponse
     assert type(answers.get(timeout=TIMEOUT_S)) is StopReplicaResponse
-    kinds = [type(sent.request).__name__ for sent in stage.sent]
-    assert kinds == ["StopReplicaRequest", "UpdateMetadataRequest", "StopReplicaRequest"]
+    assert kinds(stage.sent) == [StopReplicaRequest, UpdateMetadataRequest, StopReplicaRequest]
 
 
 def test_only_update_metadata_may_be_unanswered_together_with_another_request():

@@ -45,4 +45,8 @@ def first_addresses_kept() -> Any:
     return patch.object(BrokerChanges, "_connect", where_it_was)
 
 
-SEARCH_FROM = {first_addresses_kept: 860}
+SEARCH_FROM = {
+    first_addresses_kept: 860,
+    changed_addresses_overlooked: 69,
+    channels_stay_at_former_addresses: 69,
+}

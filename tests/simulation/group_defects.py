@@ -181,7 +181,7 @@ def unread_partitions_given_up() -> Any:
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
     empty_groups_keep_their_generation: 94,
-    sessions_end_while_members_join: 19,
+    sessions_end_while_members_join: 94,
     silent_members_stay: 2,
     static_members_removed_by_rebalances: 338,
     rejoins_of_leaders_ignored: 2,

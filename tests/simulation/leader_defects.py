@@ -122,7 +122,7 @@ def any_recovery_state_accepted() -> Any:
 SEARCH_FROM: dict[Callable[[], Any], int] = {
     fetches_of_former_broker_epochs_count: 684,
     any_recovery_state_accepted: 139,
-    watermarks_stay_beyond_truncated_logs: 47,
+    watermarks_stay_beyond_truncated_logs: 69,
     positions_kept_by_later_leaders: 10,
     deposed_leaders_acknowledge: 4,
     appends_with_too_few_in_sync: 9,

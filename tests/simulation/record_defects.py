@@ -274,8 +274,8 @@ def waits_that_never_end() -> Any:
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
     early_batches_out_of_order: 1070,
-    followers_truncate_to_the_high_watermark: 63,
-    logs_that_diverge_unnoticed: 19,
+    followers_truncate_to_the_high_watermark: 113,
+    logs_that_diverge_unnoticed: 65,
     late_answers_appended: 16,
     newcomers_are_not_waited_for: 4,
     followers_join_below_the_epoch_start: 16,

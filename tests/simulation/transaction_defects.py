@@ -211,7 +211,7 @@ def deletions_before_late_markers_forgotten() -> Any:
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
     fenced_producers_accepted: 298,
-    epochs_given_before_the_abort: 16,
+    epochs_given_before_the_abort: 86,
     timed_out_producers_not_fenced: 2556,
     transactions_never_time_out: 1558,
     ends_told_before_they_are_decided: 1816,
