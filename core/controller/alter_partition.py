@@ -117,6 +117,10 @@ class AlterPartitions:
             is_known = topic_id is not None
             error = Errors.INCONSISTENT_TOPIC_ID if is_known else Errors.UNKNOWN_TOPIC_ID
             return ChangeRefused("it is of another topic of this name", error)
+        if known is None and self._cannot_be_read(row.topic_partition):
+            # When it can, the leader gets the same epochs again and does not propose anew: so it
+            # must keep asking.
+            return ChangeRefused("its znodes cannot be read", Errors.UNKNOWN_SERVER_ERROR)
         # The deletion of a topic waits for its reassignments, and these change ISRs.
         if known is None or not self._context.is_to_be_led(row.topic_partition):
             return ChangeRefused("there is no such partition", Errors.UNKNOWN_TOPIC_OR_PARTITION)
@@ -132,6 +136,13 @@ class AlterPartitions:
         )
         replicas = partition_replicas(self._context, row.topic_partition)
         return change_partition(known.leader_and_isr, replicas, proposed)
+
+    def _cannot_be_read(self, topic_partition: TopicPartition) -> bool:
+        """Whether the partition may exist: its topic or its state could not be used."""
+        return (
+            topic_partition.topic in self._context.bad_topics
+            or topic_partition in self._context.unreadable_partitions
+        )
 
     # --- writing ---
 

@@ -280,6 +280,19 @@ def test_a_topic_queued_for_deletion_is_unknown(parts: ControllerParts) -> None:
     assert outcome(parts, row(1)) is Errors.UNKNOWN_TOPIC_OR_PARTITION
 
 
+@pytest.mark.parametrize("unusable", ["topic", "state"])
+def test_a_partition_that_cannot_be_read_gets_a_retriable_error(
+    parts: ControllerParts, unusable: str
+) -> None:
+    """Its leadership may go on with the same epochs: the leader would wait for other ones."""
+    unread = row(1, topic="u")
+    if unusable == "topic":
+        parts.context.bad_topics["u"] = "it ended controllers"
+    else:
+        parts.context.unreadable_partitions.add(unread.topic_partition)
+    assert outcome(parts, unread) is Errors.UNKNOWN_SERVER_ERROR
+
+
 def test_a_refusal_contains_the_present_state_which_is_also_sent_to_all_brokers(
     parts: ControllerParts,
 ) -> None:
