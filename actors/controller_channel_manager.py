@@ -46,7 +46,7 @@ class BrokerChannel(NamedTuple):
 
     @property
     def queue_size(self) -> int:
-        """How many requests are queued."""
+        """How many dispatches are queued, of one or two requests."""
         return inbox_of(self.thread).size
 
     @property

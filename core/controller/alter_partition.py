@@ -118,8 +118,8 @@ class AlterPartitions:
             error = Errors.INCONSISTENT_TOPIC_ID if is_known else Errors.UNKNOWN_TOPIC_ID
             return ChangeRefused("it is of another topic of this name", error)
         if known is None and self._cannot_be_read(row.topic_partition):
-            # When it can, the leader gets the same epochs again and does not propose anew: so it
-            # must keep asking.
+            # The leader must ask again: when they can be read, it may get the same epochs, and
+            # then it would not propose anew.
             return ChangeRefused("its znodes cannot be read", Errors.UNKNOWN_SERVER_ERROR)
         # The deletion of a topic waits for its reassignments, and these change ISRs.
         if known is None or not self._context.is_to_be_led(row.topic_partition):

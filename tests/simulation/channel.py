@@ -44,7 +44,7 @@ class Channel:
         return not self._queue and not self._unanswered
 
     def put(self, effect: fx.SendControlRequest) -> None:
-        """Queue a request for ``send_next``; if too many are queued, prepare the full state."""
+        """Queue a request for ``send_next``; if too many are queued, ask for the full state."""
         if self._is_overflowed:
             return
         if len(self._queue) + len(self._unanswered) >= self._sender.world.channel_limit:
