@@ -2,131 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-
 import pytest
 
-from regent.core.coordinator.group.group_coordinator import LOAD_RETRY_MS, GroupCoordinator
+from regent.core.coordinator.group.group_coordinator import LOAD_RETRY_MS
 from regent.core.coordinator.group.group_metadata import STABLE
-from regent.core.coordinator.group.group_metadata_manager import (
-    ACKS_ALL,
-    Clock,
-    GroupConfig,
-    RespondToAppend,
-)
-from regent.core.coordinator.group.group_records import Record, StoredGroup
+from regent.core.coordinator.group.group_records import StoredGroup
 from regent.core.errors import Errors
-from regent.core.model import TopicPartition
 from regent.core.protocol.groups import (
-    CommitOffsets,
     CompletedTransaction,
     CompleteTransactions,
     DeleteGroup,
-    DeleteOffsets,
     DeleteOffsetsResult,
     FetchedOffset,
-    FetchOffsets,
-    JoinGroup,
-    JoinGroupResult,
-    LeaveGroup,
-    LeavingMember,
-    OffsetAndMetadata,
-    SupportedProtocol,
     SyncGroup,
     SyncGroupResult,
     VerifiedProducer,
 )
-
-NAME = TopicPartition("orders", 0)
-SESSION_MS = 10_000
-
-
-class Log:
-    """A log whose appends are answered by the test."""
-
-    def __init__(self) -> None:
-        self.appends: list[tuple[Sequence[Record], RespondToAppend]] = []
-        self.loads: list[tuple[int, int]] = []
-
-    def append(
-        self,
-        partition: int,
-        term: int,
-        records: Sequence[Record],
-        respond: RespondToAppend,
-        *,
-        acks: int = ACKS_ALL,
-        producer: VerifiedProducer | None = None,
-    ) -> None:
-        self.appends.append((records, respond))
-
-    def load(self, partition: int, term: int) -> None:
-        self.loads.append((partition, term))
-
-
-class Broker:
-    """A coordinator of one partition, its log and its clock."""
-
-    def __init__(self) -> None:
-        self.log, self.now_ms = Log(), 0
-        numbers = itertools.count()
-        self.coordinator = GroupCoordinator(
-            GroupConfig(group_initial_rebalance_delay_ms=0),
-            self.log,
-            Clock(lambda: self.now_ms, lambda: self.now_ms),
-            partition_of=lambda group_id: 0,
-            new_member_id=lambda prefix: f"{prefix}-{next(numbers)}",
-        )
-        self.coordinator.start()
-
-    def lead(self, epoch: int = 0) -> None:
-        self.coordinator.manager.on_elected(0, epoch, epoch)
-        self.coordinator.on_loaded(0, epoch, {})
-
-    def commit(self, offset: int, producer: VerifiedProducer | None = None) -> list[Errors]:
-        answers: list[Errors] = []
-        request = CommitOffsets("g", {NAME: OffsetAndMetadata(offset)}, producer=producer)
-        self.coordinator.handle(request, lambda errors: answers.extend(errors.values()))
-        return answers
-
-    def delete_offsets(self) -> list[DeleteOffsetsResult]:
-        answers: list[DeleteOffsetsResult] = []
-        self.coordinator.handle(DeleteOffsets("g", (NAME,)), answers.append)
-        return answers
-
-    def fetch(self) -> FetchedOffset:
-        answers: list[FetchedOffset] = []
-        request = FetchOffsets("g", (NAME,))
-        self.coordinator.handle(request, lambda result: answers.extend(result.offsets.values()))
-        return answers[0]
-
-    def ask_to_join(self, instance_id: str | None = None) -> list[JoinGroupResult]:
-        answers: list[JoinGroupResult] = []
-        protocols = (SupportedProtocol("range", b""),)
-        request = JoinGroup(
-            "g",
-            "",
-            instance_id,
-            "c",
-            "/h",
-            SESSION_MS,
-            SESSION_MS,
-            "consumer",
-            protocols,
-            requires_member_id=False,
-        )
-        self.coordinator.handle(request, answers.append)
-        self.coordinator.run_timers()
-        return answers
-
-    def join(self, instance_id: str | None = None) -> JoinGroupResult:
-        return self.ask_to_join(instance_id)[0]
-
-    def join_and_leave(self) -> None:
-        member = LeavingMember(self.join().member_id)
-        self.coordinator.handle(LeaveGroup("g", (member,)), lambda result: None)
-        self.coordinator.run_timers()
+from tests.core.coordinator.group_stage import NAME, SESSION_MS, Broker
 
 
 def test_a_commit_that_is_appended_counts_although_a_later_one_was_refused():
