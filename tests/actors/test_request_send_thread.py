@@ -110,6 +110,15 @@ def test_only_update_metadata_may_be_unanswered_together_with_another_request():
     assert sent == [[roles, metadata], [metadata, roles], [stop], [stop, metadata], [metadata]]
 
 
+def test_two_update_metadata_are_not_unanswered_together():
+    """A broker must not apply the first one last: it would keep its older state."""
+    metadata, stop = UpdateMetadataRequest((), ()), StopReplicaRequest(())
+    requests: list[ControlRequest] = [metadata, metadata, metadata, stop]
+    queued = [QueuedRequest(HEADER, r, encode_request(r)) for r in requests]
+    sent = [[q.request for q in each.unanswered] for each in in_dispatches(queued)]
+    assert sent == [[metadata], [metadata], [metadata, stop]]
+
+
 def test_an_error_without_a_body_counts_as_an_answer(stage: Stage, answers: Answers):
     def answer(sent: Sent) -> ControlResponse:
         raise RequestFailedError("inproc://broker-1", Errors.UNKNOWN_SERVER_ERROR, "refused")

@@ -348,6 +348,16 @@ def test_every_replication_factor_has_its_own_copysets_and_index():
     assert set(loads[3].values()) == {30}
 
 
+def test_partitions_of_another_replication_factor_do_not_advance_the_index():
+    """Five partitions with two replicas between those with three leave no gap in their index."""
+    threes = [topic(5, 3, name="a"), topic(1, 3, name="c"), topic(7, 3, name="e")]
+    twos = [topic(5, 2, name="b"), topic(4, 2, name="d")]
+    mixed = request(*threes, *twos, brokers=7, strategy="copyset")
+    for factor, rota in copyset_rotas(mixed).items():
+        found = [p.replicas for p in place(mixed) if len(p.replicas) == factor]
+        assert found == [rota[number % len(rota)] for number in range(len(found))]
+
+
 def test_topics_created_one_after_another_share_their_copysets():
     def copysets(name: str, seed: int) -> set[frozenset[int]]:
         wanted = request(

@@ -162,3 +162,36 @@ def test_without_quotas_nothing_is_counted(path: str, config: dict[str, str], ex
     assert not quotas.are_any_of_clients
     quotas.configure({path: config})
     assert quotas.are_any_of_clients is expected
+
+
+@pytest.mark.parametrize("path", PRECEDENCE)
+def test_a_quota_that_is_set_later_limits_a_client_that_is_known(path: str):
+    manager = ClientQuotaManager(WINDOW)
+    assert manager.record(ALICE, 1_000, 0) == 0
+    manager.set_limits({path: 1})
+    assert manager.record(ALICE, 100, 0) > 0
+
+
+def test_a_quota_of_mutations_that_is_set_later_limits_a_client_that_is_known():
+    manager = ControllerMutationQuotaManager(WINDOW)
+    assert manager.record(ALICE, 1_000, 0, is_strict=True) == (True, 0)
+    manager.set_limits({"users/alice": 1})
+    assert manager.record(ALICE, 15, 0, is_strict=True) == (True, 0)
+    assert manager.record(ALICE, 1, 0, is_strict=True) == (False, 4_000)
+
+
+def test_a_known_client_has_the_quota_that_is_left_when_its_own_is_removed():
+    manager = ClientQuotaManager(WINDOW)
+    manager.set_limits({"users/alice": 9, "clients/<default>": 4})
+    assert limit_of(manager, ALICE) == 9
+    manager.set_limits({"clients/<default>": 4})
+    assert limit_of(manager, ALICE) == 4
+
+
+def test_a_quota_that_is_set_later_limits_an_address_that_is_known():
+    rates = ConnectionRates(WINDOW)
+    assert [rates.record("10.0.0.1", 0) for _ in range(20)] == [0] * 20
+    rates.set_limits({"ips/10.0.0.1": 1})
+    assert [rates.record("10.0.0.1", 0) for _ in range(11)] == [0] * 10 + [1_000]
+    rates.set_limits({"ips/10.0.0.1": 3})
+    assert rates.record("10.0.0.1", 0) == 0

@@ -606,6 +606,23 @@ def test_a_checkpointed_high_watermark_survives_a_restart(
     assert again.logs.checkpointed_high_watermark(T0) == 2
 
 
+def test_a_checkpoint_keeps_the_high_watermarks_of_logs_that_no_leader_and_isr_named_yet(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    """The first checkpoint after a start may come before the first LeaderAndIsr (KAFKA-1647)."""
+    leader.produce(b"a", acks=1)
+    leader.produce(b"a", acks=1, topic_partition=T1)
+    leader.produce(b"b", acks=1, topic_partition=T1)
+    follower.follow(leader, times=2)
+    follower.manager.checkpoint_high_watermarks()
+    again = restarted(follower)
+    again.manager.checkpoint_high_watermarks()
+    assert [again.logs.checkpointed_high_watermark(p) for p in (T0, T1)] == [1, 2]
+    again.apply(1, 2)
+    again.manager.checkpoint_high_watermarks()
+    assert [again.logs.checkpointed_high_watermark(p) for p in (T0, T1)] == [1, 2]
+
+
 @pytest.mark.parametrize(("stored", "expected"), [(9, 2), (0, 1), (2, 2)])
 def test_a_high_watermark_is_between_log_start_and_log_end(
     leader: RecordBroker, stored: int, expected: int
