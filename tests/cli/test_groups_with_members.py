@@ -1,0 +1,79 @@
+"""``groups`` and a broker in this process; tests/system/test_consumer_groups.py has a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as KafkaTopicPartition
+
+from regent.config.settings import Settings
+from regent.config.tables.groups import GroupsConfig
+from regent.testing.waits import eventually
+from tests.support.fake_cluster import FakeCluster, failing
+from tests.support.memory_logs import MemoryLogs
+from tests.support.served_endpoint import BROKER, ServedEndpoint
+
+GROUP, TOPIC = "billing", "payments"
+MEMBER_STAYS_MS = 30_000
+
+
+@pytest.fixture
+def broker(cluster: FakeCluster) -> Iterator[ServedEndpoint]:
+    """A broker that commands find, with three records in partition 0 of a topic."""
+    with ExitStack() as stack:
+        settings = replace(Settings(), groups=GroupsConfig(group_initial_rebalance_delay_ms=0))
+        broker = ServedEndpoint(stack, MemoryLogs(), settings, TOPIC)
+        cluster.add_broker(BROKER, port=broker.port)
+        producer = Producer({"bootstrap.servers": f"127.0.0.1:{broker.port}"})
+        for value in ("a", "b", "c"):
+            producer.produce(TOPIC, value, partition=0)
+        assert producer.flush(10) == 0
+        yield broker
+
+
+def consumer(broker: ServedEndpoint) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": f"127.0.0.1:{broker.port}",
+            "group.id": GROUP,
+            "session.timeout.ms": MEMBER_STAYS_MS,
+            "enable.auto.commit": False,
+        }
+    )
+
+
+def position(broker: ServedEndpoint) -> int:
+    with closing(consumer(broker)) as reader:
+        (committed,) = reader.committed([KafkaTopicPartition(TOPIC, 0)], timeout=10)
+    offset: int = committed.offset
+    return offset
+
+
+def test_offsets_of_a_group_with_members_are_not_reset(
+    cluster: FakeCluster, broker: ServedEndpoint
+) -> None:
+    reset = ("groups", "reset-offsets", GROUP, "--topic", TOPIC, "--to-latest")
+    with closing(consumer(broker)) as member:
+        member.subscribe([TOPIC])
+
+        def is_member() -> bool:
+            member.poll(0.1)
+            return bool(member.assignment())
+
+        eventually(is_member, "the member has its assignment")
+        member.commit(offsets=[KafkaTopicPartition(TOPIC, 0, 1)], asynchronous=False)
+        refused = f"group {GROUP} has 1 member and is Stable: stop them first"
+        assert failing(cluster.run(*reset)) == refused
+        assert failing(cluster.run(*reset, "--execute")) == refused
+        assert failing(cluster.run("groups", "delete", GROUP)) == (
+            f"group {GROUP}: it has members: stop them first"
+        )
+    assert position(broker) == 1
+    assert cluster.run(*reset).exit_code == 0  # it only shows what it would do
+    assert position(broker) == 1
+    assert cluster.run(*reset, "--execute").exit_code == 0
+    assert position(broker) == 3
