@@ -5,8 +5,14 @@ from __future__ import annotations
 import threading
 
 from regent.actors.fair_lock import FairLock
+from regent.testing.waits import eventually
 
 TIMEOUT_S = 10.0
+
+
+def wait_for(lock: FairLock, threads: int) -> None:
+    """Wait until so many threads wait for a lock."""
+    eventually(lambda: len(lock._waiting) >= threads, f"{threads} threads wait", TIMEOUT_S)
 
 
 def test_one_thread_at_a_time_has_the_lock():
@@ -41,8 +47,7 @@ def test_threads_get_the_lock_in_the_sequence_of_arrival():
     with lock:
         for number, thread in enumerate(threads, start=1):
             thread.start()
-            while len(lock._waiting) < number:
-                pass
+            wait_for(lock, number)
     use("again")
     for thread in threads:
         thread.join(TIMEOUT_S)
@@ -61,8 +66,7 @@ def test_one_thread_has_priority_over_all_waiting_threads():
     with lock:
         for number, thread in enumerate(threads, start=1):
             thread.start()
-            while len(lock._waiting) < number:
-                pass
+            wait_for(lock, number)
     for thread in threads:
         thread.join(TIMEOUT_S)
     assert sequence == ["first", "a", "b"]

@@ -351,7 +351,9 @@ def test_an_election_is_answered_when_this_broker_knows_the_leader_or_times_out(
     cluster.script = [lambda _: elected(leader=1), lambda _: elected(leader=0)]
     request = ElectLeadersRequest(ElectionType.PREFERRED, named, LONG_MS)
     assert cluster.answer_about_partitions(request) == elected(leader=1)
-    assert cluster.requests.get() == ElectLeadersRequest(ElectionType.PREFERRED, named)
+    assert cluster.requests.get(timeout=TIMEOUT_S) == ElectLeadersRequest(
+        ElectionType.PREFERRED, named
+    )
     late = cluster.answer_about_partitions(ElectLeadersRequest(ElectionType.PREFERRED, named, 10))
     assert isinstance(late, ElectLeadersResponse)
     assert [row.error_code for row in late.partitions] == [Errors.REQUEST_TIMED_OUT]

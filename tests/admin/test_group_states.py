@@ -42,7 +42,7 @@ def broker(sent: bytes) -> Iterator[EndPoint]:
         thread = threading.Thread(target=serve)
         thread.start()
         yield EndPoint("PLAINTEXT", "127.0.0.1", server.getsockname()[1])
-        thread.join()
+        thread.join(10)
 
 
 def test_the_groups_of_all_brokers_are_counted() -> None:

@@ -28,7 +28,9 @@ from regent.core.protocol.topics import (
     TopicsRequest,
     TopicsResponse,
 )
+from regent.testing.waits import eventually
 from tests.support.led_groups import ORDERS_0, LedGroups
+from tests.support.stage import TIMEOUT_S
 
 
 def config_with(**groups: Any) -> GroupConfig:
@@ -110,8 +112,7 @@ def test_expired_positions_are_looked_for_again_and_again():
         groups = LedGroups(undo, expiry_interval_ms=expiry_interval_ms(settings))
         old = OffsetAndMetadata(1, commit_timestamp_ms=0, expire_timestamp_ms=1)
         groups.ask(CommitOffsets("g", {ORDERS_0: old}))
-        while groups.positions("g").offsets:
-            pass
+        eventually(lambda: not groups.positions("g").offsets, "the position is gone", TIMEOUT_S)
 
 
 class Topics:

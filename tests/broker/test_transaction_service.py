@@ -31,6 +31,7 @@ from regent.core.protocol.transactions import (
     WriteMarkersRequest,
     WriteMarkersResponse,
 )
+from regent.testing.waits import eventually
 from regent.transport.kafka.listener import KafkaListener
 from regent.transport.kafka.transaction_channel import TransactionChannel
 from tests.broker.test_group_service import Topics
@@ -71,8 +72,8 @@ def test_transactional_ids_that_are_not_used_are_forgotten(undo: ExitStack):
         transaction_remove_expired_transaction_cleanup_interval_ms=5,
     )
     led.init()
-    while led.describe().error_code is not Errors.TRANSACTIONAL_ID_NOT_FOUND:
-        pass
+    gone = Errors.TRANSACTIONAL_ID_NOT_FOUND
+    eventually(lambda: led.describe().error_code is gone, "the id is forgotten", TIMEOUT_S)
 
 
 @pytest.mark.parametrize("is_enabled", [True, False])

@@ -123,7 +123,8 @@ def test_the_command_waits_for_the_process_of_a_local_broker(
     assert cluster.run("brokers", "shutdown", "1", "--data-dir", str(tmp_path)).exit_code == 0
     with pytest.raises(ProcessLookupError):
         os.kill(process.pid, 0)
-    ending.join()
+    ending.join(10)
+    assert not ending.is_alive()
 
 
 REMAINING = ShutdownBrokerResponse(

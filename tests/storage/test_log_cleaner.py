@@ -24,11 +24,13 @@ from regent.storage.record_decoder import records_of
 from regent.storage.segment_groups import group_segments
 from regent.storage.segment_indexes import SegmentIndexes
 from regent.storage.unified_log import UnifiedLog
+from regent.testing.waits import eventually
 from tests.storage.test_power_loss import lose_power
 from tests.support.disk_logs import T0, T1, Machine, create, files, flip_byte, log_of, segment_file
 from tests.support.durable_files import DurableFiles
 from tests.support.kept_records import KeptRecord, batches_of
 from tests.support.record_batches import TIMESTAMP_MS, TRANSACTIONAL_MASK, keyed_batch
+from tests.support.stage import TIMEOUT_S
 from tests.support.transactional_batches import ABORT, marker
 
 HOUR_MS = 3_600_000
@@ -465,7 +467,7 @@ def test_a_pause_waits_for_the_end_of_a_cleaning_and_keeps_others_off(
     is_cleaning, is_paused = threading.Event(), threading.Event()
 
     def pause() -> None:
-        is_cleaning.wait()
+        assert is_cleaning.wait(TIMEOUT_S)
         logs.cleaner.pause(T0)
         is_paused.set()
 
@@ -474,12 +476,12 @@ def test_a_pause_waits_for_the_end_of_a_cleaning_and_keeps_others_off(
 
     def wait_for_pause() -> None:
         is_cleaning.set()
-        while not logs.cleaner.states.is_aborted(T0):
-            assert not is_paused.is_set()
+        eventually(lambda: logs.cleaner.states.is_aborted(T0), "it is told", TIMEOUT_S)
+        assert not is_paused.is_set()
 
     interfering(logs, wait_for_pause)
     clean(logs, log)
-    pausing.join()
+    pausing.join(TIMEOUT_S)
     assert is_paused.is_set()
     assert len(offsets(log)) == 20
     logs.cleaner.clean_all()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 from pathlib import Path
 
@@ -11,9 +13,10 @@ from regent.core.errors import DamagedRecordsError
 from regent.core.log_config import LogConfig
 from regent.storage.log_segment import LogSegment
 from regent.storage.open_files import OpenFiles
-from regent.storage.prefetch import SMALL_BYTES, is_cached
+from regent.storage.prefetch import SMALL_BYTES
 from regent.storage.record_batch import batches
 from regent.storage.unified_log import UnifiedLog
+from regent.testing.waits import eventually
 from tests.support.disk_logs import send
 from tests.support.record_batches import batch
 
@@ -34,12 +37,22 @@ def segment(tmp_path: Path) -> LogSegment:
     return segment
 
 
-def is_in_memory(segment: LogSegment) -> bool:
-    fd = os.open(segment.path, os.O_RDONLY)
-    try:
-        return is_cached(fd, 0, segment.size)
-    finally:
-        os.close(fd)
+def is_in_memory(segment: LogSegment, position: int = 0) -> bool:
+    """Whether the page of a position and the last one are in memory.
+
+    Unlike ``is_cached``, this does not make the kernel begin to read the file.
+    """
+    pages = (ctypes.c_ubyte * -(-segment.size // mmap.PAGESIZE))()
+    libc = ctypes.CDLL(None, use_errno=True)
+    with segment.path.open("rb") as file:
+        access = mmap.PROT_READ | mmap.PROT_WRITE  # of a private copy
+        mapped = mmap.mmap(file.fileno(), segment.size, mmap.MAP_PRIVATE, access)
+    first = ctypes.c_char.from_buffer(mapped)
+    failed = libc.mincore(ctypes.byref(first), ctypes.c_size_t(segment.size), pages)
+    del first
+    mapped.close()
+    assert not failed, os.strerror(ctypes.get_errno())
+    return bool(pages[position // mmap.PAGESIZE] & 1 and pages[-1] & 1)
 
 
 def forget(segment: LogSegment) -> None:
@@ -62,7 +75,7 @@ def test_records_that_are_only_on_the_disk_are_read_into_memory(segment: LogSegm
     work = segment.prefetch(0, 2**30)
     assert work is not None
     work()
-    assert is_in_memory(segment)
+    eventually(lambda: is_in_memory(segment), "all is read")
     assert segment.prefetch(0, 2**30) is None
 
 
@@ -86,7 +99,7 @@ def test_a_segment_without_its_indexes_in_memory_is_prefetched_with_them(segment
     work = segment.prefetch(1, 2**30)
     assert work is not None
     work()
-    assert is_in_memory(segment)
+    eventually(lambda: is_in_memory(segment, len(VALUE)), "the second batch and the rest are read")
     records = segment.read(1, 2**30, LIMIT, at_least_one=True)
     assert records is not None
     assert records.size > 20 * len(VALUE)

@@ -300,7 +300,7 @@ def test_reads_and_writes_do_not_wait_for_the_check(
         assert values(log) == numbered(0, 11)
         log.truncate_to(4)
         may_go_on.set()
-        verified.result()
+        verified.result(10)
     assert (machine.damaged, machine.failed) == ([], [])
 
 

@@ -26,6 +26,7 @@ from regent.core.protocol.control import UpdateMetadataBroker, UpdateMetadataEnd
 from regent.core.protocol.groups import FetchOffsets, FetchOffsetsResult, GroupRequest
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
+from regent.testing.waits import eventually
 from tests.support.led_partitions import lead
 from tests.support.memory_logs import MemoryLogs
 from tests.support.stage import TIMEOUT_S
@@ -84,8 +85,12 @@ class LedGroups:
             leader_epoch=leader_epoch,
         )
         if leader == BROKER:
-            while self.positions("nobody").error_code is Errors.COORDINATOR_LOAD_IN_PROGRESS:
-                pass
+            loading = Errors.COORDINATOR_LOAD_IN_PROGRESS
+            eventually(
+                lambda: self.positions("nobody").error_code is not loading,
+                "the positions are read",
+                TIMEOUT_S,
+            )
 
     def send(self, request: GroupRequest[A]) -> queue.Queue[A]:
         """Send a request; its answer comes into the queue."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, TypeVar
@@ -30,6 +29,7 @@ from regent.core.protocol.transactions import (
     TxnMarker,
     TxnMarkerResult,
 )
+from regent.testing.waits import eventually
 from tests.support.led_groups import BROKER, ORDERS_0, LedGroups
 from tests.support.led_partitions import lead
 from tests.support.stage import TIMEOUT_S
@@ -106,8 +106,12 @@ class LedTransactions:
         )
         self.service.on_metadata_changed()
         if leader == BROKER and partitions == 1:
-            while self.describe("nobody").error_code is Errors.COORDINATOR_LOAD_IN_PROGRESS:
-                pass
+            loading = Errors.COORDINATOR_LOAD_IN_PROGRESS
+            eventually(
+                lambda: self.describe("nobody").error_code is not loading,
+                "the transactions are read",
+                TIMEOUT_S,
+            )
 
     def send(self, request: CoordinatorRequest[A]) -> queue.Queue[A]:
         """Send a request; its answer comes into the queue."""
@@ -121,14 +125,16 @@ class LedTransactions:
 
     def init(self, transactional_id: str = "x", timeout_ms: int = 60_000) -> ProducerIdAndEpoch:
         """Return the id and epoch of a new producer; ask until there is one."""
-        while True:
-            given: InitProducerIdResult = self.ask(InitProducerId(transactional_id, timeout_ms))
-            if given.error_code is Errors.NONE:
-                return ProducerIdAndEpoch(given.producer_id, given.producer_epoch)
-            assert given.error_code in (
-                Errors.COORDINATOR_LOAD_IN_PROGRESS,
-                Errors.CONCURRENT_TRANSACTIONS,
-            ), given
+        not_yet = (Errors.COORDINATOR_LOAD_IN_PROGRESS, Errors.CONCURRENT_TRANSACTIONS)
+
+        def given() -> InitProducerIdResult | None:
+            result = self.ask(InitProducerId(transactional_id, timeout_ms))
+            return None if result.error_code in not_yet else result
+
+        result = eventually(given, "there is a producer id", TIMEOUT_S)
+        assert result is not None
+        assert result.error_code is Errors.NONE, result
+        return ProducerIdAndEpoch(result.producer_id, result.producer_epoch)
 
     def begin(
         self,
@@ -137,11 +143,12 @@ class LedTransactions:
     ) -> None:
         """Begin a transaction; ask until the one before it is complete."""
         adding = AddPartitionsToTxn("x", producer, partitions)
-        while True:
-            errors = set(self.ask(adding).values())
-            if errors == {Errors.NONE}:
-                return
-            assert errors == {Errors.CONCURRENT_TRANSACTIONS}, errors
+
+        def told() -> set[Errors]:
+            return set(self.ask(adding).values()) - {Errors.CONCURRENT_TRANSACTIONS}
+
+        errors = eventually(told, "the transaction before it is complete", TIMEOUT_S)
+        assert errors == {Errors.NONE}
 
     def end(self, producer: ProducerIdAndEpoch, *, is_commit: bool) -> Errors:
         """Commit or abort."""
@@ -159,10 +166,8 @@ class LedTransactions:
 
     def wait_for(self, state: str) -> TransactionDescription:
         """Wait for a state of ``x``."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while (found := self.describe()).state != state:
-            assert time.monotonic() < deadline, found
-        return found
+        eventually(lambda: self.describe().state == state, f"the state {state}", TIMEOUT_S)
+        return self.describe()
 
 
 def _no_channel(endpoint: str) -> RequestChannel[Any, Any]:

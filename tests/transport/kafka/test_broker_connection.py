@@ -229,7 +229,7 @@ def test_an_actor_that_closes_ends_its_wait_at_once(peer: Peer):
     with pytest.raises(RequestAbandonedError):
         peer.ask(timeout_ms=60_000, closing=closing)
     assert monotonic() - started < AT_ONCE_S
-    closer.join()
+    closer.join(TIMEOUT_S)
 
 
 def test_an_actor_that_has_closed_sends_nothing(peer: Peer):
