@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 from regent.config.java import JavaNotFoundError
@@ -18,6 +19,10 @@ from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 if TYPE_CHECKING:
     from tests.support.stage import Stage
+
+# A test that takes long on a busy machine has not failed.
+hypothesis.settings.register_profile("regent", deadline=None)
+hypothesis.settings.load_profile("regent")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -72,10 +72,13 @@ def write_topics(cluster: RegentCluster, placed: Mapping[TopicPartition, tuple[i
 
 
 class Interruption:
-    """Kills the active controller after some time, and restarts it."""
+    """Kills a broker after some time, by default the controller of that moment; restarts it."""
 
-    def __init__(self, cluster: RegentCluster, chance: random.Random) -> None:
+    def __init__(
+        self, cluster: RegentCluster, chance: random.Random, victim: BrokerId | None = None
+    ) -> None:
         self._cluster = cluster
+        self._victim = victim
         self._killed: list[BrokerId] = []
         self._timer = Timer(chance.uniform(0.0, LATEST_KILL_S), self._kill)
         self._timer.start()
@@ -88,10 +91,10 @@ class Interruption:
             self._cluster.start_broker(broker_id)
 
     def _kill(self) -> None:
-        controller = self._cluster.controller()
-        if controller is not None:
-            self._cluster.signal(controller, signal.SIGKILL)
-            self._killed.append(controller)
+        victim = self._cluster.controller() if self._victim is None else self._victim
+        if victim is not None:
+            self._cluster.signal(victim, signal.SIGKILL)
+            self._killed.append(victim)
 
 
 def await_placement(
@@ -184,12 +187,13 @@ def test_a_controlled_shutdown_survives_the_death_of_the_controller(
 ):
     placed = create(cluster, "steady")
     for chance in rounds:
-        controller = eventually(
+        (controller,) = eventually(
             lambda: [b for b in range(BROKERS) if b == cluster.controller()], "a controller"
         )
-        leaving = chance.choice([b for b in range(BROKERS) if b not in controller])
+        leaving = chance.choice([b for b in range(BROKERS) if b != controller])
         pid = cluster.pid(leaving)
-        interruption = Interruption(cluster, chance)
+        # Not the controller of the moment: that may be the broker that leaves, by then.
+        interruption = Interruption(cluster, chance, controller)
         with suppress(RequestError):  # the broker may end before its answer is sent
             cluster.ask(leaving, ShutdownBrokerRequest(), timeout_s=30)
         interruption.end()
