@@ -140,6 +140,7 @@ class Broker:
         session_ms: int = SESSION_MS,
         rebalance_ms: int = SESSION_MS,
         protocols: Sequence[str] = ("range",),
+        requires_member_id: bool = False,
     ) -> list[JoinGroupResult]:
         request = JoinGroup(
             "g",
@@ -151,7 +152,7 @@ class Broker:
             rebalance_ms,
             "consumer",
             tuple(SupportedProtocol(name, metadata) for name in protocols),
-            requires_member_id=False,
+            requires_member_id=requires_member_id,
         )
         return self.ask(request)
 
