@@ -27,6 +27,13 @@ _OF_THE_USER: Final = re.compile(
     r"(PY)?SPARK_.*|_PYSPARK_.*|(HADOOP|YARN|HIVE)_CONF_DIR|CLASSPATH|" + "|".join(OPTION_VARIABLES)
 )
 _LOOPBACK: Final = "127.0.0.1"
+_AUTHENTICATION: Final = {
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.network.crypto.authEngineVersion": "2",
+}
+"""Whoever reaches the ports of a driver can have it run commands, and on loopback every user of the
+machine does. With a local master Spark makes a secret itself, which no other process needs."""
 _INSTALLED: Final = Path(pyspark.__file__).parent
 
 
@@ -79,6 +86,8 @@ def add_local_defaults(conf: SparkConf, directory: Path) -> None:
         }
     if re.match(r"local\b|spark://(127\.|localhost\b)", master):
         defaults |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
+    if local is not None and not conf.contains("spark.authenticate"):
+        defaults |= _AUTHENTICATION
     for name, value in defaults.items():
         conf.setIfMissing(name, value)
 

@@ -75,3 +75,25 @@ def test_ours_are_only_for_a_local_master():
     on_loopback = completed("spark://127.0.0.1:7077")
     assert on_loopback[HOST] == "127.0.0.1"
     assert OURS not in on_loopback
+
+
+AUTHENTICATE = "spark.authenticate"
+ENCRYPTED = "spark.network.crypto.enabled"
+
+
+@pytest.mark.parametrize("master", ["local", "local[*]", "local[3]", "local[3,2]"])
+def test_a_local_driver_answers_only_who_has_its_secret(master: str):
+    settings = completed(master)
+    assert settings[AUTHENTICATE] == settings[ENCRYPTED] == "true"
+
+
+@pytest.mark.parametrize("chosen", ["true", "false"])
+def test_a_user_who_has_chosen_decides_about_encryption_too(chosen: str):
+    settings = completed("local[2]", spark_authenticate=chosen)
+    assert settings[AUTHENTICATE] == chosen
+    assert ENCRYPTED not in settings, "Spark does not start with it and without authentication"
+
+
+@pytest.mark.parametrize("master", ["yarn", "spark://127.0.0.1:7077", "local-cluster[2,1,1024]"])
+def test_the_secret_of_a_cluster_manager_is_the_matter_of_its_user(master: str):
+    assert AUTHENTICATE not in completed(master)
