@@ -7,7 +7,9 @@ from typing import Any, Final
 
 import orjson
 
+from regent.admin.json_files import decode_file, unknown_keys
 from regent.admin.topics import TopicsRefusedError
+from regent.core.errors import BadDataError
 from regent.core.model import MAX_BROKER_ID, BrokerId
 from regent.core.protocol.topics import ConfigEntry, CreatableTopic
 from regent.core.setting import text_of
@@ -58,9 +60,9 @@ def parse_topics_file(data: bytes, source: str) -> list[CreatableTopic]:
     Raises ``TopicsRefusedError``, naming ``source`` and the entries, counted from 1.
     """
     try:
-        entries = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise TopicsRefusedError([f"{source}: not JSON: {error}"]) from None
+        entries = decode_file(data, source)
+    except BadDataError as error:
+        raise TopicsRefusedError([str(error)]) from None
     if not isinstance(entries, list) or not entries:
         expected = f"a JSON list of objects with the keys {', '.join(_KEYS)}"
         raise TopicsRefusedError([f"{source}: must be {expected}"])
@@ -82,9 +84,7 @@ def parse_topics_file(data: bytes, source: str) -> list[CreatableTopic]:
 def _entry_problems(entry: object) -> list[str]:
     if not isinstance(entry, dict):
         return [f"must be an object with the keys {', '.join(_KEYS)}"]
-    problems = [
-        f"unknown key {key!r}; the keys are {', '.join(_KEYS)}" for key in entry if key not in _KEYS
-    ]
+    problems = unknown_keys(entry, _KEYS)
     config = entry.get("config", {})
     for key, value, kind, name in (
         ("topic", entry.get("topic"), str, "a string"),

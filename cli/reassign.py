@@ -10,7 +10,9 @@ import orjson
 
 from regent.admin.cluster_connection import Cluster, pass_cluster
 from regent.admin.live_brokers import not_registered, read_live_brokers
+from regent.admin.log_dir_moves import LogDirMoveState, LogDirs
 from regent.admin.partition_files import (
+    ReassignmentFile,
     read_reassignment_file,
     read_topics_to_move_file,
     reassignment_json,
@@ -49,6 +51,7 @@ _OPTIONAL = ("throttle", "replica_alter_log_dirs_throttle")
     )
     + '\n\n\b\ntopics.json: {"topics": [{"topic": "t"}]}'
     + '\nmoves.json:  {"partitions": [{"topic": "t", "partition": 0, "replicas": [3, 4]}]}'
+    + '\n             "log_dirs": ["any", "/disk2"] beside "replicas" moves them to directories'
 )
 @click.option(
     "--generate", is_flag=True, help="Propose an assignment for the partitions of topics."
@@ -104,7 +107,7 @@ _OPTIONAL = ("throttle", "replica_alter_log_dirs_throttle")
     help="With --verify and --cancel: leave the throttles of topics and brokers as they are.",
 )
 @click.option(
-    "--timeout-ms",
+    *("--timeout-ms", "--timeout"),
     type=click.IntRange(min=0),
     help=f"How long to wait in all.  [default: {_ANSWER_TIMEOUT_MS}; with --wait"
     f" {_WAIT_TIMEOUT_MS}]",
@@ -120,26 +123,26 @@ def reassign(cluster: Cluster, /, timeout_ms: int | None, output: str, **options
         _generate(cluster, output, **{name: options[name] for name in _ACTIONS[action]})
         return
     file: BinaryIO | None = options["reassignment_json_file"]
-    targets = {} if file is None else read_reassignment_file(file)
+    plan = ReassignmentFile({}, {}) if file is None else read_reassignment_file(file)
     with cluster.admin() as admin:
         if action == "verify":
-            _verify(admin, targets, output, preserve=options["preserve_throttles"])
+            _verify(admin, plan, output, preserve=options["preserve_throttles"])
             return
         from regent.cli import reassign_execute
 
         if action == "list":
             reassign_execute.print_ongoing(admin, timeout_ms=timeout_ms, output=output)
         elif action == "cancel":
-            reassign_execute.cancel(admin, targets, timeout_ms=timeout_ms, output=output)
+            reassign_execute.cancel(admin, plan, timeout_ms=timeout_ms, output=output)
             if not options["preserve_throttles"]:
-                _clear_throttles(admin, targets)
+                _clear_throttles(admin, plan.replicas)
         else:
             throttles = reassign_execute.Throttles(
                 options["throttle"], options["replica_alter_log_dirs_throttle"]
             )
             how = {"additional": options["additional"], "wait": options["wait"]}
             reassign_execute.execute(
-                admin, targets, throttles, **how, timeout_ms=timeout_ms, output=output
+                admin, plan, throttles, **how, timeout_ms=timeout_ms, output=output
             )
 
 
@@ -213,21 +216,28 @@ def _registered(
     return {broker_id: live[broker_id] for broker_id in broker_ids}
 
 
-def _verify(
-    admin: ZkAdminStore,
-    targets: Mapping[TopicPartition, tuple[BrokerId, ...]],
-    output: str,
-    *,
-    preserve: bool,
-) -> None:
-    moves = read_moves(admin, targets)
+def _verify(admin: ZkAdminStore, plan: ReassignmentFile, output: str, *, preserve: bool) -> None:
+    moves = read_moves(admin, plan.replicas)
+    log_dir_moves = LogDirs(read_live_brokers(admin)).moves(plan.log_dirs)
     if output == Output.JSON:
-        print_json([move.as_json() for move in moves])
+        of_replicas: dict[TopicPartition, list[dict[str, object]]] = {}
+        for replica in log_dir_moves:
+            of_replicas.setdefault(replica.partition, []).append(replica.as_json())
+        print_json(
+            [
+                {**move.as_json(), "log_dirs": of_replicas[move.partition]}
+                if move.partition in of_replicas
+                else move.as_json()
+                for move in moves
+            ]
+        )
     else:
-        click.echo("\n".join(["Status of partition reassignment:", *map(str, moves)]))
+        lines = ["Status of partition reassignment:", *map(str, moves), *map(str, log_dir_moves)]
+        click.echo("\n".join(lines))
     is_over = all(move.state is not ReassignmentState.IN_PROGRESS for move in moves)
-    if is_over and not preserve:
-        _clear_throttles(admin, targets)
+    waiting = (LogDirMoveState.IN_PROGRESS, LogDirMoveState.MISSING)
+    if is_over and not any(m.state in waiting for m in log_dir_moves) and not preserve:
+        _clear_throttles(admin, plan.replicas)
 
 
 def _clear_throttles(admin: ZkAdminStore, targets: Collection[TopicPartition]) -> None:

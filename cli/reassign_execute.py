@@ -1,6 +1,6 @@
-"""``reassign --execute``, ``--cancel`` and ``--list``: requests to the controller.
+"""``reassign --execute``, ``--cancel`` and ``--list``: requests to the controller and to brokers.
 
-Messages and their sequence are those of ``kafka.admin.ReassignPartitionsCommand`` 2.8.
+Messages and their sequence are those of Kafka's ``ReassignPartitionsCommand``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import orjson
 
 from regent.admin.controller_ref import ControllerRef, batches, refusal
 from regent.admin.live_brokers import not_registered, read_live_brokers
-from regent.admin.partition_files import reassignment_json
+from regent.admin.log_dir_moves import LogDirMoveState, LogDirs
+from regent.admin.partition_files import ReassignmentFile, Replica, reassignment_json
 from regent.admin.pauses import pauses
 from regent.admin.reassign_progress import (
     ReassignmentError,
@@ -28,11 +29,7 @@ from regent.cli.output import Output, note, print_json
 from regent.cli.remote_actors import controller_of
 from regent.cli.topic_options import read_existing
 from regent.cli.waiting import Progress
-from regent.core.admin.reassignment_plan import (
-    PartitionMove,
-    partition_move,
-    reassigning_brokers,
-)
+from regent.core.admin.reassignment_plan import PartitionMove, partition_move
 from regent.core.errors import BadDataError, Errors
 from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
 from regent.core.protocol.controller import (
@@ -59,7 +56,7 @@ class Throttles(NamedTuple):
 
 def execute(
     admin: ZkAdminStore,
-    targets: Replicas,
+    plan: ReassignmentFile,
     throttles: Throttles,
     *,
     additional: bool,
@@ -73,23 +70,32 @@ def execute(
     that were refused or did not complete; the others are being reassigned.
     """
     deadline = time.monotonic() + timeout_ms / 1000
+    targets = plan.replicas
     assignments = _assignments(admin, targets)
     current = {p: assignment.origin_replicas for p, assignment in assignments.items()}
     _check_brokers(admin, targets, current)
+    log_dirs = LogDirs(read_live_brokers(admin))
+    places = {m.replica: m.current for m in log_dirs.check(plan.log_dirs) if m.current is not None}
     with controller_of(admin) as controller:
         rows = ongoing(controller, None, deadline=deadline)
         if not additional:
             _refuse_if_busy(admin, rows)
-        _print_rollback(current, output)
-        _throttle(admin, throttles, _moves(rows, assignments, targets), output)
+        _print_rollback(current, places, output)
+        moves = _moves(rows, assignments, targets)
+        _throttle(admin, throttles, moves, {r.broker_id for r in plan.log_dirs}, output)
+        # Brokers remember where to create the replicas that they do not have yet.
+        log_dirs.alter({r: path for r, path in plan.log_dirs.items() if r not in places})
         problems = _alter(controller, targets, deadline=deadline)
     refused = ["Error reassigning partition(s):", *_lines(problems)] if problems else []
     started = {p: replicas for p, replicas in sorted(targets.items()) if p not in problems}
+    moved = {r: path for r, path in plan.log_dirs.items() if r.topic_partition in started}
     which = f"partition {_reassignments(started)} for {_named(list(started))}"
     if started:
         _say(f"Successfully started {which}", output)
+    refused += _begin_log_dir_moves(log_dirs, moved, deadline=deadline, output=output)
     if started and wait:
         unfinished = await_moves(admin, started, timeout_ms=timeout_ms, deadline=deadline)
+        unfinished += _await_log_dir_moves(log_dirs, moved, timeout_ms, deadline)
         refused += unfinished
         if not unfinished:
             _say(f"Successfully completed {which}", output)
@@ -97,27 +103,38 @@ def execute(
         raise ReassignmentError("\n".join(refused))
 
 
-def cancel(
-    admin: ZkAdminStore, partitions: Collection[TopicPartition], *, timeout_ms: int, output: str
-) -> None:
-    """Cancel the reassignments of ``partitions`` that are in progress."""
+def cancel(admin: ZkAdminStore, plan: ReassignmentFile, *, timeout_ms: int, output: str) -> None:
+    """Cancel the reassignments and the moves between log directories that are in progress."""
     deadline = time.monotonic() + timeout_ms / 1000
     with controller_of(admin) as controller:
-        found = ongoing(controller, sorted(partitions), deadline=deadline)
+        found = ongoing(controller, sorted(plan.replicas), deadline=deadline)
         active = [TopicPartition(row.topic, row.partition) for row in found]
         problems = _alter(controller, dict.fromkeys(active), deadline=deadline) if active else {}
     cancelled = [partition for partition in active if partition not in problems]
+    log_dirs = LogDirs(read_live_brokers(admin))
+    back = {
+        move.replica: move.current
+        for move in log_dirs.moves(plan.log_dirs)
+        if move.state is LogDirMoveState.IN_PROGRESS and move.current is not None
+    }
     if output == Output.JSON:
-        print_json([{"topic": topic, "partition": number} for topic, number in cancelled])
+        rows: list[dict[str, object]] = [{"topic": topic, "partition": n} for topic, n in cancelled]
+        rows += [{**r.topic_partition._asdict(), "broker": r.broker_id} for r in sorted(back)]
+        print_json(rows)
     elif cancelled:
         click.echo(
             f"Successfully cancelled partition {_reassignments(cancelled)} for: {_named(cancelled)}"
         )
     elif not problems:
         click.echo("None of the specified partition reassignments are active.")
+    if plan.log_dirs and not back:
+        _say("None of the specified partition moves are active.", output)
+    unfinished = _begin_log_dir_moves(log_dirs, back, deadline=deadline, output=output)
     if problems:
         what = f"Error cancelling partition {_reassignments(problems)} for:"
-        raise ReassignmentError("\n".join([what, *_lines(problems)]))
+        unfinished = [what, *_lines(problems), *unfinished]
+    if unfinished:
+        raise ReassignmentError("\n".join(unfinished))
 
 
 def print_ongoing(admin: ZkAdminStore, *, timeout_ms: int, output: str) -> None:
@@ -199,8 +216,9 @@ def _refuse_if_busy(admin: ZkAdminStore, being_moved: Sequence[OngoingReassignme
         )
 
 
-def _print_rollback(current: Replicas, output: str) -> None:
-    content = reassignment_json(current)
+def _print_rollback(current: Replicas, places: Mapping[Replica, str], output: str) -> None:
+    """Print the present replicas, and the log directories of those that may be moved."""
+    content = reassignment_json(current, places)
     if output == Output.JSON:
         print_json(content)
         return
@@ -229,6 +247,7 @@ def _throttle(
     admin: ZkAdminStore,
     throttles: Throttles,
     moves: Mapping[TopicPartition, PartitionMove],
+    log_dir_brokers: Collection[BrokerId],
     output: str,
 ) -> None:
     """Set throttles before the reassignment, so that they limit its first byte too."""
@@ -241,8 +260,7 @@ def _throttle(
         set_replication_throttle(admin.configs, moves, throttles.replication)
         _say(f"The inter-broker throttle limit was set to {throttles.replication} B/s", output)
     if throttles.log_dirs is not None:
-        brokers = reassigning_brokers(moves.values())
-        set_log_dirs_throttle(admin.configs, brokers, throttles.log_dirs)
+        set_log_dirs_throttle(admin.configs, log_dir_brokers, throttles.log_dirs)
         _say(f"The replica-alter-dir throttle limit was set to {throttles.log_dirs} B/s", output)
 
 
@@ -337,5 +355,59 @@ def await_moves(
         problems.append(
             f"{len(remaining)}/{len(targets)} partitions remain to be moved after {timeout_ms} ms:"
             f" {listed(remaining, 5)} (it goes on: --verify shows how far it has come)"
+        )
+    return problems
+
+
+# --- log directories ------------------------------------------------------------------------------
+
+
+def _begin_log_dir_moves(
+    log_dirs: LogDirs, targets: Mapping[Replica, str], *, deadline: float, output: str
+) -> list[str]:
+    """Begin to move replicas, those on new brokers when they exist; return the problems."""
+    pending = dict(targets)
+    for _ in pauses(deadline) if pending else ():
+        for replica in sorted(log_dirs.alter(pending)):
+            _say(
+                f"Successfully started moving log directory to {pending.pop(replica)} for replica"
+                f" {replica.topic_partition} with broker {replica.broker_id}",
+                output,
+            )
+        if not pending:
+            break
+    if not pending:
+        return []
+    moves = "move" if len(pending) == 1 else "moves"
+    named = listed(sorted(pending), _NAMED_PARTITIONS, separator=",")
+    return [f"Timed out before log directory {moves} could be started for: {named}"]
+
+
+def _await_log_dir_moves(
+    log_dirs: LogDirs, targets: Mapping[Replica, str], timeout_ms: int, deadline: float
+) -> list[str]:
+    """Wait until every replica is in its directory; return the problems, as ``await_moves``."""
+    remaining = dict(targets)
+    problems: list[str] = []
+    reason = ""
+    with Progress("moving", len(targets), "replicas between log directories") as progress:
+        for _ in pauses(deadline) if remaining else ():
+            try:
+                moves = log_dirs.moves(remaining)
+                reason = ""
+            except ReassignmentError as error:  # a broker that restarts, for instance
+                reason, moves = f" ({error})", []
+            problems += [str(m) for m in moves if m.state is LogDirMoveState.NOT_ACTIVE]
+            for move in moves:
+                if move.state in (LogDirMoveState.COMPLETE, LogDirMoveState.NOT_ACTIVE):
+                    del remaining[move.replica]
+            progress.remain(len(remaining))
+            if not remaining:
+                break
+    if remaining:
+        problems.append(
+            f"{len(remaining)}/{len(targets)} replicas remain to be moved between log directories"
+            f" after {timeout_ms} ms: {listed(sorted(remaining), 5)}{reason} (it goes on: --verify"
+            " shows how far it has come)"
         )
     return problems

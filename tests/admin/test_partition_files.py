@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
+from typing import BinaryIO
 
 import pytest
 
 from regent.admin.partition_files import (
+    Replica,
     read_partitions_file,
     read_reassignment_file,
     read_topics_to_move_file,
@@ -32,22 +35,74 @@ def test_what_is_written_is_read_again() -> None:
     assert content == {
         "version": 1,
         "partitions": [
-            {"topic": "t", "partition": 0, "replicas": [3, 4]},
-            {"topic": "t", "partition": 1, "replicas": [4, 3]},
+            {"topic": "t", "partition": 0, "replicas": [3, 4], "log_dirs": ["any", "any"]},
+            {"topic": "t", "partition": 1, "replicas": [4, 3], "log_dirs": ["any", "any"]},
         ],
     }
-    assert read_reassignment_file(file(content)) == MOVES
+    assert read_reassignment_file(file(content)) == (MOVES, {})
 
 
-def test_keys_of_other_versions_and_tools_are_ignored() -> None:
-    entry = {"topic": "t", "partition": 0, "replicas": [1], "log_dirs": ["any"], "note": {}}
+def test_log_directories_are_kept() -> None:
+    log_dirs = {Replica(4, T0): "/d/one", Replica(3, T1): "/d/two"}
 
-    for version in ({}, {"version": 1}, {"version": "1"}, {"version": None, "by": "hand"}):
-        assert read_reassignment_file(file({**version, "partitions": [entry]})) == {T0: (1,)}
+    content = reassignment_json(MOVES, log_dirs)
+
+    assert read_reassignment_file(file(content)) == (MOVES, log_dirs)
+    assert str(Replica(4, T0)) == "t-0-4"
+
+
+def test_what_kafkas_tool_takes_is_taken() -> None:
+    entry = {"topic": "t", "partition": 0, "replicas": [1], "log_dirs": ["any"]}
+
+    for version in ({}, {"version": 1}, {"version": "1"}, {"version": None}):
+        content = {**version, "partitions": [entry]}
+        assert read_reassignment_file(file(content)) == ({T0: (1,)}, {})
+    with_mark = b"\xef\xbb\xbf" + json.dumps(content).encode()
+    assert read_reassignment_file(file(with_mark)) == ({T0: (1,)}, {})
+
+
+ENTRY = {"topic": "t", "partition": 0, "replicas": [1]}
+UNREAD = [
+    (read_reassignment_file, {"partitions": [ENTRY | {"logdirs": ["/d"]}]}, "log_dirs"),
+    (read_reassignment_file, {"partitions": [ENTRY], "verson": 1}, "version"),
+    (read_reassignment_file, {"partition": [ENTRY]}, "partitions"),
+    (read_topics_to_move_file, {"topics": [{"topic": "a", "topics": 1}]}, "topic"),
+    (read_topics_to_move_file, {"topics": [{"topic": "a"}], "topic": "b"}, "topics"),
+    (
+        read_partitions_file,
+        {"partitions": [{"topic": "t", "partition": 0, "part": 1}]},
+        "partition",
+    ),
+    (read_partitions_file, {"partitions": [], "versions": 1}, "version"),
+]
+
+
+@pytest.mark.parametrize(("read", "content", "meant"), UNREAD)
+def test_a_key_that_nothing_reads_is_refused(
+    read: Callable[[BinaryIO], object], content: object, meant: str
+) -> None:
+    with pytest.raises(BadDataError, match=f"unknown key .*; did you mean {meant}\\?"):
+        read(file(content))
+
+
+@pytest.mark.parametrize(
+    ("read", "content"),
+    [
+        (read_reassignment_file, b'{"partitions": [], "partitions": [{}]}'),
+        (read_reassignment_file, b'{"partitions": [{"topic": "a", "partition": 0, "topic": "b"}]}'),
+        (read_topics_to_move_file, b'{"topics": [{"topic": "a", "topic": "b"}]}'),
+        (read_partitions_file, b'{"partitions": [{"partition": 0, "partition": 1}]}'),
+    ],
+)
+def test_a_key_that_is_there_twice_is_refused(
+    read: Callable[[BinaryIO], object], content: bytes
+) -> None:
+    with pytest.raises(BadDataError, match="is there twice in one object"):
+        read(file(content))
 
 
 def test_the_other_files_name_topics_and_partitions() -> None:
-    topics = file({"version": 1, "topics": [{"topic": "b"}, {"topic": "a", "x": 1}]})
+    topics = file({"version": 1, "topics": [{"topic": "b"}, {"topic": "a"}]})
     partitions = file({"partitions": [{"topic": "t", "partition": n} for n in (1, 0)]})
 
     assert read_topics_to_move_file(topics) == ["b", "a"]
@@ -85,6 +140,23 @@ def test_the_other_files_name_topics_and_partitions() -> None:
         (
             [{"topic": "t", "partition": 0, "replicas": [n]} for n in (1, 2)],
             "moves.json: entry 2 of partitions: t-0 is named twice",
+        ),
+        (
+            [{"topic": "t", "partition": 0, "replicas": [1, 2], "log_dirs": ["/d"]}],
+            "moves.json: entry 1 of partitions: Size of replicas list [1, 2] is different from"
+            " size of log dirs list [/d] for partition t-0",
+        ),
+        (
+            [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": "any"}],
+            "moves.json: entry 1 of partitions: log_dirs must be a list, not 'any'",
+        ),
+        (
+            [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": [1]}],
+            "moves.json: entry 1 of partitions: log_dirs must be a list of paths or",
+        ),
+        (
+            {"version": 2, "partitions": [{}]},
+            "moves.json: version must be 1, not 2",
         ),
     ],
 )

@@ -101,7 +101,7 @@ GOOD = {"topic": "t", "partitions": 1, "replication_factor": 1}
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"num_partitions": 3}, "unknown key 'num_partitions'; the keys are topic, partitions,"),
+        ({"num_partitions": 3}, "unknown key 'num_partitions'; did you mean partitions?"),
         ({"replicationFactor": 3}, "unknown key 'replicationFactor'"),
         ({"topic": 5}, "topic must be a string, not 5"),
         ({"topic": None}, "topic must be a string, not null"),

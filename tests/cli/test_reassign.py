@@ -32,7 +32,12 @@ def write(folder: Path, content: object) -> str:
 def moves(**replicas: list[int]) -> dict[str, object]:
     """Return a file that moves ``t_0=[…]`` and so on."""
     entries = [
-        {"topic": name.partition("_")[0], "partition": int(name.partition("_")[2]), "replicas": r}
+        {
+            "topic": name.partition("_")[0],
+            "partition": int(name.partition("_")[2]),
+            "replicas": r,
+            "log_dirs": ["any"] * len(r),
+        }
         for name, r in replicas.items()
     ]
     return {"version": 1, "partitions": entries}

@@ -23,7 +23,12 @@ from regent.zk.codecs.admin_znodes import ConfigEntityZNode, ReassignPartitionsZ
 from tests.support.fake_cluster import FakeCluster, failing
 from tests.support.fake_zookeeper import Call, Moment
 
-ROLLBACK = {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [0, 1]}]}
+ROLLBACK = {
+    "version": 1,
+    "partitions": [
+        {"topic": "t", "partition": 0, "replicas": [0, 1], "log_dirs": ["any", "any"]},
+    ],
+}
 TARGET = {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [2, 3]}]}
 MOVING = ReplicaAssignment((2, 3, 0, 1), adding_replicas=(2, 3), removing_replicas=(0, 1))
 ONGOING = OngoingReassignment("t", 0, (2, 3, 0, 1), (2, 3), (0, 1))
@@ -415,15 +420,6 @@ def test_additional_changes_the_throttle_of_a_move_in_progress(
         "leader.replication.throttled.replicas": "3:0,3:1",
         "follower.replication.throttled.replicas": "3:2,3:3",
     }
-
-
-def test_log_directories_have_a_separate_throttle(four: FakeCluster, tmp_path: Path) -> None:
-    result = four.run(*command(tmp_path), "--replica-alter-log-dirs-throttle", "70")
-
-    assert "The replica-alter-dir throttle limit was set to 70 B/s" in result.stdout
-    assert config_of(four, "topics/t") == {}
-    rate = {"replica.alter.log.dirs.io.max.bytes.per.second": "70"}
-    assert [config_of(four, f"brokers/{broker}") for broker in range(4)] == [rate] * 4
 
 
 @pytest.mark.parametrize("action", ["--verify", "--cancel"])
