@@ -9,6 +9,7 @@ line names the folder too.
 from __future__ import annotations
 
 import functools
+import shlex
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -212,6 +213,7 @@ def local_cluster(data_dir: Path) -> ClusterFile:
     if file is None:
         raise ClusterNotFoundError(
             f"no cluster in {data_dir}: there is no {CLUSTER_FILE}; start one with `{program()}"
-            f" cluster --data-dir {data_dir}`, or name one with --data-dir or --zookeeper"
+            f" cluster --data-dir {shlex.quote(str(data_dir))}`, or name one with --data-dir or"
+            " --zookeeper"
         )
     return file

@@ -6,7 +6,7 @@ import fcntl
 import importlib.util
 import os
 import select
-import socket
+import signal
 import sys
 import time
 from collections import Counter
@@ -16,13 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.types import convert_type
 
 from regent.admin.wording import counted
+from regent.cluster.child_process import when_parent_ends
 from regent.cluster.cluster_file import listed_processes
 from regent.cluster.cluster_plan import HOST, PORT_SPACING, ClusterPlan
 from regent.cluster.cluster_supervisor import ClusterSupervisor
+from regent.config.addresses import listening_socket
 from regent.config.cluster_location import DATA_DIR
-from regent.config.command_line import COMMAND, JOBS, pip_install
+from regent.config.command_line import COMMAND, JOBS, SAME_SIGNAL_S, pip_install
 from regent.config.settings import SETTING_OPTIONS, Settings
 from regent.config.settings_file import load_settings
 from regent.core.errors import RegentError
@@ -34,7 +37,8 @@ from regent.zk.embedded.embedded_zookeeper import HEAP_MB, MIN_HEAP_MB, server_c
 LOCK_FILE = ".cluster.lock"
 MAX_BROKERS = 100
 _MAX_BASE_PORT = 65_535 - 3 * PORT_SPACING - MAX_BROKERS
-_CONNECT_TIMEOUT_S = 10.0
+_OWN_ZOOKEEPER_TIMEOUT_MS = 120_000
+_CHECK_SESSION_MS = 6_000
 _PREDECESSOR_TIMEOUT_S = 5.0
 
 
@@ -84,7 +88,8 @@ class ClusterOptionsError(RegentError):
     default=9092,
     show_default=True,
     help="Kafka port of broker 0; broker N has this port plus N. Control, replication and metrics "
-    "ports are 1,000, 2,000 and 3,000 higher. 0: free ports, for ZooKeeper too.",
+    "ports are 1,000, 2,000 and 3,000 higher, ZooKeeper's is 6,911 lower (below port 1,024: 4,000 "
+    "higher). 0: free ports.",
 )
 @click.option(
     "--config", type=click.Path(path_type=Path), help="TOML file with the brokers' settings."
@@ -114,6 +119,8 @@ class ClusterOptionsError(RegentError):
     show_default="6000",
     help="ZooKeeper session timeout of the brokers.",
 )
+@click.option("--connection-timeout-ms", type=click.IntRange(100, 86_400_000), hidden=True)
+@click.option("--death-pipe-fd", type=int, hidden=True)
 def cluster(
     broker_count: int,
     data_dir: Path,
@@ -122,6 +129,8 @@ def cluster(
     base_port: int,
     config: Path | None,
     session_timeout_ms: int | None,
+    connection_timeout_ms: int | None,
+    death_pipe_fd: int | None,
     **options: Any,
 ) -> None:
     """Run a whole cluster on this machine, in the foreground.
@@ -130,7 +139,9 @@ def cluster(
     directory, where the other commands find it. Ctrl-C shuts the brokers down one by one and leaves
     nothing running; the data stays.
     """
-    settings = _load(config, session_timeout_ms)
+    if death_pipe_fd is not None:
+        when_parent_ends(death_pipe_fd, _stop_at_once)
+    settings = _load(config, session_timeout_ms, connection_timeout_ms)
     asked: bool | None = options["placement_service"]
     with_placement_service = _with_placement_service(asked)
     if zookeeper is None:
@@ -138,6 +149,8 @@ def cluster(
     if asked is None and not with_placement_service:
         install = pip_install(JOBS)
         _say(f"without Spark the brokers place new topics themselves; to add it: {install}")
+    broker_settings = _by_broker(options["broker_settings"], options["racks"], broker_count)
+    _check_settings(config, broker_settings)
     plan = ClusterPlan(
         program=COMMAND,
         data_dir=data_dir,
@@ -146,12 +159,13 @@ def cluster(
         zookeeper=zookeeper,
         zookeeper_nodes=int(zookeeper_nodes),
         session_timeout_ms=settings.zookeeper.session_timeout_ms,
+        connection_timeout_ms=_connection_timeout_ms(settings, zookeeper),
         config=config,
         placement_service=with_placement_service,
         restart=options["restart"],
         zookeeper_heap_mb=options["zookeeper_heap_mb"],
         defaults=_defaults(settings, broker_count),
-        broker_settings=_by_broker(options["broker_settings"], options["racks"], broker_count),
+        broker_settings=broker_settings,
     )
     if not os.access(data_dir / LOCK_FILE, os.F_OK):
         _check(plan)  # a cluster that is refused leaves no directory behind
@@ -190,6 +204,26 @@ def _by_broker(
     return settings
 
 
+def _check_settings(
+    config: Path | None, broker_settings: Mapping[BrokerId, Mapping[str, str]]
+) -> None:
+    """Check the settings of single brokers as these will; raises ``ClusterOptionsError``."""
+    for broker_id, settings in broker_settings.items():
+        tables: dict[str, dict[str, Any]] = {}
+        try:
+            for name, text in settings.items():
+                table, row = SETTING_OPTIONS[name]
+                value = convert_type(type(row.default)).convert(text, None, None)
+                tables.setdefault(table, {})[row.name] = value
+            load_settings(config, tables)
+        except click.BadParameter as error:
+            raise ClusterOptionsError(
+                f"--broker-setting {broker_id}:{name}={text}: {error.message}"
+            ) from None
+        except RegentError as error:
+            raise ClusterOptionsError(f"--broker-setting of broker {broker_id}: {error}") from None
+
+
 def _with_placement_service(asked: bool | None) -> bool:
     """Return whether to start the service; raises ``ClusterOptionsError`` if it cannot run."""
     is_installed = importlib.util.find_spec("pyspark") is not None
@@ -202,9 +236,29 @@ def _with_placement_service(asked: bool | None) -> bool:
     return False
 
 
-def _load(config: Path | None, session_timeout_ms: int | None) -> Settings:
-    given = {} if session_timeout_ms is None else {"session_timeout_ms": session_timeout_ms}
+def _load(
+    config: Path | None, session_timeout_ms: int | None, connection_timeout_ms: int | None
+) -> Settings:
+    options = {
+        "session_timeout_ms": session_timeout_ms,
+        "connection_timeout_ms": connection_timeout_ms,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
     return load_settings(config, {"zookeeper": given})
+
+
+def _connection_timeout_ms(settings: Settings, zookeeper: str | None) -> int:
+    """Return how long brokers try to reach ZooKeeper; one that this cluster started does answer."""
+    if zookeeper is None and "zookeeper.connection_timeout_ms" not in settings.given:
+        return _OWN_ZOOKEEPER_TIMEOUT_MS
+    return settings.zookeeper.connection_timeout_ms
+
+
+def _stop_at_once() -> None:
+    """Act as if Ctrl-C was pressed twice, because the parent process has ended."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(2 * SAME_SIGNAL_S)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _defaults(settings: Settings, broker_count: int) -> Mapping[str, int]:
@@ -277,7 +331,7 @@ def _check(plan: ClusterPlan) -> None:
 def _check_zookeeper(plan: ClusterPlan) -> None:
     """Check that ZooKeeper answers, or that it can be started on the existing data."""
     if plan.zookeeper is not None:
-        _check_connection(plan.zookeeper)
+        _check_connection(plan.zookeeper, plan.connection_timeout_ms / 1000)
         return
     existing = len(list(plan.data_dir.glob("zookeeper-*")))
     if existing not in (0, plan.zookeeper_nodes):
@@ -288,10 +342,10 @@ def _check_zookeeper(plan: ClusterPlan) -> None:
         )
 
 
-def _check_connection(hosts: str) -> None:
+def _check_connection(hosts: str, timeout_s: float) -> None:
     try:
-        client = ZooKeeperClient(hosts, 6_000, on_watch=lambda _: None)
-        client.start(_CONNECT_TIMEOUT_S)
+        client = ZooKeeperClient(hosts, _CHECK_SESSION_MS, on_watch=lambda _: None)
+        client.start(timeout_s)
     except ValueError as error:
         raise ClusterOptionsError(str(error)) from None
     except ConnectionLossError as error:
@@ -301,30 +355,32 @@ def _check_connection(hosts: str) -> None:
 
 def _check_ports(plan: ClusterPlan) -> None:
     """Check that every port is free now. Metrics ports may be in use: another one is taken."""
-    if not plan.base_port:
-        return
-    brokers = [plan.broker_ports(broker_id) for broker_id in range(plan.broker_count)]
-    wanted = plan.zookeeper_ports() + [port for ports in brokers for port in ports]
-    port, uses = Counter(wanted).most_common(1)[0]
-    if uses > 1:
-        raise ClusterOptionsError(
-            f"--base-port {plan.base_port} needs port {port} twice: choose another --base-port"
-        )
-    metrics_ports = {ports.metrics_port for ports in brokers}
-    for port in wanted:
-        if port in metrics_ports:
+    brokers = [(plan.broker_host(id_), plan.broker_ports(id_)) for id_ in range(plan.broker_count)]
+    zookeeper_ports = plan.zookeeper_ports()
+    wanted = [(HOST, port) for port in zookeeper_ports]
+    wanted += [(host, port) for host, ports in brokers for port in ports]
+    wanted = [(host, port) for host, port in wanted if port]
+    for (host, port), uses in Counter(wanted).items():
+        if uses > 1:
+            raise ClusterOptionsError(
+                f"port {port} on {host} is needed twice: choose another --base-port or"
+                " --broker-setting"
+            )
+    metrics_ports = {(host, ports.metrics_port) for host, ports in brokers}
+    for host, port in wanted:
+        if (host, port) in metrics_ports:
             continue
         try:
-            socket.create_server((HOST, port)).close()
+            listening_socket(host, port).close()
         except OSError as error:
             other = "another --base-port, or 0 for free ports"
-            if port in plan.zookeeper_ports():
+            if port in zookeeper_ports:
                 other = (
                     f"--zookeeper {HOST}:{port}/NAME for a cluster of its own on the ZooKeeper"
-                    " there, or --base-port 0 for free ports"
+                    f" there, or {other}"
                 )
             raise ClusterOptionsError(
-                f"port {port} on {HOST} cannot be used ({os.strerror(error.errno or 0)}): "
+                f"port {port} on {host} cannot be used ({error.strerror}): "
                 f"stop what listens there, or choose {other}"
             ) from None
 

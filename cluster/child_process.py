@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Protocol
+from weakref import WeakSet
 
 from regent.config.threads import NamedThread
 from regent.core.errors import RegentError
@@ -75,11 +76,15 @@ class Child(Protocol):
 
 
 class DeathPipe:
-    """A pipe that ends when this process ends: only this process has its write end open."""
+    """A pipe that ends when this process ends: only this process has its write end open.
+
+    Processes that this one forks close it, for example those of ``multiprocessing``.
+    """
 
     def __init__(self) -> None:
         self.read_fd, write_fd = os.pipe()
         self._write_end = os.fdopen(write_fd, "wb", buffering=0)
+        _death_pipes.add(self)
 
     def close_write_end(self) -> None:
         """Close the write end: the children react as if this process had ended, and end fast."""
@@ -89,6 +94,17 @@ class DeathPipe:
         """Close both ends."""
         self._write_end.close()
         os.close(self.read_fd)
+
+
+_death_pipes: WeakSet[DeathPipe] = WeakSet()
+
+
+def _close_write_ends() -> None:
+    for pipe in _death_pipes:
+        pipe.close_write_end()
+
+
+os.register_at_fork(after_in_child=_close_write_ends)
 
 
 def when_parent_ends(pipe: int, act: Callable[[], None]) -> None:

@@ -13,7 +13,8 @@ from regent.zk.embedded.embedded_zookeeper import HEAP_MB
 
 HOST = "127.0.0.1"
 PORT_SPACING = 1_000
-_ZOOKEEPER_PORT = 2181
+_BELOW_KAFKA = 9_092 - 2_181  # how far ZooKeeper's port is below that of broker 0
+_FIRST_PORT_OF_USERS = 1_024
 
 
 class BrokerPorts(NamedTuple):
@@ -45,22 +46,31 @@ class ClusterPlan:
     placement_service: bool
     restart: bool
     zookeeper_heap_mb: int = HEAP_MB
+    connection_timeout_ms: int = 18_000
     restart_backoff_s: float = 1.0
     broker_stop_timeout_s: float = 30.0
     defaults: Mapping[str, int] = field(default_factory=dict)
     broker_settings: Mapping[BrokerId, Mapping[str, str]] = field(default_factory=dict)
 
     def broker_ports(self, broker_id: BrokerId) -> BrokerPorts:
-        """Return the ports of a broker: 1,000 apart from each other.
+        """Return the ports of a broker: 1,000 apart from each other, unless it has settings.
 
         With the default base port, 9092, broker N has 9092 + N for Kafka's clients, 10092 + N for
         control requests, 11092 + N for followers, and 12092 + N for metrics. All of them are below
         32768, where the ephemeral ports of Linux begin.
         """
-        if not self.base_port:
-            return BrokerPorts(0, 0, 0, 0)
-        port = self.base_port + broker_id
-        return BrokerPorts(*range(port, port + 4 * PORT_SPACING, PORT_SPACING))
+        ports = BrokerPorts(0, 0, 0, 0)
+        if self.base_port:
+            port = self.base_port + broker_id
+            ports = BrokerPorts(*range(port, port + 4 * PORT_SPACING, PORT_SPACING))
+        settings = self.broker_settings.get(broker_id, {})
+        return ports._replace(
+            **{name: int(settings[name]) for name in ports._fields if name in settings}
+        )
+
+    def broker_host(self, broker_id: BrokerId) -> str:
+        """Return the address that a broker listens on."""
+        return self.broker_settings.get(broker_id, {}).get("host", HOST)
 
     def broker_command(self, broker_id: BrokerId, ports: BrokerPorts, zookeeper: str) -> list[str]:
         """Return the command line of a broker."""
@@ -71,6 +81,7 @@ class ClusterPlan:
             "host": HOST,
             **{name.replace("_", "-"): port for name, port in ports._asdict().items()},
             "session-timeout-ms": self.session_timeout_ms,
+            "connection-timeout-ms": self.connection_timeout_ms,
             **{name.replace("_", "-"): value for name, value in self.defaults.items()},
         }
         if self.placement_service:
@@ -104,6 +115,12 @@ class ClusterPlan:
         return [self.data_dir.absolute() / f"zookeeper-{node}" for node in nodes]
 
     def zookeeper_ports(self) -> list[int]:
-        """Return the client ports of the ZooKeeper servers to start."""
+        """Return the client ports of the ZooKeeper servers to start; by default 2181 and the next.
+
+        They move with the base port: 6,911 below it, or 4,000 above it where users may not listen.
+        """
+        first = self.base_port - _BELOW_KAFKA
+        if first < _FIRST_PORT_OF_USERS:
+            first = self.base_port + 4 * PORT_SPACING
         nodes = range(len(self.zookeeper_dirs()))
-        return [_ZOOKEEPER_PORT + node if self.base_port else 0 for node in nodes]
+        return [first + node if self.base_port else 0 for node in nodes]

@@ -285,6 +285,11 @@ class ClusterSupervisor(SupervisionListener):
     def _start_brokers(self, request: StartRequest) -> None:
         """Start brokers on their old ports; answer when all are ready or one has failed."""
         self._processes.reap()
+        ended = [node for node in self._nodes if not self._processes.is_running(node)]
+        if 2 * len(ended) > len(self._nodes):
+            command = self._start_command(ended[0])
+            request.answer({"error": f"{ended[0].name} does not run; to start it again: {command}"})
+            return
         missing = [i for i in self._brokers if not self._is_serving(i)]
         wanted = missing if request.broker_ids is None else list(request.broker_ids)
         for broker_id in wanted:
@@ -384,7 +389,7 @@ class ClusterSupervisor(SupervisionListener):
         # The last line of a process that was killed by a signal is not the reason.
         why = f": {last_line}" if last_line and status > 0 else ""
         what = f"{child.name} (process {child.pid}) ended {describe_exit(status)}{why}"
-        if broker_id is not None and not self._serving:
+        if not self._serving and (broker_id is not None or child in self._nodes):
             self._failure = self._failure or what
         elif not self._stopping:
             if restart_in_s is not None:

@@ -71,6 +71,17 @@ def find_java(environ: Mapping[str, str] = os.environ) -> JavaRuntime:
     raise JavaNotFoundError(f"Java {MINIMUM_VERSION} or later is needed and {found}: {_remedy()}")
 
 
+def java_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the environment for a JVM: names of files have the same encoding as in this process.
+
+    Under the locale C, or one that is not installed, a JVM opens no file whose path is not ASCII.
+    Python uses UTF-8 there.
+    """
+    if sys.getfilesystemencoding() != "utf-8":
+        return dict(environ)
+    return {**environ, "LC_ALL": "C.UTF-8"}
+
+
 def java_cache() -> Path:
     """Return the directory, in the Python environment, for files made from a Java runtime."""
     return Path(sys.prefix) / ".regent-java"
@@ -158,8 +169,9 @@ def _probe(executable: Path) -> JavaRuntime | None:
         answer = subprocess.run(
             command,
             capture_output=True,
-            text=True,
-            env=environment,
+            encoding=sys.getfilesystemencoding(),
+            errors="surrogateescape",
+            env=java_environment(environment),
             timeout=_VERSION_TIMEOUT_S,
             check=False,
         ).stderr

@@ -18,7 +18,13 @@ from typing import Final
 import pyspark
 from pyspark import SparkConf
 
-from regent.config.java import OPTION_VARIABLES, JavaRuntime, derived_directory, java_cache
+from regent.config.java import (
+    OPTION_VARIABLES,
+    JavaRuntime,
+    derived_directory,
+    java_cache,
+    java_environment,
+)
 
 QUICK_START: Final = ("-XX:TieredStopAtLevel=1",)
 """JVM options that shorten the start by a second, but slow down jobs of millions of rows."""
@@ -59,7 +65,7 @@ def submit_environment(
     if (archive := class_archive_path(java)).exists():
         options.append(f"-XX:SharedArchiveFile={archive}")
     return {
-        **os.environ,
+        **java_environment(),
         "JAVA_HOME": str(java.home),
         "SPARK_HOME": os.environ.get("SPARK_HOME") or str(_spark_home()),
         # Of two options the JVM takes the last one, which is the user's.

@@ -19,7 +19,7 @@ from regent.core.protocol.broker import (
     DescribeMetadataResponse,
     MetadataPartition,
 )
-from regent.testing.waits import TIMEOUT_S, eventually
+from regent.testing.waits import TIMEOUT_S, eventually, scaled
 from regent.transport.remote_ref import RemoteActorRef
 from regent.transport.sockets import Context
 from regent.zk.client.zookeeper_client import ZooKeeperClient
@@ -27,10 +27,14 @@ from regent.zk.codecs.znodes import ControllerEpochZNode, ControllerZNode, Topic
 
 
 class ClusterObserver:
-    """Reads a cluster. A subclass sets ``zookeeper`` and ``context``."""
+    """Reads a cluster. A subclass sets ``context``."""
 
-    zookeeper: ZooKeeperClient
     context: Context
+
+    @property
+    def zookeeper(self) -> ZooKeeperClient:
+        """The session that reads ZooKeeper."""
+        raise NotImplementedError
 
     # --- ZooKeeper ---
 
@@ -82,7 +86,7 @@ class ClusterObserver:
         """Send a request to a broker's control port and return the answer."""
         endpoint = self.control_endpoint(broker_id)
         with RemoteActorRef(self.context, endpoint, client_id="test") as actor:
-            return actor.ask(message, timeout=timeout_s)
+            return actor.ask(message, timeout=scaled(timeout_s))
 
     def metadata(self, broker_id: BrokerId) -> DescribeMetadataResponse:
         """Return the metadata cache of a broker."""

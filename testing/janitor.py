@@ -16,6 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 
+from regent.cluster.child_process import DeathPipe
+from regent.testing.waits import await_end, scaled
+
 _REMOVAL_S = 20.0
 _POLL_S = 0.1
 
@@ -24,15 +27,19 @@ class Janitor:
     """The side of the test process."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._pipe = DeathPipe()
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "regent.testing.janitor", str(folder)],
-            stdin=subprocess.PIPE,
+            stdin=self._pipe.read_fd,
+            text=True,
             start_new_session=True,
         )
 
     def clean_up(self) -> None:
         """Kill the processes that still run, remove the folder, and wait for that."""
-        self._process.communicate()
+        self._pipe.close()
+        await_end(self._process, f"the process that removes {self._folder}", 2 * _REMOVAL_S)
 
 
 def clean_up(folder: Path) -> None:
@@ -40,7 +47,7 @@ def clean_up(folder: Path) -> None:
 
     A process that has just been started creates its part of the folder again.
     """
-    deadline = monotonic() + _REMOVAL_S
+    deadline = monotonic() + scaled(_REMOVAL_S)
     while monotonic() < deadline:
         users = list(processes_with(f"{folder}/"))
         for process in users:

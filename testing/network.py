@@ -6,12 +6,11 @@ import json
 import subprocess
 import sys
 from itertools import chain
-from typing import Final
 
+from regent.cluster.child_process import DeathPipe
 from regent.core.model import BrokerId
 from regent.testing.network_proxy import HOST, ZOOKEEPER, Member, NetworkPorts, ProxiedPorts
-
-_END_S: Final = 5.0
+from regent.testing.waits import await_end, next_line
 
 
 class Network:
@@ -19,8 +18,14 @@ class Network:
 
     def __init__(self, brokers: int) -> None:
         self._brokers = range(brokers)
+        self._death_pipe = DeathPipe()
+        pipe = self._death_pipe.read_fd
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "regent.testing.network_proxy", str(brokers)],
+            [
+                *(sys.executable, "-P", "-m", "regent.testing.network_proxy"),
+                *(str(brokers), str(pipe)),
+            ],
+            pass_fds=(pipe,),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -30,8 +35,7 @@ class Network:
 
     def open(self, zookeeper: str) -> tuple[str, ...]:
         """Begin to forward, to ZooKeeper at ``zookeeper``; return options of ``regent cluster``."""
-        assert self._process.stdout is not None
-        port, brokers = json.loads(self._process.stdout.readline())
+        port, brokers = json.loads(next_line(self._process, "the ports of the network"))
         ports = NetworkPorts(port, [ProxiedPorts(*row) for row in brokers])
         host, _, number = zookeeper.rpartition(":")
         self._send("zookeeper", host, int(number))
@@ -82,18 +86,14 @@ class Network:
 
     def close(self) -> None:
         """End the process that forwards."""
-        try:
-            self._process.communicate(timeout=_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.communicate()
+        self._death_pipe.close()
+        await_end(self._process, "the process of the network")
 
     def _known(self) -> str:
         return f"brokers 0 to {self._brokers[-1]}"
 
     def _send(self, *command: Member) -> None:
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
-        self._process.stdout.readline()
+        next_line(self._process, f"the answer of the network to {command}")

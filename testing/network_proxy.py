@@ -1,4 +1,4 @@
-"""``python -m regent.testing.network_proxy N``: the network between N brokers and ZooKeeper.
+"""``python -m regent.testing.network_proxy N PIPE``: the network between N brokers and ZooKeeper.
 
 It forwards connections to the control port and the replication port of each broker, and to
 ZooKeeper. Between two members that are cut off from each other it forwards no byte, as if packets
@@ -10,7 +10,8 @@ input is a JSON command. An empty line is the answer when it is in effect:
 * ``["zookeeper", HOST, PORT]``: where ZooKeeper listens
 * ``["cut", A, B]``, ``["restore", A, B]``: a link; members are broker ids and ``"zookeeper"``
 
-The process ends at the end of its input, even if the process of the tests was killed.
+The process ends when the pipe with the file descriptor ``PIPE`` ends, as the process of the tests
+does.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ import sys
 from collections import defaultdict
 from collections.abc import Coroutine
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
+
+from regent.cluster.child_process import when_parent_ends
 
 HOST: Final = "127.0.0.1"
 ZOOKEEPER: Final = "zookeeper"
@@ -245,4 +249,5 @@ def _say(line: str = "") -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests
+    when_parent_ends(int(sys.argv[2]), partial(os._exit, 0))
     asyncio.run(_serve(int(sys.argv[1])))

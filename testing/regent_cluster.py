@@ -20,17 +20,18 @@ from pathlib import Path
 from signal import Signals
 from typing import Any, Final, Self
 
+from regent.cluster.child_process import DeathPipe
 from regent.cluster.supervisor_socket import start_brokers
 from regent.config.command_line import COMMAND
 from regent.core.admin.topic_settings import topic_config_problem
-from regent.core.errors import SessionExpiredError
 from regent.core.model import BrokerId, ReplicaAssignment
 from regent.testing.cluster_observer import ClusterObserver
 from regent.testing.janitor import Janitor
 from regent.testing.network import Network
 from regent.testing.network_proxy import ZOOKEEPER, Member
-from regent.testing.waits import TIMEOUT_S, eventually
+from regent.testing.waits import TIMEOUT_S, await_end, eventually, next_line, scaled
 from regent.transport.sockets import new_context
+from regent.zk.client.channel import ConnectionState
 from regent.zk.client.operations import Create, Delete, Operation
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode, DeleteTopicsTopicZNode
@@ -38,7 +39,10 @@ from regent.zk.codecs.znodes import ControllerZNode, TopicZNode, encode_topic_id
 from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 SESSION_TIMEOUT_MS: Final = 2_000
+READER_TIMEOUT_MS: Final = 10_000
+MAX_SESSION_TIMEOUT_MS: Final = 60_000  # of the embedded server
 START_TIMEOUT_S: Final = 60.0
+CLUSTER_START_TIMEOUT_S: Final = 180.0
 _NUM_THREADS: Final = 17  # in /proc/PID/stat, after the name of the program
 _NO_REBALANCE_DELAY: Final = "group_initial_rebalance_delay_ms=0"
 _MAX_MOVES: Final = 20  # of the controller: the same broker may be elected again
@@ -62,29 +66,26 @@ class RegentCluster(ClusterObserver):
         self.data_dir = data_dir
         self._server = zookeeper
         if zookeeper is not None:
-            zookeeper.start(START_TIMEOUT_S)
+            zookeeper.start(scaled(START_TIMEOUT_S))
             given = ("--zookeeper", zookeeper.address)
             options = (*options, *(network.open(zookeeper.address) if network else given))
         self._network = network
-        self.process = subprocess.Popen(
-            [
-                *(*COMMAND, "cluster", "--data-dir", str(data_dir), "--base-port", "0"),
-                *("--session-timeout-ms", str(SESSION_TIMEOUT_MS), *options),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
+        self._death_pipe = DeathPipe()
+        self.process = self._start(
+            [*COMMAND, "cluster", "--data-dir", str(data_dir), "--base-port", "0"],
+            *("--session-timeout-ms", str(_session_timeout_ms(SESSION_TIMEOUT_MS))),
+            *("--connection-timeout-ms", str(int(scaled(START_TIMEOUT_S) * 1000)), *options),
         )
         self.context = new_context()
         self._extra: dict[BrokerId, subprocess.Popen[str]] = {}
         self._paused: set[BrokerId] = set()
+        self._session: ZooKeeperClient | None = None
         try:
-            _await_ready(self.process)
+            _await_ready(self.process, "the cluster", CLUSTER_START_TIMEOUT_S)
             self.renew_session()
         except BaseException:
-            self.process.kill()
-            self.process.communicate()
+            self._kill(self.process, "the cluster")
+            self._death_pipe.close()
             if zookeeper is not None:
                 zookeeper.stop()
             raise
@@ -102,20 +103,37 @@ class RegentCluster(ClusterObserver):
         """End all processes, in any state."""
         for broker_id in list(self._paused):
             self._continue(broker_id)
-        self.zookeeper.close()
+        if self._session is not None:
+            self._session.close()
         self.context.destroy(linger=0)
-        for process in self._extra.values():
-            process.kill()
-            process.communicate()
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-            try:
-                self.process.communicate(timeout=START_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-        self.process.communicate()
+        for broker_id, process in self._extra.items():
+            self._kill(process, f"broker {broker_id}")
+        self.process.send_signal(signal.SIGINT)
+        with suppress(AssertionError):
+            await_end(self.process, "the cluster", START_TIMEOUT_S)
+        self._kill(self.process, "the cluster")
+        self._death_pipe.close()
         if self._server is not None:
             self._server.stop()
+
+    def _start(self, command: Sequence[str], *options: str) -> subprocess.Popen[str]:
+        """Start a command that ends when this process ends, also when it is stopped by SIGSTOP.
+
+        The kernel continues and ends a stopped process in a group that becomes an orphan.
+        """
+        pipe = self._death_pipe.read_fd
+        return subprocess.Popen(
+            [*command, *options, "--death-pipe-fd", str(pipe)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            pass_fds=(pipe,),
+            process_group=0,  # Ctrl-C is for this process
+        )
+
+    def _kill(self, process: subprocess.Popen[str], what: str) -> None:
+        process.kill()
+        await_end(process, what)
 
     # --- state ---
 
@@ -140,26 +158,32 @@ class RegentCluster(ClusterObserver):
         """``host:port`` of a broker for Kafka clients."""
         return f"127.0.0.1:{self._ports[broker_id]}"
 
-    def renew_session(self) -> None:
-        """Read ZooKeeper in a new session from now on."""
-        if hasattr(self, "zookeeper"):
-            self.zookeeper.close()
-        self.zookeeper = ZooKeeperClient(
-            self.description["zookeeper"], 10_000, on_watch=lambda event: None
-        )
-        self.zookeeper.start(10)
+    @property
+    def zookeeper(self) -> ZooKeeperClient:
+        """The session that reads ZooKeeper. One that was lost is replaced.
 
-    def _renew_expired_session(self) -> None:
-        try:
-            self.controller()
-        except SessionExpiredError:
+        Raises ``RegentError`` while no server answers.
+        """
+        if self._session is None or self._session.state is ConnectionState.LOST:
             self.renew_session()
+        assert self._session is not None
+        return self._session
+
+    def renew_session(self) -> None:
+        """Read ZooKeeper in a new session from now on; raises ``RegentError``."""
+        if self._session is not None:
+            self._session.close()
+        timeout_ms = _session_timeout_ms(READER_TIMEOUT_MS)
+        client = ZooKeeperClient(self.description["zookeeper"], timeout_ms, on_watch=lambda _: None)
+        client.start(timeout_ms / 1000)
+        self._session = client
 
     def metrics(self, broker_id: BrokerId) -> dict[str, float]:
         """Return the Prometheus metrics of a broker, by name and labels."""
         brokers = self.description["brokers"]
         port = next(broker["metrics_port"] for broker in brokers if broker["id"] == broker_id)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        url = f"http://127.0.0.1:{port}/metrics"
+        with urllib.request.urlopen(url, timeout=scaled(10)) as answer:
             lines = answer.read().decode().splitlines()
         samples = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
         return {name: float(value) for name, value in samples}
@@ -170,7 +194,7 @@ class RegentCluster(ClusterObserver):
             [*COMMAND, "status", "-o", "json", "--data-dir", self.data_dir],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=scaled(START_TIMEOUT_S),
             check=False,
         )
         health: dict[str, Any] = json.loads(ended.stdout)
@@ -258,23 +282,24 @@ class RegentCluster(ClusterObserver):
         """Wait until the process ``pid`` of a broker has ended."""
         extra = self._extra.get(broker_id)
         if extra is not None and extra.pid == pid:
-            extra.wait(timeout_s)  # a child of this process, which must be reaped
+            await_end(extra, f"broker {broker_id}", timeout_s)  # a child of this process
         else:
             eventually(lambda: not _is_alive(pid), f"broker {broker_id} has ended", timeout_s)
 
     def start_broker(self, broker_id: BrokerId, *options: str) -> subprocess.Popen[str]:
-        """Start a broker as a child of this process, with extra options."""
-        process = subprocess.Popen(
-            self.broker_command(broker_id, *options),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        predecessor, self._extra[broker_id] = self._extra.get(broker_id), process
+        """Start a broker that does not run, as a child of this process, with extra options.
+
+        Raises ``ValueError`` if it runs.
+        """
+        pid = self._pid(broker_id)
+        if pid is not None and _is_alive(pid):
+            raise ValueError(f"broker {broker_id} runs already, as process {pid}")
+        predecessor = self._extra.get(broker_id)
         if predecessor is not None:
-            predecessor.communicate()
-        _await_ready(process)
+            await_end(predecessor, f"the former broker {broker_id}")
+        process = self._start(self.broker_command(broker_id, *options))
+        self._extra[broker_id] = process
+        _await_ready(process, f"broker {broker_id}", START_TIMEOUT_S)
         return process
 
     def broker_command(self, broker_id: BrokerId, *options: str) -> list[str]:
@@ -283,7 +308,7 @@ class RegentCluster(ClusterObserver):
             *(*COMMAND, "broker", "--id", str(broker_id)),
             *("--zookeeper", self.description["zookeeper"]),
             *("--data-dir", str(self.data_dir / f"broker-{broker_id}")),
-            *("--session-timeout-ms", str(SESSION_TIMEOUT_MS), *options),
+            *("--session-timeout-ms", str(_session_timeout_ms(SESSION_TIMEOUT_MS)), *options),
         ]
 
     # --- faults ---
@@ -300,7 +325,7 @@ class RegentCluster(ClusterObserver):
         """Shut a broker down if it runs, and start it; wait until it serves."""
         if self._runs(broker_id):
             self.shut_down(broker_id)
-        start_brokers(self.data_dir, (broker_id,), START_TIMEOUT_S)
+        start_brokers(self.data_dir, (broker_id,), scaled(START_TIMEOUT_S))
         eventually(
             lambda: self.broker_epoch(broker_id) is not None, f"broker {broker_id} is registered"
         )
@@ -347,8 +372,7 @@ class RegentCluster(ClusterObserver):
 
     def start_zookeeper(self) -> None:
         """Start the ZooKeeper server on its data; wait until the running brokers are registered."""
-        self._own_server().start(START_TIMEOUT_S)
-        self._renew_expired_session()
+        self._own_server().start(scaled(START_TIMEOUT_S))
         running = [broker_id for broker_id in self.brokers if self._runs(broker_id)]
         eventually(
             lambda: all(self.broker_epoch(broker_id) is not None for broker_id in running),
@@ -400,8 +424,7 @@ class RegentCluster(ClusterObserver):
         for broker_id in list(self._paused):
             self._continue(broker_id)
         if self._server is not None and self._server.poll() is not None:
-            self._server.start(START_TIMEOUT_S)
-        self._renew_expired_session()
+            self._server.start(scaled(START_TIMEOUT_S))
         for broker_id in self.brokers:
             if not self._runs(broker_id) or _has_no_room(self.pid(broker_id)):
                 self.restart(broker_id)
@@ -492,11 +515,18 @@ def unique_topic(name: str) -> str:
     return f"{valid[:200].strip('.')}-{uuid.uuid4().hex[:8]}"
 
 
-def _await_ready(process: subprocess.Popen[str]) -> None:
-    assert process.stdout is not None
-    line = process.stdout.readline()
+def _session_timeout_ms(milliseconds: int) -> int:
+    return min(int(scaled(milliseconds)), MAX_SESSION_TIMEOUT_MS)
+
+
+def _await_ready(process: subprocess.Popen[str], what: str, timeout_s: float) -> None:
+    try:
+        line = next_line(process, f"{what} is ready", timeout_s)
+    except AssertionError as error:
+        process.kill()
+        raise AssertionError(f"{error}: {await_end(process, what)}") from None
     if not line.startswith("ready: "):
-        raise AssertionError(f"the process is not ready: {line}{process.communicate()[1]}")
+        raise AssertionError(f"{what} is not ready: {line}{await_end(process, what)}")
 
 
 def _stopped(broker_id: BrokerId) -> ValueError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -101,7 +102,7 @@ def pause_command(plan: Path) -> None:
     """Pause the execution of a plan."""
     found = read_plan(plan)
     found.leave(PAUSED)
-    click.echo(f"paused; `{program()} jobs plan resume {plan}` continues", err=True)
+    click.echo(f"paused; `{_command('resume', plan)}` continues", err=True)
 
 
 @click.command("resume", help="Let a paused execution go on.")
@@ -113,9 +114,11 @@ def resume_command(plan: Path) -> None:
     found.remove(PAUSED)
     which = "rollback" if found.has(ROLLING_BACK) else "execute"
     said = "it goes on" if was_paused else "it was not paused"
-    click.echo(
-        f"{said}; if no `{which}` is running: `{program()} jobs plan {which} {plan}`", err=True
-    )
+    click.echo(f"{said}; if no `{which}` is running: `{_command(which, plan)}`", err=True)
+
+
+def _command(name: str, plan: Path) -> str:
+    return f"{program()} jobs plan {name} {shlex.quote(str(plan))}"
 
 
 @click.command("unthrottle", help="Remove a throttle that a killed execution has left.")

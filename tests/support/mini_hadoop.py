@@ -16,6 +16,7 @@ from xml.sax.saxutils import escape
 
 from regent.config.java import find_java
 from regent.testing.waits import eventually
+from regent.zk.embedded.jvm_launcher import ending_with_this_process
 from tests.support.free_ports import free_ports
 from tests.support.maven_jars import MavenJars, spark_jars
 from tests.support.own_disks import with_own_disk
@@ -38,6 +39,7 @@ _JVM_OPTIONS: Final = (
     "-Djava.net.preferIPv4Stack=true",
 )
 _START_S: Final = 120.0
+_END_S: Final = 20.0
 _NAME_NODE: Final = "hdfs.server.namenode.NameNode"
 _DATA_NODE: Final = "hdfs.server.datanode.DataNode"
 _RESOURCE_MANAGER: Final = "yarn.server.resourcemanager.ResourceManager"
@@ -138,13 +140,13 @@ class MiniHadoop:
         ]
         log = self._undo.enter_context(self._log(daemon).open("ab"))
         process = subprocess.Popen(
-            command if hidden is None else with_own_disk(hidden, command),
+            ending_with_this_process(command if hidden is None else with_own_disk(hidden, command)),
             stdout=log,
             stderr=log,
             env={"PATH": os.defpath, "JAVA_HOME": str(java.home)},
             cwd=self._home,
         )
-        self._undo.callback(process.wait)
+        self._undo.callback(process.wait, _END_S)
         self._undo.callback(process.kill)
         self._daemons[daemon] = process
         return process

@@ -13,6 +13,7 @@ from typing import Final, Self
 
 from regent.config.java import find_java
 from regent.testing.waits import eventually
+from regent.zk.embedded.jvm_launcher import ending_with_this_process
 from tests.support.free_ports import free_ports
 from tests.support.maven_jars import MavenJars
 
@@ -44,6 +45,7 @@ CLIENT: Final = MavenJars(
 )
 _JVM_OPTIONS: Final = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _START_S: Final = 60.0
+_END_S: Final = 20.0
 _BUCKET: Final = "bucket"
 
 
@@ -65,9 +67,12 @@ class ObjectStore:
             log = undo.enter_context((directory / "s3proxy.log").open("ab"))
             java: list[str | Path] = [find_java().executable, *_JVM_OPTIONS, "-jar", jar]
             process = subprocess.Popen(
-                [*java, "--properties", properties], stdout=log, stderr=log, cwd=directory
+                ending_with_this_process([*java, "--properties", properties]),
+                stdout=log,
+                stderr=log,
+                cwd=directory,
             )
-            undo.callback(process.wait)
+            undo.callback(process.wait, _END_S)
             undo.callback(process.kill)
             eventually(self._has_bucket, "the S3 server answers", _START_S)
             self._undo = undo.pop_all()

@@ -18,10 +18,12 @@ import pyspark
 
 from regent.config.java import find_java
 from regent.testing.waits import eventually
+from regent.zk.embedded.jvm_launcher import ending_with_this_process
 from tests.support.own_disks import with_own_disk
 
 _SPARK_HOME = Path(pyspark.__file__).parent
 _START_S = 120.0
+_END_S = 20.0
 _MASTER = "master.Master"
 
 
@@ -75,7 +77,7 @@ class StandaloneSpark:
         """``kill -9`` a worker and its executors."""
         executors = self._started_by(number)
         self._workers[number].kill()
-        self._workers[number].wait()
+        self._workers[number].wait(_END_S)
         for pid in executors:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -132,12 +134,12 @@ class StandaloneSpark:
             *arguments,
         ]
         process = subprocess.Popen(
-            command if hidden is None else with_own_disk(hidden, command),
+            ending_with_this_process(command if hidden is None else with_own_disk(hidden, command)),
             stdout=log,
             stderr=log,
             env=environment,
             cwd=self._directory,
         )
-        self._open.callback(process.wait)
+        self._open.callback(process.wait, _END_S)
         self._open.callback(process.kill)
         return process

@@ -17,8 +17,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from regent.config.command_line import COMMAND
 from regent.core.model import BrokerId, TopicPartition
 from regent.testing.cluster_observer import ClusterObserver
-from regent.testing.waits import eventually
+from regent.testing.regent_cluster import START_TIMEOUT_S
+from regent.testing.waits import await_end, eventually, next_line, scaled
 from regent.zk.client.zookeeper_client import ZooKeeperClient
+from regent.zk.embedded.jvm_launcher import ending_with_this_process
 from tests.support.breakable_cluster import read_log
 from tests.support.histories import Logs, check, summary
 from tests.support.load import Load
@@ -69,9 +71,14 @@ class SeveralMachines(ClusterObserver):
                 identity = ("broker", "--id", str(broker_id))
                 self._start(self.brokers[broker_id], *identity, *hosts, *options)
             address = f"{self.zookeeper_host.ipv4}:{ZOOKEEPER_PORT}"
-            self.zookeeper = ZooKeeperClient(address, 10_000, on_watch=lambda _: None)
-            self.zookeeper.start(10)
+            self._session = ZooKeeperClient(address, 10_000, on_watch=lambda _: None)
+            self._session.start(scaled(10))
             self._undo = undo.pop_all()
+
+    @property
+    def zookeeper(self) -> ZooKeeperClient:
+        """See ``ClusterObserver.zookeeper``."""
+        return self._session
 
     @property
     def _ipv6(self) -> str:
@@ -95,24 +102,23 @@ class SeveralMachines(ClusterObserver):
         data_dir = self._directory / f"{command[0]}-{len(self._processes)}"
         with host.inside():
             process = subprocess.Popen(
-                [*COMMAND, *command, "--data-dir", str(data_dir)],
+                ending_with_this_process([*COMMAND, *command, "--data-dir", str(data_dir)]),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
             )
         self._processes.append(process)
-        assert process.stdout is not None
-        ready = process.stdout.readline()
-        assert ready.startswith("ready: "), f"{ready!r} {process.communicate()[1]}"
+        ready = next_line(process, f"{command[0]} is ready", START_TIMEOUT_S)
+        assert ready.startswith("ready: "), f"{ready!r} {await_end(process, command[0])}"
 
     def _end(self) -> None:
         for process in reversed(self._processes):
             process.terminate()
             try:
-                process.communicate(timeout=20)
-            except subprocess.TimeoutExpired:
+                await_end(process, "a process of a machine")
+            except AssertionError:
                 process.kill()
-                process.communicate()
+                await_end(process, "a killed process of a machine")
 
     def create_topic(self, topic: str, partitions: int) -> list[TopicPartition]:
         """Create a topic with three replicas and min.insync.replicas 2."""

@@ -12,8 +12,10 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -24,26 +26,30 @@ from typing import NamedTuple
 
 from regent.config.addresses import bracketed, listening_socket
 from regent.config.command_line import JOBS, pip_install
-from regent.config.java import OPTION_VARIABLES, find_java
+from regent.config.java import OPTION_VARIABLES, find_java, java_environment
 from regent.core.errors import RegentError
+from regent.zk.embedded.jvm_launcher import ending_with_this_process
 
 PEER_FILE = "peer.json"
 LOOPBACK = "127.0.0.1"
 HEAP_MB = 512
 """The default size of the heap. A partition takes 1.8 KB, so it holds some 290,000 at most."""
 MIN_HEAP_MB = 64
+START_TIMEOUT_S = 600.0
+"""How long a server whose process lives may take until it answers: it loads its data first."""
 
 _PORT_ATTEMPTS = 3
 _POLL_S = 0.05
+_ANSWER_TIMEOUT_S = 5.0
 _MAX_LOG_TAIL_BYTES = 64 * 1024
 _PORT_IN_USE = "Address already in use"
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _EXCEPTION = re.compile(r"(Caused by: )?[\w.$]+(Exception|Error)\b")
 
 # The jars of PySpark that the server needs.
 _JARS = re.compile(
     r"(zookeeper|netty-|slf4j-api|log4j-(api|core|slf4j2-impl)|metrics-core|snappy-java|jcl-over)"
 )
-_LAUNCHER = Path(__file__).with_name("jvm_launcher.py")
 _LOG_CONFIGURATION = Path(__file__).parents[2] / "config" / "log4j2-zookeeper.properties"
 _JVM_OPTIONS = (
     "-XX:+ExitOnOutOfMemoryError",  # otherwise it keeps running but does not answer
@@ -118,7 +124,7 @@ class EmbeddedZooKeeper:
         """``host:port`` for clients."""
         return f"{bracketed(self._host)}:{self._port}"
 
-    def start(self, timeout_s: float = 30.0) -> None:
+    def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Start the server and return when it answers.
 
         Raises ``ZooKeeperStartError`` and ``config.java.JavaNotFoundError``; no process is left
@@ -146,28 +152,28 @@ class EmbeddedZooKeeper:
         self._port = _usable_port(self._host, self._port)
         self._data_dir.mkdir(parents=True, exist_ok=True)
         self._log_start = self._log.stat().st_size if self._log.exists() else 0
+        self._check_place_of_data()
         configuration = self._data_dir / "zoo.cfg"
-        configuration.write_text(self._configuration())
+        configuration.write_text(self._configuration(), encoding="ascii")
         if self._server_id is not None:
             (self._data_dir / "myid").write_text(f"{self._server_id}\n")
         command = [
-            *(sys.executable, "-I", "-S", str(_LAUNCHER), str(os.getpid()), str(java.executable)),
+            str(java.executable),
             f"-Xmx{self._heap_mb}m",
             *_JVM_OPTIONS,
-            f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION}",
-            f"-Dregent.zookeeper.log={self._log}",
+            f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()}",
             *("-cp", classpath, "org.apache.zookeeper.server.quorum.QuorumPeerMain"),
             str(configuration),
         ]
         environment = {k: v for k, v in os.environ.items() if k not in OPTION_VARIABLES}
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(
-                command,
+                ending_with_this_process(command),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=environment,
-                cwd=self._data_dir,
+                env=java_environment(environment),
+                cwd=self._data_dir,  # the log is written there
                 start_new_session=True,
             )
 
@@ -225,12 +231,31 @@ class EmbeddedZooKeeper:
             process.send_signal(signal.SIGKILL)
             process.wait(10.0)
 
+    def _check_place_of_data(self) -> None:
+        """Check that Java can open the folder, and that no earlier version put the data elsewhere.
+
+        Raises ``ZooKeeperStartError``.
+        """
+        try:
+            str(self._data_dir).encode()
+        except UnicodeEncodeError:
+            raise ZooKeeperStartError(
+                f"Java cannot open {str(self._data_dir)!r}, whose name is not"
+                f" {sys.getfilesystemencoding()}: choose another folder"
+            ) from None
+        stray = _misread(self._data_dir) / self.transaction_log.name
+        if stray != self.transaction_log and stray.exists() and not self.transaction_log.exists():
+            raise ZooKeeperStartError(
+                f"an earlier version wrote ZooKeeper's data into another folder: move them with"
+                f" {shlex.join(['mv', str(stray), str(self.transaction_log)])}"
+            )
+
     def _configuration(self) -> str:
         lines = [
             f"tickTime={self._tick_time_ms}",
             "initLimit=20",
             "syncLimit=10",
-            f"dataDir={self._data_dir}",
+            f"dataDir={_property_value(str(self._data_dir))}",
             f"clientPort={self._port}",
             f"clientPortAddress={self._host}",
             "maxClientCnxns=0",
@@ -252,7 +277,7 @@ class EmbeddedZooKeeper:
 def start_ensemble(
     data_dirs: Sequence[Path],
     ports: Sequence[int],
-    timeout_s: float = 60.0,
+    timeout_s: float = START_TIMEOUT_S,
     *,
     heap_mb: int = HEAP_MB,
 ) -> list[EmbeddedZooKeeper]:
@@ -320,6 +345,22 @@ def server_classpath() -> str:
     return os.pathsep.join(wanted)
 
 
+def _property_value(text: str) -> str:
+    """Return a value for a file of Java properties, which Java reads as ISO-8859-1."""
+    encoded = text.encode("utf-16-be")
+    units = struct.unpack(f">{len(encoded) // 2}H", encoded)
+    return "".join(
+        chr(unit) if 0x20 < unit < 0x7F and chr(unit) != "\\" else f"\\u{unit:04x}"
+        for unit in units
+    )
+
+
+def _misread(path: Path) -> Path:
+    """Return the path that Java reads where ``path`` was written as UTF-8 without any escape."""
+    text = os.fsencode(path).decode("latin-1")
+    return Path(re.sub(r"\\(.)", lambda escape: _ESCAPES.get(escape[1], escape[1]), text))
+
+
 def _peer(data_dir: Path, server_id: int) -> QuorumPeer:
     path = data_dir / PEER_FILE
     if path.exists():
@@ -367,7 +408,7 @@ def _usable_port(host: str, port: int) -> int:
 def _serves(host: str, port: int) -> bool:
     """Send ``srvr``; a member of an ensemble answers it only after it has joined the quorum."""
     try:
-        with closing(socket.create_connection((host, port), 1.0)) as sock:
+        with closing(socket.create_connection((host, port), _ANSWER_TIMEOUT_S)) as sock:
             sock.sendall(b"srvr")
             return b"Mode: " in sock.makefile("rb").read(4096)
     except OSError:
