@@ -13,13 +13,20 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from pykka import ActorRef
+from pykka import ActorDeadError, ActorRef
 
+from regent.actors.control_request_check import (
+    ControlRequestCheck,
+    ControlRequestReceived,
+    ReadControlFacts,
+    pass_on,
+    refuse,
+)
 from regent.actors.fair_lock import FairLock
-from regent.actors.inbox import Overflow, Reply
+from regent.actors.inbox import InboxFullError, Overflow, Reply
 from regent.actors.replica_fetcher_manager import ReplicaFetcherManager
 from regent.actors.replica_fetcher_thread import OpenFetchChannel
-from regent.actors.runtime import RegentActor, Supervisor
+from regent.actors.runtime import RegentActor, Supervisor, launch, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.actors.timer import monotonic_ms
 from regent.core.errors import Errors, SessionExpiredError
@@ -31,12 +38,13 @@ from regent.core.protocol.broker import (
     ShutdownBrokerRequest,
 )
 from regent.core.protocol.control import (
-    ControlHeader,
     ControlRequest,
     LeaderAndIsrRequest,
     UpdateMetadataRequest,
 )
+from regent.core.repeated_lines import RepeatedLines
 from regent.core.replica_logs import ReplicaLogs
+from regent.core.replication.control_request_fence import ControlRequestRefusedError
 from regent.core.replication.control_request_handler import refusal
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.prefetches import RunBeside
@@ -44,6 +52,8 @@ from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.replication.replication_settings import ReplicationSettings
 
 logger = logging.getLogger(__name__)
+
+_CHECK_STOP_TIMEOUT_S = 2.0
 
 
 class BrokerState(Enum):
@@ -92,14 +102,6 @@ class BrokerStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class ControlRequestReceived:
-    """A controller's request with the epochs of its header."""
-
-    header: ControlHeader
-    request: ControlRequest
-
-
-@dataclass(frozen=True, slots=True)
 class Registered:
     """The broker has a new registration with this broker epoch."""
 
@@ -141,6 +143,8 @@ class BrokerCallbacks:
 
     request_shutdown: Callable[[Reply | None], None]
     """Begin a shutdown on another thread, because the actor must keep handling control requests."""
+    read_control_facts: ReadControlFacts
+    """Called on the thread of the ControlRequestCheck."""
     on_isrs_proposed: Callable[[], None] = lambda: None
     """There may be ISR proposals to send."""
     on_replicas_offline: Callable[[], None] = lambda: None
@@ -200,6 +204,13 @@ class Broker(RegentActor):
         self._logs = logs
         self.status = status
         self._callbacks = callbacks
+        self._check = ControlRequestCheck(
+            f"broker-{broker_id}-control-request-check",
+            self.actor_ref,
+            callbacks.read_control_facts,
+            supervisor=supervisor,
+        )
+        self._refusals = RepeatedLines()
 
     @property
     def view(self) -> BrokerView:
@@ -234,9 +245,14 @@ class Broker(RegentActor):
             case ShutdownBrokerRequest():
                 self._callbacks.request_shutdown(reply)
 
+    def on_start(self) -> None:
+        """Start the actor that checks control requests."""
+        launch(self._check)
+
     def on_stop(self) -> None:
         """Stop all fetchers."""
         self.fetchers.close()
+        stop_actor(self._check.actor_ref, _CHECK_STOP_TIMEOUT_S)
 
     def preemption_answer(self, message: object) -> object:
         """Refuse queued control requests when the broker stops."""
@@ -250,11 +266,10 @@ class Broker(RegentActor):
         self, received: ControlRequestReceived, reply: Reply | None
     ) -> None:
         header, request = received.header, received.request
+        if not self._is_admitted(received, reply):
+            return
         try:
-            if isinstance(request, LeaderAndIsrRequest):
-                if self.replica_manager.begins_copying(request):
-                    self._callbacks.catch_up_with_configs()
-                self._callbacks.load_topic_configs(self._topics_to_create_logs_of(request))
+            self._load_configs(request)
         except SessionExpiredError as expired:
             # Carry out nothing: the controller sends the request again (KAFKA-9769).
             logger.warning("%s: cannot read the required configurations: %s", self, expired)
@@ -274,6 +289,30 @@ class Broker(RegentActor):
             self._callbacks.on_metadata_changed()
             if self.replica_manager.replaceable_logs():
                 self._callbacks.on_replicas_offline()
+
+    def _load_configs(self, request: ControlRequest) -> None:
+        """Load the settings that the request needs; raises ``SessionExpiredError``."""
+        if isinstance(request, LeaderAndIsrRequest):
+            if self.replica_manager.begins_copying(request):
+                self._callbacks.catch_up_with_configs()
+            self._callbacks.load_topic_configs(self._topics_to_create_logs_of(request))
+
+    def _is_admitted(self, received: ControlRequestReceived, reply: Reply | None) -> bool:
+        """Whether to handle a request now; if not, it is refused, or ZooKeeper is asked first."""
+        is_metadata = isinstance(received.request, UpdateMetadataRequest)
+        try:
+            if self.replica_manager.admit(received.header, received.facts, is_metadata=is_metadata):
+                return True
+            pass_on(self._check.actor_ref, received, reply)
+        except ControlRequestRefusedError as refused:
+            if self._refusals.is_due(refused.error_code, monotonic_ms()):
+                what = type(received.request).__name__
+                logger.warning("%s: %s is not carried out: %s", self, what, refused)
+            if reply is not None:
+                reply.fail(refused)
+        except (ActorDeadError, InboxFullError) as error:
+            refuse(reply, Errors.BROKER_NOT_AVAILABLE, error)
+        return False
 
     def _topics_to_create_logs_of(self, request: LeaderAndIsrRequest) -> Collection[str]:
         missing = set()

@@ -25,7 +25,7 @@ from regent.actors.request_send_thread import (
 )
 from regent.actors.runtime import Supervisor, start_actor, stop_actor
 from regent.core.controller.effects import SendControlRequest
-from regent.core.controller.events import ChannelOverflowed, ControllerEvent
+from regent.core.controller.events import ChannelOverflowed, ControllerEvent, ElectionDoubted
 from regent.core.controller.responses import response_event
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, BrokerRegistration
@@ -89,6 +89,7 @@ class ControllerChannelManager:
             registration,
             self._open_channel,
             partial(self._on_response, broker_id),
+            on_doubt=lambda: self._tell(ElectionDoubted()),
             may_announce=self._may_announce,
             settings=self._settings,
             stats=stats,
@@ -125,8 +126,9 @@ class ControllerChannelManager:
             activity = inbox_of(channel.thread).activity
             message, waiting_ms = activity.message, activity.handling_ms
             name = message.name if isinstance(message, Dispatch) else ""
-            if name and waiting_ms > UNANSWERED_WARNING_S * 1000:
-                yield UnansweredRequest(broker_id, name, round(waiting_ms))
+            reason = channel.stats.misdirected
+            if name and (reason or waiting_ms > UNANSWERED_WARNING_S * 1000):
+                yield UnansweredRequest(broker_id, name, round(waiting_ms), reason)
 
     def close(self) -> None:
         """Stop sending to all brokers."""

@@ -7,7 +7,8 @@ from typing import Any
 
 from pykka import ActorDeadError, ActorRef
 
-from regent.actors.broker import Broker, ControlRequestReceived
+from regent.actors.broker import Broker
+from regent.actors.control_request_check import ControlRequestReceived
 from regent.actors.controller_event_manager import ControllerEventManager
 from regent.actors.forwarding_manager import ForwardingManager
 from regent.actors.inbox import InboxFullError, MessageWithReply, Reply
@@ -23,6 +24,7 @@ from regent.core.protocol.control import (
 )
 from regent.core.protocol.controller import ControllerRequest
 from regent.core.protocol.topics import TopicsRequest
+from regent.core.replication.control_request_fence import ControlRequestRefusedError
 from regent.transport.server import IncomingRequest
 
 logger = logging.getLogger(__name__)
@@ -77,6 +79,8 @@ def give_answer(incoming: IncomingRequest, answer: Any) -> None:
     """Send an actor's answer to the peer; an exception becomes an error code."""
     if isinstance(answer, SessionExpiredError):
         incoming.reply.fail(Errors.BROKER_NOT_AVAILABLE)  # temporary: the sender may retry
+    elif isinstance(answer, ControlRequestRefusedError):
+        incoming.reply.fail(answer.error_code, str(answer))
     elif isinstance(answer, Exception):
         incoming.reply.fail(Errors.UNKNOWN_SERVER_ERROR)
     else:

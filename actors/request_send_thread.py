@@ -26,6 +26,7 @@ from regent.core.protocol.control import (
     ControlResponse,
     may_be_unanswered_together,
 )
+from regent.core.repeated_lines import RepeatedLines
 from regent.core.replication.control_request_handler import refusal
 from regent.core.timers import Timer
 from regent.transport.client import (
@@ -126,6 +127,8 @@ class SendStats:
     failures: int = 0
     """Attempts without an answer, or with an error for an answer."""
     is_connected: bool = False
+    misdirected: str = ""
+    """Who answers at the address of the broker, if it is another one."""
 
     def end_attempt(self, error: RequestError | None) -> None:
         """Count one attempt to send a request."""
@@ -139,7 +142,8 @@ class RequestSendThread(RegentActor):
     """Sends to one incarnation of one broker. Its inbox holds ``Dispatch`` messages.
 
     ``may_announce`` returns whether our ZooKeeper session is certainly alive. If it is not, another
-    controller may be active, and nothing is sent.
+    controller may be active, and nothing is sent. ``on_doubt`` is called when the broker found
+    another controller in ZooKeeper.
     """
 
     inbox_limit = 1000
@@ -151,6 +155,7 @@ class RequestSendThread(RegentActor):
         open_channel: OpenChannel,
         on_response: OnResponse,
         *,
+        on_doubt: Callable[[], None],
         may_announce: Callable[[], bool],
         settings: DeliverySettings,
         stats: SendStats,
@@ -160,7 +165,9 @@ class RequestSendThread(RegentActor):
         self._registration = registration
         self._open_channel = open_channel
         self._on_response = on_response
+        self._on_doubt = on_doubt
         self._may_announce = may_announce
+        self._lines = RepeatedLines()
         self._settings = settings
         self._channel: ControlChannel | None = None
         self._stats = stats
@@ -221,14 +228,33 @@ class RequestSendThread(RegentActor):
         self, queued: QueuedRequest, answer: Response | RequestFailedError
     ) -> ControlResponse | None:
         """Return the answer, or the one that an error amounts to; None: send the request again."""
+        is_misdirected = False
         if not isinstance(answer, RequestFailedError):
             self._stats.end_attempt(None)
+            self._stats.misdirected = ""
             return answer  # type: ignore[return-value]  # the codec matched it to the request
         self._stats.end_attempt(answer)
-        if answer.error_code is Errors.BROKER_NOT_AVAILABLE:
-            return None  # the broker is overloaded
-        logger.error("%s: %s", self.name, answer)
-        return refusal(queued.request, answer.error_code)
+        match answer.error_code:
+            case Errors.BROKER_NOT_AVAILABLE:
+                pass  # the broker is overloaded, or cannot ask ZooKeeper about us
+            case Errors.BROKER_ID_NOT_REGISTERED:
+                is_misdirected = True
+                self._log_again(logging.ERROR, answer)
+            case Errors.NOT_CONTROLLER:
+                if self._log_again(logging.WARNING, answer):
+                    self._on_doubt()
+            case _:
+                logger.error("%s: %s", self.name, answer)
+                return refusal(queued.request, answer.error_code)
+        self._stats.misdirected = str(answer) if is_misdirected else ""
+        return None
+
+    def _log_again(self, level: int, error: RequestFailedError) -> bool:
+        """Log why a request is repeated, once in ten seconds; return whether it was due."""
+        is_due = self._lines.is_due(error.error_code, round(monotonic() * 1000))
+        if is_due:
+            logger.log(level, "%s: %s; trying again", self.name, error)
+        return is_due
 
     def _report(self, queued: QueuedRequest, response: ControlResponse, started: float) -> None:
         answered_ms = (monotonic() - started) * 1000

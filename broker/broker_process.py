@@ -88,7 +88,7 @@ from regent.zk.codecs.admin_znodes import ConfigEntityChangeNotificationZNode
 from regent.zk.codecs.znodes import TopicsZNode
 from regent.zk.stores import progress_mark
 from regent.zk.stores.cluster_identity import check_cluster, check_end_points, join_cluster
-from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.stores.controller_store import ZkControllerStore, read_control_facts
 from regent.zk.stores.producer_ids import ZkProducerIds
 from regent.zk.stores.watches import controller_event
 
@@ -277,6 +277,7 @@ class BrokerProcess(ControllerListener):
             self._status,
             BrokerCallbacks(
                 self.request_stop,
+                lambda header: read_control_facts(self._keeper, self._options.broker_id, header),
                 on_isrs_proposed=self._replication.wake,
                 on_metadata_changed=self._on_metadata_changed,
                 on_replicas_offline=self._on_replicas_offline,

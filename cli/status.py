@@ -245,7 +245,7 @@ def _examine_controller(admin: ZkAdminStore, health: Health) -> DescribeControll
     health.unanswered = [row._asdict() for row in answer.unanswered]
     health.reasons += [
         f"broker {row.broker_id} has left {row.request} unanswered for"
-        f" {row.unanswered_ms / 1000:.1f} s"
+        f" {row.unanswered_ms / 1000:.1f} s{row.reason and ': '}{row.reason}"
         for row in answer.unanswered
     ]
     return answer

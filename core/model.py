@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 BrokerId: TypeAlias = int
 
+NO_BROKER = -1
 NO_LEADER = -1
 NO_CONTROLLER = -1
 LEADER_DURING_DELETE = -2  # in UpdateMetadata only: forget this partition

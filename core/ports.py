@@ -21,7 +21,7 @@ from regent.core.model import (
     SuspectReplicas,
     TopicPartition,
 )
-from regent.core.protocol.control import TopicId
+from regent.core.protocol.control import ControlHeader, TopicId
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,22 @@ class ControllerEpoch(NamedTuple):
 
     epoch: int
     zk_version: int
+
+
+class ControlFacts(NamedTuple):
+    """What ZooKeeper says about the sender and the receiver of a control request.
+
+    ``controller_id`` holds ``/controller`` in ``controller_epoch``; -1: nobody, or unknown.
+    ``broker_epoch`` is that of the receiver's registration in its own session; -1: it has none.
+    """
+
+    controller_id: BrokerId
+    controller_epoch: int
+    broker_epoch: int
+
+    def confirm(self, header: ControlHeader) -> bool:
+        """Whether a request with this header is the active controller's for this registration."""
+        return self == (header.controller_id, header.controller_epoch, header.broker_epoch)
 
 
 class WriteError(Enum):

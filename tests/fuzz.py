@@ -208,7 +208,7 @@ class Target:
             return fuzz_kafka(self._address, requests, chosen)
         epoch = self._cluster.broker_epoch(0)
         assert epoch is not None
-        commander = ControlHeader(0, self._cluster.controller_epoch(), epoch)
+        commander = ControlHeader(0, self._cluster.controller_epoch(), epoch, broker_id=0)
         return fuzz_frames(self._address, commander, requests, chosen)
 
     def run(self, requests: int, chosen: int) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from regent.core.errors import BadDataError, Errors, RegentError
 from regent.core.protocol.control import ControlHeader
 from regent.core.records import RecordBytes
 from regent.transport import codec
-from regent.transport.codec import EncodedBody, Request, RequestHeader, Response
+from regent.transport.codec import EncodedBody, ReplyHeader, Request, RequestHeader, Response
 from regent.transport.sockets import (
     FLUSH_MS,
     QUEUED_MESSAGES,
@@ -237,9 +237,9 @@ class RequestClient:
                 for place, (body, control_header) in enumerate(requests)
             }
             while awaited:
-                correlation_id, error_code, frames = self._await_reply(link, awaited, patience)
-                place = awaited.pop(correlation_id)
-                yield place, self._decode_reply(requests[place][0], error_code, frames)
+                header, frames = self._await_reply(link, awaited, patience)
+                place = awaited.pop(header.correlation_id)
+                yield place, self._decode_reply(requests[place][0], header, frames)
         except RequestError:
             self._drop_link()
             raise
@@ -311,7 +311,7 @@ class RequestClient:
             codec.API_VERSION,
             correlation_id,
             self._client_id,
-            *(() if control is None else (*control[:3], control.event_id)),
+            *(() if control is None else (*control[:3], control.event_id, control.broker_id)),
         )
         frames = (b"", codec.encode_request_header(header), *body.frames)
         try:
@@ -322,8 +322,8 @@ class RequestClient:
 
     def _await_reply(
         self, link: _Link, awaited: Collection[int], patience: _Patience
-    ) -> tuple[int, Errors, Sequence[RecordBytes]]:
-        """Return correlation id, error code and the body's frames, if any, of the next reply."""
+    ) -> tuple[ReplyHeader, Sequence[RecordBytes]]:
+        """Return the header and the body's frames, if any, of the next reply."""
         disconnected = False
         link.begin_wait()
         while True:
@@ -349,8 +349,8 @@ class RequestClient:
 
     def _match(
         self, frames: list[RecordBytes], awaited: Collection[int]
-    ) -> tuple[int, Errors, Sequence[RecordBytes]] | None:
-        """Return id, error code and body if ``frames`` are an awaited reply, else ``None``."""
+    ) -> tuple[ReplyHeader, Sequence[RecordBytes]] | None:
+        """Return header and body if ``frames`` are an awaited reply, else ``None``."""
         if tuple(frames) == codec.PING:
             return None
         try:
@@ -361,16 +361,18 @@ class RequestClient:
         if header.correlation_id not in awaited:
             logger.debug("Discarding late reply %d of %s", header.correlation_id, self.endpoint)
             return None
-        return header.correlation_id, header.error_code, frames[2:]
+        return header, frames[2:]
 
     def _decode_reply(
-        self, request: EncodedBody, error_code: Errors, frames: Sequence[RecordBytes]
+        self, request: EncodedBody, header: ReplyHeader, frames: Sequence[RecordBytes]
     ) -> Response | RequestFailedError:
-        name = request.api_key.name
+        name, error_code = request.api_key.name, header.error_code
         try:
             if frames:
                 return codec.decode_response_body(request.api_key, *frames)
-            reason = f"{name} was answered with {error_code.name} and no body"
+            without_body = f"{name} was answered with {error_code.name} and no body"
+            reason = header.reason if header.reason.isprintable() else ""
+            reason = reason or without_body
         except BadDataError as error:
             reason = f"the answer to {name} cannot be decoded: {error}"
         error_code = error_code or Errors.UNKNOWN_SERVER_ERROR

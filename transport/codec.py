@@ -49,6 +49,7 @@ PING: Final = (b"", b"")
 
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 MAX_HEADER_BYTES: Final = 4096
+MAX_REASON_LETTERS: Final = 500
 MAX_STRING_BYTES: Final = 32_767  # as in Kafka's protocol
 MAX_ARRAY_LENGTH: Final = 1_048_576
 MAX_MAP_LENGTH: Final = 64
@@ -148,7 +149,7 @@ CONTROL_REQUESTS: Final[Mapping[int, type[ControlRequest]]] = {
 }
 
 
-_FIELDS_WITHOUT_EVENT_ID: Final = 8  # in headers of Regent 0.1, which are still accepted
+_OLDEST_FIELDS: Final = 8  # in headers of Regent 0.1; those of its tools are still accepted
 
 
 class RequestHeader(NamedTuple):
@@ -163,26 +164,31 @@ class RequestHeader(NamedTuple):
     controller_epoch: int | None = None
     broker_epoch: int | None = None
     event_id: int | None = None
+    broker_id: BrokerId | None = None
 
     @property
     def control_header(self) -> ControlHeader | None:
-        """The sending controller and its epochs; ``None`` when the sender is not a controller."""
+        """The sending controller and its receiver; None when one of them is not named."""
         if self.controller_id is None or self.controller_epoch is None or self.broker_epoch is None:
+            return None
+        if self.broker_id is None:
             return None
         return ControlHeader(
             self.controller_id,
             self.controller_epoch,
             self.broker_epoch,
             event_id=self.event_id or 0,
+            broker_id=self.broker_id,
         )
 
 
 class ReplyHeader(NamedTuple):
-    """The header of a reply; the fields are those of the wire."""
+    """The header of a reply; ``reason`` explains an error to people, or is empty."""
 
     header_version: int
     correlation_id: int
     error_code: Errors
+    reason: str = ""
 
 
 _decode_request_header: Final = decoder(RequestHeader)
@@ -282,8 +288,8 @@ def encode_request_header(header: RequestHeader) -> bytes:
 def decode_request_header(data: RecordBytes) -> RequestHeader:
     """Return the header of a request of any version and api key; raises BadDataError."""
     fields = _unpack_header(data)
-    if isinstance(fields, tuple) and len(fields) == _FIELDS_WITHOUT_EVENT_ID:
-        fields = (*fields, None)
+    if isinstance(fields, tuple) and _OLDEST_FIELDS <= len(fields) < len(RequestHeader._fields):
+        fields = (*fields, *[None] * (len(RequestHeader._fields) - len(fields)))
     header = _decode_request_header(fields)
     control = (header.controller_id, header.controller_epoch, header.broker_epoch)
     if None in control and control != (None, None, None):
@@ -304,15 +310,21 @@ def peek_correlation_id(data: RecordBytes) -> int | None:
     return None
 
 
-def encode_reply_header(correlation_id: int, error_code: Errors = Errors.NONE) -> bytes:
-    """Return the header frame of a reply."""
-    data: bytes = msgpack.packb(ReplyHeader(HEADER_VERSION, correlation_id, error_code))
+def encode_reply_header(
+    correlation_id: int, error_code: Errors = Errors.NONE, reason: str = ""
+) -> bytes:
+    """Return the header frame of a reply; without a reason it has three fields, as ever."""
+    header = ReplyHeader(HEADER_VERSION, correlation_id, error_code, reason[:MAX_REASON_LETTERS])
+    data: bytes = msgpack.packb(header if reason else header[:3])
     return data
 
 
 def decode_reply_header(data: RecordBytes) -> ReplyHeader:
     """Return the header of a reply; raises BadDataError."""
-    header = _decode_reply_header(_unpack_header(data))
+    fields = _unpack_header(data)
+    if isinstance(fields, tuple) and len(fields) == len(ReplyHeader._fields) - 1:
+        fields = (*fields, "")
+    header = _decode_reply_header(fields)
     if header.header_version != HEADER_VERSION:
         raise BadDataError(f"ReplyHeader: version {header.header_version} is not known")
     return header

@@ -65,7 +65,7 @@ class Rejection(StrEnum):
     BAD_BODY = "bad body"
     UNSUPPORTED_VERSION = "unsupported version"
     UNKNOWN_API = "unknown api"
-    UNFENCED = "control request without epochs"
+    UNFENCED = "control request without epochs or receiver"
     OVERLOADED = "too many unanswered requests"
     TOO_MANY_PEERS = "too few file descriptors"
     UNREAD = "too many answers that the peer does not read"
@@ -140,9 +140,9 @@ class WireReply:
             return
         self._answer(codec.encode_reply_header(self._correlation_id), *frames)
 
-    def fail(self, error: Errors) -> None:
+    def fail(self, error: Errors, reason: str = "") -> None:
         """Refuse the request: the answer is ``error`` without a body."""
-        self._answer(codec.encode_reply_header(self._correlation_id, error))
+        self._answer(codec.encode_reply_header(self._correlation_id, error, reason))
 
     def _answer(self, *frames: RecordBytes) -> None:
         if self._unanswered.acquire(blocking=False):

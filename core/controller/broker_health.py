@@ -89,6 +89,7 @@ class BrokerHealth:
                     epoch,
                     registration.broker_epoch,
                     event_id=self._context.event_id,
+                    broker_id=broker_id,
                 )
                 self._services.outbox.add(SendControlRequest(broker_id, header, _PROBE))
         after_ms = max(self._services.settings.broker_answer_timeout_ms // LOOKS, 1)

@@ -46,6 +46,7 @@ from regent.core.controller.events import (
     ControllerEvent,
     ControllerFailuresChange,
     ControlRequestFailed,
+    ElectionDoubted,
     EventsLost,
     Expire,
     IsrChangeNotification,
@@ -227,6 +228,9 @@ class Controller:
                 self._register_broker(now_ms)  # the watch on our registration has fired
                 if self._is_active:
                     self._brokers.on_broker_modifications(broker_id)
+            case ElectionDoubted():
+                if self._is_active:
+                    self._election.check_in_force(self.context.epoch_zk_version)
             case SuspectReplicasChanged():
                 self._publish_suspects()
             case Resign():

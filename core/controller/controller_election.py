@@ -46,6 +46,19 @@ class ControllerElection:
             and controller.broker_id == self._broker_id
         )
 
+    def check_in_force(self, epoch_zk_version: int) -> None:
+        """Raise ``ControllerMovedError`` when ``/controller_epoch`` was written since our election.
+
+        ZooKeeper refuses all our writes then, and brokers that start do not believe us.
+        """
+        stored = self._store.read_controller_epoch()
+        if (
+            stored is None
+            or stored.zk_version != epoch_zk_version
+            or not (self.holds_controller_znode())
+        ):
+            raise ControllerMovedError("our election is not in force any more")
+
     def read_active_controller(self) -> None:
         """Read the id of the active controller without trying to become it."""
         self._note(self._store.read_controller())

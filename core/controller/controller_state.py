@@ -59,6 +59,7 @@ _STATES: dict[type[ControllerEvent], ControllerState] = {
     events.Expire: ControllerState.CONTROLLER_CHANGE,
     events.RegisterBrokerAndReelect: ControllerState.CONTROLLER_CHANGE,
     events.RegistrationDeleted: ControllerState.CONTROLLER_CHANGE,
+    events.ElectionDoubted: ControllerState.CONTROLLER_CHANGE,
     events.SuspectReplicasChanged: ControllerState.BROKER_CHANGE,
     events.Resign: ControllerState.CONTROLLER_CHANGE,
     events.StandAgain: ControllerState.CONTROLLER_CHANGE,

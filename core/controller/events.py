@@ -72,6 +72,11 @@ class RegistrationDeleted:
 
 
 @dataclass(frozen=True, slots=True)
+class ElectionDoubted:
+    """A broker refused our request, because ZooKeeper names another controller or epoch."""
+
+
+@dataclass(frozen=True, slots=True)
 class SuspectReplicasChanged:
     """Replicas of this broker became suspect, or are no longer suspect."""
 
@@ -327,6 +332,7 @@ ControllerEvent: TypeAlias = (
     | Expire
     | RegisterBrokerAndReelect
     | RegistrationDeleted
+    | ElectionDoubted
     | SuspectReplicasChanged
     | Resign
     | StandAgain
@@ -372,6 +378,7 @@ _EVENTS: tuple[type[ControllerEvent], ...] = get_args(ControllerEvent)
 
 _IDEMPOTENT_TRIGGERS = (
     SuspectReplicasChanged,
+    ElectionDoubted,
     ControllerChange,
     Reelect,
     RegistrationDeleted,

@@ -258,6 +258,7 @@ class ControlRequestBatch:
                     self._context.epoch,
                     registered[broker_id].broker_epoch,
                     event_id=self._context.event_id,
+                    broker_id=broker_id,
                 ),
                 request,
             )

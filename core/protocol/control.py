@@ -11,13 +11,13 @@ from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
 from regent.core.errors import Errors
-from regent.core.model import BrokerId, TopicPartition
+from regent.core.model import NO_BROKER, BrokerId, TopicPartition
 
 TopicId: TypeAlias = str
 
 
 class ControlHeader(NamedTuple):
-    """The controller that sends a request, the registration of the receiver, and the cause.
+    """The controller that sends a request, the receiver and its registration, and the cause.
 
     ``sequence`` grows with every attempt of a controller to deliver a request, so that a receiver
     recognises a late copy of an earlier request of its kind (see ``may_be_unanswered_together``);
@@ -27,9 +27,10 @@ class ControlHeader(NamedTuple):
 
     controller_id: BrokerId
     controller_epoch: int
-    broker_epoch: int  # the receiver's, as the controller knows it; -1 = unknown
+    broker_epoch: int  # the receiver's, as the controller knows it
     sequence: int = 0
     event_id: int = 0
+    broker_id: BrokerId = NO_BROKER  # the receiver, which refuses requests for others
 
     @property
     def cause(self) -> str:

@@ -189,11 +189,15 @@ class DescribeControllerRequest:
 
 
 class UnansweredRequest(NamedTuple):
-    """A control request that a broker has not answered for too long."""
+    """A control request that a broker has not answered for too long, or that another answers.
+
+    ``reason`` is what is known of the cause; an empty string: nothing.
+    """
 
     broker_id: BrokerId
     request: str
     unanswered_ms: int
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

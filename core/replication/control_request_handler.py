@@ -1,14 +1,7 @@
 """Control requests: LeaderAndIsr, StopReplica and UpdateMetadata with every epoch check.
 
-A request may be repeated, late, or from a controller that was replaced and does not know it yet.
-These checks refuse it:
-
-* ``broker_epoch``: a request for an earlier registration of this broker (KIP-380). A greater epoch
-  is accepted: the controller may learn of our registration before we do.
-* ``controller_epoch``: a request of an earlier controller (KAFKA-1188).
-* ``sequence``: a late copy of a request that was followed by others of its kind. UpdateMetadata is
-  one kind, LeaderAndIsr and StopReplica are the other: see ``may_be_unanswered_together``.
-* ``leader_epoch``: a row is applied once, and never after a newer one.
+``ControlRequestFence`` decides which requests are carried out. Of their rows, ``leader_epoch``
+decides: a row is applied once, and never after a newer one.
 
 A row that no controller would send (a topic name that is a path, a number out of Kafka's range) is
 refused, and the other rows are carried out. A partition's name becomes the name of a directory and
@@ -21,9 +14,8 @@ Mirrors ``becomeLeaderOrFollower``, ``stopReplicas`` and ``maybeUpdateMetadataCa
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from regent.core.admin.topic_validation import topic_name_problem
 from regent.core.errors import Errors, StorageError
@@ -54,6 +46,7 @@ from regent.core.protocol.control import (
 )
 from regent.core.replica_logs import PartitionLog, ReplicaLogs
 from regent.core.replication.all_partitions import FOR_NOW, AllPartitions
+from regent.core.replication.control_request_fence import ControlRequestFence
 from regent.core.replication.control_request_log import ControlRequestLog
 from regent.core.replication.damaged_log_replacement import DamagedLogReplacement
 from regent.core.replication.leader_partitions import LeaderPartitions
@@ -84,16 +77,11 @@ class ControlRequestHandler:
         fetcher: ReplicaFetcher,
         replacement: DamagedLogReplacement,
         suspects: SuspectTracker,
+        fence: ControlRequestFence,
     ) -> None:
-        # News of suspect replicas received before the registration, with the broker epoch.
-        self._early: list[tuple[int, Callable[[], None]]] = []
-        self._broker_epoch = UNKNOWN_BROKER_EPOCH
-        self.controller_epoch = logs.seen.controller_epoch  # the highest, also before a restart
+        self.fence = fence
         self.is_shutting_down = False
         self._broker_id = broker_id
-        self._controller_id: BrokerId | None = None  # the controller of that epoch
-        # Of the newest request of that controller, by whether it is an UpdateMetadata.
-        self._sequences = {False: 0, True: 0}
         self._requested_in = (0, UNKNOWN_BROKER_EPOCH)  # its controller epoch and broker epoch
         self._full = RequestParts()
         self._failed: set[TopicPartition] = set()  # rows that raised something unexpected
@@ -108,20 +96,20 @@ class ControlRequestHandler:
     def handle(
         self, header: ControlHeader, request: ControlRequest, now_ms: int
     ) -> Slices[ControlResponse]:
-        """Carry out a request, or refuse it as a whole when its epochs are stale.
+        """Carry out a request that the fence admits, or refuse it when its epochs are stale.
 
         The caller finishes one request before it begins the next.
         """
         request_log = ControlRequestLog(self._broker_id, self.broker_epoch, header)
         request_log.received(request)
         is_metadata = isinstance(request, UpdateMetadataRequest)
-        refused = self._check_epochs(header, is_metadata)
+        refused = self.fence.refuse(header, is_metadata=is_metadata)
+        if header.broker_epoch > self.fence.broker_epoch:
+            refused = Errors.STALE_BROKER_EPOCH  # the fence has not admitted it
         if refused is not Errors.NONE:
             request_log.ignored(request, refused)
-            is_deposed = self._is_deposed(header)
-            return refusal(request, refused, self.controller_epoch if is_deposed else 0)
-        self._note_controller(header)
-        self._sequences[is_metadata] = header.sequence or self._sequences[is_metadata]
+            return self._refusal(request, header, refused)
+        self.fence.note(header, is_metadata=is_metadata)
         self._requested_in = (header.controller_epoch, header.broker_epoch)
         match request:
             case LeaderAndIsrRequest():
@@ -138,9 +126,7 @@ class ControlRequestHandler:
                 request_log.cached(request, before, self._cache.snapshot.partitions)
                 if self._logs.has_suspects:
                     for topic_partition, row in request.partitions():
-                        self._learn(
-                            header, partial(self._suspects.on_leadership, topic_partition, row)
-                        )
+                        self._suspects.on_leadership(topic_partition, row)
                 return UpdateMetadataResponse(Errors.NONE)
 
     def refuse_unread(
@@ -150,71 +136,19 @@ class ControlRequestHandler:
 
         None: the header is not stale, and ``handle`` decides. Thread-safe.
         """
-        nothing = _EMPTY[kind]
-        if UNKNOWN_BROKER_EPOCH != header.broker_epoch < self.broker_epoch:
-            return refusal(nothing, Errors.STALE_BROKER_EPOCH)
-        if header.controller_epoch < self.controller_epoch:
-            return refusal(nothing, Errors.STALE_CONTROLLER_EPOCH, self.controller_epoch)
-        return None
+        refused = self.fence.refuse(header)
+        return None if refused is Errors.NONE else self._refusal(_EMPTY[kind], header, refused)
 
-    def on_registered(self, broker_epoch: int) -> None:
-        """Note the broker epoch of our registration, for the checks of later requests."""
-        self.broker_epoch = broker_epoch
-        self._logs.note_seen(zxid=broker_epoch)
-
-    def _note_controller(self, header: ControlHeader) -> None:
-        """Note a new controller epoch durably, before its first request is carried out."""
-        self._controller_id = header.controller_id
-        epoch = header.controller_epoch
-        if epoch > self.controller_epoch:
-            self.controller_epoch = epoch
-            self._logs.note_seen(controller_epoch=epoch)
-
-    def _is_deposed(self, header: ControlHeader) -> bool:
-        """Whether another controller sent requests in this controller epoch or a later one.
-
-        In the same epoch this happens only if ``/controller_epoch`` was set back by hand.
-        """
-        is_another = self._controller_id not in (None, header.controller_id)
-        return header.controller_epoch < self.controller_epoch + is_another
-
-    def _check_epochs(self, header: ControlHeader, is_metadata: bool) -> Errors:
-        if UNKNOWN_BROKER_EPOCH != header.broker_epoch < self.broker_epoch:
-            return Errors.STALE_BROKER_EPOCH
-        if self._is_deposed(header):
-            return Errors.STALE_CONTROLLER_EPOCH
-        if header.controller_epoch > self.controller_epoch:
-            self._sequences = {False: 0, True: 0}
-        elif 0 < header.sequence < self._sequences[is_metadata]:
-            return Errors.STALE_CONTROLLER_EPOCH  # a late copy: later requests were carried out
-        return Errors.NONE
+    def _refusal(
+        self, request: ControlRequest, header: ControlHeader, refused: Errors
+    ) -> ControlResponse:
+        is_deposed = self.fence.is_deposed(header)
+        return refusal(request, refused, self.fence.controller_epoch if is_deposed else 0)
 
     @property
     def broker_epoch(self) -> int:
         """The broker epoch of this broker's registration; -1 until it registered."""
-        return self._broker_epoch
-
-    @broker_epoch.setter
-    def broker_epoch(self, broker_epoch: int) -> None:
-        self._broker_epoch = broker_epoch
-        early, self._early = self._early, []
-        for epoch, learn in early:
-            if epoch == broker_epoch:
-                learn()
-
-    def _learn(self, header: ControlHeader, learn: Callable[[], None]) -> None:
-        """Apply news of suspect replicas if the request is for the present registration.
-
-        The controller may know the registration before this broker does.
-        """
-        if self._is_for_this_registration(header):
-            learn()
-        elif self._broker_epoch == UNKNOWN_BROKER_EPOCH:
-            self._early.append((header.broker_epoch, learn))
-
-    def _is_for_this_registration(self, header: ControlHeader) -> bool:
-        """Whether a request is for this registration: the controller then knows the suspects."""
-        return UNKNOWN_BROKER_EPOCH != self.broker_epoch <= header.broker_epoch
+        return self.fence.broker_epoch
 
     # --- LeaderAndIsr ---
 
@@ -237,14 +171,13 @@ class ControlRequestHandler:
     def _become_leader_or_follower(
         self, header: ControlHeader, request: LeaderAndIsrRequest, now_ms: int
     ) -> Slices[LeaderAndIsrResponse]:
-        is_present = self._is_for_this_registration(header)
         request, errors = _without_impossible(request)
         if not self._logs.knows_all:
             self._suspects.note_missing(request)
         if request.type is LeaderAndIsrType.FULL:
             named = self._full.add(header, request)
             if named is not None:
-                self._find_lost_logs(header, request, named)
+                self._find_lost_logs(request, named)
                 self._set_strays_aside(named)
 
         def apply_portion(
@@ -253,18 +186,14 @@ class ControlRequestHandler:
             for topic, state in portion:
                 topic_partition = TopicPartition(topic.topic_name, state.partition_index)
                 try:
-                    error = self._apply(
-                        topic_partition, topic.topic_id, state, now_ms, is_present=is_present
-                    )
+                    error = self._apply(topic_partition, topic.topic_id, state, now_ms)
                 except Exception as unexpected:  # noqa: BLE001 - it concerns this replica only
                     error = self._fail_row(topic_partition, unexpected)
                 else:
                     self._failed.discard(topic_partition)
                 errors.append(PartitionError(*topic_partition, error))
                 if self._logs.has_suspects:
-                    self._learn(
-                        header, partial(self._suspects.on_leadership, topic_partition, state)
-                    )
+                    self._suspects.on_leadership(topic_partition, state)
 
         rows = (
             (topic, state) for topic in request.topic_states for state in topic.partition_states
@@ -281,8 +210,6 @@ class ControlRequestHandler:
         topic_id: TopicId | None,
         state: LeaderAndIsrPartition,
         now_ms: int,
-        *,
-        is_present: bool,
     ) -> Errors:
         replica_log = self._logs.get(topic_partition)
         has_failed = replica_log is None and self._logs.is_offline(topic_partition)
@@ -307,9 +234,7 @@ class ControlRequestHandler:
             error = _why_not(replica_log, topic_id, state.leader_epoch)
             if error is not Errors.NONE:
                 return error
-            if self._suspects.must_refuse(
-                topic_partition, state, replica_log, is_present=is_present
-            ):
+            if self._suspects.must_refuse(topic_partition, state, replica_log):
                 return Errors.CORRUPT_MESSAGE
             if partition.log is not replica_log:
                 partition.open(replica_log, self._logs.checkpointed_high_watermark(topic_partition))
@@ -336,8 +261,7 @@ class ControlRequestHandler:
 
     def _make_room(self, topic_partition: TopicPartition, state: LeaderAndIsrPartition) -> Errors:
         """Rename an unusable log as stray, or take its replica out of service."""
-        is_registered = self.broker_epoch != UNKNOWN_BROKER_EPOCH
-        error = self._replacement.make_room(topic_partition, state, is_registered=is_registered)
+        error = self._replacement.make_room(topic_partition, state)
         if error is not Errors.NONE:
             self._partitions.mark_offline(topic_partition)
         else:
@@ -373,14 +297,12 @@ class ControlRequestHandler:
             if partition.role is Role.FOLLOWER and not stays_out:
                 self._fetcher.follow(partition)
 
-    def _find_lost_logs(
-        self, header: ControlHeader, request: LeaderAndIsrRequest, named: ListedPartitions
-    ) -> None:
+    def _find_lost_logs(self, request: LeaderAndIsrRequest, named: ListedPartitions) -> None:
         """Mark replicas with lost logs as suspect, after the last part of a FULL request."""
         if not self._logs.knows_all:
             lost = self._suspects.gather_lost(request)
             if named.is_everything:
-                self._learn(header, partial(self._suspects.on_lost, lost))
+                self._suspects.on_lost(lost)
 
     def _set_strays_aside(self, named: ListedPartitions) -> None:
         """Rename stray logs: those of partitions not listed, and those of an earlier topic id.

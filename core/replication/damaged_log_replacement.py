@@ -66,24 +66,20 @@ class DamagedLogReplacement:
         self._named.pop(topic_partition, None)
         self._first_epochs.pop(topic_partition, None)
 
-    def make_room(
-        self, topic_partition: TopicPartition, state: LeaderAndIsrPartition, *, is_registered: bool
-    ) -> Errors:
+    def make_room(self, topic_partition: TopicPartition, state: LeaderAndIsrPartition) -> Errors:
         """Rename a damaged log if this replica neither leads nor is in the ISR.
 
         Return the error to answer if the log is not renamed. CORRUPT_MESSAGE asks the controller
         for a later leader epoch: in this one the end of the damaged log may still count, and the
-        replica may have rejoined the ISR with it. It is also the answer before the broker
-        ``is_registered``: a request for an earlier registration cannot be recognised then.
+        replica may have rejoined the ISR with it.
         """
         if not self._logs.is_damaged(topic_partition):
             return Errors.KAFKA_STORAGE_ERROR
-        if is_registered:
-            self._first_epochs.setdefault(topic_partition, state.leader_epoch)
+        self._first_epochs.setdefault(topic_partition, state.leader_epoch)
         used_in = self._used_in(topic_partition)
         if not self._is_dispensable(state) or state.leader_epoch < used_in:
             return Errors.KAFKA_STORAGE_ERROR
-        if not is_registered or state.leader_epoch == used_in:
+        if state.leader_epoch == used_in:
             return Errors.CORRUPT_MESSAGE
         try:
             self._logs.set_aside(topic_partition)

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from regent.core.errors import DamagedRecordsError, Errors, StorageError
 from regent.core.model import NO_EPOCH, NO_LEADER, BrokerId, TopicPartition
+from regent.core.ports import ControlFacts
 from regent.core.protocol.broker import FetchRequest, FetchResponse
 from regent.core.protocol.client import (
     ACKS_ALL,
@@ -36,6 +37,7 @@ from regent.core.replica_logs import UNKNOWN_OFFSET, ActiveProducer, AppendOrigi
 from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.broker_topic_stats import BrokerTopicStats
 from regent.core.replication.consumer_fetches import ConsumerFetches, RespondToConsumer
+from regent.core.replication.control_request_fence import ControlRequestFence
 from regent.core.replication.control_request_handler import ControlRequestHandler
 from regent.core.replication.damaged_log_replacement import DamagedLogReplacement
 from regent.core.replication.delayed_operation import (
@@ -118,8 +120,17 @@ class ReplicaManager:
         self._out_of_order = OutOfOrderBatches(settings.idle_fetch_wait_ms)
         self._replacement = DamagedLogReplacement(broker_id, logs, cache, partitions)
         self._suspects = SuspectTracker(broker_id, logs)
+        self._fence = ControlRequestFence(broker_id, logs)
         self._control_requests = ControlRequestHandler(
-            broker_id, logs, cache, partitions, leaders, fetcher, self._replacement, self._suspects
+            broker_id,
+            logs,
+            cache,
+            partitions,
+            leaders,
+            fetcher,
+            self._replacement,
+            self._suspects,
+            self._fence,
         )
         self._prefetches = prefetches = Prefetches(run_beside, self._on_prefetched)
         self._fetches = FollowerFetches(
@@ -163,11 +174,11 @@ class ReplicaManager:
     @property
     def broker_epoch(self) -> int:
         """The broker epoch of this broker's registration; -1 until it registered."""
-        return self._control_requests.broker_epoch
+        return self._fence.broker_epoch
 
     @broker_epoch.setter
     def broker_epoch(self, broker_epoch: int) -> None:
-        self._control_requests.on_registered(broker_epoch)
+        self._fence.on_registered(broker_epoch)
 
     def begin_shutdown(self) -> None:
         """Begin no fetch of a partition whose ISR has left this broker out."""
@@ -177,7 +188,7 @@ class ReplicaManager:
     @property
     def controller_epoch(self) -> int:
         """The highest controller epoch seen."""
-        return self._control_requests.controller_epoch
+        return self._fence.controller_epoch
 
     def is_known_topic(self, topic_id: TopicId) -> bool:
         """Whether the cluster has a topic with that id. Thread-safe."""
@@ -546,10 +557,16 @@ class ReplicaManager:
 
     # --- control requests and failed disks ---
 
+    def admit(
+        self, header: ControlHeader, facts: ControlFacts | None, *, is_metadata: bool
+    ) -> bool:
+        """Whether ``handle`` may have a request; see ``ControlRequestFence.admit``."""
+        return self._fence.admit(header, facts, is_metadata=is_metadata)
+
     def handle(
         self, header: ControlHeader, request: ControlRequest, now_ms: int
     ) -> ControlResponse:
-        """Carry out a request, or refuse all of it if its epochs are stale."""
+        """Carry out a request that is admitted, or refuse all of it if its epochs are stale."""
         return locked_slices(self._lock, self._control_requests.handle(header, request, now_ms))
 
     def refuse_unread(

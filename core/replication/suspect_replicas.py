@@ -39,16 +39,11 @@ class SuspectTracker:
         topic_partition: TopicPartition,
         state: LeaderAndIsrPartition,
         replica_log: PartitionLog,
-        *,
-        is_present: bool,
     ) -> bool:
-        """Whether to refuse leadership: records of this leader epoch may be lost.
-
-        Also if the request is for an earlier registration of this broker.
-        """
+        """Whether to refuse leadership: records of this leader epoch may be lost."""
         if state.leader != self._broker_id or not self._logs.is_suspect(topic_partition):
             return False
-        return not is_present or state.leader_epoch <= replica_log.latest_epoch
+        return state.leader_epoch <= replica_log.latest_epoch
 
     def note_missing(self, request: LeaderAndIsrRequest) -> None:
         """Mark replicas with missing logs as suspect, before their logs are created again.

@@ -272,8 +272,8 @@ def test_a_controller_on_the_same_broker_is_asked_directly(
     sender: ActorRef[ControllerAlterPartitionSender],
 ):
     registration = stage.zookeeper.snapshot()["/brokers/ids/1"]
-    leader.actor_ref.tell(Registered(registration.stat.czxid))
     ask(leader.actor_ref, alive(ENDPOINTS, controller=1, control_endpoint="inproc://control-1"))
+    leader.actor_ref.tell(Registered(registration.stat.czxid))
     sender.tell(SendPending())
     # The controller does not know the topic: the proposal waits for a LeaderAndIsr.
     stage.wait_for(lambda: leader.replica_manager.counters.failed_isr_updates > 0)

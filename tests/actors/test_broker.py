@@ -9,11 +9,11 @@ from regent.actors.broker import (
     BrokerCallbacks,
     BrokerState,
     BrokerStatus,
-    ControlRequestReceived,
     LogDirectoryFailed,
     Registered,
     ShrinkIsrs,
 )
+from regent.actors.control_request_check import ControlRequestReceived
 from regent.core.errors import Errors, SessionExpiredError
 from regent.core.model import TopicPartition
 from regent.core.protocol.broker import (
@@ -35,7 +35,7 @@ from regent.core.protocol.controller import AlterPartitionRequest
 from regent.core.replication.replication_settings import ReplicationSettings
 from tests.support.memory_logs import MemoryLogs
 from tests.support.replicas import PARTITION, lead_and_follow
-from tests.support.stage import TIMEOUT_S, Stage, actor_of, ask
+from tests.support.stage import TIMEOUT_S, Stage, actor_of, ask, facts_of
 
 
 def become_leader(leader_epoch: int) -> LeaderAndIsrRequest:
@@ -57,7 +57,7 @@ def test_describe_metadata_returns_the_metadata_cache(stage: Stage):
     broker = stage.broker(3)
     row = UpdateMetadataPartition(0, 1, 3, 0, (3,), 0, (3,), ())
     update = UpdateMetadataRequest((UpdateMetadataTopic("payments", None, (row,)),), ())
-    broker.tell(ControlRequestReceived(ControlHeader(7, 4, -1), update))
+    ask(broker, ControlRequestReceived(ControlHeader(7, 4, -1), update))
     metadata = ask(broker, DescribeMetadataRequest())
     assert (metadata.controller_id, metadata.controller_epoch) == (7, 4)
     assert [(p.topic, p.partition, p.leader) for p in metadata.partitions] == [("payments", 0, 3)]
@@ -86,9 +86,9 @@ def test_a_shutdown_request_is_handled_by_the_main_thread(stage: Stage):
 
 def test_the_proposal_callback_is_called_after_each_event_that_may_propose_an_isr(stage: Stage):
     proposed = threading.Semaphore(0)
-    callbacks = BrokerCallbacks(lambda _: None, on_isrs_proposed=proposed.release)
+    callbacks = BrokerCallbacks(lambda _: None, facts_of, on_isrs_proposed=proposed.release)
     broker = stage.broker(3, callbacks=callbacks)
-    broker.tell(ControlRequestReceived(ControlHeader(0, 1, -1), become_leader(0)))
+    ask(broker, ControlRequestReceived(ControlHeader(0, 1, -1), become_leader(0)))
     assert proposed.acquire(timeout=TIMEOUT_S)
     broker.tell(ShrinkIsrs())
     assert proposed.acquire(timeout=TIMEOUT_S)
@@ -154,7 +154,7 @@ def test_configurations_are_read_in_bulk_and_only_before_logs_are_created(stage:
     configs, logs = Configs(), MemoryLogs()
     logs.get_or_create(TopicPartition("orders", 0), "id-1", is_new=True)
     logs.get_or_create(TopicPartition("orders", 1), "id-1", is_new=True)
-    callbacks = BrokerCallbacks(lambda _: None, load_topic_configs=configs.load)
+    callbacks = BrokerCallbacks(lambda _: None, facts_of, load_topic_configs=configs.load)
     broker = stage.broker(3, logs=logs, callbacks=callbacks)
     ask(broker, lead("refunds", "orders", "payments", topic_id="id-1"))
     ask(broker, lead("refunds", "orders", topic_id="id-1"))
@@ -166,7 +166,7 @@ def test_configurations_are_read_in_bulk_and_only_before_logs_are_created(stage:
 def test_a_request_whose_topic_configurations_cannot_be_read_fails(stage: Stage):
     configs, logs = Configs(), MemoryLogs()
     configs.is_session_over = True
-    callbacks = BrokerCallbacks(lambda _: None, load_topic_configs=configs.load)
+    callbacks = BrokerCallbacks(lambda _: None, facts_of, load_topic_configs=configs.load)
     broker = stage.broker(3, logs=logs, callbacks=callbacks)
     with pytest.raises(SessionExpiredError):
         ask(broker, lead("orders"))
@@ -194,7 +194,7 @@ def test_throttles_are_read_before_a_replica_is_added_and_not_before_an_election
     stage: Stage, leader: int
 ):
     throttles = Throttles()
-    callbacks = BrokerCallbacks(lambda _: None, catch_up_with_configs=throttles.catch_up)
+    callbacks = BrokerCallbacks(lambda _: None, facts_of, catch_up_with_configs=throttles.catch_up)
     broker = stage.broker(3, callbacks=callbacks)
     actor = actor_of(broker)
 
@@ -226,7 +226,7 @@ def test_throttles_are_read_before_a_replica_is_added_and_not_before_an_election
 
 def test_a_broker_reads_its_throttle_before_it_follows_a_new_partition(stage: Stage):
     throttles = Throttles()
-    callbacks = BrokerCallbacks(lambda _: None, catch_up_with_configs=throttles.catch_up)
+    callbacks = BrokerCallbacks(lambda _: None, facts_of, catch_up_with_configs=throttles.catch_up)
     broker = stage.broker(3, callbacks=callbacks)
     row = LeaderAndIsrPartition(0, 1, 4, 7, (4,), 0, (4, 3), (3,), (), True, 0)
     topic = LeaderAndIsrTopic(PARTITION.topic, None, (row,))
@@ -237,7 +237,7 @@ def test_a_broker_reads_its_throttle_before_it_follows_a_new_partition(stage: St
 
 def test_replicas_of_a_failed_log_directory_stop_and_the_callback_is_called(stage: Stage):
     logs, notified = MemoryLogs(), threading.Event()
-    callbacks = BrokerCallbacks(lambda _: None, on_replicas_offline=notified.set)
+    callbacks = BrokerCallbacks(lambda _: None, facts_of, on_replicas_offline=notified.set)
     broker = stage.broker(3, logs=logs, callbacks=callbacks)
     ask(broker, lead_and_follow(3, (3, 4), isr=(3, 4)))
     actor = actor_of(broker)

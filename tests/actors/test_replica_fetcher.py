@@ -9,7 +9,8 @@ from time import monotonic
 import pytest
 from pykka import ActorRef
 
-from regent.actors.broker import Broker, ControlRequestReceived, StopFetching
+from regent.actors.broker import Broker, StopFetching
+from regent.actors.control_request_check import ControlRequestReceived
 from regent.actors.replica_fetcher_manager import ReplicaFetcherManager
 from regent.actors.replica_fetcher_thread import FetcherStats, ReplicaFetcherThread
 from regent.actors.runtime import start_actor, stop_actor

@@ -39,7 +39,7 @@ from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.local_placer import LocalPlacer
 from tests.support.stage import TIMEOUT_S, FixedTopicIds, Stage
 
-HEADER = ControlHeader(controller_id=3, controller_epoch=5, broker_epoch=-1)
+HEADER = ControlHeader(controller_id=3, controller_epoch=5, broker_epoch=-1, broker_id=0)
 
 
 def no_channel(endpoint: str) -> RequestChannel[ForwardedRequest, Response]:

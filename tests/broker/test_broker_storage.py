@@ -28,7 +28,7 @@ from tests.support.disk_logs import flip_byte
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from tests.support.record_batches import batch, values_of
 from tests.support.replicas import PARTITION, lead_and_follow
-from tests.support.stage import TIMEOUT_S, Stage, actor_of, ask
+from tests.support.stage import TIMEOUT_S, Stage, actor_of, ask, facts_of
 
 BROKER_ID = 1
 SEGMENT = f"{PARTITION}/{0:020d}.log"
@@ -163,7 +163,9 @@ def test_a_failed_directory_takes_only_its_replicas_offline_and_is_notified(
     zookeeper.put("/log_dir_event_notification")
     storage = disk.open(log_dirs="one,two")
     storage.follow(FakeZooKeeper(zookeeper), ReplicationQuotas(BROKER_ID))
-    callbacks = BrokerCallbacks(lambda _: None, on_replicas_offline=storage.announce_failure)
+    callbacks = BrokerCallbacks(
+        lambda _: None, facts_of, on_replicas_offline=storage.announce_failure
+    )
     broker = stage.broker(BROKER_ID, logs=storage.logs, callbacks=callbacks)
     storage.start_maintenance(
         actor_of(broker).replica_manager, lambda: broker.tell(LogDirectoryFailed())

@@ -34,7 +34,7 @@ from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.memory_logs import MemoryLogs
 from tests.support.record_batches import batch, values_of
 from tests.support.replicas import PARTITION, alive, lead_and_follow
-from tests.support.stage import TIMEOUT_S, Stage, ask
+from tests.support.stage import TIMEOUT_S, Stage, ask, facts_of
 
 STOPS_AT_ONCE_S = 1.0
 LAG_MS = 200
@@ -73,7 +73,7 @@ class Replicas:
             broker_id,
             logs,
             BrokerStatus(),
-            BrokerCallbacks(lambda _: None, on_isrs_proposed=replication.wake),
+            BrokerCallbacks(lambda _: None, facts_of, on_isrs_proposed=replication.wake),
             open_fetch_channel=replication.open_fetch_channel,
             scheduler=scheduler,
             settings=replication_settings(config),

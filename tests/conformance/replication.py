@@ -12,6 +12,7 @@ from typing import Any
 
 from regent.core.errors import Errors
 from regent.core.model import NO_EPOCH
+from regent.core.ports import ControlFacts
 from regent.core.protocol.control import (
     ControlHeader,
     ControlRequest,
@@ -61,8 +62,11 @@ def broker_epoch_check(case: Case) -> None:
     with case.nested("in") as given, case.nested("expect") as expect:
         manager, _ = fresh_manager()
         manager.broker_epoch = given.take("broker_epoch")
-        header = ControlHeader(1, 1, given.take("request_epoch"))
+        header = ControlHeader(1, 1, given.take("request_epoch"), broker_id=manager.broker_id)
         request = one_of(given.take("request"), _requests(), "the request")
+        facts = ControlFacts(1, 1, header.broker_epoch)  # ZooKeeper has the newest registration
+        is_metadata = isinstance(request, UpdateMetadataRequest)
+        assert manager.admit(header, facts, is_metadata=is_metadata)
         response = manager.handle(header, request, now_ms=0)
         assert response.error_code is one_of(expect.take("error"), ERRORS, "the error")
 

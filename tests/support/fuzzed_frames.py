@@ -35,7 +35,6 @@ WAIT_S: Final = 10.0
 _HELD_S: Final = 0.05
 _PIECES: Final = 6  # of a slow writer
 
-_CONTROLLER_FIELDS: Final = 3  # fields at the end of a header
 _API_KEY: Final = 1  # its place in a header
 _ABSURD: Final[tuple[Any, ...]] = (
     None,
@@ -118,10 +117,10 @@ def genuine_messages(controller: ControlHeader) -> list[Message]:
 
 
 def _header(key: ApiKey, controller: ControlHeader | None) -> list[Any]:
-    ends = (
-        [None] * _CONTROLLER_FIELDS if controller is None else list(controller[:_CONTROLLER_FIELDS])
-    )
-    return [codec.HEADER_VERSION, int(key), codec.API_VERSION, 1, "fuzz", *ends]
+    start = codec.RequestHeader(codec.HEADER_VERSION, key, codec.API_VERSION, 1, "fuzz")
+    if controller is None:
+        return list(start)
+    return [*start[:5], *controller[:3], controller.event_id, controller.broker_id]
 
 
 def would_be_applied(frames: Sequence[bytes], controller: ControlHeader) -> bool:

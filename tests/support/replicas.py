@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from regent.actors.broker import Broker, ControlRequestReceived, StopFetching
+from regent.actors.broker import Broker, StopFetching
+from regent.actors.control_request_check import ControlRequestReceived
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.broker import FetchPartition, FetchRequest, FetchTopic
 from regent.core.protocol.control import (

@@ -14,12 +14,14 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from time import monotonic
 from typing import Any, NamedTuple, Self, TypeVar
 
 from pykka import Actor, ActorRef
 
 from regent.actors.broker import Broker, BrokerCallbacks, BrokerStatus
+from regent.actors.control_request_check import ControlRequestReceived
 from regent.actors.controller_event_manager import ControllerEventManager, ControllerListener
 from regent.actors.event_journal import HandledEvent
 from regent.actors.inbox import Reply
@@ -35,7 +37,8 @@ from regent.actors.timer import monotonic_ms
 from regent.core.controller.controller import Controller
 from regent.core.controller.events import ControllerEvent, RegisterBrokerAndReelect
 from regent.core.errors import Errors
-from regent.core.model import BrokerId, BrokerInfo, BrokerRegistration, EndPoint
+from regent.core.model import NO_BROKER, BrokerId, BrokerInfo, BrokerRegistration, EndPoint
+from regent.core.ports import ControlFacts
 from regent.core.protocol.broker import FetchRequest, FetchResponse
 from regent.core.protocol.control import (
     ControlHeader,
@@ -191,7 +194,15 @@ def replication_endpoint(broker_id: BrokerId) -> str:
 
 def ask(actor: ActorRef[Any], message: object) -> Any:
     """Send to an actor and return its answer; for an event, after it has been processed."""
-    return actor.ask(message, timeout=TIMEOUT_S)
+    return actor.ask(addressed(actor, message), timeout=TIMEOUT_S)
+
+
+def addressed(actor: ActorRef[Any], message: object) -> object:
+    """Return a message; a control request without a receiver is for this Broker actor."""
+    if not isinstance(message, ControlRequestReceived) or message.header.broker_id != NO_BROKER:
+        return message
+    broker_id = actor_of(actor).replica_manager.broker_id
+    return replace(message, header=message.header._replace(broker_id=broker_id))
 
 
 def actor_of(ref: ActorRef[A]) -> A:
@@ -199,6 +210,11 @@ def actor_of(ref: ActorRef[A]) -> A:
     actor = ref._actor_weakref()
     assert actor is not None
     return actor
+
+
+def facts_of(header: ControlHeader) -> ControlFacts:
+    """Return what ZooKeeper says if the header is right."""
+    return ControlFacts(header.controller_id, header.controller_epoch, header.broker_epoch)
 
 
 def accept(sent: Sent) -> ControlResponse:
@@ -299,7 +315,7 @@ class Stage:
             broker_id,
             logs or MemoryLogs(),
             BrokerStatus(),
-            callbacks or BrokerCallbacks(self.shutdown_requests.append),
+            callbacks or BrokerCallbacks(self.shutdown_requests.append, facts_of),
             open_fetch_channel=self.open_fetch_channel,
             scheduler=self.scheduler(f"scheduler-{broker_id}"),
             settings=settings,
@@ -313,6 +329,7 @@ class Stage:
         on_response: OnResponse,
         *,
         may_announce: Callable[[], bool] = lambda: True,
+        on_doubt: Callable[[], None] = lambda: None,
     ) -> ActorRef[RequestSendThread]:
         """Start a RequestSendThread."""
         ref = start_actor(
@@ -321,6 +338,7 @@ class Stage:
             BrokerRegistration(self.info(broker_id), 1),
             self.open_channel,
             on_response,
+            on_doubt=on_doubt,
             may_announce=may_announce,
             settings=DeliverySettings(retry_backoff_ms=1),
             stats=SendStats(),

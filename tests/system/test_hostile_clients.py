@@ -113,7 +113,7 @@ def test_changed_control_requests_do_no_harm(broker: Broker) -> None:
     address = "127.0.0.1", broker.description["brokers"][0]["control_port"]
     epoch = broker.broker_epoch(0)
     assert epoch is not None
-    commander = ControlHeader(0, broker.controller_epoch(), epoch)
+    commander = ControlHeader(0, broker.controller_epoch(), epoch, broker_id=0)
     before = broker.forget_peak()
     sent = fuzzed_frames.conversations(commander, CHANGED, random.Random("control"))
     while some := list(islice(sent, MANY)):

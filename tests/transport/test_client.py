@@ -272,7 +272,7 @@ def test_one_encoded_body_serves_many_brokers(serve: Serve, connect: Connect) ->
 
     for broker_epoch in range(3):
         client = connect(serve(handle).endpoint)
-        header = ControlHeader(1, 7, broker_epoch)
+        header = ControlHeader(1, 7, broker_epoch, broker_id=2)
         response = client.request(body, control_header=header, timeout_ms=5000)
         expected = (PartitionError("t", 0, Errors.NONE),)
         assert response == LeaderAndIsrResponse(Errors.NONE, expected)

@@ -48,6 +48,7 @@ from regent.core.protocol.topics import (
 from regent.transport import codec
 from regent.transport.codec import (
     MAX_BODY_BYTES,
+    ReplyHeader,
     RequestHeader,
     decode_reply_header,
     decode_request_body,
@@ -152,29 +153,35 @@ def test_the_bytes_of_a_message_do_not_change(api_key: ApiKey, message: Any, gol
 
 
 def test_a_request_header_is_the_documented_array() -> None:
-    header = RequestHeader(1, 4, 0, 77, "c", 2, 5, -1, 12)
-    assert msgpack.unpackb(encode_request_header(header)) == [1, 4, 0, 77, "c", 2, 5, -1, 12]
+    header = RequestHeader(1, 4, 0, 77, "c", 2, 5, -1, 12, 3)
+    assert msgpack.unpackb(encode_request_header(header)) == [1, 4, 0, 77, "c", 2, 5, -1, 12, 3]
     assert decode_request_header(encode_request_header(header)) == header
-    assert header.control_header == ControlHeader(2, 5, -1, event_id=12)
+    assert header.control_header == ControlHeader(2, 5, -1, event_id=12, broker_id=3)
     assert header.control_header.cause == "5-12"
 
 
 def test_a_request_header_without_a_controller_ends_in_nils() -> None:
     header = RequestHeader(1, 1001, 0, 77, "c")
-    fields = [1, 1001, 0, 77, "c", None, None, None, None]
+    fields = [1, 1001, 0, 77, "c", None, None, None, None, None]
     assert msgpack.unpackb(encode_request_header(header)) == fields
     assert header.control_header is None
 
 
-def test_a_request_header_without_an_event_is_understood() -> None:
-    data = msgpack.packb([1, 4, 0, 77, "c", 1, 7, 30])
-    assert decode_request_header(data).control_header == ControlHeader(1, 7, 30)
+@pytest.mark.parametrize("ends", [[1, 7, 30], [1, 7, 30, 12], [1, 7, 30, 12, None]])
+def test_a_request_header_of_a_controller_that_names_no_receiver_is_unfenced(
+    ends: list[int | None],
+) -> None:
+    data = msgpack.packb([1, 4, 0, 77, "c", *ends])
+    assert decode_request_header(data).control_header is None
 
 
 def test_a_reply_header_is_the_documented_array() -> None:
     data = encode_reply_header(77, Errors.INVALID_REQUEST)
     assert msgpack.unpackb(data) == [1, 77, 42]
-    assert decode_reply_header(data) == (1, 77, Errors.INVALID_REQUEST)
+    assert decode_reply_header(data) == ReplyHeader(1, 77, Errors.INVALID_REQUEST)
+    explained = encode_reply_header(77, Errors.NOT_CONTROLLER, "broker 2 is the controller")
+    assert msgpack.unpackb(explained) == [1, 77, 41, "broker 2 is the controller"]
+    assert decode_reply_header(explained).reason == "broker 2 is the controller"
     assert decode_reply_header(msgpack.packb([1, 77, 9999])).error_code == -1
 
 

@@ -45,14 +45,20 @@ def peer(context: Context, server: ControlServer) -> Iterator[RawPeer]:
         ([1, 4, 0, 5], b"\x80", Errors.INVALID_REQUEST, "bad header"),
         ([1, 4, 0, 5, "c", 1, 2, None], b"\x80", Errors.INVALID_REQUEST, "bad header"),
         ([1, 4, 0, 5, "c", 1, 2**31, 3], b"\x80", Errors.INVALID_REQUEST, "bad header"),
-        ([1, 4, 0, 5, "c", 1, 2, 3], b"\x80", Errors.INVALID_REQUEST, "bad body"),
-        ([1, 4, 0, 5, "c", 1, 2, 3], b"\xc1", Errors.INVALID_REQUEST, "bad body"),
-        ([1, 4, 0, 5, "c", 1, 2, 3], b"\x91" * 1500, Errors.INVALID_REQUEST, "bad body"),
+        ([1, 4, 0, 5, "c", 1, 2, 3, 4, 5], b"\x80", Errors.INVALID_REQUEST, "bad body"),
+        ([1, 4, 0, 5, "c", 1, 2, 3, 4, 5], b"\xc1", Errors.INVALID_REQUEST, "bad body"),
+        ([1, 4, 0, 5, "c", 1, 2, 3, 4, 5], b"\x91" * 1500, Errors.INVALID_REQUEST, "bad body"),
         (
             [1, 4, 0, 5, "c", None, None, None],
             b"\x80",
             Errors.INVALID_REQUEST,
-            "control request without epochs",
+            "control request without epochs or receiver",
+        ),
+        (
+            [1, 4, 0, 5, "c", 1, 2, 3],
+            b"\x80",
+            Errors.INVALID_REQUEST,
+            "control request without epochs or receiver",
         ),
     ],
 )
@@ -108,12 +114,12 @@ def test_a_large_request_of_a_deposed_controller_is_answered_unread(
     try:
         peer = RawPeer(socket, server.endpoint)
         junk = b"\x90" * (AT_ONCE_BYTES + 1)
-        peer.send_header([1, ApiKey.UPDATE_METADATA, 0, 5, "c", 1, 6, 3], junk)
+        peer.send_header([1, ApiKey.UPDATE_METADATA, 0, 5, "c", 1, 6, 3, 12, 9], junk)
         assert socket.poll(5000, zmq.POLLIN)
         frames = socket.recv_multipart()[1:]
         assert frames == [msgpack.packb([1, 5, 0]), *encode_body(refused)]
-        assert screened.get(timeout=5) == (ApiKey.UPDATE_METADATA, ControlHeader(1, 6, 3))
-        peer.send_header([1, ApiKey.UPDATE_METADATA, 0, 6, "c", 1, 7, 3], junk)
+        assert screened.get(timeout=5) == (ApiKey.UPDATE_METADATA, ControlHeader(1, 6, 3, 0, 12, 9))
+        peer.send_header([1, ApiKey.UPDATE_METADATA, 0, 6, "c", 1, 7, 3, 13, 9], junk)
         assert peer.receive() == [1, 6, Errors.INVALID_REQUEST], "this one is decoded"
         assert server.rejected.counts == {Rejection.BAD_BODY: 1}
     finally:
@@ -131,7 +137,7 @@ def test_an_unexpected_error_is_told_and_ends_nothing(
     try:
         peer = RawPeer(socket, server.endpoint)
         for _ in range(2):
-            header = [1, ApiKey.UPDATE_METADATA, 0, 5, "c", 1, 6, 3]
+            header = [1, ApiKey.UPDATE_METADATA, 0, 5, "c", 1, 6, 3, 12, 9]
             peer.send_header(header, bytes(AT_ONCE_BYTES + 1))
             assert peer.receive_own_answer() == ANSWER_999
     finally:

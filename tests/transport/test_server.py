@@ -43,7 +43,7 @@ def test_a_request_arrives_whole_and_its_answer_comes_back(serve: Serve, connect
         request.reply(StopReplicaResponse(Errors.STALE_BROKER_EPOCH))
 
     client = connect(serve(dispatch).endpoint)
-    header = ControlHeader(1, 7, 4_294_967_300)
+    header = ControlHeader(1, 7, 4_294_967_300, broker_id=2)
     response = client.request(StopReplicaRequest(()), control_header=header, timeout_ms=5000)
     assert response == StopReplicaResponse(Errors.STALE_BROKER_EPOCH)
     request = requests.get(timeout=5)

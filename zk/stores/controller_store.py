@@ -19,18 +19,21 @@ from regent.core.errors import (
 from regent.core.model import (
     INITIAL_CONTROLLER_EPOCH,
     INITIAL_PARTITION_EPOCH,
+    NO_CONTROLLER,
+    UNKNOWN_BROKER_EPOCH,
     BrokerId,
     LeaderIsrAndControllerEpoch,
     TopicPartition,
 )
 from regent.core.ports import (
+    ControlFacts,
     ControllerEpoch,
     ControllerRegistration,
     PartitionStates,
     TopicAssignment,
     WriteError,
 )
-from regent.core.protocol.control import TopicId
+from regent.core.protocol.control import ControlHeader, TopicId
 from regent.zk.client.operations import (
     ANY_VERSION,
     Check,
@@ -427,6 +430,38 @@ class ZkControllerStore(
     ) -> dict[TopicPartition, Outcome]:
         outcomes = self._write_fenced(list(writes.values()), epoch_zk_version)
         return dict(zip(writes, outcomes, strict=True))
+
+
+def read_control_facts(
+    zookeeper: ZooKeeper, broker_id: BrokerId, header: ControlHeader
+) -> ControlFacts:
+    """Read what a broker must know of the sender of a control request, mostly in one round trip.
+
+    If that does not confirm ``header``, read once more after a ``sync``: the server may lag behind.
+    Raises ``BadDataError`` when a znode cannot be decoded.
+    """
+    facts = _read_control_facts(zookeeper, broker_id)
+    if not facts.confirm(header):
+        zookeeper.sync()
+        facts = _read_control_facts(zookeeper, broker_id)
+    return facts
+
+
+def _read_control_facts(zookeeper: ZooKeeper, broker_id: BrokerId) -> ControlFacts:
+    """Read once. An election writes the epoch: read it before and after ``/controller``."""
+    epoch = znodes.ControllerEpochZNode.PATH
+    paths = [epoch, znodes.ControllerZNode.PATH, epoch, znodes.BrokerIdZNode.path(broker_id)]
+    before, holder, after, own = zookeeper.get_many(paths)
+    if after is None:
+        return ControlFacts(NO_CONTROLLER, INITIAL_CONTROLLER_EPOCH, UNKNOWN_BROKER_EPOCH)
+    is_settled = before is not None and before.stat.mzxid == after.stat.mzxid
+    return ControlFacts(
+        znodes.ControllerZNode.decode(holder.data) if is_settled and holder else NO_CONTROLLER,
+        znodes.ControllerEpochZNode.decode(after.data),
+        own.stat.czxid
+        if own is not None and own.stat.ephemeral_owner == zookeeper.session_id
+        else UNKNOWN_BROKER_EPOCH,
+    )
 
 
 def read_partition_states(

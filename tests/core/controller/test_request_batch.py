@@ -106,13 +106,13 @@ def test_leader_and_isr_comes_first_then_update_metadata_then_stop_replica(
     ]
 
 
-def test_headers_have_the_controller_epoch_and_the_receivers_broker_epoch(
+def test_headers_have_the_controller_epoch_and_name_the_receiver(
     batch: ControlRequestBatch,
 ) -> None:
     add(batch, FOO0, 2)
     batch.add_stop_replica(2, FOO0, delete=False)
     headers = {(sent.broker_id, sent.header) for sent in batch.effects()}
-    assert headers == {(b, ControlHeader(1, 7, 100 + b)) for b in (1, 2, 3)}
+    assert headers == {(b, ControlHeader(1, 7, 100 + b, broker_id=b)) for b in (1, 2, 3)}
 
 
 def test_epochs_and_live_brokers_are_those_at_the_time_of_sending(
@@ -124,8 +124,8 @@ def test_epochs_and_live_brokers_are_those_at_the_time_of_sending(
     context.epoch = 8
     effects = batch.effects()
     assert [sent.header for sent in effects if sent.broker_id == 2] == [
-        ControlHeader(1, 8, 999),
-        ControlHeader(1, 8, 999),
+        ControlHeader(1, 8, 999, broker_id=2),
+        ControlHeader(1, 8, 999, broker_id=2),
     ]
     assert not [sent for sent in effects if sent.broker_id == 3]
 

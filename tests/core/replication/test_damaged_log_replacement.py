@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from regent.core.errors import DamagedRecordsError, Errors
-from regent.core.model import EPOCH_DURING_DELETE, UNKNOWN_BROKER_EPOCH
+from regent.core.model import EPOCH_DURING_DELETE
 from regent.core.protocol.control import (
     StopReplicaResponse,
     UpdateMetadataPartition,
@@ -199,17 +199,6 @@ def test_a_log_refused_at_startup_is_copied_again_once_it_has_left_the_isr() -> 
     assert later.apply(2, 1, isr=(1, 2), replicas=(1, 2, 3)) == {T0: Errors.KAFKA_STORAGE_ERROR}
     assert later.apply(2, 2, isr=(2,), replicas=(1, 2, 3)) == {T0: Errors.NONE}
     assert later.logs.aside == [T0]
-
-
-def test_a_damaged_log_is_kept_until_the_broker_epoch_is_known() -> None:
-    """The request may be for an earlier registration, in which the log followed in epoch 3."""
-    later = restarted()
-    registered_as, later.manager.broker_epoch = later.manager.broker_epoch, UNKNOWN_BROKER_EPOCH
-    assert later.apply(2, 2, isr=(2, 3), replicas=(1, 2, 3)) == {T0: Errors.CORRUPT_MESSAGE}
-    later.manager.broker_epoch = registered_as
-    assert later.apply(2, 3, isr=(2, 3), replicas=(1, 2, 3)) == {T0: Errors.CORRUPT_MESSAGE}
-    assert later.logs.aside == []
-    assert later.apply(2, 4, isr=(2, 3), replicas=(1, 2, 3)) == {T0: Errors.NONE}
 
 
 def test_a_log_in_a_failed_directory_is_not_replaced() -> None:
