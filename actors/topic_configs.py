@@ -6,7 +6,8 @@ import threading
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from regent.core.admin.config_changes import ConfigStore
+from regent.core.admin.config_changes import ConfigStore, IgnoredSettings
+from regent.core.admin.config_problems import unusable_in_topic
 from regent.core.log_config import LogConfig
 
 
@@ -35,7 +36,10 @@ class ThrottledReplication(Protocol):
 
 
 class TopicConfigs:
-    """The overrides of every topic of which this broker has, or had, replicas. Thread-safe."""
+    """The overrides of every topic of which this broker has, or had, replicas. Thread-safe.
+
+    Those that cannot be used are left out, and named in the log.
+    """
 
     def __init__(
         self,
@@ -50,6 +54,7 @@ class TopicConfigs:
         self._static_defaults = defaults
         self._defaults = defaults
         self._overrides: dict[str, Mapping[str, str]] = {}
+        self._ignored = IgnoredSettings()
         # Held from reading to applying, so that older values are never applied after newer ones.
         self._lock = threading.Lock()
 
@@ -65,7 +70,11 @@ class TopicConfigs:
             return
         with self._lock:
             configs = self._store.read_configs([f"topics/{topic}" for topic in topics])
-            self._overrides |= {topic: configs.get(f"topics/{topic}", {}) for topic in topics}
+            for topic in topics:
+                config = configs.get(f"topics/{topic}", {})
+                unusable = unusable_in_topic(config)
+                self._ignored.tell(f"topics/{topic}", config, unusable)
+                self._overrides[topic] = {n: v for n, v in config.items() if n not in unusable}
             self._apply(topics)
 
     def set_broker_config(self, config: Mapping[str, str]) -> None:

@@ -13,9 +13,9 @@ from regent.api.broker_loggers import describe_loggers
 from regent.core.admin.config_changes import DEFAULT_BROKER
 from regent.core.admin.config_descriptions import (
     BrokerSetting,
-    BrokerSettings,
     ConfigDescription,
     ConfigSource,
+    broker_settings_in_force,
     describe_all_brokers,
     describe_broker,
     describe_topic,
@@ -100,7 +100,9 @@ class ConfigView:
         except RegentError as error:
             late = ResourceRefusedError(Errors.REQUEST_TIMED_OUT, str(error))
             return dict.fromkeys(entities, late)
-        broker = BrokerSettings(self.settings, found.get(own, {}), found.get(DEFAULT_BROKER, {}))
+        broker = broker_settings_in_force(
+            self.settings, found.get(own, {}), found.get(DEFAULT_BROKER, {})
+        )
         described: _Described = {}
         for resource, entity in entities.items():
             if entity == DEFAULT_BROKER:

@@ -458,6 +458,8 @@ class BrokerProcess(ControllerListener):
     def _on_broker_config(self, config: Mapping[str, str]) -> None:
         self._kafka_endpoint.configure(config)
         self._storage.configure(config)
+        if self._transactions is not None:
+            self._transactions.configure(config)
 
     def _on_metadata_changed(self) -> None:
         self._is_told.set()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from regent.config.settings import Settings, rows
-from regent.core.admin.config_descriptions import BrokerSetting
+from regent.core.admin.config_descriptions import LISTENER_SETTINGS, BrokerSetting
+from regent.core.admin.kafka_only_settings import KAFKA_ONLY_SETTINGS
 from regent.core.model import BrokerId, EndPoint
-from regent.core.setting import INT_MAX, Declaration, Setting, text_of
+from regent.core.setting import INT_MAX, ConfigType, Declaration, Scope, Setting, text_of
 
 LISTENER: Final = "PLAINTEXT"
 """The name and the security protocol of the only listener for clients."""
@@ -18,7 +20,11 @@ LISTENER: Final = "PLAINTEXT"
 INTER_BROKER_PROTOCOL_VERSION: Final = "3.9-IV0"
 
 _OF_LISTENERS: Final = ("host", "port", "advertised_host", "advertised_port")
-_NULL_BY_DEFAULT: Final = ("rack", "control_plane_listener_name")  # in Kafka
+_NULL_IF_EMPTY: Final = ("rack", "control_plane_listener_name")  # in Kafka
+# Kafka has other settings for these defaults: log.retention.hours and so on.
+_NULL_BY_DEFAULT: Final = (
+    *("log_retention_ms", "log_roll_ms", "log_roll_jitter_ms", "log_flush_interval_ms"),
+)
 _BROKER_ID = Setting("broker_id", -1, Declaration("The id of this broker.", (-1, INT_MAX)))
 
 
@@ -37,14 +43,23 @@ def broker_settings(settings: Settings, broker_id: BrokerId) -> Mapping[str, Bro
     The names are Kafka's. Settings that Kafka does not have begin with ``regent``; those of the
     Kafka port are described as Kafka's, see ``described_settings``.
     """
-    described = {"broker.id": BrokerSetting(_BROKER_ID, str(broker_id), is_given=True)}
+    described = {
+        name: BrokerSetting(row, None if row.default is None else text_of(row.default), False)
+        for name, row in KAFKA_ONLY_SETTINGS.items()
+    }
+    for name in ("broker.id", "node.id"):
+        described[name] = BrokerSetting(_BROKER_ID, str(broker_id), is_given=True)
     for table, row in rows():
         if table == "broker" and row.name in _OF_LISTENERS:
             continue
         value: str | None = text_of(getattr(getattr(settings, table), row.name))
         is_given = f"{table}.{row.name}" in settings.given
-        if table == "broker" and row.name in _NULL_BY_DEFAULT:
+        if table == "broker" and row.name in _NULL_IF_EMPTY:
             row, value = replace(row, default=None), value or None
+        if table == "log" and row.name in _NULL_BY_DEFAULT:
+            declared = replace(row.declared, type=row.type)
+            row = replace(row, default=None, declared=declared)
+            value = value if is_given else None
         name = row.kafka_name or f"regent.{row.dotted_name}"
         described[name] = BrokerSetting(row, value, is_given)
     return described
@@ -59,22 +74,19 @@ def described_settings(
     are_logs_given = "log.log_dirs" in settings.given
     return {
         **broker_settings(settings, broker_id),
-        "listeners": _read_only(
-            "listeners",
+        "listeners": _described(
+            _unchangeable("listeners", _text_of(started.listeners)),
             _text_of(started.listeners),
-            "Where this broker listens for clients, and its control port if that has a name.",
             is_given=not given.isdisjoint({"host", "port", "control_plane_listener_name"}),
         ),
-        "advertised.listeners": _read_only(
-            "advertised_listeners",
+        "advertised.listeners": _described(
+            LISTENER_SETTINGS["advertised.listeners"],
             _text_of(started.advertised_listeners),
-            "Where clients find this broker.",
             is_given=not given.isdisjoint({"advertised_host", "advertised_port"}),
         ),
-        "listener.security.protocol.map": _read_only(
-            "listener_security_protocol_map",
+        "listener.security.protocol.map": _described(
+            LISTENER_SETTINGS["listener.security.protocol.map"],
             ",".join(f"{e.listener}:{e.security_protocol}" for e in started.listeners),
-            "The security protocol of each listener.",
         ),
         "inter.broker.protocol.version": _read_only(
             "inter_broker_protocol_version",
@@ -94,6 +106,19 @@ def _text_of(listeners: Iterable[EndPoint]) -> str:
     return ",".join(endpoint.connection_string for endpoint in listeners)
 
 
+def _unchangeable(name: str, value: str) -> Setting:
+    """Return a setting that clients may only set to the value that it has."""
+    row = LISTENER_SETTINGS[name]
+    form = f"{value} while the broker runs: restart it to change this"
+    declared = replace(row.declared, pattern=re.escape(value), form=form, scope=Scope.PER_BROKER)
+    return replace(row, declared=declared)
+
+
 def _read_only(name: str, value: str, meaning: str, *, is_given: bool = False) -> BrokerSetting:
-    default: Any = None if is_given else value
-    return BrokerSetting(Setting(name, default, Declaration(meaning)), value, is_given)
+    row = Setting(name, None, Declaration(meaning, type=ConfigType.STRING))
+    return _described(row, value, is_given=is_given)
+
+
+def _described(row: Setting, value: str, *, is_given: bool = False) -> BrokerSetting:
+    """Return a setting whose default is not known before the start."""
+    return BrokerSetting(replace(row, default=None if is_given else value), value, is_given)

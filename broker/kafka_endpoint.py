@@ -55,7 +55,7 @@ from regent.config.settings import KAFKA_SETTINGS, Settings
 from regent.config.threads import at_once, named_executor
 from regent.core.admin.broker_config_manager import BrokerConfigManager
 from regent.core.admin.config_changes import DEFAULT_BROKER
-from regent.core.admin.config_descriptions import BrokerSettings
+from regent.core.admin.config_descriptions import BrokerSettings, broker_settings_in_force
 from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.errors import RegentError
 from regent.core.log_dirs import LocalLogDirectories
@@ -196,7 +196,7 @@ class KafkaEndpoint:
                 cache,
                 LISTENER,
                 self._record_checker,
-                transactions if transactions is not None and transactions.verifies else None,
+                transactions,
             ),
             *fetch_apis(
                 replicas, cache, LISTENER, self._record_reader, on_follower=served.on_follower
@@ -271,7 +271,7 @@ def _apis_of_transactions(
             groups,
             group_partitions,
             partial(begin_verification, served.replica_manager),
-            service if service.verifies else None,
+            service,
             served.cache,
             Replies(),
         ).apis(),
@@ -282,4 +282,6 @@ def _current_settings(view: ConfigView) -> BrokerSettings:
     """Read the settings of this broker; blocks, raises ``RegentError``."""
     own = f"brokers/{view.broker_id}"
     found = view.read_configs({own, DEFAULT_BROKER})
-    return BrokerSettings(view.settings, found.get(own, {}), found.get(DEFAULT_BROKER, {}))
+    return broker_settings_in_force(
+        view.settings, found.get(own, {}), found.get(DEFAULT_BROKER, {})
+    )

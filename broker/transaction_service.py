@@ -30,6 +30,7 @@ from regent.broker.machine_settings import (
     transaction_config,
     transaction_intervals,
     transaction_log_settings,
+    with_broker_config,
 )
 from regent.config.settings import Settings
 from regent.core.admin.topic_validation import TRANSACTION_STATE_TOPIC
@@ -76,6 +77,7 @@ class BrokerTransactionService:
         )
         self._broker_id = broker_id
         self._settings = settings
+        self._verifies = config.transaction_partition_verification_enable
         self._cache = cache
         self._seen = cache.snapshot
         timeout_ms = settings.controller.request_timeout_ms + _ANSWER_MS
@@ -138,7 +140,12 @@ class BrokerTransactionService:
     @property
     def verifies(self) -> bool:
         """Whether brokers ask if partitions are part of transactions."""
-        return self._settings.transactions.transaction_partition_verification_enable
+        return self._verifies
+
+    def configure(self, broker_config: Mapping[str, str]) -> None:
+        """Follow the settings of this broker in ZooKeeper: whether it asks; on any thread."""
+        config = with_broker_config(self._settings, broker_config).transactions
+        self._verifies = config.transaction_partition_verification_enable
 
     def on_metadata_changed(self) -> None:
         """Tell the coordinator about leaders and deleted partitions. Always on the same thread."""
@@ -188,7 +195,10 @@ class BrokerTransactionService:
         transaction: TransactionToVerify,
         respond: Callable[[Mapping[TopicPartition, Errors]], None],
     ) -> None:
-        """See ``TransactionVerifier.verify``."""
+        """See ``TransactionVerifier.verify``; if brokers do not ask, every partition is part."""
+        if not self._verifies:
+            respond(dict.fromkeys(transaction.partitions, Errors.NONE))
+            return
         coordinator = self._leader_of(
             TopicPartition(
                 TRANSACTION_STATE_TOPIC, self.partitions.of(transaction.transactional_id)

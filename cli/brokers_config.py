@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 import click
 
 from regent.admin.cluster_connection import Cluster, pass_cluster
 from regent.cli.config_options import changes_options, check_removed, config_changes, show_config
-from regent.cli.output import examples, output_option
+from regent.cli.output import examples, note, output_option
 from regent.config.settings import KAFKA_SETTINGS
 from regent.core.admin.broker_config_manager import BrokerConfigAlteration, BrokerConfigManager
 from regent.core.admin.config_alterations import ConfigRefusedError
+from regent.core.admin.config_problems import base_name, unusable_in_broker
 from regent.core.errors import BadDataError, RegentError
 from regent.core.model import BrokerId
+from regent.core.protocol.topics import AlterOperation
 from regent.core.setting import Scope
 from regent.zk.codecs.admin_znodes import DEFAULT_ENTITY_NAME
 from regent.zk.stores.admin_store import ZkAdminStore
 
-_NAMES = sorted(name for name, row in KAFKA_SETTINGS.items() if row.scope is not Scope.READ_ONLY)
+_NAMES = sorted(
+    name
+    for name, row in KAFKA_SETTINGS.items()
+    if row.scope is not Scope.READ_ONLY and row.has_effect
+)
 
 
 class BrokerConfigError(RegentError):
@@ -67,10 +74,15 @@ def config(
             check_removed(owner, current, removed)
             _alter(admin, wanted)
             current = _read(admin, wanted.broker_id)
-    show_config("broker", "default" if of_all else given[0], current, output)
+    unusable = unusable_in_broker(current, KAFKA_SETTINGS, of_all=of_all)
+    show_config("broker", "default" if of_all else given[0], current, unusable, output)
 
 
 def _alter(admin: ZkAdminStore, wanted: BrokerConfigAlteration) -> None:
+    for name, operation, _ in wanted.alterations:
+        if operation == AlterOperation.SET and base_name(name) not in KAFKA_SETTINGS:
+            similar = "".join(f"; did you mean {n}?" for n in get_close_matches(name, _NAMES, n=1))
+            note(f"{name} is no setting of Regent or Kafka, and nothing here reads it{similar}")
     manager = BrokerConfigManager(admin.configs, KAFKA_SETTINGS, {}, lambda _: None)
     try:
         manager.alter(wanted)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -16,21 +18,26 @@ from regent.core.protocol.topics import AlterOperation, ConfigAlteration
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+_NEXT_SETTING = re.compile(r",(?![^\[]*\])(?=\s*[^\s=,]+\s*=)")
+
+
 class NotOverriddenError(RegentError):
     """A setting is to be removed that is not set."""
 
 
-def changes_options(function: F) -> F:
-    """Add the options ``--set`` and ``--unset``; the second names are those of Kafka's tools."""
+def _changes_options(function: F) -> F:
     for option in (
         click.option(
-            *("--unset", "--delete-config", "removed"),
-            metavar="NAME",
-            multiple=True,
-            help="Remove an override.",
+            "--delete-config", "also_removed", metavar="NAME,…", multiple=True, hidden=True
         ),
         click.option(
-            *("--set", "--config", "--add-config", "settings"),
+            *("--add-config", "also_set"), metavar="NAME=VALUE,…", multiple=True, hidden=True
+        ),
+        click.option(
+            *("--unset", "removed"), metavar="NAME", multiple=True, help="Remove an override."
+        ),
+        click.option(
+            *("--set", "--config", "settings"),
             metavar="NAME=VALUE",
             multiple=True,
             help="Set an override.",
@@ -38,6 +45,37 @@ def changes_options(function: F) -> F:
     ):
         function = option(function)
     return function
+
+
+def changes_options(command: F) -> F:
+    """Add ``--set`` and ``--unset``, and the options of ``kafka-configs.sh`` with its notation.
+
+    There commas separate settings, and brackets enclose a value that has commas. The command gets
+    all as ``settings`` and ``removed``.
+    """
+
+    @functools.wraps(command)
+    def with_all(
+        *args: Any,
+        settings: Sequence[str],
+        removed: Sequence[str],
+        also_set: Sequence[str],
+        also_removed: Sequence[str],
+        **kwargs: Any,
+    ) -> Any:
+        added = [_without_brackets(row) for text in also_set for row in _NEXT_SETTING.split(text)]
+        names = [name.strip() for text in also_removed for name in text.split(",")]
+        return command(*args, settings=[*settings, *added], removed=[*removed, *names], **kwargs)
+
+    return cast("F", _changes_options(with_all))
+
+
+def _without_brackets(setting: str) -> str:
+    name, separator, value = setting.partition("=")
+    value = value.strip()
+    if value.startswith("[") and value.endswith("]"):
+        value = value[1:-1]
+    return f"{name}{separator}{value}"
 
 
 def config_changes(settings: Sequence[str], removed: Sequence[str]) -> list[ConfigAlteration]:
@@ -67,11 +105,20 @@ def check_removed(owner: str, current: Mapping[str, str], removed: Sequence[str]
         raise NotOverriddenError("\n".join(problems))
 
 
-def show_config(kind: str, name: object, current: Mapping[str, str], output: str) -> None:
-    """Print the overrides of an owner, a topic for instance."""
+def show_config(
+    kind: str, name: object, current: Mapping[str, str], unusable: Mapping[str, str], output: str
+) -> None:
+    """Print the overrides of an owner, a topic for instance.
+
+    ``unusable`` has the reasons why some of them are not in force.
+    """
+    usable = {n: value for n, value in sorted(current.items()) if n not in unusable}
     if output == Output.JSON:
-        print_json({kind: name, "config": dict(sorted(current.items()))})
-    elif current:
-        print_table(["name", "value"], sorted(current.items()))
+        ignored = {n: current[n] for n in sorted(unusable)}
+        print_json({kind: name, "config": usable, **({"ignored": ignored} if ignored else {})})
+    elif usable:
+        print_table(["name", "value"], usable.items())
     else:
         note(f"{kind} {name} overrides nothing")
+    for setting, problem in sorted(unusable.items()):
+        note(f"{kind} {name} config {setting} {problem}; it is ignored, remove it with --unset")

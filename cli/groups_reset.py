@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
+import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import click
 
@@ -27,6 +30,7 @@ from regent.cli.waiting import timeout_option
 from regent.config.moments import parse_duration
 from regent.core.model import TopicPartition
 
+_NUMBER = re.compile(r"[0-9]{1,19}")
 _TOPIC = re.compile(r"([^:]+)(?::(\d{1,9}(?:,\d{1,9})*))?")
 
 
@@ -55,6 +59,8 @@ def _moment(_context: object, _option: object, text: str | None) -> int | None:
         "groups reset-offsets billing --topic payments --to-earliest",
         "groups reset-offsets billing --topic payments:0,1 --shift-by -10 --execute",
         "groups reset-offsets billing --all-topics --by-duration PT1H --execute",
+        "groups reset-offsets billing --all-topics --to-current --export > offsets.csv",
+        "groups reset-offsets billing --from-file offsets.csv --execute",
     )
 )
 @click.argument("name", required=False)
@@ -85,6 +91,17 @@ def _moment(_context: object, _option: object, text: str | None) -> int | None:
     callback=_moment,
     help="To the records of this time, 2026-01-31T23:59:00, in UTC if it names no zone.",
 )
+@click.option(
+    "--to-current", is_flag=True, help="To the committed offsets, as --export shows them."
+)
+@click.option(
+    "--from-file",
+    "plan",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="To the offsets in a CSV file with the lines TOPIC,PARTITION,OFFSET.",
+)
+@click.option("--export", is_flag=True, help="Print the new offsets as lines for --from-file.")
 @click.option("--execute", is_flag=True, help="Do it; without this, only show what it would do.")
 @click.option("--dry-run", is_flag=True, hidden=True)
 @timeout_option("Time for each answer of a broker.")
@@ -107,7 +124,9 @@ def reset_offsets(
     is_execution: bool = options["execute"]
     if is_execution and options["dry_run"]:
         raise click.UsageError("--execute and --dry-run do not go together")
-    target = _target(**options)
+    target = _target(wanted, **options)
+    if options["export"] and output == Output.JSON:
+        raise click.UsageError("--export prints CSV: leave -o json out")
     admin = GroupAdmin(cluster, timeout_ms)
     (described,) = admin.describe([wanted])
     if described.members:
@@ -116,7 +135,7 @@ def reset_offsets(
             f" {described.state}: stop them first"
         )
     committed = admin.committed([wanted])[wanted]
-    partitions = _partitions(admin, committed, **options)
+    partitions = _partitions(admin, committed, target, **options)
     offsets = _new_offsets(admin, partitions, committed, target)
     if is_execution:
         admin.commit(wanted, offsets)
@@ -126,6 +145,8 @@ def reset_offsets(
             for p, offset in offsets.items()
         ]
         print_json({"group": wanted, "executed": is_execution, "partitions": rows})
+    elif options["export"]:
+        print_offsets(offsets)
     else:
         columns = ("group", "topic", "partition", "new offset")
         print_table(columns, [(wanted, *p, offset) for p, offset in offsets.items()])
@@ -151,16 +172,20 @@ class _To(Enum):
     OFFSET = "--to-offset"
     SHIFT = "--shift-by"
     TIME = "--by-duration or --to-datetime"
+    CURRENT = "--to-current"
+    FILE = "--from-file"
 
 
 class _Target(NamedTuple):
-    """The new place of a group: an offset, a distance, a time, or none of these."""
+    """The new place of a group: an offset, a distance, a time, a file's offsets, or none."""
 
     to: _To
     number: int = 0
+    planned: Mapping[TopicPartition, int] = {}
 
 
 def _target(
+    group: str,
     *,
     to_earliest: bool,
     to_latest: bool,
@@ -168,6 +193,8 @@ def _target(
     shift_by: int | None,
     ago_ms: int | None,
     since_ms: int | None,
+    to_current: bool,
+    plan: BinaryIO | None,
     **_: object,
 ) -> _Target:
     ago = None if ago_ms is None else time.time_ns() // 1_000_000 - ago_ms
@@ -180,24 +207,34 @@ def _target(
             (_To.SHIFT, shift_by),
             (_To.TIME, ago),
             (_To.TIME, since_ms),
+            (_To.CURRENT, 0 if to_current else None),
+            (_To.FILE, None if plan is None else 0),
         )
         if number is not None
     ]
     if len(given) != 1:
         names = ", ".join(to.value for to in _To)
         raise click.UsageError(f"{'only ' if given else ''}one of these is needed: {names}")
+    if plan is not None:
+        return _Target(_To.FILE, planned=read_offsets_file(plan, group))
     return given[0]
 
 
 def _partitions(
     admin: GroupAdmin,
     committed: Collection[TopicPartition],
+    target: _Target,
     *,
     topics: Sequence[str],
     all_topics: bool,
     **_: object,
 ) -> list[TopicPartition]:
     """Return the partitions that the options name; all topics are those with committed offsets."""
+    if target.to is _To.FILE:
+        if topics or all_topics:
+            raise click.UsageError("--from-file names the partitions: leave --topic out")
+        _check_exist(target.planned, admin.partition_counts())
+        return sorted(target.planned)
     if all_topics is bool(topics):
         raise click.UsageError("either --topic or --all-topics is needed")
     if all_topics:
@@ -215,10 +252,61 @@ def _partitions(
             raise GroupError(f"topic {topic} does not exist")
         wanted = range(counts[topic]) if numbers is None else map(int, numbers.split(","))
         found |= {TopicPartition(topic, number) for number in wanted}
-    unknown = sorted(p for p in found if p.partition >= counts[p.topic])
-    if unknown:
-        raise GroupError(f"partition {unknown[0]} does not exist")
+    _check_exist(found, counts)
     return sorted(found)
+
+
+def _check_exist(partitions: Collection[TopicPartition], counts: Mapping[str, int]) -> None:
+    for partition in sorted(partitions):
+        if partition.topic not in counts:
+            raise GroupError(f"topic {partition.topic} does not exist")
+        if partition.partition >= counts[partition.topic]:
+            raise GroupError(f"partition {partition} does not exist")
+
+
+def print_offsets(offsets: Mapping[TopicPartition, int]) -> None:
+    """Print a file for ``read_offsets_file``."""
+    lines = csv.writer(sys.stdout, lineterminator="\n")
+    lines.writerows((*partition, offset) for partition, offset in offsets.items())
+
+
+def read_offsets_file(file: BinaryIO, group: str) -> dict[TopicPartition, int]:
+    """Return the new offsets in a file of ``--export``, from here or from Kafka's tool.
+
+    A line has TOPIC,PARTITION,OFFSET, or begins with a group, as where Kafka's tool is asked about
+    several groups; lines of other groups are left out. Raises ``GroupError``.
+    """
+    source = getattr(file, "name", "the file")
+    offsets: dict[TopicPartition, int] = {}
+    others = 0
+    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+    try:
+        rows = list(csv.reader(text, strict=True))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise GroupError(f"{source} is not CSV: {error}") from None
+    finally:
+        text.detach()
+    for number, row in enumerate(rows, 1):
+        if not row:
+            continue
+        named, numbers = row[-3:-2], [column.strip() for column in row[-2:]]
+        if len(row) not in (3, 4) or not all(map(_NUMBER.fullmatch, numbers)):
+            raise GroupError(
+                f"{source}: line {number} must be TOPIC,PARTITION,OFFSET or"
+                f" GROUP,TOPIC,PARTITION,OFFSET, not {','.join(row)[:100]!r}"
+            )
+        if len(row) == 4 and row[0] != group:
+            others += 1
+            continue
+        partition = TopicPartition(named[0], int(numbers[0]))
+        if partition in offsets:
+            raise GroupError(f"{source}: line {number} names partition {partition} again")
+        offsets[partition] = int(numbers[1])
+    if not offsets:
+        raise GroupError(f"{source} has no offsets of group {group}")
+    if others:
+        note(f"{source}: {counted(others, 'line')} of other groups left out")
+    return offsets
 
 
 def _new_offsets(
@@ -235,21 +323,36 @@ def _new_offsets(
         start, end = starts[partition], ends[partition]
         if start is None or end is None:
             raise GroupError(f"partition {partition}: its leader does not tell its offsets")
-        match target.to:
-            case _To.EARLIEST:
-                wanted = start
-            case _To.LATEST:
-                wanted = end
-            case _To.OFFSET:
-                wanted = target.number
-            case _To.SHIFT:
-                if partition not in committed:
-                    raise GroupError(f"partition {partition} has no committed offset to shift")
-                wanted = committed[partition] + target.number
-            case _To.TIME:
-                found = of_time[partition]
-                wanted = end if found is None or found < 0 else found
+        wanted = _wanted(target, partition, range(start, end), committed.get(partition), of_time)
         offsets[partition] = min(max(wanted, start), end)
         if offsets[partition] != wanted:
             note(f"partition {partition} has no offset {wanted}: {offsets[partition]} instead")
     return offsets
+
+
+def _wanted(
+    target: _Target,
+    partition: TopicPartition,
+    log: range,
+    committed: int | None,
+    of_time: Mapping[TopicPartition, int | None],
+) -> int:
+    """Return the offset that the target means; a partition without an offset gets the end."""
+    match target.to:
+        case _To.EARLIEST:
+            return log.start
+        case _To.LATEST:
+            return log.stop
+        case _To.OFFSET:
+            return target.number
+        case _To.FILE:
+            return target.planned[partition]
+        case _To.SHIFT:
+            if committed is None:
+                raise GroupError(f"partition {partition} has no committed offset to shift")
+            return committed + target.number
+        case _To.CURRENT:
+            return log.stop if committed is None else committed
+        case _To.TIME:
+            found = of_time[partition]
+            return log.stop if found is None or found < 0 else found

@@ -22,6 +22,12 @@ from regent.cli.output import Output, output_option, print_facts, print_json
 from regent.cli.placement import placement_status
 from regent.cluster.cluster_file import ClusterFile
 from regent.config.command_line import program
+from regent.config.settings import KAFKA_SETTINGS
+from regent.core.admin.config_problems import (
+    unusable_in_broker,
+    unusable_in_quota,
+    unusable_in_topic,
+)
 from regent.core.controller.quarantine import FAILURES_TO_QUARANTINE
 from regent.core.errors import (
     BadDataError,
@@ -32,6 +38,7 @@ from regent.core.errors import (
 from regent.core.model import MAX_CONTROLLER_EPOCH, NO_CONTROLLER, BrokerId, BrokerRegistration
 from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
 from regent.storage.log_directory import LogDirectory
+from regent.zk.codecs.admin_znodes import DEFAULT_ENTITY_NAME
 from regent.zk.codecs.znodes import TopicPartitionStateZNode
 from regent.zk.stores.admin_store import ZkAdminStore
 
@@ -148,6 +155,8 @@ def _examine_cluster(
         health.warnings += broker_warnings(live)
         endpoints = [e for b in live if (e := b.info.plaintext_endpoint) is not None]
         health.groups = group_states(endpoints, _GROUPS_LIMIT_S)
+        for path, quotas in admin.read_client_quotas().items():
+            health.warnings += _ignored(path, unusable_in_quota(path, quotas))
 
 
 def _replaced_data(admin: ZkAdminStore, data_dir: Path) -> list[str]:
@@ -215,11 +224,13 @@ def _examine_brokers(
             health.brokers.append(broker_json(registration, controller_id))
         else:
             health.reasons.append(str(registration))
-    health.warnings += [
-        f"dynamic settings are ignored: {config}"
-        for config in admin.configs.read_broker_configs(sorted(registrations)).values()
-        if isinstance(config, BadDataError)
-    ]
+    for name, config in admin.configs.read_broker_configs(sorted(registrations)).items():
+        if isinstance(config, BadDataError):
+            health.warnings.append(f"dynamic settings are ignored: {config}")
+            continue
+        of_all = name == DEFAULT_ENTITY_NAME
+        unusable = unusable_in_broker(config, KAFKA_SETTINGS, of_all=of_all)
+        health.warnings += _ignored("all brokers" if of_all else f"broker {name}", unusable)
     expected = [] if file is None else list(file.brokers)
     health.missing_brokers = [b for b in expected if b not in registrations]
     if health.missing_brokers:
@@ -307,11 +318,11 @@ def _examine_partitions(
     health.under_replicated_partitions = len(behind)
     health.reasons += found.unreadable
     health.reasons += _why_states_stay(described, health)
-    health.warnings += [
-        f"topic {topic} has the default settings: {config}"
-        for topic, config in admin.configs.read_topic_configs(names).items()
-        if isinstance(config, BadDataError)
-    ]
+    for topic, config in admin.configs.read_topic_configs(names).items():
+        if isinstance(config, BadDataError):
+            health.warnings.append(f"topic {topic} has the default settings: {config}")
+        else:
+            health.warnings += _ignored(f"topic {topic}", unusable_in_topic(config))
     for partitions, what in ((leaderless, "without a leader"), (behind, "under-replicated")):
         if partitions:
             named = listed(partitions, _NAMED_PARTITIONS)
@@ -320,6 +331,12 @@ def _examine_partitions(
     health.reasons += [f"{partition} {reason}" for partition, reason in waiting if reason][
         :_NAMED_PARTITIONS
     ]
+
+
+def _ignored(owner: str, problems: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line for each setting in ZooKeeper that is not in force."""
+    for name, problem in sorted(problems.items()):
+        yield f"{owner}: the setting {name} {problem}; it is ignored"
 
 
 def _waiting(

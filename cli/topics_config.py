@@ -13,6 +13,7 @@ from regent.cli.config_options import changes_options, check_removed, config_cha
 from regent.cli.output import examples, output_option
 from regent.cli.remote_actors import controller_of
 from regent.cli.topic_options import TopicError, read_existing, topic_argument
+from regent.core.admin.config_problems import unusable_in_topic
 from regent.core.admin.topic_settings import TOPIC_SETTINGS
 from regent.core.errors import BadDataError
 from regent.zk.stores.admin_store import ZkAdminStore
@@ -52,7 +53,7 @@ def config(
                 client = TopicsClient(controller, deadline=time.monotonic() + _TIMEOUT_S)
                 raise_if_refused(client.configure(name, changes).outcomes)
             current = _read(admin, name)
-    show_config("topic", name, current, output)
+    show_config("topic", name, current, unusable_in_topic(current), output)
 
 
 def _read(admin: ZkAdminStore, topic: str) -> dict[str, str]:

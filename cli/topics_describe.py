@@ -11,6 +11,7 @@ from regent.admin.cluster_connection import Cluster, pass_cluster
 from regent.admin.partitions import DescribedPartition, Topics, read_partitions
 from regent.cli.output import Output, examples, note, output_option, print_json
 from regent.cli.topic_options import TopicError, named, topic_argument
+from regent.core.admin.config_problems import unusable_in_topic
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, BrokerRegistration
 
@@ -94,7 +95,7 @@ def _print_partitions(
         if with_headers:
             topic_id = found.assignments[topic].topic_id
             config = configs.get(topic, {})
-            overrides = {} if isinstance(config, BadDataError) else config
+            overrides = {} if isinstance(config, BadDataError) else _in_force(config)
             fields = [
                 f"Topic: {topic}",
                 *([f"TopicId: {topic_id}"] if topic_id else []),
@@ -105,6 +106,11 @@ def _print_partitions(
             ]
             click.echo("\t".join(fields))
         click.echo("\n".join(map(_partition_line, rows)))
+
+
+def _in_force(config: Mapping[str, str]) -> Mapping[str, str]:
+    unusable = unusable_in_topic(config)
+    return {name: value for name, value in config.items() if name not in unusable}
 
 
 def _partition_line(partition: DescribedPartition) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from regent.config.settings import TABLES, Settings
 from regent.core.admin.config_descriptions import DynamicBrokerSettings
-from regent.core.admin.topic_settings import TOPIC_SETTINGS, has_effect
+from regent.core.admin.topic_settings import TOPIC_SETTINGS
 from regent.core.setting import DOUBLE_MAX, INT_MAX, LONG_MAX, ConfigType, Setting, settings_of
 
 _ROOT = Path(__file__).parents[1]
@@ -147,10 +147,10 @@ def configuration_page() -> str:
         _RUNNING,
         *map(_dynamic_row, settings_of(DynamicBrokerSettings())),
         _TOPICS,
-        *(_topic_row(row) for _, row in sorted(TOPIC_SETTINGS.items()) if has_effect(row)),
+        *(_topic_row(row) for _, row in sorted(TOPIC_SETTINGS.items()) if row.has_effect),
         "",
         "Kafka's tools may also set these, which have no effect: "
-        + ", ".join(f"`{n}`" for n, row in sorted(TOPIC_SETTINGS.items()) if not has_effect(row))
+        + ", ".join(f"`{n}`" for n, row in sorted(TOPIC_SETTINGS.items()) if not row.has_effect)
         + ".",
     ]
     return "\n".join(lines) + "\n"

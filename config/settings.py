@@ -19,7 +19,8 @@ from regent.config.tables.log import LogsConfig
 from regent.config.tables.logging import LoggingConfig
 from regent.config.tables.transactions import TransactionsConfig
 from regent.config.tables.zookeeper import ZooKeeperConfig
-from regent.core.admin.config_descriptions import DYNAMIC_ONLY
+from regent.core.admin.config_descriptions import DYNAMIC_ONLY, LISTENER_SETTINGS
+from regent.core.admin.kafka_only_settings import KAFKA_ONLY_SETTINGS
 from regent.core.quota.quota_config import QuotaConfig
 from regent.core.setting import Setting, settings_of
 
@@ -54,10 +55,15 @@ def rows() -> Iterator[tuple[str, Setting]]:
 
 
 KAFKA_SETTINGS: Final[Mapping[str, Setting]] = {
+    **KAFKA_ONLY_SETTINGS,
+    **LISTENER_SETTINGS,
     **{row.kafka_name: row for _, row in rows() if row.kafka_name is not None},
     **DYNAMIC_ONLY,
 }
-"""The settings of brokers by Kafka's names, with those that are only in ZooKeeper."""
+"""The settings of brokers by Kafka's names.
+
+With those that are only in ZooKeeper, and those that have no effect here.
+"""
 
 
 def _option_name(table: str, row: Setting) -> str:

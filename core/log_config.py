@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,8 +81,9 @@ class LogConfig:
     max_message_bytes: int = _of_topics(
         1_048_588,
         "message.max.bytes",
-        "The largest record batch.",
-        limits=(0, 31 * 1024 * 1024),  # an answer to a follower must fit into a message of 64 MiB
+        "The largest record batch. Clients and brokers hold such a batch in memory several times,"
+        " and a request must fit into socket.request.max.bytes.",
+        limits=(0, INT_MAX),
     )
     message_downconversion_enable: bool = _of_topics(
         True,
@@ -209,9 +209,8 @@ class LogConfig:
     def overridden(self, overrides: Mapping[str, str]) -> LogConfig:
         """Return these settings with what a topic overrides (``/config/topics/T``).
 
-        Keys of other settings are ignored, and so is text that should be a number: then the
-        default holds. A number outside the limits counts as the nearest one inside. Our tools write
-        neither.
+        Keys of other settings are ignored, and so are values that are not allowed: then the default
+        holds. Our tools write neither.
         """
         return self._with(
             {name: overrides.get(row.dotted_name) for name, row in TOPIC_LOG_SETTINGS.items()}
@@ -222,22 +221,11 @@ class LogConfig:
         return self._with({field: config.get(name) for field, name in BROKER_NAMES.items()})
 
     def _with(self, texts: Mapping[str, str | None]) -> LogConfig:
-        changes: dict[str, Any] = {}
-        for name, text in texts.items():
-            if text is None:
-                continue
-            if isinstance(getattr(self, name), str):
-                changes[name] = text.strip()
-                continue
-            if isinstance(getattr(self, name), bool):
-                changes[name] = text.strip().lower() == "true"
-                continue
-            with suppress(ValueError):
-                limits = LOG_SETTINGS[name].limits
-                assert limits is not None, f"{name} has no limits"
-                number = type(getattr(self, name))(text)
-                if number == number:  # not "nan"
-                    changes[name] = type(number)(min(max(number, limits[0]), limits[1]))
+        changes = {
+            name: LOG_SETTINGS[name].parsed(text)
+            for name, text in texts.items()
+            if text is not None and LOG_SETTINGS[name].text_problem(text) is None
+        }
         return replace(self, **changes)
 
 

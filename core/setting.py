@@ -18,6 +18,9 @@ LONG_MAX: Final = 2**63 - 1
 DOUBLE_MAX: Final = 1.7976931348623157e308
 DAY_MS: Final = 86_400_000
 
+WITHOUT_EFFECT: Final = "Accepted from Kafka's tools. It has no effect."
+NOT_HERE: Final = "A setting of Kafka's brokers. It has no effect here."
+
 _KEY = "setting"
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 _FRACTION = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
@@ -30,13 +33,22 @@ class ConfigType(IntEnum):
     BOOLEAN = 1
     STRING = 2
     INT = 3
+    SHORT = 4
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    CLASS = 8
     PASSWORD = 9
 
 
-_NUMBERS = ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE
+_WHOLE_NUMBERS = ConfigType.SHORT, ConfigType.INT, ConfigType.LONG
+_NUMBERS = *_WHOLE_NUMBERS, ConfigType.DOUBLE
+_CLASSES: Mapping[ConfigType, type] = {
+    ConfigType.BOOLEAN: bool,
+    ConfigType.DOUBLE: float,
+    **dict.fromkeys(_WHOLE_NUMBERS, int),
+}
+"""The Python type of the values of a type; of others it is str."""
 
 
 class Scope(Enum):
@@ -45,7 +57,7 @@ class Scope(Enum):
     READ_ONLY = "read-only"
     """For a broker, when it starts."""
     PER_BROKER = "per broker"
-    """In ZooKeeper, for each broker; running brokers follow."""
+    """When a broker starts, or in ZooKeeper for one broker; a running broker follows."""
     CLUSTER_WIDE = "cluster-wide"
     """When a broker starts, or in ZooKeeper for one or all brokers; running brokers follow."""
     TOPIC = "per topic"
@@ -109,6 +121,11 @@ class Setting:
     def kafka_name(self) -> str | None:
         """Kafka's name; None if Kafka does not have the setting."""
         return None if self.declared.ours else self.dotted_name
+
+    @property
+    def has_effect(self) -> bool:
+        """Whether Regent reads the setting."""
+        return self.declared.meaning not in (WITHOUT_EFFECT, NOT_HERE)
 
     @property
     def type(self) -> ConfigType:
@@ -176,7 +193,8 @@ class Setting:
     def _accepts(self, value: object) -> bool:
         if self.type is ConfigType.DOUBLE and type(value) is int:
             value = float(value)
-        if type(value) is not type(self.default):
+        expected = dict if isinstance(self.default, Mapping) else _CLASSES.get(self.type, str)
+        if type(value) is not expected:
             return False
         if self.limits is not None:
             low, high = self.limits

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from regent.config.tables.ranges import INTERVAL_MS, NOT_NEGATIVE, TIMEOUT_MS
 from regent.core.admin.admin_manager import AdminSettings
 from regent.core.replication.replication_settings import ReplicationSettings
-from regent.core.setting import INT_MAX, Scope, setting
+from regent.core.setting import INT_MAX, ConfigType, Scope, setting
 
 ISR_CHANGES_THROUGH_ZOOKEEPER = "zookeeper"
 _PORT = (0, 65_535)
@@ -98,6 +98,7 @@ class BrokerConfig:
         5_000,
         "The pause between these requests. `regent cluster` uses 200 unless its configuration file"
         " has this setting.",
+        type=ConfigType.LONG,
     )
     controlled_shutdown_timeout_ms: int = setting(
         30_000,
@@ -110,6 +111,7 @@ class BrokerConfig:
         "A follower that has not caught up with its leader for this time leaves the ISR. Checked"
         " twice in this time.",
         limits=TIMEOUT_MS,
+        type=ConfigType.LONG,
     )
     replica_fetch_wait_max_ms: int = setting(
         ReplicationSettings.replica_fetch_wait_max_ms,
@@ -180,11 +182,13 @@ class BrokerConfig:
         " needs more waits. While one waits, a request of which less than 256 KiB arrive in a"
         " second is given up and its connection closed.",
         limits=NOT_NEGATIVE,
+        type=ConfigType.LONG,
     )
     connections_max_idle_ms: int = setting(
         600_000,
         "How long a client's connection may be silent before it is closed.",
         limits=INTERVAL_MS,
+        type=ConfigType.LONG,
     )
     max_connections: int = setting(
         INT_MAX,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from regent.config.tables.ranges import TIMEOUT_MS
 from regent.core.controller.services import ControllerSettings
-from regent.core.setting import Scope, setting
+from regent.core.setting import ConfigType, Scope, setting
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class ControllerConfig:
         ControllerSettings.leader_imbalance_check_interval_seconds,
         "How often the controller checks whether leaderships must return, in seconds.",
         limits=(1, 86_400),
+        type=ConfigType.LONG,
     )
     request_timeout_ms: int = setting(
         30_000,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from regent.config.tables.ranges import INTERVAL_MS, NOT_NEGATIVE
 from regent.core.coordinator.group.group_metadata_manager import GroupConfig, GroupLogSettings
-from regent.core.setting import DAY_MS, INT_MAX, setting
+from regent.core.setting import DAY_MS, INT_MAX, ConfigType, setting
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class GroupsConfig:
         " and groups have no coordinator. `regent cluster` uses the number of its brokers if there"
         " are fewer than 3.",
         limits=(1, 32_767),
+        type=ConfigType.SHORT,
     )
     offsets_topic_segment_bytes: int = setting(
         104_857_600, "The segment size of __consumer_offsets.", limits=(14, INT_MAX)
@@ -74,5 +75,8 @@ class GroupsConfig:
         limits=(1, INT_MAX),
     )
     offsets_retention_check_interval_ms: int = setting(
-        600_000, "How often expired positions are looked for.", limits=INTERVAL_MS
+        600_000,
+        "How often expired positions are looked for.",
+        limits=INTERVAL_MS,
+        type=ConfigType.LONG,
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from regent.config.tables.ranges import INTERVAL_MS, NOT_NEGATIVE
 from regent.core.log_config import LOG_SETTINGS, CleanerSettings
-from regent.core.setting import DOUBLE_MAX, INT_MAX, LONG_MAX, Scope, setting
+from regent.core.setting import DOUBLE_MAX, INT_MAX, LONG_MAX, ConfigType, Scope, setting
 
 
 def _default_of_topics(field_of_topics: str, **changes: Any) -> Any:
@@ -29,8 +29,10 @@ class LogsConfig:
     )
     num_recovery_threads_per_data_dir: int = setting(
         1,
-        "How many threads recover the logs of one directory after a crash.",
-        limits=(1, 1_000),
+        "How many threads recover the logs of one directory after a crash. A value in ZooKeeper has"
+        " no effect: logs are recovered before it is read.",
+        limits=(1, INT_MAX),
+        scope=Scope.CLUSTER_WIDE,
     )
     log_flush_offset_checkpoint_interval_ms: int = setting(
         60_000, "How often recovery points are written.", limits=INTERVAL_MS
@@ -39,13 +41,22 @@ class LogsConfig:
         60_000, "How often log start offsets are written.", limits=INTERVAL_MS
     )
     replica_high_watermark_checkpoint_interval_ms: int = setting(
-        5_000, "How often high watermarks are written.", limits=INTERVAL_MS
+        5_000,
+        "How often high watermarks are written.",
+        limits=INTERVAL_MS,
+        type=ConfigType.LONG,
     )
     log_flush_scheduler_interval_ms: int = setting(
-        3_000, "How often the broker checks which logs must be flushed.", limits=INTERVAL_MS
+        3_000,
+        "How often the broker checks which logs must be flushed.",
+        limits=INTERVAL_MS,
+        type=ConfigType.LONG,
     )
     log_retention_check_interval_ms: int = setting(
-        300_000, "How often the broker checks which segments are too old.", limits=INTERVAL_MS
+        300_000,
+        "How often the broker checks which segments are too old.",
+        limits=INTERVAL_MS,
+        type=ConfigType.LONG,
     )
     log_verification_bytes_per_s: int = setting(
         8_388_608,
@@ -83,6 +94,7 @@ class LogsConfig:
         "How often the broker looks for logs to compact, when there was none.",
         limits=INTERVAL_MS,
         scope=Scope.CLUSTER_WIDE,
+        type=ConfigType.LONG,
     )
     log_cleaner_dedupe_buffer_size: int = setting(
         CleanerSettings.log_cleaner_dedupe_buffer_size,

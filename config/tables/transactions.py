@@ -9,7 +9,7 @@ from regent.core.coordinator.transaction.transaction_state_manager import (
     TransactionConfig,
     TransactionLogSettings,
 )
-from regent.core.setting import INT_MAX, setting
+from regent.core.setting import INT_MAX, ConfigType, Scope, setting
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class TransactionsConfig:
         " created, and transactions have no coordinator. `regent cluster` uses the number of its"
         " brokers if there are fewer than 3.",
         limits=(1, 32_767),
+        type=ConfigType.SHORT,
     )
     transaction_state_log_min_isr: int = setting(
         2,
@@ -64,4 +65,5 @@ class TransactionsConfig:
         True,
         "Whether a broker asks the coordinator if a partition is part of a transaction before it"
         " accepts the first records or positions of the transaction (KIP-890).",
+        scope=Scope.CLUSTER_WIDE,
     )

@@ -1,24 +1,23 @@
 """Changes the settings of brokers in ZooKeeper, which running brokers follow.
 
 Mirrors ``kafka.server.ConfigAdminManager.validateBrokerConfigChange`` and
-``ZkAdminManager.alterBrokerConfigs``. Kafka accepts every name. Here an unknown name is an error,
-because nothing would read it; it can be removed. As in Kafka, what is not valid is INVALID_REQUEST
-(KAFKA-13609).
+``ZkAdminManager.alterBrokerConfigs``. As in Kafka, unknown names can be set, and what is not valid
+is INVALID_REQUEST (KAFKA-13609).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from regent.core.admin.config_alterations import ConfigRefusedError, altered
 from regent.core.admin.config_changes import DEFAULT_BROKER
 from regent.core.admin.config_descriptions import BrokerSetting
-from regent.core.admin.topic_settings import similar_names
+from regent.core.admin.config_problems import broker_config_problem
 from regent.core.errors import BadDataError, Errors, RegentError
 from regent.core.model import BrokerId
 from regent.core.protocol.topics import ConfigAlteration
-from regent.core.setting import Scope, Setting
+from regent.core.setting import Setting
 
 ChangeConfig: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str | None]]
 """Returns the overrides to set, None for those to remove, for the present overrides."""
@@ -103,22 +102,16 @@ class BrokerConfigManager:
             replaces=wanted.replaces,
             settings=self._settings,
             defaults=self._defaults,
-            problem=lambda name, value: self._refusal(owner, name, value),
+            problem=lambda name, value: self._refusal(owner, name, value, wanted.broker_id is None),
         )
 
-    def _refusal(self, owner: str, name: str, value: str) -> ConfigRefusedError | None:
-        row = self._settings.get(name)
-        if row is not None:
-            problem = row.change_problem(value)
-        else:
-            problem = f"is not a setting of brokers; {similar_names(name, self._changeable())}"
+    def _refusal(
+        self, owner: str, name: str, value: str, of_all: bool
+    ) -> ConfigRefusedError | None:
+        problem = broker_config_problem(name, value, self._settings, of_all=of_all)
         if problem is None:
             return None
         return ConfigRefusedError(Errors.INVALID_REQUEST, f"{owner} config {name} {problem}")
-
-    def _changeable(self) -> Collection[str]:
-        rows = self._settings.items()
-        return [name for name, row in rows if row.scope is not Scope.READ_ONLY]
 
     def _refuse_conflicts(self, config: Mapping[str, str]) -> None:
         try:

@@ -181,7 +181,7 @@ def _values(entity: QuotaEntity, config: Mapping[str, str]) -> dict[str, float]:
         try:
             values[key] = quota_value(key, config[key])
         except ValueError:
-            continue  # a broker that follows the quotas logs why it ignores this one
+            continue  # brokers log why they ignore it
     return values
 
 

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from regent.core.admin.config_problems import unusable_in_broker, unusable_in_quota
 from regent.core.admin.topic_settings import UNCLEAN_LEADER_ELECTION, unclean_leader_election
 from regent.core.controller.events import (
     ControllerEvent,
@@ -72,6 +73,23 @@ class ConfigStore(Protocol):
         ...
 
 
+class IgnoredSettings:
+    """Logs the settings in ZooKeeper that cannot be used, each value once."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[str, str]] = {}
+
+    def tell(self, entity: str, config: Mapping[str, str], problems: Mapping[str, str]) -> None:
+        """Log what is new in ``problems``, by the names of settings of an entity (``topics/T``)."""
+        known = self._known.pop(entity, {})
+        now = {name: config[name] for name in problems}
+        for name, problem in problems.items():
+            if known.get(name) != config[name]:
+                log.warning("%s: the setting %s %s; it is ignored", entity, name, problem)
+        if now:
+            self._known[entity] = now
+
+
 class ConfigChanges:
     """Reads each change once. A broker that starts reads all of them.
 
@@ -97,6 +115,7 @@ class ConfigChanges:
         self._broker_configs: dict[str, Mapping[str, str]] = {}
         self._client_quotas: Mapping[str, Mapping[str, str]] = {}
         self._is_first = True
+        self._ignored = IgnoredSettings()
 
     def catch_up(self, *, sync: bool = False) -> ConfigNews:
         """Read what changed since the last call, and delete old notifications.
@@ -131,12 +150,15 @@ class ConfigChanges:
         before = self._broker_config()
         for entity in (DEFAULT_BROKER, self._own_entity):
             if entity in entities:
-                self._broker_configs[entity] = self._valid(entity, configs.get(entity, {}))
+                self._broker_configs[entity] = self._usable(entity, configs.get(entity, {}))
         now = self._broker_config()
         topics = [e.removeprefix(_TOPICS) for e in sorted(entities) if e.startswith(_TOPICS)]
         unclean = [t for t in topics if unclean_leader_election(configs.get(_TOPICS + t, {}))]
         events = [*self._default_of_elections(now), *map(TopicUncleanLeaderElectionEnable, unclean)]
         self._client_quotas, former_quotas = quotas, self._client_quotas
+        for path in former_quotas.keys() | quotas.keys() if quotas != former_quotas else ():
+            config = quotas.get(path, {})
+            self._ignored.tell(path, config, unusable_in_quota(path, config))
         return ConfigNews(
             events,
             topics,
@@ -161,16 +183,12 @@ class ConfigChanges:
         same = {path: row for path, row in self._client_quotas.items() if path not in changed}
         return {**same, **{path: configs[path] for path in changed & configs.keys()}}
 
-    def _valid(self, entity: str, config: Mapping[str, str]) -> Mapping[str, str]:
+    def _usable(self, entity: str, config: Mapping[str, str]) -> Mapping[str, str]:
         """Return the settings of a broker without those that it ignores."""
-        valid = dict(config)
-        for name, value in config.items():
-            row = self._settings.get(name)
-            problem = None if row is None else row.change_problem(value)
-            if problem is not None:
-                log.error("%s: the setting %s %s; it is ignored", entity, name, problem)
-                del valid[name]
-        return valid
+        of_all = entity == DEFAULT_BROKER
+        unusable = unusable_in_broker(config, self._settings, of_all=of_all)
+        self._ignored.tell(entity, config, unusable)
+        return {name: value for name, value in config.items() if name not in unusable}
 
     def _broker_config(self) -> Mapping[str, str]:
         return {

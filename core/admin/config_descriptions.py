@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from itertools import dropwhile
+from typing import Any, Final, NamedTuple
 
+from regent.core.admin.config_problems import base_name, unusable_in_broker, unusable_in_topic
 from regent.core.admin.topic_settings import TOPIC_SETTINGS
 from regent.core.setting import (
     LONG_MAX,
     ConfigType,
+    Declaration,
     Scope,
     Setting,
     setting,
@@ -52,9 +55,8 @@ class BrokerSetting(NamedTuple):
 class BrokerSettings(NamedTuple):
     """The settings of this broker by Kafka's names.
 
-    ``static``: the values at its start. ``own``: the values in ZooKeeper for this broker.
-    ``of_all``: the values in ZooKeeper for all brokers. The broker ignores values in ZooKeeper that
-    are not valid, and those of settings that cannot change while it runs.
+    ``static``: the values at its start. ``own``: the values in ZooKeeper for this broker that it
+    can use. ``of_all``: those for all brokers. See ``broker_settings_in_force``.
     """
 
     static: Mapping[str, BrokerSetting]
@@ -95,21 +97,21 @@ class DynamicBrokerSettings:
         "How many bytes a second the throttled replicas of the partitions that this broker leads"
         " may fetch from it together (KIP-73).",
         limits=(0, LONG_MAX),
-        scope=Scope.PER_BROKER,
+        scope=Scope.CLUSTER_WIDE,
     )
     follower_replication_throttled_rate: int = setting(
         LONG_MAX,
         "How many bytes a second the throttled replicas on this broker may fetch together"
         " (KIP-73).",
         limits=(0, LONG_MAX),
-        scope=Scope.PER_BROKER,
+        scope=Scope.CLUSTER_WIDE,
     )
     replica_alter_log_dirs_io_max_bytes_per_second: int = setting(
         LONG_MAX,
         "How many bytes a second this broker may copy together for replicas that move between its"
         " log directories (KIP-113).",
         limits=(0, LONG_MAX),
-        scope=Scope.PER_BROKER,
+        scope=Scope.CLUSTER_WIDE,
     )
 
 
@@ -119,79 +121,141 @@ DYNAMIC_ONLY: Mapping[str, Setting] = {
 """These settings by Kafka's names."""
 
 
+def _of_listeners(name: str, meaning: str, **declared: Any) -> Setting:
+    of_brokers = {"type": ConfigType.STRING, "scope": Scope.PER_BROKER, **declared}
+    return Setting(name, None, Declaration(meaning, **of_brokers))
+
+
+_MAP_ENTRY: Final = r"[A-Za-z0-9_.-]+:(PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)"
+LISTENER_SETTINGS: Mapping[str, Setting] = {
+    "listeners": _of_listeners(
+        "listeners",
+        "Where this broker listens for clients, and its control port if that has a name.",
+        scope=Scope.READ_ONLY,
+    ),
+    "advertised.listeners": _of_listeners(
+        "advertised_listeners",
+        "Where clients find this broker. A running broker follows. Other brokers find it where"
+        " advertised_host and the advertised ports of its file say.",
+        pattern=r"PLAINTEXT://(?!0\.0\.0\.0:|\[::\]:)(\[[0-9A-Fa-f:.]+\]|[^\s,:/\[\]]+):[0-9]{1,5}",
+        form="PLAINTEXT://HOST:PORT, with a host that clients can reach",
+    ),
+    "listener.security.protocol.map": _of_listeners(
+        "listener_security_protocol_map",
+        "The security protocol of each listener. Clients have PLAINTEXT only: nothing changes.",
+        pattern=rf"(?=(.*,)?PLAINTEXT:PLAINTEXT(,|$)){_MAP_ENTRY}(,{_MAP_ENTRY})*",
+        form="LISTENER:PROTOCOL,LISTENER:PROTOCOL,… with PLAINTEXT:PLAINTEXT",
+    ),
+}
+"""Kafka's settings of addresses. Regent's files have host, port and advertised_host for them."""
+
+_SYNONYMS: Final[Mapping[str, Sequence[str]]] = {
+    "log.retention.ms": ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+    "log.roll.ms": ("log.roll.ms", "log.roll.hours"),
+    "log.roll.jitter.ms": ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    "log.flush.interval.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+}
+"""The names of settings that Kafka has more than once, the one that counts first."""
+
+
+def broker_settings_in_force(
+    static: Mapping[str, BrokerSetting], own: Mapping[str, str], of_all: Mapping[str, str]
+) -> BrokerSettings:
+    """Return the settings of a broker without those in ZooKeeper that it cannot use."""
+    rows = {**DYNAMIC_ONLY, **{name: started.setting for name, started in static.items()}}
+    unusable_own = unusable_in_broker(own, rows, of_all=False)
+    unusable_of_all = unusable_in_broker(of_all, rows, of_all=True)
+    return BrokerSettings(
+        static,
+        {name: value for name, value in own.items() if name not in unusable_own},
+        {name: value for name, value in of_all.items() if name not in unusable_of_all},
+    )
+
+
 def describe_topic(overrides: Mapping[str, str], broker: BrokerSettings) -> list[ConfigDescription]:
-    """Return all settings of a topic, sorted by name."""
+    """Return all settings of a topic, sorted by name; overrides that cannot be used are missing."""
+    unusable = unusable_in_topic(overrides)
     described = []
     for name, row in sorted(TOPIC_SETTINGS.items()):
         synonyms = []
-        if name in overrides:
+        if name in overrides and name not in unusable:
             synonyms.append(ConfigSynonym(name, overrides[name], ConfigSource.TOPIC))
         if row.declared.broker_name is not None:
             synonyms += _of_broker(row.declared.broker_name, broker)
-        else:
-            synonyms.append(ConfigSynonym(name, text_of(row.default), ConfigSource.DEFAULT))
-        described.append(_description(name, row, synonyms))
+        described.append(_description(name, row, synonyms, text_of(row.default)))
     return described
 
 
 def describe_broker(broker: BrokerSettings) -> list[ConfigDescription]:
     """Return the settings of a broker, sorted by name."""
-    synonyms = {
-        name: _of_broker(name, broker)
-        for name in sorted({*broker.static, *broker.own, *broker.of_all})
-    }
-    return [_description(name, _row(name, broker), of) for name, of in synonyms.items() if of]
+    described = []
+    for name in sorted({*broker.static, *broker.own, *broker.of_all}):
+        started = broker.static.get(name)
+        value = None if started is None else started.value
+        described.append(_description(name, _row(name, broker), _of_broker(name, broker), value))
+    return described
 
 
 def describe_all_brokers(broker: BrokerSettings) -> list[ConfigDescription]:
     """Return the settings in ZooKeeper for all brokers, sorted by name."""
-    described = []
-    for name in sorted(broker.of_all):
-        found = _of_broker(name, broker)
-        of_all = [s for s in found if s.source is ConfigSource.DYNAMIC_DEFAULT_BROKER]
-        if of_all:
-            described.append(_description(name, _row(name, broker), of_all))
-    return described
+    return [
+        _description(
+            name,
+            _row(name, broker),
+            [ConfigSynonym(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER)],
+            None,
+        )
+        for name, value in sorted(broker.of_all.items())
+    ]
 
 
 def _row(name: str, broker: BrokerSettings) -> Setting | None:
     """Return the declaration of a broker's setting; None: an unknown name in ZooKeeper."""
-    started = broker.static.get(name)
-    return DYNAMIC_ONLY.get(name) if started is None else started.setting
+    base = base_name(name)
+    started = broker.static.get(base)
+    return DYNAMIC_ONLY.get(base) if started is None else started.setting
 
 
 def _of_broker(name: str, broker: BrokerSettings) -> list[ConfigSynonym]:
-    """Return the values of a broker's setting, the one in effect first."""
-    row, synonyms = _row(name, broker), []
-    for values, source in (
+    """Return the values of a broker's setting, the one in effect first; none: its default is null.
+
+    The values of its other names follow if it has a value under its own.
+    """
+    base = base_name(name)
+    names = (name, base) if base != name else _SYNONYMS.get(name, (name,))
+    static = {n: broker.static[n] for n in names if n in broker.static}
+    layers: Sequence[tuple[Mapping[str, str | None], ConfigSource]] = (
         (broker.own, ConfigSource.DYNAMIC_BROKER),
         (broker.of_all, ConfigSource.DYNAMIC_DEFAULT_BROKER),
-    ):
-        value = values.get(name)
-        if value is not None and (row is None or row.change_problem(value) is None):
-            synonyms.append(ConfigSynonym(name, value, source))
-    started = broker.static.get(name)
-    if started is not None:
-        if started.is_given:
-            synonyms.append(ConfigSynonym(name, started.value, ConfigSource.STATIC_BROKER))
-        synonyms.append(ConfigSynonym(name, started.default, ConfigSource.DEFAULT))
-    return synonyms
+        ({n: s.value for n, s in static.items() if s.is_given}, ConfigSource.STATIC_BROKER),
+        ({n: s.default for n, s in static.items()}, ConfigSource.DEFAULT),
+    )
+    synonyms = [
+        ConfigSynonym(n, values[n], source)
+        for values, source in layers
+        for n in names
+        if values.get(n) is not None
+    ]
+    return list(dropwhile(lambda synonym: synonym.name != name, synonyms))
 
 
 def _description(
-    name: str, row: Setting | None, synonyms: Sequence[ConfigSynonym]
+    name: str, row: Setting | None, synonyms: Sequence[ConfigSynonym], default: str | None
 ) -> ConfigDescription:
-    """Describe a setting; an unknown one may be a password, as in Kafka."""
+    """Describe a setting; an unknown one may be a password, as in Kafka.
+
+    ``default`` is the value if there are no synonyms.
+    """
     is_sensitive = row is None or row.type is ConfigType.PASSWORD
     if is_sensitive:
         synonyms = [synonym._replace(value=None) for synonym in synonyms]
-    effective = synonyms[0]
+        default = None
     return ConfigDescription(
         name,
-        effective.value,
-        effective.source,
+        synonyms[0].value if synonyms else default,
+        synonyms[0].source if synonyms else ConfigSource.DEFAULT,
         ConfigType.UNKNOWN if row is None else row.type,
-        row is not None and row.scope is Scope.READ_ONLY,
+        row is None or row.scope is Scope.READ_ONLY or name != base_name(name),
         tuple(synonyms),
         None if row is None else row.meaning,
         is_sensitive,

@@ -11,6 +11,7 @@ from typing import Any
 from regent.core.log_config import TOPIC_LOG_SETTINGS
 from regent.core.setting import (
     LONG_MAX,
+    WITHOUT_EFFECT,
     ConfigType,
     Scope,
     Setting,
@@ -19,7 +20,6 @@ from regent.core.setting import (
 )
 
 UNCLEAN_LEADER_ELECTION = "unclean.leader.election.enable"
-WITHOUT_EFFECT = "Accepted from Kafka's tools. It has no effect."
 _REPLICAS = {
     "type": ConfigType.LIST,
     "pattern": r"|\*|[0-9]+:[0-9]+(,[0-9]+:[0-9]+)*",
@@ -33,6 +33,11 @@ _NO_TIERED_STORAGE: Mapping[str, Any] = {
 
 def _of_topics(default: Any, meaning: str = WITHOUT_EFFECT, **declared: Any) -> Any:
     return setting(default, meaning, **{"scope": Scope.TOPIC, "limits": (0, LONG_MAX), **declared})
+
+
+def _of_brokers_too(default: Any, broker_name: str, **declared: Any) -> Any:
+    """Return a setting whose default is a setting of brokers, which has no effect either."""
+    return _of_topics(default, **{"broker_name": broker_name, **declared})
 
 
 @dataclass(frozen=True)
@@ -55,21 +60,30 @@ class OtherTopicSettings:
         "producer",
         "The broker keeps the compression of the producer, for every value.",
         choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+        broker_name="compression.type",
     )
-    compression_gzip_level: int = _of_topics(
+    compression_gzip_level: int = _of_brokers_too(
         -1,
+        "compression.gzip.level",
         limits=(-1, 9),
         choices=("-1", *map(str, range(1, 10))),
         form="-1, or a number from 1 to 9",
     )
-    compression_lz4_level: int = _of_topics(9, limits=(1, 17))
-    compression_zstd_level: int = _of_topics(3, limits=(-131_072, 22))
-    local_retention_bytes: int = _of_topics(-2, limits=(-2, LONG_MAX))
-    local_retention_ms: int = _of_topics(-2, limits=(-2, LONG_MAX))
-    message_format_version: str = _of_topics(
-        "3.0-IV1", pattern=r"[0-9]+(\.[0-9]+){1,3}(-IV[0-9]+)?", form="a version of Kafka"
+    compression_lz4_level: int = _of_brokers_too(9, "compression.lz4.level", limits=(1, 17))
+    compression_zstd_level: int = _of_brokers_too(
+        3, "compression.zstd.level", limits=(-131_072, 22)
     )
-    preallocate: bool = _of_topics(False)
+    local_retention_bytes: int = _of_brokers_too(
+        -2, "log.local.retention.bytes", limits=(-2, LONG_MAX)
+    )
+    local_retention_ms: int = _of_brokers_too(-2, "log.local.retention.ms", limits=(-2, LONG_MAX))
+    message_format_version: str = _of_brokers_too(
+        "3.0-IV1",
+        "log.message.format.version",
+        pattern=r"[0-9]+(\.[0-9]+){1,3}(-IV[0-9]+)?",
+        form="a version of Kafka",
+    )
+    preallocate: bool = _of_brokers_too(False, "log.preallocate")
     remote_log_copy_disable: bool = _of_topics(False, **_NO_TIERED_STORAGE)
     remote_log_delete_on_disable: bool = _of_topics(False, **_NO_TIERED_STORAGE)
     remote_storage_enable: bool = _of_topics(False, **_NO_TIERED_STORAGE)
@@ -83,14 +97,13 @@ TOPIC_SETTINGS: Mapping[str, Setting] = {
 
 
 def unclean_leader_election(config: Mapping[str, str]) -> bool | None:
-    """Return whether the overrides of a topic or broker allow unclean elections; None: not set."""
+    """Return whether the overrides of a topic or broker allow unclean elections.
+
+    None: it is not set, or neither to true nor to false.
+    """
     text = config.get(UNCLEAN_LEADER_ELECTION)
-    return None if text is None else text.strip().lower() == "true"
-
-
-def has_effect(topic_setting: Setting) -> bool:
-    """Whether Regent reads the setting."""
-    return topic_setting.meaning != WITHOUT_EFFECT
+    row = TOPIC_SETTINGS[UNCLEAN_LEADER_ELECTION]
+    return None if text is None or row.text_problem(text) else bool(row.parsed(text))
 
 
 def topic_config_problem(name: str, value: str) -> str | None:

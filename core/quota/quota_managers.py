@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 
 from regent.core.quota.client_quota_manager import (
@@ -20,8 +19,6 @@ from regent.core.quota.quota_entities import (
     entity_of,
     quota_value,
 )
-
-log = logging.getLogger(__name__)
 
 
 class QuotaManagers:
@@ -65,6 +62,6 @@ def _limits(key: str, configs: Mapping[str, Mapping[str, str]]) -> Mapping[str, 
             continue
         try:
             limits[path] = quota_value(key, config[key])
-        except ValueError as error:
-            log.error("/config/%s: %s; it is ignored", path, error)
+        except ValueError:
+            continue  # who reads the quotas has logged why it is ignored
     return limits

@@ -181,6 +181,47 @@ def test_the_settings_of_the_broker_are_passed_on_and_invalid_ones_are_ignored(
     assert heard[1:] == [{"log.retention.ms": "77"}]
 
 
+def test_each_setting_that_cannot_be_used_is_named_once(
+    server: FakeZooKeeperServer,
+    logs: MemoryLogs,
+    listener: Listening,
+    client_quotas: list[ClientQuotas],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As old versions, people and other tools leave them in ZooKeeper."""
+    ref, _ = listener
+    bad = {"segment.ms": "bad", "no.such.setting": "x", "retention.ms": "5"}
+    brokers = {"log.roll.ms": "soon", "my.plugin.url": "x", "num.io.threads": "16"}
+    quotas = {"producer_byte_rate": "much", "bogus": "1"}
+
+    def told() -> list[str]:
+        ask(ref, ConfigsChanged())
+        lines = [r.getMessage() for r in caplog.records if "it is ignored" in r.getMessage()]
+        caplog.clear()
+        return sorted(line.partition(" must")[0].partition(" is not")[0] for line in lines)
+
+    configure(server, "topics/orders", bad, number=1)
+    configure(server, "brokers/<default>", brokers, number=2)
+    configure(server, "clients/app", quotas, number=3)
+    assert told() == [
+        "brokers/<default>: the setting log.roll.ms",
+        "clients/app: the setting bogus",
+        "clients/app: the setting producer_byte_rate",
+        "topics/orders: the setting no.such.setting",
+        "topics/orders: the setting segment.ms",
+    ]
+    assert retention_ms(logs, "orders") == 5
+    configure(server, "topics/orders", {**bad, "retention.ms": "6"}, number=4)
+    configure(server, "clients/app", {**quotas, "consumer_byte_rate": "1"}, number=5)
+    assert told() == []
+    configure(server, "topics/orders", {"segment.ms": "worse"}, number=6)
+    assert told() == ["topics/orders: the setting segment.ms"]
+    configure(server, "topics/orders", {}, number=7)
+    configure(server, "topics/orders", {"segment.ms": "worse"}, number=8)
+    assert told() == []  # both changes were read at once
+    assert len(client_quotas) == 2
+
+
 def test_all_topics_are_read_again_after_unread_notifications_were_deleted(
     server: FakeZooKeeperServer, logs: MemoryLogs, listener: Listening
 ) -> None:

@@ -202,9 +202,13 @@ def test_only_the_requested_settings_are_returned_with_their_synonyms(configs: C
     configs.configs["topics/t"] = {"retention.ms": "99"}
     (result,) = configs.describe((TOPIC, "t"), names=["retention.ms", "made.up"], synonyms=True)
     (config,) = result.configs
+    assert [(s.name, s.value, s.source) for s in config.synonyms] == [("retention.ms", "99", 1)]
+    configs.configs["topics/t"] = {"segment.bytes": "99"}
+    (result,) = configs.describe((TOPIC, "t"), names=["segment.bytes"], synonyms=True)
+    (config,) = result.configs
     assert [(s.name, s.value, s.source) for s in config.synonyms] == [
-        ("retention.ms", "99", 1),
-        ("log.retention.ms", "604800000", 5),
+        ("segment.bytes", "99", 1),
+        ("log.segment.bytes", "1073741824", 5),
     ]
 
 
@@ -342,7 +346,8 @@ def test_valid_settings_of_a_broker_are_not_written_when_only_validated(configs:
     [
         (("num.partitions", SET, "3"), Errors.INVALID_REQUEST, "restart the broker"),
         (("broker.id", SET, "3"), Errors.INVALID_REQUEST, "restart the broker"),
-        (("log.retention.msec", SET, "3"), Errors.INVALID_REQUEST, "did you mean log.retention.ms"),
+        (("num.io.threads", SET, "0"), Errors.INVALID_REQUEST, "must be a number from 1"),
+        (("sasl.jaas.config", SET, "x"), Errors.INVALID_REQUEST, "Password encoder secret"),
         (("log.segment.bytes", SET, "3"), Errors.INVALID_REQUEST, "must be a number from 14"),
         (("log.segment.bytes", SET, None), Errors.INVALID_REQUEST, "has no value"),
         (("log.segment.bytes", 9, "3"), Errors.INVALID_REQUEST, "unknown operation 9"),
@@ -357,6 +362,17 @@ def test_a_setting_that_a_broker_cannot_get_is_refused(
     assert refused.error_code == error
     assert message in refused.error_message
     assert configs.configs == {}
+
+
+def test_settings_without_effect_and_of_plug_ins_are_stored_and_shown(configs: Configs):
+    for name, value in (("num.io.threads", "16"), ("my.plugin.url", "x")):
+        changed = configs.alter_some((name, SET, value), type_=BROKER, name="1")
+        assert changed.error_code == Errors.NONE
+    assert configs.configs[OWN] == {"num.io.threads": "16", "my.plugin.url": "x"}
+    (result,) = configs.describe((BROKER, "1"), names=["num.io.threads", "my.plugin.url"])
+    plugin, threads = result.configs
+    assert (threads.value, threads.config_source, threads.is_sensitive) == ("16", 2, False)
+    assert (plugin.value, plugin.config_source, plugin.is_sensitive) == (None, 2, True)
 
 
 def test_settings_of_other_brokers_and_settings_named_twice_are_refused(configs: Configs):

@@ -43,7 +43,7 @@ from regent.broker.placement_client import placement_finder
 from regent.cli.broker import _log_to
 from regent.config.settings import Settings, rows
 from regent.config.settings_file import load_settings
-from regent.core.admin.topic_settings import TOPIC_SETTINGS, has_effect
+from regent.core.admin.topic_settings import TOPIC_SETTINGS
 from regent.core.controller.controller import Controller
 from regent.core.controller.effects import ScheduleEvent
 from regent.core.controller.events import CheckBrokers, RegisterBrokerAndReelect
@@ -1009,7 +1009,7 @@ def test_running_logs_follow_the_cluster_wide_settings() -> None:
 
 
 def test_every_other_topic_setting_with_an_effect_is_known() -> None:
-    others = {name for name, row in TOPIC_SETTINGS.items() if has_effect(row)}
+    others = {name for name, row in TOPIC_SETTINGS.items() if row.has_effect}
     others -= {row.dotted_name for row in TOPIC_LOG_SETTINGS.values()}
     assert others == {
         "unclean.leader.election.enable",  # tests/core/controller/test_partition_state_machine.py

@@ -55,7 +55,7 @@ def test_kafkas_names_of_the_options_work(one: FakeCluster) -> None:
     ("arguments", "problem"),
     [
         (("0", "--set", "log.roll.ms=x"), "broker 0 config log.roll.ms must be a number"),
-        (("0", "--set", "log.roll.mss=1"), "did you mean log.roll.ms?"),
+        (("--default", "--set", "ssl.protocol=TLSv1.3"), "broker id must be specified"),
         (("--default", "--set", "num.partitions=1"), "restart the broker"),
         (("0", "--unset", "log.roll.ms"), "is not overridden; the overrides are log.retention.ms"),
     ],
@@ -65,6 +65,20 @@ def test_settings_that_brokers_cannot_get_are_refused(
 ) -> None:
     assert problem in failing(one.run("brokers", "config", *arguments))
     assert CHANGE not in one.zookeeper.snapshot()
+
+
+def test_a_setting_that_nothing_reads_is_stored_with_a_hint(one: FakeCluster) -> None:
+    result = one.run("brokers", "config", "0", "--set", "log.roll.mss=1", "--set", "my.own=x")
+
+    assert (result.exit_code, result.stderr.splitlines()) == (
+        0,
+        [
+            "log.roll.mss is no setting of Regent or Kafka, and nothing here reads it; did you mean"
+            " log.roll.ms?",
+            "my.own is no setting of Regent or Kafka, and nothing here reads it",
+        ],
+    )
+    assert config_of(one, "/config/brokers/0")["my.own"] == "x"
 
 
 @pytest.mark.parametrize("arguments", [(), ("0", "--default"), ("0", "--set", "log.roll.ms")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import socket
 from collections.abc import Collection
 from typing import Any
@@ -23,6 +24,8 @@ NOTHING: dict[str, Any] = {
     "shift_by": None,
     "ago_ms": None,
     "since_ms": None,
+    "to_current": False,
+    "plan": None,
 }
 """No target of ``groups reset-offsets``."""
 
@@ -111,12 +114,15 @@ class Offsets:
         ({"shift_by": -9}, 2, "partition t-0 has no offset 0: 2 instead\n"),
         ({"since_ms": 100}, 7, ""),
         ({"since_ms": 101}, 12, ""),
+        ({"to_current": True}, 9, ""),
+        ({"plan": io.BytesIO(b"t,0,5\n")}, 5, ""),
+        ({"plan": io.BytesIO(b"t,0,99\n")}, 12, "partition t-0 has no offset 99: 12 instead\n"),
     ],
 )
 def test_new_offsets_are_inside_of_the_log(
     options: dict[str, Any], offset: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    target = groups_reset._target(**{**NOTHING, **options})
+    target = groups_reset._target("g", **{**NOTHING, **options})
     offsets = groups_reset._new_offsets(Offsets(2, 12), [T0], {T0: 9}, target)
     assert offsets == {T0: offset}
     assert capsys.readouterr().err == said
@@ -132,7 +138,7 @@ def test_new_offsets_are_inside_of_the_log(
 def test_an_offset_that_cannot_be_known_is_an_error(
     options: dict[str, Any], offsets: Offsets, problem: str
 ) -> None:
-    target = groups_reset._target(**{**NOTHING, **options})
+    target = groups_reset._target("g", **{**NOTHING, **options})
     with pytest.raises(GroupError, match=problem):
         groups_reset._new_offsets(offsets, [T1], {T0: 9}, target)
 
@@ -173,3 +179,70 @@ def test_an_assignment_is_shown_by_topic() -> None:
     reader = member("m", T0, T1, U0)
     row = groups_describe._member_row(group(reader), reader)
     assert row == ("g", "m", "/127.0.0.1", "client", 3, ["t(0,1)", "u(0)"])
+
+
+# --- files of offsets -----------------------------------------------------------------------------
+
+
+def offsets_file(text: str) -> io.BytesIO:
+    stream = io.BytesIO(text.encode())
+    stream.name = "offsets.csv"
+    return stream
+
+
+def test_a_partition_without_a_position_goes_to_the_end_of_its_log() -> None:
+    """As in Kafka's tool."""
+    target = groups_reset._target("g", **{**NOTHING, "to_current": True})
+    assert groups_reset._new_offsets(Offsets(2, 12), [T1], {T0: 9}, target) == {T1: 12}
+
+
+@pytest.mark.parametrize(
+    ("text", "offsets"),
+    [
+        ("t,0,5\nt,1,0\n", {T0: 5, T1: 0}),
+        ('"t",0,5\r\n\r\n"t", 1, 7\r\n', {T0: 5, T1: 7}),  # Kafka's tool quotes long names
+        ("\ufefft,0,5", {T0: 5}),
+        ("other,t,0,1\ng,t,0,5\n", {T0: 5}),  # of several groups
+    ],
+)
+def test_kafkas_files_of_offsets_are_read(text: str, offsets: dict[object, int]) -> None:
+    assert groups_reset.read_offsets_file(offsets_file(text), "g") == offsets
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "offsets.csv has no offsets of group g"),
+        ("other,t,0,1", "offsets.csv has no offsets of group g"),
+        ("t,0,5\nt,0", "offsets.csv: line 2 must be TOPIC,PARTITION,OFFSET or GROUP,"),
+        ("TOPIC,PARTITION,OFFSET\n", "offsets.csv: line 1 must be"),
+        ("t,0,-1", "offsets.csv: line 1 must be"),
+        ("t,0,5,x,y", "offsets.csv: line 1 must be"),
+        ("t,0,5\nt,0,6", "offsets.csv: line 2 names partition t-0 again"),
+        ('t,0,"5', "offsets.csv is not CSV"),
+    ],
+)
+def test_a_line_that_cannot_be_used_is_named(text: str, problem: str) -> None:
+    with pytest.raises(GroupError, match=problem):
+        groups_reset.read_offsets_file(offsets_file(text), "g")
+
+
+def test_exported_offsets_are_read_again(capsys: pytest.CaptureFixture[str]) -> None:
+    offsets = {T0: 5, T1: 2**62}
+    groups_reset.print_offsets(offsets)
+    assert groups_reset.read_offsets_file(offsets_file(capsys.readouterr().out), "g") == offsets
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--to-current", "--export", "-o", "json", "--all-topics"), "--export prints CSV"),
+        (("--to-current", "--to-latest"), "only one of these is needed"),
+    ],
+)
+def test_export_and_current_offsets_are_checked(
+    cluster: FakeCluster, arguments: tuple[str, ...], problem: str
+) -> None:
+    result = cluster.run("groups", "reset-offsets", "g", *arguments)
+    assert result.exit_code == 2
+    assert problem in result.stderr

@@ -17,6 +17,7 @@ from regent.core.protocol.controller import (
 from regent.core.protocol.placement import PlacementStatusResponse
 from regent.core.replica_logs import SeenOfCluster
 from regent.storage.log_directory import LogDirectory
+from regent.zk.codecs.admin_znodes import ConfigEntityZNode
 from regent.zk.codecs.znodes import ClusterIdZNode, TopicPartitionStateZNode
 from tests.support.fake_cluster import ADDRESS, FakeCluster, failing, write_cluster_file
 
@@ -332,6 +333,26 @@ def test_unreadable_nodes_are_unhealthy(healthy: FakeCluster) -> None:
 
     assert found[0].startswith("broker 3: ")
     assert found[1].startswith("topic bad: ")
+
+
+def test_settings_that_cannot_be_used_are_warnings(healthy: FakeCluster) -> None:
+    for entity, config in {
+        "topics/t": {"segment.ms": "bad", "retention.ms": "5"},
+        "brokers/<default>": {"log.roll.ms": "soon", "my.plugin.url": "x"},
+        "brokers/1": {"num.partitions": "3", "ssl.protocol": "TLSv1.3"},
+        "clients/app": {"producer_byte_rate": "1024", "bogus": "1"},
+    }.items():
+        healthy.zookeeper.put(f"/config/{entity}", ConfigEntityZNode.encode(config))
+
+    warnings = healthy.json("status")["warnings"]
+
+    assert [warning.partition(" setting ")[2].split()[0] for warning in warnings] == [
+        "log.roll.ms",
+        "num.partitions",
+        "segment.ms",
+        "bogus",
+    ]
+    assert all(warning.endswith("; it is ignored") for warning in warnings)
 
 
 def test_unreadable_dynamic_settings_are_warnings(

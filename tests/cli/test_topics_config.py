@@ -60,6 +60,58 @@ def test_configurations_are_set_and_removed_in_one_write_with_a_notification(
     assert json.loads(snapshot[CHANGE].data) == {"version": 2, "entity_path": "topics/t"}
 
 
+@pytest.mark.parametrize(
+    ("added", "config"),
+    [
+        ("cleanup.policy=[compact,delete]", {"cleanup.policy": "compact,delete"}),
+        ("retention.ms=9,segment.ms=8", {"retention.ms": "9", "segment.ms": "8"}),
+        (
+            "cleanup.policy=[compact,delete], retention.ms = 9",
+            {"cleanup.policy": "compact,delete", "retention.ms": "9"},
+        ),
+        ("cleanup.policy=compact,delete", {"cleanup.policy": "compact,delete"}),
+        ("leader.replication.throttled.replicas=[0:1,1:2]", "0:1,1:2"),
+        ("leader.replication.throttled.replicas=0:1,1:2", "0:1,1:2"),
+        ("follower.replication.throttled.replicas=[]", {}),
+    ],
+)
+def test_the_notation_of_kafka_configs_is_read(
+    one: FakeCluster, added: str, config: str | dict[str, str]
+) -> None:
+    name = added.partition("=")[0]
+
+    answer = one.json(*SET, "--add-config", added)["config"]
+
+    wanted = {name: config} if isinstance(config, str) else config
+    assert {**answer, **wanted} == answer
+    assert answer.keys() == {"retention.ms", "segment.ms", name, *wanted}
+
+
+def test_several_overrides_are_removed_at_once(one: FakeCluster) -> None:
+    assert one.json(*SET, "--delete-config", "retention.ms, segment.ms")["config"] == {}
+
+
+def test_overrides_that_cannot_be_used_are_not_shown_as_in_force(one: FakeCluster) -> None:
+    overrides = {"segment.ms": "bad", "retention.ms": "-1", "no.such.setting": "x"}
+    one.zookeeper.put(CONFIG, ConfigEntityZNode.encode(overrides))
+
+    result = one.run(*SET)
+
+    assert result.stdout.splitlines() == ["NAME          VALUE", "retention.ms  -1"]
+    first, second = result.stderr.splitlines()
+    assert first.startswith("topic t config no.such.setting is not a setting of topics")
+    assert second == (
+        "topic t config segment.ms must be a number from 1 to 9223372036854775807, not 'bad'; it is"
+        " ignored, remove it with --unset"
+    )
+    assert one.json(*SET) == {
+        "topic": "t",
+        "config": {"retention.ms": "-1"},
+        "ignored": {"no.such.setting": "x", "segment.ms": "bad"},
+    }
+    assert "Configs: retention.ms=-1\n" in one.run("topics", "describe", "t").stdout
+
+
 def test_kafkas_names_of_the_options_work(one: FakeCluster) -> None:
     answer = one.json(*SET, "--config", "preallocate=true", "--delete-config", "retention.ms")
 

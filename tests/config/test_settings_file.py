@@ -186,8 +186,8 @@ def test_every_setting_can_be_set_to_its_default(write: Write) -> None:
         ),
         ("[log]\nmin_insync_replicas = 0\n", "log.min_insync_replicas must be a number from 1 to"),
         (
-            "[log]\nmessage_max_bytes = 33554432\n",
-            "message_max_bytes must be a number from 0 to 32505856",
+            "[log]\nmessage_max_bytes = 2147483648\n",
+            "message_max_bytes must be a number from 0 to 2147483647",
         ),
         (
             '[log]\nlog_cleanup_policy = "purge"\n',

@@ -34,11 +34,16 @@ def test_invalid_numbers_and_unknown_settings_change_nothing():
     assert DEFAULT_LOG_CONFIG.with_broker_config({"log.roll.ms": "x"}) == DEFAULT_LOG_CONFIG
 
 
-def test_a_number_outside_the_limits_counts_as_the_nearest_one_inside():
-    """A larger batch than the limit could be appended, but no follower could fetch it."""
-    texts = {"message.max.bytes": "100000000", "min.insync.replicas": "0"}
-    config = DEFAULT_LOG_CONFIG.with_broker_config(texts)
-    assert (config.max_message_bytes, config.min_insync_replicas) == (31 * 1024 * 1024, 1)
+def test_a_value_that_is_not_allowed_counts_as_none():
+    texts = {
+        "message.max.bytes": "2147483648",
+        "min.insync.replicas": "0",
+        "log.cleanup.policy": "keep",
+        "log.message.downconversion.enable": "yes",
+    }
+    assert DEFAULT_LOG_CONFIG.with_broker_config(texts) == DEFAULT_LOG_CONFIG
+    large = DEFAULT_LOG_CONFIG.overridden({"max.message.bytes": "104857600"})
+    assert large.max_message_bytes == 104_857_600
 
 
 def test_every_setting_has_a_broker_name():

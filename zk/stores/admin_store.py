@@ -5,7 +5,7 @@ Mirrors ``kafka.zk.AdminZkClient`` and the reads of ``KafkaZkClient``.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from regent.core.errors import BadDataError, BrokerNotFoundError
@@ -39,6 +39,7 @@ from regent.zk.codecs.admin_znodes import (
     ReassignPartitionsZNode,
 )
 from regent.zk.stores.broker_store import broker_registration
+from regent.zk.stores.config_store import ZkConfigStore
 from regent.zk.stores.controller_store import read_partition_states
 from regent.zk.stores.failure_store import ControllerFailuresZNode
 from regent.zk.stores.progress_mark import read_mark
@@ -194,6 +195,10 @@ class ZkAdminStore:
         return {} if node is None else ReassignPartitionsZNode.decode(node.data)
 
     # --- the cluster id, the age and the permissions of the data ---
+
+    def read_client_quotas(self) -> Mapping[str, Mapping[str, str]]:
+        """Read the quotas of clients by their paths below ``/config``; skip unreadable ones."""
+        return ZkConfigStore(self._zookeeper).read_client_quotas()
 
     def read_denied(self) -> list[str]:
         """Return a line for each znode that brokers watch for requests but cannot read."""

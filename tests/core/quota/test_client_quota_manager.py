@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from regent.core.quota.client_quota_manager import (
@@ -129,23 +127,18 @@ def test_each_address_has_the_default_for_itself():
         assert rates.record(address, 0) > 0
 
 
-def test_invalid_quotas_are_logged_and_ignored(caplog: pytest.LogCaptureFixture):
+def test_invalid_quotas_are_ignored():
     quotas = QuotaManagers(QuotaConfig())
-    with caplog.at_level(logging.ERROR):
-        quotas.configure(
-            {
-                "clients/a": {"producer_byte_rate": "none", "consumer_byte_rate": "5"},
-                "users/u": {"SCRAM-SHA-256": "salt=x", "request_percentage": "0"},
-                "topics/t": {"producer_byte_rate": "1"},
-                "ips/<default>": {"producer_byte_rate": "1"},
-            }
-        )
+    quotas.configure(
+        {
+            "clients/a": {"producer_byte_rate": "none", "consumer_byte_rate": "5"},
+            "users/u": {"SCRAM-SHA-256": "salt=x", "request_percentage": "0"},
+            "topics/t": {"producer_byte_rate": "1"},
+            "ips/<default>": {"producer_byte_rate": "1"},
+        }
+    )
     assert quotas.produce.max_amount(QuotaClient("u", "a")) == 2**31 - 1
     assert quotas.fetch.max_amount(QuotaClient("u", "a")) == 50
-    assert [record.getMessage() for record in caplog.records] == [
-        "/config/clients/a: producer_byte_rate must be a number, not 'none'; it is ignored",
-        "/config/users/u: request_percentage must be greater than 0, not 0; it is ignored",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,95 @@
+"""Why a setting of a topic, a broker or a client cannot be used.
+
+The same rules hold for what clients ask for and for what is in ZooKeeper, where other versions and
+people write too. A setting in ZooKeeper that cannot be used is not in force: it is not applied and
+not described, and the broker's log and ``status`` name it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from regent.core.admin.topic_settings import similar_names, topic_config_problem
+from regent.core.quota.quota_entities import entity_of, quota_value
+from regent.core.setting import ConfigType, Scope, Setting
+
+_OF_A_LISTENER: Final = re.compile(r"listener\.name\.[^.]*\.(.+)")
+_CHANGED_FOR_A_LISTENER_ONLY: Final = frozenset(
+    {
+        *("ssl.key.password", "ssl.keystore.certificate.chain", "ssl.keystore.key"),
+        *("ssl.keystore.location", "ssl.keystore.password", "ssl.keystore.type"),
+        *("ssl.truststore.certificates", "ssl.truststore.location", "ssl.truststore.password"),
+        "ssl.truststore.type",
+    }
+)
+"""Kafka's ``SslConfigs.RECONFIGURABLE_CONFIGS``."""
+_FOR_ALL_BROKERS: Final = frozenset(
+    {"max.connections", "max.connection.creation.rate", "num.network.threads"}
+)
+"""Settings of a listener that all brokers may have: Kafka's ``ClusterLevelListenerConfigs``."""
+
+
+def base_name(name: str) -> str:
+    """Return the setting that ``listener.name.LISTENER.SETTING`` sets for one listener."""
+    found = _OF_A_LISTENER.fullmatch(name)
+    return name if found is None else found[1]
+
+
+def broker_config_problem(
+    name: str, value: str, settings: Mapping[str, Setting], *, of_all: bool
+) -> str | None:
+    """Return why a broker, or all brokers, cannot get a setting while they run; None: they can.
+
+    ``settings`` are those of brokers by Kafka's names. Any other name can be set, as in Kafka,
+    because plug-ins have settings of their own; nothing reads it here. The text is the end of a
+    sentence whose subject is the setting.
+    """
+    base = base_name(name)
+    row = settings.get(base)
+    if row is None:
+        return None
+    if base == name and row.scope is Scope.READ_ONLY:
+        return row.change_problem(value)
+    if name in _CHANGED_FOR_A_LISTENER_ONLY:
+        return f"can be changed for one listener only: listener.name.LISTENER.{name}"
+    if row.type is ConfigType.PASSWORD:
+        return "cannot be stored: Password encoder secret not configured"
+    if of_all and (row.scope is Scope.PER_BROKER if base == name else base not in _FOR_ALL_BROKERS):
+        return "cannot be set for all brokers: broker id must be specified"
+    return row.text_problem(value)
+
+
+def unusable_in_broker(
+    config: Mapping[str, str], settings: Mapping[str, Setting], *, of_all: bool
+) -> dict[str, str]:
+    """Return why settings of one broker, or of all, in ZooKeeper cannot be used, by their names."""
+    problems = {n: broker_config_problem(n, v, settings, of_all=of_all) for n, v in config.items()}
+    return {name: problem for name, problem in problems.items() if problem is not None}
+
+
+def unusable_in_topic(config: Mapping[str, str]) -> dict[str, str]:
+    """Return why settings of a topic in ZooKeeper cannot be used, by their names."""
+    problems = {name: topic_config_problem(name, value) for name, value in config.items()}
+    return {name: problem for name, problem in problems.items() if problem is not None}
+
+
+def unusable_in_quota(path: str, config: Mapping[str, str]) -> dict[str, str]:
+    """Return why quotas in ZooKeeper, at a path below ``/config``, cannot be used, by their names.
+
+    The credentials of a user (SCRAM) are no quotas, and no problem.
+    """
+    entity = entity_of(path)
+    problems: dict[str, str] = {}
+    for name, value in config.items():
+        if entity is None or name.startswith("SCRAM-"):
+            continue
+        if name not in entity.quotas:
+            problems[name] = f"is not a quota of {path}; {similar_names(name, entity.quotas)}"
+            continue
+        try:
+            quota_value(name, value)
+        except ValueError as error:
+            problems[name] = str(error).removeprefix(f"{name} ")
+    return problems
