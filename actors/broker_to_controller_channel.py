@@ -17,7 +17,11 @@ from regent.core.admin.admin_requests import refuse
 from regent.core.admin.partition_requests import refuse_partitions
 from regent.core.errors import BadDataError, Errors
 from regent.core.model import BrokerId
-from regent.core.protocol.controller import PartitionsRequest, PartitionsResponse
+from regent.core.protocol.controller import (
+    AwaitBrokersRequest,
+    PartitionsRequest,
+    PartitionsResponse,
+)
 from regent.core.protocol.topics import TopicsRequest, TopicsResponse
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.transport.client import RequestError
@@ -25,7 +29,11 @@ from regent.transport.codec import Response
 
 ForwardedRequest: TypeAlias = TopicsRequest | PartitionsRequest
 ForwardedResponse: TypeAlias = TopicsResponse | PartitionsResponse
-OpenForwardChannel: TypeAlias = Callable[[str], RequestChannel[ForwardedRequest, Response]]
+OpenForwardChannel: TypeAlias = Callable[
+    [str], RequestChannel[ForwardedRequest | AwaitBrokersRequest, Response]
+]
+
+_ON_THE_WAY_MS = 200  # for a question that the controller may answer at the end of its time
 
 
 def refuse_forwarded(
@@ -51,18 +59,22 @@ class BrokerToControllerChannel(RegentActor):
         cache: MetadataCache,
         open_channel: OpenForwardChannel,
         *,
+        name: str = "to-controller-channel",
         supervisor: Supervisor | None = None,
     ) -> None:
-        super().__init__(f"broker-{broker_id}-to-controller-channel", supervisor=supervisor)
+        super().__init__(f"broker-{broker_id}-{name}", supervisor=supervisor)
         self._broker_id = broker_id
         self._cache = cache
         self._channel = ChannelToCurrent(open_channel)
 
-    def handle(self, message: ForwardedRequest, reply: Reply | None) -> None:
+    def handle(self, message: ForwardedRequest | AwaitBrokersRequest, reply: Reply | None) -> None:
         """Send the request to the controller's broker once."""
         if reply is None:
             return
-        left_ms = round(DECISION_TIMEOUT_MS - self.queue_ms)
+        patience_ms = DECISION_TIMEOUT_MS
+        if isinstance(message, AwaitBrokersRequest):
+            patience_ms = message.timeout_ms + _ON_THE_WAY_MS
+        left_ms = round(patience_ms - self.queue_ms)
         controller = self._cache.snapshot.controller
         if left_ms <= 0 or controller is None or controller.control_endpoint is None:
             reply.fail(ControllerUnknownError("no controller is known"))
@@ -73,6 +85,7 @@ class BrokerToControllerChannel(RegentActor):
         except RequestError as error:
             reply.fail(error)
         except BadDataError as error:
+            assert not isinstance(message, AwaitBrokersRequest)
             reply.set(refuse_forwarded(message, Errors.INVALID_REQUEST, str(error)))
 
     def on_stop(self) -> None:

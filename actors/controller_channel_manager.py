@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 from pykka import ActorDeadError, ActorRef
 
-from regent.actors.inbox import InboxFullError, inbox_of
+from regent.actors.inbox import InboxFullError, MessageWithReply, Reply, inbox_of
 from regent.actors.request_send_thread import (
     UNANSWERED_WARNING_S,
+    AwaitAnswers,
     DeliverySettings,
     Dispatch,
     OpenChannel,
@@ -36,6 +37,7 @@ from regent.transport.codec import EncodedBody, encode_request
 logger = logging.getLogger(__name__)
 
 _STOP_TIMEOUT_S = 5.0
+_SILENT_FACTOR = 3
 
 
 class BrokerChannel(NamedTuple):
@@ -129,6 +131,27 @@ class ControllerChannelManager:
             reason = channel.stats.misdirected
             if name and (reason or waiting_ms > UNANSWERED_WARNING_S * 1000):
                 yield UnansweredRequest(broker_id, name, round(waiting_ms), reason)
+
+    def await_answers(
+        self, timeout_ms: int, on_answered: Callable[[BrokerId], None]
+    ) -> set[BrokerId]:
+        """Call ``on_answered`` for each broker that has answered all that is queued now.
+
+        It is called on any thread. Return the brokers that will not be reported: they have been
+        silent for much longer than ``timeout_ms``, or cannot be asked.
+        """
+        behind: set[BrokerId] = set()
+        for broker_id, channel in self._channels.items():
+            activity = inbox_of(channel.thread).activity
+            if channel.in_flight and activity.handling_ms > _SILENT_FACTOR * timeout_ms:
+                behind.add(broker_id)
+                continue
+            reply = Reply.of(lambda _, broker_id=broker_id: on_answered(broker_id))
+            try:
+                channel.thread.tell(MessageWithReply(AwaitAnswers(), reply))
+            except (ActorDeadError, InboxFullError):
+                behind.add(broker_id)
+        return behind
 
     def close(self) -> None:
         """Stop sending to all brokers."""

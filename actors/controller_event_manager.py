@@ -7,6 +7,7 @@ and requests of other processes reach it only as messages.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Hashable
 from itertools import count
@@ -32,6 +33,8 @@ from regent.core.controller.quarantine import resignation
 from regent.core.errors import Errors, RegentError
 from regent.core.model import BrokerId
 from regent.core.protocol.controller import (
+    AwaitBrokersRequest,
+    AwaitBrokersResponse,
     ControllerRequest,
     DescribeControllerRequest,
     DescribeControllerResponse,
@@ -61,6 +64,39 @@ class ControllerView(NamedTuple):
     ref: ActorRef[ControllerEventManager]
     stats: EventManagerStats
     channels: ControllerChannelManager
+
+
+class _BrokersAwaited:
+    """Answers when the last of some brokers has answered. Thread-safe."""
+
+    def __init__(self, brokers: set[BrokerId], reply: Reply) -> None:
+        self._lock = threading.Lock()
+        self._awaited = brokers
+        self._silent: set[BrokerId] = set()
+        self._reply = reply
+
+    def on_answered(self, broker_id: BrokerId) -> None:
+        """A broker has answered, or is gone."""
+        with self._lock:
+            self._awaited.discard(broker_id)
+            if self._awaited:
+                return
+        self.end()
+
+    def give_up(self, brokers: set[BrokerId]) -> None:
+        """Do not wait for some of the brokers."""
+        with self._lock:
+            self._silent = brokers
+            self._awaited -= brokers
+            if self._awaited:
+                return
+        self.end()
+
+    def end(self) -> None:
+        """Answer, if no answer was given."""
+        with self._lock:
+            behind = sorted(self._awaited | self._silent)
+        self._reply.set(AwaitBrokersResponse(Errors.NONE, tuple(behind)))
 
 
 class ControllerEventManager(RegentActor):
@@ -115,6 +151,10 @@ class ControllerEventManager(RegentActor):
             if reply is not None:
                 reply.set(self._describe())
             return
+        if isinstance(message, AwaitBrokersRequest):
+            if reply is not None:
+                self._await_brokers(message.timeout_ms, reply)
+            return
         event = self._as_event(message, reply)
         started = time.monotonic()
         now_ms = time.time_ns() // 1_000_000
@@ -131,6 +171,8 @@ class ControllerEventManager(RegentActor):
         match message:
             case DescribeControllerRequest():
                 return DescribeControllerResponse(Errors.NOT_CONTROLLER)
+            case AwaitBrokersRequest():
+                return AwaitBrokersResponse(Errors.NOT_CONTROLLER)
             case _ if isinstance(message, ControllerRequest):
                 refused = error_response(events.event_of(message, 0))
                 return None if refused is None else refused.response
@@ -209,6 +251,17 @@ class ControllerEventManager(RegentActor):
             tuple(self.channels.unanswered()),
             tuple(sorted(context.refused_states)[:_MAX_REFUSED_STATES]),
         )
+
+    def _await_brokers(self, timeout_ms: int, reply: Reply) -> None:
+        """Answer when every broker has answered what is queued now, or when the time is over."""
+        if not self.controller.is_active:
+            reply.set(AwaitBrokersResponse(Errors.NOT_CONTROLLER))
+            return
+        wait = _BrokersAwaited(set(self.channels.channels), reply)
+        silent = self.channels.await_answers(timeout_ms, wait.on_answered)
+        wait.give_up(silent)
+        if not reply.answered:
+            self._scheduler.schedule(timeout_ms, wait.end)
 
     def _record(
         self, event: ControllerEvent, done: list[fx.Effect], now_ms: int, handling_ms: float

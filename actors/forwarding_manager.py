@@ -1,25 +1,26 @@
 """Answers requests about topics, elections and reassignments, in every broker.
 
 It forwards a request to the active controller's broker, which decides and writes, and repeats this
-until it has an answer. Then it waits until this broker's own metadata cache shows the change, so
-that a client that has created a topic can find it through the same broker. Reassignments have only
-begun when they are answered. Mirrors
-``kafka.server.ForwardingManager``, the purgatory of ``kafka.server.ZkAdminManager`` and
-``kafka.server.AutoTopicCreationManager``.
+until it has an answer. Then it waits until this broker's own metadata cache shows the change, and
+for a moment until the controller has told the other brokers, so that a client that has created a
+topic can find it through any broker. A broker that does not answer delays nothing for long.
+Reassignments have only begun when they are answered. Mirrors
+``kafka.server.ForwardingManager`` and the purgatory of ``kafka.server.ZkAdminManager``.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from pykka import ActorDeadError, ActorRef
 
 from regent.actors.alter_partition_sender import ControllerUnknownError
+from regent.actors.automatic_creation import AutomaticCreation, Creatable, Refusal
 from regent.actors.broker_to_controller_channel import (
     BrokerToControllerChannel,
     ForwardedRequest,
@@ -35,12 +36,17 @@ from regent.core.admin.partition_requests import PendingElections
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.ports import TopicIds
-from regent.core.protocol.controller import ElectLeadersResponse, PartitionsRequest
+from regent.core.protocol.controller import (
+    AwaitBrokersRequest,
+    ElectLeadersResponse,
+    PartitionsRequest,
+)
 from regent.core.protocol.topics import (
     CreatableTopic,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
+    TopicOutcome,
     TopicsResponse,
 )
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
@@ -51,12 +57,12 @@ logger = logging.getLogger(__name__)
 MAX_PENDING = 1_000
 MAX_WAIT_MS = 300_000
 MIN_PATIENCE_MS = 10_000  # minimum time for a decision, even if the request has a shorter timeout
-CREATION_TIMEOUT_MS = 1_000  # of topics that are created on demand
-MAX_MISSING = 1_000
 RETRY_BACKOFF_MS = 100
 MAX_RETRY_BACKOFF_MS = 1_000
+MIN_SPREAD_MS, MAX_SPREAD_MS = 300, 3_000
+"""How long an answer waits for the other brokers: as long again as it took, within these limits."""
 
-_CREATED = (Errors.NONE, Errors.REQUEST_TIMED_OUT, Errors.TOPIC_ALREADY_EXISTS)
+_OnDecided: TypeAlias = Callable[[Sequence[TopicOutcome]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +72,21 @@ class MetadataChanged:
 
 @dataclass(frozen=True, slots=True)
 class CreateMissing:
-    """Clients asked about topics that do not exist."""
+    """A client needs topics that do not exist; the answer: see ``AutomaticCreation.want``."""
 
     topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _ClientsWaited:
+    """Clients have waited long enough for topics."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """The other brokers know what these requests have changed, or took too long."""
+
+    numbers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +104,39 @@ class _TryAgain:
     number: int
 
 
-_Message: TypeAlias = ForwardedRequest | MetadataChanged | CreateMissing | _Decided | _TryAgain
+_Message: TypeAlias = (
+    ForwardedRequest
+    | MetadataChanged
+    | CreateMissing
+    | _ClientsWaited
+    | _Decided
+    | _TryAgain
+    | _Spread
+)
 
 
 @dataclass(slots=True)
 class _PendingRequest:
-    """A request that is not answered yet; ``undone``: see ``done_before``."""
+    """A request that is not answered yet; ``undone``: see ``done_before``.
+
+    ``response`` is set when this broker knows the change, and others may not.
+    """
 
     request: ForwardedRequest
     reply: Reply
     undone: frozenset[str]
+    began_ms: int
     deadline_ms: int
     decide_until_ms: int
+    on_decided: _OnDecided | None = None
     attempts: int = 0
     pending: PendingAnswer | PendingElections | None = None
+    response: ForwardedResponse | None = None
+
+    def tell_decision(self, answer: ForwardedResponse) -> None:
+        """Tell who waits for the decision only, also of an attempt that failed."""
+        if self.on_decided is not None and isinstance(answer, TopicsResponse):
+            self.on_decided(answer.outcomes)
 
 
 class ForwardingManager(RegentActor):
@@ -111,28 +148,43 @@ class ForwardingManager(RegentActor):
         cache: MetadataCache,
         topic_ids: TopicIds,
         channel: ActorRef[BrokerToControllerChannel],
+        spread_channel: ActorRef[BrokerToControllerChannel],
         scheduler: Scheduler,
         *,
+        creatable: Creatable = CreatableTopic,
         min_patience_ms: int = MIN_PATIENCE_MS,
         supervisor: Supervisor | None = None,
     ) -> None:
+        """``spread_channel`` is for questions that the controller does not answer at once."""
         super().__init__(f"broker-{broker_id}-forwarding-manager", supervisor=supervisor)
         self._min_patience_ms = min_patience_ms
         self._cache = cache
         self._topic_ids = topic_ids
         self._channel = channel
+        self._spread_channel = spread_channel
         self._scheduler = scheduler
         self._numbers = count(1)
         self._waiting: dict[int, _PendingRequest] = {}
-        self._missing: dict[str, None] = {}  # in arrival order
-        self._being_created: tuple[str, ...] = ()
+        self._is_spreading = False
         self._is_failing = False
         self._deadline = OneShotTimer(scheduler, lambda: self._tell(MetadataChanged()))
+        self._creation = AutomaticCreation(
+            self.name,
+            cache,
+            creatable,
+            self._create,
+            OneShotTimer(scheduler, lambda: self._tell(_ClientsWaited())),
+        )
 
     @property
     def pending_count(self) -> int:
         """How many requests are not answered yet. Thread-safe."""
         return len(self._waiting)
+
+    @property
+    def refusals(self) -> Mapping[str, Refusal]:
+        """The latest refusals to create topics that clients needed. Thread-safe."""
+        return self._creation.refusals.copy()
 
     @staticmethod
     def collapse_key(message: object) -> Hashable | None:
@@ -145,7 +197,11 @@ class ForwardingManager(RegentActor):
             case MetadataChanged():
                 self._poll(list(self._waiting))
             case CreateMissing(topics):
-                self._want(topics)
+                self._creation.want(topics, reply or Reply.of(lambda _: None))
+            case _ClientsWaited():
+                self._creation.on_time()
+            case _Spread(numbers):
+                self._on_spread(numbers)
             case _Decided(number, answer):
                 self._on_decided(number, answer)
             case _TryAgain(number):
@@ -158,15 +214,23 @@ class ForwardingManager(RegentActor):
         """Send clients to another broker when this one stops."""
         if isinstance(message, ForwardedRequest):
             return refuse_forwarded(message, Errors.NOT_CONTROLLER, "the broker is shutting down")
+        if isinstance(message, CreateMissing):
+            return {}
         return super().preemption_answer(message)
 
     def on_stop(self) -> None:
-        """Cancel the timer."""
+        """Cancel the timers."""
         self._deadline.cancel()
+        self._creation.stop()
 
     # --- from the request to the decision ---
 
-    def _take(self, request: ForwardedRequest, reply: Reply) -> None:
+    def _create(self, request: CreateTopicsRequest, reply: Reply) -> None:
+        self._take(request, reply, self._creation.on_decided)
+
+    def _take(
+        self, request: ForwardedRequest, reply: Reply, on_decided: _OnDecided | None = None
+    ) -> None:
         if len(self._waiting) >= MAX_PENDING:
             message = f"{MAX_PENDING} requests are already waiting"
             reply.set(refuse_forwarded(request, Errors.REQUEST_TIMED_OUT, message))
@@ -177,8 +241,10 @@ class ForwardingManager(RegentActor):
             self._with_topic_ids(request),
             reply,
             _undone(request, self._cache.snapshot),
+            now_ms,
             now_ms + timeout_ms,
             now_ms + max(timeout_ms, self._min_patience_ms),
+            on_decided,
         )
         self._forward(number)
 
@@ -209,6 +275,7 @@ class ForwardingManager(RegentActor):
             return
         if isinstance(answer, ForwardedResponse) and answer.error_code is Errors.NONE:
             self._is_failing = False
+            waiting.tell_decision(answer)
             waiting.pending = _pending(waiting, answer)
             if waiting.pending is None:
                 self._finish(number, answer)
@@ -220,6 +287,7 @@ class ForwardingManager(RegentActor):
             log = logger.debug if self._is_failing else logger.warning
             log("%s: %s; trying again", self.name, _reason(answer))
             self._is_failing = True
+            waiting.tell_decision(_given_up(waiting.request, answer))
             backoff_ms = min(RETRY_BACKOFF_MS * waiting.attempts, MAX_RETRY_BACKOFF_MS)
             self._scheduler.schedule(backoff_ms, lambda: self._tell(_TryAgain(number)))
 
@@ -231,12 +299,49 @@ class ForwardingManager(RegentActor):
             pending = self._waiting[number].pending
             response = None if pending is None else pending.poll(snapshot, now_ms)
             if response is not None:
-                self._finish(number, response)
+                self._waiting[number].pending = None
+                self._waiting[number].response = response
+        self._spread(now_ms)
         pendings = [waiting.pending for waiting in self._waiting.values() if waiting.pending]
         self._deadline.cancel()
         if pendings:
             first_ms = min(pending.deadline_ms for pending in pendings)
             self._deadline.set(max(first_ms - now_ms, 0))
+
+    def _spread(self, now_ms: int) -> None:
+        """Answer what changed nothing or is late; before other answers the brokers are awaited.
+
+        One question to the controller is in flight: it holds for all that were done before it.
+        """
+        known_here: dict[int, int] = {}
+        for number, waiting in list(self._waiting.items()):
+            if waiting.response is None:
+                continue
+            if now_ms >= waiting.deadline_ms or not _changed_something(waiting):
+                self._finish(number, waiting.response)
+            else:
+                known_here[number] = now_ms - waiting.began_ms
+        if not known_here or self._is_spreading:
+            return
+        self._is_spreading = True
+        patience_ms = min(max(MIN_SPREAD_MS, *known_here.values()), MAX_SPREAD_MS)
+        done = _Spread(tuple(known_here))
+        request = MessageWithReply(
+            AwaitBrokersRequest(patience_ms), Reply.of(lambda _: self._tell(done))
+        )
+        try:
+            self._spread_channel.tell(request)
+        except (ActorDeadError, InboxFullError):
+            self._tell(done)
+
+    def _on_spread(self, numbers: Collection[int]) -> None:
+        """Whatever the controller answered: a broker that is not told now will be told later."""
+        self._is_spreading = False
+        for number in numbers:
+            waiting = self._waiting.get(number)
+            if waiting is not None and waiting.response is not None:
+                self._finish(number, waiting.response)
+        self._spread(monotonic_ms())
 
     def _finish(self, number: int, response: ForwardedResponse) -> None:
         self._waiting.pop(number).reply.set(response)
@@ -244,45 +349,6 @@ class ForwardingManager(RegentActor):
     def _tell(self, message: _Message) -> None:
         with suppress(ActorDeadError):
             self.actor_ref.tell(message)
-
-    # --- automatic creation ---
-
-    def _want(self, topics: Collection[str]) -> None:
-        """Create topics, together with those requested while an earlier creation is in flight."""
-        for topic in topics:
-            if len(self._missing) < MAX_MISSING and topic not in self._being_created:
-                self._missing[topic] = None
-        if not self._being_created:
-            self._create_missing()
-
-    def _create_missing(self) -> None:
-        known = self._cache.snapshot.topic_ids
-        wanted = tuple(topic for topic in self._missing if topic not in known)
-        self._missing.clear()
-        self._being_created = wanted
-        if wanted:
-            request = CreateTopicsRequest(tuple(map(CreatableTopic, wanted)), CREATION_TIMEOUT_MS)
-            self._take(request, Reply.of(self._on_created))
-
-    def _on_created(self, answer: Any) -> None:
-        """Log, and create the next; runs on this actor's thread, which answers all its requests."""
-        failed = [o for o in answer.outcomes if o.error_code not in _CREATED]
-        created = len(answer.outcomes) - len(failed)
-        if created:
-            first = next(o.topic for o in answer.outcomes if o.error_code in _CREATED)
-            logger.info("%s: created %d topics on demand, the first %s", self.name, created, first)
-        if failed:
-            logger.warning(
-                "%s: cannot create %d topics on demand, the first %s: %s: %s",
-                self.name,
-                len(failed),
-                failed[0].topic,
-                failed[0].error_code.name,
-                failed[0].message,
-            )
-        self._being_created = ()
-        if self._missing:
-            self._tell(CreateMissing(()))
 
 
 def _pending(
@@ -298,6 +364,17 @@ def _pending(
         outcomes = tuple(done_before(request, o, waiting.undone) for o in answer.outcomes)
         answer = replace(answer, outcomes=outcomes)
     return PendingAnswer(request, answer, deadline_ms)
+
+
+def _changed_something(waiting: _PendingRequest) -> bool:
+    request, response = waiting.request, waiting.response
+    if isinstance(response, ElectLeadersResponse):
+        return any(row.error_code is Errors.NONE for row in response.partitions)
+    return (
+        isinstance(response, TopicsResponse)
+        and not getattr(request, "validate_only", False)
+        and any(outcome.error_code is Errors.NONE for outcome in response.outcomes)
+    )
 
 
 def _reason(answer: object) -> str:

@@ -91,6 +91,11 @@ class Dispatch:
         return next((queued.name for queued in self.unanswered.copy()), "")
 
 
+@dataclass(frozen=True, slots=True)
+class AwaitAnswers:
+    """Is answered when the broker has answered everything that was queued before."""
+
+
 def in_dispatches(requests: Iterable[QueuedRequest]) -> Iterator[Dispatch]:
     """Yield requests to one broker in order, two together where that is allowed."""
     first: QueuedRequest | None = None
@@ -139,7 +144,7 @@ class SendStats:
 
 
 class RequestSendThread(RegentActor):
-    """Sends to one incarnation of one broker. Its inbox holds ``Dispatch`` messages.
+    """Sends to one incarnation of one broker. Its inbox holds ``Dispatch`` and ``AwaitAnswers``.
 
     ``may_announce`` returns whether our ZooKeeper session is certainly alive. If it is not, another
     controller may be active, and nothing is sent. ``on_doubt`` is called when the broker found
@@ -172,9 +177,12 @@ class RequestSendThread(RegentActor):
         self._channel: ControlChannel | None = None
         self._stats = stats
 
-    def handle(self, message: Dispatch, reply: Reply | None) -> None:
+    def handle(self, message: Dispatch | AwaitAnswers, reply: Reply | None) -> None:
         """Send each request until it is answered, unless this actor must stop."""
-        del reply
+        if isinstance(message, AwaitAnswers):
+            if reply is not None:
+                reply.set(None)
+            return
         for _ in message.unanswered:
             self._stats.queue_time.record(self.queue_ms)
         warned = False

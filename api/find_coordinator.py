@@ -2,21 +2,23 @@
 
 A coordinator is the leader of the partition that has the state of the group or id. The
 internal topic is created when it is first needed. Until it has a leader the answer is
-COORDINATOR_NOT_AVAILABLE, and the client asks again. Mirrors
+COORDINATOR_NOT_AVAILABLE, with the reason as its message, and the client asks again. Mirrors
 ``kafka.server.KafkaApis.handleFindCoordinatorRequest``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import Final
+from typing import Final, TypeAlias
 
+from regent.api.replies import AwaitedReply, Replies
+from regent.core.admin.admin_requests import CreateMissingTopics
 from regent.core.coordinator.partition_for import CoordinatorPartitions
-from regent.core.errors import Errors
+from regent.core.errors import ApiError, Errors
 from regent.core.model import TopicPartition
 from regent.core.replication.metadata_cache import MetadataCache
-from regent.core.replication.metadata_view import alive_endpoint
+from regent.core.replication.metadata_view import alive_endpoint, leaderless
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.message import answer, decode
 from regent.transport.kafka.messages.groups import (
@@ -28,6 +30,9 @@ from regent.transport.kafka.messages.groups import (
 _FIRST_OF_SEVERAL: Final = 4
 _FIRST_WITH_SHARE_GROUPS: Final = 6
 _NO_NODE: Final = -1
+
+ExplainMissing: TypeAlias = Callable[[str, ApiError], str]
+"""Returns why an internal topic does not exist, as clients and ``status`` are told."""
 
 
 class _KeyType(IntEnum):
@@ -42,20 +47,34 @@ def find_coordinator_apis(
     groups: CoordinatorPartitions,
     cache: MetadataCache,
     listener: str,
-    create_topic: Callable[[str], None],
+    create_missing: CreateMissingTopics,
+    explain: ExplainMissing,
     transactions: CoordinatorPartitions | None = None,
 ) -> Sequence[KafkaApi]:
     """Return FindCoordinator, as clients of ``listener`` see the cluster.
 
-    ``create_topic`` creates an internal topic; it does not block, and may be called repeatedly.
-    ``transactions`` None: transactional ids have no coordinator.
+    ``create_missing`` creates internal topics. ``transactions`` None: transactional ids have no
+    coordinator.
     """
-    finder = _Finder(groups, transactions, cache, listener, create_topic)
+    finder = _Finder(groups, transactions, cache, listener)
+    replies = Replies()
+
+    async def refusal(topic: str | None) -> str:
+        """Have the topic created if it is missing; return why it cannot be."""
+        if topic is None or topic in cache.snapshot.topic_ids:
+            return ""
+        reply: AwaitedReply[Mapping[str, ApiError]] = replies.new()
+        create_missing((topic,), reply.give)
+        error = (await reply.wait()).get(topic)
+        return "" if error is None else explain(topic, error)
 
     async def handle(request: KafkaRequest) -> KafkaAnswer:
         asked, version = decode(FindCoordinatorRequest, request), request.api_version
         keys = asked.coordinator_keys if version >= _FIRST_OF_SEVERAL else (asked.key,)
-        found = tuple(finder.find(key, asked.key_type, version) for key in dict.fromkeys(keys))
+        reason = await refusal(finder.topic_of(asked.key_type))
+        found = tuple(
+            finder.find(key, asked.key_type, version, reason) for key in dict.fromkeys(keys)
+        )
         if version >= _FIRST_OF_SEVERAL:
             return answer(FindCoordinatorResponse(coordinators=found), request)
         (one,) = found
@@ -78,21 +97,26 @@ class _Finder:
         transactions: CoordinatorPartitions | None,
         cache: MetadataCache,
         listener: str,
-        create_topic: Callable[[str], None],
     ) -> None:
         self._groups = groups
         self._transactions = transactions
         self._cache = cache
         self._listener = listener
-        self._create_topic = create_topic
 
-    def find(self, key: str, key_type: int, version: int) -> Coordinator:
-        """Return the coordinator of a key, or the error."""
+    def topic_of(self, key_type: int) -> str | None:
+        """Return the internal topic for the keys of a kind, if there is one."""
+        if key_type == _KeyType.GROUP:
+            return self._groups.topic
+        is_transactional = key_type == _KeyType.TRANSACTION and self._transactions is not None
+        return self._transactions.topic if is_transactional else None
+
+    def find(self, key: str, key_type: int, version: int, refusal: str) -> Coordinator:
+        """Return the coordinator of a key, or the error; ``refusal``: why it has no topic."""
         match key_type:
             case _KeyType.GROUP:
-                return self._leader(self._groups, key)
+                return self._leader(self._groups, key, refusal)
             case _KeyType.TRANSACTION if self._transactions is not None:
-                return self._leader(self._transactions, key)
+                return self._leader(self._transactions, key, refusal)
             case _KeyType.TRANSACTION:
                 return _none(key, Errors.COORDINATOR_NOT_AVAILABLE)
             case _KeyType.SHARE if version >= _FIRST_WITH_SHARE_GROUPS:
@@ -100,15 +124,15 @@ class _Finder:
             case _:  # Kafka answers the whole request with UNKNOWN_SERVER_ERROR
                 return _none(key, Errors.INVALID_REQUEST)
 
-    def _leader(self, partitions: CoordinatorPartitions, key: str) -> Coordinator:
+    def _leader(self, partitions: CoordinatorPartitions, key: str, refusal: str) -> Coordinator:
         snapshot, topic = self._cache.snapshot, partitions.topic
         if topic not in snapshot.topic_ids:
-            self._create_topic(topic)
-            return _none(key, Errors.COORDINATOR_NOT_AVAILABLE)
+            return _none(key, Errors.COORDINATOR_NOT_AVAILABLE, refusal)
         row = snapshot.partitions.get(TopicPartition(topic, partitions.of(key)))
         endpoint = None if row is None else alive_endpoint(snapshot, row.leader, self._listener)
         if row is None or endpoint is None:
-            return _none(key, Errors.COORDINATOR_NOT_AVAILABLE)
+            reason = "" if row is None else leaderless(topic, row, snapshot.brokers)
+            return _none(key, Errors.COORDINATOR_NOT_AVAILABLE, reason)
         return Coordinator(
             key=key,
             node_id=row.leader,
@@ -118,5 +142,12 @@ class _Finder:
         )
 
 
-def _none(key: str, error: Errors) -> Coordinator:
-    return Coordinator(key=key, node_id=_NO_NODE, host="", port=_NO_NODE, error_code=error)
+def _none(key: str, error: Errors, reason: str = "") -> Coordinator:
+    return Coordinator(
+        key=key,
+        node_id=_NO_NODE,
+        host="",
+        port=_NO_NODE,
+        error_code=error,
+        error_message=reason or None,
+    )

@@ -15,8 +15,10 @@ from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
 from regent.api.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, operations_if
+from regent.api.replies import AwaitedReply, Replies
+from regent.core.admin.admin_requests import PASSING, CreateMissingTopics
 from regent.core.admin.topic_validation import INTERNAL_TOPICS, topic_name_problem
-from regent.core.errors import Errors
+from regent.core.errors import ApiError, Errors
 from regent.core.protocol.control import TopicId, UpdateMetadataPartition
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.core.replication.metadata_view import PartitionView, alive_endpoints, topic_metadata
@@ -56,27 +58,31 @@ def metadata_apis(
     cache: MetadataCache,
     listener: str,
     cluster_id: Callable[[], str | None],
-    create_missing: Callable[[Collection[str]], None] | None = None,
+    create_missing: CreateMissingTopics | None = None,
 ) -> Sequence[KafkaApi]:
     """Return Metadata as clients of ``listener`` see the cluster.
 
-    ``create_missing`` creates requested topics that do not exist, when the client allows it. It
-    must not block. It is called for every such request until the topics exist. None: topics are
-    not created.
+    ``create_missing`` creates requested topics that do not exist, when the client allows it. It is
+    called for every such request until the topics exist. None: topics are not created.
     """
     current = _TopicEncoder(MetadataSnapshot(), listener)
+    replies = Replies()
 
     async def handle(request: KafkaRequest) -> KafkaAnswer:
         nonlocal current
         version = request.api_version
         asked = _decode(request.reader(), version)
+        refused: Mapping[str, ApiError] = {}
+        creating = asked.may_create and create_missing is not None
+        if creating:
+            refused = await _create(_missing(asked.topics, cache.snapshot), create_missing, replies)
         snapshot = cache.snapshot
         if current.snapshot is not snapshot:
             current = _TopicEncoder(snapshot, listener)
         encoder = current
         names, failed = encoder.find(asked.topics, version)
-        if asked.may_create and create_missing is not None:
-            failed = _create(failed, create_missing)
+        if creating:
+            failed = _errors_of_creation(failed, refused)
         writer = request.answer_writer()
         _write_cluster(writer, snapshot, listener, cluster_id(), version, request.throttle_time_ms)
         end_of_topic = _end_of_topic(version, asked.topic_operations)
@@ -118,18 +124,46 @@ def _decode(reader: Reader, version: int) -> _MetadataRequest:
     return asked
 
 
-def _create(
-    failed: Mapping[_AskedTopic, Errors], create_missing: Callable[[Collection[str]], None]
+def _missing(topics: Collection[_AskedTopic] | None, snapshot: MetadataSnapshot) -> Collection[str]:
+    """Return the topics to create."""
+    return [
+        topic.name
+        for topic in topics or ()
+        if topic.name is not None and topic.name not in snapshot.topics and _is_creatable(topic)
+    ]
+
+
+def _is_creatable(topic: _AskedTopic) -> bool:
+    is_unknown = _error_of(topic) is Errors.UNKNOWN_TOPIC_OR_PARTITION
+    return is_unknown and topic.name not in INTERNAL_TOPICS
+
+
+async def _create(
+    topics: Collection[str], create_missing: CreateMissingTopics, replies: Replies
+) -> Mapping[str, ApiError]:
+    """Have topics created, and return why some cannot be; this takes a moment at most."""
+    if not topics:
+        return {}
+    reply: AwaitedReply[Mapping[str, ApiError]] = replies.new()
+    create_missing(topics, reply.give)
+    return await reply.wait()
+
+
+def _errors_of_creation(
+    failed: Mapping[_AskedTopic, Errors], refused: Mapping[str, ApiError]
 ) -> Mapping[_AskedTopic, Errors]:
-    """Create the unknown topics, and return the errors for the client."""
-    creating = {
-        topic.name: Errors.LEADER_NOT_AVAILABLE
-        for topic, error in failed.items()
-        if error is Errors.UNKNOWN_TOPIC_OR_PARTITION and topic.name not in INTERNAL_TOPICS
-    }
-    if creating:
-        create_missing([name for name in creating if name is not None])
-    return {topic: creating.get(topic.name, error) for topic, error in failed.items()}
+    """Return the errors for a client whose unknown topics are created, except those refused.
+
+    A client that gets LEADER_NOT_AVAILABLE asks again.
+    """
+    errors = {}
+    for topic, error in failed.items():
+        if _is_creatable(topic) and topic.name is not None:
+            error = Errors.LEADER_NOT_AVAILABLE
+            if topic.name in refused and refused[topic.name].error_code not in PASSING:
+                error = refused[topic.name].error_code
+        errors[topic] = error
+    return errors
 
 
 def _write_cluster(

@@ -271,6 +271,7 @@ class BrokerProcess(ControllerListener):
         self._topics = BrokerTopicService(
             self._context, self._options.broker_id, self._settings, self._scheduler
         )
+        self._status.add_warner(self._topics.coordinator_warnings)
         actor = Broker(
             self._options.broker_id,
             self._storage.logs,

@@ -1,26 +1,23 @@
-"""The internal topics of a broker: their creation, and the deletion of other topics.
-
-Mirrors ``kafka.server.AutoTopicCreationManager``, as far as it creates internal topics.
-"""
+"""The internal topics of a broker, why one cannot be created, and the deletion of other topics."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from regent.config.settings import Settings
-from regent.core.admin.admin_requests import RespondToClient, TopicService
+from regent.config.tables.groups import GroupsConfig
+from regent.config.tables.transactions import TransactionsConfig
 from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from regent.core.model import TopicPartition
-from regent.core.protocol.topics import (
-    ConfigEntry,
-    CreatableTopic,
-    CreateTopicsRequest,
-    TopicsResponse,
-)
+from regent.core.protocol.topics import ConfigEntry, CreatableTopic
 from regent.core.replication.log_reads import differ
 from regent.core.replication.metadata_cache import MetadataSnapshot
 
-_CREATION_TIMEOUT_MS = 30_000
+_COORDINATED = {
+    GROUP_METADATA_TOPIC: ("groups", "offsets_topic_replication_factor"),
+    TRANSACTION_STATE_TOPIC: ("transactions", "transaction_state_log_replication_factor"),
+}
+"""What the brokers that lead each internal topic coordinate, and the setting of its replicas."""
 
 
 def deleted_partitions(before: MetadataSnapshot, now: MetadataSnapshot) -> Iterator[TopicPartition]:
@@ -33,58 +30,56 @@ def deleted_partitions(before: MetadataSnapshot, now: MetadataSnapshot) -> Itera
                 yield TopicPartition(topic, number)
 
 
-class InternalTopics:
-    """Creates internal topics when they are first needed, with the settings of this broker.
+def coordinator_obstacle(settings: Settings, topic: str, live_brokers: int, refusal: str) -> str:
+    """Return why an internal topic does not exist, and what helps.
 
-    Used on one thread.
+    ``refusal``: the controller's reason at the last attempt to create it.
     """
-
-    def __init__(self, service: TopicService, settings: Settings) -> None:
-        self._service = service
-        self._settings = settings
-        self._being_created: set[str] = set()
-
-    def create(self, topic: str) -> None:
-        """Ask for the topic, unless a request for it is in flight."""
-        if topic not in self._being_created:
-            self._being_created.add(topic)
-            request = CreateTopicsRequest((self._creatable(topic),), _CREATION_TIMEOUT_MS)
-            self._service.ask(request, self._on_created(topic))
-
-    def _on_created(self, topic: str) -> RespondToClient:
-        def note(response: TopicsResponse) -> None:
-            self._being_created.discard(topic)
-
-        return note
-
-    def _creatable(self, topic: str) -> CreatableTopic:
-        if topic == TRANSACTION_STATE_TOPIC:
-            return self._transaction_state()
-        assert topic == GROUP_METADATA_TOPIC
-        groups = self._settings.groups
-        return CreatableTopic(
-            topic,
-            groups.offsets_topic_num_partitions,
-            groups.offsets_topic_replication_factor,
-            config=(
-                ConfigEntry("cleanup.policy", "compact"),
-                ConfigEntry("compression.type", "producer"),
-                ConfigEntry("segment.bytes", str(groups.offsets_topic_segment_bytes)),
-            ),
+    coordinated, setting = _COORDINATED[topic]
+    needed = creatable_topic(settings, topic).replication_factor
+    if needed > live_brokers:
+        reason = (
+            f"topic {topic} needs {needed} brokers, and {live_brokers} are live; start another"
+            f" broker, or set {setting} to {live_brokers}"
         )
+    else:
+        reason = refusal
+    return f"no coordinator for {coordinated}: {reason}"
 
-    def _transaction_state(self) -> CreatableTopic:
-        """A leader without the newest record must not decide about transactions."""
-        config = self._settings.transactions
-        return CreatableTopic(
-            TRANSACTION_STATE_TOPIC,
-            config.transaction_state_log_num_partitions,
-            config.transaction_state_log_replication_factor,
-            config=(
-                ConfigEntry("cleanup.policy", "compact"),
-                ConfigEntry("compression.type", "uncompressed"),
-                ConfigEntry("min.insync.replicas", str(config.transaction_state_log_min_isr)),
-                ConfigEntry("segment.bytes", str(config.transaction_state_log_segment_bytes)),
-                ConfigEntry("unclean.leader.election.enable", "false"),
-            ),
-        )
+
+def creatable_topic(settings: Settings, topic: str) -> CreatableTopic:
+    """Return a topic to create on demand, with the settings of this broker."""
+    if topic == TRANSACTION_STATE_TOPIC:
+        return _transaction_state(settings.transactions)
+    if topic == GROUP_METADATA_TOPIC:
+        return _consumer_offsets(settings.groups)
+    return CreatableTopic(topic)
+
+
+def _consumer_offsets(config: GroupsConfig) -> CreatableTopic:
+    return CreatableTopic(
+        GROUP_METADATA_TOPIC,
+        config.offsets_topic_num_partitions,
+        config.offsets_topic_replication_factor,
+        config=(
+            ConfigEntry("cleanup.policy", "compact"),
+            ConfigEntry("compression.type", "producer"),
+            ConfigEntry("segment.bytes", str(config.offsets_topic_segment_bytes)),
+        ),
+    )
+
+
+def _transaction_state(config: TransactionsConfig) -> CreatableTopic:
+    """A leader without the newest record must not decide about transactions."""
+    return CreatableTopic(
+        TRANSACTION_STATE_TOPIC,
+        config.transaction_state_log_num_partitions,
+        config.transaction_state_log_replication_factor,
+        config=(
+            ConfigEntry("cleanup.policy", "compact"),
+            ConfigEntry("compression.type", "uncompressed"),
+            ConfigEntry("min.insync.replicas", str(config.transaction_state_log_min_isr)),
+            ConfigEntry("segment.bytes", str(config.transaction_state_log_segment_bytes)),
+            ConfigEntry("unclean.leader.election.enable", "false"),
+        ),
+    )

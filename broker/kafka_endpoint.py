@@ -47,7 +47,6 @@ from regent.api.txn_offset_commit import TxnOffsetCommitHandler
 from regent.api.zookeeper_offsets import ZooKeeperOffsets
 from regent.broker.broker_settings import LISTENER, StartedBroker, described_settings
 from regent.broker.group_service import BrokerGroupService
-from regent.broker.internal_topics import InternalTopics
 from regent.broker.machine_settings import kafka_limits, with_broker_config
 from regent.broker.topic_service import BrokerTopicService
 from regent.broker.transaction_service import BrokerTransactionService
@@ -187,7 +186,6 @@ class KafkaEndpoint:
         create_missing = served.topics.create_missing if may_create else None
         producer_ids = ZkProducerIds(zookeeper, self._broker_id)
         groups, transactions = CoordinatorRequests(served.groups.coordinator), served.transactions
-        internal_topics = InternalTopics(served.topics, self._settings)
         return [
             *metadata_apis(cache, LISTENER, served.cluster_id, create_missing),
             *describe_cluster_apis(cache, LISTENER, served.cluster_id),
@@ -208,7 +206,8 @@ class KafkaEndpoint:
                 served.groups.partitions,
                 cache,
                 LISTENER,
-                internal_topics.create,
+                served.topics.create_missing,
+                served.topics.coordinator_obstacle,
                 None if transactions is None else transactions.partitions,
             ),
             *producer_id_apis(

@@ -11,12 +11,14 @@ TopicRequestHandler decides about topics, and the controller about elections and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from pykka import ActorDeadError, ActorRef
 
+from regent.actors.automatic_creation import Refusal
 from regent.actors.broker_to_controller_channel import (
     BrokerToControllerChannel,
     ForwardedRequest,
@@ -30,14 +32,16 @@ from regent.actors.scheduler import Scheduler
 from regent.actors.timer import monotonic_ms
 from regent.actors.topic_request_handler import TopicRequestHandler
 from regent.broker.broker_settings import broker_settings
+from regent.broker.internal_topics import coordinator_obstacle, creatable_topic
 from regent.broker.placement_client import PlacementClient, placement_finder
 from regent.broker.topic_ids import RandomTopicIds
 from regent.config.settings import Settings
 from regent.core.admin.admin_manager import AdminManager, AdminSettings
-from regent.core.admin.admin_requests import RespondToClient
+from regent.core.admin.admin_requests import RespondToClient, RespondToCreation
 from regent.core.admin.config_descriptions import BrokerSettings, describe_topic
 from regent.core.admin.partition_requests import RespondAboutPartitions
-from regent.core.errors import Errors
+from regent.core.admin.topic_validation import INTERNAL_TOPICS
+from regent.core.errors import ApiError, Errors
 from regent.core.model import BrokerId
 from regent.core.protocol.controller import PartitionsRequest
 from regent.core.protocol.topics import Requester, TopicsRequest
@@ -52,6 +56,7 @@ from regent.zk.client.operations import ZooKeeper
 from regent.zk.stores.topic_store import ZkTopicStore
 
 _STOP_TIMEOUT_S = 2.0
+_WARN_MS = 600_000  # after the last client that needed an internal topic
 
 
 class BrokerTopicService:
@@ -66,8 +71,11 @@ class BrokerTopicService:
         self._scheduler = scheduler
         self._forwarding: ActorRef[ForwardingManager] | None = None
         self._channel: ActorRef[BrokerToControllerChannel] | None = None
+        self._spread_channel: ActorRef[BrokerToControllerChannel] | None = None
         self._handler: ActorRef[TopicRequestHandler] | None = None
         self._pending_count: Callable[[], int] = lambda: 0
+        self._refusals: Callable[[], Mapping[str, Refusal]] = dict
+        self._cache: MetadataCache | None = None
         self.placement = PlacementClient(
             context,
             placement_finder(settings.broker.placement_service),
@@ -109,15 +117,35 @@ class BrokerTopicService:
         self._channel = start_actor(
             BrokerToControllerChannel, self._broker_id, cache, self._open_channel
         )
-        forwarding = ForwardingManager(
-            self._broker_id, cache, topic_ids, self._channel, self._scheduler
+        self._spread_channel = start_actor(
+            BrokerToControllerChannel,
+            self._broker_id,
+            cache,
+            self._open_channel,
+            name="asks-controller-about-brokers",
         )
+        forwarding = ForwardingManager(
+            self._broker_id,
+            cache,
+            topic_ids,
+            self._channel,
+            self._spread_channel,
+            self._scheduler,
+            creatable=partial(creatable_topic, self._settings),
+        )
+        self._cache = cache
+        self._refusals = lambda: forwarding.refusals
         self._pending_count = lambda: forwarding.pending_count
         self._forwarding = launch(forwarding)
 
     def stop(self) -> None:
         """Stop the actors, which refuses the requests that wait. Idempotent."""
-        actors: tuple[ActorRef[Any] | None, ...] = (self._forwarding, self._channel, self._handler)
+        actors: tuple[ActorRef[Any] | None, ...] = (
+            self._forwarding,
+            self._channel,
+            self._spread_channel,
+            self._handler,
+        )
         for actor in actors:
             if actor is not None:
                 stop_actor(actor, _STOP_TIMEOUT_S)
@@ -141,7 +169,9 @@ class BrokerTopicService:
 
     def wake(self) -> None:
         """Report a change of the metadata cache. Thread-safe."""
-        self._tell(MetadataChanged())
+        if self._forwarding is not None:
+            with suppress(ActorDeadError, InboxFullError):
+                self._forwarding.tell(MetadataChanged())
 
     def ask(self, request: TopicsRequest, respond: RespondToClient) -> None:
         """See ``TopicService.ask``."""
@@ -151,10 +181,36 @@ class BrokerTopicService:
         """See ``PartitionService.ask_controller``."""
         self._forward(request, respond)
 
-    def create_missing(self, topics: Collection[str]) -> None:
+    def create_missing(self, topics: Collection[str], respond: RespondToCreation) -> None:
         """See ``TopicService.create_missing``."""
-        if topics:
-            self._tell(CreateMissing(tuple(topics)))
+
+        def deliver(answer: object) -> None:
+            respond({} if isinstance(answer, Exception) else cast("Mapping[str, ApiError]", answer))
+
+        try:
+            assert self._forwarding is not None
+            message = CreateMissing(tuple(topics))
+            self._forwarding.tell(MessageWithReply(message, Reply.of(deliver)))
+        except (ActorDeadError, InboxFullError):
+            respond({})
+
+    def coordinator_obstacle(self, topic: str, error: ApiError) -> str:
+        """Return why an internal topic does not exist, after a creation that failed."""
+        live = 0 if self._cache is None else len(self._cache.snapshot.brokers)
+        return coordinator_obstacle(self._settings, topic, live, error.message)
+
+    def coordinator_warnings(self) -> Sequence[str]:
+        """Return a line for each internal topic that clients need and that does not exist.
+
+        For ``status``; any thread may call it.
+        """
+        known = {} if self._cache is None else self._cache.snapshot.topic_ids
+        since_ms = monotonic_ms() - _WARN_MS
+        return [
+            self.coordinator_obstacle(topic, refusal.error)
+            for topic, refusal in sorted(self._refusals().items())
+            if topic in INTERNAL_TOPICS and topic not in known and refusal.at_ms >= since_ms
+        ]
 
     def _forward(self, request: ForwardedRequest, respond: Callable[[Any], None]) -> None:
         """Call ``respond`` once, with the response to the request."""
@@ -169,11 +225,6 @@ class BrokerTopicService:
             self._forwarding.tell(MessageWithReply(request, Reply.of(deliver)))
         except (ActorDeadError, InboxFullError) as error:
             deliver(refuse_forwarded(request, Errors.NOT_CONTROLLER, str(error)))
-
-    def _tell(self, message: MetadataChanged | CreateMissing) -> None:
-        if self._forwarding is not None:
-            with suppress(ActorDeadError, InboxFullError):
-                self._forwarding.tell(message)
 
     def _open_channel(self, endpoint: str) -> RequestClient:
         return RequestClient(self._context, endpoint, client_id=f"broker-{self._broker_id}")

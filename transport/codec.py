@@ -126,6 +126,9 @@ _APIS: Final[Mapping[ApiKey, _Api]] = {
     ApiKey.DESCRIBE_CONTROLLER: _Api(
         controller.DescribeControllerRequest, controller.DescribeControllerResponse, _SMALL
     ),
+    ApiKey.AWAIT_BROKERS: _Api(
+        controller.AwaitBrokersRequest, controller.AwaitBrokersResponse, _SMALL
+    ),
     ApiKey.PLACE_TOPICS: _Api(placement.PlaceTopicsRequest, placement.PlaceTopicsResponse, _TOPICS),
     ApiKey.PLACEMENT_STATUS: _Api(
         placement.PlacementStatusRequest, placement.PlacementStatusResponse, _SMALL

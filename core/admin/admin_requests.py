@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from regent.core.errors import ApiError, BadDataError, Errors
 from regent.core.model import NO_LEADER, ReplicaAssignment, TopicPartition
@@ -28,6 +28,12 @@ from regent.core.protocol.topics import (
 from regent.core.replication.metadata_cache import MetadataSnapshot
 
 RespondToClient: TypeAlias = Callable[[TopicsResponse], None]
+RespondToCreation: TypeAlias = Callable[[Mapping[str, ApiError]], None]
+CreateMissingTopics: TypeAlias = Callable[[Collection[str], RespondToCreation], None]
+"""See ``TopicService.create_missing``."""
+
+PASSING: Final = (Errors.REQUEST_TIMED_OUT, Errors.TOPIC_ALREADY_EXISTS, Errors.NOT_CONTROLLER)
+"""Errors of a creation after which the topic may exist soon, without a change by anybody."""
 
 
 def refuse(request: TopicsRequest, error_code: Errors, message: str) -> TopicsResponse:
@@ -70,8 +76,12 @@ class TopicService(Protocol):
         """Call ``respond`` exactly once, on any thread."""
         ...
 
-    def create_missing(self, topics: Collection[str]) -> None:
-        """Create topics that clients asked about, with default settings; report no outcome."""
+    def create_missing(self, topics: Collection[str], respond: RespondToCreation) -> None:
+        """Create topics that a client needs, with the settings of this broker.
+
+        Call ``respond`` exactly once, on any thread, after a fraction of a second at most, with
+        the reasons why topics do not exist. A topic without a reason exists, or will exist soon.
+        """
         ...
 
 

@@ -23,6 +23,7 @@ from regent.core.protocol.control import (
 from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
+    AwaitBrokersRequest,
     ControlledShutdownRequest,
     ControllerRequest,
     DescribeControllerRequest,
@@ -451,7 +452,8 @@ def outlives_term(event: ControllerEvent) -> bool:
 def event_of(request: ControllerRequest, request_id: RequestId) -> ControllerEvent:
     """Return the event that a request to the controller becomes.
 
-    DescribeControllerRequest becomes none: the owner of the event queue answers it.
+    DescribeControllerRequest and AwaitBrokersRequest become none: the owner of the event queue
+    answers them.
     """
     match request:
         case ControlledShutdownRequest(broker_id, broker_epoch):
@@ -464,5 +466,5 @@ def event_of(request: ControllerRequest, request_id: RequestId) -> ControllerEve
             return ApiPartitionReassignment(request_id, request)
         case ListPartitionReassignmentsRequest():
             return ListPartitionReassignments(request_id, request)
-        case DescribeControllerRequest():
+        case DescribeControllerRequest() | AwaitBrokersRequest():
             raise AssertionError("answered without an event")

@@ -21,7 +21,11 @@ from regent.core.controller.services import ControllerServices
 from regent.core.errors import RegentError
 from regent.core.model import PartitionAndReplica, TopicPartition
 from regent.core.ports import ControllerFailure
-from regent.core.protocol.controller import ControllerRequest, DescribeControllerRequest
+from regent.core.protocol.controller import (
+    AwaitBrokersRequest,
+    ControllerRequest,
+    DescribeControllerRequest,
+)
 
 FIRST_MINUTE_MS = 60_000
 FAILURES_TO_QUARANTINE = 2
@@ -60,7 +64,7 @@ def event_name(message: object) -> str:
     A request has the name of the event that it becomes.
     """
     if isinstance(message, ControllerRequest) and not isinstance(
-        message, DescribeControllerRequest
+        message, DescribeControllerRequest | AwaitBrokersRequest
     ):
         message = event_of(message, 0)
     broker_id = getattr(message, "broker_id", getattr(_request(message), "broker_id", None))

@@ -218,9 +218,28 @@ class DescribeControllerResponse:
     refused_states: tuple[TopicPartition, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class AwaitBrokersRequest:
+    """Asks when the brokers have carried out what the controller has told them until now."""
+
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitBrokersResponse:
+    """``behind``: brokers that have not answered in time, or that have been silent for longer.
+
+    An inactive controller answers NOT_CONTROLLER.
+    """
+
+    error_code: Errors
+    behind: tuple[BrokerId, ...] = ()
+
+
 ControllerRequest: TypeAlias = (
     ControlledShutdownRequest
     | DescribeControllerRequest
+    | AwaitBrokersRequest
     | AlterPartitionRequest
     | ElectLeadersRequest
     | AlterPartitionReassignmentsRequest
@@ -229,6 +248,7 @@ ControllerRequest: TypeAlias = (
 ControllerResponse: TypeAlias = (
     ControlledShutdownResponse
     | DescribeControllerResponse
+    | AwaitBrokersResponse
     | AlterPartitionResponse
     | ElectLeadersResponse
     | AlterPartitionReassignmentsResponse

@@ -94,6 +94,17 @@ def alive_endpoints(
     ]
 
 
+def leaderless(topic: str, row: UpdateMetadataPartition, live_brokers: Collection[BrokerId]) -> str:
+    """Say that a partition has no leader, and which brokers could lead it; "" if it has one."""
+    if row.leader in live_brokers:
+        return ""
+    sentence = f"partition {topic}-{row.partition_index} has no leader"
+    absent = sorted(broker for broker in row.isr if broker not in live_brokers)
+    if not absent:
+        return sentence
+    return f"{sentence}: it waits for broker {' or '.join(map(str, absent))}"
+
+
 def _partition_view(
     snapshot: MetadataSnapshot,
     row: UpdateMetadataPartition,

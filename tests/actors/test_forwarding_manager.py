@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 from pykka import ActorRef
 
-from regent.actors import forwarding_manager
+from regent.actors import automatic_creation, forwarding_manager
 from regent.actors.broker_to_controller_channel import (
     BrokerToControllerChannel,
     ForwardedRequest,
 )
 from regent.actors.forwarding_manager import CreateMissing, ForwardingManager, MetadataChanged
 from regent.actors.inbox import MessageWithReply, Reply
-from regent.actors.runtime import start_actor, stop_actor
+from regent.actors.runtime import launch, start_actor, stop_actor
 from regent.actors.topic_request_handler import TopicRequestHandler
 from regent.core.admin.admin_manager import AdminManager
-from regent.core.errors import Errors
+from regent.core.errors import ApiError, Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.control import (
     ControlHeader,
@@ -31,6 +31,8 @@ from regent.core.protocol.control import (
 from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
+    AwaitBrokersRequest,
+    AwaitBrokersResponse,
     ElectedPartition,
     ElectionType,
     ElectLeadersRequest,
@@ -51,7 +53,12 @@ from regent.core.protocol.topics import (
     TopicsResponse,
 )
 from regent.core.replication.metadata_cache import MetadataCache
-from regent.transport.client import PeerDisconnectedError, PeerUnreachableError, RequestTimeoutError
+from regent.transport.client import (
+    PeerDisconnectedError,
+    PeerUnreachableError,
+    RequestFailedError,
+    RequestTimeoutError,
+)
 from regent.transport.codec import Response
 from regent.zk.codecs.znodes import TopicZNode
 from regent.zk.stores.topic_store import ZkTopicStore
@@ -88,19 +95,26 @@ class TwoBrokers:
             LocalPlacer(),
         )
         self._decisions = start_actor(TopicRequestHandler, 1, manager)
+        self.spreads: queue.Queue[AwaitBrokersRequest] = queue.Queue()
+        self.spread: Callable[[], Response] = lambda: AwaitBrokersResponse(Errors.NONE)
         self._forwarder = start_actor(BrokerToControllerChannel, 0, self.cache, self.open)
-        self.admin: ActorRef[ForwardingManager] = start_actor(
-            ForwardingManager,
+        self._spreader = start_actor(
+            BrokerToControllerChannel, 0, self.cache, self.open, name="spreader"
+        )
+        forwarding = ForwardingManager(
             0,
             self.cache,
             FixedTopicIds(),
             self._forwarder,
+            self._spreader,
             stage.scheduler("forwarding"),
             min_patience_ms=min_patience_ms,
         )
+        self.forwarding = forwarding
+        self.admin: ActorRef[ForwardingManager] = launch(forwarding)
 
-    def close(self) -> None:
-        for actor in (self.admin, self._forwarder, self._decisions):
+    def stop(self) -> None:
+        for actor in (self.admin, self._forwarder, self._spreader, self._decisions):
             stop_actor(actor, TIMEOUT_S)
 
     # --- the channel ---
@@ -110,8 +124,15 @@ class TwoBrokers:
         return self
 
     def request(
-        self, body: ForwardedRequest, *, timeout_ms: int, closing: threading.Event | None = None
+        self,
+        body: ForwardedRequest | AwaitBrokersRequest,
+        *,
+        timeout_ms: int,
+        closing: threading.Event | None = None,
     ) -> Response:
+        if isinstance(body, AwaitBrokersRequest):
+            self.spreads.put(body)
+            return self.spread()
         self.requests.put(body)
         return (self.script.pop(0) if self.script else self.decide)(body)
 
@@ -119,6 +140,9 @@ class TwoBrokers:
         answer: Response = ask(self._decisions, body)
         self.decided.put(body)
         return answer
+
+    def close(self) -> None:
+        """Nothing to close."""
 
     def lose_answer(self, body: ForwardedRequest) -> Response:
         self.decide(body)
@@ -170,6 +194,17 @@ class TwoBrokers:
     def answer(self, request: TopicsRequest) -> list[tuple[str, Errors]]:
         return self.ask(request).get(timeout=TIMEOUT_S)
 
+    def want(self, *topics: str) -> Mapping[str, ApiError]:
+        """Need topics as a client does; return why they cannot be created."""
+        answers: queue.Queue[Mapping[str, ApiError]] = queue.Queue()
+
+        def deliver(answer: object) -> None:
+            assert isinstance(answer, Mapping)
+            answers.put(answer)
+
+        self.admin.tell(MessageWithReply(CreateMissing(topics), Reply.of(deliver)))
+        return answers.get(timeout=TIMEOUT_S)
+
     def answer_about_partitions(self, request: PartitionsRequest) -> object:
         answers: queue.Queue[object] = queue.Queue()
         self.admin.tell(MessageWithReply(request, Reply.of(answers.put)))
@@ -181,7 +216,7 @@ def cluster(stage: Stage) -> Iterator[TwoBrokers]:
     cluster = TwoBrokers(stage, min_patience_ms=10_000)
     cluster.update_metadata()
     yield cluster
-    cluster.close()
+    cluster.stop()
 
 
 @pytest.fixture
@@ -189,7 +224,7 @@ def impatient(stage: Stage) -> Iterator[TwoBrokers]:
     """A cluster in which a request is tried once only."""
     cluster = TwoBrokers(stage, min_patience_ms=0)
     yield cluster
-    cluster.close()
+    cluster.stop()
 
 
 # --- until the answer -----------------------------------------------------------------------------
@@ -334,6 +369,77 @@ def test_an_unsent_request_gets_not_controller_and_a_sent_one_times_out(
     assert impatient.answer(CreateTopicsRequest((CreatableTopic("t"),), 0)) == [("t", error)]
 
 
+# --- until the other brokers know -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("request_", [CREATE_T, GROW_T, DELETE_T], ids=["create", "grow", "delete"])
+def test_a_change_is_answered_when_the_other_brokers_know_it(
+    cluster: TwoBrokers, request_: TopicsRequest
+):
+    may_answer = threading.Event()
+
+    def answer_later() -> Response:
+        assert may_answer.wait(TIMEOUT_S)
+        return AwaitBrokersResponse(Errors.NONE)
+
+    if request_ is not CREATE_T:
+        cluster.have("t")
+    cluster.spread = answer_later
+    answers = cluster.ask(request_)
+    cluster.decided.get(timeout=TIMEOUT_S)
+    cluster.update_metadata(deleted=("t",) if request_ is DELETE_T else ())
+    cluster.spreads.get(timeout=TIMEOUT_S)
+    assert answers.empty(), "another broker may not know the change"
+    may_answer.set()
+    assert answers.get(timeout=TIMEOUT_S) == [("t", Errors.NONE)]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        RequestTimeoutError("controller", "late"),
+        PeerUnreachableError("controller", "gone"),
+        RequestFailedError("controller", Errors.UNSUPPORTED_VERSION, "an earlier version"),
+    ],
+)
+def test_a_change_is_answered_also_when_nobody_knows_who_knows_it(
+    cluster: TwoBrokers, failure: Exception
+):
+    def fail() -> Response:
+        raise failure
+
+    cluster.spread = fail
+    answers = cluster.ask(CREATE_T)
+    cluster.decided.get(timeout=TIMEOUT_S)
+    cluster.update_metadata()
+    assert answers.get(timeout=TIMEOUT_S) == [("t", Errors.NONE)]
+
+
+def test_changes_are_awaited_together(cluster: TwoBrokers):
+    may_answer: queue.Queue[None] = queue.Queue()
+
+    def answer_later() -> Response:
+        may_answer.get(timeout=TIMEOUT_S)
+        return AwaitBrokersResponse(Errors.NONE)
+
+    cluster.spread = answer_later
+    answers = []
+    for topics in ("a", "bcd"):
+        requests = [CreateTopicsRequest((CreatableTopic(name),), LONG_MS) for name in topics]
+        answers += [cluster.ask(request) for request in requests]
+        for _ in requests:
+            cluster.decided.get(timeout=TIMEOUT_S)
+        cluster.update_metadata()
+        if topics == "a":
+            cluster.spreads.get(timeout=TIMEOUT_S)
+    for _ in "12":
+        may_answer.put(None)
+    for name, answer in zip("abcd", answers, strict=True):
+        assert answer.get(timeout=TIMEOUT_S) == [(name, Errors.NONE)]
+    cluster.spreads.get(timeout=TIMEOUT_S)
+    assert cluster.spreads.empty()
+
+
 # --- elections and reassignments ------------------------------------------------------------------
 
 
@@ -438,6 +544,64 @@ def test_missing_topics_are_created_once_and_together(cluster: TwoBrokers):
     names = [[row.topic for row in r.topics] for r in created if isinstance(r, CreateTopicsRequest)]
     assert names == [["t"], ["u", "v"]]
     assert all(len(cluster.tree.topic(name).partitions) == 1 for name in "tuv")
+
+
+def test_a_client_is_told_why_its_topic_cannot_be_created(cluster: TwoBrokers):
+    cluster.have("a_b")
+    for _ in range(3):
+        refused = cluster.want("a.b", "a_b")
+        assert {t: error.error_code for t, error in refused.items()} == {
+            "a.b": Errors.INVALID_TOPIC_EXCEPTION
+        }
+        assert "collides with topic a_b" in refused["a.b"].message
+
+
+def test_the_reason_is_told_without_the_wait_for_the_topics_beside(cluster: TwoBrokers):
+    cluster.have("a_b")
+    assert set(cluster.want("a.b")) == {"a.b"}
+    begun = cluster.want("fine")  # no update of the metadata: it is not known in time
+    assert begun == {}
+    assert cluster.tree.topic("fine").partitions
+
+
+def test_a_late_decision_is_told_to_the_client_that_asks_next(cluster: TwoBrokers):
+    cluster.have("a_b")
+    may_go_on = threading.Event()
+
+    def decide_later(body: ForwardedRequest) -> Response:
+        assert may_go_on.wait(TIMEOUT_S)
+        return cluster.decide(body)
+
+    cluster.script = [decide_later]
+    assert cluster.want("a.b") == {}, "a client does not wait long"
+    assert cluster.want("a.b") == {}, "nor for a creation that has taken long already"
+    may_go_on.set()
+    cluster.decided.get(timeout=TIMEOUT_S)
+    cluster.script = [decide_later]
+    may_go_on.clear()
+    assert set(cluster.want("a.b")) == {"a.b"}
+    may_go_on.set()
+
+
+def test_a_client_is_told_that_no_controller_is_known(cluster: TwoBrokers):
+    cluster.update_metadata(controller=-1)
+    refused = cluster.want("t")
+    assert refused == {"t": ApiError(Errors.NOT_CONTROLLER, "no controller is known")}
+
+
+def test_refusals_are_logged_once_and_their_number_is_limited(
+    cluster: TwoBrokers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(automatic_creation, "MAX_REFUSALS", 2)
+    cluster.have("a_b")
+    for _ in range(3):
+        assert set(cluster.want("a.b")) == {"a.b"}
+    for number in range(3):
+        cluster.have(f"x_{number}")
+        assert set(cluster.want(f"x.{number}")) == {f"x.{number}"}
+    assert set(cluster.forwarding.refusals) == {"x.1", "x.2"}
+    logged = [message for message in caplog.messages if "cannot create" in message]
+    assert len([message for message in logged if "a.b" in message]) == 1
 
 
 def test_a_topic_that_could_not_be_created_is_tried_again(stage: Stage, cluster: TwoBrokers):

@@ -25,6 +25,7 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
+from regent.core.protocol.controller import AwaitBrokersRequest
 from regent.core.protocol.topics import (
     DeleteTopicsRequest,
     TopicOutcome,
@@ -42,7 +43,7 @@ from tests.support.stage import TIMEOUT_S, FixedTopicIds, Stage
 HEADER = ControlHeader(controller_id=3, controller_epoch=5, broker_epoch=-1, broker_id=0)
 
 
-def no_channel(endpoint: str) -> RequestChannel[ForwardedRequest, Response]:
+def no_channel(endpoint: str) -> RequestChannel[ForwardedRequest | AwaitBrokersRequest, Response]:
     raise AssertionError(f"there is no controller at {endpoint}")
 
 
@@ -64,7 +65,7 @@ def router() -> Iterator[RequestRouter]:
         def impatient(*arguments: Any) -> ForwardingManager:
             return ForwardingManager(*arguments, min_patience_ms=0)
 
-        forwarding = start_actor(impatient, 0, cache, ids, channel, scheduler)
+        forwarding = start_actor(impatient, 0, cache, ids, channel, channel, scheduler)
         yield RequestRouter(stage.broker(0), stage.controller(0), forwarding, topics)
         for actor in (forwarding, channel, topics):
             stop_actor(actor, TIMEOUT_S)

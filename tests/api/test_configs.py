@@ -19,7 +19,7 @@ from regent.api.configs import ConfigView, ResourceType, config_apis
 from regent.broker.broker_settings import broker_settings
 from regent.config.settings import KAFKA_SETTINGS
 from regent.config.settings_file import load_settings
-from regent.core.admin.admin_requests import RespondToClient
+from regent.core.admin.admin_requests import RespondToClient, RespondToCreation
 from regent.core.admin.broker_config_manager import BrokerConfigManager
 from regent.core.admin.config_descriptions import ConfigSource
 from regent.core.errors import ApiError, Errors, RegentError, SessionExpiredError
@@ -103,7 +103,7 @@ class Configs:
         outcomes = tuple(TopicOutcome(row.topic, *self.refusal) for row in request.topics)
         respond(TopicsResponse(outcomes))
 
-    def create_missing(self, topics: Collection[str]) -> None:
+    def create_missing(self, topics: Collection[str], respond: RespondToCreation) -> None:
         raise NotImplementedError
 
     def describe(

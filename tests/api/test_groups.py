@@ -31,9 +31,10 @@ from regent.api.groups import group_apis
 from regent.api.zookeeper_offsets import ZooKeeperOffsets
 from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
 from regent.core.coordinator.partition_for import CoordinatorPartitions
-from regent.core.errors import SessionExpiredError
+from regent.core.errors import ApiError, Errors, SessionExpiredError
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.zk.stores.consumer_offsets import ZkConsumerOffsets
+from tests.support.creations import Creations, explain
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer
 from tests.support.led_groups import LedGroups
 from tests.transport.kafka.wire import ask
@@ -51,11 +52,11 @@ class Group:
     def __init__(self, undo: ExitStack) -> None:
         self.led = led = LedGroups(undo)
         requests = CoordinatorRequests(led.service)
-        self.created: list[str] = []
+        self.creations = Creations()
         self.apis = [
             *group_apis(requests),
             *group_offset_apis(requests, led.cache, self.zookeeper_offsets(undo)),
-            *find_coordinator_apis(led.partitions, led.cache, "PLAINTEXT", self.created.append),
+            *find_coordinator_apis(led.partitions, led.cache, "PLAINTEXT", self.creations, explain),
         ]
         self.group_id, self.member_id = "g", ""
 
@@ -331,20 +332,34 @@ def test_the_coordinator_is_the_leader_of_the_partition(version: int, group: Gro
     if version >= 4:
         (found,) = found.coordinators
     assert (found.error_code, found.node_id, found.host, found.port) == (0, 1, "127.0.0.1", 9092)
-    assert group.created == []
+    assert group.creations.wanted == []
 
 
 @pytest.mark.parametrize("version", range(7))
 def test_the_topic_is_created_when_the_first_client_asks(version: int):
-    cache, created = MetadataCache(), list[str]()
+    cache, creations = MetadataCache(), Creations()
     partitions = CoordinatorPartitions(GROUP_METADATA_TOPIC, cache, 50)
-    apis = find_coordinator_apis(partitions, cache, "PLAINTEXT", created.append)
+    apis = find_coordinator_apis(partitions, cache, "PLAINTEXT", creations, explain)
     request = FindCoordinatorRequest(key="g", key_type=0, coordinator_keys=["g"])
     found = ask(apis, request, version)
     if version >= 4:
         (found,) = found.coordinators
     assert (found.error_code, found.node_id) == (COORDINATOR_NOT_AVAILABLE, -1)
-    assert created == ["__consumer_offsets"]
+    assert creations.wanted == ["__consumer_offsets"]
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+def test_the_client_is_told_why_there_is_no_coordinator(version: int):
+    cache, refusal = MetadataCache(), ApiError(Errors.INVALID_REPLICATION_FACTOR, "2 brokers")
+    creations = Creations({GROUP_METADATA_TOPIC: refusal})
+    partitions = CoordinatorPartitions(GROUP_METADATA_TOPIC, cache, 50)
+    apis = find_coordinator_apis(partitions, cache, "PLAINTEXT", creations, explain)
+    request = FindCoordinatorRequest(key="g", key_type=0, coordinator_keys=["g"])
+    found = ask(apis, request, version)
+    if version >= 4:
+        (found,) = found.coordinators
+    assert found.error_code == COORDINATOR_NOT_AVAILABLE
+    assert found.error_message == "no __consumer_offsets: 2 brokers"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from kafka.protocol.metadata import MetadataRequest
 
 from regent.api.metadata import metadata_apis
-from regent.core.errors import Errors
+from regent.core.errors import ApiError, Errors
 from regent.core.protocol.control import (
     ControlHeader,
     UpdateMetadataBroker,
@@ -21,6 +21,7 @@ from regent.core.protocol.control import (
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.primitives import uuid_bytes, uuid_text
+from tests.support.creations import Creations
 from tests.transport.kafka.wire import ask, read, request_of, whole
 
 VERSIONS = range(13)
@@ -160,24 +161,60 @@ def test_an_unknown_topic_has_an_error(version: int):
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_missing_topic_is_created_when_the_client_allows_it(version: int):
-    created: list[str] = []
-    creating = apis(create_missing=created.extend)
+    creations = Creations()
+    creating = apis(create_missing=creations)
     missing = ["nothing", "orders", "not/legal", "__transaction_state"]
 
     answer = ask(creating, metadata(missing, may_create=True), version)
 
-    assert created == ["nothing"]
+    assert creations.wanted == ["nothing"]
     topics = topics_of(answer)
     assert topics["nothing"].error_code == Errors.LEADER_NOT_AVAILABLE
     assert topics["not/legal"].error_code == Errors.INVALID_TOPIC_EXCEPTION
     assert topics["__transaction_state"].error_code == Errors.UNKNOWN_TOPIC_OR_PARTITION
 
 
+@pytest.mark.parametrize(
+    ("refusal", "told"),
+    [
+        *((error, error) for error in (
+            Errors.INVALID_TOPIC_EXCEPTION,
+            Errors.INVALID_REPLICATION_FACTOR,
+            Errors.INVALID_PARTITIONS,
+            Errors.INVALID_CONFIG,
+            Errors.POLICY_VIOLATION,
+            Errors.UNKNOWN_SERVER_ERROR,
+        )),
+        *((error, Errors.LEADER_NOT_AVAILABLE) for error in (
+            Errors.NOT_CONTROLLER,
+            Errors.REQUEST_TIMED_OUT,
+            Errors.TOPIC_ALREADY_EXISTS,
+        )),
+    ],
+)  # fmt: skip
+def test_a_client_is_told_why_a_topic_cannot_be_created(refusal: Errors, told: Errors):
+    creations = Creations({"a.b": ApiError(refusal, "no")})
+    asked = metadata(["a.b", "fine", "orders"], may_create=True)
+    topics = topics_of(ask(apis(create_missing=creations), asked, 8))
+    assert topics["a.b"].error_code == told
+    assert topics["fine"].error_code == Errors.LEADER_NOT_AVAILABLE
+    assert topics["orders"].error_code == Errors.NONE
+
+
+def test_a_topic_that_was_created_at_once_is_in_the_same_answer():
+    cache = cache_of(TOPICS, BROKERS)
+    creations = Creations(meanwhile=lambda: update(cache, {"new": [partition(0)]}, BROKERS))
+    (topic,) = ask(
+        apis(cache, create_missing=creations), metadata(["new"], may_create=True), 8
+    ).topics
+    assert (topic.error_code, [p.leader_id for p in topic.partitions]) == (Errors.NONE, [1])
+
+
 def test_a_missing_topic_is_not_created_when_the_client_does_not_allow_it():
-    created: list[str] = []
-    (topic,) = ask(apis(create_missing=created.extend), metadata(["nothing"]), 4).topics
+    creations = Creations()
+    (topic,) = ask(apis(create_missing=creations), metadata(["nothing"]), 4).topics
     assert topic.error_code == Errors.UNKNOWN_TOPIC_OR_PARTITION
-    assert created == []
+    assert creations.wanted == []
 
 
 def test_a_change_is_in_the_next_response():
@@ -234,34 +271,34 @@ def test_topics_have_their_ids(version: int):
 
 
 def test_topics_are_found_by_their_ids():
-    created: list[str] = []
+    creations = Creations()
     nobodys = uuid_text(b"n" * 16)
     asked = by_id(TOPIC_IDS["tea"], nobodys)
     asked.include_topic_authorized_operations = True
 
-    answer = ask(apis(create_missing=created.extend), asked, 12)
+    answer = ask(apis(create_missing=creations), asked, 12)
 
     assert [(t.name, t.topic_id.bytes, t.error_code) for t in answer.topics] == [
         ("tea", b"t" * 16, 0),
         (None, b"n" * 16, Errors.UNKNOWN_TOPIC_ID),
     ]
     assert [bits(t.authorized_operations) for t in answer.topics] == [TOPIC_OPERATIONS, None]
-    assert not created
+    assert not creations.wanted
 
 
 @pytest.mark.parametrize("version", [10, 11])
 def test_ids_in_requests_are_refused_before_version_12(version: int):
-    created: list[str] = []
+    creations = Creations()
     asked = by_id(TOPIC_IDS["tea"])
     asked.topics.append(MetadataRequest.MetadataRequestTopic(name="nothing"))
 
-    answer = ask(apis(create_missing=created.extend), asked, version)
+    answer = ask(apis(create_missing=creations), asked, version)
 
     assert {(t.name, t.error_code) for t in answer.topics} == {
         ("", Errors.INVALID_REQUEST),
         ("nothing", Errors.INVALID_REQUEST),
     }
-    assert not created
+    assert not creations.wanted
 
 
 def test_a_topic_without_a_name_and_an_id_is_refused():

@@ -21,7 +21,7 @@ from kafka.protocol.admin.topics import (
 from regent.api.topics import topic_apis
 from regent.broker.broker_settings import broker_settings
 from regent.config.settings import Settings
-from regent.core.admin.admin_requests import RespondToClient
+from regent.core.admin.admin_requests import RespondToClient, RespondToCreation
 from regent.core.admin.config_descriptions import BrokerSettings, describe_topic
 from regent.core.errors import Errors, SessionExpiredError
 from regent.core.protocol.control import TopicId
@@ -66,7 +66,7 @@ class Forwarding:
         self.asked.append(request)
         threading.Thread(target=respond, args=(self._response,)).start()
 
-    def create_missing(self, topics: Collection[str]) -> None:
+    def create_missing(self, topics: Collection[str], respond: RespondToCreation) -> None:
         raise NotImplementedError
 
 

@@ -33,6 +33,7 @@ from regent.core.errors import Errors
 from regent.core.protocol.transactions import TransactionToVerify, TxnMarker
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.storage.end_transaction_marker import EndTransactionMarker, build_marker
+from tests.support.creations import Creations, explain
 from tests.support.led_groups import BROKER, ORDERS_0
 from tests.support.led_transactions import OFFSETS_0, LedTransactions
 from tests.support.stage import TIMEOUT_S
@@ -55,7 +56,7 @@ class Producer:
             led.cache,
             Replies(),
         )
-        self.created: list[str] = []
+        self.creations = Creations()
         self.apis = [
             *producer_id_apis(lambda: range(10), executor, transactions),
             *transaction_apis(
@@ -63,7 +64,7 @@ class Producer:
             ),
             *self.offsets.apis(),
             *find_coordinator_apis(
-                groups, led.cache, "PLAINTEXT", self.created.append, led.service.partitions
+                groups, led.cache, "PLAINTEXT", self.creations, explain, led.service.partitions
             ),
         ]
         self.who = led.init()
@@ -337,10 +338,9 @@ def test_the_coordinator_of_a_transactional_id_is_found(version: int, producer: 
 
 
 def test_the_topic_is_created_when_the_first_coordinator_is_looked_for():
-    created: list[str] = []
-    cache = MetadataCache()
+    creations, cache = Creations(), MetadataCache()
     partitions = CoordinatorPartitions(TRANSACTION_STATE_TOPIC, cache, 50)
-    apis = find_coordinator_apis(partitions, cache, "PLAINTEXT", created.append, partitions)
+    apis = find_coordinator_apis(partitions, cache, "PLAINTEXT", creations, explain, partitions)
     found = ask(apis, FindCoordinatorRequest(key="x", key_type=1), 3)
     assert found.error_code == Errors.COORDINATOR_NOT_AVAILABLE
-    assert created == [TRANSACTION_STATE_TOPIC]
+    assert creations.wanted == [TRANSACTION_STATE_TOPIC]

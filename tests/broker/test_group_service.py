@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from regent.broker.group_service import expiry_interval_ms
-from regent.broker.internal_topics import InternalTopics
+from regent.broker.internal_topics import creatable_topic
 from regent.broker.machine_settings import group_config, group_log_settings
 from regent.config.settings_file import load_settings
-from regent.core.admin.admin_requests import RespondToClient
 from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
 from regent.core.coordinator.group.group_metadata_manager import GroupConfig
 from regent.core.errors import Errors
@@ -21,12 +19,6 @@ from regent.core.protocol.groups import (
     JoinGroup,
     OffsetAndMetadata,
     SupportedProtocol,
-)
-from regent.core.protocol.topics import (
-    CreateTopicsRequest,
-    TopicOutcome,
-    TopicsRequest,
-    TopicsResponse,
 )
 from regent.testing.waits import eventually
 from tests.support.led_groups import ORDERS_0, LedGroups
@@ -115,45 +107,16 @@ def test_expired_positions_are_looked_for_again_and_again():
         eventually(lambda: not groups.positions("g").offsets, "the position is gone", TIMEOUT_S)
 
 
-class Topics:
-    """Takes requests; implements ``TopicService``."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[TopicsRequest, RespondToClient]] = []
-
-    def ask(self, request: TopicsRequest, respond: RespondToClient) -> None:
-        self.asked.append((request, respond))
-
-    def create_missing(self, topics: Collection[str]) -> None:
-        raise NotImplementedError
-
-
 def test_the_topic_of_groups_has_the_settings_of_the_broker():
     given = {
         "offsets_topic_num_partitions": 7,
         "offsets_topic_replication_factor": 2,
         "offsets_topic_segment_bytes": 1_000_000,
     }
-    topics = Topics()
-    InternalTopics(topics, load_settings(None, {"groups": given})).create(GROUP_METADATA_TOPIC)
-    ((request, _),) = topics.asked
-    assert isinstance(request, CreateTopicsRequest)
-    (topic,) = request.topics
+    topic = creatable_topic(load_settings(None, {"groups": given}), GROUP_METADATA_TOPIC)
     assert (topic.topic, topic.partitions, topic.replication_factor) == (GROUP_METADATA_TOPIC, 7, 2)
     assert dict(topic.config) == {
         "cleanup.policy": "compact",
         "compression.type": "producer",
         "segment.bytes": "1000000",
     }
-
-
-def test_one_request_for_the_topic_is_in_flight():
-    topics = Topics()
-    internal = InternalTopics(topics, load_settings(None, {}))
-    for _ in range(3):
-        internal.create(GROUP_METADATA_TOPIC)
-    ((_, respond),) = topics.asked
-    refused = TopicOutcome(GROUP_METADATA_TOPIC, Errors.INVALID_REPLICATION_FACTOR)
-    respond(TopicsResponse((refused,)))
-    internal.create(GROUP_METADATA_TOPIC)
-    assert len(topics.asked) == 2

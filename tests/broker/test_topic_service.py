@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
 import pytest
@@ -13,7 +13,7 @@ from regent.actors.scheduler import Scheduler
 from regent.broker.topic_service import BrokerTopicService
 from regent.config.settings import Settings
 from regent.config.tables.broker import BrokerConfig
-from regent.core.errors import Errors
+from regent.core.errors import ApiError, Errors
 from regent.core.model import BrokerId
 from regent.core.protocol.control import (
     ControlHeader,
@@ -133,7 +133,7 @@ def test_any_broker_accepts_requests(cluster: TwoBrokers, asked: BrokerId):
 
 
 def test_a_missing_topic_is_created_without_a_placement_service(cluster: TwoBrokers):
-    cluster.brokers[0].create_missing(["t"])
+    cluster.brokers[0].create_missing(["t"], lambda _: None)
     cluster.await_node("/brokers/topics/t")
     counted = {
         name: value
@@ -146,7 +146,9 @@ def test_a_missing_topic_is_created_without_a_placement_service(cluster: TwoBrok
 
 def test_a_request_after_stop_gets_not_controller(cluster: TwoBrokers):
     cluster.brokers[0].stop()
-    cluster.brokers[0].create_missing(["t"])
+    told: list[Mapping[str, ApiError]] = []
+    cluster.brokers[0].create_missing(["t"], told.append)
+    assert told == [{}]
     request = CreateTopicsRequest((CreatableTopic("t"),), 60_000)
     (refused,) = cluster.ask(0, request).get(timeout=TIMEOUT_S)
     assert refused.error_code is Errors.NOT_CONTROLLER

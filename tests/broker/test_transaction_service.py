@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from regent.actors.inter_broker_senders import InterBrokerSenders
-from regent.broker.internal_topics import InternalTopics
+from regent.broker.internal_topics import creatable_topic
 from regent.broker.kafka_endpoint import apis_of_other_brokers
 from regent.broker.machine_settings import transaction_log_settings
 from regent.config.settings_file import load_settings
 from regent.core.admin.topic_validation import TRANSACTION_STATE_TOPIC
 from regent.core.errors import Errors
-from regent.core.protocol.topics import CreateTopicsRequest
 from regent.core.protocol.transactions import (
     InitProducerId,
     PartitionOutcome,
@@ -34,7 +33,6 @@ from regent.core.protocol.transactions import (
 from regent.testing.waits import eventually
 from regent.transport.kafka.listener import KafkaListener
 from regent.transport.kafka.transaction_channel import TransactionChannel
-from tests.broker.test_group_service import Topics
 from tests.support.led_groups import ORDERS_0
 from tests.support.led_transactions import LedTransactions
 from tests.support.stage import TIMEOUT_S
@@ -94,12 +92,8 @@ def test_the_topic_of_transactions_has_the_settings_of_the_broker():
         "transaction_state_log_min_isr": 1,
         "transaction_state_log_segment_bytes": 1_000_000,
     }
-    topics = Topics()
     settings = load_settings(None, {"transactions": given})
-    InternalTopics(topics, settings).create(TRANSACTION_STATE_TOPIC)
-    ((request, _),) = topics.asked
-    assert isinstance(request, CreateTopicsRequest)
-    (topic,) = request.topics
+    topic = creatable_topic(settings, TRANSACTION_STATE_TOPIC)
     assert (topic.partitions, topic.replication_factor) == (7, 2)
     assert dict(topic.config) == {
         "cleanup.policy": "compact",
