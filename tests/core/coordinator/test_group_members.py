@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import pytest
+
+from regent.core.coordinator.group.group_loading import LoadedGroup
+from regent.core.coordinator.group.group_metadata import COMPLETING_REBALANCE, EMPTY, STABLE
 from regent.core.coordinator.group.group_metadata_manager import GroupConfig
 from regent.core.coordinator.group.group_rebalances import NEW_MEMBER_JOIN_TIMEOUT_MS
+from regent.core.coordinator.group.group_records import StoredGroup, StoredMember
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.groups import (
     NO_MEMBER_ID,
     CommitOffsets,
+    JoinedMember,
+    JoinGroup,
     JoinGroupResult,
+    LeaveGroup,
+    LeaveGroupResult,
+    LeavingMember,
     OffsetAndMetadata,
+    SupportedProtocol,
+    SyncGroup,
+    SyncGroupResult,
 )
-from tests.core.coordinator.group_stage import SESSION_MS, Broker, subscription
+from tests.core.coordinator.group_stage import NO_DELAY, SESSION_MS, Broker, subscription
 
 MINUTE_MS = 60_000
+RANGE = (SupportedProtocol("range", b""),)
 
 
 def leading() -> Broker:
@@ -98,3 +112,306 @@ def test_only_positions_that_nobody_needs_expire():
     assert broker.coordinator.manager.expire([broker.group]) == 1
     broker.replicate()
     assert list(broker.group.offsets.committed) == [used]
+
+
+# --- joining again --------------------------------------------------------------------------------
+
+
+def pair(broker: Broker) -> tuple[JoinGroupResult, JoinGroupResult]:
+    """Return a leader and another member of generation 2; both have their assignments."""
+    first = broker.join()
+    broker.sync(first, {first.member_id: b"all"})
+    broker.replicate()
+    joining = broker.ask_to_join()
+    (leader,) = broker.ask_to_join(member_id=first.member_id)
+    (other,) = joining
+    broker.sync(other)
+    broker.sync(leader, {leader.member_id: b"1", other.member_id: b"2"})
+    broker.replicate()
+    assert broker.group.state is STABLE
+    return leader, other
+
+
+def test_a_member_that_joins_again_unchanged_is_told_the_present_generation():
+    """The answer to its earlier request was lost. A leader wants a rebalance."""
+    broker = leading()
+    leader, other = pair(broker)
+    assert broker.ask_to_join(member_id=other.member_id) == [other]
+    assert broker.group.state is STABLE
+    assert broker.ask_to_join(member_id=leader.member_id) == []
+    assert broker.ask_to_join(member_id=other.member_id)[0].generation_id == 3
+    assert broker.group.state is COMPLETING_REBALANCE
+    (again,) = broker.ask_to_join(member_id=leader.member_id)
+    assert (again.generation_id, len(again.members)) == (3, 2)
+
+
+def test_a_member_that_joins_again_with_another_subscription_wants_a_rebalance():
+    broker = leading()
+    leader, other = pair(broker)
+    joining = broker.ask_to_join(member_id=other.member_id, metadata=b"changed")
+    assert joining == []
+    (told,) = broker.ask_to_join(member_id=leader.member_id)
+    assert JoinedMember(other.member_id, None, b"changed") in told.members
+    assert [answer.generation_id for answer in joining] == [3]
+
+
+def test_a_member_that_joins_again_changes_its_timeouts():
+    broker = leading()
+    leader, other = pair(broker)
+    broker.ask_to_join(
+        member_id=other.member_id, session_ms=6_000, rebalance_ms=70_000, metadata=b"x"
+    )
+    member = broker.group.members[other.member_id]
+    assert (member.session_timeout_ms, member.rebalance_timeout_ms) == (6_000, 70_000)
+    assert broker.group.rebalance_timeout_ms == 70_000
+    broker.ask_to_join(member_id=leader.member_id)
+    broker.pass_time(5_999)
+    assert other.member_id in broker.group.members
+    broker.pass_time(1)
+    assert other.member_id not in broker.group.members
+
+
+def test_a_request_to_join_that_is_repeated_takes_the_place_of_the_one_that_waits():
+    broker = leading()
+    leader, other = pair(broker)
+    first = broker.ask_to_join(member_id=other.member_id, metadata=b"x")
+    second = broker.ask_to_join(member_id=other.member_id, metadata=b"x")
+    assert first == [JoinGroupResult(Errors.REBALANCE_IN_PROGRESS, other.member_id)]
+    assert second == []
+    broker.ask_to_join(member_id=leader.member_id)
+    assert [answer.generation_id for answer in second] == [3]
+
+
+def test_a_member_of_a_group_that_forgot_it_must_join_as_a_new_one():
+    broker = leading()
+    unknown = [JoinGroupResult(Errors.UNKNOWN_MEMBER_ID, "gone")]
+    assert broker.ask_to_join(member_id="gone") == unknown
+    assert "g" not in broker.coordinator.manager.groups
+    joined = broker.join()
+    broker.ask(LeaveGroup("g", (LeavingMember(joined.member_id),)))
+    assert broker.group.state is EMPTY
+    assert broker.ask_to_join(member_id="gone") == unknown
+    (left,) = broker.ask(LeaveGroup("other", (LeavingMember("m"),)))
+    assert left == LeaveGroupResult(Errors.NONE, ((LeavingMember("m"), Errors.UNKNOWN_MEMBER_ID),))
+
+
+@pytest.mark.parametrize(("kind", "protocols"), [("", RANGE), ("consumer", ()), ("connect", RANGE)])
+def test_a_member_without_a_protocol_that_its_group_has_is_refused(
+    kind: str, protocols: tuple[SupportedProtocol, ...]
+):
+    broker = leading()
+    if kind == "connect":
+        broker.join()
+    request = JoinGroup(
+        "g", "", None, "c", "/h", SESSION_MS, SESSION_MS, kind, protocols, requires_member_id=False
+    )
+    assert broker.ask(request) == [JoinGroupResult(Errors.INCONSISTENT_GROUP_PROTOCOL, "")]
+
+
+# --- SyncGroup ------------------------------------------------------------------------------------
+
+
+def test_an_assignment_is_only_for_a_member_of_its_generation_and_protocol():
+    broker = leading()
+    _, other = pair(broker)
+    name = other.member_id
+    told = SyncGroupResult(Errors.NONE, "consumer", "range", b"2")
+    unknown, inconsistent = Errors.UNKNOWN_MEMBER_ID, Errors.INCONSISTENT_GROUP_PROTOCOL
+    for request, answer in (
+        (SyncGroup("g", 2, name), told),
+        (SyncGroup("g", 2, name, None, "consumer", "range", needs_protocol=True), told),
+        (SyncGroup("g", 1, name), SyncGroupResult(Errors.ILLEGAL_GENERATION)),
+        (SyncGroup("g", 2, "gone"), SyncGroupResult(unknown)),
+        (SyncGroup("none", 2, name), SyncGroupResult(unknown)),
+        (SyncGroup("g", 2, name, None, "connect"), SyncGroupResult(inconsistent)),
+        (SyncGroup("g", 2, name, None, None, "sticky"), SyncGroupResult(inconsistent)),
+        (
+            SyncGroup("g", 2, name, None, "consumer", needs_protocol=True),
+            SyncGroupResult(inconsistent),
+        ),
+    ):
+        assert broker.ask(request) == [answer]
+    broker.ask_to_join()
+    preparing = SyncGroupResult(Errors.REBALANCE_IN_PROGRESS)
+    assert broker.ask(SyncGroup("g", 2, name)) == [preparing]
+
+
+def test_a_member_that_asks_again_for_its_assignment_keeps_its_session():
+    broker = leading()
+    leader, other = pair(broker)
+    broker.pass_time(SESSION_MS - 1)
+    assert broker.sync(other)[0].assignment == b"2"
+    broker.beat(leader)
+    broker.pass_time(SESSION_MS - 1)
+    assert other.member_id in broker.group.members
+    broker.pass_time(1)
+    assert other.member_id not in broker.group.members
+
+
+def test_members_are_asked_to_join_again_while_their_partition_is_read():
+    """They wait there; and their heartbeats are taken, for their sessions begin again."""
+    broker = Broker()
+    broker.coordinator.manager.on_elected(0, 0, 0)
+    joined = JoinGroupResult(Errors.NONE, "m", 1)
+    assert broker.sync(joined) == [SyncGroupResult(Errors.REBALANCE_IN_PROGRESS)]
+    assert broker.beat(joined) is Errors.NONE
+    loading = Errors.COORDINATOR_LOAD_IN_PROGRESS
+    assert broker.ask_to_join() == [JoinGroupResult(loading, "")]
+    assert broker.ask(LeaveGroup("g", (LeavingMember("m"),))) == [LeaveGroupResult(loading)]
+
+
+# --- static members that come back ----------------------------------------------------------------
+
+
+def test_a_static_member_that_comes_back_keeps_its_assignment_without_a_rebalance():
+    broker = leading()
+    first = broker.join()
+    joining = broker.ask_to_join("static")
+    (leader,) = broker.ask_to_join(member_id=first.member_id)
+    (former,) = joining
+    broker.sync(former, {}, "static")
+    broker.sync(leader, {leader.member_id: b"1", former.member_id: b"2"})
+    broker.replicate()
+    answers = broker.ask_to_join("static")
+    assert answers == []
+    broker.replicate()
+    (back,) = answers
+    assert (back.generation_id, back.leader_id) == (2, leader.member_id)
+    assert not back.skips_assignment
+    assert broker.sync(back, {}, "static")[0].assignment == b"2"
+    assert broker.beat(leader) is Errors.NONE
+    assert list(broker.group.members) == [leader.member_id, back.member_id]
+
+
+def test_a_static_member_that_comes_back_with_other_protocols_wants_a_rebalance():
+    broker = leading()
+    (former,) = broker.ask_to_join("static", protocols=("range", "sticky"))
+    broker.sync(former, {former.member_id: b"all"}, "static")
+    broker.replicate()
+    (back,) = broker.ask_to_join("static", protocols=("sticky", "range"))
+    assert (back.generation_id, back.protocol_name) == (2, "sticky")
+
+
+def test_the_place_of_a_static_member_is_its_former_one_when_the_new_id_cannot_be_stored():
+    broker = leading()
+    former = broker.join("static")
+    broker.sync(former, {former.member_id: b"all"}, "static")
+    broker.replicate()
+    answers = broker.ask_to_join("static", rebalance_ms=50_000)
+    _, respond = broker.log.appends[-1]
+    respond(Errors.NOT_ENOUGH_REPLICAS, -1)
+    (refused,) = answers
+    assert (refused.error_code, refused.member_id) == (Errors.COORDINATOR_NOT_AVAILABLE, "")
+    assert list(broker.group.members) == [former.member_id]
+    assert broker.group.leader_id == former.member_id
+    assert broker.group.static_members == {"static": former.member_id}
+    assert broker.group.members[former.member_id].rebalance_timeout_ms == SESSION_MS
+    assert broker.sync(former, {}, "static")[0].assignment == b"all"
+
+
+def test_requests_of_the_former_self_of_a_static_member_are_fenced_while_they_wait():
+    broker = leading()
+    former = broker.join("static")
+    synchronising = broker.sync(former, {}, "static")
+    broker.ask_to_join("static")
+    fenced = SyncGroupResult(Errors.FENCED_INSTANCE_ID)
+    assert synchronising == [fenced]
+    (member_id,) = broker.group.members
+    broker.ask_to_join()
+    joining = broker.ask_to_join("other")
+    waiting = next(m for m in broker.group.members if m.startswith("other"))
+    broker.ask_to_join("other")
+    assert joining == [JoinGroupResult(Errors.FENCED_INSTANCE_ID, waiting)]
+    assert member_id in broker.group.members
+
+
+@pytest.mark.parametrize("can_skip", [True, False])
+def test_only_a_client_that_knows_it_is_told_that_it_leads_without_a_rebalance(can_skip: bool):
+    """Below version 9 of JoinGroup a restarted leader must not believe that it leads (KIP-814)."""
+    broker = leading()
+    former = broker.join("static")
+    broker.sync(former, {former.member_id: b"all"}, "static")
+    broker.replicate()
+    request = JoinGroup(
+        *("g", "", "static", "c", "/h", SESSION_MS, SESSION_MS, "consumer"),
+        RANGE,
+        can_skip_assignment=can_skip,
+    )
+    answers = broker.ask(request)
+    broker.replicate()
+    (back,) = answers
+    assert back.leader_id == (back.member_id if can_skip else former.member_id)
+    assert (back.skips_assignment, len(back.members)) == (can_skip, int(can_skip))
+
+
+# --- another coordinator --------------------------------------------------------------------------
+
+
+def stored(name: str, instance_id: str | None = None) -> StoredMember:
+    return StoredMember(
+        name, instance_id, "client", "/host", 50_000, SESSION_MS, subscription("t"), name.encode()
+    )
+
+
+def test_a_group_that_was_read_goes_on_as_it_was():
+    broker = Broker()
+    broker.coordinator.manager.on_elected(0, 3, 3)
+    group = StoredGroup("consumer", 5, "range", "b", 0, (stored("a"), stored("b", "static")))
+    broker.coordinator.on_loaded(0, 3, {"g": LoadedGroup(group)})
+    assert broker.group.static_members == {"static": "b"}
+    assert broker.group.rebalance_timeout_ms == 50_000
+    assert broker.group.is_subscribed_to("t")
+    assert not broker.group.is_subscribed_to("u")
+    (answer,) = broker.ask_to_join(member_id="a", metadata=subscription("t"))
+    assert (answer.generation_id, answer.leader_id) == (5, "b")
+    (described,) = broker.coordinator.describe("g").members[1:]
+    assert described == ("b", "static", "client", "/host", subscription("t"), b"b")
+
+
+def test_a_group_that_was_read_and_has_too_many_members_is_rebalanced_until_it_has_not():
+    broker = Broker(GroupConfig(group_initial_rebalance_delay_ms=0, group_max_size=2))
+    broker.coordinator.manager.on_elected(0, 3, 3)
+    group = StoredGroup("consumer", 5, "range", "a", 0, tuple(map(stored, "abc")))
+    small = StoredGroup("consumer", 5, "range", "d", 0, tuple(map(stored, "de")))
+    broker.coordinator.on_loaded(0, 3, {"g": LoadedGroup(group), "small": LoadedGroup(small)})
+    assert broker.coordinator.manager.groups["small"].state is STABLE
+    metadata = subscription("t")
+    waiting = [broker.ask_to_join(member_id=name, metadata=metadata) for name in "cb"]
+    (refused,) = broker.ask_to_join(member_id="a", metadata=metadata)
+    assert refused == JoinGroupResult(Errors.GROUP_MAX_SIZE_REACHED, NO_MEMBER_ID)
+    assert [[answer.generation_id for answer in told] for told in waiting] == [[6], [6]]
+    assert list(broker.group.members) == ["b", "c"]
+
+
+@pytest.mark.parametrize("way", ["resigned", "elected", "stopped"])
+def test_whoever_waits_is_told_when_the_coordinator_forgets_the_group(way: str):
+    broker = leading()
+    joined = broker.join()
+    synchronising = broker.sync(joined)
+    if way == "resigned":
+        broker.coordinator.on_resigned(0, 1)
+    elif way == "elected":  # the end of the former leadership was not told
+        broker.coordinator.on_elected(0, 5, 5)
+        assert broker.log.loads == [(0, 0), (0, 5)]
+    else:
+        broker.coordinator.stop()
+    assert synchronising == [SyncGroupResult(Errors.NOT_COORDINATOR)]
+    assert not broker.coordinator.manager.groups
+    appends = len(broker.log.appends)
+    broker.pass_time(SESSION_MS * 9)
+    assert len(broker.log.appends) == appends
+    if way == "stopped":
+        assert broker.beat(joined) is Errors.COORDINATOR_NOT_AVAILABLE
+
+
+def test_the_record_of_a_group_has_all_that_its_next_coordinator_needs():
+    broker = Broker(NO_DELAY)
+    broker.lead()
+    broker.now_ms = 7
+    (joined,) = broker.ask_to_join("static", rebalance_ms=50_000, metadata=b"m")
+    broker.now_ms = 9
+    broker.sync(joined, {joined.member_id: b"all"}, "static")
+    ((record,), _) = broker.log.appends[-1]
+    name = joined.member_id
+    member = StoredMember(name, "static", "c", "/h", 50_000, SESSION_MS, b"m", b"all")
+    assert record.value == StoredGroup("consumer", 1, "range", name, 7, (member,))
