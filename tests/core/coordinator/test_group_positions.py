@@ -37,7 +37,8 @@ from tests.core.coordinator.group_stage import NO_DELAY, Broker, subscription
 
 MINUTE_MS = 60_000
 RETENTION = replace(NO_DELAY, offsets_retention_minutes=60)
-T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+U0, U1 = TopicPartition("u", 0), TopicPartition("u", 1)
 PRODUCER, OTHER = VerifiedProducer(7, 3), VerifiedProducer(8, 0)
 
 
@@ -162,7 +163,7 @@ def test_old_clients_are_told_an_error_that_they_know_while_a_partition_is_read(
 def test_a_position_with_too_much_metadata_is_refused_and_the_others_are_not():
     """Java counts a character beyond the basic plane as two."""
     broker = leading(replace(NO_DELAY, offset_metadata_max_bytes=4))
-    texts = {T0: "four", T1: "fives", U0: "\U0001f600\U0001f600", TopicPartition("u", 1): "\uffff"}
+    texts = {T0: "four", T1: "fives", U0: "\U0001f600\U0001f600", U1: "\uffff" * 4}
     values = {tp: OffsetAndMetadata(n, metadata=text) for n, (tp, text) in enumerate(texts.items())}
     answers = broker.ask(CommitOffsets("g", values))
     broker.replicate()
@@ -257,6 +258,25 @@ def test_a_transaction_without_positions_is_forgotten():
     assert not broker.group.offsets.transactional
 
 
+def test_of_two_commits_the_one_with_the_later_record_counts_whichever_is_known_first():
+    broker = leading()
+    for offset in (5, 6):
+        commit(broker, {T0: offset})
+    (_, first), (_, second) = broker.log.appends
+    second(Errors.NONE, 1)
+    first(Errors.NONE, 0)
+    assert committed(broker) == {"t-0": 6}
+
+
+def test_a_transaction_does_not_replace_a_position_with_a_later_record():
+    broker = leading()
+    commit(broker, {T0: 5}, PRODUCER)
+    commit(broker, {T0: 6})
+    broker.replicate()
+    end(broker, PRODUCER, 9, is_commit=True)
+    assert committed(broker) == {"t-0": 6}
+
+
 # --- deletions ------------------------------------------------------------------------------------
 
 
@@ -334,6 +354,20 @@ def test_positions_of_partitions_that_were_deleted_are_forgotten_wherever_they_a
     assert len(broker.log.appends) == appends, "no group has a position there"
 
 
+def test_the_last_position_of_a_client_without_a_group_goes_with_all_that_is_known_of_it():
+    broker = leading()
+    commit(broker, {T0: 5, T1: 6})
+    broker.replicate()
+    broker.ask(DeleteOffsets("g", (T0,)))
+    broker.replicate()
+    assert committed(broker) == {"t-1": 6}
+    broker.ask(DeleteOffsets("g", (T1,)))
+    records, _ = broker.log.appends[-1]
+    assert records == [(OffsetKey("g", T1), None)], "it has no record as a group"
+    broker.replicate()
+    assert "g" not in broker.coordinator.manager.groups
+
+
 # --- expiry ---------------------------------------------------------------------------------------
 
 
@@ -376,6 +410,18 @@ def test_positions_of_a_group_without_members_expire_some_time_after_the_last_on
     assert expire(broker) == 0
     broker.pass_time(1)
     assert expire(broker) == 1
+    assert "g" not in broker.coordinator.manager.groups
+
+
+def test_a_group_without_members_and_positions_is_forgotten():
+    broker = leading(RETENTION)
+    joined = stable(broker)
+    assert expire(broker) == 0
+    assert "g" in broker.coordinator.manager.groups
+    leave(broker, joined)
+    assert expire(broker) == 0
+    records, _ = broker.log.appends[-1]
+    assert records == [(GroupKey("g"), None)]
     assert "g" not in broker.coordinator.manager.groups
 
 

@@ -313,6 +313,130 @@ def test_an_assignment_that_is_stored_late_is_not_that_of_a_later_generation():
     assert {member.assignment for member in broker.group.members.values()} == {b""}
 
 
+def test_a_member_has_a_whole_session_after_an_answer_that_it_waited_long_for():
+    """Its session may have ended while it waited, and must begin again: it may be gone since."""
+    broker = leading()
+    slow = SESSION_MS * 5
+    leader = stable(broker, rebalance_ms=slow)
+    joining = broker.ask_to_join(rebalance_ms=slow)
+    (leader,) = rejoin(broker, leader, rebalance_ms=slow)
+    (other,) = joining
+    told = broker.sync(other)
+    keep(broker, leader, for_ms=SESSION_MS * 2)
+    broker.sync(leader, {other.member_id: b"2"})
+    broker.replicate()
+    assert [answer.assignment for answer in told] == [b"2"]
+    assert keep(broker, leader, for_ms=SESSION_MS) == [Errors.REBALANCE_IN_PROGRESS]
+    assert list(broker.group.members) == [leader.member_id]
+
+
+def test_a_member_that_waited_long_for_a_generation_is_removed_if_it_is_silent_then():
+    broker = leading()
+    slow = SESSION_MS * 5
+    leader = stable(broker, rebalance_ms=slow)
+    joining = broker.ask_to_join(rebalance_ms=slow)
+    (leader,) = rejoin(broker, leader, rebalance_ms=slow)
+    (other,) = joining
+    third = broker.ask_to_join(rebalance_ms=slow)
+    waiting = rejoin(broker, other, rebalance_ms=slow)
+    keep(broker, leader, for_ms=SESSION_MS * 2)
+    assert waiting == third == []
+    (again,) = rejoin(broker, leader, rebalance_ms=slow)
+    assert [answer.generation_id for answer in (again, *waiting, *third)] == [3, 3, 3]
+    keep(broker, leader, for_ms=SESSION_MS)
+    assert other.member_id not in broker.group.members
+
+
+def test_a_group_waits_again_for_static_members_that_are_away_and_no_longer_than_before():
+    broker = leading()
+    away = broker.ask_to_join("static", session_ms=SESSION_MS * 9)[0]
+    broker.sync(away, {away.member_id: b"all"}, "static")
+    broker.replicate()
+    broker.ask_to_join()
+    (visitor,) = broker.group.members.keys() - {away.member_id}
+    broker.ask(LeaveGroup("g", (LeavingMember(visitor),)))
+    broker.pass_time(SESSION_MS)  # nobody has joined: the group waits again
+    joining = broker.ask_to_join()
+    broker.pass_time(SESSION_MS - 1)
+    assert joining == []
+    broker.pass_time(1)
+    (joined,) = joining
+    assert (joined.generation_id, joined.leader_id) == (2, joined.member_id)
+
+
+def test_a_group_that_waits_only_for_a_member_that_leaves_goes_on():
+    broker = leading()
+    leader, other = two_members(broker)
+    joining = broker.ask_to_join()
+    waiting = rejoin(broker, other)
+    broker.ask(LeaveGroup("g", (LeavingMember(leader.member_id),)))
+    assert [answer.generation_id for answer in (*joining, *waiting)] == [3, 3]
+
+
+def test_a_member_that_is_removed_is_told_so_if_it_waits_for_its_assignment():
+    broker = leading()
+    _, other = two_members(broker)
+    told = broker.sync(other)
+    broker.ask(LeaveGroup("g", (LeavingMember(other.member_id),)))
+    assert [answer.error_code for answer in told] == [Errors.UNKNOWN_MEMBER_ID]
+
+
+def test_a_static_member_that_comes_back_must_ask_for_its_assignment_as_its_former_self():
+    broker = leading()
+    leader = stable(broker)
+    joining = broker.ask_to_join("static", session_ms=SESSION_MS * 9)
+    (leader,) = rejoin(broker, leader)
+    (former,) = joining
+    broker.sync(leader, {former.member_id: b"2"})
+    broker.replicate()
+    answers = broker.ask_to_join("static", session_ms=SESSION_MS * 9)
+    broker.replicate()
+    (back,) = answers
+    assert keep(broker, leader, for_ms=SESSION_MS - 1_000) == [Errors.NONE]
+    assert list(broker.group.members) == [leader.member_id, back.member_id]
+    broker.pass_time(1_000)
+    assert list(broker.group.members) == [leader.member_id]
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_static_member_that_came_back_takes_part_in_a_rebalance_that_began_meanwhile(
+    is_stored: bool,
+):
+    """What becomes of the write of its new id is nothing to the rebalance."""
+    broker = leading()
+    leader = stable(broker)
+    joining = broker.ask_to_join("static")
+    (leader,) = rejoin(broker, leader)
+    (former,) = joining
+    broker.sync(former, {}, "static")
+    broker.sync(leader, {former.member_id: b"2"})
+    broker.replicate()
+    answers = broker.ask_to_join("static")
+    _, respond = broker.log.appends[-1]
+    third = broker.ask_to_join()
+    respond(Errors.NONE if is_stored else Errors.NOT_ENOUGH_REPLICAS, 9)
+    assert answers == []
+    (again,) = rejoin(broker, leader)
+    (back,) = answers
+    assert [answer.generation_id for answer in (again, back, *third)] == [3, 3, 3]
+    assert former.member_id != back.member_id
+    assert back.member_id in broker.group.members
+
+
+def test_a_static_member_that_comes_back_before_its_assignment_lets_the_others_join_again():
+    """KAFKA-9801: otherwise they would wait for an assignment to its former id."""
+    broker = leading()
+    leader = stable(broker)
+    joining = broker.ask_to_join("static")
+    (leader,) = rejoin(broker, leader)
+    assert len(joining) == 1
+    told = broker.sync(leader, {})
+    back = broker.ask_to_join("static")
+    assert [answer.error_code for answer in told] == [Errors.REBALANCE_IN_PROGRESS]
+    (again,) = rejoin(broker, leader)
+    assert [answer.generation_id for answer in (again, *back)] == [3, 3]
+
+
 # --- heartbeats and members that go ---------------------------------------------------------------
 
 
@@ -392,6 +516,16 @@ def test_requests_that_wait_are_answered_when_another_broker_coordinates():
     assert broker.beat(leader) is Errors.NOT_COORDINATOR
     broker.pass_time(SESSION_MS * 10)
     assert len(broker.log.appends) == 1, "nothing is written for groups of another coordinator"
+
+
+def test_groups_of_other_partitions_stay_when_a_partition_has_another_leader():
+    broker = leading()
+    member = stable(broker)
+    broker.coordinator.manager.on_elected(1, 4, 4)
+    broker.coordinator.on_loaded(1, 4, {"other": LoadedGroup()})
+    broker.coordinator.on_resigned(1, 5)
+    assert list(broker.coordinator.manager.groups) == ["g"]
+    assert broker.beat(member) is Errors.NONE
 
 
 def test_sessions_begin_when_a_group_was_read():
