@@ -29,9 +29,39 @@ LEVELS: Final[Mapping[str, int]] = {
 }
 """Log4j's levels, and those of Python that they stand for."""
 
+KAFKA_LOGGERS: Final[Mapping[str, str]] = {
+    "kafka": "regent",
+    "kafka.cluster.Partition": "regent.core.replication",
+    "kafka.controller": "regent.core.controller",
+    "kafka.controller.ControllerChannelManager": "regent.actors.controller_channel_manager",
+    "kafka.controller.ControllerEventManager": "regent.actors.controller_event_manager",
+    "kafka.controller.KafkaController": "regent.core.controller",
+    "kafka.controller.RequestSendThread": "regent.actors.request_send_thread",
+    "kafka.coordinator.group.GroupCoordinator": "regent.core.coordinator.group",
+    "kafka.coordinator.transaction.TransactionCoordinator": "regent.core.coordinator.transaction",
+    "kafka.log": "regent.storage",
+    "kafka.log.LogCleaner": "regent.storage.log_cleaner",
+    "kafka.log.LogManager": "regent.storage.log_manager",
+    "kafka.log.UnifiedLog": "regent.storage.unified_log",
+    "kafka.network.Processor": "regent.transport.kafka",
+    "kafka.network.RequestChannel$": "regent.transport.kafka",
+    "kafka.network.SocketServer": "regent.transport.kafka",
+    "kafka.request.logger": "regent.transport.kafka",
+    "kafka.server": "regent.broker",
+    "kafka.server.KafkaApis": "regent.api",
+    "kafka.server.KafkaServer": "regent.broker.broker_process",
+    "kafka.server.ReplicaAlterLogDirsThread": "regent.actors.replica_alter_log_dirs_thread",
+    "kafka.server.ReplicaFetcherThread": "regent.actors.replica_fetcher_thread",
+    "kafka.server.ReplicaManager": "regent.core.replication",
+    "kafka.zk.KafkaZkClient": "regent.zk.stores",
+    "kafka.zookeeper.ZooKeeperClient": "regent.zk.client",
+    "state.change.logger": "state.change",
+}
+"""Kafka's names of loggers, which runbooks have, and the loggers here that they stand for."""
+
 
 def describe_loggers() -> list[ConfigDescription]:
-    """Return the level in effect of every logger, sorted by name."""
+    """Return the level in effect of every logger, sorted by name; Kafka's names are listed too."""
     return [
         ConfigDescription(
             name,
@@ -81,6 +111,8 @@ def _check(alteration: ConfigAlteration, loggers: Mapping[str, logging.Logger]) 
 def _loggers() -> Mapping[str, logging.Logger]:
     known = logging.Logger.manager.loggerDict.copy()
     loggers = {name: found for name, found in known.items() if isinstance(found, logging.Logger)}
+    names = {**{ours: ours for ours in KAFKA_LOGGERS.values()}, **KAFKA_LOGGERS}
+    loggers |= {name: logging.getLogger(ours) for name, ours in names.items()}
     return {**loggers, ROOT: logging.getLogger()}
 
 

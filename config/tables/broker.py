@@ -11,8 +11,7 @@ from regent.core.setting import INT_MAX, ConfigType, Scope, setting
 
 ISR_CHANGES_THROUGH_ZOOKEEPER = "zookeeper"
 _PORT = (0, 65_535)
-# An answer to a follower must fit into a message of 64 MiB: what it asked for, and one more batch.
-_FETCH_BYTES = (1, 32 * 1024 * 1024)
+_FETCH_BYTES = (1, 2**30)  # with one more batch, a response must have fewer than 2**31 bytes
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,9 @@ class LoggingConfig:
     levels: Mapping[str, str] = setting(
         {"kazoo": "WARNING", "pykka": "WARNING"},
         'The level of single loggers. "state.change" at DEBUG has a line for each partition and'
-        ' replica; the others are modules, such as "regent.core.controller".',
+        ' replica; the others are modules, such as "regent.core.controller". Tools that change the'
+        " levels of a running broker (KIP-412) may use Kafka's names:"
+        " kafka.controller.KafkaController and so on.",
         choices=_LEVELS,
         ours=True,
         prefix="logging.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from kafka.protocol.admin.configs import (
     IncrementalAlterConfigsRequest,
 )
 
+from regent.api.broker_loggers import KAFKA_LOGGERS
 from regent.api.config_changes import config_change_apis
 from regent.api.configs import ConfigView, ResourceType, config_apis
 from regent.broker.broker_settings import broker_settings
@@ -452,6 +454,24 @@ def test_a_level_that_cannot_be_set_is_refused(
     assert refused.error_code == error
     assert refused.error_message
     assert tested_logger.level == logging.NOTSET
+
+
+@pytest.mark.parametrize("name", KAFKA_LOGGERS)
+def test_kafkas_names_of_loggers_stand_for_ours(configs: Configs, name: str):
+    ours = KAFKA_LOGGERS[name]
+    assert ours == "state.change" or importlib.util.find_spec(ours) is not None
+    logger = logging.getLogger(ours)
+    before = logger.level
+    try:
+        changed = configs.alter_some((name, SET, "DEBUG"), type_=LOGGERS, name="1")
+        assert (changed.error_code, logger.level) == (Errors.NONE, logging.DEBUG)
+        (result,) = configs.describe((LOGGERS, "1"), names=[name, ours])
+        assert {row.name: row.value for row in result.configs} == {name: "DEBUG", ours: "DEBUG"}
+        configs.alter_some((ours, SET, "ERROR"), type_=LOGGERS, name="1")
+        (result,) = configs.describe((LOGGERS, "1"), names=[name])
+        assert [row.value for row in result.configs] == ["ERROR"]
+    finally:
+        logger.setLevel(before)
 
 
 def test_levels_of_loggers_are_only_changed_one_by_one_and_here(configs: Configs):

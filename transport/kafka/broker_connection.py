@@ -30,8 +30,11 @@ from regent.transport.client import (
 from regent.transport.kafka.api import FIRST_FLEXIBLE_VERSION, KafkaApiKey
 from regent.transport.kafka.primitives import MalformedRequestError, Reader
 
-MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
-"""More than a response has: one batch may be as large as the largest request of a producer."""
+MAX_RESPONSE_BYTES: Final = INT_MAX
+"""As in Kafka: one batch may be as large as the largest request of a producer.
+
+The memory for a response takes pages only as its bytes arrive.
+"""
 
 _HEADER: Final = struct.Struct(">ihhih")  # size, API key, version, correlation id, client id
 _SIZE: Final = struct.Struct(">i")
