@@ -13,7 +13,7 @@ from regent.core.protocol.topics import ConfigEntry, CreatableTopic
 from regent.core.replication.log_reads import differ
 from regent.core.replication.metadata_cache import MetadataSnapshot
 
-_COORDINATED = {
+COORDINATED_TOPICS = {
     GROUP_METADATA_TOPIC: ("groups", "offsets_topic_replication_factor"),
     TRANSACTION_STATE_TOPIC: ("transactions", "transaction_state_log_replication_factor"),
 }
@@ -35,7 +35,7 @@ def coordinator_obstacle(settings: Settings, topic: str, live_brokers: int, refu
 
     ``refusal``: the controller's reason at the last attempt to create it.
     """
-    coordinated, setting = _COORDINATED[topic]
+    coordinated, setting = COORDINATED_TOPICS[topic]
     needed = creatable_topic(settings, topic).replication_factor
     if needed > live_brokers:
         reason = (

@@ -32,7 +32,7 @@ from regent.actors.scheduler import Scheduler
 from regent.actors.timer import monotonic_ms
 from regent.actors.topic_request_handler import TopicRequestHandler
 from regent.broker.broker_settings import broker_settings
-from regent.broker.internal_topics import coordinator_obstacle, creatable_topic
+from regent.broker.internal_topics import COORDINATED_TOPICS, coordinator_obstacle, creatable_topic
 from regent.broker.placement_client import PlacementClient, placement_finder
 from regent.broker.topic_ids import RandomTopicIds
 from regent.config.settings import Settings
@@ -40,7 +40,6 @@ from regent.core.admin.admin_manager import AdminManager, AdminSettings
 from regent.core.admin.admin_requests import RespondToClient, RespondToCreation
 from regent.core.admin.config_descriptions import BrokerSettings, describe_topic
 from regent.core.admin.partition_requests import RespondAboutPartitions
-from regent.core.admin.topic_validation import INTERNAL_TOPICS
 from regent.core.errors import ApiError, Errors
 from regent.core.model import BrokerId
 from regent.core.protocol.controller import PartitionsRequest
@@ -49,13 +48,14 @@ from regent.core.quota.client_quota_manager import (
     ControllerMutationQuotaManager,
     QuotaClient,
 )
-from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.transport.client import RequestClient
 from regent.transport.sockets import Context
 from regent.zk.client.operations import ZooKeeper
 from regent.zk.stores.topic_store import ZkTopicStore
 
 _STOP_TIMEOUT_S = 2.0
+_INTERNAL_TOPICS_DELAY_MS = 500
 _WARN_MS = 600_000  # after the last client that needed an internal topic
 
 
@@ -76,6 +76,8 @@ class BrokerTopicService:
         self._pending_count: Callable[[], int] = lambda: 0
         self._refusals: Callable[[], Mapping[str, Refusal]] = dict
         self._cache: MetadataCache | None = None
+        self._is_controller: Callable[[], bool] = lambda: False
+        self._is_creating_soon = False
         self.placement = PlacementClient(
             context,
             placement_finder(settings.broker.placement_service),
@@ -133,7 +135,7 @@ class BrokerTopicService:
             self._scheduler,
             creatable=partial(creatable_topic, self._settings),
         )
-        self._cache = cache
+        self._cache, self._is_controller = cache, is_controller
         self._refusals = lambda: forwarding.refusals
         self._pending_count = lambda: forwarding.pending_count
         self._forwarding = launch(forwarding)
@@ -169,6 +171,7 @@ class BrokerTopicService:
 
     def wake(self) -> None:
         """Report a change of the metadata cache. Thread-safe."""
+        self._create_internal_topics_soon()
         if self._forwarding is not None:
             with suppress(ActorDeadError, InboxFullError):
                 self._forwarding.tell(MetadataChanged())
@@ -194,6 +197,33 @@ class BrokerTopicService:
         except (ActorDeadError, InboxFullError):
             respond({})
 
+    def _create_internal_topics_soon(self) -> None:
+        """Let the active controller's broker create them, a moment after enough brokers live.
+
+        The moment is for brokers that still start.
+        """
+        is_on = self._settings.broker.internal_topics_at_start and not self._is_creating_soon
+        if is_on and self._is_controller() and self._creatable_internal_topics():
+            self._is_creating_soon = True
+            self._scheduler.schedule(_INTERNAL_TOPICS_DELAY_MS, self._create_internal_topics)
+
+    def _create_internal_topics(self) -> None:
+        self._is_creating_soon = False
+        topics = self._creatable_internal_topics()
+        if topics:
+            self.create_missing(topics, lambda _: None)
+
+    def _creatable_internal_topics(self) -> Collection[str]:
+        """Return the internal topics that are missing, and for which there are enough brokers."""
+        snapshot = MetadataSnapshot() if self._cache is None else self._cache.snapshot
+        return [
+            topic
+            for topic in COORDINATED_TOPICS
+            if snapshot.is_complete
+            and topic not in snapshot.topic_ids
+            and creatable_topic(self._settings, topic).replication_factor <= len(snapshot.brokers)
+        ]
+
     def coordinator_obstacle(self, topic: str, error: ApiError) -> str:
         """Return why an internal topic does not exist, after a creation that failed."""
         live = 0 if self._cache is None else len(self._cache.snapshot.brokers)
@@ -209,7 +239,7 @@ class BrokerTopicService:
         return [
             self.coordinator_obstacle(topic, refusal.error)
             for topic, refusal in sorted(self._refusals().items())
-            if topic in INTERNAL_TOPICS and topic not in known and refusal.at_ms >= since_ms
+            if topic in COORDINATED_TOPICS and topic not in known and refusal.at_ms >= since_ms
         ]
 
     def _forward(self, request: ForwardedRequest, respond: Callable[[Any], None]) -> None:

@@ -112,6 +112,12 @@ class ClusterOptionsError(RegentError):
     default=None,
     help="Run the service that places new topics with Spark; by default if Spark is installed.",
 )
+@click.option(
+    "--internal-topics/--no-internal-topics",
+    default=True,
+    show_default=True,
+    help="Create the topics of groups and transactions right after the start, in the background.",
+)
 @click.option("--restart", is_flag=True, help="Restart processes that die.")
 @click.option(
     "--session-timeout-ms",
@@ -164,7 +170,7 @@ def cluster(
         placement_service=with_placement_service,
         restart=options["restart"],
         zookeeper_heap_mb=options["zookeeper_heap_mb"],
-        defaults=_defaults(settings, broker_count),
+        defaults=_defaults(settings, broker_count, internal_topics=options["internal_topics"]),
         broker_settings=broker_settings,
     )
     if not os.access(data_dir / LOCK_FILE, os.F_OK):
@@ -261,10 +267,11 @@ def _stop_at_once() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _defaults(settings: Settings, broker_count: int) -> Mapping[str, int]:
+def _defaults(settings: Settings, broker_count: int, *, internal_topics: bool) -> Mapping[str, int]:
     """Return the settings that suit a cluster on one machine, except those in the file."""
     suitable = {
         ("broker", "controlled_shutdown_retry_backoff_ms"): 200,
+        ("broker", "internal_topics_at_start"): internal_topics,
         ("groups", "offsets_topic_replication_factor"): min(
             settings.groups.offsets_topic_replication_factor, broker_count
         ),

@@ -149,6 +149,13 @@ class BrokerConfig:
     auto_create_topics_enable: bool = setting(
         True, "Whether a topic is created when a client asks for its metadata."
     )
+    internal_topics_at_start: bool = setting(
+        False,
+        "Whether __consumer_offsets and __transaction_state are created as soon as enough brokers"
+        " live, instead of with the first group and the first transaction: if a broker has died by"
+        " then, they may not get their replicas. `regent cluster` sets this for its brokers.",
+        ours=True,
+    )
     num_partitions: int = setting(
         AdminSettings.num_partitions,
         "The number of partitions of a topic that is created without a number.",

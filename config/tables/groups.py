@@ -44,8 +44,8 @@ class GroupsConfig:
     offsets_topic_replication_factor: int = setting(
         3,
         "The replication factor of __consumer_offsets. While fewer brokers live, it is not created,"
-        " and groups have no coordinator. `regent cluster` uses the number of its brokers if there"
-        " are fewer than 3.",
+        " and groups have no coordinator, which `status` shows. `regent cluster` uses the number"
+        " of its brokers if there are fewer than 3.",
         limits=(1, 32_767),
         type=ConfigType.SHORT,
     )

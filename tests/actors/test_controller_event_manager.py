@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import queue
+import threading
 from dataclasses import fields
 from typing import Any, get_args
 
 import pytest
+from pykka import ActorRef
 
 from regent.actors.controller_event_manager import ControllerEventManager
-from regent.actors.inbox import ClearAndPut
+from regent.actors.inbox import ClearAndPut, MessageWithReply, Reply
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.events import (
     BrokerChange,
@@ -28,6 +31,7 @@ from regent.core.errors import Errors
 from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
 from regent.core.protocol.control import (
     ControlHeader,
+    ControlResponse,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     LeaderAndIsrType,
@@ -35,6 +39,8 @@ from regent.core.protocol.control import (
 )
 from regent.core.protocol.controller import (
     AlterPartitionRequest,
+    AwaitBrokersRequest,
+    AwaitBrokersResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     ListPartitionReassignmentsRequest,
@@ -49,7 +55,7 @@ from regent.zk.codecs.znodes import (
 )
 from regent.zk.stores.failure_store import ControllerFailuresZNode
 from tests.support.fake_zookeeper import Call
-from tests.support.stage import TIMEOUT_S, Sent, Stage, actor_of, ask
+from tests.support.stage import TIMEOUT_S, Sent, Stage, accept, actor_of, ask
 
 PAYMENTS = {0: ReplicaAssignment((0, 1)), 1: ReplicaAssignment((1, 0))}
 
@@ -113,6 +119,71 @@ def test_a_controlled_shutdown_is_handled_and_answered(stage: Stage):
         path = TopicPartitionStateZNode.path(TopicPartition("payments", number))
         state = TopicPartitionStateZNode.decode(stage.zookeeper.snapshot()[path].data, path)
         assert (state.leader_and_isr.leader, state.leader_and_isr.isr) == (0, (0,))
+
+
+def ask_about_brokers(
+    controller: ActorRef[ControllerEventManager], timeout_ms: int = 60_000
+) -> queue.Queue[object]:
+    """Ask the controller when the brokers know; the answer arrives in the queue."""
+    answers: queue.Queue[object] = queue.Queue()
+    request = AwaitBrokersRequest(timeout_ms)
+    controller.tell(MessageWithReply(request, Reply.of(answers.put)))
+    return answers
+
+
+def test_who_asks_about_brokers_is_answered_when_all_know_what_they_were_told(stage: Stage):
+    controller, may_answer = stage.controller(0), threading.Event()
+    stage.register(1)
+    ask(controller, BrokerChange())
+    assert ask_about_brokers(controller).get(timeout=TIMEOUT_S) == AwaitBrokersResponse(Errors.NONE)
+
+    def answer(sent: Sent) -> ControlResponse:
+        if sent.broker_id == 1 and isinstance(sent.request, UpdateMetadataRequest):
+            assert may_answer.wait(TIMEOUT_S)
+        return accept(sent)
+
+    stage.answer = answer
+    create_payments(stage)
+    ask(controller, TopicChange())
+    answers = ask_about_brokers(controller)
+    late = ask_about_brokers(controller, timeout_ms=10).get(timeout=TIMEOUT_S)
+    assert late == AwaitBrokersResponse(Errors.NONE, behind=(1,))
+    assert answers.empty()
+    may_answer.set()
+    assert answers.get(timeout=TIMEOUT_S) == AwaitBrokersResponse(Errors.NONE)
+
+
+def test_nobody_waits_for_a_broker_that_is_silent_or_gone(stage: Stage):
+    controller, may_answer = stage.controller(0), threading.Event()
+    stage.register(1)
+    ask(controller, BrokerChange())
+    ask_about_brokers(controller).get(timeout=TIMEOUT_S)
+
+    def answer(sent: Sent) -> ControlResponse:
+        assert sent.broker_id != 1 or may_answer.wait(TIMEOUT_S)
+        return accept(sent)
+
+    stage.answer = answer
+    create_payments(stage)
+    ask(controller, TopicChange())
+    waiting = ask_about_brokers(controller)
+    silent = AwaitBrokersResponse(Errors.NONE, behind=(1,))
+
+    def is_refused_at_once() -> bool:
+        return ask_about_brokers(controller, timeout_ms=1).get(timeout=TIMEOUT_S) == silent
+
+    stage.wait_for(is_refused_at_once)
+    may_answer.set()
+    stage.expire(1)
+    ask(controller, BrokerChange())
+    assert waiting.get(timeout=TIMEOUT_S) == AwaitBrokersResponse(Errors.NONE)
+
+
+def test_only_the_active_controller_knows_about_brokers(stage: Stage):
+    stage.controller(0)
+    inactive = stage.controller(1)
+    refused = AwaitBrokersResponse(Errors.NOT_CONTROLLER)
+    assert ask_about_brokers(inactive).get(timeout=TIMEOUT_S) == refused
 
 
 def test_session_expiry_resigns_and_later_requests_are_refused(stage: Stage):
