@@ -146,7 +146,7 @@ class ControllerChannelManager:
             if channel.in_flight and activity.handling_ms > _SILENT_FACTOR * timeout_ms:
                 behind.add(broker_id)
                 continue
-            reply = Reply.of(lambda _, broker_id=broker_id: on_answered(broker_id))
+            reply = Reply.of(_reporting(on_answered, broker_id))
             try:
                 channel.thread.tell(MessageWithReply(AwaitAnswers(), reply))
             except (ActorDeadError, InboxFullError):
@@ -204,6 +204,12 @@ class ControllerChannelManager:
         event = response_event(broker_id, header, request, response, answered_ms)
         if event is not None:
             self._tell(event)
+
+
+def _reporting(
+    on_answered: Callable[[BrokerId], None], broker_id: BrokerId
+) -> Callable[[object], None]:
+    return lambda _: on_answered(broker_id)
 
 
 def _encoded(

@@ -44,9 +44,16 @@ class ControllerRef:
     """The active controller of a cluster.
 
     ``find`` returns its control endpoint, or raises ``BrokerNotFoundError`` or ``BadDataError``.
+    ``on_wait`` is called with the reason whenever a request will be sent again.
     """
 
-    def __init__(self, find: Callable[[], str], *, client_id: str) -> None:
+    def __init__(
+        self,
+        find: Callable[[], str],
+        *,
+        client_id: str,
+        on_wait: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._find = find
         self._client_id = client_id
         self._open = ExitStack()
@@ -57,6 +64,7 @@ class ControllerRef:
         """Whether the reason is that the controller's broker sent no answer."""
         self.was_refused = False
         """Whether the controller refused the last request. A retry would be refused too."""
+        self._on_wait = on_wait
 
     def __enter__(self) -> Self:
         return self
@@ -105,6 +113,7 @@ class ControllerRef:
                 return response
             if self.was_refused or time.monotonic() >= deadline:
                 raise ControllerError(self.failure)
+            self._on_wait(self.failure)
             time.sleep(_PAUSE_S)
 
     def _refused(self, error_code: Errors) -> None:

@@ -107,8 +107,9 @@ class _Finder:
         """Return the internal topic for the keys of a kind, if there is one."""
         if key_type == _KeyType.GROUP:
             return self._groups.topic
-        is_transactional = key_type == _KeyType.TRANSACTION and self._transactions is not None
-        return self._transactions.topic if is_transactional else None
+        if key_type == _KeyType.TRANSACTION and self._transactions is not None:
+            return self._transactions.topic
+        return None
 
     def find(self, key: str, key_type: int, version: int, refusal: str) -> Coordinator:
         """Return the coordinator of a key, or the error; ``refusal``: why it has no topic."""

@@ -72,16 +72,15 @@ def metadata_apis(
         nonlocal current
         version = request.api_version
         asked = _decode(request.reader(), version)
-        refused: Mapping[str, ApiError] = {}
-        creating = asked.may_create and create_missing is not None
-        if creating:
+        refused: Mapping[str, ApiError] | None = None
+        if asked.may_create and create_missing is not None:
             refused = await _create(_missing(asked.topics, cache.snapshot), create_missing, replies)
         snapshot = cache.snapshot
         if current.snapshot is not snapshot:
             current = _TopicEncoder(snapshot, listener)
         encoder = current
         names, failed = encoder.find(asked.topics, version)
-        if creating:
+        if refused is not None:
             failed = _errors_of_creation(failed, refused)
         writer = request.answer_writer()
         _write_cluster(writer, snapshot, listener, cluster_id(), version, request.throttle_time_ms)

@@ -10,10 +10,12 @@ import click
 
 from regent.admin.cluster_connection import Cluster, pass_cluster
 from regent.admin.live_brokers import not_registered
+from regent.admin.obstacles import shutdown_obstacles
 from regent.admin.wording import counted
 from regent.cli.brokers_config import config
 from regent.cli.local_brokers import pid, start
 from regent.cli.output import Output, examples, note, output_option, print_json, print_table
+from regent.cli.waiting import Waiting
 from regent.config.addresses import bracketed
 from regent.core.errors import BadDataError, Errors, RegentError
 from regent.core.model import BrokerId, BrokerRegistration
@@ -116,9 +118,12 @@ def shutdown(cluster: Cluster, /, broker_id: BrokerId, timeout_ms: int, output: 
         if isinstance(registration, BadDataError):
             raise registration
         process = _process(cluster, broker_id)
-        response = _ask_to_shut_down(registration, timeout_s=timeout_ms / 1000)
-        _await_departure(admin, registration, deadline)
-        _await_end(process, deadline)
+        with Waiting() as waiting:
+            waiting.say(f"broker {broker_id} hands its leaderships to other brokers")
+            response = _ask_to_shut_down(admin, registration, timeout_s=timeout_ms / 1000)
+            waiting.say(f"broker {broker_id} closes its logs")
+            _await_departure(admin, registration, deadline)
+            _await_end(process, deadline)
     remaining = [] if response is None else response.remaining_partitions
     if output == Output.JSON:
         partitions = [{"topic": p.topic, "partition": p.partition} for p in sorted(remaining)]
@@ -147,7 +152,7 @@ def _await_end(process: int | None, deadline: float) -> None:
 
 
 def _ask_to_shut_down(
-    registration: BrokerRegistration, *, timeout_s: float
+    admin: ZkAdminStore, registration: BrokerRegistration, *, timeout_s: float
 ) -> ShutdownBrokerResponse | None:
     """Return the partitions that the broker still leads; None when it ended without an answer."""
     from regent.cli.remote_actors import actor_at
@@ -164,7 +169,9 @@ def _ask_to_shut_down(
         note(f"broker {broker_id} ended before it reported which partitions it still leads")
         return None
     except RequestError as error:
-        raise BrokerError(f"broker {broker_id} did not answer the request: {error}") from None
+        reasons = "".join(f"; {reason}" for reason in shutdown_obstacles(admin, broker_id))
+        message = f"broker {broker_id} did not answer the request: {error}{reasons}"
+        raise BrokerError(message) from None
     if response.error_code is not Errors.NONE:
         note(f"broker {broker_id} stops without a controlled shutdown: {response.error_code.name}")
     return response

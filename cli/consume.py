@@ -22,8 +22,9 @@ from confluent_kafka import (
 )
 
 from regent.admin.cluster_connection import Cluster, pass_cluster
+from regent.admin.obstacles import record_obstacles
 from regent.admin.wording import counted, listed
-from regent.cli.kafka_client import KafkaClientError, client_settings
+from regent.cli.kafka_client import KafkaClientError, client_settings, tell_throttling
 from regent.cli.output import Output, examples, note, output_option
 from regent.cli.record_lines import (
     Headers,
@@ -34,7 +35,7 @@ from regent.cli.record_lines import (
     record_text,
 )
 from regent.cli.topic_options import refuse_empty
-from regent.cli.waiting import timeout_option
+from regent.cli.waiting import Explained, timeout_option
 from regent.config.moments import parse_moment
 
 _POLL_S: Final = 0.2
@@ -127,6 +128,7 @@ def consume(
     consumer = Consumer(
         {
             **client_settings(cluster),
+            "throttle_cb": tell_throttling(),
             "group.id": group or _NO_GROUP,
             "enable.auto.commit": group is not None,
             "enable.auto.offset.store": False,  # but after a record was printed
@@ -135,7 +137,10 @@ def consume(
             "isolation.level": options["isolation_level"],
         }
     )
-    reading = _Reading(consumer, topic, timeout_ms / 1000, follow=follow)
+    obstacles = Explained(
+        f"topic {topic}: no record comes", lambda: _obstacles(cluster, topic, group)
+    )
+    reading = _Reading(consumer, topic, timeout_ms / 1000, obstacles, follow=follow)
     try:
         if group is None:
             reading.assign(options["partitions"], start)
@@ -187,13 +192,23 @@ def _start(
 class _Reading:
     """Reads the records of one topic; ``follow``: without end."""
 
-    def __init__(self, consumer: Consumer, topic: str, timeout_s: float, *, follow: bool) -> None:
+    def __init__(
+        self,
+        consumer: Consumer,
+        topic: str,
+        timeout_s: float,
+        obstacles: Explained,
+        *,
+        follow: bool,
+    ) -> None:
         self._consumer = consumer
         self._topic = topic
         self._timeout_s = timeout_s
+        self._obstacles = obstacles
         self._follow = follow
         self._unfinished: set[int] | None = None
         """The partitions that are not read to their ends; None before they are assigned."""
+        self._told_open: set[int] = set()
 
     def assign(self, wanted: Sequence[int], start: _Start) -> None:
         """Read these partitions, or all."""
@@ -258,6 +273,7 @@ class _Reading:
                 self._check_silence(time.monotonic() - heard_at)
                 continue
             heard_at = time.monotonic()
+            self._obstacles.heard()
             error = message.error()
             if error is None:
                 yield message
@@ -266,19 +282,46 @@ class _Reading:
                     return
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._unfinished = (self._unfinished or set()) - {message.partition()}
+                self._tell_open_transaction(message)
             elif not error.retriable():
                 raise KafkaException(error)
 
     def _check_silence(self, silent_s: float) -> None:
-        if silent_s <= self._timeout_s:
+        is_at_end = self._unfinished is not None and not self._unfinished
+        if not is_at_end:  # who follows waits for new records there
+            self._obstacles.check()
+        if silent_s <= self._timeout_s or is_at_end:
             return
         if self._unfinished is None:
-            raise KafkaClientError(f"the group gave no partition within {self._timeout_s:g} s")
-        if self._unfinished:
             raise KafkaClientError(
-                f"no record of {counted(len(self._unfinished), 'partition')} came within"
-                f" {self._timeout_s:g} s; the first is partition {min(self._unfinished)}"
+                f"the group gave no partition within {self._timeout_s:g} s"
+                f"{self._obstacles.because()}"
             )
+        raise KafkaClientError(
+            f"no record of {counted(len(self._unfinished), 'partition')} came within"
+            f" {self._timeout_s:g} s; the first is partition {min(self._unfinished)}"
+            f"{self._obstacles.because()}"
+        )
+
+    def _tell_open_transaction(self, end: Message) -> None:
+        """Say that a partition was read to an open transaction only, and not to its end."""
+        number, offset = end.partition(), end.offset()
+        if number is None or offset is None or number in self._told_open:
+            return
+        partition = TopicPartition(self._topic, number)
+        _, high_watermark = self._consumer.get_watermark_offsets(partition, cached=True)
+        if high_watermark > offset:
+            self._told_open.add(number)
+            note(
+                f"regent: partition {number}: a transaction is open since offset {offset}; it hides"
+                f" what follows, up to offset {high_watermark - 1} (--isolation-level"
+                " read_uncommitted shows it)"
+            )
+
+
+def _obstacles(cluster: Cluster, topic: str, group: str | None) -> Sequence[str]:
+    with cluster.admin() as admin:
+        return record_obstacles(admin, topic, group=group)
 
 
 def _commit(consumer: Consumer) -> None:

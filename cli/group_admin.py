@@ -18,6 +18,7 @@ from confluent_kafka import TopicPartition as KafkaTopicPartition
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, OffsetSpec
 
 from regent.admin.cluster_connection import Cluster
+from regent.admin.obstacles import record_obstacles
 from regent.cli.kafka_client import KafkaClientError, client_settings
 from regent.cli.waiting import Waiting
 from regent.config.addresses import bracketed
@@ -102,6 +103,7 @@ class GroupAdmin:
     """Asks brokers about groups; its methods raise ``GroupError``."""
 
     def __init__(self, cluster: Cluster, timeout_ms: int) -> None:
+        self._cluster = cluster
         self._client = AdminClient(client_settings(cluster))
         self._timeout_s = max(timeout_ms / 1000, 0.001)
 
@@ -192,32 +194,34 @@ class GroupAdmin:
         return results
 
     def _answer(self, group: str, future: Future[Any]) -> Any:
-        with self._asking(f"group {group}"):
+        with self._asking(f"group {group}", group):
             return future.result()
 
     @contextmanager
-    def _asking(self, what: str) -> Iterator[None]:
+    def _asking(self, what: str, group: str | None = None) -> Iterator[None]:
         """Show what is asked for if it takes long, and raise its failure as ``GroupError``."""
         try:
             with Waiting() as waiting:
                 waiting.say(f"asking for {what}")
                 yield
         except KafkaException as error:
-            raise self._failure(what, error.args[0]) from None
+            raise self._failure(what, error.args[0], group) from None
 
-    def _failure(self, what: str, error: KafkaError) -> GroupError:
+    def _failure(self, what: str, error: KafkaError, group: str | None) -> GroupError:
         if error.code() == KafkaError.GROUP_ID_NOT_FOUND:
             return UnknownGroupError(f"{what} does not exist")
-        return GroupError(f"{what}: {self._told(error)}")
+        return GroupError(f"{what}: {self._told(error, group)}")
 
-    def _told(self, error: KafkaError) -> str:
+    def _told(self, error: KafkaError, group: str | None = None) -> str:
         if error.code() in (KafkaError.NON_EMPTY_GROUP, KafkaError.UNKNOWN_MEMBER_ID):
             return "it has members: stop them first"
         if error.code() in _UNAVAILABLE:
+            with self._cluster.admin() as admin:
+                reasons = record_obstacles(admin, GROUP_METADATA_TOPIC, group=group)
+            unknown = f"brokers may be slow (see `{program()} status`)"
             return (
-                f"no answer within {self._timeout_s:g} s ({error.str()}): brokers may be down, or"
-                f" the group may have no coordinator yet (see `{program()} topics describe"
-                f" {GROUP_METADATA_TOPIC} --unavailable-partitions`)"
+                f"no answer within {self._timeout_s:g} s ({error.str()}):"
+                f" {'; '.join(reasons) or unknown}"
             )
         return str(error.str())
 

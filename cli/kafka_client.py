@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from confluent_kafka import ThrottleEvent
+
 from regent.admin.cluster_connection import Cluster
+from regent.cli.output import note
 from regent.config.addresses import bracketed
 from regent.core.errors import BadDataError, RegentError
 
 
 class KafkaClientError(RegentError):
     """Records could not be written or read, or a request about groups failed."""
+
+
+def tell_throttling() -> Callable[[ThrottleEvent], None]:
+    """Return a callback for ``throttle_cb``, which says once that a quota slows the client down."""
+    told: list[ThrottleEvent] = []
+
+    def tell(event: ThrottleEvent) -> None:
+        if event.throttle_time > 0 and not told:
+            told.append(event)
+            note(
+                f"regent: because of a quota, broker {event.broker_id} lets this client wait for"
+                f" {event.throttle_time:.1f} s"
+            )
+
+    return tell
 
 
 def client_settings(cluster: Cluster) -> dict[str, str | int | float | bool]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, Final
 
@@ -12,19 +11,18 @@ import click
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from regent.admin.cluster_connection import Cluster, pass_cluster
-from regent.admin.wording import counted, listed
-from regent.cli.kafka_client import KafkaClientError, client_settings
-from regent.cli.output import examples, note
+from regent.admin.obstacles import record_obstacles
+from regent.admin.wording import counted
+from regent.cli.kafka_client import KafkaClientError, client_settings, tell_throttling
+from regent.cli.output import examples
 from regent.cli.record_lines import Headers, LineRecord, is_timestamp, json_records, text_records
 from regent.cli.topic_options import refuse_empty
-from regent.cli.waiting import Progress, timeout_option
-from regent.config.command_line import program
+from regent.cli.waiting import Explained, Progress, timeout_option
 from regent.config.moments import parse_moment
 
 _POLL_S: Final = 0.2
 _PATIENCE_S: Final = 2.0  # without an acknowledgement, until the command says what it waits for
 _RECORDS_A_LOOK: Final = 1_000  # at the progress
-_NAMED_PARTITIONS: Final = 5
 _ANY_PARTITION: Final = -1
 
 
@@ -110,6 +108,7 @@ def produce(
     producer = Producer(
         {
             **client_settings(cluster),
+            "throttle_cb": tell_throttling(),
             "acks": acks,
             "enable.idempotence": acks == "all",
             "message.timeout.ms": max(timeout_ms, 1),
@@ -117,7 +116,14 @@ def produce(
     )
     partition: int | None = options["partition"]
     chosen = _ANY_PARTITION if partition is None else partition
-    deliveries = _Deliveries(producer, topic, chosen, timeout_ms)
+    obstacles = Explained(
+        f"topic {topic}: no record is acknowledged yet (a record fails after"
+        f" {timeout_ms / 1000:g} s, --timeout-ms)",
+        lambda: _obstacles(cluster, topic, in_sync=acks == "all"),
+        first_s=_PATIENCE_S,
+        every_s=_PATIENCE_S,
+    )
+    deliveries = _Deliveries(producer, topic, chosen, obstacles)
     size = _size(file)
     with Progress("writing", size, "bytes") as progress:
         try:
@@ -130,7 +136,7 @@ def produce(
     if deliveries.failure is not None:
         raise KafkaClientError(
             f"topic {topic}: {deliveries.failed} of {counted(deliveries.total, 'record')} not"
-            f" acknowledged: {_reason(deliveries.failure, topic, acks)}"
+            f" acknowledged: {_reason(deliveries.failure, obstacles)}"
         )
     click.echo(f"Wrote {counted(deliveries.total, 'record')} to {topic}.")
 
@@ -175,22 +181,22 @@ def _size(file: BinaryIO) -> int:
 class _Deliveries:
     """Sends records, and counts acknowledgements and failures."""
 
-    def __init__(self, producer: Producer, topic: str, partition: int, timeout_ms: int) -> None:
+    def __init__(
+        self, producer: Producer, topic: str, partition: int, obstacles: Explained
+    ) -> None:
         self.total = 0
         self.failed = 0
         self.failure: KafkaError | None = None
         self._producer = producer
         self._topic = topic
         self._partition = partition
-        self._timeout_ms = timeout_ms
-        self._heard_at = time.monotonic()
-        self._said = ""
+        self._obstacles = obstacles
 
     def send(self, record: LineRecord) -> None:
         """Send a record once fewer than 100,000 wait for acknowledgement."""
         self.total += 1
         if not len(self._producer):
-            self._heard_at = time.monotonic()
+            self._obstacles.heard()
         while True:
             try:
                 self._producer.produce(
@@ -204,7 +210,7 @@ class _Deliveries:
                 )
             except BufferError:
                 self._producer.poll(_POLL_S)
-                self._say_what_is_awaited()
+                self._obstacles.check()
             except KafkaException as error:
                 raise KafkaClientError(f"record {self.total}: {error.args[0].str()}") from None
             else:
@@ -214,53 +220,22 @@ class _Deliveries:
     def await_all(self) -> None:
         """Wait until every record is acknowledged or has failed."""
         while self._producer.flush(_POLL_S):
-            self._say_what_is_awaited()
+            self._obstacles.check()
 
     def _on_delivery(self, error: KafkaError | None, _: Message) -> None:
-        self._heard_at = time.monotonic()
+        self._obstacles.heard()
         if error is not None:
             self.failed += 1
             self.failure = error if self.failure is None else self.failure
 
-    def _say_what_is_awaited(self) -> None:
-        """Say why no record is acknowledged: after a moment, and when the reason changes."""
-        if time.monotonic() - self._heard_at < _PATIENCE_S:
-            return
-        awaited = self._obstacle()
-        self._heard_at = time.monotonic()
-        if awaited != self._said:
-            self._said = awaited
-            note(
-                f"regent: topic {self._topic}: no record is acknowledged yet: {awaited}; a record"
-                f" fails after {self._timeout_ms / 1000:g} s (--timeout-ms)"
-            )
 
-    def _obstacle(self) -> str:
-        try:
-            found = self._producer.list_topics(self._topic, timeout=_PATIENCE_S)
-        except KafkaException:
-            return "no broker answers"
-        topic = found.topics[self._topic]
-        if topic.error is not None:
-            return str(topic.error.str())
-        leaderless, behind = [], []
-        for partition in topic.partitions.values():
-            if partition.leader < 0:
-                leaderless.append(partition.id)
-            elif len(partition.isrs) < len(partition.replicas):
-                behind.append(partition.id)
-        if leaderless:
-            return f"partitions without a leader: {listed(leaderless, _NAMED_PARTITIONS)}"
-        if behind:
-            return f"partitions with replicas out of sync: {listed(behind, _NAMED_PARTITIONS)}"
-        return "every partition has a leader, which has not answered"
-
-
-def _reason(error: KafkaError, topic: str, acks: str) -> str:
+def _reason(error: KafkaError, obstacles: Explained) -> str:
     """Return why a record was not acknowledged; a refusal that librdkafka retries is a timeout."""
-    if error.code() != KafkaError._MSG_TIMED_OUT or acks != "all":
-        return str(error.str())
-    return (
-        f"{error.str()}: the broker may have refused it because too few replicas are in sync (see"
-        f" `{program()} topics describe {topic}`)"
-    )
+    is_late = error.code() == KafkaError._MSG_TIMED_OUT
+    return f"{error.str()}{obstacles.because() if is_late else ''}"
+
+
+def _obstacles(cluster: Cluster, topic: str, *, in_sync: bool) -> Sequence[str]:
+    with cluster.admin() as admin:
+        found = record_obstacles(admin, topic, in_sync=in_sync)
+    return found or ["every partition has a leader, which has not answered"]

@@ -15,6 +15,7 @@ import orjson
 from regent.admin.controller_ref import ControllerRef, batches, refusal
 from regent.admin.live_brokers import not_registered, read_live_brokers
 from regent.admin.log_dir_moves import LogDirMoveState, LogDirs
+from regent.admin.obstacles import move_obstacles
 from regent.admin.partition_files import ReassignmentFile, Replica, reassignment_json
 from regent.admin.pauses import pauses
 from regent.admin.reassign_progress import (
@@ -28,7 +29,7 @@ from regent.admin.wording import listed
 from regent.cli.output import Output, note, print_json
 from regent.cli.remote_actors import controller_of
 from regent.cli.topic_options import read_existing
-from regent.cli.waiting import Progress
+from regent.cli.waiting import Explained, Progress
 from regent.core.admin.reassignment_plan import PartitionMove, partition_move
 from regent.core.errors import BadDataError, Errors
 from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
@@ -336,6 +337,9 @@ def await_moves(
     """
     remaining: Sequence[TopicPartition] = sorted(targets)
     failed: list[ReassignmentStatus] = []
+    obstacles = Explained(
+        "the reassignment waits", lambda: move_obstacles(admin, remaining), first_s=5.0
+    )
     try:
         with Progress("moving", len(targets), "partitions") as progress:
             for _ in pauses(deadline):
@@ -343,10 +347,14 @@ def await_moves(
                     admin, {partition: targets[partition] for partition in remaining}
                 )
                 failed += [move for move in moves if move.state is ReassignmentState.NOT_ACTIVE]
+                before = len(remaining)
                 remaining = [m.partition for m in moves if m.state is ReassignmentState.IN_PROGRESS]
                 progress.remain(len(remaining))
                 if not remaining:
                     break
+                if len(remaining) < before:
+                    obstacles.heard()
+                obstacles.check()
     except KeyboardInterrupt:
         note("the reassignment goes on; --verify shows how far it has come, --cancel stops it")
         raise
@@ -355,6 +363,7 @@ def await_moves(
         problems.append(
             f"{len(remaining)}/{len(targets)} partitions remain to be moved after {timeout_ms} ms:"
             f" {listed(remaining, 5)} (it goes on: --verify shows how far it has come)"
+            f"{obstacles.because()}"
         )
     return problems
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from regent.admin.controller_ref import ControllerRef
+from regent.cli.waiting import Explained
 from regent.transport import remote_ref
 from regent.transport.remote_ref import RemoteActorRef
 from regent.zk.stores.admin_store import ZkAdminStore
@@ -18,5 +19,12 @@ def actor_at(endpoint: str) -> AbstractContextManager[RemoteActorRef]:
 
 
 def controller_of(admin: ZkAdminStore) -> ControllerRef:
-    """Return a reference to the active controller of a cluster."""
-    return ControllerRef(admin.read_controller_endpoint, client_id=CLIENT_ID)
+    """Return a reference to the active controller of a cluster; it says what it waits for."""
+    reasons: list[str] = []
+    explained = Explained("waiting for the controller", lambda: reasons[-1:])
+
+    def on_wait(reason: str) -> None:
+        reasons.append(reason)
+        explained.check()
+
+    return ControllerRef(admin.read_controller_endpoint, client_id=CLIENT_ID, on_wait=on_wait)

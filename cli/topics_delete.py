@@ -14,7 +14,7 @@ from regent.admin.topics import TopicsClient, raise_if_refused
 from regent.cli.output import Output, examples, note, output_option, print_json
 from regent.cli.remote_actors import controller_of
 from regent.cli.topic_options import TopicError, read_existing, refuse_empty
-from regent.cli.waiting import Progress, timeout_option
+from regent.cli.waiting import Explained, Progress, timeout_option
 from regent.core.admin.topic_validation import INTERNAL_TOPICS
 from regent.core.errors import BadDataError, Errors
 from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
@@ -22,6 +22,7 @@ from regent.core.protocol.topics import TopicOutcome
 from regent.zk.stores.admin_store import ZkAdminStore
 
 _REASON_TIMEOUT_S = 2.0
+_SAID = 5  # topics whose obstacles are told while the command waits
 
 
 @click.command(
@@ -107,12 +108,17 @@ def _await_deletion(
     """Return the topics that still exist, each with the reason."""
     deadline = time.monotonic() + timeout_ms / 1000
     remaining = set(incarnations)
+    obstacles = Explained(
+        "the deletion waits",
+        lambda: [f"{t}: {why}" for t, why in _obstacles(admin, sorted(remaining)).items()][:_SAID],
+    )
     with Progress("deleting", len(remaining), "topics") as progress:
         for _ in pauses(deadline):
             remaining &= admin.topics.read_topics_being_deleted()
             progress.remain(len(remaining))
             if not remaining:
                 break
+            obstacles.check()
     undeleted = {
         topic: f"still exists after {timeout_ms} ms: {obstacle}"
         for topic, obstacle in _obstacles(admin, sorted(remaining)).items()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
+
+from regent.cli.output import note
+from regent.core.errors import RegentError
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -80,6 +83,53 @@ class Waiting:
 
     def _is_outdated(self, shown: str) -> bool:
         return self._is_over or self._message != shown
+
+
+class Explained:
+    """Says on stderr why nothing happens: after a moment, and when the reason has changed.
+
+    ``explain`` returns the reasons; it is called at most once in ``every_s`` seconds.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        explain: Callable[[], Sequence[str]],
+        *,
+        first_s: float = 2.0,
+        every_s: float = 5.0,
+    ) -> None:
+        self._what = what
+        self._explain = explain
+        self._every_s = every_s
+        self._first_s = first_s
+        self._due = time.monotonic() + first_s
+        self._said: Sequence[str] = ()
+
+    def heard(self) -> None:
+        """Something has happened."""
+        self._due = time.monotonic() + self._first_s
+
+    def check(self) -> None:
+        """Say the reason if it is time to."""
+        if time.monotonic() < self._due:
+            return
+        reasons = self.reasons()
+        self._due = time.monotonic() + self._every_s
+        if reasons and reasons != self._said:
+            self._said = reasons
+            note(f"regent: {self._what}: {'; '.join(reasons)}")
+
+    def reasons(self) -> Sequence[str]:
+        """Return the reasons now; none if they cannot be found out."""
+        try:
+            return self._explain()
+        except RegentError:
+            return ()
+
+    def because(self) -> str:
+        """Return the reasons now, as the end of an error message."""
+        return "".join(f"; {reason}" for reason in self.reasons())
 
 
 class Progress:

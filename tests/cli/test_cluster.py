@@ -129,13 +129,15 @@ def test_without_pyspark_only_the_remedy_is_said_and_no_directory_is_left(
 def test_a_local_cluster_has_suitable_defaults_unless_they_are_configured(tmp_path: Path) -> None:
     path = tmp_path / "cluster.toml"
     path.write_text("[broker]\ncontrolled_shutdown_retry_backoff_ms = 5000\n")
-    assert _defaults(Settings(), 5) == {
+    assert _defaults(Settings(), 5, internal_topics=True) == {
         "controlled_shutdown_retry_backoff_ms": 200,
+        "internal_topics_at_start": True,
         "offsets_topic_replication_factor": 3,
         "transaction_state_log_replication_factor": 3,
         "transaction_state_log_min_isr": 2,
     }
-    assert _defaults(load_settings(path, {}), 1) == {
+    assert _defaults(load_settings(path, {}), 1, internal_topics=False) == {
+        "internal_topics_at_start": False,
         "offsets_topic_replication_factor": 1,
         "transaction_state_log_replication_factor": 1,
         "transaction_state_log_min_isr": 1,

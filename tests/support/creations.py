@@ -13,7 +13,9 @@ class Creations:
     """Takes requests to create topics, and answers from a thread with refusals."""
 
     def __init__(
-        self, refused: Mapping[str, ApiError] | None = None, meanwhile: Callable[[], None] = bool
+        self,
+        refused: Mapping[str, ApiError] | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
         """``meanwhile`` is called before the answer."""
         self.wanted: list[str] = []
