@@ -35,7 +35,7 @@ from regent.actors.scheduler import Scheduler
 from regent.actors.transaction_markers import PartitionMarkers
 from regent.actors.watchdog import Watchdog
 from regent.broker.broker_controller import BrokerController
-from regent.broker.broker_registration import AdvertisedListeners, register
+from regent.broker.broker_registration import AdvertisedListeners, register, taken_end_points
 from regent.broker.broker_settings import LISTENER, StartedBroker
 from regent.broker.broker_storage import BrokerStorage
 from regent.broker.controlled_shutdown import hand_over
@@ -87,7 +87,7 @@ from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs.admin_znodes import ConfigEntityChangeNotificationZNode
 from regent.zk.codecs.znodes import TopicsZNode
 from regent.zk.stores import progress_mark
-from regent.zk.stores.cluster_identity import check_cluster, check_end_points, join_cluster
+from regent.zk.stores.cluster_identity import check_cluster, join_cluster
 from regent.zk.stores.controller_store import ZkControllerStore, read_control_facts
 from regent.zk.stores.producer_ids import ZkProducerIds
 from regent.zk.stores.watches import controller_event
@@ -337,6 +337,7 @@ class BrokerProcess(ControllerListener):
 
     def _join(self, info: BrokerInfo) -> None:
         """Open the session, register, and take part in controller elections."""
+        self._info = info
         self._guardian = Guardian(self._options.zookeeper)
         self._guardian.start()
         self._undo.callback(self._guardian.dismiss)
@@ -360,7 +361,6 @@ class BrokerProcess(ControllerListener):
         self._storage.start_maintenance(self._replica_manager, self._on_log_directory_failed)
         store.create_persistent_paths()
         self._catch_up_with_configs()
-        check_end_points(self._keeper, info)
         self._note_that_no_log_is_lost()
         session_timeout_ms = self._settings.zookeeper.session_timeout_ms
         broker_epoch, session_id = register(
@@ -523,7 +523,11 @@ class BrokerProcess(ControllerListener):
         self._controller.tell(SuspectReplicasChanged())
 
     def on_broker_registered(self, broker_epoch: int) -> None:
-        """Pass on our new broker epoch."""
+        """Pass on our new broker epoch, unless another broker took our addresses meanwhile."""
+        taken = taken_end_points(self._keeper, self._info, broker_epoch)
+        if taken is not None:
+            self.on_must_end(taken)
+            return
         self._broker_epoch = broker_epoch
         with suppress(ActorDeadError):
             self._broker.tell(Registered(broker_epoch))

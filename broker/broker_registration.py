@@ -11,9 +11,10 @@ from typing import NamedTuple
 from regent.broker.broker_settings import LISTENER
 from regent.config.addresses import tcp_endpoint
 from regent.config.tables.broker import BrokerConfig
-from regent.core.errors import BrokerIdInUseError, SessionExpiredError
+from regent.core.errors import BadDataError, BrokerIdInUseError, SessionExpiredError
 from regent.core.model import BrokerId, BrokerInfo, EndPoint, SuspectReplicas
 from regent.zk.client.operations import ZooKeeper
+from regent.zk.stores.cluster_identity import EndPointInUseError, check_end_points
 from regent.zk.stores.controller_store import ZkControllerStore
 
 logger = logging.getLogger(__name__)
@@ -76,14 +77,18 @@ def register(
 
     Wait until the session of an earlier process with this id expires. Raises
     ``BrokerIdInUseError`` if it does not expire, or ``SessionExpiredError``. If a stop is
-    requested, raises either without a further wait.
+    requested, raises either without a further wait. Raises ``EndPointInUseError`` when another
+    broker has registered one of our addresses, before us or at the same time.
     """
+    check_end_points(zookeeper, info)
     deadline = time.monotonic() + 1.5 * session_timeout_ms / 1000 + 1
     said = ""
     while True:
         try:
             session_id = zookeeper.session_id
-            return store.register_broker(info, suspects()), session_id
+            broker_epoch = store.register_broker(info, suspects())
+            check_end_points(zookeeper, info, broker_epoch)
+            return broker_epoch, session_id
         except (BrokerIdInUseError, SessionExpiredError) as error:
             if time.monotonic() > deadline or stop_requested.is_set():
                 raise
@@ -91,3 +96,16 @@ def register(
                 said = str(error)
                 logger.info("%s; trying again every %.1f s", error, _RETRY_S)
             stop_requested.wait(_RETRY_S)
+
+
+def taken_end_points(
+    zookeeper: ZooKeeper, info: BrokerInfo, broker_epoch: int
+) -> EndPointInUseError | None:
+    """Return an error if another broker took our addresses before this registration."""
+    try:
+        check_end_points(zookeeper, info, broker_epoch)
+    except EndPointInUseError as taken:
+        return taken
+    except (SessionExpiredError, BadDataError) as error:  # the next registration checks again
+        logger.info("the addresses of other brokers are not known now: %s", error)
+    return None

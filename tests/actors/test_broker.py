@@ -49,7 +49,7 @@ def test_a_request_with_an_earlier_broker_epoch_is_refused(stage: Stage):
     broker.tell(Registered(20))
     stale = ControlRequestReceived(ControlHeader(0, 1, 10), become_leader(0))
     assert ask(broker, stale).error_code is Errors.STALE_BROKER_EPOCH
-    future = ControlRequestReceived(ControlHeader(0, 1, 30), become_leader(0))
+    future = ControlRequestReceived(ControlHeader(0, 1, 30), become_leader(0))  # ZooKeeper has it
     assert ask(broker, future).error_code is Errors.NONE
 
 

@@ -15,10 +15,18 @@ from regent.core.controller.error_responses import error_response
 from regent.core.controller.events import ControllerEvent, RequestId
 from regent.core.controller.quarantine import resignation
 from regent.core.controller.services import ControllerSettings
-from regent.core.errors import Errors, SessionExpiredError, UnreadableError
+from regent.core.errors import (
+    BadDataError,
+    Errors,
+    RegentError,
+    SessionExpiredError,
+    UnreadableError,
+)
 from regent.core.model import BrokerId, BrokerInfo, EndPoint
+from regent.core.ports import ControlFacts
 from regent.core.protocol.broker import FetchRequest
 from regent.core.protocol.control import (
+    ControlHeader,
     ControlResponse,
     LeaderAndIsrRequest,
     StopReplicaRequest,
@@ -32,6 +40,7 @@ from regent.core.protocol.controller import (
     ControllerRequest,
 )
 from regent.core.protocol.transactions import VerifyPartitionsRequest, WriteMarkersRequest
+from regent.core.replication.control_request_fence import ControlRequestRefusedError
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.replication.replication_settings import ReplicationSettings
@@ -39,7 +48,7 @@ from regent.zk.client.operations import ConnectionLossError, WatchEvent
 from regent.zk.codecs.admin_znodes import ConfigEntityChangeNotificationZNode
 from regent.zk.codecs.znodes import TopicsZNode
 from regent.zk.stores import cluster_identity
-from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.stores.controller_store import ZkControllerStore, read_control_facts
 from regent.zk.stores.watches import controller_event
 from tests.simulation.channel import FEW_REQUESTS, REQUEST_TIMEOUT_MS, Channel
 from tests.simulation.client_requests import (
@@ -87,10 +96,13 @@ class World:
     replication_settings: ReplicationSettings
     topic_numbers: Iterator[int]
     stop: Callable[[SimulatedBroker], None]
-    handle_control_request: Callable[[SimulatedBroker, Exchange], ControlResponse]
+    handle_control_request: Callable[
+        [SimulatedBroker, Exchange], ControlResponse | ControlRequestRefusedError
+    ]
     handle: Callable[[SimulatedBroker, ControllerEvent], list[fx.Effect]]
     observer: RecordObserver
     on_control_request: Callable[[SimulatedBroker, fx.SendControlRequest], None]
+    check_delay_ms: Callable[[], int] = lambda: 0  # after the read about an unknown controller
     events_handled: int = 0  # by controllers
     inbox_limit: int = MAX_EVENTS  # of events for one controller
     channel_limit: int = FEW_REQUESTS  # of unanswered requests for one broker
@@ -187,6 +199,7 @@ class SimulatedBroker:
         )
         self.controller.flush_to(self._perform)
         self._request_ids = itertools.count(1)
+        self._facts: dict[Exchange, ControlFacts] = {}  # of requests that are handled later
         self.record_server = RecordServer(self)
         self._fetchers = Fetchers(self)
         self._proposal: Exchange | None = None
@@ -413,6 +426,8 @@ class SimulatedBroker:
                 assert self.transactions is not None
                 self.transactions.take(exchange)
             case LeaderAndIsrRequest() | StopReplicaRequest() | UpdateMetadataRequest():
+                if self._is_checked_later(exchange):
+                    return
                 if isinstance(request, LeaderAndIsrRequest) and not self.configs.prepare(request):
                     return  # the controller sends it again
                 # A refused leader may repeat its request for ever and notify all brokers each time.
@@ -465,12 +480,49 @@ class SimulatedBroker:
         """Whether it will list its suspect replicas again after their last change."""
         return self.world.time.now_ms < self._lists_suspects_at_ms
 
-    def handle_control_request(self, exchange: Exchange) -> ControlResponse:
-        """Apply or refuse a control request."""
-        request = exchange.request
+    def handle_control_request(
+        self, exchange: Exchange
+    ) -> ControlResponse | ControlRequestRefusedError:
+        """Apply or refuse a control request; an error is no answer, see ``Channel``."""
+        request, header = exchange.request, exchange.header
         assert isinstance(request, LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest)
+        assert header is not None
+        try:
+            if not self._is_admitted(exchange, self._facts.pop(exchange, None)):
+                assert self._is_admitted(exchange, self._read_facts(header))
+        except ControlRequestRefusedError as refused:
+            return refused
+        return self.replica_manager.handle(header, request, self.now_ms)
+
+    def _is_admitted(self, exchange: Exchange, facts: ControlFacts | None) -> bool:
         assert exchange.header is not None
-        return self.replica_manager.handle(exchange.header, request, self.now_ms)
+        is_metadata = isinstance(exchange.request, UpdateMetadataRequest)
+        return self.replica_manager.admit(exchange.header, facts, is_metadata=is_metadata)
+
+    def _read_facts(self, header: ControlHeader) -> ControlFacts:
+        """Read what ZooKeeper says of a sender. No fault interrupts it: it reads only."""
+        hook, self.session.hook = self.session.hook, None
+        try:
+            return read_control_facts(self.session, self.broker_id, header)
+        except BadDataError as error:
+            raise ControlRequestRefusedError(Errors.NOT_CONTROLLER, str(error)) from error
+        except RegentError as error:
+            raise ControlRequestRefusedError(Errors.BROKER_NOT_AVAILABLE, str(error)) from error
+        finally:
+            self.session.hook = hook
+
+    def _is_checked_later(self, exchange: Exchange) -> bool:
+        """Whether other requests are handled between the read about this one and its handling."""
+        delay_ms = self.world.check_delay_ms()
+        if not delay_ms or exchange in self._facts:
+            return False
+        assert exchange.header is not None
+        with suppress(ControlRequestRefusedError):
+            if not self._is_admitted(exchange, None):
+                self._facts[exchange] = self._read_facts(exchange.header)
+                self.world.time.schedule(self, delay_ms, lambda: self.receive(exchange))
+                return True
+        return False
 
     # --- replication ---
 

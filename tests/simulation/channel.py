@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from regent.core.controller import effects as fx
 from regent.core.controller import events
 from regent.core.controller.responses import response_event
+from regent.core.errors import Errors
 from regent.core.model import BrokerRegistration
 from regent.core.protocol.control import may_be_unanswered_together
+from regent.core.replication.control_request_fence import ControlRequestRefusedError
 from tests.simulation.network import AnswerBody, Exchange
 
 if TYPE_CHECKING:
@@ -95,6 +97,10 @@ class Channel:
             self._transmit()
 
     def _on_answer(self, effect: fx.SendControlRequest, answer: AnswerBody) -> None:
+        if isinstance(answer, ControlRequestRefusedError):  # it is sent again at the timeout
+            if answer.error_code is Errors.NOT_CONTROLLER:
+                self._sender.tell(events.ElectionDoubted())
+            return
         self._unanswered = [sent for sent in self._unanswered if sent is not effect]
         event = response_event(self._broker_id, effect.header, effect.request, answer)  # type: ignore[arg-type]
         if event is not None:

@@ -24,6 +24,7 @@ from regent.core.model import (
 )
 from regent.core.protocol.control import ControlResponse
 from regent.core.protocol.controller import ControllerRequest, ControllerResponse
+from regent.core.replication.control_request_fence import ControlRequestRefusedError
 from regent.core.replication.replication_settings import ReplicationSettings
 from regent.zk.codecs.admin_znodes import DeleteTopicsZNode
 from regent.zk.codecs.znodes import ClusterIdZNode, TopicPartitionStateZNode, TopicZNode
@@ -117,9 +118,9 @@ class Cluster:
         self.after_step: Callable[[], None] = lambda: None
         self.before_rest: Callable[[], None] = lambda: None
         self.rest_step_ms = FETCH_INTERVAL_MS
-        self.handle_control_request: Callable[[SimulatedBroker, Exchange], ControlResponse] = (
-            SimulatedBroker.handle_control_request
-        )
+        self.handle_control_request: Callable[
+            [SimulatedBroker, Exchange], ControlResponse | ControlRequestRefusedError
+        ] = SimulatedBroker.handle_control_request
         self.handle: Callable[[SimulatedBroker, ControllerEvent], list[Effect]]
         self.handle = SimulatedBroker.handle
         self.on_control_request: Callable[[SimulatedBroker, SendControlRequest], None]
@@ -163,6 +164,10 @@ class Cluster:
     def send_one_at_a_time(self) -> None:
         """Let each control request to a broker wait for the answer to the one before it."""
         self._world.channels_send_two = False
+
+    def delay_checks(self, delay_ms: Callable[[], int]) -> None:
+        """Let brokers handle other requests while they ask ZooKeeper about a controller."""
+        self._world.check_delay_ms = delay_ms
 
     def observe(self, observer: RecordObserver) -> None:
         """Set the observer of records written, committed and answered."""

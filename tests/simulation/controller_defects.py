@@ -6,6 +6,7 @@ Each is a function that breaks one protection while the returned context lasts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -28,10 +29,11 @@ from regent.core.controller.topic_changes import TopicChanges
 from regent.core.controller.topic_deletion import TopicDeletions
 from regent.core.errors import Errors
 from regent.core.model import LeaderAndIsr, ReplicaAssignment
-from regent.core.ports import ControllerEpoch
+from regent.core.ports import ControlFacts, ControllerEpoch
 from regent.core.protocol.control import ControlHeader, LeaderAndIsrRequest
 from regent.core.protocol.controller import ControlledShutdownResponse
 from regent.core.replication import control_request_handler
+from regent.core.replication.control_request_fence import ControlRequestFence
 from regent.core.replication.control_request_handler import ControlRequestHandler
 from regent.core.replication.request_parts import ListedPartitions, RequestParts, _named
 from regent.zk.stores import fenced_writes
@@ -234,21 +236,51 @@ def any_two_requests_unanswered_together() -> Any:
 def no_broker_epoch_check() -> Any:
     """A control request for a former broker epoch is applied (KIP-380)."""
 
-    def by_controller_epoch(self: ControlRequestHandler, header: Any, _: bool) -> Errors:
+    def by_controller_epoch(self: ControlRequestFence, header: Any, **_: Any) -> Errors:
         is_stale = header.controller_epoch < self.controller_epoch
         return Errors.STALE_CONTROLLER_EPOCH if is_stale else Errors.NONE
 
-    return patch.object(ControlRequestHandler, "_check_epochs", by_controller_epoch)
+    stack = ExitStack()
+    stack.enter_context(patch.object(ControlRequestFence, "refuse", by_controller_epoch))
+    stack.enter_context(patch.object(ControlFacts, "confirm", lambda self, header: True))
+    return stack
 
 
 def deposed_controllers_accepted() -> Any:
     """A control request of a deposed controller is applied (KAFKA-1188)."""
 
-    def by_broker_epoch(self: ControlRequestHandler, header: Any, _: bool) -> Errors:
-        is_stale = -1 < header.broker_epoch < self.broker_epoch
+    def by_broker_epoch(self: ControlRequestFence, header: Any, **_: Any) -> Errors:
+        is_stale = header.broker_epoch < self.broker_epoch
         return Errors.STALE_BROKER_EPOCH if is_stale else Errors.NONE
 
-    return patch.object(ControlRequestHandler, "_check_epochs", by_broker_epoch)
+    stack = ExitStack()
+    stack.enter_context(patch.object(ControlRequestFence, "refuse", by_broker_epoch))
+    stack.enter_context(patch.object(ControlFacts, "confirm", lambda self, header: True))
+    return stack
+
+
+def controllers_believed_from_messages() -> Any:
+    """A control request with a new controller epoch is applied, whoever sent it."""
+    return patch.object(ControlFacts, "confirm", lambda self, header: True)
+
+
+def receivers_unchecked() -> Any:
+    """A broker applies control requests that are for another broker."""
+    admit = ControlRequestFence.admit
+
+    def for_anybody(self: ControlRequestFence, header: Any, facts: Any, **kind: Any) -> bool:
+        header = header._replace(broker_id=self._broker_id, broker_epoch=self.broker_epoch)
+        return admit(self, header, facts, **kind)
+
+    handle = ControlRequestHandler.handle
+
+    def as_if_for_us(self: ControlRequestHandler, header: Any, request: Any, now_ms: int) -> Any:
+        return handle(self, header._replace(broker_epoch=self.broker_epoch), request, now_ms)
+
+    stack = ExitStack()
+    stack.enter_context(patch.object(ControlRequestFence, "admit", for_anybody))
+    stack.enter_context(patch.object(ControlRequestHandler, "handle", as_if_for_us))
+    return stack
 
 
 def old_leader_epochs_applied() -> Any:

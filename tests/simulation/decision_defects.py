@@ -29,6 +29,7 @@ from regent.core.controller.topic_deletion import TopicDeletions
 from regent.core.errors import Errors, StateChangeFailedError
 from regent.core.model import NO_LEADER, LeaderAndIsr
 from regent.core.protocol.control import StopReplicaRequest
+from regent.core.replication.control_request_fence import ControlRequestFence
 from regent.core.replication.control_request_handler import ControlRequestHandler
 from regent.core.replication.replica_fetcher import ReplicaFetcher
 from regent.zk.client.operations import ANY_VERSION, SetData
@@ -258,9 +259,9 @@ def deposed_controllers_stop_replicas() -> Any:
         self: ControlRequestHandler, header: Any, request: Any, now_ms: int
     ) -> Any:
         if isinstance(request, StopReplicaRequest) and (
-            header.controller_epoch < self.controller_epoch
+            header.controller_epoch < self.fence.controller_epoch
         ):
-            header = header._replace(controller_epoch=self.controller_epoch, sequence=0)
+            header = header._replace(controller_epoch=self.fence.controller_epoch, sequence=0)
         return handle(self, header, request, now_ms)
 
     return patch.object(ControlRequestHandler, "handle", of_any_controller)
@@ -307,12 +308,12 @@ def stops_of_the_same_epoch_refused() -> Any:
 
 def late_copies_applied() -> Any:
     """A repeated control request is applied after later requests."""
-    check = ControlRequestHandler._check_epochs
+    refuse = ControlRequestFence.refuse
 
-    def without_sequence(self: ControlRequestHandler, header: Any, is_metadata: bool) -> Errors:
-        return check(self, header._replace(sequence=0), is_metadata)
+    def without_sequence(self: ControlRequestFence, header: Any, **kind: Any) -> Errors:
+        return refuse(self, header._replace(sequence=0), **kind)
 
-    return patch.object(ControlRequestHandler, "_check_epochs", without_sequence)
+    return patch.object(ControlRequestFence, "refuse", without_sequence)
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {

@@ -19,6 +19,7 @@ from regent.core.protocol.control import (
     StopReplicaResponse,
     UpdateMetadataRequest,
 )
+from regent.core.replication.control_request_fence import ControlRequestRefusedError
 from regent.core.replication.partition import Role
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
@@ -61,7 +62,7 @@ class HandledRequests:
 
     def handle_control_request(
         self, broker: SimulatedBroker, exchange: Exchange
-    ) -> ControlResponse:
+    ) -> ControlResponse | ControlRequestRefusedError:
         """Let a broker handle a control request, and compare the result with the expected one."""
         self._history.check()
         must_not_change = self._is_stale(broker, exchange)
@@ -70,11 +71,11 @@ class HandledRequests:
             must_not_change = "the same request twice"
         is_throttled = assert_throttled(self._cluster, broker, exchange.request)
         self._situations.meet_if(is_throttled, Situation.COPIED_UNDER_THROTTLE)
-        before = _state(broker) if must_not_change else None
+        before = _state(broker)
         expected = _Expected.of(broker, exchange)
         answer = broker.handle_control_request(exchange)
-        if not must_not_change:
-            expected.check(answer, self._situations)
+        if isinstance(answer, ControlRequestRefusedError):
+            must_not_change = must_not_change or "a request that it refused"
         if must_not_change:
             is_refused = answer.error_code is not Errors.NONE
             is_refused |= must_not_change == "the same request twice"
@@ -84,11 +85,14 @@ class HandledRequests:
                 f" {exchange.request}"
             )
         else:
+            expected.check(answer, self._situations)
             assert exchange.header is not None
+            self._note_sequence(broker, exchange)
             epoch = exchange.header.controller_epoch
             self._controller_epochs[broker.broker_id] = epoch
             self._controllers[broker, epoch] = exchange.header.controller_id
-        self._last_requests[broker] = received
+        if not isinstance(answer, ControlRequestRefusedError):
+            self._last_requests[broker] = received
         self._check_replicas(broker, exchange)
         self._check_fetched(broker)
         self._check_cache(broker)
@@ -97,7 +101,13 @@ class HandledRequests:
     def _is_stale(self, broker: SimulatedBroker, exchange: Exchange) -> str:
         header = exchange.header
         assert header is not None
-        if -1 < header.broker_epoch < broker.broker_epoch:
+        if header.broker_id != broker.broker_id:
+            self._situations.meet(Situation.FOR_ANOTHER_BROKER)
+            return "a request for another broker"
+        if (header.controller_id, header.controller_epoch) not in self._history.elected:
+            self._situations.meet(Situation.OF_NO_CONTROLLER)
+            return "a request of nobody who was ever elected"
+        if header.broker_epoch < broker.broker_epoch:
             self._situations.meet(Situation.FORMER_BROKER_EPOCH)
             return "a request for a former broker epoch"
         if header.controller_epoch < self._controller_epochs.get(broker.broker_id, 0):
@@ -112,8 +122,12 @@ class HandledRequests:
         if (header.controller_epoch, header.sequence) < newest:
             self._situations.meet(Situation.LATE_COPY)
             return "a late copy of a request"
-        self._sequences[kind] = header.controller_epoch, header.sequence
         return ""
+
+    def _note_sequence(self, broker: SimulatedBroker, exchange: Exchange) -> None:
+        assert exchange.header is not None
+        kind = broker, isinstance(exchange.request, UpdateMetadataRequest)
+        self._sequences[kind] = exchange.header.controller_epoch, exchange.header.sequence
 
     def _check_replicas(self, broker: SimulatedBroker, exchange: Exchange) -> None:
         assert isinstance(exchange.request, ControlRequest)

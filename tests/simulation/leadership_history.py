@@ -9,6 +9,7 @@ from typing import NamedTuple
 from regent.core.admin.topic_settings import UNCLEAN_LEADER_ELECTION
 from regent.core.errors import BadDataError
 from regent.core.model import (
+    NO_CONTROLLER,
     NO_LEADER,
     BrokerId,
     LeaderAndIsr,
@@ -65,6 +66,7 @@ class LeadershipHistory:
         self._deletions_in_term: Counter[int] = Counter()
         self.controller_epoch = 0
         self.elections = 0  # of controllers; includes epochs that they raised
+        self.elected: set[tuple[BrokerId, int]] = set()  # controllers and their epochs
         self.ever_held: dict[TopicPartition, set[Belief]] = {}
         self.ever_led: set[tuple[TopicPartition, BrokerId, int]] = set()
         self.current: dict[TopicPartition, LeaderAndIsr] = {}
@@ -85,6 +87,7 @@ class LeadershipHistory:
         self._cluster = cluster
         self._read = 0
         self._controller_session = 0
+        self._controller_id = NO_CONTROLLER
         self._assignments: dict[str, dict[int, ReplicaAssignment]] = {}
         self._topic_ids: dict[str, str] = {}
         self._unreadable: set[str] = set()
@@ -209,6 +212,8 @@ class LeadershipHistory:
             self.controller_epoch = epoch
             self.elections += 1
             self._controller_session = transaction.session_id
+            self._controller_id = _controller_of(transaction, self._controller_id)
+            self.elected.add((self._controller_id, epoch))
             return
         assert ControllerZNode.PATH not in created, "an election is one transaction"
 
@@ -558,3 +563,11 @@ def _is_duty(operation: Operation) -> bool:
         case Create() | SetData():
             is_admin = path.startswith("/admin/") and path != "/admin/delete_topics"
             return is_admin or path.startswith("/brokers/topics/")
+
+
+def _controller_of(transaction: Transaction, known: BrokerId) -> BrokerId:
+    """Return the controller that a transaction elects; ``known`` if it only raises its epoch."""
+    for operation in transaction.operations:
+        if isinstance(operation, Create) and operation.path == ControllerZNode.PATH:
+            return ControllerZNode.decode(operation.data)
+    return known

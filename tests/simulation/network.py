@@ -22,12 +22,19 @@ from regent.core.protocol.transactions import (
     WriteMarkersRequest,
     WriteMarkersResponse,
 )
+from regent.core.replication.control_request_fence import ControlRequestRefusedError
 from tests.simulation.client_requests import ClientRequest, ClientResponse
 
 BrokerRequest: TypeAlias = FetchRequest | WriteMarkersRequest | VerifyPartitionsRequest
 BrokerResponse: TypeAlias = FetchResponse | WriteMarkersResponse | VerifyPartitionsResponse
 RequestBody: TypeAlias = ControlRequest | BrokerRequest | ControllerRequest | ClientRequest
-AnswerBody: TypeAlias = ControlResponse | BrokerResponse | ControllerResponse | ClientResponse
+AnswerBody: TypeAlias = (
+    ControlResponse
+    | ControlRequestRefusedError
+    | BrokerResponse
+    | ControllerResponse
+    | ClientResponse
+)
 
 
 class Fate(Enum):

@@ -39,7 +39,7 @@ from tests.simulation.denials import Denials
 from tests.simulation.disk import Disk
 from tests.simulation.ensemble import Ensemble
 from tests.simulation.file_disk import FileDisks
-from tests.simulation.forgeries import Forgeries
+from tests.simulation.forgeries import ForgedOrders, Forgeries
 from tests.simulation.group_server import GroupWorld
 from tests.simulation.groups import Groups, group_world
 from tests.simulation.invariants import Invariants
@@ -157,6 +157,7 @@ class Simulation:
         )
         self._bounds = Bounds(self.cluster, self.invariants.history)
         self._poison = Poison(self.cluster, seed, self.invariants.history, self._note)
+        self._forged_orders = ForgedOrders(self.cluster, seed, self._note)
         self._addresses = Addresses(self.cluster, seed, self.situations, self._note)
         self.cluster.before_rest = self._before_rest
         self._configurations = Configurations(self.cluster, BROKERS, seed, self._note)
@@ -352,6 +353,7 @@ class Simulation:
             self._hide_logs_to_be_deleted()
             self._configurations.act()
             self._addresses.act()
+            self._forged_orders.act()
         self.invariants.check()
 
     def _settings(self) -> ControllerSettings:

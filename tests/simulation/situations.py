@@ -19,6 +19,8 @@ class Situation(Enum):
     TWO_CONTROLLERS_IN_ONE_EPOCH = (
         "a control request of a second controller with the same epoch arrives"
     )
+    FOR_ANOTHER_BROKER = "a control request for another broker arrives"
+    OF_NO_CONTROLLER = "a control request of nobody who was ever elected arrives"
     FORMER_BROKER_EPOCH = "a control request for a former broker epoch arrives"
     LATE_COPY = "a copy of a control request arrives after later requests"
     STOP_WITH_SAME_EPOCH = "a StopReplica with the leader epoch of the replica arrives"

@@ -14,7 +14,7 @@ from regent.core.controller.responses import ControlResponses
 from regent.core.controller.topic_changes import TopicChanges
 from regent.core.errors import BadDataError
 from regent.core.model import NO_SUSPECTS
-from regent.core.replication.control_request_handler import ControlRequestHandler
+from regent.core.replication.control_request_fence import ControlRequestFence
 from regent.zk.client.operations import ANY_VERSION, Delete
 from regent.zk.codecs.znodes import BrokerIdZNode
 from regent.zk.stores import broker_store, cluster_identity
@@ -58,13 +58,13 @@ def stored_topic_ids_unread() -> Any:
 
 def controller_epochs_forgotten() -> Any:
     """A broker that restarts accepts requests of any controller, even of a deposed one."""
-    init = ControlRequestHandler.__init__
+    init = ControlRequestFence.__init__
 
-    def from_zero(self: ControlRequestHandler, *arguments: Any) -> None:
+    def from_zero(self: ControlRequestFence, *arguments: Any) -> None:
         init(self, *arguments)
         self.controller_epoch = 0
 
-    return patch.object(ControlRequestHandler, "__init__", from_zero)
+    return patch.object(ControlRequestFence, "__init__", from_zero)
 
 
 def refused_epochs_kept() -> Any:
@@ -86,8 +86,8 @@ def refused_epochs_kept() -> Any:
 def epochs_shared_by_controllers() -> Any:
     """A broker accepts requests of two controllers in one epoch."""
     return patch.object(
-        ControlRequestHandler,
-        "_is_deposed",
+        ControlRequestFence,
+        "is_deposed",
         lambda self, header: header.controller_epoch < self.controller_epoch,
     )
 

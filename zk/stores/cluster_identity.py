@@ -1,22 +1,23 @@
-"""The checks of a starting broker before it registers."""
+"""The checks of a broker before it registers, and of its addresses afterwards."""
 
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 
-from regent.config.addresses import tcp_endpoint
-from regent.core.errors import RegentError
+from regent.config.addresses import bracketed
+from regent.core.errors import BadDataError, RegentError
 from regent.core.model import BrokerInfo
 from regent.core.replica_logs import ClusterNotes
 from regent.zk.client.operations import ConnectionLossError, Create, Refused, ZkError, ZooKeeper
 from regent.zk.client.requests import RequestRefusedError
-from regent.zk.codecs.znodes import ClusterIdZNode, encode_topic_id
+from regent.zk.codecs.znodes import BrokerIdsZNode, BrokerIdZNode, ClusterIdZNode, encode_topic_id
 from regent.zk.stores.admin_store import ZkAdminStore
 from regent.zk.stores.progress_mark import read_mark
 
 
 class EndPointInUseError(RegentError):
-    """Another broker advertises the same host and port."""
+    """Another live broker has registered the same host and port."""
 
 
 def join_cluster(zookeeper: ZooKeeper) -> str:
@@ -53,16 +54,43 @@ def check_cluster(zookeeper: ZooKeeper, notes: ClusterNotes) -> None:
     notes.check_not_older(zookeeper.latest_zxid(), read_mark(zookeeper))
 
 
-def check_end_points(zookeeper: ZooKeeper, info: BrokerInfo) -> None:
-    """Raise ``EndPointInUseError`` when another broker id advertises one of our addresses."""
-    ours = {(e.host, e.port) for e in info.endpoints}
-    for broker_id, registration in ZkAdminStore(zookeeper).read_brokers().items():
-        if broker_id == info.broker_id or isinstance(registration, Exception):
-            continue
-        for endpoint in registration.info.endpoints:
-            if (endpoint.host, endpoint.port) in ours:
-                is_control = tcp_endpoint(endpoint.host, endpoint.port) == info.control_endpoint
+def check_end_points(
+    zookeeper: ZooKeeper, info: BrokerInfo, broker_epoch: int | None = None
+) -> None:
+    """Raise ``EndPointInUseError`` when another live broker has registered one of our addresses.
+
+    Call it before a registration, and after it with its ``broker_epoch``. Two brokers that start
+    together may both find nothing before. Afterwards the one that registered later sees the other
+    and must end. Registrations that no session owns, and those of our broker id, do not count.
+    """
+    ours = _addresses(info)
+    names = zookeeper.children(BrokerIdsZNode.PATH) or []
+    nodes = zookeeper.get_many([f"{BrokerIdsZNode.PATH}/{name}" for name in names])
+    for name, node in zip(names, nodes, strict=True):
+        with suppress(BadDataError):  # the controller does not use that one either
+            broker_id = BrokerIdsZNode.decode_child(name)
+            is_live = node is not None and node.stat.ephemeral_owner != 0
+            if node is None or not is_live or broker_id == info.broker_id:
+                continue
+            if broker_epoch is not None and node.stat.czxid > broker_epoch:
+                continue
+            theirs = _addresses(BrokerIdZNode.decode(node.data, broker_id))
+            common = [address for address in ours if address in theirs]
+            if common:
+                options = " and ".join(dict.fromkeys(ours[address] for address in common))
                 raise EndPointInUseError(
-                    f"{endpoint.host}:{endpoint.port} is advertised by broker {broker_id} already;"
-                    f" give this broker another {'--control-port' if is_control else '--port'}"
+                    f"Configured end points {', '.join(common)} in advertised listeners are already"
+                    f" registered by broker {broker_id}: give this broker another {options}"
                 )
+
+
+def _addresses(info: BrokerInfo) -> dict[str, str]:
+    """Return all ``host:port`` of a registration, and the option that sets each port."""
+    found = {f"{bracketed(e.host)}:{e.port}".lower(): "--port" for e in info.endpoints}
+    for endpoint, option in (
+        (info.control_endpoint, "--control-port"),
+        (info.replication_endpoint, "--replication-port"),
+    ):
+        if endpoint is not None:
+            found[endpoint.removeprefix("tcp://").lower()] = option
+    return found

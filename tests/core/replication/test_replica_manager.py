@@ -21,7 +21,6 @@ from regent.core.model import (
 from regent.core.protocol.broker import FetchRequest, FetchResponse
 from regent.core.protocol.client import ConsumerFetch
 from regent.core.protocol.control import (
-    ControlHeader,
     ControlRequest,
     LeaderAndIsrPartition,
     LeaderAndIsrResponse,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -209,7 +210,9 @@ def test_an_address_of_another_broker_is_refused(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ) -> None:
     register(server, info(1, 9091, 9092))
-    with pytest.raises(EndPointInUseError, match=r"h:9092 is advertised by broker 1 .* --port"):
+    with pytest.raises(
+        EndPointInUseError, match=r"end points h:9092 in .* by broker 1: .* another --port"
+    ):
         check_end_points(zookeeper, info(2, 9092))
 
 
@@ -218,8 +221,49 @@ def test_a_control_port_with_a_name_that_is_another_brokers_is_refused(
 ) -> None:
     register(server, info(1, 9091))
     ours = replace(info(2, 9092, 9091), control_endpoint="tcp://h:9091")
-    with pytest.raises(EndPointInUseError, match=r"h:9091 is .* another --control-port"):
+    with pytest.raises(EndPointInUseError, match=r"h:9091 in .* another --control-port"):
         check_end_points(zookeeper, ours)
+
+
+CONTROL = {"control_endpoint": "tcp://h:9100"}
+REPLICATION = {"replication_endpoint": "tcp://H:9100"}
+CLIENTS = {"endpoints": (EndPoint("L", "h", 9100, "SSL"),)}
+
+
+@pytest.mark.parametrize("theirs", [CLIENTS, CONTROL, REPLICATION])
+@pytest.mark.parametrize(
+    ("ours", "option"),
+    [(CLIENTS, "--port"), (CONTROL, "--control-port"), (REPLICATION, "--replication-port")],
+)
+def test_every_address_belongs_to_one_broker_whatever_it_is_for(
+    server: FakeZooKeeperServer,
+    zookeeper: FakeZooKeeper,
+    theirs: dict[str, Any],
+    ours: dict[str, Any],
+    option: str,
+) -> None:
+    register(server, replace(info(1, 9091), **theirs))
+    with pytest.raises(EndPointInUseError, match=rf"(?i)h:9100 .* broker 1: .* {option}$"):
+        check_end_points(zookeeper, replace(info(2, 9092), **ours))
+
+
+def test_of_two_brokers_that_register_together_the_later_one_ends(
+    server: FakeZooKeeperServer,
+) -> None:
+    sessions = {b: FakeZooKeeper(server) for b in (1, 2)}
+    for broker_id in (2, 1):
+        check_end_points(sessions[broker_id], info(broker_id, 9092))  # both find nothing
+    epochs = {b: ZkControllerStore(sessions[b]).register_broker(info(b, 9092)) for b in (2, 1)}
+    check_end_points(sessions[2], info(2, 9092), epochs[2])
+    with pytest.raises(EndPointInUseError, match="registered by broker 2"):
+        check_end_points(sessions[1], info(1, 9092), epochs[1])
+
+
+def test_a_registration_that_no_session_owns_blocks_no_address(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+) -> None:
+    server.put(BrokerIdZNode.path(1), BrokerIdZNode.encode(info(1, 9092)))
+    check_end_points(zookeeper, info(2, 9092))
 
 
 def test_an_unreadable_registration_blocks_no_address(
