@@ -12,7 +12,7 @@ import pytest
 from regent.actors.controller_channel_manager import ControllerChannelManager
 from regent.actors.request_send_thread import DeliverySettings
 from regent.core.controller.effects import SendControlRequest
-from regent.core.controller.events import ControllerEvent
+from regent.core.controller.events import ControllerEvent, UpdateMetadataResponseReceived
 from regent.core.errors import Errors
 from regent.core.model import BrokerRegistration
 from regent.core.protocol.control import (
@@ -141,3 +141,28 @@ def test_a_channel_has_metrics_until_it_is_removed(stage: Stage, channels: Chann
     assert done[manager + 'requestrateandqueuetimems_count{broker_id="4"}'] == 2
     channels.manager.remove_broker(4)
     assert channels.metrics() == {}
+
+
+def test_the_answers_of_another_broker_are_shown_at_once_and_hold_nobody_else_up(
+    stage: Stage, channels: Channels
+) -> None:
+    reason = "broker 5 answers at the address of broker 4"
+
+    def answer(sent: Sent) -> ControlResponse:
+        if sent.broker_id == 4:
+            error = Errors.BROKER_ID_NOT_REGISTERED
+            raise RequestFailedError("inproc://broker-4", error, reason)
+        return accept(sent)
+
+    stage.answer = answer
+    for broker_id in (4, 5):
+        channels.add(broker_id)
+        channels.send(broker_id, METADATA)
+    told = channels.told.get(timeout=TIMEOUT_S)
+    assert isinstance(told, UpdateMetadataResponseReceived)
+    assert told.broker_id == 5
+    stage.wait_for(lambda: any(channels.manager.unanswered()))
+    (shown,) = channels.manager.unanswered()
+    assert (shown.broker_id, shown.request) == (4, "UpdateMetadata")
+    assert reason in shown.reason
+    assert channels.told.empty()

@@ -23,7 +23,7 @@ from regent.core.protocol.control import (
 )
 from regent.transport.client import RequestError, RequestFailedError
 from regent.transport.codec import encode_request
-from tests.support.stage import TIMEOUT_S, BrokenChannelError, Sent, Stage, accept
+from tests.support.stage import TIMEOUT_S, BrokenChannelError, Sent, Stage, accept, actor_of
 
 Answers: TypeAlias = "queue.Queue[ControlResponse]"
 HEADER = ControlHeader(9, 1, 1)
@@ -160,3 +160,48 @@ def test_nothing_is_sent_while_the_session_may_have_expired(stage: Stage, answer
     assert stage.sent == []
     alive.set()
     assert answers.get(timeout=TIMEOUT_S) == StopReplicaResponse(Errors.NONE)
+
+
+REFUSED = {
+    Errors.BROKER_ID_NOT_REGISTERED: "broker 3 answers at the address of broker 1",
+    Errors.NOT_CONTROLLER: "ZooKeeper has broker 2 with epoch 8",
+}
+
+
+@pytest.mark.parametrize("error", REFUSED)
+def test_a_refusal_to_answer_is_repeated_and_named_but_is_no_answer(
+    stage: Stage, answers: Answers, error: Errors, caplog: pytest.LogCaptureFixture
+):
+    refused = RequestFailedError("inproc://broker-1", error, REFUSED[error])
+    stage.answer = fail_first(*[refused] * 20)
+    doubts: queue.Queue[None] = queue.Queue()
+    thread = stage.request_send_thread(1, put_into(answers), on_doubt=lambda: doubts.put(None))
+    thread.tell(dispatch(StopReplicaRequest(())))
+    assert answers.get(timeout=TIMEOUT_S) == StopReplicaResponse(Errors.NONE)
+    assert len(stage.sent) == 21
+    assert answers.empty()
+    assert doubts.qsize() == (error is Errors.NOT_CONTROLLER)
+    lines = [record.message for record in caplog.records if REFUSED[error] in record.message]
+    assert len(lines) == 1, "once in ten seconds"
+
+
+def test_it_is_known_that_another_broker_answers_until_the_right_one_does(
+    stage: Stage, answers: Answers
+):
+    is_right = threading.Event()
+    error = Errors.BROKER_ID_NOT_REGISTERED
+    refused = RequestFailedError("inproc://broker-1", error, REFUSED[error])
+
+    def answer(sent: Sent) -> ControlResponse:
+        if not is_right.is_set():
+            raise refused
+        return accept(sent)
+
+    stage.answer = answer
+    thread = stage.request_send_thread(1, put_into(answers))
+    stats = actor_of(thread)._stats
+    thread.tell(dispatch(StopReplicaRequest(())))
+    stage.wait_for(lambda: stats.misdirected == str(refused))
+    is_right.set()
+    assert answers.get(timeout=TIMEOUT_S) == StopReplicaResponse(Errors.NONE)
+    assert stats.misdirected == ""

@@ -256,6 +256,18 @@ def test_states_that_the_controller_cannot_write_are_named_with_the_remedy(
     assert f"{path}: ZooKeeper refuses to show it" in said
 
 
+def test_an_address_that_another_broker_answers_is_a_reason(healthy: FakeCluster) -> None:
+    reason = "tcp://h:1: broker 0 answers at the address of broker 3"
+    healthy.answers[DescribeControllerRequest] = lambda _: DescribeControllerResponse(
+        Errors.NONE, unanswered=(UnansweredRequest(3, "LeaderAndIsr", 215, reason),)
+    )
+    result = healthy.run("status")
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[-1] == (
+        f"unhealthy: broker 3 has left LeaderAndIsr unanswered for 0.2 s: {reason}"
+    )
+
+
 def test_a_broker_that_leaves_requests_unanswered_is_a_reason(healthy: FakeCluster) -> None:
     healthy.answers[DescribeControllerRequest] = lambda _: DescribeControllerResponse(
         Errors.NONE, unanswered=(UnansweredRequest(0, "LeaderAndIsr", 7215),)
@@ -270,7 +282,7 @@ def test_a_broker_that_leaves_requests_unanswered_is_a_reason(healthy: FakeClust
     status = healthy.json("status", exit_code=1)
     assert status["healthy"] is False
     assert status["unanswered"] == [
-        {"broker_id": 0, "request": "LeaderAndIsr", "unanswered_ms": 7215}
+        {"broker_id": 0, "request": "LeaderAndIsr", "unanswered_ms": 7215, "reason": ""}
     ]
 
 

@@ -85,6 +85,7 @@ class HandledRequests:
                 f" {exchange.request}"
             )
         else:
+            assert not isinstance(answer, ControlRequestRefusedError)
             expected.check(answer, self._situations)
             assert exchange.header is not None
             self._note_sequence(broker, exchange)

@@ -30,6 +30,7 @@ from regent.core.controller.events import (
     ControllerChange,
     ControllerEvent,
     ControlRequestFailed,
+    ElectionDoubted,
     Expire,
     LeaderAndIsrResponseReceived,
     ListPartitionReassignments,
@@ -324,6 +325,22 @@ def test_a_deposed_controller_resigns_when_its_epoch_is_refused(
     active.handle(UpdateMetadataResponseReceived(0, header, response))
     assert not active.controller.is_active
     assert tree.server.snapshot()["/controller_epoch"].data == b"2"
+
+
+def test_a_controller_whose_epoch_was_overwritten_resigns_when_a_broker_doubts_it(
+    tree: Tree, active: Candidate
+) -> None:
+    assert active.handle(ElectionDoubted()) == [], "its election is in force"
+    tree.server.put("/controller_epoch", b"7")  # its version changes
+    active.handle(ElectionDoubted())
+    assert not active.controller.is_active
+    active.handle(Reelect())
+    assert active.controller.is_active
+    assert active.controller.context.epoch == 8
+    tree.elect_another_controller()
+    active.handle(ElectionDoubted())
+    assert not active.controller.is_active
+    assert active.handle(ElectionDoubted()) == [], "it is not the controller"
 
 
 def test_a_state_with_a_higher_controller_epoch_is_changed_if_it_is_older_than_the_term(
