@@ -208,6 +208,13 @@ def test_a_transaction_may_take_some_time(office: Office, timeout_ms: int, is_va
     assert error is (Errors.NONE if is_valid else Errors.INVALID_TRANSACTION_TIMEOUT)
 
 
+def test_a_producer_may_change_how_long_its_transactions_take(office: Office):
+    for timeout_ms in (1_000, 2_000):
+        office.do(init(timeout_ms=timeout_ms))
+        (described,) = office.ask(DescribeTransaction("x"))
+        assert described.transaction_timeout_ms == timeout_ms
+
+
 def test_one_transition_at_a_time_is_written(office: Office):
     producer = given(office)
     office.ask(init())
@@ -351,6 +358,8 @@ def test_a_transaction_that_is_open_for_longer_than_its_timeout_is_aborted(offic
 
 @pytest.mark.parametrize("is_open", [True, False])
 def test_an_id_that_was_not_used_for_long_is_forgotten(office: Office, is_open: bool):
+    given(office)
+    office.now_ms += 300
     producer = given(office)
     if is_open:
         office.do(adding(producer, T0))
@@ -365,7 +374,7 @@ def test_an_id_that_was_not_used_for_long_is_forgotten(office: Office, is_open: 
     assert [(decode_transaction_key(key), value) for key, value in records] == [("x", None)]
     assert office.ask(init()) == [InitProducerIdResult(Errors.CONCURRENT_TRANSACTIONS)]
     office.replicate(Errors.NOT_ENOUGH_REPLICAS)  # else it would be blocked for ever (KAFKA-7519)
-    assert given(office) == (1, 1)
+    assert given(office) == (1, 2)
     office.now_ms += EXPIRY_MS
     office.coordinator.expire_ids()
     office.replicate()

@@ -188,3 +188,26 @@ def test_a_quota_that_is_set_later_limits_an_address_that_is_known():
     assert [rates.record("10.0.0.1", 0) for _ in range(11)] == [0] * 10 + [1_000]
     rates.set_limits({"ips/10.0.0.1": 3})
     assert rates.record("10.0.0.1", 0) == 0
+
+
+def test_a_connection_that_is_one_too_many_is_not_counted():
+    """An address that tries again and again gets as many connections as one that waits."""
+    rates = ConnectionRates(WINDOW)
+    rates.set_limits({"ips/10.0.0.1": 1})
+    assert [rates.record("10.0.0.1", 0) for _ in range(10)] == [0] * 10
+    for second in range(1, 11):
+        assert rates.record("10.0.0.1", second * 1_000) > 0
+    assert [rates.record("10.0.0.1", 11_000) for _ in range(11)] == [0] * 10 + [1_000]
+
+
+def test_only_the_last_addresses_are_remembered():
+    rates = ConnectionRates(WINDOW)
+    rates.set_limits({"ips/<default>": 1})
+    for address in ("10.0.0.1", "10.0.0.2"):
+        assert [rates.record(address, 0) for _ in range(11)] == [0] * 10 + [1_000]
+    for number in range(MAX_CLIENTS - 1):
+        rates.record(f"stranger-{number}", 0)
+        if number == 0:
+            assert rates.record("10.0.0.2", 0) > 0
+    assert rates.record("10.0.0.1", 0) == 0
+    assert rates.record("10.0.0.2", 0) > 0
