@@ -406,3 +406,18 @@ def test_rows_with_and_without_deletion_are_in_one_request(
     assert kinds(effects) == [(2, "StopReplica")]
     deletes = {p: row.delete_partition for p, row in stop_replica_rows(effects)[2].items()}
     assert deletes == {BAR0: False, BAR1: False, FOO0: True, FOO1: True}
+
+
+def test_every_replica_that_is_online_is_told_its_leadership(
+    batch: ControlRequestBatch, context: ControllerContext
+) -> None:
+    """One on a broker that is gone, or in a failed directory, is not."""
+    context.remove_live_broker(3)
+    context.replicas_on_offline_dirs[2] = {FOO1}
+    batch.add_every_leader_and_isr()
+    rows = leader_and_isr_rows(batch.effects())
+    assert {broker_id: sorted(of_broker) for broker_id, of_broker in rows.items()} == {
+        1: [BAR1, FOO0, FOO1],
+        2: [BAR1, FOO0],
+    }
+    assert all(not row.is_new for of_broker in rows.values() for row in of_broker.values())
