@@ -8,7 +8,6 @@ import pytest
 
 from regent.core.controller.events import (
     BrokerChange,
-    BrokerModifications,
     ControllerEvent,
     IsrChangeNotification,
     LogDirEventNotification,
@@ -48,7 +47,7 @@ def put_topic(tree: Tree, number: int) -> None:
 
 
 def grow(tree: Tree, number: int) -> None:
-    tree.put_topic("t", {p: (2, 3) for p in range(3 + number)}, topic_id(1))
+    tree.put_topic("t", dict.fromkeys(range(3 + number), (2, 3)), topic_id(1))
 
 
 def request_deletion(tree: Tree, number: int) -> None:
