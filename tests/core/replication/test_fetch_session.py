@@ -426,3 +426,16 @@ def test_a_follower_removed_from_the_isr_returns_without_being_listed(pair: Pair
     request, _ = pair.fetch()
     assert listed(request) == []
     assert [row.new_isr for row in pair.leader.proposals()] == [(1, 2)]
+
+
+def test_a_session_of_a_follower_that_is_gone_is_forgotten(pair: Pair) -> None:
+    """When another one begins: a broker that was removed for good would keep its session."""
+    other = Broker(3)
+    other.meet(EVERYBODY)
+    for broker in (pair.leader, other):
+        broker.apply({T0: state(1, 2, isr=(1, 2, 3), replicas=(1, 2, 3))})
+    pair.leader.meet({1: 100, 3: 100})
+    request = other.manager.fetch_request(1, 0)
+    assert request is not None
+    pair.leader.fetched(request)
+    assert pair.leader.manager.fetch_sessions == (1, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 import pytest
 
@@ -12,6 +12,7 @@ from regent.core.quota.quota_config import QuotaConfig
 from regent.core.quota.quota_managers import QuotaManagers
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaRequest
 from regent.transport.kafka.connection import KafkaLimits
+from regent.transport.kafka.handler_steps import TimedSteps
 from regent.transport.kafka.metrics import Closed
 from regent.transport.kafka.throttle import Throttle
 from tests.transport.kafka.conftest import Listen
@@ -195,3 +196,29 @@ def test_the_longest_wait_counts():
     assert both.time_ms == 10_000
     both.wait(5)
     assert both.time_ms == 10_000
+
+
+def test_each_step_of_a_request_counts_and_not_the_time_between_them(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Asynchronous work of 20 ms, in two steps, with a wait of a second between them."""
+    now = [1_000.0]
+    monkeypatch.setattr("regent.transport.kafka.throttle._clock", lambda: now[0])
+
+    def work() -> Generator[None, None, str]:
+        now[0] += 0.005
+        yield
+        now[0] += 0.015
+        return "done"
+
+    quotas = quotas_of(request_percentage="0.1")  # 10 ms in 10 s
+    request = throttle(quotas)
+    request.end_step()
+    steps: TimedSteps[str] = TimedSteps(work(), request)
+    next(steps)
+    now[0] += 1.0
+    with pytest.raises(StopIteration, match="done"):
+        next(steps)
+    request.end()
+    (use,) = quotas.request.uses(int(now[0] * 1_000))
+    assert use.rate == pytest.approx(0.2, rel=0.01)
