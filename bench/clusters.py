@@ -15,7 +15,9 @@ def own_cluster(*options: str) -> Iterator[RegentCluster]:
     """Start a cluster of three brokers in a temporary folder, for the block."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        RegentCluster(Path(folder), "--no-placement-service", *options) as cluster,
+        RegentCluster(
+            Path(folder), "--no-placement-service", "--no-internal-topics", *options
+        ) as cluster,
     ):
         yield cluster
 

@@ -24,6 +24,7 @@ from regent.cluster.child_process import DeathPipe
 from regent.cluster.supervisor_socket import start_brokers
 from regent.config.command_line import COMMAND
 from regent.core.admin.topic_settings import topic_config_problem
+from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from regent.core.model import BrokerId, ReplicaAssignment
 from regent.testing.cluster_observer import ClusterObserver
 from regent.testing.janitor import Janitor
@@ -45,6 +46,7 @@ START_TIMEOUT_S: Final = 60.0
 CLUSTER_START_TIMEOUT_S: Final = 180.0
 _NUM_THREADS: Final = 17  # in /proc/PID/stat, after the name of the program
 _NO_REBALANCE_DELAY: Final = "group_initial_rebalance_delay_ms=0"
+_INTERNAL_TOPICS_TIMEOUT_S: Final = 20.0
 _MAX_MOVES: Final = 20  # of the controller: the same broker may be elected again
 
 
@@ -80,6 +82,7 @@ class RegentCluster(ClusterObserver):
         self._extra: dict[BrokerId, subprocess.Popen[str]] = {}
         self._paused: set[BrokerId] = set()
         self._session: ZooKeeperClient | None = None
+        self._has_internal_topics = "--no-internal-topics" in options
         try:
             _await_ready(self.process, "the cluster", CLUSTER_START_TIMEOUT_S)
             self.renew_session()
@@ -332,6 +335,7 @@ class RegentCluster(ClusterObserver):
 
     def pause(self, broker_id: BrokerId) -> None:
         """Stop a broker by SIGSTOP; wait until its ZooKeeper session has ended."""
+        self._await_internal_topics()
         self.signal(broker_id, signal.SIGSTOP)
         self._paused.add(broker_id)
         eventually(
@@ -368,6 +372,7 @@ class RegentCluster(ClusterObserver):
 
     def stop_zookeeper(self) -> None:
         """End the ZooKeeper server. Leaders continue to serve until they need the controller."""
+        self._await_internal_topics()
         self._own_server().stop()
 
     def start_zookeeper(self) -> None:
@@ -386,6 +391,7 @@ class RegentCluster(ClusterObserver):
         as it would with ENOSPC on a full disk. This uses no space and needs no privilege. A broker
         whose only log directory fails ends. ``restart`` gives it room again.
         """
+        self._await_internal_topics()
         _limit_files(self.pid(broker_id), 0)
         eventually(lambda: not self._leads(broker_id), f"broker {broker_id} leads nothing")
 
@@ -397,6 +403,7 @@ class RegentCluster(ClusterObserver):
         broker is restarted. After a cut from ZooKeeper, wait until the broker's session has ended.
         Raises ``ValueError`` for a member that does not exist.
         """
+        self._await_internal_topics()
         network = self._own_network()
         links = network.links(broker_id, from_)
         network.cut(links)
@@ -445,7 +452,20 @@ class RegentCluster(ClusterObserver):
     def _is_elected_after(self, epoch: int) -> bool:
         return self.controller_epoch() > epoch
 
+    def _await_internal_topics(self) -> None:
+        """Wait until groups and transactions have coordinators, which the cluster sees to.
+
+        They would not get one after the first fault. A cluster may be configured to have none.
+        """
+        if self._has_internal_topics:
+            return
+        self._has_internal_topics = True
+        with suppress(AssertionError):
+            for topic in (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC):
+                self.await_leader(topic, timeout_s=_INTERNAL_TOPICS_TIMEOUT_S)
+
     def _end(self, number: Signals, brokers: Sequence[BrokerId]) -> None:
+        self._await_internal_topics()
         pids = {broker_id: self.pid(broker_id) for broker_id in brokers}
         for broker_id in brokers:
             self.signal(broker_id, number)

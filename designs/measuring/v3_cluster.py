@@ -67,7 +67,7 @@ class V3Cluster:
         )
         self._regent = RegentCluster(
             folder / "data",
-            *("--brokers", str(brokers), "--no-placement-service"),
+            *("--brokers", str(brokers), "--no-placement-service", "--no-internal-topics"),
             *("--session-timeout-ms", str(SESSION_TIMEOUT_MS)),
             *(option for setting in settings for option in ("--broker-setting", setting)),
             zookeeper=self.zookeeper,

@@ -40,6 +40,7 @@ from regent.broker.machine_settings import (
     replication_settings,
 )
 from regent.broker.placement_client import placement_finder
+from regent.broker.topic_service import BrokerTopicService
 from regent.cli.broker import _log_to
 from regent.config.settings import Settings, rows
 from regent.config.settings_file import load_settings
@@ -50,7 +51,11 @@ from regent.core.controller.events import CheckBrokers, RegisterBrokerAndReelect
 from regent.core.controller.states import PartitionState
 from regent.core.errors import Errors, RecordsRefusedError, RegentError
 from regent.core.log_config import DEFAULT_LOG_CONFIG, TOPIC_LOG_SETTINGS
-from regent.core.protocol.control import UpdateMetadataBroker
+from regent.core.protocol.control import (
+    ControlHeader,
+    UpdateMetadataBroker,
+    UpdateMetadataRequest,
+)
 from regent.core.protocol.controller import ControlledShutdownRequest, ControlledShutdownResponse
 from regent.core.protocol.topics import (
     CreatableTopic,
@@ -59,7 +64,8 @@ from regent.core.protocol.topics import (
     TopicOutcome,
     TopicsRequest,
 )
-from regent.core.quota.client_quota_manager import QuotaClient
+from regent.core.quota.client_quota_manager import ControllerMutationQuotaManager, QuotaClient
+from regent.core.quota.quota_config import QuotaConfig
 from regent.core.quota.quota_managers import QuotaManagers
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.core.replication.replica_manager import ReplicaManager
@@ -702,6 +708,25 @@ def answer_to_metadata_of_a_missing_topic(settings: Settings, place: Place) -> E
     return Errors(topic.error_code)
 
 
+def creates_internal_topics_early(settings: Settings, place: Place) -> bool:
+    """Return whether a controller plans to create them when it knows three brokers."""
+    planned: list[float] = []
+
+    def schedule(after_ms: float, _: Callable[[], None]) -> None:
+        planned.append(after_ms)
+
+    context = place.undo.enter_context(new_context())
+    scheduler: Any = SimpleNamespace(schedule=schedule)
+    service, cache = BrokerTopicService(context, 0, settings, scheduler), MetadataCache()
+    place.undo.callback(service.stop)
+    quota = ControllerMutationQuotaManager(QuotaConfig().controller_window)
+    service.start(cache, FakeZooKeeper(Tree().server), lambda: True, quota)
+    brokers = tuple(UpdateMetadataBroker(b, 1, (), None, None, None) for b in (0, 1, 2))
+    cache.update(ControlHeader(0, 1, 1), UpdateMetadataRequest((), brokers, is_full=True))
+    service.wake()
+    return bool(planned)
+
+
 def partitions_of_a_new_topic(settings: Settings, place: Place) -> int:
     request = CreateTopicsRequest((CreatableTopic("new"),), 0, validate_only=True)
     return answer_about_topics(settings, place, request).partitions
@@ -824,6 +849,7 @@ BROKER: dict[str, Effect] = {
         Errors.LEADER_NOT_AVAILABLE,
         Errors.UNKNOWN_TOPIC_OR_PARTITION,
     ),
+    "internal_topics_at_start": Effect(True, creates_internal_topics_early, False, True),
     "num_partitions": Effect(7, partitions_of_a_new_topic, 1, 7),
     "default_replication_factor": Effect(
         2, answer_to_a_new_topic, Errors.NONE, Errors.INVALID_REPLICATION_FACTOR

@@ -10,9 +10,13 @@ import pytest
 
 from regent.actors.request_router import RequestRouter
 from regent.actors.scheduler import Scheduler
+from regent.broker import topic_service
 from regent.broker.topic_service import BrokerTopicService
 from regent.config.settings import Settings
 from regent.config.tables.broker import BrokerConfig
+from regent.config.tables.groups import GroupsConfig
+from regent.config.tables.transactions import TransactionsConfig
+from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from regent.core.errors import ApiError, Errors
 from regent.core.model import BrokerId
 from regent.core.protocol.control import (
@@ -47,7 +51,7 @@ ACTIVE = 1
 class TwoBrokers:
     """Two brokers with topic administration over one tree; one is the active controller."""
 
-    def __init__(self, stack: ExitStack) -> None:
+    def __init__(self, stack: ExitStack, settings: Settings = SETTINGS) -> None:
         context = new_context()
         stack.callback(context.destroy, linger=0)
         self.stage = stage = stack.enter_context(Stage())
@@ -60,7 +64,7 @@ class TwoBrokers:
             scheduler = Scheduler(f"scheduler-{broker_id}")
             stack.callback(scheduler.shutdown)
             self.tree.register(broker_id)
-            topics = BrokerTopicService(context, broker_id, SETTINGS, scheduler)
+            topics = BrokerTopicService(context, broker_id, settings, scheduler)
             stack.callback(topics.stop)
             topics.start(
                 self.caches[broker_id],
@@ -142,6 +146,54 @@ def test_a_missing_topic_is_created_without_a_placement_service(cluster: TwoBrok
     }
     assert counted["regent_topic_placements_total"] == 1
     assert counted["regent_topic_placement_fallbacks_total"] == 1
+
+
+def test_the_controller_creates_the_internal_topics_when_enough_brokers_live(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topic_service, "_INTERNAL_TOPICS_DELAY_MS", 1)
+    settings = Settings(
+        broker=BrokerConfig(internal_topics_at_start=True),
+        groups=GroupsConfig(offsets_topic_num_partitions=5, offsets_topic_replication_factor=2),
+        transactions=TransactionsConfig(transaction_state_log_replication_factor=3),
+    )
+    with ExitStack() as stack:
+        cluster = TwoBrokers(stack, settings)
+        cluster.await_node(f"/brokers/topics/{GROUP_METADATA_TOPIC}")
+        created = cluster.tree.topic(GROUP_METADATA_TOPIC).partitions
+        assert [sorted(row.replicas) for row in created.values()] == [[0, 1]] * 5
+        cluster.update_metadata(GROUP_METADATA_TOPIC)
+        assert f"/brokers/topics/{TRANSACTION_STATE_TOPIC}" not in cluster.tree.server.snapshot()
+
+
+@pytest.mark.parametrize(
+    ("topic", "warning"),
+    [
+        (
+            GROUP_METADATA_TOPIC,
+            "no coordinator for groups: topic __consumer_offsets needs 3 brokers, and 2 are live;"
+            " start another broker, or set offsets_topic_replication_factor to 2",
+        ),
+        (
+            TRANSACTION_STATE_TOPIC,
+            "no coordinator for transactions: topic __transaction_state needs 3 brokers, and 2 are"
+            " live; start another broker, or set transaction_state_log_replication_factor to 2",
+        ),
+    ],
+)
+def test_a_missing_coordinator_is_told_until_there_is_one(
+    cluster: TwoBrokers, topic: str, warning: str
+) -> None:
+    broker = cluster.brokers[0]
+    assert not broker.coordinator_warnings()
+    refused: queue.Queue[Mapping[str, ApiError]] = queue.Queue()
+    broker.create_missing([topic], refused.put)
+    error = refused.get(timeout=TIMEOUT_S)[topic]
+    assert broker.coordinator_obstacle(topic, error) == warning
+    assert broker.coordinator_warnings() == [warning]
+    cluster.tree.put_topic(topic, {0: (0, 1)})
+    cluster.update_metadata(topic)
+    assert not broker.coordinator_warnings()
 
 
 def test_a_request_after_stop_gets_not_controller(cluster: TwoBrokers):

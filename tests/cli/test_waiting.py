@@ -10,7 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from regent.cli.waiting import Progress, Waiting
+from regent.cli.waiting import Explained, Progress, Waiting
+from regent.core.errors import RegentError
 from tests.cli.test_output import on_terminal
 
 
@@ -92,3 +93,38 @@ def test_a_short_wait_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         waiting.say("placing new topics")
 
     assert written.empty()
+
+
+# --- reasons --------------------------------------------------------------------------------------
+
+
+def test_a_reason_is_said_after_a_moment_and_when_it_has_changed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, reasons = 0.0, ["there is no controller"]
+    monkeypatch.setattr("regent.cli.waiting.time", SimpleNamespace(monotonic=lambda: now))
+    explained = Explained("nothing comes", lambda: list(reasons), first_s=2, every_s=5)
+
+    def said_at(at: float) -> str:
+        nonlocal now
+        now = at
+        explained.check()
+        return capsys.readouterr().err
+
+    assert said_at(1.9) == ""
+    assert said_at(2.1) == "regent: nothing comes: there is no controller\n"
+    assert said_at(9) == "", "it was said"
+    reasons[0] = "broker 2 is down"
+    assert said_at(10) == "", "it was looked for lately"
+    assert said_at(15) == "regent: nothing comes: broker 2 is down\n"
+    explained.heard()
+    reasons[0] = "another"
+    assert said_at(16) == ""
+    assert explained.because() == "; another"
+
+
+def test_a_reason_that_cannot_be_found_out_is_not_said() -> None:
+    def fail() -> list[str]:
+        raise RegentError("ZooKeeper does not answer")
+
+    assert Explained("nothing comes", fail).because() == ""

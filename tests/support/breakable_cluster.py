@@ -58,7 +58,8 @@ class BreakableCluster(RegentCluster):
         self.server.start()
         self._config = directory / "cluster.toml"
         self._config.write_text(_CONFIG)
-        arguments = ["--no-placement-service", "--config", str(self._config), *options]
+        arguments = ["--no-placement-service", "--no-internal-topics"]
+        arguments += ["--config", str(self._config), *options]
         try:
             super().__init__(directory, *arguments, "--zookeeper", self.server.address)
         except BaseException:
