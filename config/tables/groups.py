@@ -38,7 +38,7 @@ class GroupsConfig:
     offsets_topic_num_partitions: int = setting(
         50,
         "The number of partitions of __consumer_offsets, which is created when the first group"
-        " comes. It must not change later.",
+        " comes, or before (internal_topics_at_start). It must not change later.",
         limits=(1, 1_000_000),
     )
     offsets_topic_replication_factor: int = setting(
