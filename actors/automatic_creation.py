@@ -86,14 +86,14 @@ class AutomaticCreation:
     def want(self, topics: Collection[str], reply: Reply) -> None:
         """Create topics; the answer is the errors of those that cannot be created, by topic.
 
-        It comes at the latest after ``CLIENT_WAIT_MS``. A topic without an error will exist soon.
+        It comes at the latest after ``CLIENT_WAIT_MS``, at once while an earlier creation takes
+        longer than that. A topic without an error will exist soon.
         """
         for topic in topics:
             if len(self._missing) < MAX_MISSING and topic not in self._being_created:
                 self._missing[topic] = None
-        began_ms = now_ms = monotonic_ms()
-        if self._being_created and set(topics).issubset(self._being_created):
-            began_ms = self._began_ms
+        now_ms = monotonic_ms()
+        began_ms = self._began_ms if self._being_created else now_ms
         client = _Client(topics, set(topics), reply, began_ms + CLIENT_WAIT_MS)
         if client.deadline_ms <= now_ms or len(self._clients) >= MAX_WAITING_CLIENTS:
             self._answer(client)

@@ -219,9 +219,12 @@ class ForwardingManager(RegentActor):
         return super().preemption_answer(message)
 
     def on_stop(self) -> None:
-        """Cancel the timers."""
+        """Cancel the timers, and answer what is done here already."""
         self._deadline.cancel()
         self._creation.stop()
+        for waiting in list(self._waiting.values()):
+            if waiting.response is not None:
+                waiting.reply.set(waiting.response)
 
     # --- from the request to the decision ---
 

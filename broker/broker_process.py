@@ -41,12 +41,12 @@ from regent.broker.broker_storage import BrokerStorage
 from regent.broker.controlled_shutdown import hand_over
 from regent.broker.group_service import BrokerGroupService
 from regent.broker.kafka_endpoint import KafkaEndpoint, Served, apis_of_other_brokers
-from regent.broker.late_transactions import late_transaction_warnings
 from regent.broker.machine_settings import (
     controller_settings,
     log_directories,
     replication_settings,
 )
+from regent.broker.partition_warnings import late_transaction_warnings, under_min_isr_warnings
 from regent.broker.replication import Replication
 from regent.broker.topic_ids import RandomTopicIds
 from regent.broker.topic_service import BrokerTopicService
@@ -320,6 +320,7 @@ class BrokerProcess(ControllerListener):
         )
         self._undo.callback(self._transactions.stop)
         self._status.add_warner(lambda: late_transaction_warnings(self._replica_manager))
+        self._status.add_warner(lambda: under_min_isr_warnings(self._replica_manager))
 
     def _start_control_server(self) -> ControlServer:
         config = self._settings.broker

@@ -95,6 +95,7 @@ class TwoBrokers:
             LocalPlacer(),
         )
         self._decisions = start_actor(TopicRequestHandler, 1, manager)
+        self.stopping = threading.Event()
         self.spreads: queue.Queue[AwaitBrokersRequest] = queue.Queue()
         self.spread: Callable[[], Response] = lambda: AwaitBrokersResponse(Errors.NONE)
         self._forwarder = start_actor(BrokerToControllerChannel, 0, self.cache, self.open)
@@ -517,6 +518,21 @@ def test_waiting_requests_get_not_controller_when_the_broker_stops(cluster: TwoB
     cluster.decided.get(timeout=TIMEOUT_S)
     assert stop_actor(cluster.admin, TIMEOUT_S)
     assert answers.get(timeout=TIMEOUT_S) == [("t", Errors.NOT_CONTROLLER)]
+
+
+def test_a_change_that_is_known_here_succeeds_although_the_broker_stops(cluster: TwoBrokers):
+    def never() -> Response:
+        assert cluster.stopping.wait(TIMEOUT_S)
+        return AwaitBrokersResponse(Errors.NONE)
+
+    cluster.spread = never
+    answers = cluster.ask(CREATE_T)
+    cluster.decided.get(timeout=TIMEOUT_S)
+    cluster.update_metadata()
+    cluster.spreads.get(timeout=TIMEOUT_S)
+    assert stop_actor(cluster.admin, TIMEOUT_S)
+    cluster.stopping.set()
+    assert answers.get(timeout=TIMEOUT_S) == [("t", Errors.NONE)]
 
 
 # --- topics created automatically -----------------------------------------------------------------

@@ -1,15 +1,16 @@
-"""Transactions that hang are named by ``status``."""
+"""Partitions whose clients wait are named by ``status``."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from regent.broker.late_transactions import late_transaction_warnings
+from regent.broker.partition_warnings import late_transaction_warnings, under_min_isr_warnings
 from regent.core.model import TopicPartition
 from regent.core.protocol.control import UpdateMetadataBroker
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.storage.producer_state_manager import LATE_TRANSACTION_BUFFER_MS
+from tests.core.replication.record_stage import TWO_IN_SYNC, RecordBroker
 from tests.support.disk_logs import BROKER, T0, Machine, create, log_of
 from tests.support.led_partitions import lead
 from tests.support.transactional_batches import in_transaction
@@ -47,3 +48,14 @@ def test_partitions_with_transactions_that_nothing_will_end_are_named(tmp_path: 
         )
     finally:
         machine.end()
+
+
+def test_partitions_with_too_few_replicas_in_sync_are_named():
+    leader = RecordBroker(1, TWO_IN_SYNC)
+    leader.apply(1, 1, T0, isr=(1, 2))
+    assert under_min_isr_warnings(leader.manager) == ()
+    leader.apply(1, 2, T0, isr=(1,))
+    assert under_min_isr_warnings(leader.manager) == (
+        "producers with acks=all wait for a partition with fewer replicas in sync than"
+        " min.insync.replicas: t-0",
+    )

@@ -1,0 +1,53 @@
+"""Names the partitions whose clients wait, for ``status``; any thread may ask."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
+
+from regent.core.model import TopicPartition
+from regent.core.replication.partition import Partition, Role
+from regent.core.replication.replica_manager import ReplicaManager
+
+_NAMED: Final = 5
+
+
+def late_transaction_warnings(replicas: ReplicaManager) -> Sequence[str]:
+    """Return a line that names the led partitions with a late transaction, if any (KIP-664).
+
+    It is open for so long that its coordinator must have lost it: nothing will end it.
+    """
+    limit_ms = replicas.max_transaction_timeout_ms
+    late = [
+        partition.topic_partition
+        for partition in _led(replicas)
+        if (log := partition.log) is not None
+        and log.producer_summary(limit_ms).has_late_transaction
+    ]
+    if not late:
+        return ()
+    return (f"transactions hang in {_places(late)}, see docs/operations.md: {_named(late)}",)
+
+
+def under_min_isr_warnings(replicas: ReplicaManager) -> Sequence[str]:
+    """Return a line that names the led partitions that refuse records with acks=all, if any."""
+    few = [p.topic_partition for p in _led(replicas) if len(p.isr) < p.min_isr]
+    if not few:
+        return ()
+    return (
+        f"producers with acks=all wait for {_places(few)} with fewer replicas in sync than"
+        f" min.insync.replicas: {_named(few)}",
+    )
+
+
+def _led(replicas: ReplicaManager) -> Iterator[Partition]:
+    return (p for p in list(replicas.partitions.values()) if p.role is Role.LEADER)
+
+
+def _places(partitions: Collection[TopicPartition]) -> str:
+    return "a partition" if len(partitions) == 1 else f"{len(partitions)} partitions"
+
+
+def _named(partitions: Collection[TopicPartition]) -> str:
+    named = ", ".join(map(str, sorted(partitions)[:_NAMED]))
+    return f"{named} and {len(partitions) - _NAMED} more" if len(partitions) > _NAMED else named
