@@ -31,7 +31,12 @@ def late_transaction_warnings(replicas: ReplicaManager) -> Sequence[str]:
 
 def under_min_isr_warnings(replicas: ReplicaManager) -> Sequence[str]:
     """Return a line that names the led partitions that refuse records with acks=all, if any."""
-    few = [p.topic_partition for p in _led(replicas) if len(p.isr) < p.min_isr]
+    few = [
+        partition.topic_partition
+        for partition in _led(replicas)
+        if (log := partition.log) is not None
+        and len(partition.isr) < log.config.min_insync_replicas
+    ]
     if not few:
         return ()
     return (
