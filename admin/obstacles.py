@@ -39,6 +39,10 @@ _NAMED: Final = 5
 _TOPIC: Final = 2  # the resource type of DescribeConfigs
 _MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 _THROTTLES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+_THROTTLED: Final = (
+    "leader.replication.throttled.replicas",
+    "follower.replication.throttled.replicas",
+)
 _STATES: Final[Mapping[str, str]] = {
     "PreparingRebalance": "is rebalancing: it waits until its members have joined again",
     "CompletingRebalance": "is rebalancing: it waits until one of its members has assigned the"
@@ -187,15 +191,20 @@ def move_obstacles(admin: ZkAdminStore, moving: Collection[TopicPartition]) -> l
         verb = "moves" if len(held) == 1 else "move"
         found.append(f"broker {broker} is down, and {listed(held, _NAMED)} {verb} there")
     brokers = {b for p in partitions for b in p.assignment.replicas}
-    return found + _throttles(admin, sorted(brokers & set(live)))
+    return found + _throttles(admin, topics, sorted(brokers & set(live)))
 
 
-def _throttles(admin: ZkAdminStore, brokers: Sequence[BrokerId]) -> list[str]:
-    rates: dict[str, list[BrokerId]] = {}
-    for broker, config in admin.configs.read_broker_configs(brokers).items():
-        for name in () if isinstance(config, BadDataError) else _THROTTLES:
-            if name in config and broker not in rates.setdefault(config[name], []):
-                rates[config[name]].append(broker)
+def _throttles(
+    admin: ZkAdminStore, topics: Sequence[str], brokers: Sequence[BrokerId]
+) -> list[str]:
+    """Return at which rates brokers throttle replicas of some of the topics."""
+    of_topics = _readable(admin.configs.read_topic_configs(topics))
+    if not any(name in config for config in of_topics.values() for name in _THROTTLED):
+        return []
+    rates: dict[str, list[str]] = {}
+    for broker, config in _readable(admin.configs.read_broker_configs(brokers)).items():
+        for rate in {config[name] for name in _THROTTLES if name in config}:
+            rates.setdefault(rate, []).append(broker)
     return [
         f"replication is throttled to {rate} B/s on {_named_brokers(throttled)}"
         for rate, throttled in rates.items()
@@ -218,7 +227,13 @@ def shutdown_obstacles(admin: ZkAdminStore, broker_id: BrokerId) -> list[str]:
     return found
 
 
-def _named_brokers(brokers: Sequence[BrokerId]) -> str:
+def _readable(
+    configs: Mapping[str, Mapping[str, str] | BadDataError],
+) -> dict[str, Mapping[str, str]]:
+    return {name: row for name, row in configs.items() if not isinstance(row, BadDataError)}
+
+
+def _named_brokers(brokers: Sequence[BrokerId] | Sequence[str]) -> str:
     return f"broker{'s' if len(brokers) > 1 else ''} {' and '.join(map(str, brokers))}"
 
 

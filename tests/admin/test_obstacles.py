@@ -225,8 +225,14 @@ def test_a_reassignment_is_explained(known: Known) -> None:
         ConfigEntityZNode.path("brokers", "1"),
         ConfigEntityZNode.encode({"follower.replication.throttled.rate": "1000"}),
     )
+    down = "broker 3 is down, and payments-0 moves there"
+    assert move_obstacles(known.admin, [P0]) == [down], "a rate limits no replica by itself"
+    known.fake.zookeeper.put(
+        ConfigEntityZNode.path("topics", "payments"),
+        ConfigEntityZNode.encode({"follower.replication.throttled.replicas": "0:3"}),
+    )
     assert move_obstacles(known.admin, [P0]) == [
-        "broker 3 is down, and payments-0 moves there",
+        down,
         "replication is throttled to 1000 B/s on broker 1",
     ]
 
