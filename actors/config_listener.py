@@ -17,6 +17,7 @@ from regent.actors.topic_configs import TopicConfigs
 from regent.config.settings import KAFKA_SETTINGS
 from regent.config.tables.controller import ControllerConfig
 from regent.core.admin.config_changes import ConfigChanges
+from regent.core.admin.config_descriptions import BrokerSetting
 from regent.core.controller.events import ControllerEvent
 from regent.core.errors import SessionExpiredError
 from regent.core.model import BrokerId
@@ -101,9 +102,11 @@ def start_config_listener(
     topic_configs: TopicConfigs,
     on_broker_config: Callable[[Mapping[str, str]], None],
     on_client_quotas: Callable[[Mapping[str, Mapping[str, str]]], None],
+    settings: Mapping[str, BrokerSetting],
 ) -> ActorRef[ConfigListener]:
     """Start a broker's listener; it acts only on messages.
 
+    ``settings`` are those that the broker was started with, by Kafka's names.
     ``on_broker_config`` gets the settings of this broker that are in ZooKeeper, and
     ``on_client_quotas`` all quotas, by the paths of their entities below ``/config``.
     """
@@ -111,7 +114,7 @@ def start_config_listener(
         broker_id,
         ZkConfigStore(zookeeper),
         unclean_leader_election_enable=config.unclean_leader_election_enable,
-        settings=KAFKA_SETTINGS,
+        settings={**KAFKA_SETTINGS, **{name: row.setting for name, row in settings.items()}},
     )
     name = f"config-listener-{broker_id}"
     return start_actor(

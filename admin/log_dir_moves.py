@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from regent.admin.broker_request import NoAnswerError, ask_broker
 from regent.admin.live_brokers import not_registered
-from regent.admin.partition_files import Replica
+from regent.admin.partition_files import TopicPartitionReplica
 from regent.admin.reassign_progress import ReassignmentError
 from regent.admin.wording import listed
 from regent.core.errors import Errors
@@ -48,7 +48,7 @@ class LogDirMoveState(Enum):
 class LogDirMove(NamedTuple):
     """A replica, the directory where it shall be, and where it and its copy are; None: nowhere."""
 
-    replica: Replica
+    replica: TopicPartitionReplica
     target: str
     current: str | None
     future: str | None
@@ -119,7 +119,7 @@ class LogDirs:
     def __init__(self, brokers: Mapping[BrokerId, BrokerRegistration]) -> None:
         self._brokers = brokers
 
-    def moves(self, targets: Mapping[Replica, str]) -> list[LogDirMove]:
+    def moves(self, targets: Mapping[TopicPartitionReplica, str]) -> list[LogDirMove]:
         """Return how far each replica is, sorted.
 
         A replica on a broker that is not registered is missing. Raises ``ReassignmentError`` if a
@@ -127,7 +127,7 @@ class LogDirs:
         """
         return _moves(targets, self._read(targets))
 
-    def check(self, targets: Mapping[Replica, str]) -> list[LogDirMove]:
+    def check(self, targets: Mapping[TopicPartitionReplica, str]) -> list[LogDirMove]:
         """Return ``moves``; raises ``ReassignmentError`` if a directory cannot get replicas."""
         found = self._read(targets)
         problems = []
@@ -150,13 +150,13 @@ class LogDirs:
             raise ReassignmentError("\n".join(problems))
         return _moves(targets, found)
 
-    def alter(self, targets: Mapping[Replica, str]) -> set[Replica]:
+    def alter(self, targets: Mapping[TopicPartitionReplica, str]) -> set[TopicPartitionReplica]:
         """Begin to move replicas; return those that exist and move, or are there already.
 
         A broker remembers the directory of a replica that it does not have yet, and creates it
         there. Raises ``ReassignmentError``.
         """
-        begun: set[Replica] = set()
+        begun: set[TopicPartitionReplica] = set()
         for broker_id, replicas in sorted(_by_broker(targets).items()):
             answer = self._ask(
                 broker_id,
@@ -167,7 +167,7 @@ class LogDirs:
             for topic in answer.results:
                 for row in topic.partitions:
                     partition = TopicPartition(topic.topic_name, row.partition_index)
-                    replica = Replica(broker_id, partition)
+                    replica = TopicPartitionReplica(broker_id, partition)
                     if row.error_code == Errors.NONE:
                         begun.add(replica)
                     elif row.error_code != Errors.REPLICA_NOT_AVAILABLE:
@@ -175,7 +175,7 @@ class LogDirs:
                         raise ReassignmentError(f"Failed to alter dir for {replica}: {reason}")
         return begun
 
-    def _read(self, replicas: Collection[Replica]) -> dict[BrokerId, _Directories]:
+    def _read(self, replicas: Collection[TopicPartitionReplica]) -> dict[BrokerId, _Directories]:
         """Ask the brokers of ``replicas`` that are registered, all at once."""
         wanted = {b: r for b, r in _by_broker(replicas).items() if b in self._brokers}
         if not wanted:
@@ -184,7 +184,9 @@ class LogDirs:
             found = threads.map(self._describe, wanted.keys(), wanted.values())
             return dict(zip(wanted, found, strict=True))
 
-    def _describe(self, broker_id: BrokerId, replicas: Collection[Replica]) -> _Directories:
+    def _describe(
+        self, broker_id: BrokerId, replicas: Collection[TopicPartitionReplica]
+    ) -> _Directories:
         topics = [
             DescribableLogDirTopic(topic=topic, partitions=partitions)
             for topic, partitions in _by_topic(replicas).items()
@@ -218,7 +220,7 @@ class LogDirs:
 
 
 def _moves(
-    targets: Mapping[Replica, str], found: Mapping[BrokerId, _Directories]
+    targets: Mapping[TopicPartitionReplica, str], found: Mapping[BrokerId, _Directories]
 ) -> list[LogDirMove]:
     moves = []
     for replica, target in sorted(targets.items()):
@@ -228,8 +230,8 @@ def _moves(
     return moves
 
 
-def _alter_request(targets: Mapping[Replica, str]) -> AlterReplicaLogDirsRequest:
-    paths: dict[str, list[Replica]] = {}
+def _alter_request(targets: Mapping[TopicPartitionReplica, str]) -> AlterReplicaLogDirsRequest:
+    paths: dict[str, list[TopicPartitionReplica]] = {}
     for replica, path in targets.items():
         paths.setdefault(path, []).append(replica)
     rows = []
@@ -242,14 +244,16 @@ def _alter_request(targets: Mapping[Replica, str]) -> AlterReplicaLogDirsRequest
     return AlterReplicaLogDirsRequest(dirs=tuple(rows))
 
 
-def _by_broker(replicas: Collection[Replica]) -> dict[BrokerId, list[Replica]]:
-    found: dict[BrokerId, list[Replica]] = {}
+def _by_broker(
+    replicas: Collection[TopicPartitionReplica],
+) -> dict[BrokerId, list[TopicPartitionReplica]]:
+    found: dict[BrokerId, list[TopicPartitionReplica]] = {}
     for replica in replicas:
         found.setdefault(replica.broker_id, []).append(replica)
     return found
 
 
-def _by_topic(replicas: Collection[Replica]) -> dict[str, tuple[int, ...]]:
+def _by_topic(replicas: Collection[TopicPartitionReplica]) -> dict[str, tuple[int, ...]]:
     found: dict[str, list[int]] = {}
     for _, (topic, partition) in replicas:
         found.setdefault(topic, []).append(partition)

@@ -26,7 +26,7 @@ _TOPIC: Final = '{"topic": "t"}'
 _VERSIONS: Final = (None, 1, "1")
 
 
-class Replica(NamedTuple):
+class TopicPartitionReplica(NamedTuple):
     """A replica of a partition. Sorted as in Kafka's output: by the broker first."""
 
     broker_id: BrokerId
@@ -41,17 +41,19 @@ class ReassignmentFile(NamedTuple):
     """The target replicas of partitions, and the log directories of some of these replicas."""
 
     replicas: dict[TopicPartition, tuple[BrokerId, ...]]
-    log_dirs: dict[Replica, str]
+    log_dirs: dict[TopicPartitionReplica, str]
 
 
 def read_reassignment_file(file: BinaryIO) -> ReassignmentFile:
     """Read ``--reassignment-json-file``."""
     keys = ("topic", "partition", "replicas", "log_dirs")
     rows = _read(file, "partitions", keys, _REASSIGNMENT, _reassignment)
-    log_dirs: dict[Replica, str] = {}
+    log_dirs: dict[TopicPartitionReplica, str] = {}
     for partition, (replicas, paths) in rows:
         places = zip(replicas, paths, strict=True)
-        log_dirs |= {Replica(b, partition): path for b, path in places if path != ANY_LOG_DIR}
+        log_dirs |= {
+            TopicPartitionReplica(b, partition): path for b, path in places if path != ANY_LOG_DIR
+        }
     return ReassignmentFile({partition: replicas for partition, (replicas, _) in rows}, log_dirs)
 
 
@@ -70,7 +72,7 @@ def read_partitions_file(file: BinaryIO) -> list[TopicPartition]:
 
 def reassignment_json(
     assignments: Mapping[TopicPartition, Iterable[BrokerId]],
-    log_dirs: Mapping[Replica, str] | None = None,
+    log_dirs: Mapping[TopicPartitionReplica, str] | None = None,
 ) -> dict[str, object]:
     """Return the content of a ``--reassignment-json-file``, sorted.
 
@@ -78,7 +80,9 @@ def reassignment_json(
     """
     entries = []
     for partition, replicas in sorted(assignments.items()):
-        paths = [(log_dirs or {}).get(Replica(b, partition), ANY_LOG_DIR) for b in replicas]
+        paths = [
+            (log_dirs or {}).get(TopicPartitionReplica(b, partition), ANY_LOG_DIR) for b in replicas
+        ]
         row = {**partition._asdict(), "replicas": list(replicas), "log_dirs": paths}
         entries.append(row)
     return {"version": 1, "partitions": entries}

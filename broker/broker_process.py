@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypedDict
 
@@ -36,7 +36,7 @@ from regent.actors.transaction_markers import PartitionMarkers
 from regent.actors.watchdog import Watchdog
 from regent.broker.broker_controller import BrokerController
 from regent.broker.broker_registration import AdvertisedListeners, register, taken_end_points
-from regent.broker.broker_settings import LISTENER, StartedBroker
+from regent.broker.broker_settings import LISTENER, StartedBroker, described_settings
 from regent.broker.broker_storage import BrokerStorage
 from regent.broker.controlled_shutdown import hand_over
 from regent.broker.group_service import BrokerGroupService
@@ -57,7 +57,12 @@ from regent.config.addresses import port_of, tcp_endpoint
 from regent.config.settings import Settings
 from regent.config.threads import thread_names_begin_with
 from regent.core.controller.controller import Controller
-from regent.core.controller.events import RegisterBrokerAndReelect, Startup, SuspectReplicasChanged
+from regent.core.controller.events import (
+    AdvertisedListenersChanged,
+    RegisterBrokerAndReelect,
+    Startup,
+    SuspectReplicasChanged,
+)
 from regent.core.errors import Errors, RegentError, SessionExpiredError, StorageError
 from regent.core.model import UNKNOWN_BROKER_EPOCH, BrokerId, BrokerInfo, TopicPartition
 from regent.core.protocol.api import ApiKey
@@ -167,16 +172,13 @@ class BrokerProcess(ControllerListener):
         self._undo.callback(self._context.destroy, linger=0)
         self._start_broker_actor()
         kafka_endpoint = self._kafka_endpoint = self._open_kafka_endpoint()
-        others = (
-            ()
-            if self._transactions is None
-            else apis_of_other_brokers(self._transactions, self._groups.partitions)
-        )
+        others = apis_of_other_brokers(self._transactions, self._groups.partitions)
         replication_endpoint = self._replication.listen(self._broker_view, others)
         server = self._start_control_server()
         advertised = AdvertisedListeners.of(
             config, kafka_endpoint.port, port_of(server.endpoint), port_of(replication_endpoint)
         )
+        self._advertise(advertised, port_of(server.endpoint))
         self._join(advertised.broker_info(broker_id, config.rack))
         # A client that gets metadata without brokers and controller asks again much later.
         self._is_told.wait(_FIRST_METADATA_TIMEOUT_S)
@@ -188,7 +190,7 @@ class BrokerProcess(ControllerListener):
                 self._groups,
                 self._keeper,
                 lambda: self._cluster_id,
-                self._started(advertised, port_of(server.endpoint)),
+                self._started,
                 self._storage.logs,
                 self._storage.move_logs(self._replica_manager),
                 self._transactions,
@@ -221,21 +223,22 @@ class BrokerProcess(ControllerListener):
                 self._replication.fetch_metrics,
             ),
         ]
-        if self._transactions is not None:
-            service = self._transactions
-            sources.append(TransactionMetrics(service.marker_manager, service.loads))
+        service = self._transactions
+        sources.append(TransactionMetrics(service.marker_manager, service.loads))
         for published in sources:
             metrics.publish(published)
             self._undo.callback(metrics.withdraw, published)
 
-    def _started(self, advertised: AdvertisedListeners, control_port: int) -> StartedBroker:
+    def _advertise(self, advertised: AdvertisedListeners, control_port: int) -> None:
+        """Note the endpoints of this broker, and what else is known after the start."""
+        self._advertised, self._endpoints = advertised, advertised.endpoints
         directories = log_directories(self._settings, self._options.data_dir.absolute())
         listening = advertised._replace(
             host=self._settings.broker.host,
             port=self._kafka_endpoint.port,
             control_port=control_port,
         )
-        return StartedBroker(
+        self._started = StartedBroker(
             self._options.zookeeper, tuple(directories), listening.endpoints, advertised.endpoints
         )
 
@@ -297,7 +300,6 @@ class BrokerProcess(ControllerListener):
         self._groups.start(self._replica_manager, self._scheduler)
         self._undo.callback(self._groups.stop)
         request_timeout_ms = self._settings.controller.request_timeout_ms
-        self._transactions: BrokerTransactionService | None = None
         self._start_transactions(
             PartitionMarkers(self._replica_manager, self._scheduler, request_timeout_ms)
         )
@@ -361,7 +363,7 @@ class BrokerProcess(ControllerListener):
         self._status.add_warner(self._storage.warnings)
         self._storage.start_maintenance(self._replica_manager, self._on_log_directory_failed)
         store.create_persistent_paths()
-        self._catch_up_with_configs()
+        info = self._with_dynamic_endpoints(info)
         self._note_that_no_log_is_lost()
         session_timeout_ms = self._settings.zookeeper.session_timeout_ms
         broker_epoch, session_id = register(
@@ -386,6 +388,10 @@ class BrokerProcess(ControllerListener):
             if self._keeper.session_id == session_id:
                 return
         self._controller.tell(RegisterBrokerAndReelect())  # there is a new session already
+
+    def _with_dynamic_endpoints(self, info: BrokerInfo) -> BrokerInfo:
+        self._catch_up_with_configs()
+        return replace(info, endpoints=self._endpoints)
 
     def _note_that_no_log_is_lost(self) -> None:
         """Note that a new log directory has lost no log, if the cluster has no topics."""
@@ -432,6 +438,7 @@ class BrokerProcess(ControllerListener):
             self._topic_configs,
             self._on_broker_config,
             self._kafka_endpoint.set_quotas,
+            settings=described_settings(self._settings, info.broker_id, self._started),
         )
         self._undo.callback(stop_actor, self._configs, _ACTOR_TIMEOUT_S)
 
@@ -460,15 +467,17 @@ class BrokerProcess(ControllerListener):
     def _on_broker_config(self, config: Mapping[str, str]) -> None:
         self._kafka_endpoint.configure(config)
         self._storage.configure(config)
-        if self._transactions is not None:
-            self._transactions.configure(config)
+        endpoints = self._advertised.with_broker_config(config).endpoints
+        if endpoints != self._endpoints:
+            self._endpoints = endpoints
+            self._controller.tell(AdvertisedListenersChanged(endpoints))
+        self._transactions.configure(config)
 
     def _on_metadata_changed(self) -> None:
         self._is_told.set()
         self._topics.wake()
         self._groups.on_metadata_changed()
-        if self._transactions is not None:
-            self._transactions.on_metadata_changed()
+        self._transactions.on_metadata_changed()
 
     def _on_session_starting(self, client: ZooKeeperClient) -> None:
         """Pass the session to the guardian, and check that its data belong to our cluster."""
@@ -525,7 +534,8 @@ class BrokerProcess(ControllerListener):
 
     def on_broker_registered(self, broker_epoch: int) -> None:
         """Pass on our new broker epoch, unless another broker took our addresses meanwhile."""
-        taken = taken_end_points(self._keeper, self._info, broker_epoch)
+        info = replace(self._info, endpoints=self._endpoints)
+        taken = taken_end_points(self._keeper, info, broker_epoch)
         if taken is not None:
             self.on_must_end(taken)
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from regent.broker.broker_settings import LISTENER
@@ -30,6 +30,8 @@ class AdvertisedListeners(NamedTuple):
     control_port: int
     replication_port: int
     control_plane_listener_name: str = ""
+    client_host: str = ""
+    """Where clients find this broker, if that is not ``host``."""
 
     @classmethod
     def of(
@@ -44,10 +46,21 @@ class AdvertisedListeners(NamedTuple):
             config.control_plane_listener_name,
         )
 
+    def with_broker_config(self, config: Mapping[str, str]) -> AdvertisedListeners:
+        """Return these with the address for clients that ``/config/brokers`` has, if it has one.
+
+        Other brokers find this one at the same host and ports as before.
+        """
+        address = config.get("advertised.listeners")
+        if address is None:
+            return self
+        host, _, port = address.strip().removeprefix(f"{LISTENER}://").rpartition(":")
+        return self._replace(client_host=host.strip("[]"), port=int(port))
+
     @property
     def endpoints(self) -> tuple[EndPoint, ...]:
         """The clients' listener, first, and the control port if it has a name (KIP-291)."""
-        clients = EndPoint(LISTENER, self.host, self.port)
+        clients = EndPoint(LISTENER, self.client_host or self.host, self.port)
         if not self.control_plane_listener_name:
             return (clients,)
         name = self.control_plane_listener_name.upper()  # Kafka's readers know no other form

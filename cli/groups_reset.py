@@ -332,7 +332,7 @@ def _new_offsets(
 
 def _wanted(
     target: _Target,
-    partition: TopicPartition,
+    topic_partition: TopicPartition,
     log: range,
     committed: int | None,
     of_time: Mapping[TopicPartition, int | None],
@@ -346,13 +346,13 @@ def _wanted(
         case _To.OFFSET:
             return target.number
         case _To.FILE:
-            return target.planned[partition]
+            return target.planned[topic_partition]
         case _To.SHIFT:
             if committed is None:
-                raise GroupError(f"partition {partition} has no committed offset to shift")
+                raise GroupError(f"partition {topic_partition} has no committed offset to shift")
             return committed + target.number
         case _To.CURRENT:
             return log.stop if committed is None else committed
         case _To.TIME:
-            found = of_time[partition]
+            found = of_time[topic_partition]
             return log.stop if found is None or found < 0 else found

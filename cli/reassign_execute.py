@@ -16,7 +16,7 @@ from regent.admin.controller_ref import ControllerRef, batches, refusal
 from regent.admin.live_brokers import not_registered, read_live_brokers
 from regent.admin.log_dir_moves import LogDirMoveState, LogDirs
 from regent.admin.obstacles import move_obstacles
-from regent.admin.partition_files import ReassignmentFile, Replica, reassignment_json
+from regent.admin.partition_files import ReassignmentFile, TopicPartitionReplica, reassignment_json
 from regent.admin.pauses import pauses
 from regent.admin.reassign_progress import (
     ReassignmentError,
@@ -217,7 +217,9 @@ def _refuse_if_busy(admin: ZkAdminStore, being_moved: Sequence[OngoingReassignme
         )
 
 
-def _print_rollback(current: Replicas, places: Mapping[Replica, str], output: str) -> None:
+def _print_rollback(
+    current: Replicas, places: Mapping[TopicPartitionReplica, str], output: str
+) -> None:
     """Print the present replicas, and the log directories of those that may be moved."""
     content = reassignment_json(current, places)
     if output == Output.JSON:
@@ -372,7 +374,7 @@ def await_moves(
 
 
 def _begin_log_dir_moves(
-    log_dirs: LogDirs, targets: Mapping[Replica, str], *, deadline: float, output: str
+    log_dirs: LogDirs, targets: Mapping[TopicPartitionReplica, str], *, deadline: float, output: str
 ) -> list[str]:
     """Begin to move replicas, those on new brokers when they exist; return the problems."""
     pending = dict(targets)
@@ -393,7 +395,10 @@ def _begin_log_dir_moves(
 
 
 def _await_log_dir_moves(
-    log_dirs: LogDirs, targets: Mapping[Replica, str], timeout_ms: int, deadline: float
+    log_dirs: LogDirs,
+    targets: Mapping[TopicPartitionReplica, str],
+    timeout_ms: int,
+    deadline: float,
 ) -> list[str]:
     """Wait until every replica is in its directory; return the problems, as ``await_moves``."""
     remaining = dict(targets)

@@ -11,6 +11,7 @@ Every broker has one. It is *active* from the time that it wins an election unti
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import assert_never
 
 from regent.core.controller import quarantine
@@ -32,6 +33,7 @@ from regent.core.controller.effects import (
 )
 from regent.core.controller.error_responses import error_response
 from regent.core.controller.events import (
+    AdvertisedListenersChanged,
     AlterPartitionReceived,
     ApiPartitionReassignment,
     AutoPreferredReplicaLeaderElection,
@@ -232,7 +234,10 @@ class Controller:
                 if self._is_active:
                     self._election.check_in_force(self.context.epoch_zk_version)
             case SuspectReplicasChanged():
-                self._publish_suspects()
+                self._update_registration()
+            case AdvertisedListenersChanged(endpoints):
+                self._info = replace(self._info, endpoints=endpoints)
+                self._update_registration()
             case Resign():
                 self._move(event, now_ms)
             case StandAgain():
@@ -439,11 +444,12 @@ class Controller:
         self._resign()
         self._failover(raised)
 
-    def _publish_suspects(self) -> None:
+    def _update_registration(self) -> None:
+        """Write our endpoints and suspect replicas, if we are registered with others."""
         try:
             self._services.store.publish_suspects(self._info, self._suspects())
         except SessionExpiredError:
-            raise  # the registration in the next session publishes them
+            raise  # the registration in the next session has them
         except RegentError as error:
             self._log.warning("%s; trying again", error)
             self._services.schedule(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, TypeAlias, get_args
 
-from regent.core.model import BrokerId, TopicPartition
+from regent.core.model import BrokerId, EndPoint, TopicPartition
 from regent.core.protocol.control import (
     ControlHeader,
     LeaderAndIsrRequest,
@@ -80,6 +80,13 @@ class ElectionDoubted:
 @dataclass(frozen=True, slots=True)
 class SuspectReplicasChanged:
     """Replicas of this broker became suspect, or are no longer suspect."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdvertisedListenersChanged:
+    """This broker shall be registered with other endpoints, which clients are told (KIP-226)."""
+
+    endpoints: tuple[EndPoint, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +342,7 @@ ControllerEvent: TypeAlias = (
     | RegistrationDeleted
     | ElectionDoubted
     | SuspectReplicasChanged
+    | AdvertisedListenersChanged
     | Resign
     | StandAgain
     | BrokerChange

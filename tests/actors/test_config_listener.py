@@ -16,6 +16,8 @@ from regent.actors.config_listener import (
 )
 from regent.actors.runtime import stop_actor
 from regent.actors.topic_configs import TopicConfigs
+from regent.broker.broker_settings import broker_settings
+from regent.config.settings import Settings
 from regent.config.tables.controller import ControllerConfig
 from regent.core.controller.events import ControllerEvent, TopicUncleanLeaderElectionEnable
 from regent.core.errors import SessionExpiredError
@@ -89,6 +91,7 @@ def listener(
         configs,
         heard.append,
         client_quotas.append,
+        broker_settings(Settings(), 1),
     )
     yield ref, session
     stop_actor(ref, TIMEOUT_S)

@@ -236,6 +236,7 @@ def test_a_disk_failure_loses_lines_and_is_reported_once(
         (events.Expire(), "end of the session"),
         (events.RegisterBrokerAndReelect(), "new session"),
         (events.SuspectReplicasChanged(), "list of suspect replicas"),
+        (events.AdvertisedListenersChanged(()), "advertised.listeners"),
         (events.Resign("a defect"), "unexpected error"),
         (events.StandAgain(), "timer"),
         (events.BrokerChange(), "/brokers/ids"),

@@ -10,7 +10,7 @@ from typing import BinaryIO
 import pytest
 
 from regent.admin.partition_files import (
-    Replica,
+    TopicPartitionReplica,
     read_partitions_file,
     read_reassignment_file,
     read_topics_to_move_file,
@@ -43,12 +43,12 @@ def test_what_is_written_is_read_again() -> None:
 
 
 def test_log_directories_are_kept() -> None:
-    log_dirs = {Replica(4, T0): "/d/one", Replica(3, T1): "/d/two"}
+    log_dirs = {TopicPartitionReplica(4, T0): "/d/one", TopicPartitionReplica(3, T1): "/d/two"}
 
     content = reassignment_json(MOVES, log_dirs)
 
     assert read_reassignment_file(file(content)) == (MOVES, log_dirs)
-    assert str(Replica(4, T0)) == "t-0-4"
+    assert str(TopicPartitionReplica(4, T0)) == "t-0-4"
 
 
 def test_what_kafkas_tool_takes_is_taken() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from regent.broker.broker_registration import AdvertisedListeners, register
 from regent.config.tables.broker import BrokerConfig
+from regent.core.admin.config_descriptions import LISTENER_SETTINGS
 from regent.core.errors import BrokerIdInUseError
 from regent.core.model import NO_SUSPECTS, BrokerInfo, EndPoint
 from regent.zk.codecs.znodes import BrokerIdZNode
@@ -55,6 +56,29 @@ def register_again(server: FakeZooKeeperServer, pauses: Pauses) -> tuple[int, in
     zookeeper = FakeZooKeeper(server)
     store = ZkControllerStore(zookeeper)
     return register(INFO, lambda: NO_SUSPECTS, zookeeper, store, SESSION_TIMEOUT_MS, pauses)
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "port"),
+    [
+        ("PLAINTEXT://10.9.9.9:9094", "10.9.9.9", 9094),
+        (" PLAINTEXT://kafka.example:1 ", "kafka.example", 1),
+        ("PLAINTEXT://[fd00::1]:9094", "fd00::1", 9094),
+    ],
+)
+def test_clients_are_told_the_address_in_zookeeper_and_brokers_are_not(
+    address: str, host: str, port: int
+) -> None:
+    static = AdvertisedListeners("b1", 9092, 9093, 9094, "CONTROLLER")
+    assert LISTENER_SETTINGS["advertised.listeners"].text_problem(address) is None
+
+    dynamic = static.with_broker_config({"advertised.listeners": address})
+
+    assert static.with_broker_config({}) == static
+    assert dynamic.endpoints[0] == EndPoint("PLAINTEXT", host, port)
+    assert dynamic.endpoints[1:] == static.endpoints[1:]
+    info = dynamic.broker_info(1, "")
+    assert (info.control_endpoint, info.replication_endpoint) == ("tcp://b1:9093", "tcp://b1:9094")
 
 
 def test_registration_waits_for_the_former_session_and_is_logged_once(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from regent.core.model import NO_LEADER
 from regent.testing.regent_cluster import RegentCluster
@@ -39,6 +40,29 @@ def allow_unclean_elections(cluster: RegentCluster, topic: str) -> None:
     notification = ConfigEntityChangeNotificationSequenceZNode.encode(f"topics/{topic}")
     prefix = ConfigEntityChangeNotificationSequenceZNode.PATH_PREFIX
     cluster.zookeeper.multi([Create(prefix, notification, sequential=True)])
+
+
+def test_clients_are_told_another_address_while_the_broker_runs(cluster: RegentCluster) -> None:
+    def address() -> str:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_server(0)})
+        broker = admin.list_topics(timeout=10).brokers.get(1)
+        return "" if broker is None else f"{broker.host}:{broker.port}"
+
+    assert address() == cluster.bootstrap_server(1)
+    entry = ConfigEntry(
+        "advertised.listeners",
+        "PLAINTEXT://localhost:9",
+        incremental_operation=AlterConfigOpType.SET,
+    )
+    resource = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_server(1)})
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(10)
+    eventually(lambda: address() == "localhost:9", "clients are told")
+    cluster.restart(1)
+    eventually(lambda: address() == "localhost:9", "it has the address from its start")
+    cluster.create_topic("after", 3)
+    cluster.await_agreement([0, 1, 2], "after")
 
 
 def test_enabling_unclean_elections_ends_the_wait_for_a_leader(

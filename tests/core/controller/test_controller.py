@@ -22,6 +22,7 @@ from regent.core.controller.effects import (
 )
 from regent.core.controller.error_responses import error_response
 from regent.core.controller.events import (
+    AdvertisedListenersChanged,
     BrokerChange,
     BrokerModifications,
     ChannelOverflowed,
@@ -46,6 +47,8 @@ from regent.core.errors import Errors, ForeignDirectoryError
 from regent.core.model import (
     MAX_CONTROLLER_EPOCH,
     UNKNOWN_BROKER_EPOCH,
+    BrokerId,
+    EndPoint,
     LeaderAndIsr,
     TopicPartition,
 )
@@ -378,6 +381,43 @@ def test_the_controller_settings_are_used_in_elections(tree: Tree) -> None:
     tree.put_state(T0, 9, (9,))
     Candidate(tree, 0, ControllerSettings(unclean_leader_election_enable=True)).start()
     assert tree.leads(T0)[:2] == (1, (1,))
+
+
+# --- the registration -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("broker_id", [0, 3])
+def test_new_listeners_for_clients_change_the_registration_and_the_metadata(
+    tree: Tree, active: Candidate, broker_id: BrokerId
+) -> None:
+    """Of the active controller, and of another broker."""
+    broker = active if broker_id == 0 else Candidate(tree, broker_id)
+    broker.start()
+    active.catch_up()
+    path = BrokerIdZNode.path(broker_id)
+    before = tree.server.snapshot()[path]
+    endpoint = EndPoint("PLAINTEXT", "elsewhere", 1)
+
+    effects = broker.handle(AdvertisedListenersChanged((endpoint,)))
+    effects += active.catch_up()
+
+    node = tree.server.snapshot()[path]
+    info = BrokerIdZNode.decode(node.data, broker_id)
+    assert (info.endpoints, node.stat.czxid) == ((endpoint,), before.stat.czxid)
+    assert info.control_endpoint == broker_info(broker_id).control_endpoint
+    (sent,) = {
+        (sent.host, sent.port)
+        for effect in requests(effects)
+        if isinstance(effect.request, UpdateMetadataRequest)
+        for live in effect.request.live_brokers
+        for sent in live.endpoints
+        if live.broker_id == broker_id
+    }
+    assert sent == ("elsewhere", 1)
+    broker.expire()
+    broker.start()
+    data = tree.server.snapshot()[path].data
+    assert BrokerIdZNode.decode(data, broker_id).endpoints == (endpoint,)
 
 
 # --- while active ---------------------------------------------------------------------------------
