@@ -14,8 +14,17 @@ from typing import Any, Final
 
 from regent.config.settings import TABLES, Settings
 from regent.core.admin.config_descriptions import DynamicBrokerSettings
+from regent.core.admin.kafka_only_settings import KAFKA_ONLY_SETTINGS
 from regent.core.admin.topic_settings import TOPIC_SETTINGS
-from regent.core.setting import DOUBLE_MAX, INT_MAX, LONG_MAX, ConfigType, Setting, settings_of
+from regent.core.setting import (
+    DOUBLE_MAX,
+    INT_MAX,
+    LONG_MAX,
+    ConfigType,
+    Scope,
+    Setting,
+    settings_of,
+)
 
 _ROOT = Path(__file__).parents[1]
 _WIDTH: Final = 100
@@ -58,7 +67,7 @@ Regent's own.
   follow: with `regent brokers config`, `kafka-configs.sh --entity-type brokers`, or another Kafka
   client. A value in ZooKeeper counts before that of the file, and one for a broker before that for
   all. `kafka-configs.sh --zookeeper` writes there only while these brokers are stopped.
-- **per broker**: the same, but only in ZooKeeper.
+- **per broker**: in ZooKeeper for one broker, which follows.
 - **per topic**: for each topic, which running brokers follow. A topic without the setting has the
   value of the broker's setting.
 """
@@ -77,6 +86,41 @@ Set them with `regent topics create --config NAME=VALUE`, `regent topics config`
 
 | setting | type | default | values | meaning |
 |---|---|---|---|---|"""
+_WITHOUT_EFFECT: Final = """\
+
+## Settings of brokers without effect
+
+DescribeConfigs lists these settings of Kafka 3.9 with Kafka's defaults, for tools that look for
+them. They have no effect here. Clients can change the first two kinds, as in Kafka: the values are
+checked, stored and shown. So are names that Kafka does not have (`my.plugin.url`), but their values
+are not shown: they may be passwords. `listener.name.LISTENER.SETTING` is checked as SETTING.
+"""
+_NARROWER: Final = """\
+
+## Narrower than in Kafka
+
+Refused are these values, and negative numbers without a meaning. Others of Kafka 3.9 are taken.
+
+| setting | here | why |
+|---|---|---|
+| timeouts and pauses of requests (`zookeeper.session.timeout.ms`, `replica.fetch.wait.max.ms`, …) \
+| at most a day | nothing waits for days: the number has a wrong unit |
+| `num.partitions`, `offsets.topic.num.partitions`, `transaction.state.log.num.partitions` \
+| at most 1,000,000 | ZooKeeper's nodes cannot hold more |
+| `replica.fetch.max.bytes`, `replica.fetch.response.max.bytes` | at most 1 GiB | with one more\
+ batch a response must stay below 2 GiB |
+| `log.cleaner.dedupe.buffer.size`, `log.cleaner.io.buffer.size`,\
+ `log.cleaner.io.buffer.load.factor`, `log.cleaner.io.max.bytes.per.second` | at least 1 MiB,\
+ 1 KiB, 0.01, 1 | with less the cleaner would never end |
+| `log.cleaner.backoff.ms`, intervals of tasks | at least 1 | 0 would keep a core busy for nothing |
+| `max.connections` | at least 1 | with 0 no client could change it again |
+| `quota.window.num`, `controller.quota.window.num` | 2 to 1,000 | one sample has no rate;\
+ more take memory for each client |
+| `listeners` of a running broker | only its present value | it listens where its file says |
+| passwords in ZooKeeper | none | they would be readable; Kafka refuses them without\
+ `password.encoder.secret` |
+| `remote.storage.enable` and `remote.log.*` of topics | `false` | there is no tiered storage |
+"""
 _ABOUT: Final[Mapping[str, str]] = {
     "broker": "The addresses of a broker, its part in replication, and the limits of its clients.",
     "controller": "How the controller decides. Use the same for all brokers: each may be elected.",
@@ -152,8 +196,24 @@ def configuration_page() -> str:
         "Kafka's tools may also set these, which have no effect: "
         + ", ".join(f"`{n}`" for n, row in sorted(TOPIC_SETTINGS.items()) if not row.has_effect)
         + ".",
+        _WITHOUT_EFFECT,
+        *(
+            f"- {scope.value}: {', '.join(f'`{name}`' for name in names)}."
+            for scope, names in _kafka_only().items()
+        ),
+        _NARROWER.rstrip("\n"),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _kafka_only() -> Mapping[Scope, list[str]]:
+    """Return the settings of Kafka's brokers without effect, by who can change them."""
+    found: dict[Scope, list[str]] = {}
+    for name, row in sorted(KAFKA_ONLY_SETTINGS.items()):
+        found.setdefault(row.scope, []).append(name)
+    return {
+        scope: found[scope] for scope in (Scope.CLUSTER_WIDE, Scope.PER_BROKER, Scope.READ_ONLY)
+    }
 
 
 def toml(value: object) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from regent.config.tables.ranges import INTERVAL_MS, NOT_NEGATIVE, TIMEOUT_MS
+from regent.config.tables.ranges import NOT_NEGATIVE, TIMEOUT_MS
 from regent.core.admin.admin_manager import AdminSettings
 from regent.core.replication.replication_settings import ReplicationSettings
-from regent.core.setting import INT_MAX, ConfigType, Scope, setting
+from regent.core.setting import INT_MAX, LONG_MAX, ConfigType, Scope, setting
 
 ISR_CHANGES_THROUGH_ZOOKEEPER = "zookeeper"
 _PORT = (0, 65_535)
@@ -91,7 +91,9 @@ class BrokerConfig:
         ours=True,
     )
     controlled_shutdown_max_retries: int = setting(
-        3, "How often a broker that stops asks the controller to move its leaderships."
+        3,
+        "How often a broker that stops asks the controller to move its leaderships.",
+        limits=NOT_NEGATIVE,
     )
     controlled_shutdown_retry_backoff_ms: int = setting(
         5_000,
@@ -109,7 +111,7 @@ class BrokerConfig:
         ReplicationSettings.replica_lag_time_max_ms,
         "A follower that has not caught up with its leader for this time leaves the ISR. Checked"
         " twice in this time.",
-        limits=TIMEOUT_MS,
+        limits=(100, LONG_MAX),
         type=ConfigType.LONG,
     )
     replica_fetch_wait_max_ms: int = setting(
@@ -186,14 +188,14 @@ class BrokerConfig:
         268_435_456,
         "How many bytes the requests of all clients may take, counted as they arrive. A client that"
         " needs more waits. While one waits, a request of which less than 256 KiB arrive in a"
-        " second is given up and its connection closed.",
-        limits=NOT_NEGATIVE,
+        " second is given up and its connection closed. -1: no limit.",
+        limits=(-1, LONG_MAX),
         type=ConfigType.LONG,
     )
     connections_max_idle_ms: int = setting(
         600_000,
-        "How long a client's connection may be silent before it is closed.",
-        limits=INTERVAL_MS,
+        "How long a client's connection may be silent before it is closed; -1: for ever.",
+        limits=(-1, LONG_MAX),
         type=ConfigType.LONG,
     )
     max_connections: int = setting(

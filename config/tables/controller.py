@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from regent.config.tables.ranges import TIMEOUT_MS
 from regent.core.controller.services import ControllerSettings
-from regent.core.setting import ConfigType, Scope, setting
+from regent.core.setting import LONG_MAX, ConfigType, Scope, setting
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ControllerConfig:
     leader_imbalance_check_interval_seconds: int = setting(
         ControllerSettings.leader_imbalance_check_interval_seconds,
         "How often the controller checks whether leaderships must return, in seconds.",
-        limits=(1, 86_400),
+        limits=(1, LONG_MAX),
         type=ConfigType.LONG,
     )
     request_timeout_ms: int = setting(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from regent.config.tables.ranges import INTERVAL_MS, NOT_NEGATIVE
+from regent.config.tables.ranges import LONG_INTERVAL_MS, NOT_NEGATIVE
 from regent.core.coordinator.group.group_metadata_manager import GroupConfig, GroupLogSettings
-from regent.core.setting import DAY_MS, INT_MAX, ConfigType, setting
+from regent.core.setting import INT_MAX, ConfigType, setting
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,7 @@ class GroupsConfig:
     group_min_session_timeout_ms: int = setting(
         GroupConfig.group_min_session_timeout_ms,
         "The shortest session timeout that a member of a group may have.",
+        limits=NOT_NEGATIVE,
     )
     group_max_session_timeout_ms: int = setting(
         GroupConfig.group_max_session_timeout_ms,
@@ -66,7 +67,7 @@ class GroupsConfig:
     offsets_commit_timeout_ms: int = setting(
         GroupLogSettings.offsets_commit_timeout_ms,
         "How long a commit waits until the replicas of __consumer_offsets have it.",
-        limits=(1, DAY_MS),
+        limits=(1, INT_MAX),
     )
     offsets_retention_minutes: int = setting(
         GroupConfig.offsets_retention_minutes,
@@ -77,6 +78,6 @@ class GroupsConfig:
     offsets_retention_check_interval_ms: int = setting(
         600_000,
         "How often expired positions are looked for.",
-        limits=INTERVAL_MS,
+        limits=LONG_INTERVAL_MS,
         type=ConfigType.LONG,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from regent.config.tables.ranges import INTERVAL_MS, NOT_NEGATIVE
+from regent.config.tables.ranges import INTERVAL_MS, LONG_INTERVAL_MS, NOT_NEGATIVE
 from regent.core.log_config import LOG_SETTINGS, CleanerSettings
 from regent.core.setting import DOUBLE_MAX, INT_MAX, LONG_MAX, ConfigType, Scope, setting
 
@@ -43,19 +43,19 @@ class LogsConfig:
     replica_high_watermark_checkpoint_interval_ms: int = setting(
         5_000,
         "How often high watermarks are written.",
-        limits=INTERVAL_MS,
+        limits=LONG_INTERVAL_MS,
         type=ConfigType.LONG,
     )
     log_flush_scheduler_interval_ms: int = setting(
         3_000,
         "How often the broker checks which logs must be flushed.",
-        limits=INTERVAL_MS,
+        limits=LONG_INTERVAL_MS,
         type=ConfigType.LONG,
     )
     log_retention_check_interval_ms: int = setting(
         300_000,
         "How often the broker checks which segments are too old.",
-        limits=INTERVAL_MS,
+        limits=LONG_INTERVAL_MS,
         type=ConfigType.LONG,
     )
     log_verification_bytes_per_s: int = setting(
@@ -92,7 +92,7 @@ class LogsConfig:
     log_cleaner_backoff_ms: int = setting(
         CleanerSettings.log_cleaner_backoff_ms,
         "How often the broker looks for logs to compact, when there was none.",
-        limits=INTERVAL_MS,
+        limits=LONG_INTERVAL_MS,
         scope=Scope.CLUSTER_WIDE,
         type=ConfigType.LONG,
     )

@@ -8,10 +8,11 @@ not described, and the broker's log and ``status`` name it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from typing import Final
 
-from regent.core.admin.topic_settings import similar_names, topic_config_problem
+from regent.core.admin.topic_settings import TOPIC_SETTINGS, topic_config_problem
 from regent.core.quota.quota_entities import entity_of, quota_value
 from regent.core.setting import ConfigType, Scope, Setting
 
@@ -71,7 +72,12 @@ def unusable_in_broker(
 
 def unusable_in_topic(config: Mapping[str, str]) -> dict[str, str]:
     """Return why settings of a topic in ZooKeeper cannot be used, by their names."""
-    problems = {name: topic_config_problem(name, value) for name, value in config.items()}
+    problems = {
+        name: topic_config_problem(name, value)
+        if name in TOPIC_SETTINGS
+        else _unknown(name, "a setting of topics", TOPIC_SETTINGS)
+        for name, value in config.items()
+    }
     return {name: problem for name, problem in problems.items() if problem is not None}
 
 
@@ -86,10 +92,16 @@ def unusable_in_quota(path: str, config: Mapping[str, str]) -> dict[str, str]:
         if entity is None or name.startswith("SCRAM-"):
             continue
         if name not in entity.quotas:
-            problems[name] = f"is not a quota of {path}; {similar_names(name, entity.quotas)}"
+            problems[name] = _unknown(name, f"a quota of {path}", entity.quotas)
             continue
         try:
             quota_value(name, value)
         except ValueError as error:
             problems[name] = str(error).removeprefix(f"{name} ")
     return problems
+
+
+def _unknown(name: str, what: str, names: Collection[str]) -> str:
+    """Say that a name is none of ``names``, and which one it resembles."""
+    similar = "".join(f"; did you mean {n}?" for n in get_close_matches(name, names, n=1))
+    return f"is not {what}{similar}"

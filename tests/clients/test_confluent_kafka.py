@@ -62,6 +62,22 @@ def test_compressed_batches_come_back_as_they_went(
     assert values_from(bootstrap, topic, 37) == values[37:]  # from within a batch
 
 
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_a_batch_of_fifty_megabytes_reaches_all_replicas_and_the_consumer(
+    bootstrap: str, new_topic: CreateTopic, compression: str
+):
+    """Followers and consumers ask for 1 MB: the first batch is sent whole all the same."""
+    topic = new_topic(max_message_bytes=104_857_600, min_insync_replicas=3)
+    value = uuid.uuid4().bytes * 3_200_000
+    client = producer(
+        bootstrap, acks="all", message_max_bytes=100_000_000, compression_type=compression
+    )
+    produce(client, topic, [b"before", value, b"after"])
+    reader = consumer(bootstrap, fetch_message_max_bytes=1_000_000)
+    read = read_to_end(reader, TopicPartition(topic, 0, OFFSET_BEGINNING))
+    assert [message.value() for message in read] == [b"before", value, b"after"]
+
+
 @pytest.mark.parametrize("version", ["0.9.0.1", "0.10.0.1"])
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4"])
 def test_a_client_of_an_old_version_writes_and_reads(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from regent.core.quota.quota_managers import QuotaManagers
+from regent.core.setting import LONG_MAX
 from regent.transport.descriptors import Descriptors
 from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.connection import KafkaConnection, KafkaLimits, ListenerParts
@@ -47,7 +49,9 @@ class Acceptor:
         self._loop = loop.loop
         self._on_ended: Callable[[], object] = _nothing
         self._max_connections = limits.max_connections
-        self._max_idle_s = limits.connections_max_idle_ms / 1000
+        idle_ms = limits.connections_max_idle_ms
+        self._max_idle_s = math.inf if idle_ms < 0 else max(idle_ms, 1) / 1000
+        max_bytes = limits.queued_max_request_bytes
         self._metrics = metrics
         self._name = name
         self._addresses = addresses
@@ -66,7 +70,7 @@ class Acceptor:
             {api.key: api for api in apis},
             limits,
             metrics,
-            RequestMemory(limits.queued_max_request_bytes, self._watch_pace),
+            RequestMemory(LONG_MAX if max_bytes < 0 else max_bytes, self._watch_pace),
             loop.buffers,
             loop.scheduler,
             self._forget,
