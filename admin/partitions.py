@@ -9,8 +9,10 @@ from regent.core.controller.election import waiting_reason
 from regent.core.controller.partition_replicas import PartitionReplicas
 from regent.core.errors import BadDataError
 from regent.core.model import (
+    MAX_LEADER_EPOCH,
     NO_EPOCH,
     NO_LEADER,
+    NO_LEADER_EPOCH_LEFT,
     NO_SUSPECTS,
     BrokerId,
     BrokerRegistration,
@@ -57,6 +59,8 @@ class DescribedPartition:
         known = {b: r for b, r in brokers.items() if isinstance(r, BrokerRegistration)}
         if self.leader in known:
             return ""
+        if self.state.leader_and_isr.leader_epoch >= MAX_LEADER_EPOCH:
+            return f"has leader epoch {MAX_LEADER_EPOCH}: {NO_LEADER_EPOCH_LEFT}"
 
         def suspect_end(replica: BrokerId) -> LogEnd | None:
             suspects = known[replica].suspects if replica in known else NO_SUSPECTS

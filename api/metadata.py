@@ -19,7 +19,12 @@ from regent.api.replies import AwaitedReply, Replies
 from regent.core.admin.admin_requests import PASSING, CreateMissingTopics
 from regent.core.admin.topic_validation import INTERNAL_TOPICS, topic_name_problem
 from regent.core.errors import ApiError, Errors
-from regent.core.protocol.control import TopicId, UpdateMetadataPartition
+from regent.core.protocol.control import (
+    TopicId,
+    UpdateMetadataBroker,
+    UpdateMetadataEndPoint,
+    UpdateMetadataPartition,
+)
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.core.replication.metadata_view import PartitionView, alive_endpoints, topic_metadata
 from regent.transport.kafka.api import (
@@ -29,7 +34,8 @@ from regent.transport.kafka.api import (
     KafkaApiKey,
     KafkaRequest,
 )
-from regent.transport.kafka.primitives import Reader, Writer
+from regent.transport.kafka.message import note_left_out
+from regent.transport.kafka.primitives import OUT_OF_RANGE, Reader, Writer
 
 _ENCODED_PER_TURN: Final = 500
 _FIRST_FLEXIBLE_VERSION: Final = FIRST_FLEXIBLE_VERSION[KafkaApiKey.METADATA]
@@ -175,15 +181,19 @@ def _write_cluster(
 ) -> None:
     if version >= 3:
         writer.int32(throttle_time_ms)
-    reachable = alive_endpoints(snapshot, listener)
-    writer.array_length(len(reachable))
-    for broker, endpoint in reachable:
+
+    def write(reachable: tuple[UpdateMetadataBroker, UpdateMetadataEndPoint]) -> None:
+        broker, endpoint = reachable
         writer.int32(broker.broker_id)
         writer.string(endpoint.host)
         writer.int32(endpoint.port)
         if version >= 1:
             writer.nullable_string(broker.rack)
         writer.end_struct()
+
+    left_out = writer.left_out = []
+    writer.rows(alive_endpoints(snapshot, listener), write)
+    note_left_out("MetadataResponse", left_out)
     if version >= 2:
         writer.nullable_string(cluster_id)
     if version >= 1:
@@ -256,16 +266,21 @@ class _TopicEncoder:
             return known
         rows = sorted(self.topics[topic].values())
         writer = Writer(is_flexible=version >= _FIRST_FLEXIBLE_VERSION)
-        named = _AskedTopic(self.snapshot.topic_ids.get(topic), topic)
-        _write_topic(writer, Errors.NONE, named, len(rows), version)
+        encoded_rows: list[bytes] = []
         for start in range(0, len(rows), _ENCODED_PER_TURN):
             some = rows[start : start + _ENCODED_PER_TURN]
             for view in self._views(topic, some, version):
-                writer.encoded(_partition(view, version))
+                try:
+                    encoded_rows.append(_partition(view, version))
+                except OUT_OF_RANGE:  # the other partitions are right
+                    note_left_out("MetadataResponse", [(topic, view)])
             self._encoded_in_turn += len(some)
             if self._encoded_in_turn >= _ENCODED_PER_TURN:
                 self._encoded_in_turn = 0
                 await asyncio.sleep(0)
+        named = _AskedTopic(self.snapshot.topic_ids.get(topic), topic)
+        _write_topic(writer, Errors.NONE, named, len(encoded_rows), version)
+        writer.encoded(b"".join(encoded_rows))
         encoded = self._encoded[version, topic] = writer.whole()
         return encoded
 

@@ -27,6 +27,11 @@ INITIAL_LEADER_EPOCH = 0
 INITIAL_PARTITION_EPOCH = 0
 MAX_BROKER_ID = 2**31 - 1  # Kafka's is an int32
 MAX_CONTROLLER_EPOCH = 2**31 - 1  # Kafka's is an int32
+MAX_LEADER_EPOCH = 2**31 - 2  # Kafka's is an int32; the epoch after the highest must fit too
+NO_LEADER_EPOCH_LEFT = (
+    "no leader can be elected after it; set leader_epoch in the state znode to one more than the"
+    " last epoch in leader-epoch-checkpoint of its logs; if that is no lower, create the topic anew"
+)
 INITIAL_CONTROLLER_EPOCH = 0  # what `/controller_epoch` is created with; the first controller has 1
 
 

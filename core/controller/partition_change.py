@@ -45,7 +45,9 @@ from regent.core.controller.partition_replicas import (
 )
 from regent.core.errors import Errors
 from regent.core.model import (
+    MAX_LEADER_EPOCH,
     NO_LEADER,
+    NO_LEADER_EPOCH_LEFT,
     UNKNOWN_BROKER_EPOCH,
     BrokerId,
     LeaderAndIsr,
@@ -132,6 +134,8 @@ def change_partition(
     """
     decided = _decide(now, replicas, cause)
     if isinstance(decided, PartitionChange):
+        if decided.leader_and_isr.leader_epoch > max(MAX_LEADER_EPOCH, now.leader_epoch):
+            return ChangeRefused(f"leader epoch {now.leader_epoch}: {NO_LEADER_EPOCH_LEFT}")
         _check(now, decided.leader_and_isr, cause)
     return decided
 

@@ -20,9 +20,11 @@ kio has generated classes of all messages, but its reader is not safe for reques
 from __future__ import annotations
 
 import dataclasses
+import logging
+import time
 import types
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import chain
 from typing import (
@@ -40,6 +42,7 @@ from typing import (
 
 from regent.core.errors import Errors
 from regent.core.protocol.control import TopicId
+from regent.core.repeated_lines import RepeatedLines
 from regent.transport.kafka.api import KafkaAnswer, KafkaRequest
 from regent.transport.kafka.primitives import Reader, Writer
 
@@ -52,6 +55,9 @@ Int64: TypeAlias = Annotated[int, "int64"]
 Uuid: TypeAlias = Annotated[TopicId | None, "uuid"]
 """None is the UUID of which all bytes are zero."""
 
+logger = logging.getLogger(__name__)
+
+_LINES: Final = RepeatedLines()
 _NEWEST: Final = 2**15 - 1
 _ERROR_CODE: Final = "error_code"
 _THROTTLE_TIME: Final = "throttle_time_ms"
@@ -108,8 +114,17 @@ def answer(response: object, request: KafkaRequest) -> KafkaAnswer:
         changes = {_THROTTLE_TIME: request.throttle_time_ms}
         response = dataclasses.replace(response, **changes)  # type: ignore[type-var]
     _count_errors(request.errors, response)
+    left_out = writer.left_out = []
     _struct_writer(kind, request.api_version)(writer, response)
+    note_left_out(kind.__name__, left_out)
     return writer.pieces()
+
+
+def note_left_out(answer_name: str, rows: Sequence[object]) -> None:
+    """Log the rows that an answer lacks because they do not fit the wire."""
+    if rows and _LINES.is_due(answer_name, round(time.monotonic() * 1000)):
+        text = "%s without %d rows that do not fit Kafka's protocol, the first: %.300r"
+        logger.error(text, answer_name, len(rows), rows[0])
 
 
 def encoded(value: object, version: int, *, is_flexible: bool) -> bytes:
@@ -255,8 +270,12 @@ def _writer(kind: Any, version: int) -> _Write:
     kind, is_nullable = _split(kind)
     if (element := _element(kind)) is not None:
         write = _writer(element, version)
-        method = Writer.nullable_array if is_nullable else Writer.array
-        return lambda writer, values: method(writer, values, lambda value: write(writer, value))
+        whole = Writer.rows if _is_struct(_split(element)[0]) else Writer.array
+        return lambda writer, values: (
+            writer.null_array()
+            if is_nullable and values is None
+            else whole(writer, values, lambda value: write(writer, value))
+        )
     if _is_struct(kind):
         return _struct_writer(kind, version)
     return getattr(Writer, _primitive(kind, is_nullable))  # type: ignore[no-any-return]

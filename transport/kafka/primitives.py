@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from regent.core.protocol.control import TopicId
@@ -34,6 +34,9 @@ MAX_ELEMENTS: Final = 50_000
 
 Each costs some microseconds, and all clients wait meanwhile.
 """
+
+OUT_OF_RANGE: Final = (struct.error, UnicodeEncodeError)
+"""What a value raises that does not fit the wire."""
 
 _NULL: Final = -1
 _ZERO_UUID: Final = bytes(UUID_BYTES)
@@ -211,12 +214,14 @@ class Reader:
 class Writer:
     """Writes values in sequence; records are not copied."""
 
-    __slots__ = ("_buffer", "_is_flexible", "_pieces")
+    __slots__ = ("_buffer", "_is_flexible", "_pieces", "left_out")
 
     def __init__(self, *, is_flexible: bool = False) -> None:
         self._buffer = bytearray()
         self._is_flexible = is_flexible
         self._pieces: list[RecordBytes | Records] = [self._buffer]
+        self.left_out: list[object] | None = None
+        """Rows that do not fit the wire, if they may be left out; None: they are an error."""
 
     def pieces(self) -> list[RecordBytes | Records]:
         """Return the written pieces in sequence."""
@@ -297,6 +302,39 @@ class Writer:
         self.array_length(len(elements))
         for element in elements:
             write(element)
+
+    def rows(self, values: Iterable[T], write: Callable[[T], None]) -> None:
+        """Write an array of structures; without those that do not fit, if these may be left out.
+
+        Raises ``struct.error`` otherwise.
+        """
+        elements = list(values)
+        pieces, buffer = len(self._pieces), self._buffer
+        size = len(buffer)
+        try:
+            self.array(elements, write)
+        except OUT_OF_RANGE:
+            if self.left_out is None:
+                raise
+            del self._pieces[pieces:], buffer[size:]
+            self._buffer = buffer
+            self.array(self._fitting(elements, write), write)
+
+    def _fitting(self, elements: Sequence[T], write: Callable[[T], None]) -> list[T]:
+        """Return the elements that can be written; add the others to ``left_out``."""
+        fitting: list[T] = []
+        pieces, buffer = self._pieces, self._buffer
+        for element in elements:
+            self._buffer = bytearray()
+            self._pieces = [self._buffer]
+            try:
+                write(element)
+                fitting.append(element)
+            except OUT_OF_RANGE:
+                assert self.left_out is not None
+                self.left_out.append(element)
+        self._pieces, self._buffer = pieces, buffer
+        return fitting
 
     def nullable_array(self, values: Iterable[T] | None, write: Callable[[T], None]) -> None:
         """Write an array or null."""

@@ -19,7 +19,9 @@ import orjson
 
 from regent.core.errors import BadDataError
 from regent.core.model import (
+    MAX_LEADER_EPOCH,
     NO_LEADER,
+    NO_LEADER_EPOCH_LEFT,
     BrokerId,
     BrokerInfo,
     EndPoint,
@@ -455,12 +457,16 @@ class TopicPartitionStateZNode:
         implementations have written both, and an election repairs them.
         """
         json = decode_object(data, TopicPartitionStateZNode._NODE)
+        leader_epoch = json.integer("leader_epoch")
+        if leader_epoch > MAX_LEADER_EPOCH:
+            text = f"{json.node}: leader_epoch is {leader_epoch}: {NO_LEADER_EPOCH_LEFT}"
+            raise BadDataError(text)
         recovery = json.integer("leader_recovery_state", maximum=1, default=0)
         return LeaderIsrAndControllerEpoch(
             LeaderAndIsr(
                 json.integer("leader", NO_LEADER),
                 json.broker_ids("isr"),
-                json.integer("leader_epoch"),
+                leader_epoch,
                 partition_epoch,
                 LeaderRecoveryState.RECOVERING if recovery else LeaderRecoveryState.RECOVERED,
                 json.optional_broker_ids("eligible_leader_replicas"),

@@ -38,7 +38,7 @@ from regent.zk.codecs.admin_znodes import (
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
 )
-from regent.zk.stores.broker_store import broker_registration
+from regent.zk.stores.broker_store import broker_ids_of, broker_registration
 from regent.zk.stores.config_store import ZkConfigStore
 from regent.zk.stores.controller_store import read_partition_states
 from regent.zk.stores.failure_store import ControllerFailuresZNode
@@ -165,7 +165,7 @@ class ZkAdminStore:
         Raises ``NoClusterError`` when ``/brokers/ids`` does not exist.
         """
         names = children_of_cluster(self._zookeeper, znodes.BrokerIdsZNode.PATH)
-        broker_ids = sorted(int(name) for name in names if name.isdecimal())
+        broker_ids = sorted(broker_ids_of(names))
         nodes = self._zookeeper.get_many([znodes.BrokerIdZNode.path(b) for b in broker_ids])
         return {
             broker_id: broker_registration(self._zookeeper, node, broker_id)

@@ -180,7 +180,7 @@ class ZkBrokerStore(WatchingStore):
     def read_brokers(self) -> Mapping[BrokerId, BrokerRegistration | BadDataError]:
         """Read every registration, ascending, and watch all of them."""
         names = self._watch_children(znodes.BrokerIdsZNode.PATH)
-        broker_ids = sorted(_broker_ids(names))
+        broker_ids = sorted(broker_ids_of(names))
         nodes = self._read_and_watch([znodes.BrokerIdZNode.path(b) for b in broker_ids])
         return {
             broker_id: broker_registration(self._zookeeper, node, broker_id, watch=True)
@@ -198,7 +198,8 @@ class ZkBrokerStore(WatchingStore):
         )
 
 
-def _broker_ids(names: Iterable[str]) -> Iterator[BrokerId]:
+def broker_ids_of(names: Iterable[str]) -> Iterator[BrokerId]:
+    """Yield the ids of registrations by the names of their znodes."""
     for name in names:
         with suppress(BadDataError):  # the node is not a registration
             yield znodes.BrokerIdsZNode.decode_child(name)

@@ -38,6 +38,8 @@ COMPLETING_REBALANCE = GroupState.COMPLETING_REBALANCE
 STABLE = GroupState.STABLE
 DEAD = GroupState.DEAD
 
+_MAX_GENERATION: Final = 2**31 - 1  # Kafka's is an int32
+
 PREDECESSORS: Final[Mapping[GroupState, frozenset[GroupState]]] = {
     EMPTY: frozenset({PREPARING_REBALANCE}),
     PREPARING_REBALANCE: frozenset({STABLE, COMPLETING_REBALANCE, EMPTY}),
@@ -301,7 +303,7 @@ class GroupMetadata:
 
     def begin_generation(self, now_ms: int) -> None:
         """Begin the next generation, after the phase of joining."""
-        self.generation_id += 1
+        self.generation_id = self.generation_id + 1 if self.generation_id < _MAX_GENERATION else 1
         if self.members:
             self.protocol_name = self.select_protocol()
             self.transition_to(COMPLETING_REBALANCE, now_ms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import pkgutil
+import struct
 import types
 from collections.abc import Iterator
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -16,8 +17,8 @@ from hypothesis import strategies as st
 from kafka.protocol.api_message import ApiMessage
 
 import regent.transport.kafka.messages as declared
-from regent.transport.kafka.api import FIRST_FLEXIBLE_VERSION, KafkaApiKey
-from regent.transport.kafka.message import decode, encoded
+from regent.transport.kafka.api import FIRST_FLEXIBLE_VERSION, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.message import Int32, answer, decode, decoded, encoded, message
 from regent.transport.kafka.primitives import uuid_text
 from tests.support import delegation_token_messages
 from tests.support.kafka_versions import KAFKA_3_9
@@ -110,3 +111,31 @@ def test_a_message_is_encoded_as_others_encode_it_and_decoded_again(kind: type, 
         assert decode(kind, request_of(key, version, body)) == value
 
     check()
+
+
+@message
+class _Row:
+    number: Int32
+    names: tuple[str, ...] = ()
+
+
+@message
+class _Rows:
+    rows: tuple[_Row, ...]
+    more: tuple[_Row, ...] | None = None
+
+
+@pytest.mark.parametrize("version", [0, 4])
+@pytest.mark.parametrize("bad", [_Row(number=2**31), _Row(number=1, names=("a", "\ud800"))])
+def test_an_answer_leaves_out_the_rows_that_do_not_fit(bad: _Row, version: int):
+    good = _Row(number=1, names=("a",)), _Row(number=2)
+    request = KafkaRequest(KafkaApiKey.DESCRIBE_CONFIGS, version, 1, "c", "", memoryview(b""))
+    pieces = answer(_Rows(rows=(good[0], bad, good[1]), more=(bad,)), request)
+    body = memoryview(b"".join(bytes(piece) for piece in pieces))
+    found = decoded(_Rows, body, version, is_flexible=version == 4)
+    assert found == _Rows(rows=good, more=())
+
+
+def test_a_request_of_ours_never_leaves_out_a_row():
+    with pytest.raises(struct.error):
+        encoded(_Rows(rows=(_Row(number=2**31),)), 0, is_flexible=True)
