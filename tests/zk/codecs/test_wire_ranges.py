@@ -114,10 +114,9 @@ def test_a_number_out_of_range_is_refused_or_ignored(name: str, number: float) -
             continue  # JSON has no integers of more than 64 bits
         try:
             decoded = decode(encoded)
-        except BadDataError as error:
-            assert len(str(error)) < 500
-        else:
-            assert all(-(2**31) <= n <= largest for n in numbers_in(decoded)), changed
+        except BadDataError:
+            continue
+        assert all(-(2**31) <= n <= largest for n in numbers_in(decoded)), changed
 
 
 @pytest.mark.parametrize("epoch", [2**31 - 1, 2**31, 2**63 - 1])
