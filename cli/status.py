@@ -35,7 +35,13 @@ from regent.core.errors import (
     StorageError,
     UnreadableError,
 )
-from regent.core.model import MAX_CONTROLLER_EPOCH, NO_CONTROLLER, BrokerId, BrokerRegistration
+from regent.core.model import (
+    MAX_CONTROLLER_EPOCH,
+    NO_CONTROLLER,
+    NO_CONTROLLER_EPOCH_LEFT,
+    BrokerId,
+    BrokerRegistration,
+)
 from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
 from regent.storage.log_directory import LogDirectory
 from regent.zk.codecs.admin_znodes import DEFAULT_ENTITY_NAME
@@ -196,12 +202,7 @@ def _why_no_broker_is_elected(admin: ZkAdminStore) -> list[str]:
         return []  # reported already
     except BadDataError as error:
         return [str(error)]
-    if epoch != MAX_CONTROLLER_EPOCH:
-        return []
-    return [
-        f"/controller_epoch is {epoch}, the highest possible, so no broker can be elected;"
-        " the brokers' logs say what to set it to"
-    ]
+    return [NO_CONTROLLER_EPOCH_LEFT] if epoch == MAX_CONTROLLER_EPOCH else []
 
 
 def _find_controller(admin: ZkAdminStore, health: Health) -> BrokerId:

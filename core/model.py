@@ -27,6 +27,12 @@ INITIAL_LEADER_EPOCH = 0
 INITIAL_PARTITION_EPOCH = 0
 MAX_BROKER_ID = 2**31 - 1  # Kafka's is an int32
 MAX_CONTROLLER_EPOCH = 2**31 - 1  # Kafka's is an int32
+NO_CONTROLLER_EPOCH_LEFT = (
+    f"controller epoch {MAX_CONTROLLER_EPOCH} is the highest possible, and no broker can be elected"
+    " after it; brokers go on serving; to mend it: stop all brokers, set /controller_epoch to 0 and"
+    " controller.epoch to 0 in control-plane.properties of every log directory, and start them"
+)
+"""The remedy is right whatever brokers have accepted: no broker knows what the others have."""
 MAX_LEADER_EPOCH = 2**31 - 2  # Kafka's is an int32; the epoch after the highest must fit too
 NO_LEADER_EPOCH_LEFT = (
     "no leader can be elected after it; set leader_epoch in the state znode to one more than the"

@@ -10,7 +10,12 @@ import logging
 from collections.abc import Callable
 
 from regent.core.errors import BadDataError, ControllerMovedError
-from regent.core.model import MAX_CONTROLLER_EPOCH, NO_CONTROLLER, BrokerId
+from regent.core.model import (
+    MAX_CONTROLLER_EPOCH,
+    NO_CONTROLLER,
+    NO_CONTROLLER_EPOCH_LEFT,
+    BrokerId,
+)
 from regent.core.ports import ControllerEpoch, ControllerRegistration, ControllerStore
 
 log = logging.getLogger(__name__)
@@ -97,7 +102,7 @@ class ControllerElection:
         ``ControllerMovedError`` when another broker was elected, and ``BadDataError`` when there is
         no higher epoch.
         """
-        _check_can_be_raised(above, above)
+        _check_can_be_raised(above)
         log.warning(
             "[Controller id=%d] a broker has accepted another controller with epoch %d:"
             " /controller_epoch was set back; it is raised to %d",
@@ -122,7 +127,7 @@ class ControllerElection:
         if current is None:
             return None
         accepted = max(self._accepted_epoch(), self._won_epoch)
-        _check_can_be_raised(max(current.epoch, accepted), accepted)
+        _check_can_be_raised(max(current.epoch, accepted))
         return self._store.register_controller(
             self._broker_id, current, now_ms, accepted_epoch=accepted
         )
@@ -154,17 +159,7 @@ class ControllerElection:
             self.active_controller_id = controller.broker_id
 
 
-def _check_can_be_raised(epoch: int, accepted: int) -> None:
+def _check_can_be_raised(epoch: int) -> None:
     """Raise ``BadDataError`` when there is no epoch above ``epoch``."""
-    if epoch < MAX_CONTROLLER_EPOCH:
-        return
-    remedy = (
-        f"set /controller_epoch to {accepted}, the highest one that this broker has accepted"
-        if accepted < MAX_CONTROLLER_EPOCH
-        else "brokers have accepted it: stop them all, set /controller_epoch to 0, remove"
-        " control-plane.properties from their log directories, and start them"
-    )
-    raise BadDataError(
-        f"controller epoch {MAX_CONTROLLER_EPOCH} is the highest possible, and no broker can be"
-        f" elected after it; brokers go on serving; {remedy}"
-    )
+    if epoch >= MAX_CONTROLLER_EPOCH:
+        raise BadDataError(NO_CONTROLLER_EPOCH_LEFT)

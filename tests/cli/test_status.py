@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from regent.core.errors import Errors
-from regent.core.model import LeaderAndIsr, ReplicaAssignment, TopicPartition
+from regent.core.model import (
+    NO_CONTROLLER_EPOCH_LEFT,
+    LeaderAndIsr,
+    ReplicaAssignment,
+    TopicPartition,
+)
 from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
 from regent.core.protocol.controller import (
     DescribeControllerRequest,
@@ -108,7 +113,7 @@ def test_an_unhealthy_cluster_on_one_screen(healthy: FakeCluster) -> None:
 @pytest.mark.parametrize(
     ("epoch", "said"),
     [
-        ("2147483647", "/controller_epoch is 2147483647, the highest possible"),
+        ("2147483647", NO_CONTROLLER_EPOCH_LEFT),
         ("banana", "/controller_epoch"),
     ],
 )

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 from confluent_kafka import Producer
 
-from regent.core.model import BrokerId
+from regent.core.model import NO_CONTROLLER_EPOCH_LEFT, BrokerId
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually
 from regent.zk.client.operations import ANY_VERSION, Delete, Operation, SetData
@@ -107,7 +107,7 @@ def test_no_controller_is_elected_after_the_highest_epoch_until_it_is_set_back(
     epoch = cluster.controller_epoch()
     move_the_controller(cluster, SetData(EPOCH, b"2147483647", ANY_VERSION))
     logs = [cluster.data_dir / f"broker-{b}" / "broker.log" for b in BROKERS]
-    remedy = f"set /controller_epoch to {epoch}, the highest one"
+    remedy = NO_CONTROLLER_EPOCH_LEFT
     eventually(lambda: all(remedy in log.read_text() for log in logs), "all log the remedy")
     produce(cluster)
     assert cluster.controller() is None
