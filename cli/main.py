@@ -22,6 +22,7 @@ from regent.core.errors import RegentError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+_NAME = "regent"  # in help texts; where it is not on the PATH, its path would wrap their lines
 
 
 COMMANDS: Mapping[str, LazyCommand] = {
@@ -63,7 +64,7 @@ class RegentGroup(LazyGroup):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run a command line and exit; the arguments are those of ``click.Command.main``."""
-        kwargs = {"prog_name": program(), **kwargs, "standalone_mode": False}
+        kwargs = {"prog_name": _NAME, **kwargs, "standalone_mode": False}
         try:
             result = super().main(*args, **kwargs)
             sys.stdout.flush()
@@ -71,7 +72,8 @@ class RegentGroup(LazyGroup):
             error.show()
             sys.exit(EXIT_USAGE)
         except click.UsageError as error:
-            help_of = error.ctx.command_path if error.ctx else program()
+            command = error.ctx.command_path if error.ctx else _NAME
+            help_of = command.replace(_NAME, program(), 1)  # to copy into a shell
             _report(f"{error.format_message()} ({help_of} --help)")
             sys.exit(EXIT_USAGE)
         except click.ClickException as error:
@@ -95,7 +97,7 @@ def _report(message: str) -> None:
 
 
 @click.group(
-    "regent",
+    _NAME,
     cls=RegentGroup,
     commands=COMMANDS,
     context_settings={"max_content_width": 100},

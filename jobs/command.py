@@ -27,7 +27,6 @@ from pyspark.sql import SparkSession
 
 from regent.admin import cluster_connection
 from regent.admin.cluster_connection import ClusterNotFoundError, open_session
-from regent.config.command_line import program
 from regent.core.errors import RegentError
 from regent.core.placement.replica_placer import PlacementError
 from regent.jobs.progress_line import ProgressLine
@@ -58,30 +57,39 @@ def run_job(
     """
     # Py4J logs a stack trace at Ctrl-C, and `logging` would print it if nothing were set up.
     logging.basicConfig(handlers=[logging.NullHandler()])
+    typed = [f"regent jobs {name}"]
     try:
         with _interrupted_by_sigterm():
-            command.main(
-                args=None if argv is None else list(argv),
-                prog_name=f"{program()} jobs {name}",
-                standalone_mode=False,
-                max_content_width=100,
-                obj=spark,
-            )
+            _invoke(command, typed, sys.argv[1:] if argv is None else list(argv), spark)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return 2
-    except click.Abort:
+    except (click.Abort, KeyboardInterrupt):
         return 130
     except click.ClickException as error:
-        return _fail(name, 2, error.format_message())
+        return _fail(typed, 2, error.format_message())
     except (InputError, PlacementError, ClusterNotFoundError) as error:
-        return _fail(name, 2, str(error))
+        return _fail(typed, 2, str(error))
     except OSError as error:
         message = ": ".join(str(part) for part in (error.filename, error.strerror or error) if part)
-        return 130 if _is_interrupted(error) else _fail(name, 1, message)
+        return 130 if _is_interrupted(error) else _fail(typed, 1, message)
     except (RegentError, PySparkException, Py4JError) as error:
-        return 130 if _is_interrupted(error) else _fail(name, 1, str(error))
+        return 130 if _is_interrupted(error) else _fail(typed, 1, str(error))
     return 0
+
+
+def _invoke(
+    command: click.Command, typed: list[str], arguments: list[str], spark: SparkSession | None
+) -> None:
+    """Run a command; add the name of its subcommand to ``typed``, also when that fails."""
+    with command.make_context(typed[0], arguments, max_content_width=100, obj=spark) as context:
+        try:
+            command.invoke(context)
+        finally:
+            if context.invoked_subcommand is not None:
+                typed.append(context.invoked_subcommand)
 
 
 @contextmanager
@@ -104,9 +112,9 @@ def _is_interrupted(error: BaseException | None) -> bool:
     return error is not None
 
 
-def _fail(name: str, status: int, message: str) -> int:
+def _fail(typed: Sequence[str], status: int, message: str) -> int:
     line = next((line for line in message.splitlines() if line.strip()), "failed")
-    click.echo(f"regent jobs {name}: {line.strip()}", err=True)
+    click.echo(f"{' '.join(typed)}: {line.strip()}", err=True)
     return status
 
 

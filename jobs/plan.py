@@ -179,7 +179,7 @@ def _run(spark: SparkSession | None, goal: Goal, name: str, options: dict[str, A
             changes, found = make_plan(session, request)
         if not changes:
             target = None
-            click.echo("nothing to move", err=True)
+            click.echo(f"nothing to do: {found['nothing_to_do']}", err=True)
         if target is not None:
             with progress("writing the plan"), new_directory(target, job.files) as directory:
                 write_plan(directory, changes, found)

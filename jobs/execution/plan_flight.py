@@ -94,14 +94,14 @@ def choose(
     moving = 0
     for move in in_progress:
         used.update(roles(move.before, move.target))
-        moving += move.replicas_moved
+        moving += move.replicas_changed
     full = {broker for broker, held in used.items() if held >= per_broker}
     now = time.monotonic()
     chosen: list[PlannedMove] = []
     for one in waiting:
         if one.busy in full or now < one.retry_at or not (one.dead is None or one.dead in live):
             continue
-        move, count = one.move, one.move.replicas_moved
+        move, count = one.move, one.move.replicas_changed
         if count and moving and moving + count > options.max_moves:
             break
         parts = roles(move.before, move.target)
@@ -189,7 +189,7 @@ class Flight:
 
     def _work_of(self, move: PlannedMove) -> int:
         """Return the bytes that a move copies; if sizes are not known, its replicas."""
-        return move.bytes * len(move.added) if self._has_bytes else move.replicas_moved
+        return len(move.added) * (move.bytes if self._has_bytes else 1)
 
     def look(self, admin: ZkAdminStore) -> Counter[MoveState]:
         """Read how far all moves are that were not given up; return the number in each state."""

@@ -31,10 +31,14 @@ class PlannedMove(NamedTuple):
         return [broker for broker in self.target if broker not in self.before]
 
     @property
-    def replicas_moved(self) -> int:
+    def removed(self) -> int:
+        """The number of replicas that are removed and have no successor."""
+        return max(0, len(self.before) - len(self.target))
+
+    @property
+    def replicas_changed(self) -> int:
         """The number of replicas that are moved, added or removed."""
-        kept = len(set(self.before).intersection(self.target))
-        return max(len(self.before), len(self.target)) - kept
+        return len(self.added) + self.removed
 
 
 def roles(before: Sequence[BrokerId], after: Sequence[BrokerId]) -> dict[BrokerId, int]:

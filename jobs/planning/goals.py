@@ -24,10 +24,10 @@ from regent.jobs.planning.model import (
     VACANT,
     Brokers,
     InfeasibleError,
-    Ints,
     Layout,
     NotImprovingError,
     Slot,
+    named,
 )
 from regent.jobs.planning.transfer import Transfer
 
@@ -37,6 +37,7 @@ class Planned(NamedTuple):
 
     lower_bound: int  # every plan for the goal has at least so many moves
     left: int = 0  # replicas that are still misplaced
+    is_reached: str = ""  # why nothing has to be moved
 
 
 @dataclass
@@ -62,10 +63,6 @@ class Goal(ABC):
         """Return the indexes of the brokers that may get replicas."""
         return self.left_brokers(brokers)
 
-    def rows_to_swap(self, layout: Layout) -> Ints:
-        """Return the rows whose replicas may be swapped for their size."""
-        return layout.changed_rows()
-
 
 @dataclass
 class Decommission(Goal):
@@ -76,13 +73,13 @@ class Decommission(Goal):
     def check(self, listed: Collection[BrokerId]) -> None:
         """See Goal."""
         if set(listed) <= set(self.leaving):
-            raise InfeasibleError("brokers: every listed broker is in --from, so none remains")
+            raise InfeasibleError("--from names every listed broker, so none remains")
 
     def plan(self, layout: Layout, seed: int) -> Planned:
         """Spread the replicas of the leaving brokers over the others."""
         slots = self._vacate(layout)
         _spread(layout, slots, self.takers(layout.brokers), seed)
-        return Planned(len(slots))
+        return self._planned(slots)
 
     def left_brokers(self, brokers: Brokers) -> list[int]:
         """See Goal."""
@@ -97,6 +94,10 @@ class Decommission(Goal):
         for slot in slots:
             layout.put(slot, VACANT)
         return slots
+
+    def _planned(self, slots: Sequence[Slot]) -> Planned:
+        empty = "" if slots else f"--from {named(self.leaving)} has no replica of these topics"
+        return Planned(len(slots), is_reached=empty)
 
 
 @dataclass
@@ -136,7 +137,7 @@ class Replace(Decommission):
             else:
                 open_slots.append(slot)
         place(layout, open_slots, to)
-        return Planned(len(slots))
+        return self._planned(slots)
 
     def takers(self, brokers: Brokers) -> list[int]:
         """See Goal."""
@@ -153,8 +154,8 @@ class ReplicationFactor(Goal):
         """See Goal."""
         if self.factor > len(listed):
             raise InfeasibleError(
-                f"brokers: replication factor {self.factor} needs as many brokers, and"
-                f" {len(listed)} are listed"
+                f"replication factor {self.factor} needs as many brokers, and {len(listed)} are"
+                " listed"
             )
 
     def plan(self, layout: Layout, seed: int) -> Planned:
@@ -171,7 +172,12 @@ class ReplicationFactor(Goal):
         slots = np.argwhere(layout.after[:, : self.factor] == VACANT).tolist()
         takers = self.takers(layout.brokers)
         _spread(layout, [(row, position) for row, position in slots], takers, seed)
-        return Planned(int(np.abs(held - self.factor).sum()))
+        is_reached = (
+            ""
+            if (held != self.factor).any()
+            else (f"every partition has replication factor {self.factor} already")
+        )
+        return Planned(len(slots), is_reached=is_reached)
 
 
 def _spread(layout: Layout, slots: Sequence[Slot], takers: list[int], seed: int) -> None:
@@ -215,16 +221,15 @@ class Rebalance(Goal):
             raise InputError("every listed broker has replicas: say which are new with --new")
         share, bound = _fair_share(layout, takers)
         if not bound and self.new is not None:
-            raise NotImprovingError(
-                "nothing to move: the new brokers have their fair share of replicas already"
-            )
+            return Planned(0, is_reached="the new brokers have their fair share already")
         if not bound:
-            raise NotImprovingError(
-                "nothing to move: every broker has its fair share already"
-                f" ({min(load)} to {max(load)} replicas)"
-            )
+            found = f"{min(load)} to {max(load)} replicas"
+            return Planned(0, is_reached=f"every broker has its fair share already ({found})")
         if all(held <= low for held, low in zip(load, share.low, strict=True)):
-            raise NotImprovingError("nothing to move: --topics and --exclude leave nothing")
+            raise NotImprovingError(
+                "nothing can be moved: brokers with too many replicas have none of the topics that"
+                " --topics and --exclude leave"
+            )
         Random(seed).shuffle(takers)
         left = Transfer(layout, share, takers, seed).run()
         if not len(layout.changed_rows()):
@@ -240,10 +245,6 @@ class Rebalance(Goal):
             return brokers.indexes(self.new)
         usable = range(brokers.usable)
         return [b for b in usable if self.new is None or not brokers.replicas[b]]
-
-    def rows_to_swap(self, layout: Layout) -> Ints:
-        """See Goal."""
-        return np.arange(len(layout.after))
 
 
 def _fair_share(layout: Layout, takers: Collection[int]) -> tuple[Share, int]:

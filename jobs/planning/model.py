@@ -50,7 +50,7 @@ class InfeasibleError(RegentError):
 
 
 class NotImprovingError(RegentError):
-    """A plan would improve nothing."""
+    """The goal is not reached, and no plan would come nearer to it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow
 from pyspark.sql import SparkSession
 
@@ -17,7 +18,7 @@ from regent.jobs.execution.planned_move import PlannedMove, roles
 from regent.jobs.planning.byte_balance import ByteBalance
 from regent.jobs.planning.goals import Goal, Planned
 from regent.jobs.planning.leadership import choose_leaders
-from regent.jobs.planning.model import VACANT, Layout, NotImprovingError, named
+from regent.jobs.planning.model import VACANT, Ints, Layout, NotImprovingError, named
 from regent.jobs.planning.selection import broker_loads, load_layout, topic_condition
 
 _LEAST_EXTRA_MOVES: Final = 100
@@ -51,11 +52,20 @@ def make_plan(
         InputError: the assignment, a broker or a pattern is wrong
         InfeasibleError, NotImprovingError, ReassignmentInProgressError
     """
-    where, goal = request.source.where, request.goal
+    where = request.source.where
     frame = assignment_frame(spark, request.source, refuse_moving=True)
     brokers = broker_loads(frame, where, request.brokers, is_rack_aware=request.rack_aware)
     can_move = topic_condition(request.topics, request.exclude)
     layout = load_layout(frame, where, can_move, brokers, request.sizes)
+    return plan_layout(layout, request)
+
+
+def plan_layout(layout: Layout, request: Request) -> tuple[Sequence[PlannedMove], dict[str, Any]]:
+    """Return the changes of the partitions that may move, as ``make_plan`` does.
+
+    Raises InputError, InfeasibleError, NotImprovingError.
+    """
+    goal, brokers = request.goal, layout.brokers
     excuse = None
     try:
         planned = goal.plan(layout, request.seed)
@@ -73,10 +83,12 @@ def make_plan(
     }
     summary: dict[str, Any] = {
         "partitions": sum(brokers.leaders),
+        "nothing_to_do": None if changes else planned.is_reached,
         "partitions_changed": len(changes),
-        "moves": sum(change.replicas_moved for change in changes),
+        "moves": sum(len(change.added) for change in changes),
         "lower_bound": planned.lower_bound,
-        "reordered": sum(not change.replicas_moved for change in changes),
+        "removals": sum(change.removed for change in changes),
+        "reordered": sum(not change.replicas_changed for change in changes),
         "brokers": brokers.usable,
         "rack_aware": request.rack_aware,
     }
@@ -88,7 +100,7 @@ def make_plan(
         usable = held[: brokers.usable]
         summary[name] = {"before": _spread(usable), "after": _spread([becomes[b] for b in left])}
     summary["racks_gained"] = _racks_gained(layout)
-    summary["warnings"] = _warnings(layout, planned, request)
+    summary["warnings"] = _warnings(layout, planned, request, left)
     return changes, summary
 
 
@@ -116,9 +128,10 @@ def _balance_bytes(layout: Layout, left: Collection[int], request: Request) -> N
     if request.sizes is None or goal.keeps_places:
         return
     if spare is None:
-        spare = max(_LEAST_EXTRA_MOVES, sum(c.replicas_moved for c in layout.changes()) // 10)
-    rows, takers = goal.rows_to_swap(layout), goal.takers(layout.brokers)
-    ByteBalance(layout, rows, left, takers, request.bytes_tolerance, spare).run()
+        spare = max(_LEAST_EXTRA_MOVES, int(layout.new_replicas().sum()) // 10)
+    takers = goal.takers(layout.brokers)
+    layout.racks_needed = np.maximum(layout.racks_needed, layout.racks_in(layout.after))
+    ByteBalance(layout, left, takers, request.bytes_tolerance, spare).run()
 
 
 def _spread(loads: Sequence[int]) -> dict[str, float]:
@@ -145,11 +158,8 @@ def _racks_gained(layout: Layout) -> int:
 # --- warnings -------------------------------------------------------------------------------------
 
 
-def _warnings(layout: Layout, planned: Planned, request: Request) -> list[str]:
-    warnings = []
-    unknown = int((layout.sizes == 0).sum())
-    if unknown and request.sizes is not None:
-        warnings.append(f"{unknown} partitions have no size in --sizes, or size 0")
+def _warnings(layout: Layout, planned: Planned, request: Request, left: Sequence[int]) -> list[str]:
+    warnings = [] if request.sizes is None else _warnings_of_bytes(layout, request, left)
     if planned.left:
         warnings.append(
             f"{planned.left} replicas stay on brokers with too many: every broker that could take"
@@ -173,3 +183,37 @@ def _warnings(layout: Layout, planned: Planned, request: Request) -> list[str]:
             f" {max(sizes.values())}: brokers of small racks hold more replicas (KAFKA-3438)"
         )
     return warnings
+
+
+def _warnings_of_bytes(layout: Layout, request: Request, left: Sequence[int]) -> list[str]:
+    """Return what the sizes lack, and what the plan does not reach with them."""
+    warnings = []
+    unknown = int((layout.sizes == 0).sum())
+    if unknown:
+        warnings.append(f"{unknown} partitions have no size in --sizes, or size 0")
+    before, after = (
+        _shares(layout.bytes_held(replicas)[left]) for replicas in (layout.before, layout.after)
+    )
+    is_too_full = after.max() - 1 > request.bytes_tolerance  # matters more than one too empty
+    worst = int(after.argmax() if is_too_full else after.argmin())
+    if abs(after[worst] - 1) > request.bytes_tolerance:
+        reason = "raise --max-extra-moves, or the tolerance"
+        if len(request.goal.takers(layout.brokers)) < len(left):
+            reason = "only the new brokers get replicas; plan a rebalance afterwards"
+        warnings.append(
+            f"--bytes-tolerance {request.bytes_tolerance:g} is not met: broker"
+            f" {layout.brokers.ids[left[worst]]} will have {after[worst]:.2f} times the mean bytes"
+            f" ({reason})"
+        )
+    if after.max() > before.max():
+        warnings.append(
+            f"the fullest broker will have {after.max():.2f} times the mean bytes, and has"
+            f" {before.max():.2f} times now: no plan was found that is even in both"
+        )
+    return warnings
+
+
+def _shares(loads: Ints) -> npt.NDArray[np.float64]:
+    """Return loads as multiples of their mean; of no load each is 1."""
+    total = int(loads.sum())
+    return loads * (len(loads) / total) if total else np.ones(len(loads))

@@ -106,20 +106,16 @@ class Transfer:
 
 
 def _slots_to_give(layout: Layout, share: Share, seed: int) -> dict[int, array[int]]:
-    """Return the slots of every broker that may give some, as row * width + position, best last.
+    """Return the slots of every broker that may give some, as row * width + position.
 
-    The sequence is random; otherwise all moves would be from the first topics. If sizes are known,
-    the best have the size that brings the broker to the mean bytes.
+    The sequence is random; otherwise all moves would be from the first topics.
     """
     usable = len(share.low)
     excess = np.zeros(len(layout.load), np.int64)
     excess[:usable] = np.array(layout.load[:usable]) - share.low
     giver = layout.after.ravel()
     slots = np.random.default_rng(seed).permutation(np.flatnonzero(excess[giver] > 0))
-    held = layout.bytes_held(layout.after)
-    wanted = (held - held[:usable].mean()) / np.maximum(excess[:-1], 1)
-    worth = -np.abs(layout.sizes[slots // layout.after.shape[1]] - wanted[giver[slots]])
-    slots = slots[np.lexsort((worth, giver[slots]))]
+    slots = slots[np.argsort(giver[slots], kind="stable")]
     starts = np.searchsorted(giver[slots], np.arange(len(excess)))
     return {
         broker: array("q", slots[start:end].tobytes())

@@ -58,7 +58,7 @@ def test_every_move_begins_once_and_no_broker_exceeds_its_limit(seed: int):
         for move in [*flying, *taken]:
             busy.update(roles(move.before, move.target))
         assert all(live.issuperset(move.added) for move in taken)
-        assert sum(move.replicas_moved for move in [*flying, *taken]) <= total
+        assert sum(move.replicas_changed for move in [*flying, *taken]) <= total
         assert max(busy.values(), default=0) <= per_broker
         returned = [move for move in taken if dice.random() < 0.1]  # refused for now
         queue.waiting += [WaitingMove(move) for move in returned]

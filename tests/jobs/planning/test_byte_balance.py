@@ -27,13 +27,13 @@ def uneven_cluster(seed: int, brokers: int = 8, partitions: int = 400) -> Planne
 
 
 def moves(layout: Layout) -> int:
-    return sum(change.replicas_moved for change in layout.changes())
+    return sum(len(change.added) for change in layout.changes())
 
 
 def run(layout: Layout, left: Sequence[int], spare: int, tolerance: float = 0.02) -> ByteBalance:
     """Balance bytes; check the number of moves and the sums that are kept incrementally."""
     before, loads = moves(layout), list(layout.load)
-    balance = ByteBalance(layout, np.arange(len(layout.after)), left, left, tolerance, spare)
+    balance = ByteBalance(layout, left, left, tolerance, spare)
     balance.run()
     assert moves(layout) <= before + spare
     assert layout.load == loads
@@ -48,7 +48,7 @@ def test_decommissioned_brokers_are_spread_by_size_without_one_move_more(seed: i
     for each in (layout, counted):
         Decommission([3]).plan(each, seed)
     left = [b for b in range(8) if b != 3]
-    unswapped = ByteBalance(counted, counted.changed_rows(), left, left, 0.0, 0).now[left]
+    unswapped = ByteBalance(counted, left, left, 0.0, 0).now[left]
     balance = run(layout, left, spare=0)
     check_changes(list(layout.changes()), cluster, takers=left)
     assert balance.now[left].std() <= unswapped.std()
@@ -73,9 +73,9 @@ def test_replicas_that_move_for_the_numbers_are_chosen_by_size():
     ids = range(8)  # two are new
     cluster = cluster_of(cluster.replicas, dict.fromkeys(ids, 0), sizes=cluster.sizes)
     layout = cluster.layout()
-    assert Rebalance([6, 7]).plan(layout, seed=0) == (300, 0)
+    assert Rebalance([6, 7]).plan(layout, seed=0)[:2] == (300, 0)
     few = moves(layout)
-    balance = ByteBalance(layout, np.arange(600), ids, [6, 7], 0.05, spare=0)
+    balance = ByteBalance(layout, ids, [6, 7], 0.05, spare=0)
     balance.run()
     assert moves(layout) == few == 300
     mean = balance.now.mean()

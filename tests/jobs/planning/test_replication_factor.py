@@ -22,7 +22,9 @@ def test_each_partition_changes_by_the_difference_and_no_more(seed: int):
     changes = list(layout.changes())
     check_changes(changes, cluster, takers=list(cluster.racks))
     lengths = [len(row) for row in cluster.replicas]
-    assert sum(c.replicas_moved for c in changes) == sum(abs(factor - length) for length in lengths)
+    assert sum(c.replicas_changed for c in changes) == sum(
+        abs(factor - length) for length in lengths
+    )
     every_rack = len(set(cluster.racks.values()))
     for change in changes:
         assert len(change.target) == factor
