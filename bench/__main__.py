@@ -54,4 +54,4 @@ main = LazyGroup(
 if __name__ == "__main__":
     # The processes and folders of a benchmark end with its `with` blocks.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    main(prog_name="python -m bench")
+    main(sys.argv[1:] or ["--help"], prog_name="python -m bench")

@@ -227,7 +227,7 @@ def _check_settings(
                 f"--broker-setting {broker_id}:{name}={text}: {error.message}"
             ) from None
         except RegentError as error:
-            raise ClusterOptionsError(f"--broker-setting of broker {broker_id}: {error}") from None
+            raise ClusterOptionsError(f"broker {broker_id}: {error}") from None
 
 
 def _with_placement_service(asked: bool | None) -> bool:

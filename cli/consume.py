@@ -25,7 +25,7 @@ from regent.admin.cluster_connection import Cluster, pass_cluster
 from regent.admin.obstacles import record_obstacles
 from regent.admin.wording import counted, listed
 from regent.cli.kafka_client import KafkaClientError, client_settings, tell_throttling
-from regent.cli.output import Output, examples, note, output_option
+from regent.cli.output import Output, examples, note, output_option, quoted
 from regent.cli.record_lines import (
     Headers,
     LineRecord,
@@ -229,7 +229,7 @@ class _Reading:
 
         def on_assign(_: Consumer, given: Sequence[TopicPartition]) -> None:
             if not given:
-                note(f"regent: other members of group {group} read every partition")
+                note(f"regent: other members of group {quoted(group)} read every partition")
             self._unfinished = {partition.partition for partition in given}
 
         self._consumer.subscribe([self._topic], on_assign=on_assign)

@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, OffsetS
 from regent.admin.cluster_connection import Cluster
 from regent.admin.obstacles import record_obstacles
 from regent.cli.kafka_client import KafkaClientError, client_settings
+from regent.cli.output import quoted
 from regent.cli.waiting import Waiting
 from regent.config.addresses import bracketed
 from regent.config.command_line import program
@@ -174,8 +175,9 @@ class GroupAdmin:
         asked = self._client.alter_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group, rows)], request_timeout=self._timeout_s
         )
+        shown = quoted(group)
         refused = [
-            f"group {group}: {row.topic}-{row.partition} was not reset: {self._told(row.error)}"
+            f"group {shown}: {row.topic}-{row.partition} was not reset: {self._told(row.error)}"
             for row in self._answer(group, asked[group]).topic_partitions
             if row.error is not None
         ]
@@ -194,7 +196,7 @@ class GroupAdmin:
         return results
 
     def _answer(self, group: str, future: Future[Any]) -> Any:
-        with self._asking(f"group {group}", group):
+        with self._asking(f"group {quoted(group)}", group):
             return future.result()
 
     @contextmanager

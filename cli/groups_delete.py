@@ -8,7 +8,7 @@ import click
 
 from regent.admin.cluster_connection import Cluster, pass_cluster
 from regent.cli.group_admin import GroupAdmin, GroupError, UnknownGroupError, refuse_empty_groups
-from regent.cli.output import Output, examples, note, output_option, print_json
+from regent.cli.output import Output, examples, note, output_option, print_json, quoted
 from regent.cli.waiting import timeout_option
 
 
@@ -39,7 +39,7 @@ def delete(
     else:
         for group, error in results.items():
             if error is None:
-                click.echo(f"Group {group} is deleted.")
+                click.echo(f"Group {quoted(group)} is deleted.")
     problems = []
     for error in results.values():
         if if_exists and isinstance(error, UnknownGroupError):

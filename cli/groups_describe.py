@@ -17,7 +17,7 @@ from regent.cli.group_admin import (
     UnknownGroupError,
     refuse_empty_groups,
 )
-from regent.cli.output import Output, examples, note, output_option, print_json, print_table
+from regent.cli.output import Output, examples, note, output_option, print_json, print_table, quoted
 from regent.cli.waiting import timeout_option
 from regent.core.model import TopicPartition
 
@@ -68,7 +68,7 @@ def describe(
     admin = GroupAdmin(cluster, timeout_ms)
     found = admin.describe(wanted or [row.group for row in admin.groups()])
     groups = [group for group in found if group.exists]
-    unknown = [f"group {group.group} does not exist" for group in found if not group.exists]
+    unknown = [f"group {quoted(group.group)} does not exist" for group in found if not group.exists]
     if groups or not unknown:
         _print(admin, groups, output, of_members=of_members, of_states=of_states)
     if unknown and wanted:  # one that was listed may be gone by now
@@ -135,17 +135,26 @@ def _offsets_of(
 def _note_states(groups: Sequence[Group]) -> None:
     for group in groups:
         if not group.members:
-            note(f"Consumer group '{group.group}' has no active members.")
+            note(f"Consumer group {_in_quotes(group)} has no active members.")
         elif group.state.endswith("Rebalance"):
-            note(f"Consumer group '{group.group}' is rebalancing.")
+            note(f"Consumer group {_in_quotes(group)} is rebalancing.")
+
+
+def _in_quotes(group: Group) -> str:
+    shown = quoted(group.group)
+    return shown if shown.startswith('"') else f"'{shown}'"
 
 
 def _offset_row(group: Group, row: _Offset) -> tuple[object, ...]:
     topic, partition = row.topic_partition or (None, None)
     member = row.member
-    reader = (None,) * 3 if member is None else (member.member_id, member.host, member.client_id)
+    reader = (None,) * 3 if member is None else _reader(member)
     offsets = (row.current_offset, row.log_end_offset, row.lag)
-    return (group.group, topic, partition, *offsets, *reader)
+    return (quoted(group.group), topic, partition, *offsets, *reader)
+
+
+def _reader(member: GroupMember) -> tuple[str, str, str]:
+    return quoted(member.member_id), quoted(member.host), quoted(member.client_id)
 
 
 def _member_row(group: Group, member: GroupMember) -> tuple[object, ...]:
@@ -153,14 +162,13 @@ def _member_row(group: Group, member: GroupMember) -> tuple[object, ...]:
         f"{topic}({','.join(str(p.partition) for p in partitions)})"
         for topic, partitions in groupby(member.partitions, key=lambda p: p.topic)
     ]
-    place = (member.member_id, member.host, member.client_id)
-    return (group.group, *place, len(member.partitions), assignment)
+    return (quoted(group.group), *_reader(member), len(member.partitions), assignment)
 
 
 def _state_row(group: Group) -> tuple[object, ...]:
     coordinator = (group.coordinator, group.coordinator_id)
-    strategy = group.partition_assignor or None
-    return (group.group, *coordinator, strategy, group.state, len(group.members))
+    strategy = quoted(group.partition_assignor) if group.partition_assignor else None
+    return (quoted(group.group), *coordinator, strategy, group.state, len(group.members))
 
 
 def _json(group: Group, offsets: Sequence[_Offset]) -> dict[str, object]:

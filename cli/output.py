@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
@@ -14,6 +15,7 @@ from regent.config.command_line import program
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_NONE = "-"  # an empty cell
 _GAP = 2  # between the columns of a table
 
 
@@ -39,6 +41,20 @@ def output_option(command: F) -> F:
 def examples(*lines: str) -> str:
     """Return the examples at the end of ``--help``: command lines, not wrapped."""
     return "\n".join(("\b", "Examples:", *(f"  {program()} {line}" for line in lines)))
+
+
+def quoted(name: str) -> str:
+    """Return a name that others chose as it is, or as a JSON string if a script could misread it.
+
+    That is an empty name, ``-``, one that begins with a quotation mark or a space, ends with a
+    space, or has control characters or two spaces in a row. The result is one line without two
+    spaces in a row, and the first character says whether it is JSON.
+    """
+    is_plain = name.isprintable() and name == name.strip() and "  " not in name
+    if is_plain and name not in ("", _NONE) and not name.startswith('"'):
+        return name
+    text = json.dumps(name, ensure_ascii=not name.isprintable())
+    return text.replace("  ", r" \u0020")
 
 
 def print_json(value: object) -> None:
@@ -78,12 +94,13 @@ def note(message: str) -> None:
 
 def _cell(value: object) -> str:
     if value is None:
-        return "-"
+        return _NONE
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return ",".join(map(str, value)) or "-"
-    return str(value)
+        return ",".join(map(_cell, value)) or _NONE
+    text = str(value)
+    return text if text.isprintable() else quoted(text)
 
 
 def _print_rich(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:

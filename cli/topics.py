@@ -6,7 +6,7 @@ import click
 
 from regent.admin.cluster_connection import Cluster, pass_cluster
 from regent.cli.lazy_group import LazyCommand, LazyGroup
-from regent.cli.output import Output, output_option, print_json
+from regent.cli.output import Output, output_option, print_json, quoted
 
 COMMANDS = {
     "create": LazyCommand("regent.cli.topics_create", "create", "Create one topic or many."),
@@ -39,4 +39,4 @@ def list_topics(cluster: Cluster, /, output: str) -> None:
         print_json(names)
         return
     for name in names:
-        click.echo(f"{name} - marked for deletion" if name in deleted else name)
+        click.echo(quoted(name) + (" - marked for deletion" if name in deleted else ""))

@@ -9,7 +9,7 @@ import click
 
 from regent.admin.cluster_connection import Cluster, pass_cluster
 from regent.admin.partitions import DescribedPartition, Topics, read_partitions
-from regent.cli.output import Output, examples, note, output_option, print_json
+from regent.cli.output import Output, examples, note, output_option, print_json, quoted
 from regent.cli.topic_options import TopicError, named, topic_argument
 from regent.core.admin.config_problems import unusable_in_topic
 from regent.core.errors import BadDataError
@@ -97,7 +97,7 @@ def _print_partitions(
             config = configs.get(topic, {})
             overrides = {} if isinstance(config, BadDataError) else _in_force(config)
             fields = [
-                f"Topic: {topic}",
+                f"Topic: {quoted(topic)}",
                 *([f"TopicId: {topic_id}"] if topic_id else []),
                 f"PartitionCount: {len(rows)}",
                 f"ReplicationFactor: {len(rows[0].assignment.origin_replicas)}",
@@ -118,7 +118,7 @@ def _partition_line(partition: DescribedPartition) -> str:
     assignment = partition.assignment
     fields = [
         "",
-        f"Topic: {topic}",
+        f"Topic: {quoted(topic)}",
         f"Partition: {number}",
         f"Leader: {partition.leader if partition.leader >= 0 else 'none'}",
         f"Replicas: {_ids(assignment.replicas)}",

@@ -41,15 +41,63 @@ def test_a_port_in_use_is_named_with_a_remedy_and_no_directory_is_left(tmp_path:
 def test_zookeepers_port_in_use_can_serve_another_cluster_below_a_chroot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("regent.cluster.cluster_plan._BELOW_KAFKA", 100)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        monkeypatch.setattr("regent.cluster.cluster_plan._ZOOKEEPER_PORT", port)
-        message = refusal("--data-dir", tmp_path)
+        message = refusal("--data-dir", tmp_path, "--base-port", port + 100)
     assert f"choose --zookeeper 127.0.0.1:{port}/NAME for a cluster of its own on" in message
 
 
 def test_overlapping_ports_are_refused(tmp_path: Path) -> None:
-    assert "needs port 2181 twice" in refusal("--data-dir", tmp_path, "--base-port", 2181)
+    arguments = ("--data-dir", tmp_path, "--base-port", 0)
+    same = ("--broker-setting", "0:port=7000", "--broker-setting", "2:metrics_port=7000")
+    assert "port 7000 on 127.0.0.1 is needed twice" in refusal(*arguments, *same)
+
+
+def test_the_ports_that_settings_name_are_checked_instead_of_the_derived_ones(
+    tmp_path: Path,
+) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        socket.create_server(("127.0.0.2", 0)) as other,
+    ):
+        port, other_port = taken.getsockname()[1], other.getsockname()[1]
+        moved = ("--broker-setting", f"0:replication_port={port + 1}")
+        arguments = ("--data-dir", tmp_path, "--brokers", 1, "--base-port", port - 2_000, *moved)
+        message = refusal(*arguments, "--broker-setting", f"0:control_port={port}")
+        assert f"port {port} on 127.0.0.1 cannot be used" in message
+        there = ("--broker-setting", "0:host=127.0.0.2", "--broker-setting", f"0:port={other_port}")
+        assert f"port {other_port} on 127.0.0.2 cannot be used" in refusal(*arguments, *there)
+
+
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        (
+            "num_partitions=-3",
+            "broker 0: command line: broker.num_partitions must be a number from 1 to",
+        ),
+        ("num_partitions=many", "--broker-setting 0:num_partitions=many: 'many' is not a valid"),
+        ("port=65536", "broker.port must be a number from 0 to 65535"),
+        ("port=kafka", "'kafka' is not a valid integer"),
+        ("host=0.0.0.0", "set broker.advertised_host"),
+        ("auto_create_topics_enable=perhaps", "'perhaps' is not a valid boolean"),
+        ("replica_fetch_wait_max_ms=2000", "must not exceed replica_lag_time_max_ms (1000)"),
+        ("log_dirs=a,a", "names a directory twice"),
+    ],
+)
+def test_the_values_of_settings_are_checked_before_anything_is_started(
+    tmp_path: Path, setting: str, problem: str
+) -> None:
+    config = tmp_path / "cluster.toml"
+    config.write_text("[broker]\nreplica_lag_time_max_ms = 1000\n")
+    message = refusal(
+        *("--data-dir", tmp_path / "data", "--base-port", 0, "--config", config),
+        *("--broker-setting", f"0:{setting}"),
+    )
+    assert problem in message
+    assert len(message.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == [config]
 
 
 @pytest.mark.parametrize(
@@ -159,5 +207,5 @@ def test_leftover_processes_of_a_killed_cluster_are_awaited(tmp_path: Path) -> N
         (tmp_path / LOCK_FILE).touch()
         assert left_over.stdin is not None
         threading.Timer(0.1, left_over.stdin.close).start()
-        refusal("--data-dir", tmp_path, "--base-port", 2181)
+        refusal("--data-dir", tmp_path, "--zookeeper", "::::")
         assert left_over.poll() == 0

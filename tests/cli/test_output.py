@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import sys
 
 import pytest
 
 from regent.admin.wording import counted, listed
-from regent.cli.output import print_json, print_table
+from regent.cli.output import print_json, print_table, quoted
 
 
 class Terminal(io.TextIOWrapper):
@@ -95,3 +96,36 @@ def test_numbers_agree_with_nouns_and_long_lists_are_cut() -> None:
     assert (counted(1, "broker"), counted(0, "broker")) == ("1 broker", "0 brokers")
     assert listed([1, 2, 3]) == "1, 2, 3"
     assert listed(range(12), 3) == "0, 1, 2 and 9 more"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("orders", "orders"),
+        ("my orders", "my orders"),
+        ("订单-ü", "订单-ü"),
+        ("", '""'),
+        ("-", '"-"'),
+        ('"', r'"\""'),
+        ("a\nb", r'"a\nb"'),
+        ("a\tb", r'"a\tb"'),
+        ("a\\nb", "a\\nb"),
+        ("\x1b[2J", r'"\u001b[2J"'),
+        ("a\x85b\u2028c", r'"a\u0085b\u2028c"'),
+        ("\N{RIGHT-TO-LEFT OVERRIDE}a", r'"\u202ea"'),
+        ("\ud800", r'"\ud800"'),
+        (" a", '" a"'),
+        ("a ", '"a "'),
+        ("a   b", r'"a \u0020 b"'),
+        ("a    b", r'"a \u0020 \u0020b"'),
+    ],
+)
+def test_a_name_that_could_be_misread_is_a_json_string(name: str, shown: str) -> None:
+    assert quoted(name) == shown
+    assert (json.loads(shown) if shown.startswith('"') else shown) == name
+
+
+def test_no_value_breaks_a_row_of_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["rack", "hosts"], [("a\nb", ["c\td", "e"])])
+
+    assert capsys.readouterr().out.splitlines()[1:] == [r'"a\nb"  "c\td",e']

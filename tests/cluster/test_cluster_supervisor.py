@@ -386,6 +386,20 @@ def test_ports_lie_a_thousand_apart_and_below_those_that_linux_gives_away(a_run:
     assert replace(plan, base_port=0).zookeeper_ports() == [0, 0, 0]
 
 
+@pytest.mark.parametrize(("base_port", "first"), [(9192, 2281), (7935, 1024), (7934, 11934)])
+def test_zookeepers_ports_move_with_the_base_port_to_ports_for_users(
+    a_run: Run, base_port: int, first: int
+) -> None:
+    plan = replace(a_run.plan, base_port=base_port, zookeeper=None, zookeeper_nodes=3)
+    assert plan.zookeeper_ports() == [first, first + 1, first + 2]
+
+
+def test_ports_of_settings_replace_the_derived_ones(a_run: Run) -> None:
+    plan = replace(a_run.plan, broker_settings={1: {"control_port": "7", "metrics_port": "9"}})
+    assert plan.broker_ports(1) == BrokerPorts(0, 7, 0, 9)
+    assert plan.broker_ports(0) == BrokerPorts(0, 0, 0, 0)
+
+
 @pytest.mark.zookeeper
 def test_a_zookeeper_that_dies_is_said_with_the_command_that_starts_it_again(a_run: Run) -> None:
     a_run.plan = replace(a_run.plan, zookeeper=None, zookeeper_heap_mb=99)

@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("zookeeper_server")
 
 ROOT = Path(__file__).parents[2]
 FILE_BYTES = 64 * 1024
+STRANGE = '数据 ü \\ "x" \\u0041 ${sys:a} %i 🙂'
 
 
 @pytest.fixture
@@ -54,6 +55,50 @@ def test_a_stopped_server_has_no_process_and_no_port(tmp_path: Path, stack: Exit
     with pytest.raises(ProcessLookupError):
         os.kill(server.pid, 0)
     server.stop()
+
+
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8", "xx_XX.UTF-8"])
+def test_the_data_are_in_their_folder_and_can_be_moved_whatever_it_is_called(
+    tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch, locale: str
+) -> None:
+    monkeypatch.setenv("LC_ALL", locale)
+    server = EmbeddedZooKeeper(tmp_path / STRANGE)
+    stack.callback(server.stop)
+    server.start()
+    client_of(server.address, stack).multi([Create("/kept")])
+    server.stop()
+
+    assert list(tmp_path.iterdir()) == [tmp_path / STRANGE]
+    assert {"version-2", "zookeeper.log"} <= {
+        path.name for path in server.transaction_log.parent.iterdir()
+    }
+    moved = EmbeddedZooKeeper((tmp_path / STRANGE).rename(tmp_path / "moved"))
+    stack.callback(moved.stop)
+    moved.start()
+    assert client_of(moved.address, stack).get("/kept") is not None
+
+
+@pytest.mark.parametrize(("name", "misread"), [("数据", "æ\x95°æ\x8d®"), (r"a\b\u\t", "ab\x75\t")])
+def test_data_that_an_earlier_version_put_elsewhere_are_named_with_the_cure(
+    tmp_path: Path, name: str, misread: str
+) -> None:
+    written = tmp_path / misread / "zk" / "version-2"
+    written.mkdir(parents=True)
+    server = EmbeddedZooKeeper(tmp_path / name / "zk")
+
+    with pytest.raises(ZooKeeperStartError) as refused:
+        server.start()
+
+    said = str(refused.value)
+    assert said.startswith("an earlier version wrote ZooKeeper's data into another folder")
+    subprocess.run(said[said.index("mv ") :], shell=True, check=True)
+    assert server.transaction_log.exists()
+    assert not written.exists()
+
+
+def test_a_folder_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ZooKeeperStartError, match=r"Java cannot open .*udcff.* is not utf-8"):
+        EmbeddedZooKeeper(tmp_path / os.fsdecode(b"\xff")).start()
 
 
 def test_the_heap_of_each_server_of_an_ensemble_is_as_large_as_asked(
