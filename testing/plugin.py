@@ -5,6 +5,7 @@ pytest finds it by the entry point ``regent``. It imports nothing heavy until a 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -42,8 +43,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="TOML file with settings of the brokers (ini: regent_config)",
     )
+    group.addoption(
+        "--regent-timeout-factor",
+        type=float,
+        default=None,
+        metavar="FACTOR",
+        help="multiplies all limits of time, for a slow machine (ini: regent_timeout_factor;"
+        " environment: REGENT_TIMEOUT_FACTOR)",
+    )
+    parser.addini("regent_timeout_factor", "multiplies all limits of time, for a slow machine")
     parser.addini("regent_brokers", "how many brokers the fixture regent_cluster has", default="3")
     parser.addini("regent_config", "TOML file with settings of these brokers", type="paths")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set the environment variable that the limits are multiplied with."""
+    given = config.getoption("--regent-timeout-factor") or config.getini("regent_timeout_factor")
+    if given:
+        from regent.testing.waits import TIMEOUT_FACTOR_VARIABLE
+
+        os.environ[TIMEOUT_FACTOR_VARIABLE] = str(given)
 
 
 @pytest.fixture(scope="session")

@@ -151,7 +151,7 @@ def test_nothing_is_left_when_the_tests_end_while_the_cluster_starts(
     )
     eventually(lambda: _broker_in(tmp_path), "a broker starts")
     tests.send_signal(number)
-    tests.wait(60)
+    tests.wait(60.0)
 
     def is_clean() -> bool:
         return not list(tmp_path.iterdir()) and not list(processes_with(f"{tmp_path}/"))

@@ -1,0 +1,93 @@
+"""Every wait has a limit that names what it waited for, and one factor scales all limits."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from regent.testing.regent_cluster import SESSION_TIMEOUT_MS, _await_ready, _session_timeout_ms
+from regent.testing.waits import (
+    TIMEOUT_FACTOR_VARIABLE,
+    await_end,
+    eventually,
+    next_line,
+    scaled,
+)
+
+pytest_plugins = "pytester"
+
+
+@pytest.fixture
+def silent() -> Iterator[subprocess.Popen[str]]:
+    """A process that prints nothing and goes on."""
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize(
+    ("wait", "problem"),
+    [
+        (lambda process: next_line(process, "an answer", 0.01), "an answer: not within 0.005 s"),
+        (lambda process: await_end(process, "it", 0.01), "it has not ended within 0.005 s"),
+        (lambda _: eventually(lambda: 0, "more", 0.01), "more: not within 0.005 s; last: 0"),
+        (lambda process: _await_ready(process, "it", 0.01), "it is ready: not within 0.005 s: "),
+    ],
+)
+def test_a_wait_ends_after_its_scaled_limit_and_says_for_what_it_was(
+    silent: subprocess.Popen[str],
+    wait: Callable[[subprocess.Popen[str]], object],
+    problem: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(TIMEOUT_FACTOR_VARIABLE, "0.5")
+    with pytest.raises(AssertionError) as late:
+        wait(silent)
+    assert str(late.value) == problem
+
+
+def test_sessions_are_scaled_as_far_as_the_server_grants_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(TIMEOUT_FACTOR_VARIABLE, "2.5")
+    assert _session_timeout_ms(SESSION_TIMEOUT_MS) == 5_000
+    monkeypatch.setenv(TIMEOUT_FACTOR_VARIABLE, "100")
+    assert _session_timeout_ms(SESSION_TIMEOUT_MS) == 60_000
+
+
+@pytest.mark.parametrize("factor", ["0", "-1", "nan", "inf", "much"])
+def test_a_factor_that_is_none_is_refused(factor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TIMEOUT_FACTOR_VARIABLE, factor)
+    with pytest.raises(ValueError, match=f"must be a number above 0, not '{factor}'"):
+        scaled(1.0)
+
+
+@pytest.mark.parametrize(
+    ("ini", "options", "factor"),
+    [("", [], 1), ("3", [], 3), ("3", ["--regent-timeout-factor", "4"], 4)],
+)
+def test_the_plugin_takes_the_factor_from_an_option_or_an_ini_file(
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    ini: str,
+    options: list[str],
+    factor: int,
+) -> None:
+    monkeypatch.delenv(TIMEOUT_FACTOR_VARIABLE, raising=False)
+    pytester.makeini(f"[pytest]\n{ini and f'regent_timeout_factor = {ini}'}\n")
+    pytester.makepyfile(
+        f"""
+        from regent.testing.waits import scaled
+        def test_it(): assert scaled(10) == {factor * 10}
+        """
+    )
+    pytester.runpytest_subprocess(*options).assert_outcomes(passed=1)
