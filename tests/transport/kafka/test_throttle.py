@@ -149,18 +149,26 @@ def test_connections_that_come_too_fast_are_closed(listen: Listen):
 # --- the quotas of bytes --------------------------------------------------------------------------
 
 
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time of the throttles, in seconds: it stands still, and a test may set it."""
+    now = [1_000.0]
+    monkeypatch.setattr("regent.transport.kafka.throttle._clock", lambda: now[0])
+    return now
+
+
 def throttle(quotas: QuotaManagers, size: int = 100) -> Throttle:
     return Throttle(quotas, CLIENT, size)
 
 
-def test_the_bytes_of_a_produce_request_count():
+def test_the_bytes_of_a_produce_request_count(now: list[float]):
     quotas = quotas_of(producer_byte_rate="1")
     first = throttle(quotas, size=20)
     first.on_produce()
     assert first.time_ms == 10_000
 
 
-def test_records_that_are_not_sent_do_not_count():
+def test_records_that_are_not_sent_do_not_count(now: list[float]):
     quotas = quotas_of(consumer_byte_rate="10")
     assert throttle(quotas).may_fetch(90)
     refused = throttle(quotas)
@@ -169,7 +177,7 @@ def test_records_that_are_not_sent_do_not_count():
     assert throttle(quotas).may_fetch(10)
 
 
-def test_a_batch_that_is_larger_than_the_quota_is_sent_once():
+def test_a_batch_that_is_larger_than_the_quota_is_sent_once(now: list[float]):
     quotas = quotas_of(consumer_byte_rate="1")
     first = throttle(quotas)
     assert first.max_fetch_bytes == 10
@@ -178,19 +186,19 @@ def test_a_batch_that_is_larger_than_the_quota_is_sent_once():
     assert not throttle(quotas).may_fetch(1_000)
 
 
-def test_a_client_that_must_wait_for_its_requests_gets_no_records():
+def test_a_client_that_must_wait_for_its_requests_gets_no_records(now: list[float]):
     quotas = quotas_of(request_percentage="1", consumer_byte_rate="1000")
     busy = throttle(quotas)
-    quotas.request.record(CLIENT, 100, int(time.monotonic() * 1_000))
+    quotas.request.record(CLIENT, 100, int(now[0] * 1_000))
     assert busy.time_ms == 0
     waiting = throttle(quotas)
     assert waiting.time_ms == 1_000
     assert not waiting.may_fetch(1)
 
 
-def test_the_longest_wait_counts():
+def test_the_longest_wait_counts(now: list[float]):
     quotas = quotas_of(producer_byte_rate="1", request_percentage="1")
-    quotas.request.record(CLIENT, 100, int(time.monotonic() * 1_000))
+    quotas.request.record(CLIENT, 100, int(now[0] * 1_000))
     both = throttle(quotas, size=20)
     both.on_produce()
     assert both.time_ms == 10_000
@@ -198,12 +206,8 @@ def test_the_longest_wait_counts():
     assert both.time_ms == 10_000
 
 
-def test_each_step_of_a_request_counts_and_not_the_time_between_them(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_each_step_of_a_request_counts_and_not_the_time_between_them(now: list[float]):
     """Asynchronous work of 20 ms, in two steps, with a wait of a second between them."""
-    now = [1_000.0]
-    monkeypatch.setattr("regent.transport.kafka.throttle._clock", lambda: now[0])
 
     def work() -> Generator[None, None, str]:
         now[0] += 0.005
