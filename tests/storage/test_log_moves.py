@@ -383,6 +383,9 @@ def test_a_copy_is_cut_back_to_what_both_logs_have(two: Machine):
         ("0", "1", 0),
         ("", "11", 0),
         ("3", "12", 0),
+        ("000", "011", 1),
+        ("00000", "0011", 2),
+        ("44444", "4", 1),
     ):
         for log, epochs in ((current, currents), (future, futures)):
             log.truncate_fully_and_start_at(0)

@@ -28,8 +28,9 @@ from regent.storage.log_manager import LogManager
 from regent.transport.kafka.metrics import Closed
 from regent.transport.server import ControlServer
 from regent.transport.sockets import new_context
+from regent.zk.codecs.znodes import encode_topic_id
 from regent.zk.stores.producer_ids import ZkProducerIds
-from tests.support.controller_parts import Tree, topic_id
+from tests.support.controller_parts import Tree
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.led_partitions import lead
 from tests.support.stage import Stage
@@ -111,8 +112,9 @@ class ServedEndpoint:
         kafka = UpdateMetadataEndPoint(LISTENER, "127.0.0.1", self.port, LISTENER)
         alive = UpdateMetadataBroker(BROKER, -1, (kafka,), None, control_endpoint, None)
         for number, name in enumerate((topic, GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC), 1):
-            self.tree.put_topic(name, {0: (BROKER,)}, topic_id(number))
-            lead(self.replica_manager, alive, {name: 1}, (BROKER,), topic_id=topic_id(number))
+            topic_id = encode_topic_id(bytes([number]) * 16)
+            self.tree.put_topic(name, {0: (BROKER,)}, topic_id)
+            lead(self.replica_manager, alive, {name: 1}, (BROKER,), topic_id=topic_id)
 
 
 def _no_channel(endpoint: str) -> RequestChannel[Any, Any]:

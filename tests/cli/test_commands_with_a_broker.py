@@ -1,7 +1,8 @@
-"""``groups`` and a broker in this process; tests/system/test_consumer_groups.py has a cluster."""
+"""Clients among the commands, and a broker in this process; tests/system has clusters."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -13,6 +14,7 @@ from confluent_kafka import TopicPartition as KafkaTopicPartition
 from regent.config.settings import Settings
 from regent.config.tables.groups import GroupsConfig
 from regent.testing.waits import eventually
+from regent.zk.codecs.znodes import BrokerIdZNode
 from tests.support.fake_cluster import FakeCluster, failing
 from tests.support.memory_logs import MemoryLogs
 from tests.support.served_endpoint import BROKER, ServedEndpoint
@@ -77,3 +79,50 @@ def test_offsets_of_a_group_with_members_are_not_reset(
     assert position(broker) == 1
     assert cluster.run(*reset, "--execute").exit_code == 0
     assert position(broker) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ((), "abc"),
+        (("--offset", "1"), "bc"),
+        (("--offset", "3"), ""),
+        (("--offset", "9"), ""),
+        (("--offset", "-1"), "c"),
+        (("--offset", "-9"), "abc"),
+        (("--offset", "1", "--max-messages", "1"), "b"),
+        (("--partition", "0", "--offset", "latest"), ""),
+    ],
+)
+def test_records_are_read_from_an_offset_that_is_in_the_log(
+    cluster: FakeCluster, broker: ServedEndpoint, options: tuple[str, ...], expected: str
+) -> None:
+    result = cluster.run("consume", TOPIC, "-o", "json", *options)
+    assert result.exit_code == 0, result.stderr
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert "".join(row["value"] for row in rows) == expected
+
+
+def test_brokers_without_a_usable_address_are_passed_over(
+    cluster: FakeCluster, broker: ServedEndpoint
+) -> None:
+    cluster.zookeeper.put(BrokerIdZNode.path(7), b"garbage")
+    cluster.zookeeper.put(BrokerIdZNode.path(8), b'{"version":5,"endpoints":[],"features":{}}')
+    assert cluster.run("consume", TOPIC, "--max-messages", "1").exit_code == 0
+
+
+def test_only_partitions_with_a_committed_offset_are_shown(
+    cluster: FakeCluster, broker: ServedEndpoint
+) -> None:
+    assert position(broker) < 0
+    reset = ("groups", "reset-offsets", GROUP, "--all-topics", "--to-latest")
+    assert failing(cluster.run(*reset)) == (
+        "the group has no committed offsets: name topics with --topic"
+    )
+    assert cluster.run(*reset[:3], "--topic", TOPIC, "--to-latest", "--execute").exit_code == 0
+    (described,) = cluster.json("groups", "describe", GROUP)
+    (row,) = described["partitions"]
+    assert (row["topic"], row["partition"], row["current_offset"], row["lag"]) == (TOPIC, 0, 3, 0)
+    assert [listed["group"] for listed in cluster.json("groups", "list")] == [GROUP]
+    assert cluster.json("groups", "delete", GROUP) == [{"group": GROUP, "deleted": True}]
+    assert failing(cluster.run("groups", "describe", GROUP)) == f"group {GROUP} does not exist"
