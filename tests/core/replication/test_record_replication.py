@@ -636,6 +636,18 @@ def test_a_high_watermark_is_between_log_start_and_log_end(
     assert again.hosted().high_watermark == expected
 
 
+def test_the_high_watermark_of_a_follower_is_not_below_the_start_of_its_log(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    for value in (b"a", b"b", b"c"):
+        leader.produce(value, acks=1)
+    follower.follow(leader)
+    follower.log().advance_log_start_offset(2)
+    for leaders, expected in ((0, 2), (2, 2), (3, 3), (9, 3)):
+        follower.hosted().follow_high_watermark(leaders)
+        assert follower.hosted().high_watermark == expected
+
+
 def test_a_restarted_leader_commits_records_of_all_members(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:

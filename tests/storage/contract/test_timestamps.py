@@ -86,6 +86,19 @@ def test_the_first_of_several_records_with_the_greatest_time_is_found(host: Host
         assert found.offset == number
 
 
+def test_a_greatest_time_beyond_the_limit_hides_none_before_it(host: Host):
+    """Segments are searched in the order of their greatest times, visible or not."""
+    log = create(host)
+    times = (5, 7, 6, 3, 4, 99, 8, 2, 7, 1, 50, 0)
+    for time_ms in times:
+        log.append_as_leader(batch(b"x", timestamp_ms=time_ms), 3)
+    for start in range(len(times)):
+        for limit in range(start + 1, len(times) + 1):
+            greatest = max(times[start:limit])
+            found = log.offset_of_timestamp(MAX_TIMESTAMP, limit, start)
+            assert found == OffsetOfTimestamp(greatest, times.index(greatest, start), 3)
+
+
 def test_records_without_a_time_are_as_old_as_each_other(host: Host):
     log = create(host)
     for _ in range(20):
