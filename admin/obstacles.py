@@ -44,7 +44,7 @@ _THROTTLED: Final = (
     "follower.replication.throttled.replicas",
 )
 _STATES: Final[Mapping[str, str]] = {
-    "PreparingRebalance": "is rebalancing: it waits until its members have joined again",
+    "PreparingRebalance": "is rebalancing: it waits until all members have joined",
     "CompletingRebalance": "is rebalancing: it waits until one of its members has assigned the"
     " partitions",
 }

@@ -39,6 +39,7 @@ from regent.cli.waiting import Explained, timeout_option
 from regent.config.moments import parse_moment
 
 _POLL_S: Final = 0.2
+_PATIENCE_S: Final = 4.0  # a new group waits 3 s for more members
 _EARLIEST, _LATEST = "earliest", "latest"
 _NO_GROUP: Final = "regent-cli"  # librdkafka requires a name; nothing is committed
 
@@ -138,7 +139,9 @@ def consume(
         }
     )
     obstacles = Explained(
-        f"topic {topic}: no record comes", lambda: _obstacles(cluster, topic, group)
+        f"topic {topic}: no record comes",
+        lambda: _obstacles(cluster, topic, group),
+        first_s=_PATIENCE_S,
     )
     reading = _Reading(consumer, topic, timeout_ms / 1000, obstacles, follow=follow)
     try:

@@ -192,7 +192,7 @@ def assigning(known: Known) -> None:
         (
             rebalancing,
             {"group": "g"},
-            "group g is rebalancing: it waits until its members have joined again",
+            "group g is rebalancing: it waits until all members have joined",
         ),
         (
             assigning,
