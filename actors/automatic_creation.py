@@ -40,7 +40,7 @@ Creatable: TypeAlias = Callable[[str], CreatableTopic]
 SendCreation: TypeAlias = Callable[[CreateTopicsRequest, Reply], None]
 
 
-class Refusal(NamedTuple):
+class CreationRefusal(NamedTuple):
     """Why a topic was not created at the last attempt, on the monotonic clock."""
 
     error: ApiError
@@ -72,7 +72,7 @@ class AutomaticCreation:
         send: SendCreation,
         timer: OneShotTimer,
     ) -> None:
-        self.refusals: dict[str, Refusal] = {}  # the latest last
+        self.refusals: dict[str, CreationRefusal] = {}  # the latest last
         self._name = name
         self._cache = cache
         self._creatable = creatable
@@ -172,7 +172,7 @@ class AutomaticCreation:
                 logged_ms = known.logged_ms
             else:
                 news.append((topic, error))
-            self.refusals[topic] = Refusal(error, now_ms, logged_ms)
+            self.refusals[topic] = CreationRefusal(error, now_ms, logged_ms)
         while len(self.refusals) > MAX_REFUSALS:
             del self.refusals[next(iter(self.refusals))]
         if news:

@@ -20,7 +20,7 @@ from typing import TypeAlias
 from pykka import ActorDeadError, ActorRef
 
 from regent.actors.alter_partition_sender import ControllerUnknownError
-from regent.actors.automatic_creation import AutomaticCreation, Creatable, Refusal
+from regent.actors.automatic_creation import AutomaticCreation, Creatable, CreationRefusal
 from regent.actors.broker_to_controller_channel import (
     BrokerToControllerChannel,
     ForwardedRequest,
@@ -182,7 +182,7 @@ class ForwardingManager(RegentActor):
         return len(self._waiting)
 
     @property
-    def refusals(self) -> Mapping[str, Refusal]:
+    def refusals(self) -> Mapping[str, CreationRefusal]:
         """The latest refusals to create topics that clients needed. Thread-safe."""
         return self._creation.refusals.copy()
 

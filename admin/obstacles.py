@@ -60,6 +60,8 @@ def record_obstacles(
     live = read_live_brokers(admin)
     partitions = read_partitions(admin, [topic]).partitions
     found = controller_obstacles(admin)
+    if not partitions:
+        found.append(f"topic {topic} does not exist")
     found += leader_obstacles(partitions, live)
     endpoints = _endpoints(live)
     if in_sync:

@@ -74,20 +74,26 @@ def metadata_apis(
     current = _TopicEncoder(MetadataSnapshot(), listener)
     replies = Replies()
 
-    async def handle(request: KafkaRequest) -> KafkaAnswer:
+    def newest() -> _TopicEncoder:
         nonlocal current
-        version = request.api_version
-        asked = _decode(request.reader(), version)
-        refused: Mapping[str, ApiError] | None = None
-        if asked.may_create and create_missing is not None:
-            refused = await _create(_missing(asked.topics, cache.snapshot), create_missing, replies)
         snapshot = cache.snapshot
         if current.snapshot is not snapshot:
             current = _TopicEncoder(snapshot, listener)
-        encoder = current
+        return current
+
+    async def handle(request: KafkaRequest) -> KafkaAnswer:
+        version = request.api_version
+        asked = _decode(request.reader(), version)
+        encoder = newest()
         names, failed = encoder.find(asked.topics, version)
-        if refused is not None:
+        if asked.may_create and create_missing is not None and (missing := _creatable(failed)):
+            reply: AwaitedReply[Mapping[str, ApiError]] = replies.new()
+            create_missing(missing, reply.give)
+            refused = await reply.wait()
+            encoder = newest()
+            names, failed = encoder.find(asked.topics, version)
             failed = _errors_of_creation(failed, refused)
+        snapshot = encoder.snapshot
         writer = request.answer_writer()
         _write_cluster(writer, snapshot, listener, cluster_id(), version, request.throttle_time_ms)
         end_of_topic = _end_of_topic(version, asked.topic_operations)
@@ -129,29 +135,15 @@ def _decode(reader: Reader, version: int) -> _MetadataRequest:
     return asked
 
 
-def _missing(topics: Collection[_AskedTopic] | None, snapshot: MetadataSnapshot) -> Collection[str]:
-    """Return the topics to create."""
+def _creatable(failed: Mapping[_AskedTopic, Errors]) -> Collection[str]:
+    """Return the unknown topics that are created for clients that ask about them."""
     return [
         topic.name
-        for topic in topics or ()
-        if topic.name is not None and topic.name not in snapshot.topics and _is_creatable(topic)
+        for topic, error in failed.items()
+        if error is Errors.UNKNOWN_TOPIC_OR_PARTITION
+        and topic.name is not None
+        and topic.name not in INTERNAL_TOPICS
     ]
-
-
-def _is_creatable(topic: _AskedTopic) -> bool:
-    is_unknown = _error_of(topic) is Errors.UNKNOWN_TOPIC_OR_PARTITION
-    return is_unknown and topic.name not in INTERNAL_TOPICS
-
-
-async def _create(
-    topics: Collection[str], create_missing: CreateMissingTopics, replies: Replies
-) -> Mapping[str, ApiError]:
-    """Have topics created, and return why some cannot be; this takes a moment at most."""
-    if not topics:
-        return {}
-    reply: AwaitedReply[Mapping[str, ApiError]] = replies.new()
-    create_missing(topics, reply.give)
-    return await reply.wait()
 
 
 def _errors_of_creation(
@@ -161,14 +153,11 @@ def _errors_of_creation(
 
     A client that gets LEADER_NOT_AVAILABLE asks again.
     """
-    errors = {}
-    for topic, error in failed.items():
-        if _is_creatable(topic) and topic.name is not None:
-            error = Errors.LEADER_NOT_AVAILABLE
-            if topic.name in refused and refused[topic.name].error_code not in PASSING:
-                error = refused[topic.name].error_code
-        errors[topic] = error
-    return errors
+    errors = dict.fromkeys(_creatable(failed), Errors.LEADER_NOT_AVAILABLE)
+    for name, refusal in refused.items():
+        if name in errors and refusal.error_code not in PASSING:
+            errors[name] = refusal.error_code
+    return {topic: errors.get(topic.name or "", error) for topic, error in failed.items()}
 
 
 def _write_cluster(

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from pykka import ActorDeadError, ActorRef
 
-from regent.actors.automatic_creation import Refusal
+from regent.actors.automatic_creation import CreationRefusal
 from regent.actors.broker_to_controller_channel import (
     BrokerToControllerChannel,
     ForwardedRequest,
@@ -42,6 +42,7 @@ from regent.core.admin.config_descriptions import BrokerSettings, describe_topic
 from regent.core.admin.partition_requests import RespondAboutPartitions
 from regent.core.errors import ApiError, Errors
 from regent.core.model import BrokerId
+from regent.core.ports import TopicIds
 from regent.core.protocol.controller import PartitionsRequest
 from regent.core.protocol.topics import Requester, TopicsRequest
 from regent.core.quota.client_quota_manager import (
@@ -74,7 +75,7 @@ class BrokerTopicService:
         self._spread_channel: ActorRef[BrokerToControllerChannel] | None = None
         self._handler: ActorRef[TopicRequestHandler] | None = None
         self._pending_count: Callable[[], int] = lambda: 0
-        self._refusals: Callable[[], Mapping[str, Refusal]] = dict
+        self._refusals: Callable[[], Mapping[str, CreationRefusal]] = dict
         self._cache: MetadataCache | None = None
         self._is_controller: Callable[[], bool] = lambda: False
         self._is_creating_soon = False
@@ -116,6 +117,12 @@ class BrokerTopicService:
             take_permits,
         )
         self._handler = start_actor(TopicRequestHandler, self._broker_id, manager)
+        self._cache, self._is_controller = cache, is_controller
+        self._forwarding = self._start_forwarding(cache, topic_ids)
+
+    def _start_forwarding(
+        self, cache: MetadataCache, topic_ids: TopicIds
+    ) -> ActorRef[ForwardingManager]:
         self._channel = start_actor(
             BrokerToControllerChannel, self._broker_id, cache, self._open_channel
         )
@@ -135,10 +142,9 @@ class BrokerTopicService:
             self._scheduler,
             creatable=partial(creatable_topic, self._settings),
         )
-        self._cache, self._is_controller = cache, is_controller
         self._refusals = lambda: forwarding.refusals
         self._pending_count = lambda: forwarding.pending_count
-        self._forwarding = launch(forwarding)
+        return launch(forwarding)
 
     def stop(self) -> None:
         """Stop the actors, which refuses the requests that wait. Idempotent."""

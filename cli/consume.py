@@ -126,18 +126,7 @@ def consume(
     refuse_empty(topic)
     start = _start(group, **options)
     shown = _printer(**options)
-    consumer = Consumer(
-        {
-            **client_settings(cluster),
-            "throttle_cb": tell_throttling(),
-            "group.id": group or _NO_GROUP,
-            "enable.auto.commit": group is not None,
-            "enable.auto.offset.store": False,  # but after a record was printed
-            "enable.partition.eof": True,
-            "auto.offset.reset": _LATEST if start.offset == _LATEST else _EARLIEST,
-            "isolation.level": options["isolation_level"],
-        }
-    )
+    consumer = Consumer(_settings(cluster, group, start, options["isolation_level"]))
     obstacles = Explained(
         f"topic {topic}: no record comes",
         lambda: _obstacles(cluster, topic, group),
@@ -162,6 +151,21 @@ def consume(
             raise
     finally:
         consumer.close()  # commits what was printed
+
+
+def _settings(
+    cluster: Cluster, group: str | None, start: _Start, isolation_level: str
+) -> dict[str, Any]:
+    return {
+        **client_settings(cluster),
+        "throttle_cb": tell_throttling(),
+        "group.id": group or _NO_GROUP,
+        "enable.auto.commit": group is not None,
+        "enable.auto.offset.store": False,  # but after a record was printed
+        "enable.partition.eof": True,
+        "auto.offset.reset": _LATEST if start.offset == _LATEST else _EARLIEST,
+        "isolation.level": isolation_level,
+    }
 
 
 class _Start(NamedTuple):

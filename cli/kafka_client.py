@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-
-from confluent_kafka import ThrottleEvent
+from typing import Any
 
 from regent.admin.cluster_connection import Cluster
 from regent.cli.output import note
@@ -16,13 +15,14 @@ class KafkaClientError(RegentError):
     """Records could not be written or read, or a request about groups failed."""
 
 
-def tell_throttling() -> Callable[[ThrottleEvent], None]:
+def tell_throttling() -> Callable[[Any], None]:
     """Return a callback for ``throttle_cb``, which says once that a quota slows the client down."""
-    told: list[ThrottleEvent] = []
+    is_told = False
 
-    def tell(event: ThrottleEvent) -> None:
-        if event.throttle_time > 0 and not told:
-            told.append(event)
+    def tell(event: Any) -> None:
+        nonlocal is_told
+        if event.throttle_time > 0 and not is_told:
+            is_told = True
             note(
                 f"regent: because of a quota, broker {event.broker_id} lets this client wait for"
                 f" {event.throttle_time:.1f} s"

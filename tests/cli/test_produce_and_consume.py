@@ -27,7 +27,7 @@ def test_a_broker_that_does_not_answer_is_a_failure(cluster: FakeCluster) -> Non
         line = failing(cluster.run("produce", "payments", "--timeout-ms", "50", stdin=b"a\nb\n"))
         assert line == (
             "topic payments: 2 of 2 records not acknowledged: Local: Message timed out; there is no"
-            " controller"
+            " controller; topic payments does not exist"
         )
 
 
@@ -97,6 +97,6 @@ def test_produce_says_early_what_it_waits_for(
     said, failure = result.stderr.splitlines()
     assert said == (
         "regent: topic payments: no record is acknowledged yet (a record fails after 0.7 s,"
-        " --timeout-ms): there is no controller"
+        " --timeout-ms): there is no controller; topic payments does not exist"
     )
     assert "1 of 1 record not acknowledged" in failure

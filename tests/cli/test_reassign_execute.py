@@ -278,7 +278,7 @@ def test_a_slow_move_continues_after_the_timeout(four: FakeCluster, tmp_path: Pa
     assert result.exit_code == 1
     assert result.stderr == (
         "regent: 1/1 partitions remain to be moved after 500 ms: t-0 (it goes on: --verify shows"
-        " how far it has come)\n"
+        " how far it has come); t-0 has no leader: the controller has not elected one yet\n"
     )
 
 
