@@ -87,9 +87,7 @@ def metadata_apis(
         encoder = newest()
         names, failed = encoder.find(asked.topics, version)
         if asked.may_create and create_missing is not None and (missing := _creatable(failed)):
-            reply: AwaitedReply[Mapping[str, ApiError]] = replies.new()
-            create_missing(missing, reply.give)
-            refused = await reply.wait()
+            refused = await _create(missing, create_missing, replies)
             encoder = newest()
             names, failed = encoder.find(asked.topics, version)
             failed = _errors_of_creation(failed, refused)
@@ -144,6 +142,15 @@ def _creatable(failed: Mapping[_AskedTopic, Errors]) -> Collection[str]:
         and topic.name is not None
         and topic.name not in INTERNAL_TOPICS
     ]
+
+
+async def _create(
+    topics: Collection[str], create_missing: CreateMissingTopics, replies: Replies
+) -> Mapping[str, ApiError]:
+    """Have topics created, and return why some are not; this takes a moment at most."""
+    reply: AwaitedReply[Mapping[str, ApiError]] = replies.new()
+    create_missing(topics, reply.give)
+    return await reply.wait()
 
 
 def _errors_of_creation(
