@@ -371,10 +371,13 @@ def test_a_full_queue_loses_no_change(stage: Stage, monkeypatch: pytest.MonkeyPa
     assert handled().index(EventsLost()) < handled().index(TopicChange())
 
 
+FIELDS_OF_THE_BROKER = {"reason", "event", "topic", "controller_epoch", "enabled", "endpoints"}
+
+
 @pytest.mark.parametrize("kind", get_args(ControllerEvent))
 def test_every_event_is_always_queued_or_replaced_by_events_lost(kind: Any):
     names = {field.name for field in fields(kind)}
-    is_about_one_of_many = bool(names - {"reason", "event", "topic", "controller_epoch", "enabled"})
+    is_about_one_of_many = bool(names - FIELDS_OF_THE_BROKER)
     is_about_one_of_many |= names == {"topic"}
     is_about_one_of_many &= kind is not PartitionReassignmentIsrChange  # a new term causes them
     assert is_always_queued(kind(*[None] * len(names))) is not is_about_one_of_many

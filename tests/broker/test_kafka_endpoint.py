@@ -29,6 +29,19 @@ def test_the_memory_of_all_requests_is_limited():
         assert served.closed == {Closed.SLOW: 1, Closed.MALFORMED: 1}
 
 
+def test_minus_one_is_no_limit_of_memory_and_of_silence():
+    """As in Kafka, where -1 is the default of queued.max.request.bytes."""
+    limits = {"queued_max_request_bytes": -1, "connections_max_idle_ms": -1}
+    with ExitStack() as stack:
+        served = ServedEndpoint(stack, MemoryLogs(), load_settings(None, {"broker": limits}))
+        stalled = stack.enter_context(RawClient(served))
+        other = stack.enter_context(RawClient(served))
+        stalled.send(request_bytes(bytes(40_000_000), api_key=PRODUCE, version=8)[:30_000_000])
+        other.send(request_bytes(b"\xff" * 30_000_000, api_key=PRODUCE, version=8))
+        assert other.is_closed()
+        assert served.closed == {Closed.MALFORMED: 1}
+
+
 def test_the_limits_of_connections_follow_the_settings_in_zookeeper(
     caplog: pytest.LogCaptureFixture,
 ):

@@ -1015,6 +1015,8 @@ FOLLOWED_ELSEWHERE = {
     "log.cleaner.io.buffer.load.factor": "tests/broker/test_broker_storage.py",
     "log.cleaner.io.buffer.size": "tests/broker/test_broker_storage.py",
     "log.cleaner.io.max.bytes.per.second": "tests/broker/test_broker_storage.py",
+    "num.recovery.threads.per.data.dir": "no effect: logs are recovered before ZooKeeper is asked",
+    "transaction.partition.verification.enable": "tests/broker/test_transaction_service.py",
     "max.connections": "tests/transport/kafka/test_listener.py",
     "max.connections.per.ip": "tests/broker/test_kafka_endpoint.py",
     "max.connections.per.ip.overrides": "tests/broker/test_kafka_endpoint.py",
@@ -1023,7 +1025,13 @@ FOLLOWED_ELSEWHERE = {
 
 
 def test_running_logs_follow_the_cluster_wide_settings() -> None:
-    others = {"log.message.timestamp.type": "LogAppendTime", "log.cleanup.policy": "compact"}
+    others = {
+        "log.message.timestamp.type": "LogAppendTime",
+        "log.cleanup.policy": "compact",
+        "log.cleaner.min.cleanable.ratio": "0.7",
+        "log.segment.bytes": "77",
+        "log.message.downconversion.enable": "false",
+    }
     names = [row.dotted_name for _, row in rows() if row.scope is Scope.CLUSTER_WIDE]
     ignored = [
         name

@@ -80,6 +80,23 @@ def test_brokers_ask_about_partitions_unless_told_not_to(is_enabled: bool, undo:
     assert led.service.verifies is is_enabled
 
 
+def test_whether_brokers_ask_follows_the_setting_in_zookeeper(undo: ExitStack):
+    led = LedTransactions(undo)
+    unknown = TransactionToVerify("nobody", 1, 0, (ORDERS_0,))
+    told: queue.Queue[Errors] = queue.Queue()
+
+    def verified() -> Errors:
+        led.service.verify(unknown, lambda errors: told.put(errors[ORDERS_0]))
+        return told.get(timeout=TIMEOUT_S)
+
+    assert verified() is not Errors.NONE
+    led.service.configure({"transaction.partition.verification.enable": "false"})
+    assert (led.service.verifies, verified()) == (False, Errors.NONE)
+    led.service.configure({})
+    assert led.service.verifies
+    assert verified() is not Errors.NONE
+
+
 def test_partitions_are_read_in_pieces_of_a_size():
     settings = load_settings(None, {"transactions": {"transaction_state_log_load_buffer_size": 7}})
     assert transaction_log_settings(settings).transaction_state_log_load_buffer_size == 7

@@ -236,7 +236,8 @@ def test_an_unclean_election_allowed_by_the_caller_does_not_read_the_topic_setti
         (False, "TRUE", True),
         (True, None, True),
         (True, "false", False),
-        (True, "nonsense", False),
+        (False, "nonsense", False),
+        (True, "nonsense", True),  # it is ignored, as DescribeConfigs shows
     ],
 )
 def test_the_topic_setting_overrides_the_broker_setting_of_unclean_elections(

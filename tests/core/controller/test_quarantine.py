@@ -26,7 +26,7 @@ from regent.core.controller.reassignment.partition_reassignment import Reassignm
 from regent.core.controller.request_batch import ControlRequestBatch
 from regent.core.controller.topic_changes import TopicChanges
 from regent.core.errors import Errors
-from regent.core.model import PartitionAndReplica, ReplicaAssignment, TopicPartition
+from regent.core.model import EndPoint, PartitionAndReplica, ReplicaAssignment, TopicPartition
 from regent.core.ports import ControllerFailure
 from regent.core.protocol.control import (
     ControlHeader,
@@ -150,6 +150,7 @@ VALUES: dict[str, Any] = {
     "enabled": False,
     "header": HEADER,
     "answered_ms": 0.0,
+    "endpoints": (EndPoint("PLAINTEXT", "elsewhere", 1),),
 }
 REQUESTS: dict[type, dict[str, Any]] = {
     events.AlterPartitionReceived: {"request": AlterPartitionRequest(1, 1, ())},
