@@ -34,6 +34,10 @@ logger = logging.getLogger(__name__)
 _IDLE_S = 60.0
 
 
+def _deliver_nothing(_value: object, _error: Exception | None) -> None:
+    pass
+
+
 class InboxFullError(RegentError):
     """The inbox has reached its limit of messages or of unanswered replies."""
 
@@ -93,8 +97,10 @@ class Reply:
         if not self._once.acquire(blocking=False):
             return
         self._forget()
+        # An error refers to its frames, and they to this reply: it must not refer to the error.
+        deliver, self._deliver = self._deliver, _deliver_nothing
         try:
-            self._deliver(value, error)
+            deliver(value, error)
         except Exception:  # the callback must not abort the handler that answers
             logger.exception("Cannot deliver a reply")
 
@@ -197,10 +203,10 @@ class Inbox:
                 self._put_stop(envelope)
             else:
                 self._put_message(envelope)
-        except (ActorDeadError, InboxFullError):
+        except (ActorDeadError, InboxFullError) as error:
             if asker is None:
                 raise
-            asker.set_exception()
+            asker.set_exception((type(error), error.with_traceback(None), None))
 
     def get(self) -> Envelope[Any]:
         """Wait for the next message and remove it.

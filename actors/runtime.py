@@ -141,16 +141,19 @@ class RegentActor(ThreadingActor):
         try:
             step(message, reply)
         except BaseException as error:  # noqa: BLE001 - else pykka ends this actor, or all actors
-            self.activity.failures += 1
-            failure = self._as_exception(message, error)
-            try:
-                self.on_unexpected_error(message, failure)
-            except BaseException:
-                logger.exception("%s: on_unexpected_error failed", self.name)
-            if reply is not None:
-                reply.fail(failure)
+            self._end_failed(message, reply, error)
         finally:
             self.activity.end()
+
+    def _end_failed(self, message: object, reply: Reply | None, error: BaseException) -> None:
+        self.activity.failures += 1
+        failure = self._as_exception(message, error)
+        try:
+            self.on_unexpected_error(message, failure)
+        except BaseException:
+            logger.exception("%s: on_unexpected_error failed", self.name)
+        if reply is not None:
+            reply.fail(failure)
 
     def _preempt_queued(self) -> None:
         for delivery in self.actor_inbox.close():

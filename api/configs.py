@@ -90,7 +90,7 @@ class ConfigView:
                 else:
                     entities[resource] = self._entity(resource)
             except ResourceRefusedError as refused:
-                described[resource] = refused
+                described[resource] = refused.with_traceback(None)
         return {**described, **(self._describe(entities) if entities else {})}
 
     def _describe(self, entities: Mapping[Resource, str]) -> _Described:

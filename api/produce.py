@@ -13,19 +13,22 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from regent.api.current_leaders import CurrentLeaders, NamedLeaders
 from regent.api.old_message_formats import is_old, up_converted
-from regent.api.record_validation import InvalidRecordsError, is_quick, validate
+from regent.api.record_validation import InvalidRecordsError, RecordTimes, is_quick, validate
 from regent.api.replies import AwaitedReply, Replies, monotonic_ms
+from regent.api.unpacker import Unpacker
 from regent.core.admin.topic_validation import INTERNAL_TOPICS
+from regent.core.compression import LargeBatchError, Unpack, unpacked_at_once
 from regent.core.errors import Errors, RecordsRefusedError
 from regent.core.model import BrokerId, TopicPartition
-from regent.core.protocol.client import ACKS_NONE, ProducedPartition
+from regent.core.protocol.client import ACKS_NONE, ProducedPartition, RecordError, RecordRules
 from regent.core.protocol.transactions import TransactionToVerify, TransactionVerifier
 from regent.core.records import RecordBytes
 from regent.core.replica_logs import NO_VERIFICATION
@@ -41,6 +44,12 @@ from regent.transport.kafka.api import (
 from regent.transport.kafka.primitives import MalformedRequestError, Writer
 
 T = TypeVar("T")
+_Batches: TypeAlias = dict[TopicPartition, memoryview]
+_Refusals: TypeAlias = dict[TopicPartition, ProducedPartition]
+_Check: TypeAlias = Callable[
+    [_Batches, Mapping[TopicPartition, RecordRules], Unpack | None],
+    tuple[_Refusals, list[TopicPartition]],
+]
 
 _ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
 _BATCH_LENGTH: Final = struct.Struct(">i")
@@ -105,8 +114,8 @@ class ProduceTarget(Protocol):
         """Return guards of transactional batches; ``NO_VERIFICATION``: append without asking."""
         ...
 
-    def is_compacted(self, topic_partition: TopicPartition) -> bool:
-        """Whether records of a partition must have keys."""
+    def record_rules(self, topic_partition: TopicPartition) -> RecordRules:
+        """Return what the topic of a partition asks of records."""
         ...
 
     def expire(self, operation: DelayedOperation, now_ms: int) -> None:
@@ -137,15 +146,19 @@ def produce_apis(
     listener: str,
     checker: Executor,
     verifier: TransactionVerifier | None = None,
+    large_batches: tuple[Executor, Executor] | None = None,
 ) -> Sequence[KafkaApi]:
     """Return the API Produce, which calls ``target``, for clients of ``listener``.
 
-    ``checker`` checks and converts records beside the event loop. Without a ``verifier``
-    transactions are not verified.
+    ``checker`` checks and converts records beside the event loop. ``large_batches`` are one thread
+    that checks compressed batches with many records, so that others do not wait for them, and one
+    that decompresses them piece by piece; without them ``checker`` does both at once. Without a
+    ``verifier`` transactions are not verified.
     """
     leaders = CurrentLeaders(target.current_leader, cache, listener)
+    checks = _Checks(checker, large_batches)
     return [
-        KafkaApi(KafkaApiKey.PRODUCE, 0, 11, _Produce(target, leaders, checker, verifier).handle)
+        KafkaApi(KafkaApiKey.PRODUCE, 0, 11, _Produce(target, leaders, checks, verifier).handle)
     ]
 
 
@@ -183,6 +196,29 @@ class _RequestSequence:
             ended.set_result(None)
 
 
+class _Checks:
+    """Checks records beside the event loop, first the small batches."""
+
+    def __init__(self, checker: Executor, large_batches: tuple[Executor, Executor] | None) -> None:
+        self._checker = self._large_checker = checker
+        self._unpack = unpacked_at_once
+        if large_batches is not None:
+            self._large_checker, unpacker = large_batches
+            self._unpack = Unpacker(unpacker).unpack
+
+    async def run(
+        self, check: _Check, records: _Batches, rules: Mapping[TopicPartition, RecordRules]
+    ) -> _Refusals:
+        """Return the partitions whose records are refused."""
+        run = asyncio.get_running_loop().run_in_executor
+        refused, large = await run(self._checker, check, records, rules, None)
+        if large:
+            few = {topic_partition: records[topic_partition] for topic_partition in large}
+            others, _ = await run(self._large_checker, _invalid, few, rules, self._unpack)
+            refused.update(others)
+        return refused
+
+
 class _Produce:
     """Belongs to one event loop."""
 
@@ -190,12 +226,12 @@ class _Produce:
         self,
         target: ProduceTarget,
         leaders: CurrentLeaders,
-        checker: Executor,
+        checks: _Checks,
         verifier: TransactionVerifier | None,
     ) -> None:
         self._target = target
         self._leaders = leaders
-        self._checker = checker
+        self._checks = checks
         self._verifier = verifier
         self._replies = Replies()
         self._order = _RequestSequence()
@@ -209,14 +245,14 @@ class _Produce:
         asked, records = _decode(request)
         refused = _refused(asked, records)
         accepted = _without(records, refused)
-        compacted = frozenset(filter(self._target.is_compacted, accepted))
+        rules = {name: self._target.record_rules(name) for name in accepted}
         if (
             asked.version < _FIRST_OF_MAGIC_2
             or self._order.has_any(accepted)
             or not is_quick(tuple(accepted.values()))
         ):
-            return self._check_elsewhere(asked, refused, accepted, compacted)
-        refused.update(_invalid(accepted, compacted))
+            return self._check_elsewhere(asked, refused, accepted, rules)
+        refused.update(_invalid(accepted, rules, None)[0])
         guards = self._begin_verifications(asked, _without(accepted, refused))
         if any(guards.values()):
             return self._check_elsewhere(asked, refused, accepted, None)
@@ -227,23 +263,22 @@ class _Produce:
         asked: _ProduceRequest,
         refused: dict[TopicPartition, ProducedPartition],
         records: dict[TopicPartition, memoryview],
-        compacted: Collection[TopicPartition] | None,
+        rules: Mapping[TopicPartition, RecordRules] | None,
     ) -> KafkaAnswer:
-        """``compacted``: the partitions whose records need keys; None: all were checked."""
+        """``rules``: what the topics ask of records; None: all were checked."""
         with self._order.begin(records) as earlier:
             size = sum(map(len, records.values())) if asked.acks == ACKS_NONE else None
-            loop = asyncio.get_running_loop()
-            if compacted is not None:
+            if rules is not None:
                 check = _invalid if asked.version >= _FIRST_OF_MAGIC_2 else _convert
-                checking = loop.run_in_executor(self._checker, check, records, compacted)
-                invalid = await self._wait(checking, size)
+                checked = self._checks.run(check, records, rules)
+                invalid = await self._wait(asyncio.ensure_future(checked), size)
                 refused.update(invalid)
             if earlier:
                 await self._wait(asyncio.ensure_future(asyncio.wait(earlier)), size)
             guards = self._begin_verifications(asked, _without(records, refused))
             if any(guards.values()):
-                verifying = asyncio.ensure_future(self._verify(asked, records, guards))
-                unverified = await self._wait(verifying, size)
+                verified = self._verify(asked, records, guards)
+                unverified = await self._wait(asyncio.ensure_future(verified), size)
                 refused.update(unverified)
             answered = self._append(asked, refused, records, guards)
         records.clear()
@@ -299,6 +334,8 @@ class _Produce:
                 return await result
             finally:
                 self._bytes_left -= unanswered_bytes
+        finally:
+            del result  # its exception refers to this frame
 
     def _append(
         self,
@@ -427,24 +464,39 @@ def _without(
 
 
 def _invalid(
-    records: Mapping[TopicPartition, memoryview], compacted: Collection[TopicPartition]
-) -> dict[TopicPartition, ProducedPartition]:
-    """Return the partitions with unreadable or keyless records; on any thread."""
-    refused = {}
+    records: Mapping[TopicPartition, memoryview],
+    rules: Mapping[TopicPartition, RecordRules],
+    unpack: Unpack | None,
+) -> tuple[_Refusals, list[TopicPartition]]:
+    """Return the partitions with records that are refused, and those with large batches.
+
+    For any thread. With ``unpack`` large batches are checked, too.
+    """
+    refused, large = _Refusals(), []
+    now_ms = time.time_ns() // 1_000_000
     for topic_partition, data in records.items():
+        needs_keys, past_ms, future_ms, start_offset = rules[topic_partition]
+        times = None
+        if past_ms is not None and future_ms is not None:
+            times = RecordTimes(now_ms - past_ms, now_ms + future_ms)
         try:
-            validate(data, needs_keys=topic_partition in compacted)
+            validate(data, topic_partition, needs_keys=needs_keys, times=times, unpack=unpack)
+        except LargeBatchError:
+            large.append(topic_partition)
         except InvalidRecordsError as error:
             refused[topic_partition] = ProducedPartition(
-                Errors.INVALID_RECORD, message=str(error), refused_records=error.keyless
+                error.error_code,
+                log_start_offset=start_offset,
+                message=str(error),
+                record_errors=error.record_errors,
             )
-    return refused
+    return refused, large
 
 
 def _convert(
-    records: dict[TopicPartition, memoryview], compacted: Collection[TopicPartition]
-) -> dict[TopicPartition, ProducedPartition]:
-    """Replace records of old formats by batches; return the refused partitions; on any thread."""
+    records: _Batches, rules: Mapping[TopicPartition, RecordRules], unpack: Unpack | None
+) -> tuple[_Refusals, list[TopicPartition]]:
+    """Replace records of old formats by batches; then as ``_invalid``."""
     refused = {}
     for topic_partition, data in records.items():
         if is_old(data):
@@ -452,7 +504,8 @@ def _convert(
                 records[topic_partition] = up_converted(data)
             except RecordsRefusedError as error:
                 refused[topic_partition] = ProducedPartition(error.error_code, message=str(error))
-    return {**refused, **_invalid(_without(records, refused), compacted)}
+    invalid, large = _invalid(_without(records, refused), rules, unpack)
+    return {**refused, **invalid}, large
 
 
 def _raise_first_error(produced: Mapping[TopicPartition, ProducedPartition]) -> None:
@@ -477,7 +530,7 @@ def _encode(
         writer.array_length(len(partitions))
         for topic_partition in partitions:
             index = topic_partition.partition
-            error, base_offset, append_time_ms, start, message, refused = produced[topic_partition]
+            error, base_offset, append_time_ms, start, message, reasons = produced[topic_partition]
             if version >= 5:
                 writer.pack(_PARTITION_V5, index, error, base_offset, append_time_ms, start)
             elif version >= 2:
@@ -488,7 +541,7 @@ def _encode(
                 writer.encoded(ending)
                 continue
             if version >= 8:
-                _write_reasons(writer, refused, message)
+                _write_reasons(writer, reasons, message)
             names_leader = error is Errors.NOT_LEADER_OR_FOLLOWER and version >= 10
             writer.end_struct({0: leaders.name(topic_partition)} if names_leader else None)
         writer.end_struct()
@@ -498,10 +551,10 @@ def _encode(
     return writer.pieces()
 
 
-def _write_reasons(writer: Writer, refused_records: Sequence[int], message: str) -> None:
-    writer.array_length(len(refused_records))
-    for position in refused_records:
-        writer.int32(position)
-        writer.nullable_string(None)  # the error message for the whole batch follows
+def _write_reasons(writer: Writer, record_errors: Sequence[RecordError], message: str) -> None:
+    writer.array_length(len(record_errors))
+    for batch_index, record_message in record_errors:
+        writer.int32(batch_index)
+        writer.nullable_string(record_message)
         writer.end_struct()
     writer.nullable_string(message or None)

@@ -1,20 +1,27 @@
 """The walk through the records of a batch, which checks their form.
 
-Mirrors ``DefaultRecord.readFrom``. Producers often send many records of one size. After two records
-of the same size, the walk compares whole columns: the bytes at the same position of all records
-that may be alike.
+Mirrors ``DefaultRecord.readFrom`` and ``readPartiallyFrom``. Producers often send many records of
+one size. After two records of the same size, the walk compares whole columns: the bytes at the same
+position of all records that may be alike.
+
+The records come in pieces. The walk keeps only the last record of a piece, if it is cut, and of a
+long record nothing: so a batch of any size takes little memory.
 """
 
 from __future__ import annotations
 
-from regent.core.varints import read_varint
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from regent.core.varints import read_varint, signed
 
 _LEAST_RECORD_BYTES = 7
 _INT32_BYTES = 5  # of the longest number of 32 bits
-_OLDEST = -(2**63 - 1)
+_LEAST, _GREATEST = -(2**63), 2**63 - 1
 _FEW = 8  # records alike that are hardly worth the comparison
 _MANY = 512  # records that are compared at once
 _TRY_AGAIN_AFTER = 16  # records
+_LONG_BYTES = 64 * 1024  # of a record that is not kept until all of it is there
 # The bytes of the varints of 0, 1, 2 …: those of one byte, and both bytes of the longer ones.
 _ONE_BYTE = bytes(number << 1 for number in range(64))
 _LOW_BYTES = bytes(0x80 | (number << 1 & 0x7F) for number in range(8192))
@@ -27,85 +34,213 @@ _NUMBERS = {
 }
 
 
-def walk(data: bytes, count: int, keyless: list[int] | None) -> int:  # noqa: C901, PLR0915
-    """Check each record; return the largest timestamp delta.
+class ReadRecord(NamedTuple):
+    """What the rules for single records look at."""
 
-    Append the positions of records without a key to ``keyless``. Raises ``ValueError`` for an
-    invalid record and ``IndexError`` for one that exceeds the batch. Varints of one or two bytes,
-    which are nearly all, are read in place: a call for each would take twice as long.
+    timestamp_delta: int
+    has_key: bool
+
+
+class RecordWalk:
+    """A walk through the ``count`` records of a batch, and what it has found.
+
+    ``oldest`` and ``newest`` are the smallest and the largest timestamp delta.
     """
-    end = len(data)
-    if count * _LEAST_RECORD_BYTES > end:
-        raise ValueError(f"{count} records in {end} bytes")
-    index, at, newest = 0, 0, _OLDEST
-    size_before, try_from, try_to = -1, 0, count - _FEW
-    while index < count:
-        start, size = at, data[at]
-        at += 1
-        if size > 127:
-            more = data[at]
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.oldest, self.newest = _GREATEST, _LEAST
+        self.has_all_keys = True
+        self._index = 0
+
+    def read(self, pieces: Iterable[bytes]) -> None:
+        """Check every record, and that nothing follows the last one.
+
+        Raises ``ValueError`` for an invalid record and ``IndexError`` for one that exceeds the
+        batch, before the next piece is taken.
+        """
+        cursor = _Cursor(pieces)
+        while self._index < self.count:
+            if not cursor.take_piece():
+                raise IndexError(f"record {self._index} exceeds the batch")
+            cursor.at = self.walk(cursor.data, cursor.at)
+            while self._index < self.count and len(cursor.data) - cursor.at > _LONG_BYTES:
+                self._add(*cursor.read_record(self._index))
+                cursor.at = self.walk(cursor.data, cursor.at)
+        while cursor.at == len(cursor.data):
+            if not cursor.take_piece():
+                return
+        raise ValueError(f"bytes follow the last of {self.count} records")
+
+    def _add(self, timestamp_delta: int, has_key: bool) -> None:
+        self.oldest = min(self.oldest, timestamp_delta)
+        self.newest = max(self.newest, timestamp_delta)
+        self.has_all_keys &= has_key
+        self._index += 1
+
+    def walk(self, data: bytes, at: int) -> int:  # noqa: C901, PLR0915
+        """Check the records that end in ``data``; return the position of the next one.
+
+        Varints of one or two bytes, which are nearly all, are read in place: a call for each would
+        take twice as long.
+        """
+        end, count, index = len(data), self.count, self._index
+        oldest, newest = self.oldest << 1, self.newest << 1
+        size_before, try_from, try_to = -1, 0, count - _FEW
+        while index < count and at < end:
+            start, size = at, data[at]
             at += 1
-            size += (more << 7) - 128
-            if more > 127:
-                size, at = read_varint(data, at - 2, _INT32_BYTES)
-        stop = at + (size >> 1)
-        raw = data[at + 1]  # after the unused attributes
-        at += 2
-        if raw:
+            if size > 127:
+                try:
+                    more = data[at]
+                    at += 1
+                    size += (more << 7) - 128
+                    if more > 127:
+                        size, at = read_varint(data, start, _INT32_BYTES)
+                except IndexError:  # it is cut
+                    at = start
+                    break
+            if size & 1:
+                raise ValueError(f"the length of record {index} is wrong")
+            stop = at + (size >> 1)
+            if stop > end:
+                at = start
+                break
+            raw = data[at + 1]  # after the unused attributes
+            at += 2
             if raw > 127:
                 raw, at = read_varint(data, at - 1)
             if raw & 1:
-                newest = max(newest, -(raw >> 1) - 1)
-            elif raw >> 1 > newest:
-                newest = raw >> 1
-        elif newest < 0:
-            newest = 0
-        raw = data[at]
-        at += 1
-        if raw > 127:
-            more = data[at]
+                raw = ~raw
+            if raw > newest:
+                newest = raw
+            if raw < oldest:
+                oldest = raw
+            raw = data[at]
             at += 1
-            raw += (more << 7) - 128
-            if more > 127:
-                raw, at = read_varint(data, at - 2, _INT32_BYTES)
-        if raw != index << 1:
-            raise ValueError(f"record {index} has another offset than {index}")
-        raw = data[at]
-        at += 1
-        if raw > 127:
-            raw, at = read_varint(data, at - 1, _INT32_BYTES)
-        if not raw & 1:
-            at += raw >> 1
-        elif keyless is not None:
-            keyless.append(index)
-        raw = data[at]
-        at += 1
-        if raw > 127:
-            more = data[at]
+            if raw > 127:
+                more = data[at]
+                at += 1
+                raw += (more << 7) - 128
+                if more > 127:
+                    raw, at = read_varint(data, at - 2, _INT32_BYTES)
+            if raw != index << 1:
+                raise ValueError(f"record {index} has another offset than {index}")
+            raw = data[at]
             at += 1
-            raw += (more << 7) - 128
-            if more > 127:
-                raw, at = read_varint(data, at - 2, _INT32_BYTES)
-        if not raw & 1:
-            at += raw >> 1
-        if data[at]:
-            at = _after_headers(data, at, stop)
-        else:
+            if raw > 127:
+                raw, at = read_varint(data, at - 1, _INT32_BYTES)
+            if not raw & 1:
+                at += raw >> 1
+            else:
+                self.has_all_keys = False
+            raw = data[at]
             at += 1
-        if at != stop or size & 1:
+            if raw > 127:
+                more = data[at]
+                at += 1
+                raw += (more << 7) - 128
+                if more > 127:
+                    raw, at = read_varint(data, at - 2, _INT32_BYTES)
+            if not raw & 1:
+                at += raw >> 1
+            if data[at]:
+                at = _after_headers(data, at, stop)
+            else:
+                at += 1
+            if at != stop:
+                raise ValueError(f"the length of record {index} is wrong")
+            index += 1
+            if size == size_before and try_from <= index <= try_to:
+                alike, oldest_alike, newest_alike = _find_alike(data, start, stop, index, count)
+                oldest, newest = min(oldest, oldest_alike << 1), max(newest, newest_alike << 1)
+                if alike < _FEW:
+                    try_from = index + _TRY_AGAIN_AFTER
+                index += alike
+                at += alike * (stop - start)
+            size_before = size
+        self._index, self.oldest, self.newest = index, oldest >> 1, newest >> 1
+        return at
+
+
+def read_each(pieces: Iterable[bytes], count: int) -> Iterator[ReadRecord]:
+    """Yield the records one by one, which takes longer than a walk and finds the same errors."""
+    cursor = _Cursor(pieces)
+    for index in range(count):
+        yield cursor.read_record(index)
+
+
+class _Cursor:
+    """A position in records that come in pieces."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = iter(pieces)
+        self.data, self.at = b"", 0
+
+    def take_piece(self) -> bool:
+        """Add a piece to what is left of the last ones; False: there is none."""
+        for piece in self._pieces:
+            self.data = self.data[self.at :] + piece if self.at < len(self.data) else piece
+            self.at = 0
+            return True
+        return False
+
+    def read_record(self, index: int) -> ReadRecord:
+        """Read a record, without keeping its key and value. Raises as ``RecordWalk.read``."""
+        size, _ = self._number(_INT32_BYTES)
+        if size < 0:
             raise ValueError(f"the length of record {index} is wrong")
-        index += 1
-        if size == size_before and try_from <= index <= try_to and not keyless:
-            alike, newest_alike = _find_alike(data, start, stop, index, count)
-            newest = max(newest, newest_alike)
-            if alike < _FEW:
-                try_from = index + _TRY_AGAIN_AFTER
-            index += alike
-            at += alike * (stop - start)
-        size_before = size
-    if at != end:
-        raise ValueError(f"{end - at} bytes follow the last of {count} records")
-    return newest
+        left = size - 1
+        self._skip(1)  # the unused attributes
+        timestamp_delta, taken = self._number()
+        left -= taken
+        offset, taken = self._number(_INT32_BYTES)
+        left -= taken
+        if offset != index:
+            raise ValueError(f"record {index} has another offset than {index}")
+        key_bytes, left = self._skip_sized(left)
+        _, left = self._skip_sized(left)
+        headers, taken = self._number(_INT32_BYTES)
+        left -= taken
+        if not 0 <= headers <= max(left, 0):
+            raise ValueError("the number of headers of a record is wrong")
+        for _ in range(headers):
+            header_key_bytes, left = self._skip_sized(left)
+            if header_key_bytes < 0:
+                raise ValueError("a record has a header without a key")
+            _, left = self._skip_sized(left)
+        if left != 0:
+            raise ValueError(f"the length of record {index} is wrong")
+        return ReadRecord(timestamp_delta, key_bytes >= 0)
+
+    def _number(self, max_bytes: int = 10) -> tuple[int, int]:
+        """Return a number and how many bytes it has."""
+        while True:
+            try:
+                raw, at = read_varint(self.data, self.at, max_bytes)
+            except IndexError:  # it is cut
+                if not self.take_piece():
+                    raise
+                continue
+            taken, self.at = at - self.at, at
+            return signed(raw), taken
+
+    def _skip_sized(self, left: int) -> tuple[int, int]:
+        """Skip a key or a value; return its size, -1 for null, and what is left of its record."""
+        size, taken = self._number(_INT32_BYTES)
+        left -= taken + max(size, 0)
+        if left < 0:
+            raise ValueError("a key or value exceeds its record")
+        self._skip(size)
+        return size, left
+
+    def _skip(self, size: int) -> None:
+        while size > len(self.data) - self.at:
+            size -= len(self.data) - self.at
+            self.at = len(self.data)
+            if not self.take_piece():
+                raise IndexError
+        self.at += max(size, 0)
 
 
 def _after_headers(data: bytes, at: int, stop: int) -> int:
@@ -124,8 +259,8 @@ def _after_headers(data: bytes, at: int, stop: int) -> int:
     return at
 
 
-def _find_alike(data: bytes, start: int, stop: int, index: int, count: int) -> tuple[int, int]:
-    """Return how many records like a valid one follow it, and their largest timestamp delta.
+def _find_alike(data: bytes, start: int, stop: int, index: int, count: int) -> tuple[int, int, int]:
+    """Return how many records like a valid one follow it; their least and largest timestamp delta.
 
     They differ from it only in key, value, timestamp and offset, not in a size. They have no
     headers, and the offsets ``index``, ``index + 1`` …, below ``count``. 0 if the record has
@@ -142,7 +277,7 @@ def _find_alike(data: bytes, start: int, stop: int, index: int, count: int) -> t
     offsets = _OFFSETS.get(key_size_at - offset_at)
     timestamps = _NUMBERS.get(offset_at - timestamp_at)
     if offsets is None or timestamps is None or headers_at != stop - 1:
-        return 0, _OLDEST
+        return 0, _GREATEST, _LEAST
     stride = stop - start
     alike = min(_MANY, count - index, len(offsets[0]) - index, (len(data) - stop) // stride)
     allowed = dict(enumerate(timestamps, timestamp_at))
@@ -161,10 +296,14 @@ def _find_alike(data: bytes, start: int, stop: int, index: int, count: int) -> t
         != expected[index : index + alike]
         for column, expected in enumerate(offsets, offset_at)
     ):
-        return 0, _OLDEST
+        return 0, _GREATEST, _LEAST
     digits = [
         data[column + stride : column + alike * stride + 1 : stride]
         for column in range(offset_at - 1, timestamp_at - 1, -1)  # the last byte is the highest
     ]
-    raw, _ = read_varint(bytes(reversed(max(zip(*digits, strict=True)))), 0)
-    return alike, raw >> 1
+    if len(digits) == 1:
+        return alike, min(digits[0]) >> 1, max(digits[0]) >> 1
+    rows = list(zip(*digits, strict=True))
+    oldest, _ = read_varint(bytes(reversed(min(rows))), 0)
+    newest, _ = read_varint(bytes(reversed(max(rows))), 0)
+    return alike, oldest >> 1, newest >> 1

@@ -120,6 +120,8 @@ class KafkaEndpoint:
         self._queries = named_executor(1, "long-queries")
         # For records beside the event loop. Few threads limit the memory.
         self._record_checker = named_executor(at_once(_RECORD_CHECKERS), "record-validation")
+        self._large_checker = named_executor(1, "large-batches")
+        self._unpacker = named_executor(1, "unpacking")
         self._record_reader = named_executor(1, "record-reader")
         self._listener: KafkaListener | None = None
         self._broker_config: Mapping[str, str] = {}
@@ -163,7 +165,8 @@ class KafkaEndpoint:
             self._listening.close()
         else:
             self._listener.close()
-        for executor in (self._calls, self._queries, self._record_checker, self._record_reader):
+        executors = (self._calls, self._queries, self._record_checker, self._large_checker)
+        for executor in (*executors, self._unpacker, self._record_reader):
             executor.shutdown(wait=False, cancel_futures=True)
 
     def _limit_connections(self, listener: KafkaListener) -> None:
@@ -195,6 +198,7 @@ class KafkaEndpoint:
                 LISTENER,
                 self._record_checker,
                 transactions,
+                (self._large_checker, self._unpacker),
             ),
             *fetch_apis(
                 replicas, cache, LISTENER, self._record_reader, on_follower=served.on_follower

@@ -192,7 +192,7 @@ class GroupAdmin:
             try:
                 self._answer(group, asked[group])
             except GroupError as error:
-                results[group] = error
+                results[group] = error.with_traceback(None)
         return results
 
     def _answer(self, group: str, future: Future[Any]) -> Any:

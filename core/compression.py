@@ -3,14 +3,20 @@
 A few kilobytes can decompress to gigabytes, so the size is limited. ``cramjam`` has the codecs of
 snappy, lz4 and zstd. They write into a mapping as large as the limit, which takes only the memory
 that is written. ``cramjam`` takes 2 MB, so it is imported with the first compressed batch.
+
+A consumer stops for ever at a batch that it cannot read. So ``pieces``, for batches of producers,
+accepts what Kafka's Java clients and librdkafka both read as the same records. ``decompressed``,
+for batches in logs, also accepts what brokers of Kafka and earlier versions of this one accepted.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from typing import TypeAlias
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 
@@ -21,11 +27,19 @@ MAX_RATIO = 128
 MOST_LIMIT = 2**31 - 1
 """Bytes of records that no batch may exceed: Kafka counts them in 31 bits."""
 
+SMALL_BYTES = 4 * 1024 * 1024
+"""Bytes of records that ``pieces`` decompresses without help."""
+
+_PIECE_BYTES = 1024 * 1024
+_FED_BYTES = 64 * 1024  # at once: zlib copies what it has not used yet
 _GZIP_WINDOW = 31
+_GZIP_MAGIC = b"\x1f\x8b\x08"
+_GZIP_LEAST_BYTES = 20  # of a member; in fewer bytes Java looks for none
 _XERIAL = b"\x82SNAPPY\x00"  # the Java library writes this before blocks of 32 KB
 _XERIAL_HEADER_BYTES = 16
 _XERIAL_HEADER = _XERIAL + struct.pack(">ii", 1, 1)  # its version, and the oldest compatible one
 _XERIAL_BLOCK_BYTES = 32 * 1024
+_SNAPPY_SIZE_BYTES = 5  # of the longest size of a block
 _BLOCK_SIZE = struct.Struct(">i")
 # A frame of independent blocks of 64 KB, the only kind that Java's clients read: magic, FLG, BD, HC
 _LZ4_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
@@ -33,24 +47,94 @@ _LZ4_BLOCK_BYTES = 64 * 1024
 _LZ4_SIZE = struct.Struct("<I")
 _LZ4_IS_STORED = 1 << 31
 _LZ4_END = bytes(4)
+_LZ4_FIXED_BITS, _LZ4_FIXED = 0xE3, 0x60  # version 1, independent blocks, no dictionary
+_LZ4_BLOCK_CHECKSUM, _LZ4_CONTENT_SIZE, _LZ4_CONTENT_CHECKSUM = 0x10, 0x08, 0x04
+_LZ4_BLOCK_BYTES_BY_BD = {0x40: 1 << 16, 0x50: 1 << 18, 0x60: 1 << 20, 0x70: 1 << 22}
+_ZSTD_MAGIC = struct.Struct("<I")
+_ZSTD_FRAME, _ZSTD_SKIPPABLE = 0xFD2FB528, 0x184D2A50
 _NO_ROOM = "failed to write whole buffer"  # cramjam's error when the buffer is full
 
 
-def decompressed(codec: int, data: memoryview) -> bytes:
-    """Return the records of a batch; raises ``ValueError`` when they cannot be decompressed.
+class LargeBatchError(Exception):
+    """A batch has more than ``SMALL_BYTES`` of records; nothing in these is wrong."""
 
-    Raises ``OSError`` when there is no memory for them.
+
+Unpack: TypeAlias = Callable[[int, memoryview], Generator[bytes]]
+"""Yields the content of frames of lz4 or zstd in pieces. Raises ``ValueError``."""
+
+
+def decompressed(codec: int, data: memoryview) -> bytes:
+    """Return the records of a batch in a log.
+
+    Raises ``ValueError`` when they cannot be decompressed, and ``OSError`` when there is no memory
+    for them.
     """
     if codec == NONE:
         return bytes(data)
-    limit = min(max(LEAST_LIMIT, MAX_RATIO * len(data)), MOST_LIMIT)
+    limit = _limit(data)
     if codec == GZIP:
-        return _gunzip(data, limit)
+        return _gunzip_all(data, limit)
     if codec == SNAPPY:
-        return _unsnap(data, limit)
-    if codec in (LZ4, ZSTD):
+        return b"".join(_unsnap(_snappy_blocks(data), limit))
+    if codec == LZ4:
+        return _read_lz4(data, limit)
+    if codec == ZSTD:
         return _read_frames(codec, data, limit)
     raise ValueError(f"compression {codec} does not exist")
+
+
+def unpacked_at_once(codec: int, data: memoryview) -> Generator[bytes]:
+    """Yield the content of frames of lz4 or zstd in one piece; see ``Unpack``."""
+    yield _read_frames(codec, data, _limit(data))
+
+
+def pieces(
+    codec: int, data: memoryview, unpack: Unpack | None = unpacked_at_once
+) -> Generator[bytes]:
+    """Yield the records of a producer's batch in pieces.
+
+    ``unpack`` is called for frames with more than ``SMALL_BYTES``. None: raise ``LargeBatchError``
+    instead, in every codec. Raises ``ValueError`` when data are wrong, and ``OSError`` when there
+    is no memory.
+    """
+    if codec == NONE:
+        yield bytes(data)
+        return
+    limit, size = _limit(data), 0
+    for piece in _strictly_unpacked(codec, data, limit, unpack):
+        size += len(piece)
+        if size > limit:
+            raise _too_large(limit)
+        if size > SMALL_BYTES and unpack is None:
+            raise LargeBatchError
+        yield piece
+
+
+def _strictly_unpacked(
+    codec: int, data: memoryview, limit: int, unpack: Unpack | None
+) -> Iterator[bytes]:
+    if codec == GZIP:
+        return _gunzip(data, is_alone=True)
+    if codec == SNAPPY:
+        return _unsnap(_strict_blocks(data), limit)
+    if codec == LZ4:
+        _check_lz4(data)
+    elif codec == ZSTD:
+        _check_zstd(data)
+    else:
+        raise ValueError(f"compression {codec} does not exist")
+    return _unframed(codec, data, limit, unpack)
+
+
+def unpack_to_file(codec: int, data: memoryview, path: str) -> None:
+    """Write the content of frames of lz4 or zstd to a file or pipe. Raises ``ValueError``."""
+    import cramjam
+
+    decoder = cramjam.lz4 if codec == LZ4 else cramjam.zstd
+    try:
+        decoder.decompress_into(data, cramjam.File(path, read=False, write=True, truncate=False))
+    except cramjam.DecompressionError as error:
+        raise ValueError(str(error)) from None
 
 
 def compressed(codec: int, data: bytes) -> bytes:
@@ -87,38 +171,66 @@ def _cut(data: bytes, size: int) -> Iterator[memoryview]:
     return (view[at : at + size] for at in range(0, len(data), size))
 
 
-def _gunzip(data: memoryview, limit: int) -> bytes:
-    pieces: list[bytes] = []
-    left, room = bytes(data), limit + 1
-    while left:  # there may be several members
-        decoder = zlib.decompressobj(_GZIP_WINDOW)
-        try:
-            pieces.append(decoder.decompress(left, room))
-        except zlib.error as error:
-            raise ValueError(str(error)) from None
-        room -= len(pieces[-1])
-        if room <= 0:
+def _limit(data: memoryview) -> int:
+    return min(max(LEAST_LIMIT, MAX_RATIO * len(data)), MOST_LIMIT)
+
+
+# --- gzip -----------------------------------------------------------------------------------------
+
+
+def _gunzip(data: memoryview, *, is_alone: bool = False) -> Iterator[bytes]:
+    """Yield the content of members; ``is_alone``: only the first may have any.
+
+    Java reads all members, librdkafka the first one. Both ignore other bytes after it.
+    """
+    at = 0
+    while at == 0 or _is_member(data[at:]):
+        is_first, decoder = at == 0, zlib.decompressobj(_GZIP_WINDOW)
+        while not decoder.eof:
+            if at == len(data):
+                raise ValueError("truncated gzip data")
+            fed = bytes(data[at : at + _FED_BYTES])
+            at += len(fed)
+            try:
+                while piece := decoder.decompress(fed, _PIECE_BYTES):
+                    if is_alone and not is_first:
+                        raise ValueError("a second gzip member has records")
+                    yield piece
+                    fed = decoder.unconsumed_tail
+            except zlib.error as error:
+                raise ValueError(str(error)) from None
+        at -= len(decoder.unused_data)
+
+
+def _gunzip_all(data: memoryview, limit: int) -> bytes:
+    found, size = [], 0
+    for piece in _gunzip(data):
+        size += len(piece)
+        if size > limit:
             raise _too_large(limit)
-        if not decoder.eof:
-            raise ValueError("truncated gzip data")
-        left = decoder.unused_data
-    return b"".join(pieces)
+        found.append(piece)
+    return b"".join(found)
 
 
-def _unsnap(data: memoryview, limit: int) -> bytes:
+def _is_member(data: memoryview) -> bool:
+    return len(data) >= _GZIP_LEAST_BYTES and data[: len(_GZIP_MAGIC)] == _GZIP_MAGIC
+
+
+# --- snappy ---------------------------------------------------------------------------------------
+
+
+def _unsnap(blocks: Iterable[memoryview], limit: int) -> Iterator[bytes]:
     import cramjam
 
-    pieces = []  # ``decompress_raw_into`` takes no slice of a buffer in a build without the GIL
     room = limit
     try:
-        for block in _snappy_blocks(data):
+        for block in blocks:
             room -= cramjam.snappy.decompress_raw_len(block)
             if room < 0:
                 raise _too_large(limit)
-            pieces.append(cramjam.snappy.decompress_raw(block))
+            yield bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:
         raise ValueError(str(error)) from None
-    return b"".join(pieces)
 
 
 def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:
@@ -127,27 +239,121 @@ def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:
         yield data
         return
     at = _XERIAL_HEADER_BYTES
-    while at < len(data):
-        start = at + _BLOCK_SIZE.size
-        size = _BLOCK_SIZE.unpack_from(data, at)[0] if start <= len(data) else -1
-        if not 0 <= size <= len(data) - start:
+    while len(data) - at >= _BLOCK_SIZE.size:  # Java ignores fewer bytes
+        (size,) = _BLOCK_SIZE.unpack_from(data, at)
+        at += _BLOCK_SIZE.size
+        if not 0 <= size <= len(data) - at:
             raise ValueError("truncated snappy data")
-        yield data[start : start + size]
-        at = start + size
+        yield data[at : at + size]
+        at += size
+
+
+def _strict_blocks(data: memoryview) -> Iterator[memoryview]:
+    """Yield the blocks of a producer's batch; nothing follows them."""
+    end = _XERIAL_HEADER_BYTES if data[: len(_XERIAL)] == _XERIAL else -_BLOCK_SIZE.size
+    for block in _snappy_blocks(data):
+        if all(byte > 127 for byte in block[:_SNAPPY_SIZE_BYTES]):
+            raise ValueError("the size of a block of snappy is too long")
+        yield block
+        end += _BLOCK_SIZE.size + len(block)
+    if end != len(data):
+        raise ValueError("bytes follow the last block of snappy")
+
+
+# --- lz4 and zstd ---------------------------------------------------------------------------------
+
+
+def _read_lz4(data: memoryview, limit: int) -> bytes:
+    """Decompress frames; if that fails, only the first one. Java ignores what follows it."""
+    try:
+        return _read_frames(LZ4, data, limit)
+    except ValueError:
+        end = _lz4_end(data)
+        if end == len(data):
+            raise
+        return _read_frames(LZ4, data[:end], limit)
+
+
+def _check_lz4(data: memoryview) -> None:
+    if _lz4_end(data) != len(data):
+        raise ValueError("bytes follow the frame of lz4")
+
+
+def _lz4_end(data: memoryview) -> int:
+    """Return the end of the first frame, which is of the kind that Java reads (KIP-57)."""
+    if len(data) < len(_LZ4_HEADER) or data[:4] != _LZ4_HEADER[:4]:
+        raise ValueError("no frame of lz4")
+    flags, most = data[4], _LZ4_BLOCK_BYTES_BY_BD.get(data[5])
+    if flags & _LZ4_FIXED_BITS != _LZ4_FIXED or most is None:
+        raise ValueError(
+            f"a frame of lz4 with FLG {flags:#x} and BD {data[5]:#x}, which Java's clients cannot"
+            " read: its blocks must be independent (block_linked=False)"
+        )
+    at = len(_LZ4_HEADER) + (8 if flags & _LZ4_CONTENT_SIZE else 0)
+    checksum_bytes = 4 if flags & _LZ4_BLOCK_CHECKSUM else 0
+    while at + _LZ4_SIZE.size <= len(data):
+        (size,) = _LZ4_SIZE.unpack_from(data, at)
+        at += _LZ4_SIZE.size
+        if size == 0:
+            at += 4 if flags & _LZ4_CONTENT_CHECKSUM else 0
+            break
+        size &= ~_LZ4_IS_STORED
+        if not 0 < size <= most:
+            raise ValueError(f"a block of {size} bytes in a frame of lz4 with blocks of {most}")
+        at += size + checksum_bytes
+    else:
+        at = len(data) + 1
+    if at > len(data):
+        raise ValueError("truncated lz4 data")
+    return at
+
+
+def _check_zstd(data: memoryview) -> None:
+    """Refuse the formats before zstd 1.0, which not all builds of zstd read."""
+    magic = _ZSTD_MAGIC.unpack_from(data)[0] if len(data) >= _ZSTD_MAGIC.size else 0
+    if magic != _ZSTD_FRAME and magic & ~0xF != _ZSTD_SKIPPABLE:
+        raise ValueError("no frame of zstd")
+
+
+def _unframed(codec: int, data: memoryview, limit: int, unpack: Unpack | None) -> Iterator[bytes]:
+    """Yield the content of frames: at once if it is small, else its first bytes and the rest."""
+    room = min(limit, SMALL_BYTES)
+    with _memory(room) as area:
+        size = _decompress_into(codec, data, area)
+        first = area[: room if size is None else size]
+    yield first
+    if size is not None:
+        return
+    if room == limit:
+        raise _too_large(limit)
+    if unpack is None:
+        raise LargeBatchError
+    with closing(unpack(codec, data)) as found:
+        for piece in found:
+            yield piece[room:]
+            room -= min(room, len(piece))
 
 
 def _read_frames(codec: int, data: memoryview, limit: int) -> bytes:
     """Decompress one frame or several, with or without a declared size."""
+    with _memory(limit) as area:
+        size = _decompress_into(codec, data, area)
+        if size is None:
+            raise _too_large(limit)
+        return area[:size]
+
+
+def _decompress_into(codec: int, data: memoryview, area: mmap) -> int | None:
+    """Return the size of the content of frames; None: it does not fit, the area is full of it."""
     import cramjam
 
     decoder = cramjam.lz4 if codec == LZ4 else cramjam.zstd
-    with _memory(limit) as area:
-        try:
-            return area[: decoder.decompress_into(data, area)]
-        except cramjam.DecompressionError as error:
-            if str(error) == _NO_ROOM:
-                raise _too_large(limit) from None
-            raise ValueError(str(error)) from None
+    try:
+        return int(decoder.decompress_into(data, area))
+    except cramjam.DecompressionError as error:
+        if str(error) == _NO_ROOM:
+            return None
+        raise ValueError(str(error)) from None
 
 
 def _memory(size: int) -> mmap:

@@ -268,7 +268,6 @@ class Cleaning:
 
     def _open(self, segment: LogSegment, start: int) -> tuple[LogFile, int]:
         """Open the file of a segment; return it with the position of the first batch to read."""
-        damage: CorruptSegmentError
         with self._log.exclusively() as contents:
             if segment not in contents.segments or self._log.truncations != self._truncations:
                 raise CleaningAbortedError
@@ -276,8 +275,8 @@ class Cleaning:
                 position = segment.position_of(start) if start > segment.base_offset else 0
                 return LogFile(segment.path), position
             except CorruptSegmentError as error:
-                damage = error
-        raise damage
+                damage = str(error)
+        raise CorruptSegmentError(damage)
 
     def _check_in_use(self, segment: LogSegment) -> None:
         """Raise ``CleaningAbortedError`` if a segment was dropped or truncated meanwhile."""

@@ -68,7 +68,7 @@ class LogDirectory:
             failure = storage_error(error.filename or self.path, error)
             self.judge(failure)
             if isinstance(failure, ShortageError):
-                raise failure from error
+                raise ShortageError(str(failure)) from error
             raise StorageError(self.failure) from error
         if isinstance(error, StorageError):
             self.judge(error)

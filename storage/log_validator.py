@@ -1,8 +1,8 @@
 """Validates batches from producers and from leaders before they are appended.
 
 Mirrors ``kafka.log.LogValidator.validateBatch`` and ``UnifiedLog.analyzeAndValidateRecords``.
-Checks headers and CRCs only. Before, ``api.record_validation`` checked that a producer's header
-matches its records.
+Checks headers and CRCs only. Before, ``api.record_validation`` checked each record of a producer,
+and that the header matches them.
 """
 
 from __future__ import annotations
@@ -99,16 +99,18 @@ def _check_contents(header: BatchHeader, origin: AppendOrigin) -> None:
 
 
 def _check_time(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
-    """Refuse a producer's LogAppendTime, and timestamps too far from the broker's time."""
+    """Refuse a producer's LogAppendTime, and a newest record too far from the broker's time.
+
+    The first timestamp of the header need not be that of a record.
+    """
     if header.stamps_append_time:
         raise RecordsRefusedError(Errors.INVALID_TIMESTAMP, "producers must not set LogAppendTime")
     if config.stamps_append_time:
         return
-    past_ms, future_ms = config.max_past_ms, config.max_future_ms
-    for timestamp in (header.base_timestamp, header.max_timestamp):
-        if timestamp != NO_TIMESTAMP and not -past_ms <= timestamp - now_ms <= future_ms:
-            raise RecordsRefusedError(
-                Errors.INVALID_TIMESTAMP,
-                f"timestamp {timestamp} is not within {past_ms} ms before and {future_ms} ms after"
-                f" {now_ms}",
-            )
+    timestamp, past_ms, future_ms = header.max_timestamp, config.max_past_ms, config.max_future_ms
+    if timestamp != NO_TIMESTAMP and not -past_ms <= timestamp - now_ms <= future_ms:
+        raise RecordsRefusedError(
+            Errors.INVALID_TIMESTAMP,
+            f"timestamp {timestamp} is not within {past_ms} ms before and {future_ms} ms after"
+            f" {now_ms}",
+        )

@@ -81,7 +81,7 @@ class SegmentScrubber:
             if not current.scrub(max_bytes):
                 return False
         except CorruptSegmentError as error:
-            damage = error
+            damage = error.with_traceback(None)
         except StorageError:
             return True  # the directory has logged it
         with suppress(StorageError):  # the log may be closed or deleted
@@ -118,7 +118,7 @@ class SegmentScrubber:
                     try:
                         return _Pass(log, segment, contents)
                     except CorruptSegmentError as error:
-                        damage = error  # its file is gone
+                        damage = error.with_traceback(None)  # its file is gone
                         segment.verified.forget(self._wall_clock_ms() + _DAMAGED_FOR_MS)
             if damage is not None:
                 self._tell(log, segment, damage)

@@ -50,7 +50,7 @@ def eventually(look: Callable[[], T], what: str, timeout_s: float = TIMEOUT_S) -
                 return seen
             last = seen
         except (RegentError, OSError, LookupError) as error:
-            last = error
+            last = error.with_traceback(None)
         if monotonic() > deadline:
             raise AssertionError(f"{what}: not within {limit_s:g} s; last: {last!r}")
         sleep(_POLL_S)

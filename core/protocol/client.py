@@ -18,18 +18,39 @@ ACKS_ALL = -1
 READ_COMMITTED = 1  # the isolation level of readers; 0 is that of all others
 
 
-class ProducedPartition(NamedTuple):
-    """The outcome of a Produce for one partition.
+class RecordRules(NamedTuple):
+    """What a topic asks of the records of producers; a refusal names the start of its log.
 
-    ``refused_records``: the positions of the invalid records in a refused batch.
+    ``max_past_ms`` and ``max_future_ms`` limit how far timestamps may be from the broker's clock;
+    None: any are taken.
     """
+
+    needs_keys: bool = False
+    max_past_ms: int | None = None
+    max_future_ms: int | None = None
+    log_start_offset: int = -1
+
+
+class RecordError(NamedTuple):
+    """Why a record of a batch is refused. Mirrors ``ProduceResponse.RecordError``."""
+
+    batch_index: int
+    message: str
+
+    def __str__(self) -> str:
+        """Return it as Kafka shows it."""
+        return f"RecordError(batchIndex={self.batch_index}, message='{self.message}')"
+
+
+class ProducedPartition(NamedTuple):
+    """The outcome of a Produce for one partition."""
 
     error_code: Errors
     base_offset: int = -1
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     message: str = ""
-    refused_records: Sequence[int] = ()
+    record_errors: Sequence[RecordError] = ()
 
 
 class ConsumerPosition(NamedTuple):

@@ -31,6 +31,9 @@ from regent.core.replication.out_of_order_batches import (
 )
 from regent.core.replication.partition import Partition, Role
 
+_WITHOUT_START_OFFSET = frozenset(
+    {Errors.MESSAGE_TOO_LARGE, Errors.RECORD_LIST_TOO_LARGE, Errors.CORRUPT_MESSAGE}
+)
 _TOO_EARLY = "earlier batches of this producer may still arrive: send all of them again"
 
 RespondToProduce: TypeAlias = Callable[[Mapping[TopicPartition, ProducedPartition]], None]
@@ -174,8 +177,8 @@ class Produce:
                     )
                 except RecordsRefusedError as refused:
                     partition.stats.failed_produce_requests += 1
-                    self._outcomes[topic_partition] = ProducedPartition(
-                        refused.error_code, message=str(refused)
+                    self._outcomes[topic_partition] = _refused(
+                        partition, refused.error_code, str(refused)
                     )
                 except StorageError as error:
                     partition.stats.failed_produce_requests += 1
@@ -199,12 +202,13 @@ class Produce:
         log, is_awaited = partition.local_log, self._acks == ACKS_ALL
         topic_partition, sequence = partition.topic_partition, self._sequence_of(batches)
         if is_awaited and len(partition.isr) < partition.min_isr:
-            return self._refuse(topic_partition, sequence, Errors.NOT_ENOUGH_REPLICAS)
+            self._out_of_order.on_refused(topic_partition, sequence, Errors.NOT_ENOUGH_REPLICAS)
+            return _refused(partition, Errors.NOT_ENOUGH_REPLICAS)
         # A log accepts any batch of an unknown producer as its first.
         if sequence.base_sequence > 0 and log.last_of_producer(sequence.producer_id) is None:
             refusal = self._out_of_order.refusal(partition, sequence)
             if refusal is not None:
-                return ProducedPartition(refusal, message=_TOO_EARLY)
+                return _refused(partition, refusal, _TOO_EARLY)
         try:
             appended = log.append_as_leader(
                 batches, partition.leader_epoch, self._origin, self._guards.get(topic_partition)
@@ -215,7 +219,7 @@ class Produce:
             refusal = self._out_of_order.refusal_of_gap(partition, sequence, now_ms)
             if refusal is None:
                 raise
-            return ProducedPartition(refusal, message=_TOO_EARLY)
+            return _refused(partition, refusal, _TOO_EARLY)
         if not appended.is_duplicate:  # a duplicate says nothing about later refusals
             self._out_of_order.on_appended(topic_partition, sequence)
             partition.stats.messages_in += appended.last_offset - appended.first_offset + 1
@@ -254,6 +258,12 @@ class Produce:
         self._errors.count(self._outcomes.values())
         self._delayed.answer(partial(self._respond, self._outcomes))
         return None
+
+
+def _refused(partition: Partition, error_code: Errors, message: str = "") -> ProducedPartition:
+    """Return the refusal of records; it names the start of the log where Kafka's does."""
+    start = -1 if error_code in _WITHOUT_START_OFFSET else partition.local_log.log_start_offset
+    return ProducedPartition(error_code, log_start_offset=start, message=message)
 
 
 def begin_verifications(

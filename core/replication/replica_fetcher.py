@@ -128,7 +128,7 @@ class ReplicaFetcher:
                 self._partition_max_bytes,
             )
         except StorageError as error:
-            self._unreadable[topic_partition] = error
+            self._unreadable[topic_partition] = error.with_traceback(None)
             return None
 
     def on_response(
@@ -292,7 +292,7 @@ class _Append:
         try:
             self.log.append_as_follower(self.answer.records.read(), self.leader_epoch)
         except (RecordsRefusedError, StorageError, DamagedRecordsError) as error:
-            self.error = error
+            self.error = error.with_traceback(None)  # which refers to this object
 
 
 @dataclass(slots=True)

@@ -23,6 +23,7 @@ from regent.core.protocol.client import (
     EpochQuery,
     ListedOffset,
     OffsetQuery,
+    RecordRules,
 )
 from regent.core.protocol.control import (
     ControlHeader,
@@ -368,11 +369,18 @@ class ReplicaManager:
             except (StorageError, DamagedRecordsError) as error:
                 return LogRead(self._partitions.on_error(topic_partition, error))
 
-    def is_compacted(self, topic_partition: TopicPartition) -> bool:
-        """Whether a hosted partition belongs to a compacted topic."""
+    def record_rules(self, topic_partition: TopicPartition) -> RecordRules:
+        """Return what the topic of a hosted partition asks of records."""
         partition = self._partitions.get(topic_partition)
         log = None if partition is None else partition.log
-        return log is not None and log.config.is_compacted
+        if log is None:
+            return RecordRules()
+        config, start_offset = log.config, log.log_start_offset
+        if config.stamps_append_time:
+            return RecordRules(config.is_compacted, log_start_offset=start_offset)
+        return RecordRules(
+            config.is_compacted, config.max_past_ms, config.max_future_ms, start_offset
+        )
 
     def converts_records(self, topic_partition: TopicPartition) -> bool:
         """Whether clients that need an old message format get the records of a partition."""

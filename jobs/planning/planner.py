@@ -70,7 +70,7 @@ def plan_layout(layout: Layout, request: Request) -> tuple[Sequence[PlannedMove]
     try:
         planned = goal.plan(layout, request.seed)
     except NotImprovingError as error:
-        planned, excuse = Planned(0), error
+        planned, excuse = Planned(0), error.with_traceback(None)
     left = goal.left_brokers(brokers)
     _balance_bytes(layout, left, request)
     leaders = choose_leaders(layout, left, evenly=request.leaders, keeps_places=goal.keeps_places)

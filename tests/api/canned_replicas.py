@@ -18,6 +18,7 @@ from regent.core.protocol.client import (
     ListedOffset,
     OffsetQuery,
     ProducedPartition,
+    RecordRules,
 )
 from regent.core.protocol.control import TopicId, UpdateMetadataBroker, UpdateMetadataEndPoint
 from regent.core.records import RecordBytes
@@ -84,7 +85,7 @@ class CannedReplicas:
         self.follower_fetch: FetchRequest | None = None
         self.offset_queries: Mapping[TopicPartition, OffsetQuery] = {}
         self.epoch_queries: Mapping[TopicPartition, EpochQuery] = {}
-        self.compacted: frozenset[TopicPartition] = frozenset()
+        self.rules: Mapping[TopicPartition, RecordRules] = {}
         self.produced: Mapping[TopicPartition, ProducedPartition] = {}
         self.consumed: Mapping[TopicPartition, ConsumedPartition] = {}
         self.listed: Mapping[TopicPartition, ListedOffset] = {}
@@ -113,8 +114,8 @@ class CannedReplicas:
     ) -> Mapping[TopicPartition, int]:
         return {name: self.guards.get(name, 0) for name in batches}
 
-    def is_compacted(self, topic_partition: TopicPartition) -> bool:
-        return topic_partition in self.compacted
+    def record_rules(self, topic_partition: TopicPartition) -> RecordRules:
+        return self.rules.get(topic_partition, RecordRules())
 
     def converts_records(self, topic_partition: TopicPartition) -> bool:
         return topic_partition not in self.unconverted

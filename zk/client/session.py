@@ -258,7 +258,7 @@ class SessionKeeper:
             client.start(self._session_timeout_ms / 1000)
             return client
         except RegentError as error:
-            self._failure = error
+            self._failure = error.with_traceback(None)
             client.abandon()
             return None
 
@@ -288,7 +288,7 @@ class SessionKeeper:
         except RegentError as refusal:
             logger.error("ZooKeeper session %#x is not used: %s", client.session_id, refusal)
             with self._changed:
-                self._refusal, self._closed = refusal, True
+                self._refusal, self._closed = refusal.with_traceback(None), True
                 self._changed.notify_all()
         except Exception:  # an error of the owner must not prevent the next session
             logger.exception("ZooKeeper session %#x cannot be used", client.session_id)

@@ -316,7 +316,7 @@ class ZkControllerStore(
             try:
                 config = {} if node is None else ConfigEntityZNode.decode(node.data, path)
             except BadDataError as error:
-                settings[topic] = error
+                settings[topic] = error.with_traceback(None)
                 continue
             is_allowed = unclean_leader_election(config)
             if is_allowed is not None:
@@ -488,7 +488,7 @@ def read_partition_states(
             if zxids is not None:
                 zxids[topic_partition] = node.stat.mzxid
         except BadDataError as error:
-            states[topic_partition] = error
+            states[topic_partition] = error.with_traceback(None)
     return states
 
 

@@ -66,7 +66,7 @@ class ZkEntityConfigs:
             try:
                 configs[name] = {} if node is None else ConfigEntityZNode.decode(node.data, path)
             except BadDataError as error:
-                configs[name] = error
+                configs[name] = error.with_traceback(None)
         return configs
 
     def alter_topic_config(self, topic: str, changes: Mapping[str, str | None]) -> dict[str, str]:

@@ -64,7 +64,7 @@ class ZkNotificationStore(WatchingStore):
                 notifications[name] = decode(node.data)
             except BadDataError as error:
                 notifications[name] = nothing
-                undecoded.append(error)
+                undecoded.append(error.with_traceback(None))
         if undecoded:
             log.error(
                 "%d notifications cannot be decoded, the first: %s", len(undecoded), undecoded[0]

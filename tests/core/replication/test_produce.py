@@ -508,6 +508,6 @@ def test_a_follower_refused_for_the_isr_is_not_waited_for() -> None:
 @pytest.mark.parametrize("policy", ["compact", "compact,delete", "delete"])
 def test_partitions_that_need_keys_are_known_by_their_cleanup_policy(policy: str) -> None:
     broker = RecordBroker(1, LogConfig(cleanup_policy=policy))
-    assert not broker.manager.is_compacted(T0), "not hosted yet"
+    assert not broker.manager.record_rules(T0).needs_keys, "not hosted yet"
     broker.apply(1, 0, isr=(1,))
-    assert broker.manager.is_compacted(T0) is (policy != "delete")
+    assert broker.manager.record_rules(T0).needs_keys is (policy != "delete")
