@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
+from itertools import chain
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
 from regent.api.batch_records import batches_of
 from regent.api.old_lz4_frames import with_right_checksum
-from regent.core.compression import LZ4, NONE, compressed, decompressed
+from regent.core.compression import LZ4, NONE, Unpack, compressed_pieces, pieces
 from regent.core.errors import Errors, RecordsRefusedError
 from regent.core.varints import varint, zigzag
 
@@ -29,6 +31,7 @@ _MAGIC_AT: Final = 16
 _LEAST_BYTES: Final = 14  # of a message after its size
 _CODEC, _APPEND_TIME = 0x07, 0x08
 _NO_TIMESTAMP: Final = -1
+_PIECE_BYTES: Final = 256 * 1024
 _TIMESTAMP: Final = struct.Struct(">q")
 _LENGTH: Final = struct.Struct(">i")
 _NULL: Final = _LENGTH.pack(-1)
@@ -56,43 +59,57 @@ def is_old(data: memoryview) -> bool:
 # --- from producers -------------------------------------------------------------------------------
 
 
-def up_converted(data: memoryview) -> memoryview:
+def up_converted(data: memoryview, unpack: Unpack | None) -> memoryview:
     """Return a message set of a producer as a batch of magic 2.
 
-    Either nothing is compressed, or there is one message whose value is a compressed set. Raises
-    ``RecordsRefusedError``.
+    Either nothing is compressed, or there is one message whose value is a compressed set. For
+    ``unpack`` see ``compression.pieces``. Raises ``RecordsRefusedError``, ``LargeBatchError``.
     """
     magic = data[_MAGIC_AT]
-    messages = list(_messages(data, magic))
-    codec = messages[0].attributes & _CODEC
-    if codec != NONE:
-        if len(messages) > 1:
-            raise _invalid("more messages after a compressed one")
-        messages = list(_inner_messages(messages[0], magic))
-    if any(message.attributes & _CODEC for message in messages):
-        raise _invalid("a compressed message inside a set of others")
-    return memoryview(_batch(codec, messages))
+    messages = _messages((data,), magic)
+    first = next(messages)
+    codec = first.attributes & _CODEC
+    if codec == NONE:
+        return memoryview(_batch(codec, chain((first,), messages)))
+    if next(messages, None) is not None:
+        raise _invalid("more messages after a compressed one")
+    with closing(_unpacked(first, magic, unpack)) as inner:
+        return memoryview(_batch(codec, _messages(inner, magic)))
 
 
-def _messages(data: memoryview, magic: int) -> Iterator[_Message]:
-    at, end = 0, len(data)
-    while at < end:
-        if end - at < _SIZE_END + _LEAST_BYTES:
-            raise _corrupt("a message is cut")
-        _, size, crc, own_magic, attributes = _ENTRY.unpack_from(data, at)
-        stop = at + _SIZE_END + size
-        if size < _LEAST_BYTES or stop > end:
-            raise _corrupt(f"a message of {size} bytes")
-        if zlib.crc32(data[at + _CRC_END : stop]) != crc:
-            raise _corrupt("the CRC of a message does not match")
-        if own_magic != magic:
-            raise _invalid(f"a message of magic {own_magic} in a set of magic {magic}")
-        if magic == 1 and attributes & _APPEND_TIME:
-            raise RecordsRefusedError(
-                Errors.INVALID_TIMESTAMP, "producers must not set LogAppendTime"
-            )
-        yield _message(data[at + _ENTRY.size : stop], magic, attributes)
-        at = stop
+def _messages(pieces: Iterable[memoryview], magic: int) -> Iterator[_Message]:
+    """Yield the messages of a set that comes in pieces."""
+    left = memoryview(b"")
+    for piece in pieces:
+        left = memoryview(b"".join((left, piece))) if left else piece
+        at = 0
+        while (stop := at + _size_of(left[at:])) <= len(left):
+            yield _checked(left[at:stop], magic)
+            at = stop
+        left = left[at:]
+    if left:
+        raise _corrupt("a message is cut")
+
+
+def _size_of(data: memoryview) -> int:
+    """Return how many bytes the first message has, or must have at least."""
+    if len(data) < _SIZE_END:
+        return _SIZE_END + _LEAST_BYTES
+    (size,) = _LENGTH.unpack_from(data, _SIZE_END - _LENGTH.size)
+    if size < _LEAST_BYTES:
+        raise _corrupt(f"a message of {size} bytes")
+    return _SIZE_END + int(size)
+
+
+def _checked(data: memoryview, magic: int) -> _Message:
+    _, _, crc, own_magic, attributes = _ENTRY.unpack_from(data)
+    if zlib.crc32(data[_CRC_END:]) != crc:
+        raise _corrupt("the CRC of a message does not match")
+    if own_magic != magic:
+        raise _invalid(f"a message of magic {own_magic} in a set of magic {magic}")
+    if magic == 1 and attributes & _APPEND_TIME:
+        raise RecordsRefusedError(Errors.INVALID_TIMESTAMP, "producers must not set LogAppendTime")
+    return _message(data[_ENTRY.size :], magic, attributes)
 
 
 def _message(body: memoryview, magic: int, attributes: int) -> _Message:
@@ -110,7 +127,8 @@ def _message(body: memoryview, magic: int, attributes: int) -> _Message:
     return _Message(attributes, timestamp, key, value)
 
 
-def _inner_messages(wrapper: _Message, magic: int) -> Iterable[_Message]:
+def _unpacked(wrapper: _Message, magic: int, unpack: Unpack | None) -> Generator[memoryview]:
+    """Yield the set of messages inside a message, in pieces."""
     codec = wrapper.attributes & _CODEC
     if wrapper.value is None:
         raise _invalid("a compressed message without a value")
@@ -120,12 +138,10 @@ def _inner_messages(wrapper: _Message, magic: int) -> Iterable[_Message]:
     if codec == LZ4 and magic == 0:
         data = with_right_checksum(data)
     try:
-        inner = memoryview(decompressed(codec, data))
+        with closing(pieces(codec, data, unpack)) as found:
+            yield from map(memoryview, found)
     except ValueError as error:
         raise _invalid(f"records that cannot be read: {error}") from None
-    if not inner:
-        raise _invalid("a compressed message without messages")
-    return _messages(inner, magic)
 
 
 def _sized(data: memoryview, at: int) -> tuple[memoryview | None, int]:
@@ -138,16 +154,39 @@ def _sized(data: memoryview, at: int) -> tuple[memoryview | None, int]:
     return data[at : at + size], at + size
 
 
-def _batch(codec: int, messages: list[_Message]) -> bytearray:
-    first = messages[0].timestamp
-    records = bytearray()
-    for index, (_, timestamp, key, value) in enumerate(messages):
-        body = b"\0" + varint(zigzag(timestamp - first)) + varint(index << 1)
-        body += _with_size(key) + _with_size(value) + b"\0"  # no headers
-        records += varint(len(body) << 1) + body
-    newest = max(message.timestamp for message in messages)
-    numbers = (codec, len(messages) - 1, first, newest, *_UNSET, len(messages))
-    checked = _CHECKED.pack(*numbers) + compressed(codec, bytes(records))
+class _Records:
+    """Messages as records of magic 2, and what the header of their batch says."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first = self.newest = _NO_TIMESTAMP
+
+    def encoded(self, messages: Iterable[_Message]) -> Iterator[bytes]:
+        """Yield the records in pieces."""
+        piece = bytearray()
+        for attributes, timestamp, key, value in messages:
+            if attributes & _CODEC:
+                raise _invalid("a compressed message inside a set of others")
+            if self.count == 0:
+                self.first = timestamp
+            body = b"\0" + varint(zigzag(timestamp - self.first)) + varint(self.count << 1)
+            body += _with_size(key) + _with_size(value) + b"\0"  # no headers
+            piece += varint(len(body) << 1) + body
+            self.count += 1
+            self.newest = max(self.newest, timestamp)
+            if len(piece) >= _PIECE_BYTES:
+                yield bytes(piece)
+                piece.clear()
+        yield bytes(piece)
+
+
+def _batch(codec: int, messages: Iterable[_Message]) -> bytearray:
+    records = _Records()
+    data = compressed_pieces(codec, records.encoded(messages))
+    if not records.count:
+        raise _invalid("a compressed message without messages")
+    numbers = (codec, records.count - 1, records.first, records.newest, *_UNSET, records.count)
+    checked = _CHECKED.pack(*numbers) + data
     length = _BATCH.size + _CRC.size + len(checked) - _SIZE_END
     return bytearray(_BATCH.pack(0, length, -1, 2) + _CRC.pack(crc32c(checked)) + checked)
 

@@ -214,8 +214,9 @@ class _Checks:
         refused, large = await run(self._checker, check, records, rules, None)
         if large:
             few = {topic_partition: records[topic_partition] for topic_partition in large}
-            others, _ = await run(self._large_checker, _invalid, few, rules, self._unpack)
+            others, _ = await run(self._large_checker, check, few, rules, self._unpack)
             refused.update(others)
+            records.update(few)
         return refused
 
 
@@ -497,15 +498,17 @@ def _convert(
     records: _Batches, rules: Mapping[TopicPartition, RecordRules], unpack: Unpack | None
 ) -> tuple[_Refusals, list[TopicPartition]]:
     """Replace records of old formats by batches; then as ``_invalid``."""
-    refused = {}
+    refused, large = _Refusals(), []
     for topic_partition, data in records.items():
         if is_old(data):
             try:
-                records[topic_partition] = up_converted(data)
+                records[topic_partition] = up_converted(data, unpack)
+            except LargeBatchError:
+                large.append(topic_partition)
             except RecordsRefusedError as error:
                 refused[topic_partition] = ProducedPartition(error.error_code, message=str(error))
-    invalid, large = _invalid(_without(records, refused), rules, unpack)
-    return {**refused, **invalid}, large
+    invalid, others = _invalid(_without(records, {*refused, *large}), rules, unpack)
+    return {**refused, **invalid}, large + others
 
 
 def _raise_first_error(produced: Mapping[TopicPartition, ProducedPartition]) -> None:

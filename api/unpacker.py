@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Generator
 from concurrent.futures import Executor, Future
-from contextlib import suppress
 from typing import Final
 
 from regent.core.compression import unpack_to_file
@@ -29,27 +28,28 @@ class Unpacker:
         Raises ``ValueError``, and ``OSError`` if there is no descriptor left.
         """
         reading, writing = os.pipe()
-        written: Future[None] | None = None
+        written: Future[str | None] | None = None
         try:
-            try:
-                written = self._executor.submit(_write, codec, data, writing)
-            except BaseException:
-                os.close(writing)
-                raise
-            with os.fdopen(reading, "rb", buffering=_PIECE_BYTES) as pipe:
-                while piece := pipe.read(_PIECE_BYTES):
-                    yield piece
-            written.result()
+            written = self._executor.submit(_write, codec, data, writing)
+            written.add_done_callback(lambda _: os.close(writing))  # also if it never runs
+            while piece := os.read(reading, _PIECE_BYTES):
+                yield piece
         finally:
+            os.close(reading)  # this ends the writer, too, if it has not finished
             if written is None:
-                os.close(reading)
-            else:
-                with suppress(ValueError):  # the reader has stopped before the end
-                    written.result()
+                os.close(writing)
+            problem = None if written is None else written.result()
+        if problem is not None:
+            raise ValueError(problem)
 
 
-def _write(codec: int, data: memoryview, writing: int) -> None:
+def _write(codec: int, data: memoryview, writing: int) -> str | None:
+    """Write the content to a pipe; return what is wrong with the frames.
+
+    Not as an exception: it would refer to the frame that waits for it, and that to all pieces.
+    """
     try:
         unpack_to_file(codec, data, f"/dev/fd/{writing}")
-    finally:
-        os.close(writing)
+    except ValueError as error:
+        return str(error)
+    return None

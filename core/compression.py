@@ -27,10 +27,10 @@ MAX_RATIO = 128
 MOST_LIMIT = 2**31 - 1
 """Bytes of records that no batch may exceed: Kafka counts them in 31 bits."""
 
-SMALL_BYTES = 4 * 1024 * 1024
+SMALL_BYTES = 2 * 1024 * 1024
 """Bytes of records that ``pieces`` decompresses without help."""
 
-_PIECE_BYTES = 1024 * 1024
+_PIECE_BYTES = 256 * 1024
 _FED_BYTES = 64 * 1024  # at once: zlib copies what it has not used yet
 _GZIP_WINDOW = 31
 _GZIP_MAGIC = b"\x1f\x8b\x08"
@@ -139,21 +139,26 @@ def unpack_to_file(codec: int, data: memoryview, path: str) -> None:
 
 def compressed(codec: int, data: bytes) -> bytes:
     """Return the records of a batch, compressed so that all clients of Kafka can read them."""
+    return compressed_pieces(codec, (data,))
+
+
+def compressed_pieces(codec: int, found: Iterable[bytes]) -> bytes:
+    """Return records that come in pieces, compressed; see ``compressed``."""
     if codec == NONE:
-        return data
+        return b"".join(found)
     if codec == GZIP:
         encoder = zlib.compressobj(wbits=_GZIP_WINDOW)
-        return encoder.compress(data) + encoder.flush()
+        return b"".join((*map(encoder.compress, found), encoder.flush()))
     import cramjam
 
     if codec == SNAPPY:
-        blocks = map(cramjam.snappy.compress_raw, _cut(data, _XERIAL_BLOCK_BYTES))
+        blocks = map(cramjam.snappy.compress_raw, _cut(found, _XERIAL_BLOCK_BYTES))
         sized = (_BLOCK_SIZE.pack(len(block)) + bytes(block) for block in blocks)
         return b"".join((_XERIAL_HEADER, *sized))
     if codec == LZ4:
-        return b"".join((_LZ4_HEADER, *map(_lz4_block, _cut(data, _LZ4_BLOCK_BYTES)), _LZ4_END))
+        return b"".join((_LZ4_HEADER, *map(_lz4_block, _cut(found, _LZ4_BLOCK_BYTES)), _LZ4_END))
     if codec == ZSTD:
-        return bytes(cramjam.zstd.compress(data))
+        return bytes(cramjam.zstd.compress(b"".join(found)))
     raise ValueError(f"compression {codec} does not exist")
 
 
@@ -166,9 +171,10 @@ def _lz4_block(data: memoryview) -> bytes:
     return _LZ4_SIZE.pack(len(data) | _LZ4_IS_STORED) + data
 
 
-def _cut(data: bytes, size: int) -> Iterator[memoryview]:
-    view = memoryview(data)
-    return (view[at : at + size] for at in range(0, len(data), size))
+def _cut(found: Iterable[bytes], size: int) -> Iterator[memoryview]:
+    for piece in found:
+        view = memoryview(piece)
+        yield from (view[at : at + size] for at in range(0, len(view), size))
 
 
 def _limit(data: memoryview) -> int:

@@ -223,6 +223,45 @@ def test_the_threads_of_a_broker_have_its_prefix():
     assert wrong == {}, "use config/threads.py"
 
 
+def keeps(value: ast.AST, name: str) -> bool:
+    """Whether a value is an exception, or a choice or collection that has it."""
+    if isinstance(value, ast.Name):
+        return value.id == name
+    if isinstance(value, ast.Call | ast.Attribute | ast.JoinedStr | ast.Compare):
+        return False
+    return any(keeps(part, name) for part in ast.iter_child_nodes(value))
+
+
+def kept_exceptions(source: Source) -> Iterator[int]:
+    """Yield the lines where an ``except`` keeps its exception with its traceback."""
+    for handler in source.nodes:
+        if not isinstance(handler, ast.ExceptHandler) or handler.name is None:
+            continue
+        for node in ast.walk(handler):
+            if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr) and node.value:
+                kept: list[ast.expr] = [node.value]
+            elif (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in {"add", "append", "put", "set_exception", "setdefault"}
+            ):
+                kept = node.args
+            else:
+                continue
+            if any(keeps(value, handler.name) for value in kept):
+                yield node.lineno
+
+
+def test_nobody_keeps_an_exception_with_the_frames_it_came_through():
+    wrong = [
+        f"{name}:{line}" for name, source in SOURCES.items() for line in kept_exceptions(source)
+    ]
+    assert wrong == [], (
+        "a variable or object that keeps an exception keeps all local variables of the frames in"
+        " its traceback, often in a cycle: keep str(error) or error.with_traceback(None)"
+    )
+
+
 def test_nobody_unwraps_the_ref_of_an_actor():
     wrong = {
         source.name

@@ -1,20 +1,67 @@
-"""Brokers take the compressed frames that every client reads, and no others."""
+"""Brokers take the compressed frames that every client reads, and no others.
+
+``tests/clients/test_compressed_frames.py`` asks the clients.
+"""
 
 from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from regent.api.record_validation import InvalidRecordsError, validate
-from regent.core.compression import decompressed
-from regent.core.errors import Errors
+from regent.api.unpacker import Unpacker
+from regent.core import compression
+from regent.core.compression import Unpack, decompressed, unpacked_at_once
 from tests.support.compressed_frames import FRAMES, Frame
-from tests.support.record_batches import batch
+from tests.support.record_batches import keyed_batch
 
-VALUES = [b"a value that compresses well " * 60, b"b" * 900, b"c" * 64_000]
 HEADER_BYTES = 61
-RECORDS = batch(*VALUES)[HEADER_BYTES:]
+_ALSO_IN_LOGS = {
+    "records in two gzip members",
+    "an empty gzip member before the records",
+    "snappy of Java and three bytes",
+    "snappy with a long size",
+    "records in two frames of lz4",
+    "an empty frame of lz4 after the records",
+    "an empty frame of lz4 before the records",
+    "a skippable frame before lz4",
+    "a skippable frame after lz4",
+    "a byte after lz4",
+    "words after lz4",
+    "lz4 with blocks that are linked",
+    "lz4 with one block that is linked",
+    "lz4 with an empty block at the end",
+    "lz4 with an empty block before the records",
+    "lz4 with a stored block of no bytes",
+}
+"""Frames that Kafka's brokers or earlier versions of this one have let into logs."""
+
+
+def is_taken(frame: Frame, unpack: Unpack = unpacked_at_once) -> bool:
+    try:
+        validate(memoryview(bytearray(frame.batch())), needs_keys=True, unpack=unpack)
+    except InvalidRecordsError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
-def test_frames_are_taken_that_every_client_reads(frame: Frame):
-    pass
+def test_frames_are_taken_if_every_client_reads_them(frame: Frame):
+    assert is_taken(frame) is frame.is_taken
+
+
+@pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
+def test_large_batches_are_judged_as_small_ones(frame: Frame, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(compression, "SMALL_BYTES", 1_500)
+    assert is_taken(frame) is frame.is_taken
+    with ThreadPoolExecutor(1) as executor:
+        assert is_taken(frame, Unpacker(executor).unpack) is frame.is_taken
+
+
+@pytest.mark.parametrize("name", [n for n in FRAMES if FRAMES[n].is_taken or n in _ALSO_IN_LOGS])
+def test_frames_in_logs_are_read(name: str):
+    frame = FRAMES[name]
+    pairs = [(b"key", value) for value in frame.values]
+    plain = keyed_batch(*pairs)[HEADER_BYTES:]
+    assert decompressed(frame.codec, memoryview(frame.batch())[HEADER_BYTES:]) == plain

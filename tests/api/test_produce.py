@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +15,7 @@ from kafka.protocol.producer import ProduceRequest
 from regent.api.produce import ProduceTarget, produce_apis
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
-from regent.core.protocol.client import ProducedPartition
+from regent.core.protocol.client import ProducedPartition, RecordRules
 from regent.core.protocol.transactions import TransactionToVerify, TransactionVerifier
 from regent.transport.kafka.api import (
     KafkaAnswer,
@@ -25,7 +25,7 @@ from regent.transport.kafka.api import (
 )
 from regent.transport.kafka.primitives import MalformedRequestError
 from tests.api.canned_replicas import EXECUTOR, CannedReplicas, cached
-from tests.support.record_batches import TRANSACTIONAL_MASK, batch, resealed
+from tests.support.record_batches import TRANSACTIONAL_MASK, batch, keyed_batch, resealed
 from tests.transport.kafka.wire import ask, call
 
 VERSIONS = range(3, 12)
@@ -65,10 +65,12 @@ def produce(
 
 def zstandard(*values: bytes) -> bytes:
     """Return a batch whose records are compressed."""
-    data = batch(*values, attributes=ZSTD)
-    whole = bytearray(data[:61] + pyarrow.Codec("zstd").compress(data[61:], asbytes=True))
-    struct.pack_into(">i", whole, 8, len(whole) - 12)
-    return resealed(whole)
+    pairs = [(None, value) for value in values]
+    return keyed_batch(*pairs, attributes=ZSTD, compress=zstd_compressed)
+
+
+def zstd_compressed(data: bytes) -> bytes:
+    return bytes(pyarrow.Codec("zstd").compress(data, asbytes=True))
 
 
 def in_transaction(producer_id: int = PRODUCER_ID, producer_epoch: int = 0) -> bytes:
@@ -349,7 +351,9 @@ def test_unreadable_records_are_refused():
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_compacted_topic_refuses_records_without_a_key(version: int, count: int):
     replicas = CannedReplicas()
-    replicas.compacted = frozenset({ORDERS_0, ORDERS_1})
+    replicas.rules = dict.fromkeys(
+        (ORDERS_0, ORDERS_1), RecordRules(needs_keys=True, log_start_offset=3)
+    )
     replicas.produced = {ORDERS_1: WRITTEN}
     records = {
         ORDERS_0: batch(*[b"a"] * count),
@@ -358,10 +362,45 @@ def test_a_compacted_topic_refuses_records_without_a_key(version: int, count: in
     answer = ask(apis(replicas), produce(dict(records)), version)
     assert errors(answer) == {ORDERS_0: Errors.INVALID_RECORD, ORDERS_1: Errors.NONE}
     refused = outcomes(answer)[ORDERS_0]
+    assert (refused.base_offset, refused.log_append_time_ms) == (-1, -1)
+    if version >= 5:
+        assert refused.log_start_offset == 3
     if version >= 8:
         assert [error.batch_index for error in refused.record_errors] == list(range(count))
-        assert refused.error_message == "a compacted topic takes no records without a key"
+        assert {error.batch_index_error_message for error in refused.record_errors} == {
+            "Compacted topic cannot accept message without key in topic partition orders-0"
+        }
+        assert refused.error_message.startswith(
+            f"One or more records have been rejected due to {count} record errors in total, and"
+            " only showing the first three errors at most: [RecordError(batchIndex=0, message="
+            "'Compacted topic cannot accept message without key in topic partition orders-0'), "
+        )
         assert not outcomes(answer)[ORDERS_1].record_errors
+
+
+@pytest.mark.parametrize("codec", [0, ZSTD])
+def test_a_record_that_is_too_old_or_too_new_is_named(codec: int):
+    now_ms = time.time_ns() // 1_000_000
+    replicas = CannedReplicas()
+    replicas.rules = {ORDERS_0: RecordRules(False, 60_000, 10_000, 3)}
+    old = keyed_batch(
+        *[(None, b"a")] * 3,
+        timestamp_ms=now_ms,
+        time_step_ms=-1_000_000,
+        attributes=codec,
+        compress=zstd_compressed if codec else bytes,
+    )
+    refused = outcomes(ask(apis(replicas), produce({ORDERS_0: old}), 9))[ORDERS_0]
+    assert refused.error_code == Errors.INVALID_TIMESTAMP
+    assert refused.log_start_offset == 3
+    assert [error.batch_index for error in refused.record_errors] == [1, 2]
+    assert refused.error_message == (
+        "One or more records have been rejected due to invalid timestamp"
+    )
+    assert refused.record_errors[0].batch_index_error_message.startswith(
+        f"Timestamp {now_ms - 1_000_000} of message with offset 1 is out of range. The timestamp"
+        " should be within ["
+    )
 
 
 # --- old message formats --------------------------------------------------------------------------
@@ -403,7 +442,7 @@ def test_records_of_old_formats_are_appended_as_batches(version: int, codec: int
 @pytest.mark.parametrize("version", OLD_VERSIONS)
 def test_records_of_old_formats_that_cannot_be_converted_are_refused(version: int):
     replicas = CannedReplicas()
-    replicas.compacted = frozenset({TEA_0})
+    replicas.rules = {TEA_0: RecordRules(needs_keys=True)}
     replicas.produced = {ORDERS_1: WRITTEN}
     records = {
         ORDERS_0: old_set(1, b"a")[:-1],

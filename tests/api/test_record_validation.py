@@ -12,9 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regent.api.record_validation import InvalidRecordsError, is_quick, validate
+from regent.api import record_validation
+from regent.api.record_validation import InvalidRecordsError, RecordTimes, is_quick, validate
 from regent.core import compression
-from tests.support.record_batches import TIMESTAMP_MS, batch, resealed
+from regent.core.errors import Errors
+from regent.core.model import TopicPartition
+from regent.core.varints import varint, zigzag
+from tests.support.record_batches import TIMESTAMP_MS, batch, keyed_batch, resealed
 
 HEADER = 61
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
@@ -179,8 +183,95 @@ def test_records_without_a_key_are_listed_if_keys_are_needed():
     data = batch(b"a", b"b", key=b"key")
     assert check(data, needs_keys=True) == data
     with pytest.raises(InvalidRecordsError) as refused:
-        check(batch(b"a", b"b"), needs_keys=True)
-    assert refused.value.keyless == [0, 1]
+        check(keyed_batch((None, b"a"), (b"key", b"b"), (None, b"c")), needs_keys=True)
+    assert [error.batch_index for error in refused.value.record_errors] == [0, 2]
+
+
+def test_the_errors_of_a_batch_are_listed_up_to_a_limit(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(record_validation, "_MOST_ERRORS", 5)
+    with pytest.raises(InvalidRecordsError, match="due to 9 record errors in total") as refused:
+        check(batch(*[b"a"] * 9), needs_keys=True)
+    assert [error.batch_index for error in refused.value.record_errors] == [0, 1, 2, 3, 4]
+
+
+NOW = TIMESTAMP_MS
+TIMES = RecordTimes(NOW - 1_000, NOW + 500)
+
+
+def timed(*timestamps: int, base: int | None = None, greatest: int | None = None) -> bytes:
+    """Return a batch of records with these timestamps, with another first one in its header."""
+    base = timestamps[0] if base is None else base
+    deltas = [timestamp - base for timestamp in timestamps]
+    records = b"".join(
+        varint(len(body) << 1) + body
+        for index, delta in enumerate(deltas)
+        for body in [b"\0" + varint(zigzag(delta)) + varint(index << 1) + b"\x01\x02v\0"]
+    )
+    whole = bytearray(batch(*[b"v"] * len(timestamps), timestamp_ms=base))
+    greatest = max(timestamps) if greatest is None else greatest
+    struct.pack_into(">q", whole, MAX_TIMESTAMP_AT, greatest)
+    return with_records(bytes(whole), records)
+
+
+@pytest.mark.parametrize("compressor", [None, *COMPRESSORS])
+@pytest.mark.parametrize(
+    ("timestamps", "refused"),
+    [
+        ([NOW], []),
+        ([NOW - 1_000, NOW + 500], []),
+        ([NOW, -1, NOW], []),
+        ([-1], []),
+        ([NOW - 1_001], [0]),
+        ([NOW + 501], [0]),
+        ([NOW, NOW - 1_001], [1]),
+        ([NOW, NOW // 1_000], [1]),
+        ([NOW, NOW + 501, NOW], [1]),
+        ([NOW - 5_000, NOW, NOW + 5_000], [0, 2]),
+        ([NOW] * 40 + [NOW - 1_001] + [NOW] * 40, [40]),
+        ([NOW - 1_100 + n for n in range(300)], list(range(100))),
+        ([NOW - n for n in range(1_100)], list(range(1_001, 1_100))),
+    ],
+)
+def test_the_timestamp_of_each_record_is_checked(
+    timestamps: list[int], refused: list[int], compressor: str | None
+):
+    data = timed(*timestamps)
+    if compressor is not None:
+        codec, compress = COMPRESSORS[compressor]
+        data = with_records(data, compress(data[HEADER:]), codec)
+    received = memoryview(bytearray(data))
+    if not refused:
+        validate(received, needs_keys=False, times=TIMES)
+        return
+    with pytest.raises(InvalidRecordsError) as found:
+        validate(received, needs_keys=False, times=TIMES)
+    assert found.value.error_code is Errors.INVALID_TIMESTAMP
+    assert [error.batch_index for error in found.value.record_errors] == refused
+    index = refused[0]
+    assert found.value.record_errors[0].message == (
+        f"Timestamp {timestamps[index]} of message with offset {index} is out of range. The"
+        f" timestamp should be within [{NOW - 1_000}, {NOW + 500}]"
+    )
+
+
+def test_the_timestamps_of_the_header_do_not_count():
+    for base, greatest in ((NOW - 9_000, NOW), (NOW, NOW + 9_000), (0, 0)):
+        data = timed(NOW - 5, NOW, base=base, greatest=greatest)
+        validate(memoryview(bytearray(data)), needs_keys=False, times=TIMES)
+    for base, greatest in ((NOW, NOW), (NOW - 9_000, NOW)):
+        lying = timed(NOW - 9_000, base=base, greatest=greatest)
+        with pytest.raises(InvalidRecordsError):
+            validate(memoryview(bytearray(lying)), needs_keys=False, times=TIMES)
+
+
+def test_a_record_without_a_key_is_refused_for_that_whatever_its_time():
+    data = timed(NOW - 5_000, NOW)
+    topic_partition = TopicPartition("orders", 3)
+    with pytest.raises(InvalidRecordsError) as refused:
+        validate(memoryview(bytearray(data)), topic_partition, needs_keys=True, times=TIMES)
+    assert refused.value.error_code is Errors.INVALID_RECORD
+    assert [error.batch_index for error in refused.value.record_errors] == [0, 1]
+    assert "in topic partition orders-3" in refused.value.record_errors[0].message
 
 
 @pytest.mark.parametrize("claimed", [TIMESTAMP_MS - 1, TIMESTAMP_MS + 1, 253402300799000, -1])

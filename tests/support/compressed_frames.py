@@ -65,9 +65,7 @@ def xxh32(data: bytes) -> int:
                 for lane, word in zip(lanes, words, strict=True)
             ]
             at += 16
-        hashed = sum(
-            _rotated(lane, by, 32) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)
-        )
+        hashed = sum(_rotated(lane, by, 32) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True))
     hashed += len(data)
     while at + 4 <= len(data):
         hashed = _rotated(hashed + int.from_bytes(data[at : at + 4], "little") * p3, 17, 32) * p4
@@ -91,9 +89,7 @@ def xxh64(data: bytes) -> int:
             words = struct.unpack_from("<4Q", data, at)
             lanes = [lane_of(lane, word) for lane, word in zip(lanes, words, strict=True)]
             at += 32
-        hashed = sum(
-            _rotated(lane, by, 64) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)
-        )
+        hashed = sum(_rotated(lane, by, 64) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True))
         for lane in lanes:
             hashed = (hashed ^ lane_of(0, lane) & 2**64 - 1) * p1 + p4 & 2**64 - 1
     hashed += len(data)
@@ -293,9 +289,7 @@ FRAMES: Final[dict[str, Frame]] = {
     "gzip without its last byte": Frame(GZIP, lambda d: gzip(d)[:-1], False),
     "gzip without its CRC and size": Frame(GZIP, lambda d: gzip(d)[:-8], False),
     "gzip without its last block": Frame(GZIP, lambda d: gzip(d)[:-20], False),
-    "records in two gzip members": Frame(
-        GZIP, lambda d: gzip(d[:HALF]) + gzip(d[HALF:]), False
-    ),
+    "records in two gzip members": Frame(GZIP, lambda d: gzip(d[:HALF]) + gzip(d[HALF:]), False),
     "an empty gzip member before the records": Frame(GZIP, lambda d: gzip(b"") + gzip(d), False),
     "an empty gzip member after the records": Frame(GZIP, lambda d: gzip(d) + gzip(b""), True),
     "a byte after gzip": Frame(GZIP, lambda d: gzip(d) + b"\0", True),
@@ -358,9 +352,7 @@ FRAMES: Final[dict[str, Frame]] = {
     "lz4 with a dictionary": Frame(LZ4, lambda d: lz4(d, flags=0x61, fields=bytes(4)), False),
     "lz4 with a reserved flag": Frame(LZ4, lambda d: lz4(d, flags=0x62), False),
     "lz4 of version 2": Frame(LZ4, lambda d: lz4(d, flags=0xA0), False),
-    "lz4 with a block larger than its maximum": Frame(
-        LZ4, lz4, False, is_large=True
-    ),
+    "lz4 with a block larger than its maximum": Frame(LZ4, lz4, False, is_large=True),
     "lz4 with a stored block larger than its maximum": Frame(
         LZ4, lambda d: lz4(d, is_stored=True), False, is_large=True
     ),
@@ -400,9 +392,7 @@ FRAMES: Final[dict[str, Frame]] = {
     "zstd": Frame(ZSTD, _zstd_library, True),
     "zstd without a size": Frame(ZSTD, zstd, True),
     "zstd with a size": Frame(ZSTD, lambda d: zstd(d, has_size=True), True),
-    "zstd with a wrong size": Frame(
-        ZSTD, lambda d: zstd(d, has_size=True, size=len(d) + 1), False
-    ),
+    "zstd with a wrong size": Frame(ZSTD, lambda d: zstd(d, has_size=True, size=len(d) + 1), False),
     "zstd with a size that is too small": Frame(
         ZSTD, lambda d: zstd(d, has_size=True, size=len(d) - 1), False
     ),
@@ -430,9 +420,7 @@ FRAMES: Final[dict[str, Frame]] = {
     "an empty frame of zstd after the records": Frame(ZSTD, lambda d: zstd(d) + zstd(b""), True),
     "a skippable frame before zstd": Frame(ZSTD, lambda d: skippable() + zstd(d), True),
     "a skippable frame after zstd": Frame(ZSTD, lambda d: zstd(d) + skippable(number=15), True),
-    "a skippable frame of no bytes after zstd": Frame(
-        ZSTD, lambda d: zstd(d) + skippable(0), True
-    ),
+    "a skippable frame of no bytes after zstd": Frame(ZSTD, lambda d: zstd(d) + skippable(0), True),
     "a skippable frame that is cut": Frame(ZSTD, lambda d: zstd(d) + skippable()[:-1], False),
     "a byte after zstd": Frame(ZSTD, lambda d: zstd(d) + b"\0", False),
     "words after zstd": Frame(ZSTD, lambda d: zstd(d) + b"more bytes", False),
