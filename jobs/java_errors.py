@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from py4j.protocol import Py4JJavaError
@@ -9,6 +10,18 @@ from pyspark.errors import PySparkException, PythonException
 
 _CAUSED_BY: Final = "Caused by: "
 _TRACEBACK: Final = "Traceback (most recent call last):"
+_LOGGED: Final = re.compile(r"\S+ \S+ (?P<level>TRACE|DEBUG|INFO|WARN|ERROR|FATAL) (?P<text>.*)")
+_OF_THREAD: Final = re.compile(r'Exception in thread ".*?" (?:[\w$.]+: )?(?P<text>.*)')
+_THROWN: Final = re.compile(
+    r"(?:Caused by: )?(?P<text>(?:[\w$]+\.)+[\w$]*(?:Exception|Error|Failure)\b(?::.*)?)"
+)
+_BEFORE: Final = "Error: Could not create the Java Virtual Machine."
+_AFTER: Final = "Error occurred during initialization of VM"
+_UNTELLING: Final = re.compile(  # frames of stack traces, and what is in every log
+    r"\s|at |\.\.\.|$|\[\d[\d.,]*m?s\]\[|.*\b(WARNING|warning|NOTE|default log4j profile)\b|::"
+    r"|Picked up |Setting default log |To adjust logging level "
+)
+_USUAL_WARNINGS: Final = re.compile(r"NativeCodeLoader: |Utils: (Your hostname|Set SPARK_LOCAL_IP)")
 
 
 def explanation(error: Py4JJavaError | PySparkException) -> str:
@@ -35,3 +48,33 @@ def _error_of_worker(text: str) -> str:
     """Return the error in the message of a failed Python worker, which has a traceback."""
     traceback = text.rpartition(_TRACEBACK)[2].splitlines()
     return next((line for line in traceback if line and not line[0].isspace()), text)
+
+
+def cause_in_log(log: str) -> str:
+    """Return why a JVM of Spark does not start, or has ended, by its log; empty if it does not say.
+
+    That is what the JVM itself refuses; otherwise the last error, the last other line, or the last
+    warning. Of an exception it is the innermost cause. Lines that are in every log do not count.
+    """
+    lines = log.splitlines()
+    if _BEFORE in lines[1:]:
+        return lines[lines.index(_BEFORE) - 1]
+    if _AFTER in lines[:-1]:
+        return lines[lines.index(_AFTER) + 1]
+    errors: list[str] = []
+    others: list[str] = []
+    warnings: list[str] = []
+    found = others  # what the next exception belongs to
+    for line in lines:
+        if (logged := _LOGGED.match(line)) is not None:
+            found = errors if logged["level"] in ("ERROR", "FATAL") else warnings
+            if found is errors or logged["level"] == "WARN":
+                found += [] if _USUAL_WARNINGS.match(logged["text"]) else [logged["text"]]
+        elif (of_thread := _OF_THREAD.match(line)) is not None:
+            found = errors
+            found.append(of_thread["text"])
+        elif (thrown := _THROWN.match(line)) is not None:
+            found.append(thrown["text"])
+        elif not _UNTELLING.match(line):
+            others.append(line)
+    return next((kind[-1].strip() for kind in (errors, others, warnings) if kind), "")

@@ -20,7 +20,12 @@ from regent.jobs.command import InputError
 from regent.jobs.files import JobFiles
 from regent.jobs.java_errors import explanation
 from regent.jobs.options import with_options
-from regent.jobs.session import START_TIMEOUT_S, is_local, spark_session
+from regent.jobs.session import (
+    START_TIMEOUT_S,
+    SparkStartTimeoutError,
+    is_local,
+    spark_session,
+)
 from regent.jobs.spark_settings import QUICK_START
 
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit sets it for the program it runs
@@ -97,15 +102,17 @@ class JobSession:
         if _SUBMITTED in os.environ:
             session = SparkSession.builder.getOrCreate()
         else:
-            session = self._end.enter_context(
-                spark_session(
-                    self._options["master"],
-                    app_name=self._app_name,
-                    conf=self._options["conf"],
-                    jvm_options=QUICK_START if is_small else (),
-                    start_timeout_s=self._options["start_timeout"],
-                )
+            opened = spark_session(
+                self._options["master"],
+                app_name=self._app_name,
+                conf=self._options["conf"],
+                jvm_options=QUICK_START if is_small else (),
+                start_timeout_s=self._options["start_timeout"],
             )
+            try:
+                session = self._end.enter_context(opened)
+            except SparkStartTimeoutError as error:
+                raise SparkStartTimeoutError(f"{error} (--start-timeout gives it longer)") from None
         if not is_local(session):
             self._ship_package(session)
         return session

@@ -9,7 +9,6 @@ standard input.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import struct
@@ -32,7 +31,7 @@ from pyspark.sql import SparkSession
 
 from regent.config.java import find_java
 from regent.core.errors import RegentError
-from regent.jobs.java_errors import explanation
+from regent.jobs.java_errors import cause_in_log, explanation
 from regent.jobs.spark_settings import add_local_defaults, submit_command, submit_environment
 
 DIRECTORY_PREFIX: Final = "regent-spark-"
@@ -40,14 +39,13 @@ START_TIMEOUT_S: Final = 120.0
 _EXIT_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.02
 
-_THROWN: Final = re.compile(r'Exception in thread "main" ([\w.$]+: )?')
-_UNTELLING: Final = re.compile(  # lines of stack traces, and those that are no errors
-    r"\s*(at |\.\.\.|$)|.*\b(INFO|WARN|WARNING|default log4j profile|adjust logging level)\b"
-)
-
 
 class SparkFailedError(RegentError):
-    """Spark did not start, or its JVM has ended; the message has the end of the JVM's log."""
+    """Spark did not start, or its JVM has ended; the message has the cause in the JVM's log."""
+
+
+class SparkStartTimeoutError(SparkFailedError):
+    """Spark did not start in time; the message says what it was waiting for."""
 
 
 class SparkJvm:
@@ -76,6 +74,7 @@ class SparkJvm:
         self._connection_file = directory / "connection"
         self._gateway: Any = None
         self._session: SparkSession | None = None
+        self._awaited = "the JVM to start"
         environment = submit_environment(java, directory, jvm_options)
         environment["_PYSPARK_DRIVER_CONN_INFO_PATH"] = str(self._connection_file)
         with self._log.open("wb") as log:
@@ -116,9 +115,9 @@ class SparkJvm:
                 except (Py4JJavaError, PySparkException) as error:
                     raise SparkFailedError(f"Spark did not start: {explanation(error)}") from error
                 except (Py4JError, OSError, EOFError) as error:
-                    late = time.monotonic() >= deadline
-                    limit = f" within {timeout_s:g} s" if late else ""
-                    raise self.failure(f"Spark did not start{limit}") from error
+                    if time.monotonic() >= deadline:
+                        raise self._timeout(timeout_s) from error
+                    raise self.failure("Spark did not start") from error
         return self._session
 
     def _connect(self) -> SparkSession:
@@ -137,6 +136,8 @@ class SparkJvm:
         SparkContext._ensure_initialized(gateway=self._gateway)
         conf = SparkConf()  # has what spark-submit has found
         add_local_defaults(conf, self._directory)
+        master = conf.get("spark.master") or "the master"
+        self._awaited = f"{master} to start the application"
         on_interrupt = signal.getsignal(signal.SIGINT)
         context = SparkContext(conf=conf, gateway=self._gateway)
         if threading.current_thread() is threading.main_thread():
@@ -162,10 +163,19 @@ class SparkJvm:
         """Return an error with ``what`` and the reason in the JVM's log."""
         status = self._process.returncode
         ended = "" if status is None else f" ({_exit_reason(status)})"
-        log = self._log.read_text(errors="replace") if self._log.exists() else ""
-        lines = [line.strip() for line in log.splitlines() if not _UNTELLING.match(line)]
-        reason = _THROWN.sub("", lines[-1]) if lines else ""
+        reason = self._cause()
         return SparkFailedError(f"{what}{ended}{f': {reason}' if reason else ''}")
+
+    def _timeout(self, timeout_s: float) -> SparkStartTimeoutError:
+        reason = self._cause()
+        logged = f"; its log: {reason}" if reason else ""
+        return SparkStartTimeoutError(
+            f"Spark did not start within {timeout_s:g} s: it was waiting for {self._awaited}"
+            + logged
+        )
+
+    def _cause(self) -> str:
+        return cause_in_log(self._log.read_text(errors="replace") if self._log.exists() else "")
 
     def kill(self) -> None:
         """Kill the JVM, on any thread; waiting calls of its owner fail."""

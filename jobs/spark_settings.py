@@ -62,12 +62,14 @@ def submit_environment(
 ) -> dict[str, str]:
     """Return the environment of that command; the JVM's temporary files are in ``directory``."""
     options = ["-XX:-UsePerfData", f"-Djava.io.tmpdir={directory}", *jvm_options]
-    if (archive := class_archive_path(java)).exists():
+    home = os.environ.get("SPARK_HOME")
+    archive = class_archive_path(java)
+    if not home and archive.exists():  # it is of our jars; the JVM would warn about others
         options.append(f"-XX:SharedArchiveFile={archive}")
     return {
         **java_environment(),
         "JAVA_HOME": str(java.home),
-        "SPARK_HOME": os.environ.get("SPARK_HOME") or str(_spark_home()),
+        "SPARK_HOME": home or str(_spark_home()),
         # Of two options the JVM takes the last one, which is the user's.
         "SPARK_SUBMIT_OPTS": f"{shlex.join(options)} {os.environ.get('SPARK_SUBMIT_OPTS', '')}",
         # For the short-lived JVM that only builds the command line of the other.

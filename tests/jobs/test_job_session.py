@@ -2,10 +2,12 @@
 
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
+import pyspark
 import pytest
 
 from regent.config.command_line import COMMAND
@@ -26,8 +28,10 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def place(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "SPARK_CONF_DIR": str(directory / "conf")}
+def place(
+    directory: Path, *arguments: str, variables: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "SPARK_CONF_DIR": str(directory / "conf"), **(variables or {})}
     return subprocess.run(
         [*COMMAND, *PLACE, *arguments],
         cwd=directory,
@@ -48,6 +52,20 @@ def test_spark_defaults_are_read_and_options_are_stronger(directory: Path):
     assert refused.stderr.count("\n") == 1
     done = place(directory, "--master", "local[1]", "--conf", "spark.driver.memory=600m")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_spark_was_waiting_for_is_said_and_how_it_may_wait_longer(directory: Path):
+    # As docs/spark.md tells for a cluster of one's own: the class archive is not of this Spark.
+    variables = {"SPARK_HOME": str(Path(pyspark.__file__).parent), "SPARK_LOCAL_IP": "127.0.0.1"}
+    options = ("--master", "spark://127.0.0.1:1", "--start-timeout", "15")
+    refused = place(directory, *options, variables=variables)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("regent jobs place: Spark did not start within 15 s: it was")
+    assert refused.stderr.endswith(" (--start-timeout gives it longer)\n")
+    assert refused.stderr.count("\n") == 1
+    assert "archive" not in refused.stderr
+    if "waiting for the JVM" not in refused.stderr:  # on a fast machine
+        assert "waiting for spark://127.0.0.1:1 to start the application" in refused.stderr
 
 
 @pytest.mark.parametrize(

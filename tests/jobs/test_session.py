@@ -44,7 +44,7 @@ def test_a_jvm_that_is_killed_while_it_starts_is_an_error_and_leaves_no_files(tm
 
 def test_a_jvm_that_starts_too_slowly_is_ended(tmp_path: Path):
     jvm = SparkJvm({}, parent_directory=tmp_path)
-    with pytest.raises(SparkFailedError, match=r"did not start within 0.1 s"):
+    with pytest.raises(SparkFailedError, match=r"within 0.1 s: it was waiting for the JVM"):
         jvm.session(0.1)
     assert jvm.has_exited(TIMEOUT_S)
     jvm.stop()

@@ -7,6 +7,7 @@ import pytest
 from pyspark import SparkConf
 
 from regent.config.java import JavaRuntime
+from regent.jobs import spark_settings
 from regent.jobs.spark_settings import (
     add_local_defaults,
     ignore_user_settings,
@@ -59,6 +60,17 @@ def test_the_service_ignores_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ignore_user_settings()
     assert "/of/the/user" not in submit_environment(JAVA, tmp_path, ()).values()
     assert not os.environ.keys() & set(OF_THE_USER)
+
+
+def test_the_class_archive_is_only_for_the_spark_that_it_was_made_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    archive = tmp_path / "classes.jsa"
+    archive.touch()
+    monkeypatch.setattr(spark_settings, "class_archive_path", lambda _: archive)
+    assert str(archive) in submit_environment(JAVA, tmp_path, ())["SPARK_SUBMIT_OPTS"]
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    assert str(archive) not in submit_environment(JAVA, tmp_path, ())["SPARK_SUBMIT_OPTS"]
 
 
 def test_a_setting_of_the_user_is_stronger_than_ours():
