@@ -7,6 +7,7 @@ may be directories, such as ``regent jobs place`` writes. Columns that are not n
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -58,6 +59,13 @@ _MAX_DOCUMENT_BYTES: Final = 2**31 - 1024  # the limit of the parser
 _SMALL_BYTES: Final = 16 << 20  # a million partitions in Parquet, a quarter of that in JSON
 _TOPICS_AT_ONCE: Final = 500
 
+_FIELDS: Final[dict[str, Callable[[object], bool]]] = {
+    "topic": lambda value: type(value) is str,
+    "partition": lambda value: type(value) is int and value >= 0,
+    "replicas": lambda value: isinstance(value, list) and value != [],
+}
+"""Whether a value in a line of JSON can be that of a field."""
+
 Load: TypeAlias = Callable[[SparkSession], DataFrame]
 
 
@@ -73,6 +81,8 @@ class AssignmentSource:
     is_small: bool
     """Whether a quick start of Spark saves more than compiled code."""
     load: Load | None  # None: from the cluster at the address ``where``
+    bad_line: Callable[[], str | None] = lambda: None
+    """Finds the first line of its files that is no row of an assignment."""
 
     @classmethod
     def of(
@@ -97,7 +107,8 @@ class AssignmentSource:
         if not found:
             raise InputError(f"{text} has no files to read an assignment from")
         is_small = sum(each.size for each in found) < _SMALL_BYTES
-        return cls(text, is_small, _files_to_load(text, found, files))
+        bad_line = partial(_first_bad_line, found, files)
+        return cls(text, is_small, _files_to_load(text, found, files), bad_line)
 
 
 def assignment_frame(
@@ -129,7 +140,7 @@ def assignment_frame(
     )
 
 
-def check_assignment(frame: DataFrame, where: str) -> None:
+def check_assignment(frame: DataFrame, source: AssignmentSource) -> None:
     """Raise ``InputError`` for an invalid assignment; runs a job.
 
     It is invalid if it is empty, lists a partition twice, or has a partition without replicas or
@@ -137,14 +148,19 @@ def check_assignment(frame: DataFrame, where: str) -> None:
     """
     found = frame.agg(F.count("*"), F.count(F.expr(PROBLEM))).first()
     assert found is not None
-    check_counted(frame, where, *found)
+    check_counted(frame, source, *found)
 
 
-def check_counted(frame: DataFrame, where: str, partitions: int, unsound: int) -> None:
+def check_counted(
+    frame: DataFrame, source: AssignmentSource, partitions: int, unsound: int
+) -> None:
     """As ``check_assignment``, with the counts of rows and of invalid rows."""
+    where = source.where
     if not partitions:
         raise InputError(f"{where} has no partitions")
     if unsound:
+        if (line := source.bad_line()) is not None:
+            raise InputError(line)
         [problem] = frame.agg(F.min(F.expr(PROBLEM))).collect()[0]
         raise InputError(f"{where}: {problem}")
     twice = _partition_listed_twice(frame)
@@ -170,7 +186,7 @@ def _partition_listed_twice(frame: DataFrame) -> str | None:
 
 def _files_to_load(text: str, found: Sequence[Entry], files: JobFiles) -> Load:
     """Return what loads the files of a source, by their kind."""
-    suffixes = {Path(entry.name).suffix for entry in found}
+    suffixes = {Path(entry.name.removesuffix(".gz")).suffix for entry in found}
     locations = [entry.location for entry in found]
     heads = (files.head(entry, _FIRST_LINE_BYTES) for entry in found)
     if suffixes == {".parquet"} or (len(found) == 1 and files.head(found[0], 4) == b"PAR1"):
@@ -266,11 +282,17 @@ def _read_document(entry: Entry, files: JobFiles) -> pyarrow.Table:
     if entry.size > _MAX_DOCUMENT_BYTES:
         raise InputError(f"{where} is larger than 2 GB: use JSON lines or Parquet")
     data = files.read(where).strip()
+    if not data:
+        raise InputError(f"{where} is no assignment: it is empty")
     if data.startswith(b"["):
         data = b'{"version":1,"partitions":' + data + b"}"
     schema = pyarrow.schema({"partitions": pyarrow.list_(_STRUCT), "version": pyarrow.int64()})
     whole = pyarrow.json.ReadOptions(use_threads=False, block_size=len(data) + 1)
-    documents = _read_json(where, pyarrow.BufferReader(data), schema, whole)
+    try:
+        documents = _read_json(where, pyarrow.BufferReader(data), schema, whole)
+    except InputError:
+        _check_is_json(data, where)
+        raise
     partitions = documents["partitions"].combine_chunks()
     if len(documents) != 1 or partitions.null_count:
         raise InputError(f"{where} is no assignment: it must be one object with partitions")
@@ -295,6 +317,41 @@ def _read_json(
         return pyarrow.json.read_json(file, whole, options)
     except pyarrow.ArrowInvalid as error:
         raise InputError(f"{where} is no assignment: {_first_line(error)}") from None
+
+
+def _check_is_json(data: bytes, where: str) -> None:
+    try:
+        orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise InputError(f"{where} is no assignment: it is not JSON: {error}") from None
+
+
+def _first_bad_line(found: Sequence[Entry], files: JobFiles) -> str | None:
+    """Return the name of the first line that is no row, and the reason; None if there is none."""
+    if not any(_begins_with_row(files.head(entry, _FIRST_LINE_BYTES)) for entry in found):
+        return None  # no JSON lines
+    for entry in found:
+        if entry.size > _MAX_DOCUMENT_BYTES:
+            continue
+        for number, line in enumerate(files.read(entry.location).splitlines(), 1):
+            if line.strip() and (problem := _problem_of_line(line)) is not None:
+                return f"{entry.location}: line {number} {problem}"
+    return None
+
+
+def _problem_of_line(line: bytes) -> str | None:
+    try:
+        row = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        return f"is not JSON: {str(error).partition(': line ')[0]}"
+    if not isinstance(row, dict):
+        return "is not an object"
+    for name, is_valid in _FIELDS.items():
+        if row.get(name) is None:
+            return f"has no {name}"
+        if not is_valid(row[name]):
+            return f"has an impossible {name}: {reprlib.repr(row[name])}"
+    return None
 
 
 def _first_line(error: Exception) -> str:

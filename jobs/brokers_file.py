@@ -6,6 +6,7 @@ import reprlib
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from regent.core.admin.topic_settings import similar_names
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId
 from regent.jobs.assignment_source import ZOOKEEPER
@@ -16,6 +17,18 @@ from regent.zk.stores.admin_store import ZkAdminStore
 
 _MAX_ID: Final = 2**31 - 1
 _MAX_COUNT: Final = 2**63 - 1
+_KEYS: Final = ("id", "rack", "replica_count", "capacity")
+_OF_TOOLS: Final = frozenset(
+    {
+        # ``regent brokers list -o json``
+        *("host", "port", "control_endpoint", "replication_endpoint"),
+        *("broker_epoch", "is_controller"),
+        # Kafka's registration in ZooKeeper, a node of its AdminClient, and ``kcat -J``
+        *("version", "timestamp", "endpoints", "jmx_port", "listener_security_protocol_map"),
+        *("features", "tags", "idString", "isFenced", "name"),
+    }
+)
+"""Keys that are there in lists which others write; they have no meaning here."""
 
 
 class PlannedBroker(NamedTuple):
@@ -40,8 +53,8 @@ def read_brokers(
 def read_brokers_file(location: str, files: JobFiles) -> tuple[PlannedBroker, ...]:
     """Read a list of ids or of ``{"id", "rack"?, "replica_count"?, "capacity"?}``, in any order.
 
-    The output of ``regent brokers list -o json`` is such a list; other keys are ignored. Returns
-    the brokers sorted by id. Raises ``InputError``.
+    The output of ``regent brokers list -o json`` is such a list. Returns the brokers sorted by id.
+    Raises ``InputError``, also for an unknown key: a misspelt ``rack`` would place rack-blind.
     """
     brokers: dict[BrokerId, PlannedBroker] = {}
     for where, entry in read_json_list(location, "broker", files):
@@ -73,6 +86,11 @@ def _broker(entry: object, where: str) -> PlannedBroker:
     fields: object = {"id": entry} if isinstance(entry, int) else entry
     if not isinstance(fields, dict):
         raise InputError(f"{where} must be a broker id or an object, not {reprlib.repr(entry)}")
+    for key in fields:
+        if key not in _KEYS and key not in _OF_TOOLS:
+            raise InputError(
+                f"{where}: {reprlib.repr(key)} is unknown; {similar_names(key, _KEYS)}"
+            )
 
     def number(name: str, limit: int) -> int | None:
         found: int | None = field_of(

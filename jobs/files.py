@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -28,6 +29,20 @@ SUCCESS: Final = "_SUCCESS"
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _FILE: Final = re.compile(r"file:/+")
 _GLOB: Final = re.compile(r"([\\*?\[\]{}])")
+
+
+_PATIENCE: Final = {
+    "ipc.client.connect.max.retries": "2",
+    "ipc.client.connect.max.retries.on.timeouts": "1",
+    "ipc.client.connect.timeout": "5000",
+    "fs.s3a.attempts.maximum": "2",
+    "fs.s3a.retry.limit": "2",
+    "fs.s3a.connection.establish.timeout": "5s",
+}
+"""A server that does not answer is given up in seconds; by Hadoop's defaults after minutes."""
+_DEFAULTS: Final = "-default.xml"  # the source of settings that no user has made
+_GZIP: Final = b"\x1f\x8b"
+_BOM: Final = b"\xef\xbb\xbf"
 
 
 class Entry(NamedTuple):
@@ -67,6 +82,21 @@ def path_to_write(location: str | Path) -> str:
 def path_to_read(location: str | Path) -> str:
     """Return the form of a location for ``spark.read``, which would take it for a glob pattern."""
     return _GLOB.sub(r"\\\1", path_to_write(location))
+
+
+def plain(data: bytes, location: str) -> bytes:
+    """Return the text of a file, or of its beginning: decompressed, and without a mark in front.
+
+    As for Spark, a file is compressed if its name ends with ``.gz``. Raises ``InputError``.
+    """
+    if location.endswith(".gz"):
+        try:
+            data = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(data)
+        except zlib.error:
+            raise InputError(f"{location} is not compressed by gzip, as its name says") from None
+    elif data.startswith(_GZIP):
+        raise InputError(f"{location} is compressed by gzip: let its name end with .gz")
+    return data.removeprefix(_BOM)
 
 
 def check_shared(spark: SparkSession, locations: Iterable[str]) -> None:
@@ -114,7 +144,13 @@ class JobFiles:
         return sorted(found)
 
     def head(self, entry: Entry, limit: int) -> bytes:
-        """Return the first bytes of a file, ``limit`` at most. Raises ``InputError``."""
+        """Return the beginning of the text of a file, of ``limit`` bytes.
+
+        Raises ``InputError``.
+        """
+        return plain(self._head(entry, limit), entry.location)
+
+    def _head(self, entry: Entry, limit: int) -> bytes:
         if not is_remote(entry.location):
             with _readable(entry.location), local_path(entry.location).open("rb") as file:
                 return file.read(limit)
@@ -127,10 +163,10 @@ class JobFiles:
                 stream.close()
 
     def read(self, location: str) -> bytes:
-        """Return the content of a file. Raises ``InputError``."""
+        """Return the text of a file. Raises ``InputError``."""
         path = self.copy(location)
         with _readable(location):
-            return path.read_bytes()
+            return plain(path.read_bytes(), location)
 
     def copy(self, location: str) -> Path:
         """Return a file or directory as a path of this machine, copied if it is not there.
@@ -183,16 +219,27 @@ class JobFiles:
     def _jvm(self) -> Any:
         return self._spark().sparkContext._jvm
 
+    def _hadoop_settings(self) -> Any:
+        """Return the settings of the session, with less patience where the user has set nothing."""
+        context: Any = self._spark().sparkContext
+        settings = self._jvm.org.apache.hadoop.conf.Configuration(
+            context._jsc.hadoopConfiguration()
+        )
+        for name, value in _PATIENCE.items():
+            sources = settings.getPropertySources(name)
+            if sources is None or all(str(each).endswith(_DEFAULTS) for each in sources):
+                settings.set(name, value)
+        return settings
+
     def _path(self, text: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(text)
 
     @contextmanager
     def _reachable(self, location: str) -> Iterator[tuple[Any, Any]]:
         """Yield Hadoop's file system and path; its errors become ``InputError``."""
-        context: Any = self._spark().sparkContext
         try:
             path = self._path(location)
-            yield path.getFileSystem(context._jsc.hadoopConfiguration()), path
+            yield path.getFileSystem(self._hadoop_settings()), path
         except (Py4JJavaError, PySparkException) as error:
             raise InputError(f"{location}: {_with_remedy(explanation(error))}") from None
 
@@ -214,8 +261,9 @@ def _remote_entry(status: Any) -> Entry:
 
 
 def _local_entry(path: Path) -> Entry:
+    # Absolute: workers of a session may have another current directory.
     is_directory = path.is_dir()
-    return Entry(str(path), is_directory, 0 if is_directory else path.stat().st_size)
+    return Entry(str(path.absolute()), is_directory, 0 if is_directory else path.stat().st_size)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from regent.core.admin.topic_settings import (
     topic_config_conflict,
     topic_config_problem,
 )
-from regent.core.admin.topic_validation import topic_name_problem
+from regent.core.admin.topic_validation import TopicNames, topic_name_problem
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId
 from regent.core.placement.replica_placer import LEAST_LOADED, RANDOM, Strategy, check
@@ -109,11 +109,15 @@ def _read_topics(
 ) -> tuple[tuple[PlacementSpec, ...], dict[str, tuple[ConfigEntry, ...]]]:
     """Return the topics of the file, and the configuration of those that have one."""
     specs = []
+    names = TopicNames(())
     configs = {}
     for where, row in read_json_list(location, "topic", files):
         if not isinstance(row, dict):
             raise InputError(f"{where} must be an object, not {reprlib.repr(row)}")
         spec = _spec(row, where)
+        if (problem := names.collision_problem(spec.topic)) is not None:
+            raise InputError(f"{where}: {problem.message}")
+        names.add(spec.topic)
         specs.append(spec)
         if row.get("config") is not None:
             configs[spec.topic] = _config(spec.topic, row["config"])

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-import pyarrow
 from pyspark.sql import SparkSession
 
 from regent.admin.cluster_connection import cluster_options, zookeeper_address
@@ -37,7 +36,7 @@ from regent.jobs.job_session import job_session, spark_options
 from regent.jobs.new_directory import check_is_new, new_directory
 from regent.jobs.options import seed_option, with_options
 from regent.jobs.planning.goals import Decommission, Goal, Rebalance, Replace, ReplicationFactor
-from regent.jobs.planning.partition_sizes import sizes_from_file, sizes_in_cluster
+from regent.jobs.planning.partition_sizes import Sizes, sizes_from_file, sizes_in_cluster
 from regent.jobs.planning.planner import Request, make_plan
 
 _CLUSTER: Final = "cluster"
@@ -200,7 +199,7 @@ def _run(spark: SparkSession | None, goal: Goal, name: str, options: dict[str, A
         print_summary(summary)
 
 
-def _sizes(text: str | None, address: Callable[[], str], files: JobFiles) -> pyarrow.Table | None:
+def _sizes(text: str | None, address: Callable[[], str], files: JobFiles) -> Sizes | None:
     if text is None:
         return None
     if text != _CLUSTER:

@@ -58,7 +58,7 @@ def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
     session = job.start()
     with progress("reading the assignment", session):
         frame = assignment_frame(session, source)
-        check_assignment(frame, source.where)
+        check_assignment(frame, source)
         table = frame.select("replicas", "leader").toArrow()
     arrays = replica_arrays(table["replicas"], [*(b.broker_id for b in brokers), *sizes])
     check_failures(options["failures"], arrays.brokers)

@@ -118,7 +118,7 @@ def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
     session = job.start()
     with progress("reading the assignment", session):
         frame = assignment_frame(session, source)
-        check_assignment(frame, source.where)
+        check_assignment(frame, source)
         found = leaders(session, frame, listed)
         names = _leaderless(session, frame) if found.leaderless else []
     if not found.known:

@@ -13,7 +13,7 @@ import orjson
 from regent.admin.cluster_connection import Cluster, pass_cluster
 from regent.config.command_line import program
 from regent.jobs.command import InputError, cluster_admin, print_summary
-from regent.jobs.execution.plan_directory import PAUSED, ROLLING_BACK, read_plan
+from regent.jobs.execution.plan_directory import PAUSED, ROLLING_BACK, check_is_plan, read_plan
 from regent.jobs.execution.plan_execution import (
     PROGRESS,
     OpenCluster,
@@ -35,7 +35,9 @@ def _directory(_context: object, _argument: object, location: str) -> Path:
         raise InputError(
             f"{location}: copy the plan to this machine, which keeps its progress there"
         )
-    return local_path(location)
+    directory = local_path(location)
+    check_is_plan(directory)  # before the cluster is looked for
+    return directory
 
 
 _plan_argument = click.argument("plan", metavar="DIR", callback=_directory)

@@ -26,6 +26,7 @@ from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, TopicPartition
 from regent.jobs.command import InputError
 from regent.jobs.execution.planned_move import PlannedMove
+from regent.jobs.files import plain
 from regent.zk.codecs.json_fields import JsonObject, decode_object
 
 PLAN: Final = "plan.json"
@@ -106,14 +107,19 @@ def _row(change: PlannedMove, replicas: Sequence[BrokerId]) -> dict[str, Any]:
     return {"topic": topic, "partition": number, "replicas": replicas}
 
 
-def read_plan(directory: Path) -> ExecutablePlan:
-    """Read the plan in ``directory``. Raises ``InputError`` for anything else."""
-    path, origin = directory / PLAN, directory / ROLLBACK
-    if not path.is_file():
+def check_is_plan(directory: Path) -> None:
+    """Raise ``InputError`` for a directory without a plan."""
+    if not (directory / PLAN).is_file():
         raise InputError(
             f"{directory} is not a plan (it has no {PLAN}): name the directory that"
             f" `{program()} jobs plan … --out` wrote"
         )
+
+
+def read_plan(directory: Path) -> ExecutablePlan:
+    """Read the plan in ``directory``. Raises ``InputError`` for anything else."""
+    path, origin = directory / PLAN, directory / ROLLBACK
+    check_is_plan(directory)
     targets, before = _read_assignments(path), _read_assignments(origin)
     for topic in {topic_partition.topic: None for topic_partition in before}:
         problem = topic_name_problem(topic)
@@ -133,7 +139,7 @@ def _read_assignments(path: Path) -> dict[TopicPartition, tuple[tuple[BrokerId, 
     """Read a reassignment document: replicas and bytes, in the sequence of the file."""
     assignments: dict[TopicPartition, tuple[tuple[BrokerId, ...], int]] = {}
     try:
-        document = decode_object(path.read_bytes(), str(path))
+        document = decode_object(plain(path.read_bytes(), str(path)), str(path))
         if document.values.get("version") != _VERSION:
             raise BadDataError(f'{path}: it must have "version": {_VERSION}, as Kafka\'s documents')
         for number, row in enumerate(document.array("partitions"), 1):

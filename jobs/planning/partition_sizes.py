@@ -1,13 +1,13 @@
 """The sizes of partitions: of the log directories of a running cluster, or from a file.
 
-They are a table in the memory of the driver: topic, partition, bytes.
+They are a table in the memory of the driver.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import orjson
 import pyarrow
@@ -19,6 +19,7 @@ from regent.admin.broker_request import NoAnswerError, ask_broker
 from regent.core.errors import BadDataError, RegentError
 from regent.core.model import EndPoint
 from regent.jobs.command import InputError
+from regent.jobs.files import plain
 from regent.transport.kafka.api import KafkaApiKey
 from regent.transport.kafka.messages.log_dirs import (
     DescribeLogDirsRequest,
@@ -34,15 +35,24 @@ _TIMEOUT_S: Final = 30.0
 _MAX_TOTAL_BYTES: Final = 1 << 60  # sums of them are exact
 
 
-def sizes_from_file(path: Path, where: str) -> pyarrow.Table:
+class Sizes(NamedTuple):
+    """The sizes of partitions: a table of topic, partition, bytes."""
+
+    table: pyarrow.Table
+    repeated: int = 0  # partitions that were named more than once
+
+
+def sizes_from_file(path: Path, where: str) -> Sizes:
     """Read a JSON list or JSON lines of ``{"topic", "partition", "bytes"}``, or Parquet.
+
+    A partition that is named more than once has its largest size.
 
     ``where`` is its name in messages. Raises ``InputError``.
     """
     if path.is_dir() and not any(path.glob("*.parquet")):
         raise InputError(f"--sizes: {where} has no Parquet files")
     try:
-        data = b"" if path.is_dir() else path.read_bytes()
+        data = b"" if path.is_dir() else plain(path.read_bytes(), where)
         if path.is_dir() or data.startswith(b"PAR1"):
             table = pyarrow.parquet.read_table(path, columns=_SCHEMA.names)
         elif data.lstrip().startswith(b"["):
@@ -62,13 +72,26 @@ def sizes_from_file(path: Path, where: str) -> pyarrow.Table:
         TypeError,
         AttributeError,
     ) as error:
-        reason = str(error).partition("\n")[0]
+        reason = _bad_line(data) or str(error).partition("\n")[0]
         raise InputError(
             f'--sizes: {where} is not a list of {{"topic", "partition", "bytes"}}: {reason}'
         ) from None
 
 
-def sizes_in_cluster(admin: ZkAdminStore) -> pyarrow.Table:
+def _bad_line(data: bytes) -> str | None:
+    """Return the first line that is not JSON, if the first line is."""
+    for number, line in enumerate(data.splitlines(), 1):
+        try:
+            row = orjson.loads(line or b"{}")
+        except orjson.JSONDecodeError as error:
+            what = str(error).partition(": line ")[0]
+            return None if number == 1 else f"line {number} is not JSON: {what}"
+        if not isinstance(row, dict):
+            return None
+    return None
+
+
+def sizes_in_cluster(admin: ZkAdminStore) -> Sizes:
     """Ask every registered broker for the sizes of its logs.
 
     A partition has the size of its largest replica. Raises ``RegentError`` for a broker that does
@@ -88,10 +111,11 @@ def sizes_in_cluster(admin: ZkAdminStore) -> pyarrow.Table:
                 f"--sizes: broker {broker_id} does not describe its log directories: {error}"
             ) from None
     structs = pyarrow.array(rows, pyarrow.struct(list(_SCHEMA)))
-    return _largest(pyarrow.Table.from_struct_array(structs), "the cluster")
+    found = _largest(pyarrow.Table.from_struct_array(structs), "the cluster")
+    return found._replace(repeated=0)  # each broker has named its replica
 
 
-def _largest(table: pyarrow.Table, where: str) -> pyarrow.Table:
+def _largest(table: pyarrow.Table, where: str) -> Sizes:
     if any(table[name].null_count for name in _SCHEMA.names):
         raise InputError(f"--sizes: {where} has an entry without topic, partition or bytes")
     if len(table) and pyarrow.compute.min(table["bytes"]).as_py() < 0:
@@ -99,8 +123,11 @@ def _largest(table: pyarrow.Table, where: str) -> pyarrow.Table:
     total = pyarrow.compute.sum(table["bytes"].cast("float64", safe=False)).as_py()
     if total is not None and total > _MAX_TOTAL_BYTES:
         raise InputError(f"--sizes: the sizes in {where} add up to more than an exbibyte")
-    largest = table.group_by(["topic", "partition"]).aggregate([("bytes", "max")])
-    return largest.rename_columns(["topic", "partition", "bytes"])
+    by_partition = table.group_by(["topic", "partition"])
+    largest = by_partition.aggregate([("bytes", "max"), ("bytes", "count")])
+    times = largest["bytes_count"].to_numpy()
+    names = ["topic", "partition", "bytes_max"]
+    return Sizes(largest.select(names).rename_columns(_SCHEMA.names), int((times > 1).sum()))
 
 
 def _logs(end_point: EndPoint) -> Iterator[tuple[str, int, int]]:

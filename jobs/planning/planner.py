@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow
+import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from regent.core.model import BrokerId
@@ -19,7 +20,13 @@ from regent.jobs.planning.byte_balance import ByteBalance
 from regent.jobs.planning.goals import Goal, Planned
 from regent.jobs.planning.leadership import choose_leaders
 from regent.jobs.planning.model import VACANT, Ints, Layout, NotImprovingError, named
-from regent.jobs.planning.selection import broker_loads, load_layout, topic_condition
+from regent.jobs.planning.partition_sizes import Sizes
+from regent.jobs.planning.selection import (
+    broker_loads,
+    is_chosen,
+    load_layout,
+    topic_condition,
+)
 
 _LEAST_EXTRA_MOVES: Final = 100
 _UNEVEN: Final = 1.1  # ratio of the largest and the smallest rack, in brokers
@@ -35,7 +42,7 @@ class Request(NamedTuple):
     topics: Sequence[str]
     exclude: Sequence[str]
     leaders: bool
-    sizes: pyarrow.Table | None
+    sizes: Sizes | None
     bytes_tolerance: float
     max_extra_moves: int | None
     seed: int
@@ -52,11 +59,10 @@ def make_plan(
         InputError: the assignment, a broker or a pattern is wrong
         InfeasibleError, NotImprovingError, ReassignmentInProgressError
     """
-    where = request.source.where
     frame = assignment_frame(spark, request.source, refuse_moving=True)
-    brokers = broker_loads(frame, where, request.brokers, is_rack_aware=request.rack_aware)
+    brokers = broker_loads(frame, request.source, request.brokers, is_rack_aware=request.rack_aware)
     can_move = topic_condition(request.topics, request.exclude)
-    layout = load_layout(frame, where, can_move, brokers, request.sizes)
+    layout = load_layout(frame, request.source.where, can_move, brokers, request.sizes)
     return plan_layout(layout, request)
 
 
@@ -191,6 +197,11 @@ def _warnings_of_bytes(layout: Layout, request: Request, left: Sequence[int]) ->
     unknown = int((layout.sizes == 0).sum())
     if unknown:
         warnings.append(f"{unknown} partitions have no size in --sizes, or size 0")
+    assert request.sizes is not None
+    if strange := _not_in(layout, request):
+        warnings.append(f"{strange} partitions of --sizes are not in the assignment")
+    if repeated := request.sizes.repeated:
+        warnings.append(f"{repeated} partitions are in --sizes more than once: the largest counts")
     before, after = (
         _shares(layout.bytes_held(replicas)[left]) for replicas in (layout.before, layout.after)
     )
@@ -211,6 +222,17 @@ def _warnings_of_bytes(layout: Layout, request: Request, left: Sequence[int]) ->
             f" {before.max():.2f} times now: no plan was found that is even in both"
         )
     return warnings
+
+
+def _not_in(layout: Layout, request: Request) -> int:
+    """Count the partitions with a size, of the topics that may move, that do not exist."""
+    assert request.sizes is not None
+    table = request.sizes.table
+    topics = table["topic"].unique().to_pylist()
+    chosen = [t for t in topics if is_chosen(t, request.topics, request.exclude)]
+    wanted = table.filter(pc.is_in(table["topic"], pyarrow.array(chosen, pyarrow.string())))
+    known = pyarrow.table({"topic": layout.topics, "partition": layout.numbers})
+    return len(wanted.join(known, ["topic", "partition"], join_type="left anti"))
 
 
 def _shares(loads: Ints) -> npt.NDArray[np.float64]:

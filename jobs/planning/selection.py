@@ -11,10 +11,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from regent.core.model import BrokerId
-from regent.jobs.assignment_source import PROBLEM, check_counted
+from regent.jobs.assignment_source import PROBLEM, AssignmentSource, check_counted
 from regent.jobs.brokers_file import PlannedBroker
 from regent.jobs.command import InputError
 from regent.jobs.planning.model import NO_RACK, UNLIMITED, VACANT, Brokers, Layout
+from regent.jobs.planning.partition_sizes import Sizes
 
 _BY_PARTITION = ["topic", "partition"]
 
@@ -24,12 +25,11 @@ def load_layout(
     where: str,
     can_move: Column,
     brokers: Brokers,
-    sizes: pyarrow.Table | None,
+    sizes: Sizes | None,
 ) -> Layout:
     """Load the partitions that may move.
 
-    ``sizes`` are topic, partition and bytes; a partition that is missing there has size 0. Raises
-    ``InputError`` when there are none.
+    A partition that is missing in ``sizes`` has size 0. Raises ``InputError`` when there are none.
     """
     table = frame.filter(can_move).select(*_BY_PARTITION, "replicas").toArrow().combine_chunks()
     if not len(table):
@@ -47,7 +47,7 @@ def load_layout(
     if sizes is not None:
         rows = pyarrow.array(np.arange(len(table)))
         numbered = table.select(_BY_PARTITION).append_column("row", rows)
-        found = numbered.join(sizes, _BY_PARTITION).sort_by("row")["bytes"]
+        found = numbered.join(sizes.table, _BY_PARTITION).sort_by("row")["bytes"]
         bytes_of_row = found.fill_null(0).to_numpy()
     return Layout(brokers, table["topic"], numbers, replicas, bytes_of_row)
 
@@ -60,15 +60,25 @@ def topic_condition(wanted: Sequence[str], excluded: Sequence[str]) -> Column:
     return condition & ~F.col("topic").rlike(_regex(excluded)) if excluded else condition
 
 
+def is_chosen(topic: str, wanted: Sequence[str], excluded: Sequence[str]) -> bool:
+    """Return whether ``topic_condition`` holds for a topic."""
+    is_wanted = not wanted or re.match(_regex(wanted), topic) is not None
+    return is_wanted and not (excluded and re.match(_regex(excluded), topic))
+
+
 def broker_loads(
-    frame: DataFrame, where: str, listed: Sequence[PlannedBroker], *, is_rack_aware: bool
+    frame: DataFrame,
+    source: AssignmentSource,
+    listed: Sequence[PlannedBroker],
+    *,
+    is_rack_aware: bool,
 ) -> Brokers:
     """Count the loads of brokers; those that are not listed count as dead.
 
     Raises ``InputError`` when the assignment is invalid: see ``check_assignment``.
     """
     loads, unsound = _loads(frame)
-    check_counted(frame, where, sum(led for _, led in loads.values()) + unsound, unsound)
+    check_counted(frame, source, sum(led for _, led in loads.values()) + unsound, unsound)
     listed = sorted(listed)
     usable = [broker.broker_id for broker in listed]
     ids = usable + sorted(loads.keys() - set(usable))

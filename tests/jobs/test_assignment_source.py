@@ -1,6 +1,8 @@
 """Sources of an assignment: every kind of file, ZooKeeper, and errors."""
 
+import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +93,7 @@ def test_a_whole_number_that_is_no_broker_id_is_refused(spark: SparkSession, tmp
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "file.parquet")
     source = source_of(tmp_path / "file.parquet")
     with pytest.raises(InputError, match="a-0 has a replica that is not a broker id"):
-        check_assignment(assignment_frame(spark, source), source.where)
+        check_assignment(assignment_frame(spark, source), source)
 
 
 @pytest.mark.spark
@@ -167,31 +169,81 @@ def test_an_invalid_assignment_is_refused_by_name(
     path = tmp_path / "document.json"
     path.write_text(json.dumps({"version": 1, "partitions": rows}))
     with pytest.raises(InputError, match=message):
-        check_assignment(assignment_frame(spark, source_of(path)), str(path))
+        check_assignment(assignment_frame(spark, source_of(path)), source_of(path))
 
 
 @pytest.mark.spark
 def test_lines_that_are_not_rows_are_refused(spark: SparkSession, tmp_path: Path):
     path = write_lines(tmp_path / "lines.json", ROWS)
     frame = assignment_frame(spark, source_of(path))
-    check_assignment(frame, "it")
+    check_assignment(frame, source_of(path))
     with path.open("a") as file:
         file.write('{"topic": "a", "partition": ')
-    with pytest.raises(InputError, match="has an entry without"):
-        check_assignment(assignment_frame(spark, source_of(path)), "it")
+    with pytest.raises(InputError, match=r"lines\.json: line 4 is not JSON: "):
+        check_assignment(assignment_frame(spark, source_of(path)), source_of(path))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("kind", ["document", "list", "lines"])
+def test_marks_and_compression_are_read_in_every_kind_of_file(
+    spark: SparkSession, tmp_path: Path, kind: str, mark: bytes, compressed: bool
+):
+    text = {
+        "document": json.dumps({"version": 1, "partitions": ROWS}),
+        "list": json.dumps(ROWS),
+        "lines": "".join(json.dumps(row) + "\n" for row in ROWS),
+    }[kind]
+    data = mark + text.encode()
+    path = tmp_path / ("now.json.gz" if compressed else "now.json")
+    path.write_bytes(gzip.compress(data) if compressed else data)
+    assert rows_of(spark, source_of(path)) == EXPECTED
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("{", "line 3 is not JSON: "),
+        ("7", "line 3 is not an object"),
+        ('{"partition": 0, "replicas": [1]}', "line 3 has no topic"),
+        ('{"topic": "c", "replicas": [1]}', "line 3 has no partition"),
+        ('{"topic": "c", "partition": "0", "replicas": [1]}', "line 3 has an impossible partition"),
+        ('{"topic": "c", "partition": 0, "replicas": 1}', "line 3 has an impossible replicas"),
+    ],
+)
+def test_a_wrong_line_is_named_by_its_number_and_its_own_reason(
+    spark: SparkSession, tmp_path: Path, line: str, problem: str
+):
+    path = write_lines(tmp_path / "lines.json", ROWS)
+    rows = path.read_text().splitlines()
+    path.write_text("\n".join([*rows[:2], line, *rows[2:]]))
+    with pytest.raises(InputError, match=re.escape(problem)):
+        check_assignment(assignment_frame(spark, source_of(path)), source_of(path))
+
+
+def test_a_compressed_file_with_another_name_is_refused(tmp_path: Path):
+    path = tmp_path / "now.json"
+    path.write_bytes(gzip.compress(b"[]"))
+    with pytest.raises(InputError, match=r"is compressed by gzip: let its name end with \.gz"):
+        source_of(path)
+    (tmp_path / "now.json.gz").write_text("[]")
+    with pytest.raises(InputError, match="is not compressed by gzip, as its name says"):
+        source_of(tmp_path / "now.json.gz")
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "is no assignment: Empty JSON file"),
-        ("nonsense", "is no assignment: JSON parse error: Invalid value"),
+        ("", "is no assignment: it is empty"),
+        ("nonsense", "is no assignment: it is not JSON: invalid literal"),
         ("{}", "must be one object with partitions"),
         ("7", "is no assignment"),
         ('{"partitions": []}\n{"partitions": []}', "must be one object with partitions"),
         ('{"partitions": [{"topic": "a", "partition": "0"}]}', "changed from number to string"),
         ('{"partitions": [{"topic": "a", "partition": 99999999999}]}', "parse:99999999999"),
-        ('{"partitions": [{"topic": "a", "repl', "JSON parse error"),
+        ('{"partitions": [{"topic": "a", "repl', "it is not JSON: "),
         ('{"partitions": []}', 'it must have "version": 1'),
         ('{"version": 2, "partitions": []}', 'it must have "version": 1'),
         ("PAR1 and what not", "is not Parquet"),

@@ -1,13 +1,15 @@
 """The file of brokers for a job."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from regent.cli.brokers import broker_json
 from regent.core.errors import BadDataError
-from regent.core.model import BrokerInfo, EndPoint
+from regent.core.model import BrokerInfo, BrokerRegistration, EndPoint
 from regent.jobs.brokers_file import PlannedBroker, read_brokers_file, read_registered_brokers
 from regent.jobs.command import InputError
 from regent.zk.codecs import znodes
@@ -15,6 +17,8 @@ from regent.zk.stores.admin_store import ZkAdminStore
 from regent.zk.stores.topic_store import NoClusterError
 from tests.jobs.local_files import LOCAL_FILES
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
+
+OF_A_BROKER = BrokerInfo(1, (EndPoint("PLAINTEXT", "127.0.0.1", 9092),), "a")
 
 
 @pytest.fixture
@@ -49,6 +53,30 @@ def test_ids_and_objects_in_any_order_are_sorted(file: Path):
 
 
 @pytest.mark.parametrize(
+    "entry",
+    [
+        {**broker_json(BrokerRegistration(OF_A_BROKER, 7), 1), "rack": "a"},
+        {**json.loads(znodes.BrokerIdZNode.encode(OF_A_BROKER)), "id": 1},
+        {"id": 1, "idString": "1", "host": "a", "port": 9092, "rack": "a", "isFenced": False},
+        {"id": 1, "name": "a:9092", "rack": "a"},
+    ],
+    ids=["regent brokers list", "znode", "AdminClient", "kcat"],
+)
+def test_lists_that_other_programs_write_are_read(file: Path, entry: dict[str, Any]):
+    file.write_text(json.dumps([entry]))
+    assert read_brokers_file(str(file), LOCAL_FILES) == (PlannedBroker(1, "a", 0, None),)
+
+
+@pytest.mark.parametrize("mark", ["", "\N{ZERO WIDTH NO-BREAK SPACE}"])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_mark_in_front_and_compression_do_not_matter(tmp_path: Path, mark: str, compressed: bool):
+    data = f"{mark}[1, 2]".encode()
+    file = tmp_path / ("brokers.json.gz" if compressed else "brokers.json")
+    file.write_bytes(gzip.compress(data) if compressed else data)
+    assert [b.broker_id for b in read_brokers_file(str(file), LOCAL_FILES)] == [1, 2]
+
+
+@pytest.mark.parametrize(
     ("content", "message"),
     [
         ("", "is not JSON"),
@@ -72,6 +100,10 @@ def test_ids_and_objects_in_any_order_are_sorted(file: Path):
         ('[{"id": 1, "replica_count": -1}]', "replica_count must be a number"),
         ('[{"id": 1, "capacity": 1.0}]', "capacity must be a number"),
         ('[{"id": 1, "capacity": 1e99}]', "capacity must be a number"),
+        ('[{"id": 1, "rak": "a"}]', "entry 0: 'rak' is unknown; did you mean rack?"),
+        ('[1, {"id": 2, "Rack": "a"}]', "entry 1: 'Rack' is unknown; did you mean rack?"),
+        ('[{"id": 1, "replicas": 7}]', "'replicas' is unknown; did you mean replica_count?"),
+        ('[{"id": 1, "zone": "a"}]', "'zone' is unknown; those are capacity, id, rack, replica"),
     ],
 )
 def test_an_invalid_file_is_one_line_that_names_the_problem(file: Path, content: str, message: str):

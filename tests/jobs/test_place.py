@@ -281,6 +281,11 @@ def one(**changes: object) -> str:
             "[0]",
             "entry 0: 'replication' is unknown; did you mean replication_factor?",
         ),
+        (
+            f"[{one(topic='a.b')[1:-1]}, {one(topic='a_b')[1:-1]}]",
+            "[0]",
+            'entry 1: topic a_b collides with topic a.b: "." and "_" are the same in metrics',
+        ),
         (one(x=1), "[0]", "'x' is unknown; those are config, partitions, replication_factor"),
         (one(config=["a"]), "[0]", "topic a: config must be an object"),
         (

@@ -210,6 +210,22 @@ def test_bytes_are_balanced_when_sizes_are_known(
 
 
 @pytest.mark.spark
+def test_sizes_of_unknown_partitions_and_repeated_ones_are_counted(
+    spark: SparkSession, planner: Planner, tmp_path: Path
+):
+    planner.assignment |= ring(6, 3, topic="other")
+    sizes = [{"topic": "t", "partition": p, "bytes": 10} for p in [*range(62), 7, 8, 9, 9]]
+    sizes += [{"topic": topic, "partition": 5, "bytes": 1} for topic in ("gone", "other")]
+    (tmp_path / "sizes.json").write_text(json.dumps(sizes))
+    arguments = ["decommission", "--from", "4", "--sizes", str(tmp_path / "sizes.json")]
+    assert planner.run(*arguments, "--exclude", "o*r", spark=spark) == 0
+    assert planner.summary["warnings"][:2] == [
+        "3 partitions of --sizes are not in the assignment",
+        "3 partitions are in --sizes more than once: the largest counts",
+    ]
+
+
+@pytest.mark.spark
 @pytest.mark.parametrize(
     ("goal", "status", "message"),
     [
@@ -300,13 +316,16 @@ def test_goals_that_the_brokers_do_not_allow_are_refused_before_spark_starts(pla
     assert "--rack-aware: broker 2 has no rack" in planner.error
 
 
-def test_commands_for_an_existing_plan_are_there(planner: Planner):
-    for command in ("execute", "rollback", "status"):
-        assert planner.call(command, "/nowhere", "--zookeeper", "127.0.0.1:1") == 2
-        assert "/nowhere is not a plan" in planner.error
-    for command in ("pause", "resume"):
-        assert planner.call(command, "/nowhere") == 2
-        assert "/nowhere is not a plan" in planner.error
+@pytest.mark.parametrize(
+    "command", ["execute", "rollback", "status", "unthrottle", "pause", "resume"]
+)
+def test_a_directory_without_a_plan_is_named_before_a_cluster_is_looked_for(
+    planner: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+):
+    monkeypatch.chdir(tmp_path)  # without ./data
+    assert planner.call(command, "/nowhere") == 2
+    assert planner.error.startswith(f"regent jobs plan {command}: /nowhere is not a plan (it has")
+    assert planner.error.count("\n") == 1
 
 
 def test_a_plan_is_paused_and_resumed(planner: Planner, tmp_path: Path):

@@ -26,7 +26,7 @@ def test_a_list_and_lines_and_parquet_are_read(tmp_path: Path):
         (tmp_path / name).write_text(content)
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "sizes.parquet")
     for path in tmp_path.iterdir():
-        assert sizes_from_file(path, str(path)).sort_by("bytes").to_pylist() == sorted(
+        assert sizes_from_file(path, str(path)).table.sort_by("bytes").to_pylist() == sorted(
             ROWS, key=lambda row: int(str(row["bytes"]))
         )
 
@@ -34,9 +34,9 @@ def test_a_list_and_lines_and_parquet_are_read(tmp_path: Path):
 def test_of_several_replicas_the_largest_counts(tmp_path: Path):
     path = tmp_path / "sizes"
     path.write_text(json.dumps([ROWS[2], {**ROWS[2], "bytes": 9}, {**ROWS[2], "bytes": 7}]))
-    assert sizes_from_file(path, str(path)).to_pylist() == [
-        {"topic": "b", "partition": 0, "bytes": 9}
-    ]
+    found = sizes_from_file(path, str(path))
+    assert found.table.to_pylist() == [{"topic": "b", "partition": 0, "bytes": 9}]
+    assert found.repeated == 1
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,7 @@ def test_of_several_replicas_the_largest_counts(tmp_path: Path):
         ("nonsense", "is not a list of"),
         ('[{"topic": "a", "partition": 0}]', "has an entry without topic, partition or bytes"),
         ('{"topic": "a", "partition": 0, "bytes": "x"}', "is not a list of"),
+        ('{"topic": "a", "partition": 0, "bytes": 1}\n{"topic": "a', "line 2 is not JSON: "),
         ('[{"topic": "a", "partition": 0, "bytes": -1}]', "has a negative size"),
         ('[{"topic": 1, "partition": 0, "bytes": 1}]', "is not a list of"),
         (f'[{{"topic": "a", "partition": 0, "bytes": {2**62}}}]', "more than an exbibyte"),

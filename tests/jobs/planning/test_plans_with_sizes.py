@@ -25,6 +25,7 @@ from regent.jobs.planning.goals import (
     ReplicationFactor,
 )
 from regent.jobs.planning.model import InfeasibleError, Layout, NotImprovingError
+from regent.jobs.planning.partition_sizes import Sizes
 from regent.jobs.planning.planner import Request, plan_layout
 from tests.support.planned_clusters import (
     PlannedCluster,
@@ -38,7 +39,8 @@ from tests.support.planned_clusters import (
 TOLERANCE = 0.1
 NOT_MET = "--bytes-tolerance"
 FULLER = "the fullest broker will have"
-KNOWN = pyarrow.table({"bytes": []})  # the layout has the sizes already
+NONE = {"topic": pyarrow.string(), "partition": pyarrow.int32(), "bytes": pyarrow.int64()}
+KNOWN = Sizes(pyarrow.schema(NONE).empty_table())  # the layout has the sizes already
 
 GoalOf = Callable[[PlannedCluster], Goal]
 GOALS: dict[str, GoalOf] = {
