@@ -14,7 +14,9 @@ import pytest
 
 from regent.testing import cluster
 from regent.testing.janitor import processes_with
-from regent.testing.waits import eventually
+from regent.testing.regent_cluster import RegentCluster
+from regent.testing.waits import await_end, eventually, next_line
+from regent.zk.client.zookeeper_client import ZooKeeperClient
 from tests.testing.conftest import InstallWheel
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
@@ -137,6 +139,71 @@ def test_nothing_is_left_when_the_tests_are_killed(tmp_path: Path) -> None:
     eventually(lambda: not Path(folder).exists(), "the folder is gone")
     for pid in map(int, pids):
         eventually(partial(_is_gone, pid), "the process is gone")
+
+
+RUNNER = """
+import multiprocessing, os, sys, time
+from pathlib import Path
+from regent.testing.regent_cluster import RegentCluster
+
+cluster = RegentCluster(Path(sys.argv[1]), "--brokers", "3", "--no-placement-service")
+multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,)).start()
+cluster.kill(1, 2)
+cluster.start_broker(1)
+cluster.start_broker(2)
+cluster.pause(0)
+cluster.pause(1)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_no_process_of_a_cluster_is_left_when_the_process_that_started_it_ends(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """Neither those that are paused nor ZooKeeper; a process that it forked lives on."""
+    runner = subprocess.Popen(
+        [sys.executable, "-c", RUNNER, str(tmp_path / "data")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert next_line(runner, "a cluster with faults", 90.0) == "ready\n"
+        pids = list(processes_with(f"{tmp_path}/data/"))
+        pids += processes_with(f"--data-dir\0{tmp_path}/data\0")
+        pids += [g for pid in pids for g in processes_with(f"guardian\0--pid\0{pid}\0")]
+        assert len(pids) > 7
+        runner.send_signal(number)
+        for pid in pids:
+            eventually(partial(_is_gone, pid), f"process {pid} is gone")
+        runner.wait(10.0)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(runner.pid, signal.SIGKILL)
+        await_end(runner, "the process that started a cluster")
+
+
+def test_a_broker_that_runs_is_not_started_twice_and_a_lost_session_is_replaced(
+    tmp_path: Path,
+) -> None:
+    with RegentCluster(tmp_path, "--brokers", "1", "--no-placement-service") as running:
+        with pytest.raises(ValueError, match=r"broker 0 runs already, as process \d+"):
+            running.start_broker(0)
+        running.kill(0)
+        process = running.start_broker(0)
+        with pytest.raises(ValueError, match=f"broker 0 runs already, as process {process.pid}"):
+            running.start_broker(0)
+        lost = running.zookeeper.credentials
+        thief = ZooKeeperClient(
+            running.description["zookeeper"], 10_000, on_watch=lambda _: None, credentials=lost
+        )
+        thief.start(10.0)
+        thief.close()  # ends the session of both
+        eventually(lambda: running.broker_epoch(0) is not None, "the broker is registered")
+        assert running.zookeeper.credentials != lost
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
