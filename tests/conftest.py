@@ -8,6 +8,8 @@ import os
 import signal
 import uuid
 from collections.abc import Iterator
+from traceback import walk_stack
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -16,6 +18,8 @@ import pytest
 from regent.config.java import JavaNotFoundError
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
+
+_REPORTS = ("pytest_runtest_makereport", "pytest_runtest_logreport", "pytest_terminal_summary")
 
 if TYPE_CHECKING:
     from tests.support.stage import Stage
@@ -38,10 +42,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_configure() -> None:
-    """Have commands that tests start end at Ctrl-C, also where ``make test &`` ignores it."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Let Ctrl-C end the run after the current test, whatever that test makes of it.
+
+    Py4J and the commands turn ``KeyboardInterrupt`` into errors and exit statuses, so the test
+    fails, and the run would go on. An exception inside of a report would lose all reports. The
+    handler is also there where ``make test &`` ignores Ctrl-C.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        del number
+        session.shouldstop = "Ctrl-C"
+        if not any(of.f_code.co_name in _REPORTS for of, _ in walk_stack(frame)):
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
 
 
 def pytest_unconfigure() -> None:
