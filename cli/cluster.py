@@ -148,15 +148,7 @@ def cluster(
     if death_pipe_fd is not None:
         when_parent_ends(death_pipe_fd, _stop_at_once)
     settings = _load(config, session_timeout_ms, connection_timeout_ms)
-    asked: bool | None = options["placement_service"]
-    with_placement_service = _with_placement_service(asked)
-    if zookeeper is None:
-        server_classpath()  # raises an error if the embedded server is not installed
-    if asked is None and not with_placement_service:
-        install = pip_install(JOBS)
-        _say(f"without Spark the brokers place new topics themselves; to add it: {install}")
-    broker_settings = _by_broker(options["broker_settings"], options["racks"], broker_count)
-    _check_settings(config, broker_settings)
+    with_placement_service = _with_placement_service(options["placement_service"], zookeeper)
     plan = ClusterPlan(
         program=COMMAND,
         data_dir=data_dir,
@@ -171,8 +163,9 @@ def cluster(
         restart=options["restart"],
         zookeeper_heap_mb=options["zookeeper_heap_mb"],
         defaults=_defaults(settings, broker_count, internal_topics=options["internal_topics"]),
-        broker_settings=broker_settings,
+        broker_settings=_by_broker(options["broker_settings"], options["racks"], broker_count),
     )
+    _check_settings(plan)
     if not os.access(data_dir / LOCK_FILE, os.F_OK):
         _check(plan)  # a cluster that is refused leaves no directory behind
     with _locked(data_dir):
@@ -210,18 +203,16 @@ def _by_broker(
     return settings
 
 
-def _check_settings(
-    config: Path | None, broker_settings: Mapping[BrokerId, Mapping[str, str]]
-) -> None:
+def _check_settings(plan: ClusterPlan) -> None:
     """Check the settings of single brokers as these will; raises ``ClusterOptionsError``."""
-    for broker_id, settings in broker_settings.items():
+    for broker_id, settings in plan.broker_settings.items():
         tables: dict[str, dict[str, Any]] = {}
         try:
             for name, text in settings.items():
                 table, row = SETTING_OPTIONS[name]
                 value = convert_type(type(row.default)).convert(text, None, None)
                 tables.setdefault(table, {})[row.name] = value
-            load_settings(config, tables)
+            load_settings(plan.config, tables)
         except click.BadParameter as error:
             raise ClusterOptionsError(
                 f"--broker-setting {broker_id}:{name}={text}: {error.message}"
@@ -230,16 +221,23 @@ def _check_settings(
             raise ClusterOptionsError(f"broker {broker_id}: {error}") from None
 
 
-def _with_placement_service(asked: bool | None) -> bool:
-    """Return whether to start the service; raises ``ClusterOptionsError`` if it cannot run."""
+def _with_placement_service(asked: bool | None, zookeeper: str | None) -> bool:
+    """Return whether to start the service.
+
+    Raises ``ClusterOptionsError`` if it cannot run, and ``ZooKeeperStartError`` if the embedded
+    server, which Spark brings, is needed and not installed.
+    """
     is_installed = importlib.util.find_spec("pyspark") is not None
-    if is_installed or asked is False:
-        return asked is not False
-    if asked:
+    if asked and not is_installed:
         raise ClusterOptionsError(
             f"the placement service needs Spark, which is not installed: run {pip_install(JOBS)}"
         )
-    return False
+    if zookeeper is None:
+        server_classpath()
+    if asked is None and not is_installed:
+        install = pip_install(JOBS)
+        _say(f"without Spark the brokers place new topics themselves; to add it: {install}")
+    return is_installed and asked is not False
 
 
 def _load(
