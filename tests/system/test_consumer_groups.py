@@ -167,3 +167,31 @@ def test_a_group_with_members_is_shown_with_them_and_not_changed(cluster: Regent
         assert run(cluster, "groups", "delete", group, exit_code=1).stderr == (
             f"regent: group {group}: it has members: stop them first\n"
         )
+
+
+def test_names_of_groups_that_a_script_could_misread_are_json(cluster: RegentCluster) -> None:
+    topic = new_topic(cluster, b"a")
+    names = {"odd\nlist\tname", " odd", "odd  name", '"odd"', "odd name", "\x1b[2Jodd"}
+    for name in names:
+        reset = ("groups", "reset-offsets", name, "--topic", topic, "--to-earliest", "--execute")
+        assert len(run(cluster, *reset).stdout.splitlines()) == 2
+
+    def read_name(shown: str) -> str:
+        return str(json.loads(shown)) if shown.startswith('"') else shown
+
+    listed = run(cluster, "groups", "list").stdout.splitlines()
+    assert {name for name in map(read_name, listed) if "odd" in name} == names
+    lines = run(cluster, "groups", "list", "--state").stdout.splitlines()
+    rows = {read_name(line.split("  ")[0]): line.split()[-1] for line in lines if "odd" in line}
+    assert rows == dict.fromkeys(names, "Empty")
+    described = run(cluster, "groups", "describe", *names)
+    rows = {
+        read_name(line.split("  ")[0]): line.split()[1:]
+        for line in described.stdout.splitlines()[1:]
+    }
+    assert rows.keys() == names
+    assert len(described.stderr.splitlines()) == len(names)
+    gone = run(cluster, "groups", "delete", *names).stdout.splitlines()
+    assert {
+        read_name(line.removeprefix("Group ").removesuffix(" is deleted.")) for line in gone
+    } == names
