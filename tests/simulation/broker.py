@@ -59,6 +59,7 @@ from tests.simulation.client_requests import (
     TransactionCall,
 )
 from tests.simulation.config_listener import ConfigListener
+from tests.simulation.coordinator_server import CoordinatorServer
 from tests.simulation.fetchers import Fetchers
 from tests.simulation.group_server import GroupServer, GroupWorld
 from tests.simulation.isr_writer import IsrWriter
@@ -212,6 +213,15 @@ class SimulatedBroker:
         self.transactions: TransactionServer | None = None
         if world.transactions is not None:
             self.transactions = TransactionServer(self, world.transactions)
+
+    @property
+    def coordinators(self) -> list[CoordinatorServer]:
+        """Its coordinators."""
+        return [server for server in (self.groups, self.transactions) if server is not None]
+
+    def coordinator_of(self, topic: str) -> CoordinatorServer | None:
+        """Return the coordinator whose records a topic has."""
+        return next((server for server in self.coordinators if server.topic == topic), None)
 
     def start(self) -> None:
         """Listen, register, and start the periodic tasks."""
@@ -439,6 +449,8 @@ class SimulatedBroker:
                 )
                 if isinstance(request, UpdateMetadataRequest):
                     self._log_care.announce_replaceable_logs()
+                    for server in self.coordinators:
+                        server.on_metadata_changed()
             case _:
                 self.ask(exchange)
         self.acted()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from regent.core.coordinator.partition_for import partition_for
+from regent.core.coordinator.partition_for import CoordinatorPartitions, partition_for
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ACKS_ALL, ProducedPartition
@@ -35,6 +35,7 @@ MAX_LATE_MS = 600
 LATE_PROBABILITY = 0.1
 MAX_VERY_LATE_MS = 5_000
 VERY_LATE_PROBABILITY = 0.01
+UNKNOWN_PARTITION = -1
 
 Message = Callable[[], None]
 RespondToAppend = Callable[[Errors, int], None]
@@ -47,6 +48,8 @@ class CoordinatorWorld:
     partitions: int
     dice: random.Random
     is_at_rest: bool = False
+    keys: tuple[str, ...] = ()
+    """The groups, or the transactional ids, whose coordinator clients look for."""
 
     def partition_of(self, name: str) -> int:
         """Return the partition of a group, or of a transactional id."""
@@ -103,7 +106,9 @@ class CoordinatorServer:
 
     def __init__(self, broker: SimulatedBroker, topic: str, world: CoordinatorWorld) -> None:
         self.broker = broker
-        self._topic = topic
+        self.topic = topic
+        self.partitions = CoordinatorPartitions(topic, broker.cache, world.partitions)
+        self._world = world
         self._late_ms = world.late_ms
         self._manager = broker.replica_manager
         self._time = broker.world.time
@@ -129,6 +134,18 @@ class CoordinatorServer:
 
     def on_tick(self) -> None:
         """Some time has passed."""
+
+    def partition_of(self, key: str) -> int:
+        """Return what FindCoordinator says; it must never be another partition."""
+        found, right = self.partitions.of(key), self._world.partition_of(key)
+        known = f"broker {self.broker.broker_id}: {key} in partition {found} of {self.topic}"
+        assert found in (right, UNKNOWN_PARTITION), f"CoordinatorsAgree: {known}, not {right}"
+        return found
+
+    def on_metadata_changed(self) -> None:
+        """The clients that wait for a coordinator ask at once, in any state of the metadata."""
+        for key in self._world.keys:
+            self.partition_of(key)
 
     # --- messages ---
 
@@ -159,7 +176,7 @@ class CoordinatorServer:
 
     def _on_leaderships(self, leaderships: Sequence[Leadership]) -> None:
         for leadership in leaderships:
-            if leadership.topic_partition.topic == self._topic:
+            if leadership.topic_partition.topic == self.topic:
                 self.tell(lambda leadership=leadership: self._on_leadership(leadership))  # type: ignore[misc]
 
     def _on_leadership(self, leadership: Leadership) -> None:
@@ -183,7 +200,7 @@ class CoordinatorServer:
     def assert_owes_nothing(self) -> None:
         """Check that no request waits too long."""
         late = {e: ticks for e, ticks in self.owed.items() if ticks > MAX_TICKS_OWED}
-        assert not late, f"broker {self.broker.broker_id} owes answers of {self._topic}: {late}"
+        assert not late, f"broker {self.broker.broker_id} owes answers of {self.topic}: {late}"
 
     # --- appends ---
 
@@ -217,7 +234,7 @@ class CoordinatorServer:
     def _append(
         self, target: _Target, appends: Sequence[tuple[list[KeyAndValue], RespondToAppend]]
     ) -> None:
-        name = TopicPartition(self._topic, target.partition)
+        name = TopicPartition(self.topic, target.partition)
         records = [record for encoded, _ in appends for record in encoded]
         producer = target.producer or VerifiedProducer(-1, -1)
         data = build_batch(
@@ -268,7 +285,7 @@ class CoordinatorServer:
         )
 
     def _read(self, partition: int, term: int, loader: Loader, offset: int) -> None:
-        name = TopicPartition(self._topic, partition)
+        name = TopicPartition(self.topic, partition)
         part = self._manager.read_in_term(name, term, offset, LOAD_BYTES)
         if part.error_code is not Errors.NONE:
             self.tell(lambda: self.on_loaded(partition, term, None, -1))

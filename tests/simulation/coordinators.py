@@ -48,16 +48,24 @@ class Coordinators:
         return TopicPartition(self._topic, partition_for(key, self._partitions))
 
     def find(self, key: str) -> BrokerId | None:
-        """Return the coordinator, as some broker knows it."""
-        return self.leader(self.partition_of(key))
+        """Return the coordinator, as some broker answers FindCoordinator."""
+        broker = self._some_broker()
+        server = None if broker is None else broker.coordinator_of(self._topic)
+        if broker is None or server is None:
+            return None
+        return self._leader(broker, TopicPartition(self._topic, server.partition_of(key)))
 
     def leader(self, name: TopicPartition) -> BrokerId | None:
         """Return the leader of a partition, as some broker knows it."""
+        broker = self._some_broker()
+        return None if broker is None else self._leader(broker, name)
+
+    def _some_broker(self) -> SimulatedBroker | None:
         brokers = [b for _, b in sorted(self.cluster.brokers.items())]
-        if not brokers:
-            return None
-        snapshot = self.dice.choice(brokers).cache.snapshot
-        row = snapshot.partitions.get(name)
+        return self.dice.choice(brokers) if brokers else None
+
+    def _leader(self, broker: SimulatedBroker, name: TopicPartition) -> BrokerId | None:
+        row = broker.cache.snapshot.partitions.get(name)
         return row.leader if row is not None and row.leader in self.cluster.brokers else None
 
     def able_leader(self, name: TopicPartition) -> SimulatedBroker | None:

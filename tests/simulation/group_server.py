@@ -85,7 +85,7 @@ class GroupServer(CoordinatorServer):
             world.config,
             self,
             Clock(lambda: broker.now_ms, self.wall_clock_ms),
-            partition_of=world.partition_of,
+            partition_of=self.partition_of,
             new_member_id=world.new_member_id,
         )
         self.machine.start()
@@ -132,7 +132,7 @@ class GroupServer(CoordinatorServer):
         assert commit.producer is not None
         assert transactions is not None
         self.owed[exchange] = 0
-        name = TopicPartition(GROUP_METADATA_TOPIC, self.world.partition_of(commit.group_id))
+        name = TopicPartition(GROUP_METADATA_TOPIC, self.partition_of(commit.group_id))
         guard = begin_verification(self._manager, name, commit.producer)
         verified = replace(
             commit, producer=commit.producer._replace(guard=_NOT_LED if guard is None else guard)

@@ -86,6 +86,7 @@ class Groups:
             "consumer", cluster, self._random, note
         )
         self._topics = [ConsumedTopic(name) for name in ("orders", "bills")[: world.partitions]]
+        world.keys = tuple(topic.group_id for topic in self._topics)
         self._menu = Menu(self._random)
         self._menu.add(self._begin, 3, is_remedy=True)
         self._menu.add(self._processes.stall, 3)

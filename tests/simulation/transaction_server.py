@@ -101,7 +101,7 @@ class TransactionServer(CoordinatorServer):
             self,
             self,
             time_ms=self.wall_clock_ms,
-            partition_of=world.partition_of,
+            partition_of=self.partition_of,
             leader_of=self._leader_of,
             next_producer_id=world.next_producer_id,
             knows_all=lambda: broker.cache.snapshot.is_complete,
@@ -221,7 +221,7 @@ class TransactionServer(CoordinatorServer):
 
     def verify(self, transaction: TransactionToVerify, respond: RespondToVerification) -> None:
         """See ``TransactionVerifier.verify``."""
-        number = self.world.partition_of(transaction.transactional_id)
+        number = self.partition_of(transaction.transactional_id)
         coordinator = self._leader_of(TopicPartition(TRANSACTION_STATE_TOPIC, number))
 
         def tell(errors: Mapping[TopicPartition, Errors]) -> None:

@@ -109,7 +109,7 @@ class Transactions:
         self._read_to: dict[TopicPartition, int] = {}
         self._groups: GroupHistory | None = None
         self._resets = 0
-        self._ids = IDS[: self._random.randint(1, 2)]
+        self._ids = world.keys = IDS[: self._random.randint(1, 2)]
         self._menu = Menu(self._random)
         self._menu.add(self._begin, 3, is_remedy=True)
         self._menu.add(self._processes.stall, 3)
