@@ -19,6 +19,7 @@ from regent.actors.inbox import InboxFullError, MessageWithReply, Overflow, Repl
 from regent.actors.runtime import RegentActor
 from regent.actors.scheduler import Scheduler
 from regent.actors.timer import OneShotTimer, monotonic_ms
+from regent.core.coordinator.partition_for import AwaitedLeaderships, CoordinatorPartitions
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.coordinator import CoordinatorRequest
@@ -35,6 +36,11 @@ class LeadershipsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class MetadataChanged:
+    """The metadata cache knows more of the coordinator's topic."""
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionsDeleted:
     """Partitions do not exist any more."""
 
@@ -46,7 +52,7 @@ class TimersDue:
     """A timer of the coordinator is due."""
 
 
-NEVER_REFUSED: Final = (LeadershipsChanged, TimersDue, Flush, Appended, Loaded)
+NEVER_REFUSED: Final = (LeadershipsChanged, MetadataChanged, TimersDue, Flush, Appended, Loaded)
 """Messages that a full inbox takes, too: there are only so many of them."""
 
 
@@ -56,11 +62,15 @@ class CoordinatorActor(RegentActor):
     overflow = Overflow(lambda message: isinstance(message, NEVER_REFUSED))
 
     def __init__(
-        self, name: str, topic: str, log: CoordinatorLog[Any], scheduler: Scheduler
+        self,
+        name: str,
+        partitions: CoordinatorPartitions,
+        log: CoordinatorLog[Any],
+        scheduler: Scheduler,
     ) -> None:
-        """``log``: the partitions of ``topic``; what it tells must come to ``tell_self``."""
+        """``log``: the ``partitions``; what it tells must come to ``tell_self``."""
         super().__init__(name)
-        self._topic = topic
+        self._leaderships = AwaitedLeaderships(partitions, self.on_elected, self.on_resigned)
         self._log = log
         self._alarm = OneShotTimer(scheduler, lambda: self.tell_self(TimersDue()))
         self._alarm_ms: int | None = None
@@ -128,7 +138,9 @@ class CoordinatorActor(RegentActor):
                         calls.callback(respond, error_code, base_offset + position)
             case LeadershipsChanged(leaderships):
                 for leadership in leaderships:
-                    self._on_leadership(leadership)
+                    self._leaderships.add(leadership)
+            case MetadataChanged():
+                self._leaderships.on_metadata_changed()
             case Loaded(partition, term, content):
                 self.on_loaded(partition, term, content)
             case PartitionsDeleted(partitions):
@@ -145,15 +157,6 @@ class CoordinatorActor(RegentActor):
         """Queue a message for this actor, unless it has stopped. Thread-safe."""
         with suppress(ActorDeadError):
             self.actor_ref.tell(message)
-
-    def _on_leadership(self, leadership: Leadership) -> None:
-        (topic, partition), term, epoch = leadership
-        if topic != self._topic:
-            return
-        if term is None or epoch is None:
-            self.on_resigned(partition, epoch)
-        else:
-            self.on_elected(partition, epoch, term)
 
     def _set_alarm(self) -> None:
         for due_ms in (self.next_timer_ms, self._log.next_deadline_ms):

@@ -12,11 +12,10 @@ from itertools import islice
 from typing import Any, Final
 from uuid import uuid4
 
-from regent.actors.coordinator import CoordinatorActor, TimersDue
+from regent.actors.coordinator import CoordinatorActor, MetadataChanged, TimersDue
 from regent.actors.group_coordinator_log import GroupCoordinatorLog
 from regent.actors.scheduler import Scheduler
 from regent.actors.timer import RepeatingTimer, monotonic_ms
-from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
 from regent.core.coordinator.group.group_coordinator import GroupCoordinator
 from regent.core.coordinator.group.group_metadata_manager import (
     Clock,
@@ -24,6 +23,7 @@ from regent.core.coordinator.group.group_metadata_manager import (
     GroupLogSettings,
     GroupMetadataManager,
 )
+from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.model import TopicPartition
 from regent.core.replication.replica_manager import ReplicaManager
 
@@ -47,18 +47,18 @@ class GroupCoordinatorActor(CoordinatorActor):
         scheduler: Scheduler,
         config: GroupConfig,
         log_settings: GroupLogSettings,
-        partition_of: Callable[[str], int],
+        partitions: CoordinatorPartitions,
         *,
         expiry_interval_ms: int,
     ) -> None:
         log = GroupCoordinatorLog(replica_manager, log_settings, self.tell_self)
         name = f"group-coordinator-{replica_manager.broker_id}"
-        super().__init__(name, GROUP_METADATA_TOPIC, log, scheduler)
+        super().__init__(name, partitions, log, scheduler)
         self._coordinator = GroupCoordinator(
             config,
             log,
             Clock(monotonic_ms, lambda: time.time_ns() // 1_000_000),
-            partition_of=partition_of,
+            partition_of=partitions.of,
             new_member_id=lambda prefix: f"{prefix}-{uuid4()}",
         )
         self._expiry = RepeatingTimer(
@@ -72,8 +72,8 @@ class GroupCoordinatorActor(CoordinatorActor):
 
     @staticmethod
     def collapse_key(message: Any) -> Hashable | None:
-        """One queued message is enough for several due timers."""
-        return message if isinstance(message, TimersDue | ExpireOffsets) else None
+        """One queued message is enough for several reasons to look."""
+        return message if isinstance(message, TimersDue | MetadataChanged | ExpireOffsets) else None
 
     def on_start(self) -> None:
         """Answer requests from now on."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from regent.actors.coordinator import NEVER_REFUSED, CoordinatorActor, TimersDue
+from regent.actors.coordinator import (
+    NEVER_REFUSED,
+    CoordinatorActor,
+    MetadataChanged,
+    TimersDue,
+)
 from regent.actors.inbox import Overflow
 from regent.actors.producer_id_manager import ProducerIdManager
 from regent.actors.scheduler import Scheduler
 from regent.actors.timer import RepeatingTimer, monotonic_ms
 from regent.actors.transaction_coordinator_log import TransactionCoordinatorLog
-from regent.core.admin.topic_validation import TRANSACTION_STATE_TOPIC
 from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from regent.core.coordinator.transaction.transaction_marker_manager import (
@@ -28,8 +31,6 @@ from regent.core.coordinator.transaction.transaction_state_manager import (
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.transactions import TxnMarker, TxnMarkerResult
 from regent.core.replication.replica_manager import ReplicaManager
-
-log = logging.getLogger(__name__)
 
 _RETRY_BACKOFF_MS: Final = 100
 """How long a marker that was refused, or has no leader, waits for the next attempt."""
@@ -101,9 +102,7 @@ class TransactionCoordinatorActor(CoordinatorActor):
     ) -> None:
         state_log = TransactionCoordinatorLog(replica_manager, log_settings, self.tell_self)
         name = f"transaction-coordinator-{replica_manager.broker_id}"
-        super().__init__(name, TRANSACTION_STATE_TOPIC, state_log, scheduler)
-        self._partitions = partitions
-        self._is_growth_logged = False
+        super().__init__(name, partitions, state_log, scheduler)
         self._send_markers = send_markers
         self._producer_ids = ProducerIdManager(
             take_block, lambda block: self.tell_self(ProducerIdsTaken(block))
@@ -140,7 +139,7 @@ class TransactionCoordinatorActor(CoordinatorActor):
     @staticmethod
     def collapse_key(message: Any) -> Hashable | None:
         """One queued message is enough for several reasons to look."""
-        may_collapse = TimersDue | LeadersChanged | AbortTimedOut | ExpireIds
+        may_collapse = TimersDue | MetadataChanged | LeadersChanged | AbortTimedOut | ExpireIds
         return message if isinstance(message, may_collapse) else None
 
     def on_stop(self) -> None:
@@ -172,18 +171,7 @@ class TransactionCoordinatorActor(CoordinatorActor):
         self._coordinator.on_resigned(partition, epoch)
 
     def on_loaded(self, partition: int, term: int, content: Any) -> None:
-        """See ``CoordinatorActor.on_loaded``.
-
-        If the topic has more partitions than before, other brokers find other ids in this one.
-        """
-        if not self._partitions.are_as_before:
-            if not self._is_growth_logged:  # every partition is read again and again
-                self._is_growth_logged = True
-                log.error(
-                    "%s is not used: the number of partitions has changed; restart all brokers",
-                    TRANSACTION_STATE_TOPIC,
-                )
-            content = None
+        """See ``CoordinatorActor.on_loaded``."""
         self._coordinator.on_loaded(partition, term, content)
 
     def on_partitions_deleted(self, partitions: Collection[TopicPartition]) -> None:

@@ -121,9 +121,8 @@ class ConfigView:
             if problem is not None:
                 raise ResourceRefusedError(Errors.INVALID_TOPIC_EXCEPTION, f"the name {problem}")
             if name not in self.cache.snapshot.topic_ids:
-                raise ResourceRefusedError(
-                    Errors.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}"
-                )
+                missing = self.cache.snapshot.missing_topic(name, Errors.REQUEST_TIMED_OUT)
+                raise ResourceRefusedError(*missing)
             return f"topics/{name}"
         if type_ == ResourceType.BROKER:
             if not name:

@@ -9,11 +9,18 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from regent.api.authorized_operations import CLUSTER_OPERATIONS, operations_if
+from regent.api.first_metadata import FirstMetadata
 from regent.core.errors import Errors
 from regent.core.model import NO_CONTROLLER
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.metadata_view import alive_endpoints
-from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.api import (
+    KafkaAnswer,
+    KafkaApi,
+    KafkaApiKey,
+    KafkaRequest,
+    UnansweredRequestError,
+)
 from regent.transport.kafka.message import answer, decode
 from regent.transport.kafka.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -29,12 +36,16 @@ def describe_cluster_apis(
     cache: MetadataCache, listener: str, cluster_id: Callable[[], str | None]
 ) -> Sequence[KafkaApi]:
     """Return DescribeCluster as clients of ``listener`` see the cluster."""
+    first_metadata = FirstMetadata(cache)
 
     async def handle(request: KafkaRequest) -> KafkaAnswer:
         asked = decode(DescribeClusterRequest, request)
         if asked.endpoint_type != _BROKERS:
             return answer(_wrong_type(asked.endpoint_type), request)
+        await first_metadata.arrived()
         snapshot = cache.snapshot
+        if not snapshot.brokers:
+            raise UnansweredRequestError("no broker is known yet")  # the client asks another
         brokers = tuple(
             DescribeClusterBroker(
                 broker_id=broker.broker_id,

@@ -69,7 +69,7 @@ def _topic_error(topic: str, cache: MetadataCache) -> ApiError:
     if problem is not None:
         return ApiError(Errors.INVALID_TOPIC_EXCEPTION, f"the name {problem}")
     if topic not in cache.snapshot.topic_ids:
-        return ApiError(Errors.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic}")
+        return cache.snapshot.missing_topic(topic, Errors.NOT_LEADER_OR_FOLLOWER)
     return ApiError(Errors.NONE)
 
 

@@ -1,8 +1,9 @@
 """FindCoordinator, versions 0 to 6, for groups and transactional ids.
 
 A coordinator is the leader of the partition that has the state of the group or id. The
-internal topic is created when it is first needed. Until it has a leader the answer is
-COORDINATOR_NOT_AVAILABLE, with the reason as its message, and the client asks again. Mirrors
+internal topic is created when it is first needed. Until it has a leader, and this broker knows how
+many partitions it has, the answer is COORDINATOR_NOT_AVAILABLE, with the reason as its message if
+it is known, and the client asks again. Mirrors
 ``kafka.server.KafkaApis.handleFindCoordinatorRequest``.
 """
 
@@ -61,7 +62,8 @@ def find_coordinator_apis(
 
     async def refusal(topic: str | None) -> str:
         """Have the topic created if it is missing; return why it cannot be."""
-        if topic is None or topic in cache.snapshot.topic_ids:
+        snapshot = cache.snapshot
+        if topic is None or topic in snapshot.topic_ids or not snapshot.is_complete:
             return ""
         reply: AwaitedReply[Mapping[str, ApiError]] = replies.new()
         create_missing((topic,), reply.give)

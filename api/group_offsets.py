@@ -48,6 +48,7 @@ from regent.transport.kafka.messages.groups import (
 _IN_ZOOKEEPER: Final = 0
 _FIRST_FETCH_WITH_ERROR: Final = 2
 _FIRST_FETCH_OF_GROUPS: Final = 8
+_UNTIL_COMPLETE: Final = Errors.COORDINATOR_NOT_AVAILABLE  # see MetadataCache
 
 
 def group_offset_apis(
@@ -83,14 +84,15 @@ async def _commit(
     now_ms = time.time_ns() // 1_000_000
     errors: dict[TopicPartition, Errors] = {}
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
-    known = cache.snapshot.partitions
+    snapshot = cache.snapshot
+    known = snapshot.partitions
     for topic in asked.topics:
         for row in topic.partitions:
             topic_partition = TopicPartition(topic.name, row.partition_index)
             if topic_partition in known:
                 offsets[topic_partition] = _position(row, now_ms, asked.retention_time_ms)
             else:
-                errors[topic_partition] = Errors.UNKNOWN_TOPIC_OR_PARTITION
+                errors[topic_partition] = snapshot.error_of_missing(_UNTIL_COMPLETE)
     if offsets and request.api_version == _IN_ZOOKEEPER:
         errors.update(await zookeeper.commit(asked.group_id, offsets))
     elif offsets:
@@ -163,9 +165,10 @@ async def _fetch_from_zookeeper(
     cache: MetadataCache, zookeeper: ZooKeeperOffsets, request: KafkaRequest
 ) -> KafkaAnswer:
     asked = decode(OffsetFetchRequest, request)
-    wanted, known = _wanted(asked.topics) or (), cache.snapshot.partitions
+    wanted, snapshot = _wanted(asked.topics) or (), cache.snapshot
+    known = snapshot.partitions
     found = await zookeeper.fetch(asked.group_id, [tp for tp in wanted if tp in known])
-    unknown = FetchedOffset(Errors.UNKNOWN_TOPIC_OR_PARTITION)
+    unknown = FetchedOffset(snapshot.error_of_missing(_UNTIL_COMPLETE))
     offsets = {topic_partition: found.get(topic_partition, unknown) for topic_partition in wanted}
     return answer(OffsetFetchResponse(topics=_fetched_topics(offsets)), request)
 
@@ -218,8 +221,11 @@ async def _delete(
         for topic in asked.topics
         for row in topic.partitions
     ]
-    partitions = cache.snapshot.partitions
+    snapshot = cache.snapshot
+    partitions = snapshot.partitions
     known = tuple(topic_partition for topic_partition in named if topic_partition in partitions)
+    if len(known) < len(named) and not snapshot.is_complete:
+        return answer(OffsetDeleteResponse(error_code=_UNTIL_COMPLETE), request)
     deleted = await requests.ask(DeleteOffsets(asked.group_id, known))
     if deleted.error_code is not Errors.NONE:
         return answer(OffsetDeleteResponse(error_code=deleted.error_code), request)

@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
 from regent.api.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, operations_if
+from regent.api.first_metadata import FirstMetadata
 from regent.api.replies import AwaitedReply, Replies
 from regent.core.admin.admin_requests import PASSING, CreateMissingTopics
 from regent.core.admin.topic_validation import INTERNAL_TOPICS, topic_name_problem
@@ -33,6 +34,7 @@ from regent.transport.kafka.api import (
     KafkaApi,
     KafkaApiKey,
     KafkaRequest,
+    UnansweredRequestError,
 )
 from regent.transport.kafka.message import note_left_out
 from regent.transport.kafka.primitives import OUT_OF_RANGE, Reader, Writer
@@ -70,8 +72,14 @@ def metadata_apis(
 
     ``create_missing`` creates requested topics that do not exist, when the client allows it. It is
     called for every such request until the topics exist. None: topics are not created.
+
+    Until the first complete list of partitions has arrived, every topic is LEADER_NOT_AVAILABLE:
+    after that every client asks again, and keeps what it knows. For all topics there is no such
+    error, and a list without brokers confuses clients. So the connection is closed: then they ask
+    another broker, or again.
     """
     current = _TopicEncoder(MetadataSnapshot(), listener)
+    first_metadata = FirstMetadata(cache)
     replies = Replies()
 
     def newest() -> _TopicEncoder:
@@ -84,8 +92,12 @@ def metadata_apis(
     async def handle(request: KafkaRequest) -> KafkaAnswer:
         version = request.api_version
         asked = _decode(request.reader(), version)
+        is_complete = await first_metadata.arrived()
         encoder = newest()
-        names, failed = encoder.find(asked.topics, version)
+        if is_complete:
+            names, failed = encoder.find(asked.topics, version)
+        else:
+            names, failed = (), _not_known_yet(asked, encoder.snapshot)
         if asked.may_create and create_missing is not None and (missing := _creatable(failed)):
             refused = await _create(missing, create_missing, replies)
             encoder = newest()
@@ -131,6 +143,15 @@ def _decode(reader: Reader, version: int) -> _MetadataRequest:
     )
     reader.end_struct()
     return asked
+
+
+def _not_known_yet(
+    asked: _MetadataRequest, snapshot: MetadataSnapshot
+) -> Mapping[_AskedTopic, Errors]:
+    """Return the errors before the first complete list; raises ``UnansweredRequestError``."""
+    if asked.topics is None or not snapshot.brokers:
+        raise UnansweredRequestError("this broker does not know all topics yet")
+    return dict.fromkeys(asked.topics, Errors.LEADER_NOT_AVAILABLE)
 
 
 def _creatable(failed: Mapping[_AskedTopic, Errors]) -> Collection[str]:

@@ -13,7 +13,7 @@ from typing import Final
 
 from regent.api.coordinator_requests import CoordinatorRequests
 from regent.api.replies import AwaitedReply, Replies
-from regent.core.coordinator.partition_for import CoordinatorPartitions
+from regent.core.coordinator.partition_for import UNKNOWN_PARTITION, CoordinatorPartitions
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.groups import ProducerIdAndEpoch
@@ -155,6 +155,9 @@ async def _add_offsets(handlers: TransactionHandlers, request: KafkaRequest) -> 
     asked = decode(AddOffsetsToTxnRequest, request)
     partitions = handlers.group_partitions
     of_group = TopicPartition(partitions.topic, partitions.of(asked.group_id))
+    if of_group.partition == UNKNOWN_PARTITION:
+        response = AddOffsetsToTxnResponse(error_code=Errors.COORDINATOR_LOAD_IN_PROGRESS)
+        return answer(response, request)
     errors = await handlers.transactions.ask(
         AddPartitionsToTxn(
             asked.transactional_id,

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from regent.api.coordinator_requests import CoordinatorRequests
 from regent.api.replies import AwaitedReply, Replies
-from regent.core.coordinator.partition_for import CoordinatorPartitions
+from regent.core.coordinator.partition_for import UNKNOWN_PARTITION, CoordinatorPartitions
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.groups import (
@@ -73,9 +73,11 @@ class TxnOffsetCommitHandler:
             for topic in asked.topics
             for row in topic.partitions
         }
-        existing = self.cache.snapshot.partitions
+        snapshot = self.cache.snapshot
+        existing = snapshot.partitions
         known = {tp: position for tp, position in positions.items() if tp in existing}
-        errors = dict.fromkeys(positions, Errors.UNKNOWN_TOPIC_OR_PARTITION)
+        error = snapshot.error_of_missing(Errors.COORDINATOR_NOT_AVAILABLE)
+        errors = dict.fromkeys(positions, error)
         if known:
             commit = CommitOffsets(
                 asked.group_id,
@@ -92,6 +94,8 @@ class TxnOffsetCommitHandler:
     async def _commit(
         self, commit: CommitOffsets, transactional_id: str, version: int
     ) -> Mapping[TopicPartition, Errors]:
+        if self.group_partitions.of(commit.group_id) == UNKNOWN_PARTITION:
+            return commit.refused(Errors.NOT_COORDINATOR)
         producer = commit.producer
         guard = None if producer is None else self._begin_verification(commit.group_id, producer)
         if guard is not None and producer is not None:

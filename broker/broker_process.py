@@ -8,7 +8,7 @@ handle control requests during it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -136,7 +136,7 @@ class BrokerProcess(ControllerListener):
         self._shutdown_replies: list[Reply] = []
         self._router: RequestRouter | None = None
         self._is_serving = False
-        self._is_told = threading.Event()  # an UpdateMetadata has arrived
+        self._is_told = threading.Event()  # of all partitions
         self._failure: RegentError | None = None  # the reason if the broker stops by itself
         self._broker_epoch = UNKNOWN_BROKER_EPOCH
 
@@ -180,8 +180,9 @@ class BrokerProcess(ControllerListener):
         )
         self._advertise(advertised, port_of(server.endpoint))
         self._join(advertised.broker_info(broker_id, config.rack))
-        # A client that gets metadata without brokers and controller asks again much later.
+        # Until then clients would be refused, and a refused one asks again much later.
         self._is_told.wait(_FIRST_METADATA_TIMEOUT_S)
+        self._status.add_warner(self._metadata_warnings)
         kafka_endpoint.serve(
             Served(
                 self._replica_manager,
@@ -206,6 +207,18 @@ class BrokerProcess(ControllerListener):
             replication_port=advertised.replication_port,
             metrics_port=metrics.port,
         )
+
+    def _metadata_warnings(self) -> Sequence[str]:
+        partitions = [self._groups.partitions]
+        if self._transactions is not None:
+            partitions.append(self._transactions.partitions)
+        lines = [line for each in partitions for line in each.warnings]
+        if not self._cache.snapshot.is_complete:
+            lines.append(
+                "no controller has told this broker all topics since it started: clients are sent"
+                " to other brokers until one does"
+            )
+        return lines
 
     def _publish(self, metrics: MetricsServer, server: ControlServer) -> None:
         """Serve the metrics until the broker stops."""
@@ -296,6 +309,7 @@ class BrokerProcess(ControllerListener):
         )
         self._broker_view = actor.view
         self._cache, self._replica_manager = actor.cache, actor.replica_manager
+        self._cache.when_complete(self._is_told.set)
         self._groups = BrokerGroupService(self._settings, self._cache)
         self._groups.start(self._replica_manager, self._scheduler)
         self._undo.callback(self._groups.stop)
@@ -474,7 +488,6 @@ class BrokerProcess(ControllerListener):
         self._transactions.configure(config)
 
     def _on_metadata_changed(self) -> None:
-        self._is_told.set()
         self._topics.wake()
         self._groups.on_metadata_changed()
         self._transactions.on_metadata_changed()

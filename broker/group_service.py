@@ -10,12 +10,13 @@ from pykka import ActorDeadError, ActorRef
 from regent.actors.coordinator import (
     CoordinatorActorService,
     LeadershipsChanged,
+    MetadataChanged,
     PartitionsDeleted,
 )
 from regent.actors.group_coordinator import GroupCoordinatorActor
 from regent.actors.runtime import launch, stop_actor
 from regent.actors.scheduler import Scheduler
-from regent.broker.internal_topics import deleted_partitions
+from regent.broker.internal_topics import deleted_partitions, is_news_of
 from regent.broker.machine_settings import group_config, group_log_settings
 from regent.config.settings import Settings
 from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
@@ -48,7 +49,7 @@ class BrokerGroupService:
             scheduler,
             group_config(self._settings),
             group_log_settings(self._settings),
-            self.partitions.of,
+            self.partitions,
             expiry_interval_ms=expiry_interval_ms(self._settings),
         )
         self.groups, self.loads = actor.manager, actor.loads
@@ -72,11 +73,13 @@ class BrokerGroupService:
         gone = tuple(deleted_partitions(before, self._seen))
         if gone:
             self._tell(PartitionsDeleted(gone))
+        if is_news_of(self.partitions.topic, before, self._seen):
+            self._tell(MetadataChanged())
 
     def _on_leaderships(self, leaderships: Sequence[Leadership]) -> None:
         self._tell(LeadershipsChanged(leaderships))
 
-    def _tell(self, message: LeadershipsChanged | PartitionsDeleted) -> None:
+    def _tell(self, message: LeadershipsChanged | MetadataChanged | PartitionsDeleted) -> None:
         if self._actor is not None:
             with suppress(ActorDeadError):
                 self._actor.tell(message)

@@ -26,8 +26,18 @@ def deleted_partitions(before: MetadataSnapshot, now: MetadataSnapshot) -> Itera
         return
     for topic, topic_id in before.topic_ids.items():
         if topic not in now.topic_ids or differ(topic_id, now.topic_ids[topic]):
-            for number in range(before.partition_count(topic)):
+            for number in range(max(before.topics[topic]) + 1):  # also of any gap
                 yield TopicPartition(topic, number)
+
+
+def is_news_of(topic: str, before: MetadataSnapshot, now: MetadataSnapshot) -> bool:
+    """Whether more may be known of a topic than before."""
+    return (
+        before.topics.get(topic) is not now.topics.get(topic)
+        or before.topic_ids is not now.topic_ids
+        or before.coordinated_partitions is not now.coordinated_partitions
+        or before.is_complete is not now.is_complete
+    )
 
 
 def coordinator_obstacle(settings: Settings, topic: str, live_brokers: int, refusal: str) -> str:

@@ -14,6 +14,7 @@ from pykka import ActorDeadError, ActorRef
 from regent.actors.coordinator import (
     CoordinatorActorService,
     LeadershipsChanged,
+    MetadataChanged,
     PartitionsDeleted,
 )
 from regent.actors.inbox import InboxFullError
@@ -25,7 +26,7 @@ from regent.actors.transaction_coordinator import (
     RespondToMarkers,
     TransactionCoordinatorActor,
 )
-from regent.broker.internal_topics import deleted_partitions
+from regent.broker.internal_topics import deleted_partitions, is_news_of
 from regent.broker.machine_settings import (
     transaction_config,
     transaction_intervals,
@@ -155,12 +156,16 @@ class BrokerTransactionService:
         gone = tuple(deleted_partitions(before, self._seen))
         if gone:
             self._tell(PartitionsDeleted(gone))
+        if is_news_of(self.partitions.topic, before, self._seen):
+            self._tell(MetadataChanged())
         self._tell(LeadersChanged())
 
     def _on_leaderships(self, leaderships: Sequence[Leadership]) -> None:
         self._tell(LeadershipsChanged(leaderships))
 
-    def _tell(self, message: LeadershipsChanged | PartitionsDeleted | LeadersChanged) -> None:
+    def _tell(
+        self, message: LeadershipsChanged | MetadataChanged | PartitionsDeleted | LeadersChanged
+    ) -> None:
         if self._actor is not None:
             with suppress(ActorDeadError, InboxFullError):
                 self._actor.tell(message)

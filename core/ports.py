@@ -237,6 +237,16 @@ class ControllerStore(Protocol):
         """
         ...
 
+    def note_coordinated_partitions(
+        self, present: Mapping[str, int], epoch_zk_version: int
+    ) -> Mapping[str, int]:
+        """Return over how many partitions the keys of internal topics are spread (fenced).
+
+        ``present`` has how many partitions each topic has now. That number is noted, once, for a
+        topic that has states without it. A topic whose note an ACL hides has no entry.
+        """
+        ...
+
     # --- partition states ---
 
     def read_partition_states(self, partitions: Collection[TopicPartition]) -> PartitionStates:
@@ -254,10 +264,12 @@ class ControllerStore(Protocol):
         states: Mapping[TopicPartition, LeaderIsrAndControllerEpoch],
         epoch_zk_version: int,
         topic_ids: Mapping[str, TopicId | None] | None = None,
+        coordinated_partitions: Mapping[str, int] | None = None,
     ) -> Mapping[TopicPartition, int | WriteError]:
         """Create ``state`` znodes and their parents (fenced).
 
-        ``topic_ids`` are noted in ``/brokers/topics/T/partitions``, with the first state of T.
+        ``topic_ids`` are noted in ``/brokers/topics/T/partitions``, with the first state of T, as
+        are the ``coordinated_partitions`` of internal topics.
         The outcome of each is its partition epoch (0), or NODE_EXISTS, or NO_NODE when the topic
         znode is gone.
         """

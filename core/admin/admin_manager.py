@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from regent.core.admin.admin_requests import NewTopic, TopicPlacer, TopicStore
 from regent.core.admin.config_alterations import ConfigRefusedError, altered
@@ -83,6 +83,8 @@ class _Unplaced(NamedTuple):
     spec: PlacementSpec
     start_index: str
 
+
+_NOT_TOLD: Final = "the controller has not told its own broker all brokers and topics yet"
 
 _Plan: TypeAlias = dict[int, ReplicaAssignment] | _Unplaced
 
@@ -210,7 +212,8 @@ class AdminManager:
         return TopicsResponse(_outcomes(wanted, {**written, **refusals}, grown), note, wait_ms)
 
     def _delete_topics(self, request: DeleteTopicsRequest) -> TopicsResponse:
-        names = {id_: name for name, id_ in self._cache.snapshot.topic_ids.items()}
+        snapshot = self._cache.snapshot
+        names = {id_: name for name, id_ in snapshot.topic_ids.items()}
         unknown_ids = {topic_id for topic_id in request.topic_ids if topic_id not in names}
         by_id = [(names.get(id_, id_), id_) for id_ in request.topic_ids]
         wanted = [*request.topics, *(topic for topic, _ in by_id)]
@@ -219,13 +222,15 @@ class AdminManager:
             if not self._settings.delete_topic_enable:
                 message = f"topic {shown_topic(topic)}: delete.topic.enable is false"
                 raise _RefusedError(Errors.TOPIC_DELETION_DISABLED, message)
+            if topic in unknown_ids and not snapshot.is_complete:
+                raise _RefusedError(Errors.NOT_CONTROLLER, _NOT_TOLD)
             if topic in unknown_ids:
                 raise _RefusedError(Errors.UNKNOWN_TOPIC_ID, f"no topic has the id {topic}")
             if topic_name_problem(topic) is not None:
                 raise _RefusedError(*unknown_topic(topic))
 
         plans, refusals = self._plan(wanted, plan)
-        mutations = {topic: self._cache.snapshot.partition_count(topic) for topic in plans}
+        mutations = {topic: len(snapshot.topics.get(topic, ())) for topic in plans}
         wait_ms = self._throttle(request.requester, mutations, plans, refusals)
         written = self._store.mark_for_deletion(list(plans))
         named = {topic: TopicOutcome(topic, Errors.NONE, topic_id=id_) for topic, id_ in by_id}
@@ -276,6 +281,8 @@ class AdminManager:
                 if not self._is_controller():
                     message = "this broker is not the active controller"
                     raise _RefusedError(Errors.NOT_CONTROLLER, message)
+                if not self._cache.snapshot.brokers:
+                    raise _RefusedError(Errors.NOT_CONTROLLER, _NOT_TOLD)
                 if count > 1:
                     message = f"topic {shown_topic(topic)} is named more than once"
                     raise _RefusedError(Errors.INVALID_REQUEST, message)

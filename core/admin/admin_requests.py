@@ -196,7 +196,7 @@ class PendingAnswer:
         if outcome.error_code is not Errors.NONE:
             return True
         if isinstance(self._request, DeleteTopicsRequest):
-            return outcome.topic not in snapshot.topic_ids
+            return snapshot.is_complete and outcome.topic not in snapshot.topic_ids
         return self._request.validate_only or not any(True for _ in _leaderless(snapshot, outcome))
 
     def _lateness(self, snapshot: MetadataSnapshot, outcome: TopicOutcome) -> str:

@@ -72,6 +72,8 @@ class ControllerContext(PartitionEntries):
         self.waiting_to_restart: set[PartitionAndReplica] = set()
         self.full_withheld_from: set[BrokerId] = set()  # they wait for a FULL LeaderAndIsr
         self.topic_created_zxids: dict[str, int] = {}
+        # Of internal topics: over how many partitions their keys are spread.
+        self.coordinated_partitions: dict[str, int] = {}
         # In-sync replicas whose brokers have started again since the leadership was decided.
         self.restarted_replicas: dict[TopicPartition, frozenset[BrokerId]] = {}
         self._registrations: dict[BrokerId, BrokerRegistration] = {}
@@ -241,6 +243,7 @@ class ControllerContext(PartitionEntries):
         }
         self.bad_topics.pop(topic, None)
         self.topic_created_zxids.pop(topic, None)
+        self.coordinated_partitions.pop(topic, None)
         topic_id = self._topic_ids.pop(topic, None)
         if topic_id is not None:
             self._topic_names.pop(topic_id, None)

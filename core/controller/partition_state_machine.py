@@ -237,6 +237,7 @@ class PartitionStateMachine:
             proposals,
             self._context.epoch_zk_version,
             {topic: self._context.topic_id(topic) for topic in {p.topic for p in proposals}},
+            self._context.coordinated_partitions,
         )
         exist = [p for p in proposals if outcomes[p] is WriteError.NODE_EXISTS]
         stored = self._services.store.read_partition_states(exist) if exist else {}

@@ -90,7 +90,6 @@ class ControlRequestBatch:
         self._stop_replica: dict[BrokerId, RowsByTopic[StopReplicaPartition]] = {}
         self._metadata_brokers: set[BrokerId] = set()
         self._metadata_to_all = False
-        self._metadata_is_full = False
         self._metadata_of_all_partitions = False
         self._metadata_partitions: defaultdict[str, set[int]] = defaultdict(set)
         # Rows without the partition's number, by the ids of what they are made of. The values keep
@@ -115,10 +114,12 @@ class ControlRequestBatch:
         return broker_id in self._full
 
     def add_full_metadata(self, broker_ids: Collection[BrokerId] | None = None) -> None:
-        """Tell brokers (None: all) every partition, so that they forget all others."""
+        """Tell brokers (None: all) every partition, so that they forget all others.
+
+        They forget nothing while a znode is unreadable.
+        """
         self.add_update_metadata((), broker_ids)
         self._metadata_of_all_partitions = True
-        self._metadata_is_full = self._context.knows_everything
 
     def add_leader_and_isr(
         self,
@@ -302,7 +303,7 @@ class ControlRequestBatch:
         return row
 
     def _metadata_rows(self) -> RowsByTopic[UpdateMetadataPartition]:
-        """Return the rows; a partition without a leadership has none."""
+        """Return the rows; a partition without a leadership has none, except unreadable ones."""
         context = self._context
         partitions: Mapping[str, Iterable[int]] = self._metadata_partitions
         if self._metadata_of_all_partitions:
@@ -315,9 +316,14 @@ class ControlRequestBatch:
             entries = context.entries(topic)
             of_topic: dict[int, UpdateMetadataPartition] = {}
             is_deleted = topic in context.topics_to_be_deleted
+            lists_unreadable = self._metadata_of_all_partitions or is_deleted
             for number in numbers:
                 entry = entries.get(number)
-                if entry is None or entry.leadership is None:
+                if entry is None:
+                    continue
+                if entry.leadership is None:
+                    if entry.topic_partition in context.unreadable_partitions and lists_unreadable:
+                        of_topic[number] = self._unreadable_row(entry, live, is_deleted=is_deleted)
                     continue
                 leadership, assignment = entry.leadership, entry.assignment
                 leader = leadership.leader_and_isr.leader
@@ -355,6 +361,26 @@ class ControlRequestBatch:
             partition_epoch,
             replicas,
             tuple([r for r in replicas if r not in live or topic_partition in failed.get(r, ())]),
+        )
+
+    def _unreadable_row(
+        self, entry: PartitionEntry, live: Collection[BrokerId], *, is_deleted: bool
+    ) -> UpdateMetadataPartition:
+        """Return a row for a partition whose state is unreadable.
+
+        Without it, clients of a broker that has just started would see a topic that lacks a
+        partition. It is older than any other row: brokers that know the partition keep theirs.
+        """
+        replicas = entry.assignment.replicas
+        return UpdateMetadataPartition(
+            entry.topic_partition.partition,
+            self._context.epoch,
+            LEADER_DURING_DELETE if is_deleted else NO_LEADER,
+            NO_EPOCH,
+            (),
+            NO_EPOCH,
+            replicas,
+            tuple(r for r in replicas if r not in live),
         )
 
     # --- requests ---
@@ -412,19 +438,25 @@ class ControlRequestBatch:
         )
         if not targets:
             return []
-        rows = self._metadata_rows()
+        rows, lists_all = self._metadata_rows(), self._metadata_of_all_partitions
         live_brokers = tuple(_live_broker(registered[b]) for b in sorted(registered))
         parts = self._split(rows)
         requests = [
             UpdateMetadataRequest(
                 topic_states=tuple(
-                    UpdateMetadataTopic(topic, self._context.topic_id(topic), states)
+                    UpdateMetadataTopic(
+                        topic,
+                        self._context.topic_id(topic),
+                        states,
+                        self._context.coordinated_partitions.get(topic, 0),
+                    )
                     for topic, states in topics
                 ),
                 live_brokers=live_brokers,
-                is_full=self._metadata_is_full,
+                is_full=lists_all and self._context.knows_everything,
                 part=part,
                 parts=len(parts),
+                lists_all=lists_all,
             )
             for part, topics in enumerate(parts)
         ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
+from regent.core.admin.topic_validation import INTERNAL_TOPICS
 from regent.core.controller.election import OfflineElection
 from regent.core.controller.partition_state_machine import PartitionStateMachine
 from regent.core.controller.quarantine import Quarantine
@@ -52,8 +53,9 @@ class TopicChanges:
         """Learn every topic, its partitions and their leaderships at the start of a term."""
         topics, _ = self._read_topics(self._services.store.read_topic_names())
         # If a znode was copied by hand, two topics have the same id: the older one keeps it.
-        for topic in sorted(topics, key=lambda topic: topics[topic].created_zxid):
-            self._learn(topic, topics[topic])
+        by_age = sorted(topics, key=lambda topic: topics[topic].created_zxid)
+        learned = [topic for topic in by_age if self._learn(topic, topics[topic])]
+        self._learn_coordinated_partitions(learned)
         self._learn_leaderships(list(self._context.all_partitions()))
 
     def on_topic_change(self) -> None:
@@ -266,6 +268,18 @@ class TopicChanges:
         )
         return True
 
+    def _learn_coordinated_partitions(self, topics: Iterable[str]) -> None:
+        """Learn over how many partitions the keys of internal topics are spread.
+
+        It is the number with which the topic began: partitions that were added later stay empty.
+        Otherwise a broker that starts would look for groups in other partitions than before.
+        """
+        present = {t: len(self._context.entries(t)) for t in topics if t in INTERNAL_TOPICS}
+        if any(present.values()):
+            store, fence = self._services.store, self._context.epoch_zk_version
+            numbers = store.note_coordinated_partitions(present, fence)
+            self._context.coordinated_partitions.update(numbers)
+
     def _learn_leaderships(self, partitions: list[TopicPartition]) -> None:
         unreadable: dict[TopicPartition, BadDataError] = {}
         # One reading even of no partition: simulated histories, found by their seeds, have it.
@@ -311,6 +325,7 @@ class TopicChanges:
         While the znode of a topic was bad, its deletion may have been requested, and begun: then
         the states of its partitions are gone. Their leader epochs must not begin again.
         """
+        self._learn_coordinated_partitions(topics)
         requested = self._deletions.queue_requested() if repaired else []
         partitions = [p for topic in topics for p in self._context.partitions_of(topic)]
         self._on_new_partition_creation(partitions)

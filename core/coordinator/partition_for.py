@@ -6,10 +6,16 @@ must be found again.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
+from regent.core.protocol.control import TopicId
+from regent.core.replication.leader_partitions import Leadership
+from regent.core.replication.log_reads import differ
+from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 
+UNKNOWN_PARTITION: Final = -1
 _INT32_MIN: Final = -(2**31)
 
 
@@ -29,26 +35,96 @@ def java_hash(text: str) -> int:
 
 
 class CoordinatorPartitions:
-    """The partitions of an internal topic.
+    """The partitions of an internal topic over which keys are spread. Thread-safe.
 
-    Their number is frozen when the topic is first seen: groups must not move to another partition
-    while brokers run. Thread-safe.
+    Nothing is decided here: the controller tells the number with every partition of the topic, so
+    that all brokers agree. ``configured`` is the number of a topic that does not exist.
     """
 
     def __init__(self, topic: str, cache: MetadataCache, configured: int) -> None:
         self.topic = topic
         self._cache = cache
         self._configured = configured
-        self._known = 0
 
     def of(self, key: str) -> int:
-        """Return the partition that has the state of a group or of a transactional id."""
-        if not self._known:
-            self._known = self._cache.snapshot.partition_count(self.topic)
-        return partition_for(key, self._known or self._configured)
+        """Return the partition that has the state of a group or of a transactional id.
+
+        UNKNOWN_PARTITION until the number is known: no broker coordinates that partition.
+        """
+        count = self._count(self._cache.snapshot)
+        return partition_for(key, count) if count else UNKNOWN_PARTITION
+
+    def are_known(self, topic_id: TopicId | None) -> bool:
+        """Whether the number is known, and is that of the topic with this id."""
+        snapshot = self._cache.snapshot
+        if self.topic not in snapshot.topic_ids or not self._count(snapshot):
+            return False
+        return not differ(snapshot.topic_ids[self.topic], topic_id)
 
     @property
-    def are_as_before(self) -> bool:
-        """Whether their number is still the one that was frozen."""
-        count = self._cache.snapshot.partition_count(self.topic)
-        return not self._known or count in (0, self._known)
+    def warnings(self) -> Sequence[str]:
+        """A line if the topic has grown, else nothing."""
+        snapshot = self._cache.snapshot
+        used = snapshot.coordinated_partitions.get(self.topic, 0)
+        present = max(snapshot.topics.get(self.topic, ()), default=-1) + 1
+        if not 0 < used < present:
+            return ()
+        kind = "groups" if self.topic == GROUP_METADATA_TOPIC else "transactional ids"
+        return (
+            f"{self.topic} has {present} partitions, but only the first {used} are used, as when it"
+            f" was created: {kind} cannot move to others; the number should not be changed",
+        )
+
+    def _count(self, snapshot: MetadataSnapshot) -> int:
+        """Return the number of partitions; 0: it is not known."""
+        told = snapshot.coordinated_partitions.get(self.topic, 0)
+        if told or not snapshot.is_complete:
+            return told
+        rows = snapshot.topics.get(self.topic)
+        if rows is None:
+            return self._configured
+        # A controller of an earlier version, or one that may not read its note, tells no number.
+        return len(rows) if max(rows) == len(rows) - 1 else 0
+
+
+class AwaitedLeaderships:
+    """Leaderships of an internal topic, kept until the number of its partitions is known.
+
+    Before that a coordinator would look for what it reads in other partitions. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        partitions: CoordinatorPartitions,
+        on_elected: Callable[[int, int, int], None],
+        on_resigned: Callable[[int, int | None], None],
+    ) -> None:
+        self._partitions = partitions
+        self._on_elected = on_elected
+        self._on_resigned = on_resigned
+        self._waiting: dict[int, Leadership] = {}
+
+    def __len__(self) -> int:
+        """Return how many leaderships wait."""
+        return len(self._waiting)
+
+    def add(self, leadership: Leadership) -> None:
+        """Pass on a leadership, now or later, or its end."""
+        (topic, partition), term, epoch, topic_id = leadership
+        if topic != self._partitions.topic:
+            return
+        self._waiting.pop(partition, None)
+        if term is None or epoch is None:
+            self._on_resigned(partition, epoch)
+        elif self._partitions.are_known(topic_id):
+            self._on_elected(partition, epoch, term)
+        else:
+            # If the topic was created again, the end of the earlier leadership may not be told.
+            self._on_resigned(partition, None)
+            self._waiting[partition] = leadership
+
+    def on_metadata_changed(self) -> None:
+        """Pass on what waits, if the number is known now."""
+        waiting, self._waiting = self._waiting, {}
+        for leadership in waiting.values():
+            self.add(leadership)

@@ -181,11 +181,17 @@ class UpdateMetadataPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadataTopic:
-    """The partitions of one topic in an UpdateMetadata request."""
+    """The partitions of one topic in an UpdateMetadata request.
+
+    ``coordinated_partitions``, of an internal topic: over how many partitions its keys are spread.
+    It is sent with every partition, because a request may list only some of them. 0: of another
+    topic, or the controller is of an earlier version.
+    """
 
     topic_name: str
     topic_id: TopicId | None
     partition_states: tuple[UpdateMetadataPartition, ...]
+    coordinated_partitions: int = 0
 
 
 class UpdateMetadataEndPoint(NamedTuple):
@@ -216,6 +222,9 @@ class UpdateMetadataRequest:
     With ``is_full`` it lists all partitions of the cluster, and the receiver removes all others
     from its cache. Kafka has no such request: a topic that vanished between two controllers stays
     in its brokers' caches. A full request may be split into ``parts``, as a FULL LeaderAndIsr.
+
+    With ``lists_all`` it lists all partitions that the controller could read. The receiver removes
+    nothing, but waits for no others.
     """
 
     topic_states: tuple[UpdateMetadataTopic, ...]
@@ -223,6 +232,7 @@ class UpdateMetadataRequest:
     is_full: bool = False
     part: int = 0
     parts: int = 1
+    lists_all: bool = False
 
     def partitions(self) -> Iterator[tuple[TopicPartition, UpdateMetadataPartition]]:
         """Yield every partition with its row."""

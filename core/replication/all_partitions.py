@@ -57,8 +57,10 @@ class AllPartitions:
         """Return a hosted replica that is in service, else the error."""
         partition = self.by_topic_partition.get(topic_partition)
         if partition is None:
-            is_known = topic_partition in self._cache.snapshot.partitions
-            return Errors.NOT_LEADER_OR_FOLLOWER if is_known else Errors.UNKNOWN_TOPIC_OR_PARTITION
+            snapshot = self._cache.snapshot
+            if topic_partition in snapshot.partitions:
+                return Errors.NOT_LEADER_OR_FOLLOWER
+            return snapshot.error_of_missing(Errors.NOT_LEADER_OR_FOLLOWER)
         return Errors.KAFKA_STORAGE_ERROR if partition.role is Role.OFFLINE else partition
 
     def leader_or_error(

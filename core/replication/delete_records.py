@@ -134,7 +134,7 @@ class DeleteRecords:
         if partition.leading_since != dropped.leading_since:
             return DeletedRecords(Errors.NOT_LEADER_OR_FOLLOWER)
         try:
-            low_watermark = partition.low_watermark(self._cache.snapshot.brokers.__contains__)
+            low_watermark = partition.low_watermark(self._cache.snapshot.may_be_alive)
         except StorageError as error:
             return DeletedRecords(self._partitions.fail(topic_partition, error))
         if low_watermark < dropped.offset:

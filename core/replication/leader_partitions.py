@@ -14,6 +14,7 @@ from typing import NamedTuple
 from regent.core.admin.topic_validation import INTERNAL_TOPICS
 from regent.core.errors import Errors, StorageError
 from regent.core.model import UNKNOWN_BROKER_EPOCH, BrokerId, LeaderRecoveryState, TopicPartition
+from regent.core.protocol.control import TopicId
 from regent.core.protocol.controller import (
     AlteredPartition,
     AlterPartitionRequest,
@@ -64,12 +65,13 @@ class Leadership(NamedTuple):
     """Whether this broker leads a partition.
 
     ``term`` is the leader epoch with which the leadership began; None: it does not lead it.
-    ``leader_epoch`` None: it has no replica.
+    ``leader_epoch`` None: it has no replica. ``topic_id`` is that of the replica.
     """
 
     topic_partition: TopicPartition
     term: int | None
     leader_epoch: int | None
+    topic_id: TopicId | None = None
 
 
 class LeaderPartitions:
@@ -166,7 +168,7 @@ class LeaderPartitions:
             return Leadership(topic_partition, None, None)
         is_led = topic_partition in self._led
         term = partition.leading_since if is_led else None
-        return Leadership(topic_partition, term, partition.leader_epoch)
+        return Leadership(topic_partition, term, partition.leader_epoch, partition.topic_id)
 
     def _on_leadership(self, topic_partition: TopicPartition) -> None:
         self._sessions.on_news(topic_partition)

@@ -6,12 +6,13 @@ because every update replaces an immutable snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count, takewhile
 from types import MappingProxyType
 from typing import TypeAlias
 
+from regent.core.errors import ApiError, Errors
 from regent.core.model import LEADER_DURING_DELETE, NO_CONTROLLER, BrokerId, TopicPartition
 from regent.core.protocol.control import (
     ControlHeader,
@@ -56,6 +57,8 @@ class MetadataSnapshot:
     """The cluster as of one UpdateMetadata request.
 
     ``is_complete``: all partitions were listed once, so that a missing one was deleted, or is new.
+    Until then nothing may be concluded from what is missing (see ``MetadataCache``).
+    ``coordinated_partitions`` has internal topics, see ``UpdateMetadataTopic``.
     """
 
     controller_id: BrokerId = NO_CONTROLLER
@@ -63,6 +66,7 @@ class MetadataSnapshot:
     brokers: Mapping[BrokerId, UpdateMetadataBroker] = field(default_factory=dict)
     topics: Mapping[str, RowsOfTopic] = field(default_factory=dict)
     topic_ids: TopicIds = field(default_factory=dict)
+    coordinated_partitions: Mapping[str, int] = field(default_factory=dict)
     is_complete: bool = False
 
     @property
@@ -75,22 +79,68 @@ class MetadataSnapshot:
         """Every partition of every topic."""
         return PartitionRows(self.topics)
 
-    def partition_count(self, topic: str) -> int:
-        """Return how many partitions a topic has, 0 if it does not exist."""
-        rows = self.topics.get(topic, _NO_ROWS)
-        return sum(1 for _ in takewhile(rows.__contains__, count()))
+    def error_of_missing(self, retriable: Errors) -> Errors:
+        """Return the error for a partition, or a topic, that is not listed."""
+        return Errors.UNKNOWN_TOPIC_OR_PARTITION if self.is_complete else retriable
+
+    def missing_topic(self, topic: str, retriable: Errors) -> ApiError:
+        """Return ``error_of_missing`` with a message."""
+        message = f"there is no topic {topic}"
+        if not self.is_complete:
+            message = f"this broker has not been told of all topics yet, nor of {topic}; try again"
+        return ApiError(self.error_of_missing(retriable), message)
+
+    def may_be_alive(self, broker_id: BrokerId) -> bool:
+        """Whether a broker is alive; each request lists all, so before the first anyone may be."""
+        return broker_id in self.brokers or not self.brokers
 
 
 class MetadataCache:
-    """Holds the newest snapshot."""
+    """Holds the newest snapshot.
+
+    A broker that has just started may hear of some partitions before it hears of all: a new
+    controller announces its elections first. Until the first complete list (``is_complete``) a
+    missing topic or partition may exist. It stays complete through failovers. What readers do
+    while it is not complete:
+
+    - Metadata waits a second for the list. Then each named topic is LEADER_NOT_AVAILABLE, and is
+      not created; if all topics are wanted, or no broker is known, the connection is closed.
+      DescribeCluster waits too, and the connection is closed if no broker is known.
+    - FindCoordinator is COORDINATOR_NOT_AVAILABLE, and creates no topic, unless the coordinator is
+      known. Over how many partitions groups and transactional ids are spread is told with every
+      partition of the internal topics. It is never counted in a list that may lack some; a broker
+      that was not told loads nothing, and is NOT_COORDINATOR.
+    - Produce, Fetch, ListOffsets, OffsetForLeaderEpoch, DeleteRecords, markers and
+      DescribeProducers serve what LeaderAndIsr named, and are else NOT_LEADER_OR_FOLLOWER. A topic
+      id without a name is UNKNOWN_TOPIC_ID, after which every client looks for the topic again.
+    - OffsetCommit, OffsetDelete and TxnOffsetCommit are COORDINATOR_NOT_AVAILABLE for an unknown
+      partition, AddPartitionsToTxn COORDINATOR_LOAD_IN_PROGRESS. Markers wait.
+    - DescribeConfigs and AlterConfigs of an unknown topic are REQUEST_TIMED_OUT.
+    - On the controller's broker the deletion of an unknown topic id, and a creation while no broker
+      is known, are NOT_CONTROLLER: they are forwarded again. An answer that waits for a deletion
+      goes on to wait. LEAST_LOADED counts only what is known: every placement is valid.
+    - A log start offset is awaited from every replica as long as no broker is known.
+    - Stray logs are deleted only if their topic is known; damaged logs are replaced only if another
+      leader is known; a follower fetches only from a leader that is known; ISRs and controlled
+      shutdowns wait for a controller that is known. Missing knowledge only delays these.
+    - Hints of current leaders, and ``regent metadata``, show what is known; a warning in ``status``
+      says that it is not all.
+    """
 
     def __init__(self) -> None:
         self.snapshot = MetadataSnapshot()
-        self._full = RequestParts()
+        self._full, self._known = RequestParts(), RequestParts()
+        self._waiting: list[Callable[[], None]] = []
 
     def is_known_topic(self, topic_id: TopicId) -> bool:
         """Whether a topic has that id; checks all topics. Thread-safe."""
         return topic_id in self.snapshot.topic_ids.values()
+
+    def when_complete(self, tell: Callable[[], None]) -> None:
+        """Call once when the cache is complete, at once if it is. Any thread; must not block."""
+        self._waiting.append(tell)
+        if self.snapshot.is_complete:
+            self._tell_waiting()
 
     def update(self, header: ControlHeader, request: UpdateMetadataRequest) -> None:
         """Replace the live brokers, and merge the partitions: requests list only changes."""
@@ -102,14 +152,25 @@ class MetadataCache:
         is_everything = named is not None and named.is_everything
         if named is not None and is_everything:
             topics, topic_ids = _only_named(topics, topic_ids, named)
+        elif request.lists_all and not before.is_complete:
+            listed = self._known.add(header, request)
+            is_everything = listed is not None and listed.is_everything
         self.snapshot = MetadataSnapshot(
             controller_id=max(header.controller_id, NO_CONTROLLER),
             controller_epoch=header.controller_epoch,
             brokers={b.broker_id: b for b in request.live_brokers},
             topics=topics,
             topic_ids=topic_ids,
+            coordinated_partitions=_coordinated(before, request, topic_ids),
             is_complete=before.is_complete or is_everything,
         )
+        if is_everything and not before.is_complete:
+            self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._waiting.pop()()
 
 
 def _merge(
@@ -173,6 +234,28 @@ def _only_named(
     if len(kept) == len(topic_ids):
         return kept, topic_ids
     return kept, {topic: topic_id for topic, topic_id in topic_ids.items() if topic in kept}
+
+
+def _coordinated(
+    before: MetadataSnapshot, request: UpdateMetadataRequest, topic_ids: TopicIds
+) -> Mapping[str, int]:
+    """Return the numbers of partitions of internal topics after a request."""
+    told = {
+        topic.topic_name: topic.coordinated_partitions
+        for topic in request.topic_states
+        if topic.coordinated_partitions
+        and topic.topic_name in topic_ids
+        and not differ(topic_ids[topic.topic_name], topic.topic_id)
+    }
+    known = before.coordinated_partitions
+    if not told and topic_ids is before.topic_ids:
+        return known
+    kept = {
+        topic: number
+        for topic, number in known.items()
+        if topic in topic_ids and not differ(before.topic_ids[topic], topic_ids[topic])
+    }
+    return {**kept, **told}
 
 
 def _is_older(row: UpdateMetadataPartition, known: UpdateMetadataPartition) -> bool:

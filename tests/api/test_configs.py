@@ -63,7 +63,7 @@ class Configs:
         cache = MetadataCache()
         row = UpdateMetadataPartition(0, 1, 1, 0, (1,), 0, (1,), ())
         topic = UpdateMetadataTopic("t", topic_id(1), (row,))
-        cache.update(ControlHeader(1, 1, 1), UpdateMetadataRequest((topic,), ()))
+        cache.update(ControlHeader(1, 1, 1), UpdateMetadataRequest((topic,), (), lists_all=True))
         view = ConfigView(1, cache, SETTINGS, self.read)
         brokers = BrokerConfigManager(self, KAFKA_SETTINGS, SETTINGS, self.check)
         self.apis = [

@@ -32,8 +32,8 @@ from regent.api.zookeeper_offsets import ZooKeeperOffsets
 from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
 from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.errors import ApiError, Errors, SessionExpiredError
-from regent.core.replication.metadata_cache import MetadataCache
 from regent.zk.stores.consumer_offsets import ZkConsumerOffsets
+from tests.api.canned_replicas import cached
 from tests.support.creations import Creations, explain
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer
 from tests.support.led_groups import LedGroups
@@ -337,7 +337,7 @@ def test_the_coordinator_is_the_leader_of_the_partition(version: int, group: Gro
 
 @pytest.mark.parametrize("version", range(7))
 def test_the_topic_is_created_when_the_first_client_asks(version: int):
-    cache, creations = MetadataCache(), Creations()
+    cache, creations = cached(), Creations()
     partitions = CoordinatorPartitions(GROUP_METADATA_TOPIC, cache, 50)
     apis = find_coordinator_apis(partitions, cache, "PLAINTEXT", creations, explain)
     request = FindCoordinatorRequest(key="g", key_type=0, coordinator_keys=["g"])
@@ -350,7 +350,7 @@ def test_the_topic_is_created_when_the_first_client_asks(version: int):
 
 @pytest.mark.parametrize("version", range(1, 7))
 def test_the_client_is_told_why_there_is_no_coordinator(version: int):
-    cache, refusal = MetadataCache(), ApiError(Errors.INVALID_REPLICATION_FACTOR, "2 brokers")
+    cache, refusal = cached(), ApiError(Errors.INVALID_REPLICATION_FACTOR, "2 brokers")
     creations = Creations({GROUP_METADATA_TOPIC: refusal})
     partitions = CoordinatorPartitions(GROUP_METADATA_TOPIC, cache, 50)
     apis = find_coordinator_apis(partitions, cache, "PLAINTEXT", creations, explain)

@@ -35,7 +35,7 @@ APIS = [
     *produce_apis(REPLICAS, MetadataCache(), "PLAINTEXT", EXECUTOR),
     *fetch_apis(REPLICAS, cached(IDS), "PLAINTEXT", EXECUTOR),
     *offset_apis(REPLICAS, EXECUTOR),
-    *metadata_apis(MetadataCache(), "PLAINTEXT", lambda: "a-cluster"),
+    *metadata_apis(cached(), "PLAINTEXT", lambda: "a-cluster"),
 ]
 TYPES = {
     0: ProduceRequest,

@@ -31,8 +31,8 @@ from regent.core.admin.topic_validation import TRANSACTION_STATE_TOPIC
 from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.errors import Errors
 from regent.core.protocol.transactions import TransactionToVerify, TxnMarker
-from regent.core.replication.metadata_cache import MetadataCache
 from regent.storage.end_transaction_marker import EndTransactionMarker, build_marker
+from tests.api.canned_replicas import cached
 from tests.support.creations import Creations, explain
 from tests.support.led_groups import BROKER, ORDERS_0
 from tests.support.led_transactions import OFFSETS_0, LedTransactions
@@ -338,7 +338,7 @@ def test_the_coordinator_of_a_transactional_id_is_found(version: int, producer: 
 
 
 def test_the_topic_is_created_when_the_first_coordinator_is_looked_for():
-    creations, cache = Creations(), MetadataCache()
+    creations, cache = Creations(), cached()
     partitions = CoordinatorPartitions(TRANSACTION_STATE_TOPIC, cache, 50)
     apis = find_coordinator_apis(partitions, cache, "PLAINTEXT", creations, explain, partitions)
     found = ask(apis, FindCoordinatorRequest(key="x", key_type=1), 3)

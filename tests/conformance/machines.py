@@ -87,9 +87,10 @@ class ScriptedStore(ZkControllerStore):
         states: Mapping[TopicPartition, LeaderIsrAndControllerEpoch],
         epoch_zk_version: int,
         topic_ids: Mapping[str, str | None] | None = None,
+        coordinated_partitions: Mapping[str, int] | None = None,
     ) -> Mapping[TopicPartition, int | WriteError]:
         """Record the states and give the scripted answer."""
-        del epoch_zk_version, topic_ids
+        del epoch_zk_version, topic_ids, coordinated_partitions
         _fail_on_exception(self.creations)
         refusal = one_of(self.creations, _WRITE_OUTCOMES, "the answer to a creation")
         if refusal is None:

@@ -13,7 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from regent.core.coordinator.partition_for import CoordinatorPartitions, partition_for
+from regent.core.coordinator.partition_for import (
+    UNKNOWN_PARTITION,
+    AwaitedLeaderships,
+    CoordinatorPartitions,
+    partition_for,
+)
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ACKS_ALL, ProducedPartition
@@ -35,7 +40,6 @@ MAX_LATE_MS = 600
 LATE_PROBABILITY = 0.1
 MAX_VERY_LATE_MS = 5_000
 VERY_LATE_PROBABILITY = 0.01
-UNKNOWN_PARTITION = -1
 
 Message = Callable[[], None]
 RespondToAppend = Callable[[Errors, int], None]
@@ -119,6 +123,9 @@ class CoordinatorServer:
 
     def begin(self) -> None:
         """Listen to leaderships, and let time pass."""
+        self._leaderships = AwaitedLeaderships(
+            self.partitions, self.machine.on_elected, self.machine.on_resigned
+        )
         self._manager.observe_leaderships(self._on_leaderships)
         self._tick()
 
@@ -146,6 +153,8 @@ class CoordinatorServer:
         """The clients that wait for a coordinator ask at once, in any state of the metadata."""
         for key in self._world.keys:
             self.partition_of(key)
+        if self._leaderships:
+            self.tell(self._leaderships.on_metadata_changed)
 
     # --- messages ---
 
@@ -177,14 +186,7 @@ class CoordinatorServer:
     def _on_leaderships(self, leaderships: Sequence[Leadership]) -> None:
         for leadership in leaderships:
             if leadership.topic_partition.topic == self.topic:
-                self.tell(lambda leadership=leadership: self._on_leadership(leadership))  # type: ignore[misc]
-
-    def _on_leadership(self, leadership: Leadership) -> None:
-        (_, partition), term, epoch = leadership
-        if term is None or epoch is None:
-            self.machine.on_resigned(partition, epoch)
-        else:
-            self.machine.on_elected(partition, epoch, term)
+                self.tell(lambda leadership=leadership: self._leaderships.add(leadership))  # type: ignore[misc]
 
     # --- requests ---
 

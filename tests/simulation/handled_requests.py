@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from typing import NamedTuple
 
 from regent.core.errors import Errors
-from regent.core.model import NO_LEADER, BrokerId, TopicPartition
+from regent.core.model import NO_EPOCH, NO_LEADER, BrokerId, TopicPartition
 from regent.core.protocol.control import (
     ControlRequest,
     ControlResponse,
@@ -175,10 +175,11 @@ class HandledRequests:
             )
             self._rows_known[key] = epochs
             belief = Belief(row.leader, row.leader_epoch, row.isr, row.partition_epoch)
+            is_unreadable = (row.leader, *epochs) == (NO_LEADER, NO_EPOCH, NO_EPOCH)
             is_held = belief in self._history.ever_held.get(name, ()) or (
                 row.leader == NO_LEADER and self._history.may_be_withheld(name, row.leader_epoch)
             )
-            assert is_held, (
+            assert is_held or is_unreadable, (
                 f"broker {broker.broker_id} has a state that ZooKeeper never had, {name}: {row}"
             )
 

@@ -13,6 +13,7 @@ from pykka import ActorRef
 from regent.actors.coordinator import (
     CoordinatorActorService,
     LeadershipsChanged,
+    MetadataChanged,
 )
 from regent.actors.group_coordinator import GroupCoordinatorActor
 from regent.actors.runtime import launch, stop_actor
@@ -64,7 +65,7 @@ class LedGroups:
                 scheduler,
                 config,
                 log_settings or GroupLogSettings(),
-                self.partitions.of,
+                self.partitions,
                 expiry_interval_ms=expiry_interval_ms,
             )
         )
@@ -84,6 +85,7 @@ class LedGroups:
             leader=leader,
             leader_epoch=leader_epoch,
         )
+        self.actor.tell(MetadataChanged())
         if leader == BROKER:
             loading = Errors.COORDINATOR_LOAD_IN_PROGRESS
             eventually(

@@ -33,6 +33,7 @@ def lead(
     topic_id: str | None = None,
     leader: BrokerId | None = None,
     leader_epoch: int = 0,
+    coordinated_partitions: int = 0,
 ) -> None:
     """Let ``leader`` lead topics (name → number of partitions); ``None`` is the broker itself."""
     led_by = broker.broker_id if leader is None else leader
@@ -48,7 +49,7 @@ def lead(
             for index in range(count)
         )
         leading.append(LeaderAndIsrTopic(topic, topic_id, led))
-        known.append(UpdateMetadataTopic(topic, topic_id, rows))
+        known.append(UpdateMetadataTopic(topic, topic_id, rows, coordinated_partitions))
     leaderships = LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, tuple(leading), ())
     manager.handle(header, leaderships, now_ms())
-    manager.handle(header, UpdateMetadataRequest(tuple(known), (broker,)), now_ms())
+    manager.handle(header, UpdateMetadataRequest(tuple(known), (broker,), lists_all=True), now_ms())

@@ -94,7 +94,7 @@ class LedTransactions:
         self.lead(0)
 
     def lead(self, leader_epoch: int, leader: BrokerId = BROKER, partitions: int = 1) -> None:
-        """Let a broker lead; wait until this one has read its partition, if it can."""
+        """Let a broker lead; wait until this one has read its partition, which came first."""
         endpoint = UpdateMetadataEndPoint("PLAINTEXT", "127.0.0.1", 9092, "PLAINTEXT")
         lead(
             self.manager,
@@ -103,6 +103,7 @@ class LedTransactions:
             self._isr,
             leader=leader,
             leader_epoch=leader_epoch,
+            coordinated_partitions=1,
         )
         self.service.on_metadata_changed()
         if leader == BROKER and partitions == 1:

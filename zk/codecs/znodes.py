@@ -372,7 +372,8 @@ class TopicPartitionsZNode:
     """``/brokers/topics/T/partitions``: one child for each partition; its data has the topic id.
 
     In Kafka the data is empty. A tool that rewrites the topic's znode without the topic id does not
-    change this znode, which is deleted with the topic.
+    change this znode, which is deleted with the topic. An internal topic also has here the number
+    of partitions with which it began: the keys of its records are spread over these for ever.
     """
 
     _NODE = f"{TopicsZNode.PATH}/<topic>/partitions"
@@ -383,16 +384,30 @@ class TopicPartitionsZNode:
         return f"{TopicsZNode.PATH}/{topic}/partitions"
 
     @staticmethod
-    def encode(topic_id: str | None) -> bytes:
-        """Encode as version 1; empty when there is no id."""
-        return b"" if topic_id is None else orjson.dumps({"version": 1, "topic_id": topic_id})
+    def encode(topic_id: str | None, coordinated_partitions: int = 0) -> bytes:
+        """Encode as version 1; empty when there is neither an id nor a number."""
+        node: dict[str, object] = {} if topic_id is None else {"topic_id": topic_id}
+        if coordinated_partitions:
+            node["coordinated_partitions"] = coordinated_partitions
+        return orjson.dumps({"version": 1, **node}) if node else b""
 
     @staticmethod
     def decode(data: bytes) -> str | None:
-        """Return the topic id; None: the data is empty. Raises ``BadDataError``."""
+        """Return the topic id; None: there is none. Raises ``BadDataError``."""
         if not data:
             return None
         return _decode_topic_id(decode_object(data, TopicPartitionsZNode._NODE))
+
+    @staticmethod
+    def coordinated_partitions(data: bytes) -> int:
+        """Return the number of partitions of an internal topic; 0: there is none.
+
+        Raises ``BadDataError``.
+        """
+        if not data:
+            return 0
+        json = decode_object(data, TopicPartitionsZNode._NODE)
+        return json.integer("coordinated_partitions", minimum=0, default=0)
 
 
 class TopicPartitionZNode:

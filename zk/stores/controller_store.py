@@ -305,6 +305,34 @@ class ZkControllerStore(
             log.error("topic %s: the stored topic id cannot be decoded: %s", topic, error)
             return None
 
+    def note_coordinated_partitions(
+        self, present: Mapping[str, int], epoch_zk_version: int
+    ) -> Mapping[str, int]:
+        """Read the numbers that were noted; note those that are missing."""
+        paths = [znodes.TopicPartitionsZNode.path(topic) for topic in present]
+        noted = dict(present)
+        missing: list[Write] = []
+        for topic, path, node in zip(present, paths, self._zookeeper.get_many(paths), strict=True):
+            if node is None:
+                continue  # the number is noted with the first state
+            try:
+                topic_id = znodes.TopicPartitionsZNode.decode(node.data)
+                number = znodes.TopicPartitionsZNode.coordinated_partitions(node.data)
+            except UnreadableError:
+                del noted[topic]
+                continue
+            except BadDataError as error:
+                log.error("topic %s: its number of partitions is that of today: %s", topic, error)
+                continue
+            if number:
+                noted[topic] = number
+            else:
+                data = znodes.TopicPartitionsZNode.encode(topic_id, present[topic])
+                missing.append([SetData(path, data, node.stat.version)])
+        if missing:
+            self._write_fenced(missing, epoch_zk_version)
+        return noted
+
     def read_unclean_leader_election(
         self, topics: Collection[str]
     ) -> Mapping[str, bool | BadDataError]:
@@ -358,6 +386,7 @@ class ZkControllerStore(
         states: Mapping[TopicPartition, LeaderIsrAndControllerEpoch],
         epoch_zk_version: int,
         topic_ids: Mapping[str, TopicId | None] | None = None,
+        coordinated_partitions: Mapping[str, int] | None = None,
     ) -> Mapping[TopicPartition, int | WriteError]:
         """Create the nodes of partitions and their states, parents first."""
         topics = dict.fromkeys(topic_partition.topic for topic_partition in states)
@@ -365,7 +394,9 @@ class ZkControllerStore(
             [
                 Create(
                     znodes.TopicPartitionsZNode.path(topic),
-                    znodes.TopicPartitionsZNode.encode((topic_ids or {}).get(topic)),
+                    znodes.TopicPartitionsZNode.encode(
+                        (topic_ids or {}).get(topic), (coordinated_partitions or {}).get(topic, 0)
+                    ),
                 )
             ]
             for topic in topics

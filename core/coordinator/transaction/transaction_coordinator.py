@@ -92,6 +92,7 @@ class TransactionCoordinator:
         )
         self._time_ms = time_ms
         self._leader_of = leader_of
+        self._knows_all = knows_all
         self._next_producer_id = next_producer_id
 
     # --- leaderships ---
@@ -205,8 +206,13 @@ class TransactionCoordinator:
         """Add partitions to a transaction, or say which are part of it: all or none is added."""
         unknown = {row for row in request.partitions if self._leader_of(row) is None}
         if unknown and request.must_exist:
+            error = (
+                Errors.UNKNOWN_TOPIC_OR_PARTITION
+                if self._knows_all()
+                else Errors.COORDINATOR_LOAD_IN_PROGRESS
+            )
             errors = request.refused(Errors.OPERATION_NOT_ATTEMPTED)
-            respond({**errors, **dict.fromkeys(unknown, Errors.UNKNOWN_TOPIC_OR_PARTITION)})
+            respond({**errors, **dict.fromkeys(unknown, error)})
             return
 
         def answer(error: Errors) -> None:

@@ -148,7 +148,7 @@ class FakeAdmin:
         )
         brokers = tuple(UpdateMetadataBroker(b, 1, (), None, None, None) for b in range(3))
         header = ControlHeader(0, 1, 1)
-        self.cache.update(header, UpdateMetadataRequest(states, brokers))
+        self.cache.update(header, UpdateMetadataRequest(states, brokers, lists_all=True))
 
     def forget(self, topic: str) -> None:
         """Remove a topic from the store and the metadata cache."""

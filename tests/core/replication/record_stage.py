@@ -100,7 +100,7 @@ class RecordBroker:
 
     def meet(self, *brokers: BrokerId) -> None:
         """Set the live brokers."""
-        request = UpdateMetadataRequest((), tuple(live(b, 100) for b in brokers))
+        request = UpdateMetadataRequest((), tuple(live(b, 100) for b in brokers), lists_all=True)
         self.manager.handle(HEADER, request, self.now_ms)
 
     def apply(

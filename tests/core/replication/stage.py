@@ -52,13 +52,18 @@ SETTINGS = ReplicationSettings(replica_lag_time_max_ms=LAG_MS)
 
 
 class Broker:
-    """A replica manager with epoch 100 and controller epoch 7."""
+    """A replica manager with epoch 100 and controller epoch 7.
 
-    def __init__(self, broker_id: int = ME) -> None:
+    ``is_told``: it knows that there are no topics.
+    """
+
+    def __init__(self, broker_id: int = ME, *, is_told: bool = True) -> None:
         self.logs = NumberedLogs()
         self.cache = MetadataCache()
         self.manager = ReplicaManager(broker_id, self.logs, self.cache, SETTINGS)
         self.manager.broker_epoch = 100
+        if is_told:
+            self.cache.update(HEADER, UpdateMetadataRequest((), (), lists_all=True))
         self.now_ms = 0
 
     def handle(self, request: ControlRequest, **epochs: int) -> object:

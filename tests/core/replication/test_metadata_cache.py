@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from itertools import permutations
+from typing import Any
 
 import pytest
 
+from regent.core.errors import Errors
 from regent.core.model import LEADER_DURING_DELETE, NO_CONTROLLER, TopicPartition
 from regent.core.protocol.control import (
     ControlHeader,
@@ -56,9 +58,10 @@ def update(
     brokers: tuple[int, ...] = (1, 2, 3),
     header: ControlHeader = HEADER,
     is_full: bool = False,
+    **more: Any,
 ) -> MetadataSnapshot:
     topics = (UpdateMetadataTopic(topic, topic_id, rows),) if rows else ()
-    request = UpdateMetadataRequest(topics, tuple(broker(b) for b in brokers), is_full)
+    request = UpdateMetadataRequest(topics, tuple(broker(b) for b in brokers), is_full, **more)
     cache.update(header, request)
     return cache.snapshot
 
@@ -249,3 +252,60 @@ def test_the_ids_of_topics_are_known_as_long_as_they_exist(cache: MetadataCache)
     update(cache, row(0), topic_id=NEW)
     assert cache.is_known_topic(NEW)
     assert not cache.is_known_topic(OLD)
+
+
+# --- completeness ---------------------------------------------------------------------------------
+
+
+def test_a_list_of_all_that_could_be_read_completes_the_cache_and_removes_nothing(
+    cache: MetadataCache,
+) -> None:
+    update(cache, row(0), topic="hidden", topic_id=NEW)
+    snapshot = update(cache, row(0), lists_all=True)
+    assert snapshot.is_complete
+    assert set(snapshot.topics) == {"t", "hidden"}
+
+
+def test_a_cluster_without_topics_completes_the_cache(cache: MetadataCache) -> None:
+    assert update(cache, lists_all=True).is_complete
+    assert update(MetadataCache(), is_full=True).is_complete
+
+
+def test_all_parts_of_a_list_complete_the_cache(cache: MetadataCache) -> None:
+    for part in (0, 2, 0, 1):
+        update(cache, row(part), lists_all=True, part=part, parts=3)
+        assert not cache.snapshot.is_complete
+    assert update(cache, row(2), lists_all=True, part=2, parts=3).is_complete
+
+
+def test_the_cache_stays_complete_in_the_next_term(cache: MetadataCache) -> None:
+    update(cache, row(0), is_full=True)
+    assert update(cache, row(0), header=HEADER._replace(controller_epoch=8)).is_complete
+
+
+def test_who_waits_is_told_once_when_the_cache_is_complete(cache: MetadataCache) -> None:
+    told: list[int] = []
+    cache.when_complete(lambda: told.append(1))
+    update(cache, row(0))
+    assert not told
+    update(cache, row(0), lists_all=True)
+    update(cache, row(0), is_full=True)
+    assert told == [1]
+    cache.when_complete(lambda: told.append(2))
+    assert told == [1, 2]
+
+
+def test_a_missing_topic_does_not_exist_only_if_the_cache_is_complete(cache: MetadataCache) -> None:
+    retriable = Errors.NOT_LEADER_OR_FOLLOWER
+    before = update(cache, row(0))
+    assert before.error_of_missing(retriable) is retriable
+    assert "try again" in before.missing_topic("u", retriable).message
+    after = update(cache, row(0), lists_all=True)
+    assert after.error_of_missing(retriable) is Errors.UNKNOWN_TOPIC_OR_PARTITION
+    assert after.missing_topic("u", retriable).message == "there is no topic u"
+
+
+def test_any_broker_may_be_alive_until_the_brokers_are_known(cache: MetadataCache) -> None:
+    assert cache.snapshot.may_be_alive(9)
+    snapshot = update(cache, brokers=(1,))
+    assert (snapshot.may_be_alive(1), snapshot.may_be_alive(9)) == (True, False)
