@@ -4,21 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from queue import Empty
 
 import pytest
 
+from regent.core.admin.topic_validation import TRANSACTION_STATE_TOPIC
 from regent.core.errors import Errors, SessionExpiredError
 from regent.core.model import TopicPartition
+from regent.core.protocol.control import (
+    ControlHeader,
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopic,
+    LeaderAndIsrType,
+)
 from regent.core.protocol.groups import (
     CommitOffsets,
     FetchOffsets,
     OffsetAndMetadata,
     VerifiedProducer,
 )
-from regent.core.protocol.transactions import InitProducerId, TransactionToVerify, TxnMarker
+from regent.core.protocol.transactions import (
+    AddPartitionsToTxn,
+    InitProducerId,
+    TransactionToVerify,
+    TxnMarker,
+)
+from regent.core.replication.metadata_cache import MetadataSnapshot
 from regent.testing.waits import eventually
-from tests.support.led_groups import ORDERS_0, LedGroups
+from tests.support.led_groups import BROKER, ORDERS_0, LedGroups
+from tests.support.led_partitions import now_ms
 from tests.support.led_transactions import OFFSETS_0, LedTransactions
 from tests.support.stage import TIMEOUT_S
 
@@ -163,3 +179,30 @@ def test_a_topic_that_was_grown_goes_on_with_the_partitions_that_it_began_with(u
     assert led.describe().producer_id == producer.producer_id
     (line,) = led.service.partitions.warnings
     assert "__transaction_state has 2 partitions, but only the first 1 are used" in line
+
+
+def test_a_partition_is_unknown_only_if_this_broker_was_told_of_all(undo: ExitStack):
+    led = LedTransactions(undo)
+    producer = led.init()
+    request = AddPartitionsToTxn("x", producer, (TopicPartition("nowhere", 0),))
+    assert set(led.ask(request).values()) == {Errors.UNKNOWN_TOPIC_OR_PARTITION}
+    led.cache.snapshot = replace(led.cache.snapshot, is_complete=False)
+    assert set(led.ask(request).values()) == {Errors.COORDINATOR_LOAD_IN_PROGRESS}
+
+
+def test_a_leadership_that_comes_before_the_number_of_partitions_is_loaded_when_it_comes(
+    undo: ExitStack,
+):
+    led = LedTransactions(undo)
+    producer = led.init()
+    known, led.cache.snapshot = led.cache.snapshot, MetadataSnapshot()
+    led.service.on_metadata_changed()
+    header = ControlHeader(BROKER, 1, -1)
+    row = LeaderAndIsrPartition(0, 1, BROKER, 9, (BROKER,), 0, (BROKER,), (), (), False, 0)
+    topic = LeaderAndIsrTopic(TRANSACTION_STATE_TOPIC, None, (row,))
+    request = LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (topic,), ())
+    led.manager.handle(header, request, now_ms())
+    assert led.describe().error_code is Errors.NOT_COORDINATOR
+    led.cache.snapshot = known
+    led.service.on_metadata_changed()
+    eventually(lambda: led.describe().producer_id == producer.producer_id, "it is loaded")

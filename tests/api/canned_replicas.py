@@ -38,9 +38,7 @@ def cached(topic_ids: Mapping[str, TopicId | None] = MappingProxyType({})) -> Me
     endpoint = UpdateMetadataEndPoint("PLAINTEXT", "hôst", 9092, "PLAINTEXT")
     broker = UpdateMetadataBroker(2, 5, (endpoint,), "rack-a", None, None)
     cache = MetadataCache()
-    cache.snapshot = MetadataSnapshot(
-        brokers={2: broker}, topic_ids=topic_ids, is_complete=True
-    )
+    cache.snapshot = MetadataSnapshot(brokers={2: broker}, topic_ids=topic_ids, is_complete=True)
     return cache
 
 

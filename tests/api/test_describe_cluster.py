@@ -29,7 +29,9 @@ def broker(broker_id: int, listener: str = "PLAINTEXT") -> UpdateMetadataBroker:
 def apis(controller: int = 2) -> Sequence[KafkaApi]:
     cache = MetadataCache()
     brokers = (broker(2), broker(1), broker(9, "INTERNAL"))
-    cache.update(ControlHeader(controller, 1, 1), UpdateMetadataRequest((), brokers, lists_all=True))
+    cache.update(
+        ControlHeader(controller, 1, 1), UpdateMetadataRequest((), brokers, lists_all=True)
+    )
     return describe_cluster_apis(cache, "PLAINTEXT", lambda: "a-cluster")
 
 

@@ -61,7 +61,9 @@ def update(
     states = tuple(
         UpdateMetadataTopic(name, TOPIC_IDS.get(name), tuple(rows)) for name, rows in topics.items()
     )
-    cache.update(ControlHeader(2, 1, 1), UpdateMetadataRequest(states, tuple(brokers), lists_all=True))
+    cache.update(
+        ControlHeader(2, 1, 1), UpdateMetadataRequest(states, tuple(brokers), lists_all=True)
+    )
 
 
 BROKERS = [broker(2), broker(1), broker(9, "INTERNAL")]

@@ -225,6 +225,7 @@ def _assert_knows_the_cluster(
         f"{broker.broker_id}: it has another controller"
     )
     assert broker.replica_manager.controller_epoch == controller.controller.context.epoch
+    assert snapshot.is_complete, f"{broker.broker_id} waits for the list of all partitions"
     partitions = {
         partition
         for topic, stored in topics.items()

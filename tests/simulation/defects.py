@@ -18,6 +18,7 @@ from tests.simulation import (
     file_defects,
     group_defects,
     leader_defects,
+    metadata_defects,
     power_loss_defects,
     record_defects,
     tampering_defects,
@@ -42,6 +43,7 @@ _MODULES = (
     denial_defects,
     group_defects,
     transaction_defects,
+    metadata_defects,
 )
 
 DEFECTS: tuple[Defect, ...] = tuple(

@@ -73,7 +73,10 @@ class HandledRequests:
         self._situations.meet_if(is_throttled, Situation.COPIED_UNDER_THROTTLE)
         before = _state(broker)
         expected = _Expected.of(broker, exchange)
+        was_complete = broker.cache.snapshot.is_complete
         answer = broker.handle_control_request(exchange)
+        if not was_complete:
+            self._check_knowledge(broker, exchange.request)
         if isinstance(answer, ControlRequestRefusedError):
             must_not_change = must_not_change or "a request that it refused"
         if must_not_change:
@@ -159,6 +162,21 @@ class HandledRequests:
             follows = partition is not None and partition.role is Role.FOLLOWER
             is_right = follows and partition is not None and partition.leader == leader
             assert is_right, f"broker {broker.broker_id} fetches {name} of {leader}: {partition}"
+
+    def _check_knowledge(self, broker: SimulatedBroker, request: object) -> None:
+        """A broker that was not told of all partitions says of none that it does not exist.
+
+        That is what clients hear which ask a broker as soon as it has started.
+        """
+        if broker.cache.snapshot.is_complete:
+            is_told = isinstance(request, UpdateMetadataRequest) and request.lists_all
+            assert is_told, f"broker {broker.broker_id} believes to know all after {request}"
+            return
+        for name in self._history.ever_held:
+            found = broker.replica_manager.active_producers(name)
+            assert found is not Errors.UNKNOWN_TOPIC_OR_PARTITION, (
+                f"broker {broker.broker_id} says that {name} does not exist: it cannot know"
+            )
 
     def _check_cache(self, broker: SimulatedBroker) -> None:
         snapshot = broker.cache.snapshot

@@ -43,7 +43,7 @@ from regent.core.protocol.topics import (
     TopicsRequest,
     TopicsResponse,
 )
-from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from tests.support.controller_parts import KnownTopicIds, topic_id
 
 NOW, PATIENCE = 1_000, 500
@@ -484,6 +484,28 @@ def test_a_topic_may_be_deleted_by_its_id():
     assert admin.deleting == {"t"}
     twice = admin.manager.decide(DeleteTopicsRequest(("t",), PATIENCE, (topic_id(1),)))
     assert [(o.topic, o.error_code) for o in twice.outcomes] == [("t", Errors.INVALID_REQUEST)]
+
+
+def test_a_controller_that_its_own_broker_has_not_heard_of_decides_later():
+    admin = FakeAdmin()
+    admin.have("t", (0,))
+    admin.cache.snapshot = MetadataSnapshot()
+    assert admin.create(CreatableTopic("u", 1, 1)) == [Errors.NOT_CONTROLLER]
+    brokers = tuple(UpdateMetadataBroker(b, 1, (), None, None, None) for b in range(3))
+    admin.cache.update(ControlHeader(0, 1, 1), UpdateMetadataRequest((), brokers))
+    assert admin.create(CreatableTopic("u", 1, 1)) == [Errors.NONE]
+    by_id = DeleteTopicsRequest((), PATIENCE, (topic_id(1),))
+    assert admin.decide(by_id) == [Errors.NOT_CONTROLLER], "not: there is no such topic"
+
+
+def test_a_deletion_is_not_believed_because_a_broker_has_just_started():
+    outcome = TopicsResponse((TopicOutcome("t", Errors.NONE),))
+    request = DeleteTopicsRequest(("t",), PATIENCE)
+    pending = PendingAnswer(request, outcome, NOW + PATIENCE)
+    cache = MetadataCache()
+    assert pending.poll(cache.snapshot, NOW) is None
+    cache.update(ControlHeader(0, 1, 1), UpdateMetadataRequest((), (), lists_all=True))
+    assert pending.poll(cache.snapshot, NOW) == outcome
 
 
 def test_unknown_topics_and_disabled_deletion_are_refused():

@@ -47,9 +47,7 @@ class Broker:
         leader: int = 1,
     ) -> None:
         """Take an UpdateMetadata with some partitions of the topic."""
-        rows = tuple(
-            UpdateMetadataPartition(n, 1, leader, 0, (1,), 0, (1,), ()) for n in numbers
-        )
+        rows = tuple(UpdateMetadataPartition(n, 1, leader, 0, (1,), 0, (1,), ()) for n in numbers)
         topics = (UpdateMetadataTopic(TOPIC, topic_id, rows, coordinated),) if rows else ()
         request = UpdateMetadataRequest(topics, (), lists_all=lists_all)
         self.cache.update(ControlHeader(1, 1, 1), request)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from regent.core.errors import Errors
@@ -43,6 +45,13 @@ def test_the_answer_waits_until_every_live_replica_has_deleted_the_records(
     assert asked.is_waiting, "the leader learns of it by the next fetch"
     follower.follow(leader)
     assert asked.answer == {T0: DeletedRecords(Errors.NONE, 3)}
+
+
+def test_every_replica_counts_as_live_until_the_live_brokers_are_known(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    leader.cache.snapshot = replace(leader.cache.snapshot, brokers={})
+    assert leader.delete_records({T0: 3}).is_waiting
 
 
 def test_a_waiting_fetch_of_a_follower_gets_the_new_log_start_at_once(

@@ -81,6 +81,17 @@ def test_a_known_partition_that_is_not_hosted_has_another_error_than_an_unknown_
     assert ask(leader, row).error_code is Errors.NOT_LEADER_OR_FOLLOWER
 
 
+def test_no_partition_is_unknown_to_a_broker_that_was_not_told_of_all() -> None:
+    broker = Broker(is_told=False)
+    broker.meet({1: 100, 2: 100})
+    broker.apply({T0: state(leader_epoch=5)})
+    assert ask(broker, position(5, 0)).error_code is Errors.NONE
+    unknown = position(0, 0, partition=1)
+    assert ask(broker, unknown).error_code is Errors.NOT_LEADER_OR_FOLLOWER
+    broker.handle(UpdateMetadataRequest((), (), lists_all=True))
+    assert ask(broker, unknown).error_code is Errors.UNKNOWN_TOPIC_OR_PARTITION
+
+
 def test_a_failed_directory_is_a_storage_error(leader: Broker) -> None:
     leader.logs.offline.add(T0)
     leader.apply({T0: state(leader_epoch=6)})
