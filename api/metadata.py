@@ -42,6 +42,7 @@ from regent.transport.kafka.primitives import OUT_OF_RANGE, Reader, Writer
 _ENCODED_PER_TURN: Final = 500
 _FIRST_FLEXIBLE_VERSION: Final = FIRST_FLEXIBLE_VERSION[KafkaApiKey.METADATA]
 _NO_TAGGED_FIELDS: Final = b"\0"
+_OF_THE_REQUEST: Final = (Errors.INVALID_REQUEST, Errors.INVALID_TOPIC_EXCEPTION)
 _PARTITION: Final = struct.Struct(">hii")  # error, index, leader
 _PARTITION_V7: Final = struct.Struct(">hiii")  # and the leader epoch
 
@@ -94,11 +95,10 @@ def metadata_apis(
         asked = _decode(request.reader(), version)
         is_complete = await first_metadata.arrived()
         encoder = newest()
-        if is_complete:
-            names, failed = encoder.find(asked.topics, version)
-        else:
-            names, failed = (), _not_known_yet(asked, encoder.snapshot)
-        if asked.may_create and create_missing is not None and (missing := _creatable(failed)):
+        names, failed = encoder.find(asked.topics, version)
+        if not is_complete:
+            names, failed = (), _until_complete(asked, encoder.snapshot, failed)
+        elif asked.may_create and create_missing is not None and (missing := _creatable(failed)):
             refused = await _create(missing, create_missing, replies)
             encoder = newest()
             names, failed = encoder.find(asked.topics, version)
@@ -145,15 +145,6 @@ def _decode(reader: Reader, version: int) -> _MetadataRequest:
     return asked
 
 
-def _not_known_yet(
-    asked: _MetadataRequest, snapshot: MetadataSnapshot
-) -> Mapping[_AskedTopic, Errors]:
-    """Return the errors before the first complete list; raises ``UnansweredRequestError``."""
-    if asked.topics is None or not snapshot.brokers:
-        raise UnansweredRequestError("this broker does not know all topics yet")
-    return dict.fromkeys(asked.topics, Errors.LEADER_NOT_AVAILABLE)
-
-
 def _creatable(failed: Mapping[_AskedTopic, Errors]) -> Collection[str]:
     """Return the unknown topics that are created for clients that ask about them."""
     return [
@@ -186,6 +177,22 @@ def _errors_of_creation(
         if name in errors and refusal.error_code not in PASSING:
             errors[name] = refusal.error_code
     return {topic: errors.get(topic.name or "", error) for topic, error in failed.items()}
+
+
+def _until_complete(
+    asked: _MetadataRequest, snapshot: MetadataSnapshot, failed: Mapping[_AskedTopic, Errors]
+) -> Mapping[_AskedTopic, Errors]:
+    """Return the errors of topics of which this broker was not told all partitions.
+
+    Raises ``UnansweredRequestError`` if no answer would be right.
+    """
+    if asked.topics is None or not snapshot.brokers:
+        raise UnansweredRequestError("this broker does not know all topics yet")
+    found = {topic: failed.get(topic, Errors.LEADER_NOT_AVAILABLE) for topic in asked.topics}
+    return {
+        topic: error if error in _OF_THE_REQUEST else Errors.LEADER_NOT_AVAILABLE
+        for topic, error in found.items()
+    }
 
 
 def _write_cluster(

@@ -39,7 +39,8 @@ class GroupsConfig:
     offsets_topic_num_partitions: int = setting(
         50,
         "The number of partitions of __consumer_offsets, which is created when the first group"
-        " comes, or before (internal_topics_at_start). It must not change later.",
+        " comes, or before (internal_topics_at_start). Partitions that are added later are not"
+        " used.",
         limits=(1, 1_000_000),
     )
     offsets_topic_replication_factor: int = setting(

@@ -36,8 +36,8 @@ class TransactionsConfig:
     transaction_state_log_num_partitions: int = setting(
         50,
         "The number of partitions of __transaction_state, which is created when the first"
-        " transactional producer comes, or before (internal_topics_at_start). It must not change"
-        " later.",
+        " transactional producer comes, or before (internal_topics_at_start). Partitions that are"
+        " added later are not used.",
         limits=(1, 1_000_000),
     )
     transaction_state_log_replication_factor: int = setting(

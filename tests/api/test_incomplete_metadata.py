@@ -104,10 +104,11 @@ ALL_TOPICS = MetadataRequest(topics=None)
 @pytest.mark.parametrize("version", range(1, 13))
 def test_every_topic_is_asked_for_again_and_none_is_created(cache: MetadataCache, version: int):
     created: list[str] = []
-    answer = ask(metadata(cache, created), asking("t", "u"), version)
+    answer = ask(metadata(cache, created), asking("t", "u", "no name"), version)
     assert [(t.name, t.error_code, t.partitions) for t in answer.topics] == [
         ("t", Errors.LEADER_NOT_AVAILABLE, []),
         ("u", Errors.LEADER_NOT_AVAILABLE, []),
+        ("no name", Errors.INVALID_TOPIC_EXCEPTION, []),
     ]
     assert [broker.node_id for broker in answer.brokers] == [1]
     assert created == []

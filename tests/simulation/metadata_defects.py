@@ -1,4 +1,4 @@
-"""Defects of brokers that have just started and do not know all partitions: they test the simulation.
+"""Defects of brokers that were just started and do not know all partitions: they test histories.
 
 Each is a function that breaks one rule while the returned context lasts. One is left out that
 hundreds of histories do not meet: leaderships that came before the number of partitions and are
