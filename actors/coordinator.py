@@ -36,8 +36,8 @@ class LeadershipsChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class MetadataChanged:
-    """The metadata cache knows more of the coordinator's topic."""
+class PartitionsKnown:
+    """More is known of the topic, perhaps the number of its partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class TimersDue:
     """A timer of the coordinator is due."""
 
 
-NEVER_REFUSED: Final = (LeadershipsChanged, MetadataChanged, TimersDue, Flush, Appended, Loaded)
+NEVER_REFUSED: Final = (LeadershipsChanged, PartitionsKnown, TimersDue, Flush, Appended, Loaded)
 """Messages that a full inbox takes, too: there are only so many of them."""
 
 
@@ -139,7 +139,7 @@ class CoordinatorActor(RegentActor):
             case LeadershipsChanged(leaderships):
                 for leadership in leaderships:
                     self._leaderships.add(leadership)
-            case MetadataChanged():
+            case PartitionsKnown():
                 self._leaderships.on_metadata_changed()
             case Loaded(partition, term, content):
                 self.on_loaded(partition, term, content)

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, Final
 from uuid import uuid4
 
-from regent.actors.coordinator import CoordinatorActor, MetadataChanged, TimersDue
+from regent.actors.coordinator import CoordinatorActor, PartitionsKnown, TimersDue
 from regent.actors.group_coordinator_log import GroupCoordinatorLog
 from regent.actors.scheduler import Scheduler
 from regent.actors.timer import RepeatingTimer, monotonic_ms
@@ -73,7 +73,7 @@ class GroupCoordinatorActor(CoordinatorActor):
     @staticmethod
     def collapse_key(message: Any) -> Hashable | None:
         """One queued message is enough for several reasons to look."""
-        return message if isinstance(message, TimersDue | MetadataChanged | ExpireOffsets) else None
+        return message if isinstance(message, TimersDue | PartitionsKnown | ExpireOffsets) else None
 
     def on_start(self) -> None:
         """Answer requests from now on."""

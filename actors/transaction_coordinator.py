@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from regent.actors.coordinator import (
     NEVER_REFUSED,
     CoordinatorActor,
-    MetadataChanged,
+    PartitionsKnown,
     TimersDue,
 )
 from regent.actors.inbox import Overflow
@@ -139,7 +139,7 @@ class TransactionCoordinatorActor(CoordinatorActor):
     @staticmethod
     def collapse_key(message: Any) -> Hashable | None:
         """One queued message is enough for several reasons to look."""
-        may_collapse = TimersDue | MetadataChanged | LeadersChanged | AbortTimedOut | ExpireIds
+        may_collapse = TimersDue | PartitionsKnown | LeadersChanged | AbortTimedOut | ExpireIds
         return message if isinstance(message, may_collapse) else None
 
     def on_stop(self) -> None:

@@ -3,6 +3,11 @@
 Topics are encoded once for each snapshot of the cluster, not once for each client. Many partitions
 are encoded in steps, so that other clients do not wait. Mirrors
 ``kafka.server.KafkaApis.handleTopicMetadataRequest``.
+
+Until the first complete list of partitions has arrived, every topic is LEADER_NOT_AVAILABLE: after
+that every client asks again, and keeps what it knows. For all topics there is no such error, and a
+list without brokers confuses clients. So the connection is closed: then they ask another broker,
+or again.
 """
 
 from __future__ import annotations
@@ -73,11 +78,6 @@ def metadata_apis(
 
     ``create_missing`` creates requested topics that do not exist, when the client allows it. It is
     called for every such request until the topics exist. None: topics are not created.
-
-    Until the first complete list of partitions has arrived, every topic is LEADER_NOT_AVAILABLE:
-    after that every client asks again, and keeps what it knows. For all topics there is no such
-    error, and a list without brokers confuses clients. So the connection is closed: then they ask
-    another broker, or again.
     """
     current = _TopicEncoder(MetadataSnapshot(), listener)
     first_metadata = FirstMetadata(cache)

@@ -10,8 +10,8 @@ from pykka import ActorDeadError, ActorRef
 from regent.actors.coordinator import (
     CoordinatorActorService,
     LeadershipsChanged,
-    MetadataChanged,
     PartitionsDeleted,
+    PartitionsKnown,
 )
 from regent.actors.group_coordinator import GroupCoordinatorActor
 from regent.actors.runtime import launch, stop_actor
@@ -74,12 +74,12 @@ class BrokerGroupService:
         if gone:
             self._tell(PartitionsDeleted(gone))
         if is_news_of(self.partitions.topic, before, self._seen):
-            self._tell(MetadataChanged())
+            self._tell(PartitionsKnown())
 
     def _on_leaderships(self, leaderships: Sequence[Leadership]) -> None:
         self._tell(LeadershipsChanged(leaderships))
 
-    def _tell(self, message: LeadershipsChanged | MetadataChanged | PartitionsDeleted) -> None:
+    def _tell(self, message: LeadershipsChanged | PartitionsKnown | PartitionsDeleted) -> None:
         if self._actor is not None:
             with suppress(ActorDeadError):
                 self._actor.tell(message)

@@ -14,8 +14,8 @@ from pykka import ActorDeadError, ActorRef
 from regent.actors.coordinator import (
     CoordinatorActorService,
     LeadershipsChanged,
-    MetadataChanged,
     PartitionsDeleted,
+    PartitionsKnown,
 )
 from regent.actors.inbox import InboxFullError
 from regent.actors.inter_broker_senders import InterBrokerSenders, OpenChannel
@@ -157,14 +157,14 @@ class BrokerTransactionService:
         if gone:
             self._tell(PartitionsDeleted(gone))
         if is_news_of(self.partitions.topic, before, self._seen):
-            self._tell(MetadataChanged())
+            self._tell(PartitionsKnown())
         self._tell(LeadersChanged())
 
     def _on_leaderships(self, leaderships: Sequence[Leadership]) -> None:
         self._tell(LeadershipsChanged(leaderships))
 
     def _tell(
-        self, message: LeadershipsChanged | MetadataChanged | PartitionsDeleted | LeadersChanged
+        self, message: LeadershipsChanged | PartitionsKnown | PartitionsDeleted | LeadersChanged
     ) -> None:
         if self._actor is not None:
             with suppress(ActorDeadError, InboxFullError):

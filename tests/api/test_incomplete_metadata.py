@@ -40,11 +40,13 @@ from regent.core.protocol.control import (
     UpdateMetadataTopic,
 )
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.replica_manager import ReplicaManager
 from regent.transport.kafka.api import KafkaApi, UnansweredRequestError
 from regent.zk.stores.consumer_offsets import ZkConsumerOffsets
-from tests.api.canned_replicas import EXECUTOR, CannedReplicas
+from tests.api.canned_replicas import EXECUTOR
 from tests.api.test_configs import SETTINGS
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
+from tests.support.memory_logs import MemoryLogs
 from tests.transport.kafka.wire import ask, read, request_of, whole
 
 TOPIC = "__consumer_offsets"
@@ -194,7 +196,8 @@ def test_an_unknown_topic_has_errors_after_which_tools_try_again(cache: Metadata
     ).results
     assert described.error_code == Errors.REQUEST_TIMED_OUT
     assert "try again" in described.error_message
+    replicas = ReplicaManager(1, MemoryLogs(), cache)
     wanted = DescribeProducersRequest.TopicRequest(name="u", partition_indexes=[0])
-    apis = describe_producers_apis(CannedReplicas(), cache, EXECUTOR)
+    apis = describe_producers_apis(replicas, cache, EXECUTOR)
     (topics,) = ask(apis, DescribeProducersRequest(topics=[wanted]), 0).topics
     assert topics.partitions[0].error_code == Errors.NOT_LEADER_OR_FOLLOWER

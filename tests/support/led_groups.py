@@ -13,7 +13,7 @@ from pykka import ActorRef
 from regent.actors.coordinator import (
     CoordinatorActorService,
     LeadershipsChanged,
-    MetadataChanged,
+    PartitionsKnown,
 )
 from regent.actors.group_coordinator import GroupCoordinatorActor
 from regent.actors.runtime import launch, stop_actor
@@ -85,7 +85,7 @@ class LedGroups:
             leader=leader,
             leader_epoch=leader_epoch,
         )
-        self.actor.tell(MetadataChanged())
+        self.actor.tell(PartitionsKnown())
         if leader == BROKER:
             loading = Errors.COORDINATOR_LOAD_IN_PROGRESS
             eventually(
