@@ -45,6 +45,7 @@ from regent.transport.kafka.api import KafkaApi, UnansweredRequestError
 from regent.zk.stores.consumer_offsets import ZkConsumerOffsets
 from tests.api.canned_replicas import EXECUTOR
 from tests.api.test_configs import SETTINGS
+from tests.support.creations import Creations, explain
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from tests.support.memory_logs import MemoryLogs
 from tests.transport.kafka.wire import ask, read, request_of, whole
@@ -90,9 +91,8 @@ class Nobody:
         raise AssertionError(f"asked: {request}")
 
 
-def metadata(cache: MetadataCache, created: list[str] | None = None) -> Sequence[KafkaApi]:
-    create = None if created is None else created.extend
-    return metadata_apis(cache, "PLAINTEXT", lambda: "a-cluster", create)
+def metadata(cache: MetadataCache, creations: Creations | None = None) -> Sequence[KafkaApi]:
+    return metadata_apis(cache, "PLAINTEXT", lambda: "a-cluster", creations)
 
 
 def asking(*names: str) -> MetadataRequest:
@@ -105,15 +105,15 @@ ALL_TOPICS = MetadataRequest(topics=None)
 
 @pytest.mark.parametrize("version", range(1, 13))
 def test_every_topic_is_asked_for_again_and_none_is_created(cache: MetadataCache, version: int):
-    created: list[str] = []
-    answer = ask(metadata(cache, created), asking("t", "u", "no name"), version)
+    creations = Creations()
+    answer = ask(metadata(cache, creations), asking("t", "u", "no name"), version)
     assert [(t.name, t.error_code, t.partitions) for t in answer.topics] == [
         ("t", Errors.LEADER_NOT_AVAILABLE, []),
         ("u", Errors.LEADER_NOT_AVAILABLE, []),
         ("no name", Errors.INVALID_TOPIC_EXCEPTION, []),
     ]
     assert [broker.node_id for broker in answer.brokers] == [1]
-    assert created == []
+    assert creations.wanted == []
 
 
 def test_a_list_of_all_topics_is_not_answered_in_part(cache: MetadataCache):
@@ -155,17 +155,17 @@ async def _answer(api: KafkaApi, body: bytes) -> bytes:
 
 
 def test_a_coordinator_is_told_if_it_is_known_and_no_topic_is_created(cache: MetadataCache):
-    created: list[str] = []
+    creations = Creations()
     groups = CoordinatorPartitions(TOPIC, cache, 50)
     ids = CoordinatorPartitions("__transaction_state", cache, 50)
-    apis = find_coordinator_apis(groups, cache, "PLAINTEXT", created.append, ids)
+    apis = find_coordinator_apis(groups, cache, "PLAINTEXT", creations, explain, ids)
     for key_type, key, error in (
         (0, "mine", Errors.NONE),
         (0, "another", Errors.COORDINATOR_NOT_AVAILABLE),
         (1, "mine", Errors.COORDINATOR_NOT_AVAILABLE),
     ):
         assert ask(apis, FindCoordinatorRequest(key=key, key_type=key_type), 3).error_code == error
-    assert created == []
+    assert creations.wanted == []
 
 
 def test_positions_of_an_unknown_partition_are_kept_by_their_client(cache: MetadataCache):

@@ -27,6 +27,7 @@ from regent.core.ports import ControlFacts
 from regent.core.protocol.broker import FetchRequest
 from regent.core.protocol.control import (
     ControlHeader,
+    ControlRequest,
     ControlResponse,
     LeaderAndIsrRequest,
     StopReplicaRequest,
@@ -436,24 +437,26 @@ class SimulatedBroker:
                 assert self.transactions is not None
                 self.transactions.take(exchange)
             case LeaderAndIsrRequest() | StopReplicaRequest() | UpdateMetadataRequest():
-                if self._is_checked_later(exchange):
+                if not self._obey(exchange, request):
                     return
-                if isinstance(request, LeaderAndIsrRequest) and not self.configs.prepare(request):
-                    return  # the controller sends it again
-                # A refused leader may repeat its request for ever and notify all brokers each time.
-                self.world.control_requests_received += not isinstance(
-                    request, UpdateMetadataRequest
-                )
-                self.world.network.answer(
-                    exchange, self.world.handle_control_request(self, exchange)
-                )
-                if isinstance(request, UpdateMetadataRequest):
-                    self._log_care.announce_replaceable_logs()
-                    for server in self.coordinators:
-                        server.on_metadata_changed()
             case _:
                 self.ask(exchange)
         self.acted()
+
+    def _obey(self, exchange: Exchange, request: ControlRequest) -> bool:
+        """Handle a control request; return False if that must be done later."""
+        if self._is_checked_later(exchange):
+            return False
+        if isinstance(request, LeaderAndIsrRequest) and not self.configs.prepare(request):
+            return False  # the controller sends it again
+        # A refused leader may repeat its request for ever and notify all brokers each time.
+        self.world.control_requests_received += not isinstance(request, UpdateMetadataRequest)
+        self.world.network.answer(exchange, self.world.handle_control_request(self, exchange))
+        if isinstance(request, UpdateMetadataRequest):
+            self._log_care.announce_replaceable_logs()
+            for server in self.coordinators:
+                server.on_metadata_changed()
+        return True
 
     def _on_unlocked(self) -> None:
         """Let the thread of control requests act before the one that appends, now and then."""
