@@ -21,7 +21,7 @@ from crc32c import crc32c
 
 from regent.api.batch_records import batches_of
 from regent.api.old_lz4_frames import with_right_checksum
-from regent.core.compression import LZ4, NONE, Unpack, compressed_pieces, pieces
+from regent.core.compression import LZ4, NONE, Unpack, compressed_pieces, pieces, unpacked_at_once
 from regent.core.errors import Errors, RecordsRefusedError
 from regent.core.varints import varint, zigzag
 
@@ -59,7 +59,7 @@ def is_old(data: memoryview) -> bool:
 # --- from producers -------------------------------------------------------------------------------
 
 
-def up_converted(data: memoryview, unpack: Unpack | None) -> memoryview:
+def up_converted(data: memoryview, unpack: Unpack | None = unpacked_at_once) -> memoryview:
     """Return a message set of a producer as a batch of magic 2.
 
     Either nothing is compressed, or there is one message whose value is a compressed set. For

@@ -326,12 +326,12 @@ def _unframed(codec: int, data: memoryview, limit: int, unpack: Unpack | None) -
     room = min(limit, SMALL_BYTES)
     with _memory(room) as area:
         size = _decompress_into(codec, data, area)
+        if size is None and room == limit:
+            raise _too_large(limit)
         first = area[: room if size is None else size]
     yield first
     if size is not None:
         return
-    if room == limit:
-        raise _too_large(limit)
     if unpack is None:
         raise LargeBatchError
     with closing(unpack(codec, data)) as found:

@@ -13,7 +13,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway
 
 from regent.config.java import find_java
 from tests.clients.librdkafka import dotted
-from tests.support.maven_jars import MavenJars, spark_jar
+from tests.support.maven_jars import MavenJars, spark_jar, spark_jars
 
 VERSION: Final = "3.9.1"
 _JARS: Final = MavenJars(
@@ -32,7 +32,8 @@ class JavaClients:
     """
 
     def __init__(self) -> None:
-        classpath = [*_JARS.fetched(), spark_jar("py4j"), spark_jar("slf4j-api")]
+        codecs = spark_jars("lz4-java", "snappy-java", "zstd-jni")
+        classpath = [*_JARS.fetched(), *codecs, spark_jar("py4j"), spark_jar("slf4j-api")]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the JVM
         self._process = subprocess.Popen(
             [
