@@ -35,9 +35,7 @@ def _directory(_context: object, _argument: object, location: str) -> Path:
         raise InputError(
             f"{location}: copy the plan to this machine, which keeps its progress there"
         )
-    directory = local_path(location)
-    check_is_plan(directory)  # before the cluster is looked for
-    return directory
+    return local_path(location)
 
 
 _plan_argument = click.argument("plan", metavar="DIR", callback=_directory)
@@ -84,7 +82,7 @@ _execution_options: Final = with_options(
 @click.option("--dry-run", is_flag=True, help="Show what is left, and begin nothing.")
 def execute_command(cluster: Cluster, /, plan: Path, *, dry_run: bool, **options: Any) -> None:
     """Execute a plan, or show its progress."""
-    address = cluster.zookeeper_address
+    address = _address(cluster, plan)
     if dry_run:
         print_summary({"job": "plan execute", **plan_status(plan, address), "dry_run": True})
     else:
@@ -95,7 +93,7 @@ def execute_command(cluster: Cluster, /, plan: Path, *, dry_run: bool, **options
 @_execution_options
 def rollback_command(cluster: Cluster, /, plan: Path, **options: Any) -> None:
     """Roll a plan back."""
-    _run(plan, cluster.zookeeper_address, options, is_rollback=True)
+    _run(plan, _address(cluster, plan), options, is_rollback=True)
 
 
 @click.command("pause", help="Let a running execution begin no more moves; those in flight end.")
@@ -128,7 +126,7 @@ def _command(name: str, plan: Path) -> str:
 @pass_cluster
 def unthrottle_command(cluster: Cluster, plan: Path) -> None:
     """Remove the throttle of a plan."""
-    address = cluster.zookeeper_address
+    address = _address(cluster, plan)
     found = read_plan(plan)
     if not found.has(THROTTLE):
         click.echo("there is no throttle of this plan", err=True)
@@ -144,7 +142,7 @@ def unthrottle_command(cluster: Cluster, plan: Path) -> None:
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
 def status_command(cluster: Cluster, plan: Path, output: str) -> None:
     """Show how far a plan has come."""
-    status = plan_status(plan, cluster.zookeeper_address)
+    status = plan_status(plan, _address(cluster, plan))
     if output == "json":
         print_summary(status)
         return
@@ -184,6 +182,12 @@ def plan_status(
         "is_throttled": plan.has(THROTTLE),
         "seconds_left": seconds_left(flight.work, note["per_second"]) if is_recent else None,
     }
+
+
+def _address(cluster: Cluster, plan: Path) -> str:
+    """Return the address of ZooKeeper; a directory without a plan is named before the cluster."""
+    check_is_plan(plan)
+    return cluster.zookeeper_address
 
 
 def _run(plan: Path, address: str, options: dict[str, Any], *, is_rollback: bool) -> None:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from regent.jobs.planning.model import NO_RACK, Ints, Layout, Mask, distinct_racks
+from regent.jobs.planning.model import NO_RACK, Ints, Layout, Mask, Replicas, distinct_racks
 
 _PARTNERS: Final = 8  # brokers to compare swaps with, before the best is made
 _NEIGHBOURS: Final = 4  # smaller and larger ones to try as the counterpart of a replica
@@ -55,7 +55,7 @@ class ByteBalance:
     now: Ints = field(init=False)
     _mean: float = field(init=False)
     _slots: dict[int, Ints] = field(init=False)
-    _racks: Ints = field(init=False)
+    _racks: Replicas = field(init=False)  # of each broker
     _searches_left: int = field(init=False)
     _takes: frozenset[int] = field(init=False)
     _version: dict[int, int] = field(init=False)  # counts the changes of a broker
@@ -64,7 +64,7 @@ class ByteBalance:
     def __post_init__(self) -> None:
         self.now = self.layout.bytes_held(self.layout.after)
         self._mean = sum(int(self.now[b]) for b in self.left) / len(self.left)
-        self._racks = np.array(self.layout.racks)
+        self._racks = np.array(self.layout.racks, np.int32)
         self._takes = frozenset(self.takers)
         self._version = dict.fromkeys(self.left, 0)
         self._in_vain = {}

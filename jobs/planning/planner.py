@@ -238,4 +238,5 @@ def _not_in(layout: Layout, request: Request) -> int:
 def _shares(loads: Ints) -> npt.NDArray[np.float64]:
     """Return loads as multiples of their mean; of no load each is 1."""
     total = int(loads.sum())
-    return loads * (len(loads) / total) if total else np.ones(len(loads))
+    shares: npt.NDArray[np.float64] = loads * (len(loads) / total) if total else loads + 1.0
+    return shares

@@ -77,7 +77,7 @@ def write_files(directory: Path, *, mark: bytes = b"", compressed: bool = False)
         data = mark + json.dumps(content).encode()
         path = directory / (f"{name}.gz" if compressed else name)
         path.write_bytes(gzip.compress(data) if compressed else data)
-    write_journals(directory / "journals", World(3).events(2, 30))
+    write_journals(directory / "journals", list(World(3).events(2, 30)))
 
 
 @pytest.mark.spark
@@ -115,7 +115,7 @@ def test_a_server_that_does_not_answer_is_given_up_soon(spark: SparkSession):
     settings = files._hadoop_settings()
     assert settings.get("ipc.client.connect.max.retries.on.timeouts") == "1"
     assert settings.get("fs.s3a.attempts.maximum") == "2"
-    own = spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[union-attr]
+    own = spark.sparkContext._jsc.hadoopConfiguration()
     assert own.get("fs.s3a.attempts.maximum") != "2", "the session is its user's"
     own.set("fs.s3a.attempts.maximum", "9")
     try:

@@ -66,7 +66,7 @@ def process_tree(root: int) -> dict[int, str]:
 
 def listening_sockets(pids: Collection[int]) -> Iterator[ListeningSocket]:
     """Yield the sockets of these processes; one that they share belongs to each."""
-    known = {**_internet_sockets(), **_unix_sockets()}
+    known = _internet_sockets() | _unix_sockets()
     for pid in pids:
         with suppress(FileNotFoundError):  # the process has ended
             names = {_target(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()}
@@ -99,12 +99,12 @@ def _readable(address: str) -> str:
     return socket.inet_ntop(socket.AF_INET if len(mapped) == 4 else socket.AF_INET6, mapped)
 
 
-def _unix_sockets() -> dict[str, tuple[str, str]]:
+def _unix_sockets() -> dict[str, tuple[str, str, int]]:
     found = {}
     for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
         fields = line.split(maxsplit=7)
         if int(fields[3], 16) & _ACCEPTS:
-            found[f"socket:[{fields[6]}]"] = "unix", fields[7] if len(fields) > 7 else ""
+            found[f"socket:[{fields[6]}]"] = "unix", fields[7] if len(fields) > 7 else "", 0
     return found
 
 

@@ -566,7 +566,8 @@ def run(*arguments: object) -> int:
     ("arguments", "problem"),
     [
         (["nowhere", "--zookeeper", ADDRESS], "nowhere is not a plan"),
-        (["nowhere", "--data-dir", "no-cluster"], "no cluster in no-cluster"),
+        (["nowhere", "--data-dir", "no-cluster"], "nowhere is not a plan"),
+        (["a-plan", "--data-dir", "no-cluster"], "no cluster in no-cluster"),
         (["nowhere", "--stall-timeout", "0"], "--stall-timeout"),
         ([], "Missing argument"),
     ],
@@ -580,6 +581,7 @@ def test_wrong_arguments_are_one_line_and_exit_2(
 ):
     monkeypatch.delenv("REGENT_ZOOKEEPER", raising=False)
     monkeypatch.chdir(tmp_path)
+    write_plan(tmp_path / "a-plan", 0)
     assert run(*arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("regent jobs plan execute: ")

@@ -162,7 +162,8 @@ def skewed_cluster(brokers: int, racks: int, partitions: int, new: int = 0) -> P
     """Return a cluster whose topics, sizes and placement are uneven, and ``new`` empty brokers."""
     dice = Random(brokers)
     rack_of = {b: b % racks if racks else 0 for b in range(brokers)}
-    rows, sizes = [], []
+    rows: list[list[int]] = []
+    sizes: list[int] = []
     while len(rows) < partitions:
         scale = 10 ** dice.uniform(6, 8)
         for _ in range(dice.choice([3, 6, 12, 24])):
