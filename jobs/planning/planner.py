@@ -235,8 +235,7 @@ def _not_in(layout: Layout, request: Request) -> int:
     return len(wanted.join(known, ["topic", "partition"], join_type="left anti"))
 
 
-def _shares(loads: Ints) -> npt.NDArray[np.float64]:
+def _shares(loads: Ints) -> npt.NDArray[np.floating]:
     """Return loads as multiples of their mean; of no load each is 1."""
     total = int(loads.sum())
-    shares: npt.NDArray[np.float64] = loads * (len(loads) / total) if total else loads + 1.0
-    return shares
+    return loads / (total / len(loads)) if total else np.ones(len(loads))
