@@ -210,7 +210,7 @@ class Broker(RegentActor):
             callbacks.read_control_facts,
             supervisor=supervisor,
         )
-        self._refusals = RepeatedLines()
+        self._lines = RepeatedLines()
 
     @property
     def view(self) -> BrokerView:
@@ -272,7 +272,8 @@ class Broker(RegentActor):
             self._load_configs(request)
         except SessionExpiredError as expired:
             # Carry out nothing: the controller sends the request again (KAFKA-9769).
-            logger.warning("%s: cannot read the required configurations: %s", self, expired)
+            if self._lines.is_due("no session", monotonic_ms()):
+                logger.warning("%s: cannot read the required configurations: %s", self, expired)
             if reply is not None:
                 reply.fail(expired)
             return
@@ -301,11 +302,13 @@ class Broker(RegentActor):
         """Whether to handle a request now; if not, it is refused, or ZooKeeper is asked first."""
         is_metadata = isinstance(received.request, UpdateMetadataRequest)
         try:
-            if self.replica_manager.admit(received.header, received.facts, is_metadata=is_metadata):
+            if self.replica_manager.fence.admit(
+                received.header, received.facts, is_metadata=is_metadata
+            ):
                 return True
             pass_on(self._check.actor_ref, received, reply)
         except ControlRequestRefusedError as refused:
-            if self._refusals.is_due(refused.error_code, monotonic_ms()):
+            if self._lines.is_due(refused.error_code, monotonic_ms()):
                 what = type(received.request).__name__
                 logger.warning("%s: %s is not carried out: %s", self, what, refused)
             if reply is not None:

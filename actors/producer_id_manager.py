@@ -11,8 +11,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from regent.actors.timer import monotonic_ms
 from regent.config.threads import named_executor
 from regent.core.errors import Errors, RegentError
+from regent.core.repeated_lines import RepeatedLines
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +36,7 @@ class ProducerIdManager:
         self._on_taken = on_taken
         self._ids: deque[int] = deque()
         self._is_taking = False
+        self._lines = RepeatedLines()  # of the executor's thread
         self._executor = named_executor(1, "producer-ids")
 
     def next_id(self) -> int | Errors:
@@ -62,6 +65,7 @@ class ProducerIdManager:
         try:
             block = self._take_block()
         except RegentError as error:
-            log.warning("no producer ids for transactional producers: %s", error)
+            if self._lines.is_due(type(error).__name__, monotonic_ms()):
+                log.warning("no producer ids for transactional producers: %s", error)
         finally:
             self._on_taken(block)

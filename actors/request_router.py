@@ -12,6 +12,7 @@ from regent.actors.control_request_check import ControlRequestReceived
 from regent.actors.controller_event_manager import ControllerEventManager
 from regent.actors.forwarding_manager import ForwardingManager
 from regent.actors.inbox import InboxFullError, MessageWithReply, Reply
+from regent.actors.timer import monotonic_ms
 from regent.actors.topic_request_handler import TopicRequestHandler
 from regent.core.errors import Errors, SessionExpiredError
 from regent.core.model import BrokerId
@@ -24,6 +25,7 @@ from regent.core.protocol.control import (
 )
 from regent.core.protocol.controller import ControllerRequest
 from regent.core.protocol.topics import TopicsRequest
+from regent.core.repeated_lines import RepeatedLines
 from regent.core.replication.control_request_fence import ControlRequestRefusedError
 from regent.transport.server import IncomingRequest
 
@@ -44,6 +46,7 @@ class RequestRouter:
         self._controller = controller
         self._forwarding = forwarding
         self._topics = topics
+        self._lines = RepeatedLines()
 
     def __call__(self, incoming: IncomingRequest) -> None:
         """Pass the request to its actor; refuse it if the actor is overloaded or stopped."""
@@ -71,7 +74,8 @@ class RequestRouter:
         try:
             actor.tell(MessageWithReply(message, reply))
         except (ActorDeadError, InboxFullError) as refused:
-            logger.warning("%s of %s: %s", incoming.api_key.name, incoming.client_id, refused)
+            if self._lines.is_due(type(refused).__name__, monotonic_ms()):
+                logger.warning("%s of %s: %s", incoming.api_key.name, incoming.client_id, refused)
             incoming.reply.fail(Errors.BROKER_NOT_AVAILABLE)
 
 

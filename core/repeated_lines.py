@@ -9,18 +9,24 @@ _MAX_CONDITIONS = 1_000
 
 
 class RepeatedLines:
-    """Tells which lines are due. ``now_ms`` is monotonic. Not thread-safe."""
+    """Tells which lines are due. ``now_ms`` is of any one clock. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._next_ms: dict[Hashable, int] = {}  # when the line about a condition is due again
+        self._logged_ms: dict[Hashable, int] = {}  # when the line about a condition was logged
 
     def is_due(self, condition: Hashable, now_ms: int) -> bool:
-        """Whether to log a line about ``condition`` now; if so, it is due again much later."""
-        if now_ms < self._next_ms.get(condition, now_ms):
+        """Whether to log a line about ``condition`` now; the next one is due much later."""
+        if self._is_recent(self._logged_ms.get(condition), now_ms):
             return False
-        if len(self._next_ms) >= _MAX_CONDITIONS:
-            self._next_ms = {c: due for c, due in self._next_ms.items() if now_ms < due}
-            if len(self._next_ms) >= _MAX_CONDITIONS:
+        if len(self._logged_ms) >= _MAX_CONDITIONS:
+            recent = {c: at for c, at in self._logged_ms.items() if self._is_recent(at, now_ms)}
+            self._logged_ms = recent
+            if len(recent) >= _MAX_CONDITIONS:
                 return False
-        self._next_ms[condition] = now_ms + REPEATED_EVERY_MS
+        self._logged_ms[condition] = now_ms
         return True
+
+    @staticmethod
+    def _is_recent(logged_ms: int | None, now_ms: int) -> bool:
+        """Whether a line was logged a short time ago; a clock that was set back tells nothing."""
+        return logged_ms is not None and 0 <= now_ms - logged_ms < REPEATED_EVERY_MS

@@ -167,7 +167,7 @@ class AlterPartitions:
             elif outcome is WriteError.NO_NODE:
                 outcomes[topic_partition] = Errors.UNKNOWN_TOPIC_OR_PARTITION
             elif isinstance(outcome, WriteError):  # no LeaderAndIsr follows, so it must ask again
-                self._log.error("%s: its ISR cannot change: %s", topic_partition, outcome.value)
+                self._log_unchangeable(topic_partition, outcome.value)
                 outcomes[topic_partition] = Errors.UNKNOWN_SERVER_ERROR
             else:
                 self._apply(topic_partition, _stored(state, outcome))
@@ -188,7 +188,7 @@ class AlterPartitions:
         if found is None:
             return Errors.UNKNOWN_TOPIC_OR_PARTITION
         if isinstance(found, BadDataError):
-            self._log.error("%s: its ISR cannot change: %s", topic_partition, found)
+            self._log_unchangeable(topic_partition, str(found))
             return Errors.UNKNOWN_SERVER_ERROR
         if self._context.is_of_newer_controller(found):
             return Errors.NOT_CONTROLLER
@@ -231,9 +231,14 @@ class AlterPartitions:
             now.partition_epoch,
         )
 
+    def _log_unchangeable(self, topic_partition: TopicPartition, reason: str) -> None:
+        """Log why no ISR can be written; the leader asks again several times a second."""
+        if self._services.is_line_due((topic_partition, reason)):
+            self._log.error("%s: its ISR cannot change: %s", topic_partition, reason)
+
     def _log_refusals(self, sender: BrokerId, outcomes: Mapping[TopicPartition, Errors]) -> None:
         refused = [p for p, error in outcomes.items() if error is not Errors.NONE]
-        if refused:
+        if refused and self._services.is_line_due((sender, refused[0], outcomes[refused[0]])):
             self._log.info(
                 "%d ISRs proposed by broker %d were refused, the first: %s with %s",
                 len(refused),

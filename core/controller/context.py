@@ -45,11 +45,12 @@ _NO_STATES: Mapping[BrokerId, ReplicaState] = MappingProxyType({})
 
 
 class ControllerContext(PartitionEntries):
-    """The controller's memory. ``reset`` forgets all but ``stats`` and ``event_id``."""
+    """The controller's memory. ``reset`` forgets all but ``stats`` and the present event."""
 
     def __init__(self) -> None:
         self.stats = ControllerStats()
         self.event_id = 0  # of the event that is being handled; grows until the process ends
+        self.now_ms = 0  # when the handling of that event began
         self.reset()
 
     def reset(self) -> None:

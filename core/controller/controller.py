@@ -183,6 +183,7 @@ class Controller:
         of another broker.
         """
         epoch = self.context.epoch
+        self.context.now_ms = now_ms
         self.context.event_id += 1
         try:
             self._dispatch(event, now_ms)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
 from regent.core.controller.context import ControllerContext
@@ -14,6 +14,7 @@ from regent.core.controller.request_batch import MAX_REQUEST_BYTES, ControlReque
 from regent.core.log_config import LogConfig
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.ports import ControllerStore, TopicIds
+from regent.core.repeated_lines import RepeatedLines
 
 
 @dataclass
@@ -60,6 +61,11 @@ class ControllerServices:
     settings: ControllerSettings = field(default_factory=ControllerSettings)
     context: ControllerContext = field(default_factory=ControllerContext)
     outbox: Outbox = field(default_factory=Outbox)
+    lines: RepeatedLines = field(default_factory=RepeatedLines)
+
+    def is_line_due(self, condition: Hashable) -> bool:
+        """Whether to log a line about a condition that lasts now; see ``RepeatedLines``."""
+        return self.lines.is_due(condition, self.context.now_ms)
 
     def log(self, name: str) -> ControllerLog:
         """Return the logger of this name, with the prefix of this controller."""

@@ -44,6 +44,7 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
+from regent.core.repeated_lines import RepeatedLines
 from regent.core.replica_logs import PartitionLog, ReplicaLogs
 from regent.core.replication.all_partitions import FOR_NOW, AllPartitions
 from regent.core.replication.control_request_fence import ControlRequestFence
@@ -77,9 +78,9 @@ class ControlRequestHandler:
         fetcher: ReplicaFetcher,
         replacement: DamagedLogReplacement,
         suspects: SuspectTracker,
-        fence: ControlRequestFence,
     ) -> None:
-        self.fence = fence
+        self.fence = ControlRequestFence(broker_id, logs)
+        self._lines = RepeatedLines()
         self.is_shutting_down = False
         self._broker_id = broker_id
         self._requested_in = (0, UNKNOWN_BROKER_EPOCH)  # its controller epoch and broker epoch
@@ -107,7 +108,8 @@ class ControlRequestHandler:
         if header.broker_epoch > self.fence.broker_epoch:
             refused = Errors.STALE_BROKER_EPOCH  # the fence has not admitted it
         if refused is not Errors.NONE:
-            request_log.ignored(request, refused)
+            if self._lines.is_due((type(request).__name__, refused), now_ms):
+                request_log.ignored(request, refused)
             return self._refusal(request, header, refused)
         self.fence.note(header, is_metadata=is_metadata)
         self._requested_in = (header.controller_epoch, header.broker_epoch)

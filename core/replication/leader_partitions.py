@@ -21,6 +21,7 @@ from regent.core.protocol.controller import (
     AlterPartitionResponse,
     AlterPartitionRow,
 )
+from regent.core.repeated_lines import RepeatedLines
 from regent.core.replica_logs import AppendedRecords
 from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.alter_partition_manager import AlterPartitionManager
@@ -102,6 +103,7 @@ class LeaderPartitions:
         self._led: dict[TopicPartition, Partition] = {}
         self._changed: dict[TopicPartition, None] = {}  # of internal topics, not reported yet
         self._proposals = AlterPartitionManager()
+        self._lines = RepeatedLines()
 
     def __len__(self) -> int:
         return len(self._led)
@@ -342,8 +344,8 @@ class LeaderPartitions:
             else:
                 self._on_refused(partition, row, answer, now_ms)
                 failed.append(answer)
-        if failed:
-            self.counters.failed_isr_updates += len(failed)
+        self.counters.failed_isr_updates += len(failed)
+        if failed and self._lines.is_due(failed[0][:3], now_ms):
             log.info(
                 "[Broker id=%d] Failed to alter the ISR of %d partitions, the first: %s, %s",
                 self._broker_id,

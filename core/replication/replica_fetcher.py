@@ -19,6 +19,7 @@ from regent.core.protocol.broker import (
     FetchRequest,
     FetchResponse,
 )
+from regent.core.repeated_lines import RepeatedLines
 from regent.core.replica_logs import (
     NO_EPOCH_END_OFFSET,
     UNKNOWN_OFFSET,
@@ -57,6 +58,7 @@ class ReplicaFetcher:
         self._followed: dict[BrokerId, FetchSessionHandler] = {}
         self._leaders: dict[TopicPartition, BrokerId] = {}
         self._unreadable: dict[TopicPartition, StorageError] = {}
+        self._lines = RepeatedLines()
 
     def follow(self, partition: Partition) -> None:
         """Start fetching a partition that has just become a follower, and is not followed yet."""
@@ -253,8 +255,9 @@ class ReplicaFetcher:
                 self.unfollow(topic_partition)  # a LeaderAndIsr with the new epoch follows
             else:
                 followed.back_off(topic_partition, now_ms, self._backoff_ms)
-        if errors:
-            topic_partition, error = next(iter(errors.items()))
+        first = next(iter(errors.items()), None)
+        if first is not None and self._lines.is_due((leader, *first), now_ms):
+            topic_partition, error = first
             log.info(
                 "[Broker id=%d] Error in fetch of %d partitions from leader %d, the first: %s, %s",
                 self._template.replica_id,

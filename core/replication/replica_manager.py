@@ -14,7 +14,6 @@ from typing import TypeVar
 
 from regent.core.errors import DamagedRecordsError, Errors, StorageError
 from regent.core.model import NO_EPOCH, NO_LEADER, BrokerId, TopicPartition
-from regent.core.ports import ControlFacts
 from regent.core.protocol.broker import FetchRequest, FetchResponse
 from regent.core.protocol.client import (
     ACKS_ALL,
@@ -38,7 +37,6 @@ from regent.core.replica_logs import UNKNOWN_OFFSET, ActiveProducer, AppendOrigi
 from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.broker_topic_stats import BrokerTopicStats
 from regent.core.replication.consumer_fetches import ConsumerFetches, RespondToConsumer
-from regent.core.replication.control_request_fence import ControlRequestFence
 from regent.core.replication.control_request_handler import ControlRequestHandler
 from regent.core.replication.damaged_log_replacement import DamagedLogReplacement
 from regent.core.replication.delayed_operation import (
@@ -121,18 +119,11 @@ class ReplicaManager:
         self._out_of_order = OutOfOrderBatches(settings.idle_fetch_wait_ms)
         self._replacement = DamagedLogReplacement(broker_id, logs, cache, partitions)
         self._suspects = SuspectTracker(broker_id, logs)
-        self._fence = ControlRequestFence(broker_id, logs)
         self._control_requests = ControlRequestHandler(
-            broker_id,
-            logs,
-            cache,
-            partitions,
-            leaders,
-            fetcher,
-            self._replacement,
-            self._suspects,
-            self._fence,
+            broker_id, logs, cache, partitions, leaders, fetcher, self._replacement, self._suspects
         )
+        self.fence = self._control_requests.fence
+        """It must admit a control request before ``handle``. One thread uses it, without lock."""
         self._prefetches = prefetches = Prefetches(run_beside, self._on_prefetched)
         self._fetches = FollowerFetches(
             partitions, leaders, cache, sessions, delayed, quotas.leader, prefetches
@@ -175,11 +166,11 @@ class ReplicaManager:
     @property
     def broker_epoch(self) -> int:
         """The broker epoch of this broker's registration; -1 until it registered."""
-        return self._fence.broker_epoch
+        return self.fence.broker_epoch
 
     @broker_epoch.setter
     def broker_epoch(self, broker_epoch: int) -> None:
-        self._fence.on_registered(broker_epoch)
+        self.fence.on_registered(broker_epoch)
 
     def begin_shutdown(self) -> None:
         """Begin no fetch of a partition whose ISR has left this broker out."""
@@ -189,7 +180,7 @@ class ReplicaManager:
     @property
     def controller_epoch(self) -> int:
         """The highest controller epoch seen."""
-        return self._fence.controller_epoch
+        return self.fence.controller_epoch
 
     def is_known_topic(self, topic_id: TopicId) -> bool:
         """Whether the cluster has a topic with that id. Thread-safe."""
@@ -564,12 +555,6 @@ class ReplicaManager:
             self._leaders.on_alter_partition_response(request, response, now_ms)
 
     # --- control requests and failed disks ---
-
-    def admit(
-        self, header: ControlHeader, facts: ControlFacts | None, *, is_metadata: bool
-    ) -> bool:
-        """Whether ``handle`` may have a request; see ``ControlRequestFence.admit``."""
-        return self._fence.admit(header, facts, is_metadata=is_metadata)
 
     def handle(
         self, header: ControlHeader, request: ControlRequest, now_ms: int

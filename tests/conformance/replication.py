@@ -66,7 +66,7 @@ def broker_epoch_check(case: Case) -> None:
         request = one_of(given.take("request"), _requests(), "the request")
         facts = ControlFacts(1, 1, header.broker_epoch)  # ZooKeeper has the newest registration
         is_metadata = isinstance(request, UpdateMetadataRequest)
-        assert manager.admit(header, facts, is_metadata=is_metadata)
+        assert manager.fence.admit(header, facts, is_metadata=is_metadata)
         response = manager.handle(header, request, now_ms=0)
         assert response.error_code is one_of(expect.take("error"), ERRORS, "the error")
 

@@ -512,7 +512,7 @@ class SimulatedBroker:
     def _is_admitted(self, exchange: Exchange, facts: ControlFacts | None) -> bool:
         assert exchange.header is not None
         is_metadata = isinstance(exchange.request, UpdateMetadataRequest)
-        return self.replica_manager.admit(exchange.header, facts, is_metadata=is_metadata)
+        return self.replica_manager.fence.admit(exchange.header, facts, is_metadata=is_metadata)
 
     def _read_facts(self, header: ControlHeader) -> ControlFacts:
         """Read what ZooKeeper says of a sender. No fault interrupts it: it reads only."""

@@ -155,6 +155,6 @@ SEARCH_FROM: dict[Callable[[], Any], int] = {
     registrations_deleted_for_good: 176,
     controller_epochs_forgotten: 76,
     refused_epochs_kept: 76,
-    epochs_shared_by_controllers: 629,
+    epochs_shared_by_controllers: 964,
     registrations_of_others_overwritten: 4,
 }

@@ -254,5 +254,8 @@ class ZooKeeper(Protocol):
         ...
 
     def unwatch(self, paths: Sequence[str]) -> None:
-        """Drop the watches on these paths: their events are not delivered from now on."""
+        """Drop the watches on these paths, also at the server.
+
+        Their events are not delivered from now on.
+        """
         ...

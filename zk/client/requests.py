@@ -1,8 +1,8 @@
 """ZooKeeper's wire format of requests, as request classes for kazoo's connection.
 
-kazoo lacks multiRead (opcode 22, ZOOKEEPER-3402) and SetWatches (opcode 101), and it decodes the
-answers on the I/O thread. These classes return the raw frame: the caller decodes it in its own
-thread, so that decoding does not delay pings.
+kazoo lacks multiRead (opcode 22, ZOOKEEPER-3402), SetWatches (opcode 101) and removeWatches (opcode
+18), and it decodes the answers on the I/O thread. These classes return the raw frame: the caller
+decodes it in its own thread, so that decoding does not delay pings.
 
 All paths are absolute: they include the chroot.
 """
@@ -178,6 +178,20 @@ class SetWatches(ZkRequest):
         child: Sequence[str] = (),
     ) -> None:
         super().__init__(_LONG.pack(zxid) + _strings(data) + _strings(exist) + _strings(child))
+
+
+class RemoveWatches(ZkRequest):
+    """Let the server forget all watches of this session on a path.
+
+    Its answer is an error when there is none: the watch has just fired.
+    """
+
+    __slots__ = ()
+    type = 18
+    _ANY_TYPE = _INT.pack(3)
+
+    def __init__(self, path: str) -> None:
+        super().__init__(_string(path) + self._ANY_TYPE)
 
 
 class CloseSession(Close):  # type: ignore[misc]  # kazoo is untyped

@@ -66,13 +66,14 @@ class WatchRegistry:
                 self._data.discard(path)
             self._child.update(child)
 
-    def discard(self, paths: Iterable[str]) -> None:
-        """Forget every watch on these paths."""
+    def discard(self, paths: Iterable[str]) -> list[str]:
+        """Forget every watch on these paths; return the paths that had any."""
         with self._lock:
-            for path in paths:
-                self._data.discard(path)
-                self._exist.discard(path)
-                self._child.discard(path)
+            tables = self._data, self._exist, self._child
+            armed = [path for path in paths if any(path in table for table in tables)]
+            for table in tables:
+                table.difference_update(armed)
+        return armed
 
     def clear(self) -> None:
         """Forget everything."""

@@ -7,6 +7,7 @@ needs a new client (``zk.client.session``).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from regent.core.errors import SessionExpiredError
@@ -24,7 +25,14 @@ from regent.zk.client.operations import (
     ZkError,
     Znode,
 )
-from regent.zk.client.requests import MAX_REQUEST_BYTES, Multi, RequestRefusedError, Sync, absolute
+from regent.zk.client.requests import (
+    MAX_REQUEST_BYTES,
+    Multi,
+    RemoveWatches,
+    RequestRefusedError,
+    Sync,
+    absolute,
+)
 
 __all__ = ["ConnectionState", "SessionCredentials", "ZooKeeperClient"]
 
@@ -184,8 +192,15 @@ class ZooKeeperClient:
         self._reading(lambda: self._channel.receive(self._channel.send(request)))
 
     def unwatch(self, paths: Sequence[str]) -> None:
-        """See ``ZooKeeper.unwatch``."""
-        self._channel.watches.discard(absolute(self._chroot, path) for path in paths)
+        """See ``ZooKeeper.unwatch``; does not wait for the server, which keeps the sequence.
+
+        A server that is not connected has forgotten the watches.
+        """
+        for path in self._channel.watches.discard(absolute(self._chroot, p) for p in paths):
+            if self.state is not ConnectionState.CONNECTED:
+                return
+            with suppress(ConnectionLossError, SessionExpiredError):
+                self._channel.send(RemoveWatches(path))
 
     def _reading(self, attempt: Callable[[], T]) -> T:
         while True:

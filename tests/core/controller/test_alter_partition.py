@@ -387,6 +387,18 @@ def test_a_state_that_cannot_be_written_gets_a_retriable_error(parts: Controller
     assert propose(parts, row(1, 2, 3))[0].error_code is Errors.UNKNOWN_SERVER_ERROR
 
 
+def test_a_state_that_stays_unwritable_is_logged_once_in_ten_seconds(
+    parts: ControllerParts, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    parts.server.deny_writing(TopicPartitionStateZNode.path(T0))
+    for now_ms in range(0, 20_000, 100):
+        parts.context.now_ms = now_ms
+        propose(parts, row(1, 2, 3))
+    lines = [line for line in caplog.messages if "t-0" in line]
+    assert len(lines) == 4, "two, twice"
+
+
 def test_a_partition_deleted_before_the_write_is_unknown(parts: ControllerParts) -> None:
     on_write(parts, Moment.BEFORE, lambda: parts.delete_topic("t"))
     assert propose(parts, row(1, 2, 3))[0].error_code is Errors.UNKNOWN_TOPIC_OR_PARTITION

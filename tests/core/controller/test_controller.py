@@ -335,15 +335,14 @@ def test_a_controller_whose_epoch_was_overwritten_resigns_when_a_broker_doubts_i
 ) -> None:
     assert active.handle(ElectionDoubted()) == [], "its election is in force"
     tree.server.put("/controller_epoch", b"7")  # its version changes
-    active.handle(ElectionDoubted())
-    assert not active.controller.is_active
-    active.handle(Reelect())
-    assert active.controller.is_active
-    assert active.controller.context.epoch == 8
+    resigned = active.handle(ElectionDoubted())
+    assert ControllerRoleChanged(is_active=False, controller_epoch=1) in resigned
+    assert active.handle(ElectionDoubted()) == [], "it is not the controller any more"
+    elected = active.handle(Reelect())
+    assert ControllerRoleChanged(is_active=True, controller_epoch=8) in elected
     tree.elect_another_controller()
-    active.handle(ElectionDoubted())
-    assert not active.controller.is_active
-    assert active.handle(ElectionDoubted()) == [], "it is not the controller"
+    resigned = active.handle(ElectionDoubted())
+    assert ControllerRoleChanged(is_active=False, controller_epoch=8) in resigned
 
 
 def test_a_state_with_a_higher_controller_epoch_is_changed_if_it_is_older_than_the_term(

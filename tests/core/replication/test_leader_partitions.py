@@ -478,3 +478,16 @@ def test_leaders_and_under_replicated_partitions_are_counted(leader: Broker) -> 
         }
     )
     assert (leader.manager.leader_count, leader.manager.under_replicated_count) == (2, 1)
+
+
+def test_a_proposal_that_is_refused_again_and_again_is_logged_once_in_ten_seconds(
+    leader: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    leader.fetched_by(2)
+    for leader.now_ms in range(0, 20_000, 200):
+        request = leader.send()
+        leader.answer(request, refused(request.partitions[0], Errors.UNKNOWN_SERVER_ERROR))
+    lines = [line for line in caplog.messages if "Failed to alter the ISR" in line]
+    assert len(lines) == 2
+    assert leader.manager.counters.failed_isr_updates == 100

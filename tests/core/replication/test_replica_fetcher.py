@@ -352,3 +352,13 @@ def test_a_log_that_cannot_be_truncated_goes_offline(follower: Broker) -> None:
     assert follower.role(T0) is Role.OFFLINE
     assert asked(follower) == [T1]
     assert follower.manager.offline_replica_count == 1
+
+
+def test_an_error_that_lasts_is_logged_once_in_ten_seconds(
+    follower: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    for follower.now_ms in range(0, 20_000, BACKOFF_MS):
+        take(follower, ask(follower), answer(row(error=Errors.UNKNOWN_TOPIC_ID)))
+    lines = [line for line in caplog.messages if "Error in fetch" in line]
+    assert len(lines) == 2

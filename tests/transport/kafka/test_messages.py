@@ -130,8 +130,8 @@ class _Rows:
 def test_an_answer_leaves_out_the_rows_that_do_not_fit(bad: _Row, version: int):
     good = _Row(number=1, names=("a",)), _Row(number=2)
     request = KafkaRequest(KafkaApiKey.DESCRIBE_CONFIGS, version, 1, "c", "", memoryview(b""))
-    pieces = answer(_Rows(rows=(good[0], bad, good[1]), more=(bad,)), request)
-    body = memoryview(b"".join(bytes(piece) for piece in pieces))
+    pieces: Any = answer(_Rows(rows=(good[0], bad, good[1]), more=(bad,)), request)
+    body = memoryview(b"".join(map(bytes, pieces)))
     found = decoded(_Rows, body, version, is_flexible=version == 4)
     assert found == _Rows(rows=good, more=())
 

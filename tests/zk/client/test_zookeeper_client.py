@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from regent.designs.measuring.four_letter_words import FourLetterWords
 from regent.zk.client.operations import (
     Check,
     Committed,
@@ -132,6 +133,36 @@ def test_a_dropped_watch_does_not_fire_until_it_is_set_again(connect: Connect) -
     session.client.get("/a", watch=True)
     session.client.multi([SetData("/a", b"2", 1)])
     assert session.events.get(timeout=5.0) == WatchEvent(WatchKind.CHANGED, "/a")
+
+
+def test_the_server_keeps_no_watch_that_was_dropped(
+    connect: Connect, zookeeper_server: EmbeddedZooKeeper
+) -> None:
+    def watches() -> float:
+        client.sync()
+        return words.mntr()["watch_count"]
+
+    words = FourLetterWords(int(zookeeper_server.address.rpartition(":")[2]))
+    session = connect()
+    client = session.client
+    before = watches()
+    client.multi([Create("/a"), Create("/a/b")])
+    client.get_many(["/a", "/a/b", "/absent"], watch=True)
+    client.children("/a", watch=True)
+    assert watches() == before + 4
+    client.unwatch(["/a", "/absent", "/never-watched"])
+    assert watches() == before + 1, "that of /a/b"
+    client.get("/a", watch=True)
+    client.unwatch(["/a"])
+    client.get("/a", watch=True)  # the server keeps the sequence
+    client.multi([SetData("/a/b", b"", 0), SetData("/a", b"", 0)])
+    assert session.events.get(timeout=5.0) == WatchEvent(WatchKind.CHANGED, "/a/b")
+    assert session.events.get(timeout=5.0) == WatchEvent(WatchKind.CHANGED, "/a")
+    client.get("/a", watch=True)
+    client.multi([SetData("/a", b"", 1)])
+    client.unwatch(["/a"])  # it has fired
+    assert client.get("/a") is not None
+    assert watches() == before
 
 
 def test_credentials_do_not_print_their_password() -> None:
