@@ -79,30 +79,12 @@ def metadata_apis(
     ``create_missing`` creates requested topics that do not exist, when the client allows it. It is
     called for every such request until the topics exist. None: topics are not created.
     """
-    current = _TopicEncoder(MetadataSnapshot(), listener)
-    first_metadata = FirstMetadata(cache)
-    replies = Replies()
-
-    def newest() -> _TopicEncoder:
-        nonlocal current
-        snapshot = cache.snapshot
-        if current.snapshot is not snapshot:
-            current = _TopicEncoder(snapshot, listener)
-        return current
+    topics = _Topics(cache, listener, create_missing)
 
     async def handle(request: KafkaRequest) -> KafkaAnswer:
         version = request.api_version
         asked = _decode(request.reader(), version)
-        is_complete = await first_metadata.arrived()
-        encoder = newest()
-        names, failed = encoder.find(asked.topics, version)
-        if not is_complete:
-            names, failed = (), _until_complete(asked, encoder.snapshot, failed)
-        elif asked.may_create and create_missing is not None and (missing := _creatable(failed)):
-            refused = await _create(missing, create_missing, replies)
-            encoder = newest()
-            names, failed = encoder.find(asked.topics, version)
-            failed = _errors_of_creation(failed, refused)
+        encoder, names, failed = await topics.find(asked, version)
         snapshot = encoder.snapshot
         writer = request.answer_writer()
         _write_cluster(writer, snapshot, listener, cluster_id(), version, request.throttle_time_ms)
@@ -248,6 +230,45 @@ def _end_of_topic(version: int, topic_operations: bool) -> bytes:
         writer.int32(operations_if(topic_operations, TOPIC_OPERATIONS))
     writer.end_struct()
     return writer.whole()
+
+
+class _Topics:
+    """Finds the topics of requests, and has missing ones created. Belongs to one event loop."""
+
+    def __init__(
+        self, cache: MetadataCache, listener: str, create_missing: CreateMissingTopics | None
+    ) -> None:
+        self._cache = cache
+        self._listener = listener
+        self._create_missing = create_missing
+        self._first_metadata = FirstMetadata(cache)
+        self._replies = Replies()
+        self._encoder = _TopicEncoder(MetadataSnapshot(), listener)
+
+    async def find(
+        self, asked: _MetadataRequest, version: int
+    ) -> tuple[_TopicEncoder, Collection[str], Mapping[_AskedTopic, Errors]]:
+        """Return the topics that exist, what encodes them, and the errors of the others.
+
+        Raises ``UnansweredRequestError``.
+        """
+        is_complete = await self._first_metadata.arrived()
+        encoder = self._newest()
+        names, failed = encoder.find(asked.topics, version)
+        if not is_complete:
+            return encoder, (), _until_complete(asked, encoder.snapshot, failed)
+        missing = _creatable(failed) if asked.may_create else ()
+        if missing and self._create_missing is not None:
+            refused = await _create(missing, self._create_missing, self._replies)
+            encoder = self._newest()
+            names, failed = encoder.find(asked.topics, version)
+            failed = _errors_of_creation(failed, refused)
+        return encoder, names, failed
+
+    def _newest(self) -> _TopicEncoder:
+        if self._encoder.snapshot is not self._cache.snapshot:
+            self._encoder = _TopicEncoder(self._cache.snapshot, self._listener)
+        return self._encoder
 
 
 class _TopicEncoder:
