@@ -8,10 +8,11 @@ handle control requests during it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypedDict
 
@@ -40,6 +41,7 @@ from regent.broker.broker_settings import LISTENER, StartedBroker, described_set
 from regent.broker.broker_storage import BrokerStorage
 from regent.broker.controlled_shutdown import hand_over
 from regent.broker.group_service import BrokerGroupService
+from regent.broker.internal_topics import metadata_warnings
 from regent.broker.kafka_endpoint import KafkaEndpoint, Served, apis_of_other_brokers
 from regent.broker.machine_settings import (
     controller_settings,
@@ -182,7 +184,8 @@ class BrokerProcess(ControllerListener):
         self._join(advertised.broker_info(broker_id, config.rack))
         # Until then clients would be refused, and a refused one asks again much later.
         self._is_told.wait(_FIRST_METADATA_TIMEOUT_S)
-        self._status.add_warner(self._metadata_warnings)
+        coordinated = (self._groups.partitions, self._transactions.partitions)
+        self._status.add_warner(partial(metadata_warnings, self._cache, coordinated))
         kafka_endpoint.serve(
             Served(
                 self._replica_manager,
@@ -207,18 +210,6 @@ class BrokerProcess(ControllerListener):
             replication_port=advertised.replication_port,
             metrics_port=metrics.port,
         )
-
-    def _metadata_warnings(self) -> Sequence[str]:
-        partitions = [self._groups.partitions]
-        if self._transactions is not None:
-            partitions.append(self._transactions.partitions)
-        lines = [line for each in partitions for line in each.warnings]
-        if not self._cache.snapshot.is_complete:
-            lines.append(
-                "no controller has told this broker all topics since it started: clients are sent"
-                " to other brokers until one does"
-            )
-        return lines
 
     def _publish(self, metrics: MetricsServer, server: ControlServer) -> None:
         """Serve the metrics until the broker stops."""
@@ -377,7 +368,8 @@ class BrokerProcess(ControllerListener):
         self._status.add_warner(self._storage.warnings)
         self._storage.start_maintenance(self._replica_manager, self._on_log_directory_failed)
         store.create_persistent_paths()
-        info = self._with_dynamic_endpoints(info)
+        self._catch_up_with_configs()
+        info = replace(info, endpoints=self._endpoints)
         self._note_that_no_log_is_lost()
         session_timeout_ms = self._settings.zookeeper.session_timeout_ms
         broker_epoch, session_id = register(
@@ -402,10 +394,6 @@ class BrokerProcess(ControllerListener):
             if self._keeper.session_id == session_id:
                 return
         self._controller.tell(RegisterBrokerAndReelect())  # there is a new session already
-
-    def _with_dynamic_endpoints(self, info: BrokerInfo) -> BrokerInfo:
-        self._catch_up_with_configs()
-        return replace(info, endpoints=self._endpoints)
 
     def _note_that_no_log_is_lost(self) -> None:
         """Note that a new log directory has lost no log, if the cluster has no topics."""

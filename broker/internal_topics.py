@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from regent.config.settings import Settings
 from regent.config.tables.groups import GroupsConfig
 from regent.config.tables.transactions import TransactionsConfig
 from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.model import TopicPartition
 from regent.core.protocol.topics import ConfigEntry, CreatableTopic
 from regent.core.replication.log_reads import differ
-from regent.core.replication.metadata_cache import MetadataSnapshot
+from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 
 COORDINATED_TOPICS = {
     GROUP_METADATA_TOPIC: ("groups", "offsets_topic_replication_factor"),
@@ -38,6 +39,19 @@ def is_news_of(topic: str, before: MetadataSnapshot, now: MetadataSnapshot) -> b
         or before.coordinated_partitions is not now.coordinated_partitions
         or before.is_complete is not now.is_complete
     )
+
+
+def metadata_warnings(
+    cache: MetadataCache, coordinated: Iterable[CoordinatorPartitions]
+) -> Sequence[str]:
+    """Return a line for each internal topic that has grown, and one if topics are unknown yet."""
+    lines = [line for partitions in coordinated for line in partitions.warnings]
+    if not cache.snapshot.is_complete:
+        lines.append(
+            "no controller has told this broker all topics since it started: clients are sent to"
+            " other brokers until one does"
+        )
+    return lines
 
 
 def coordinator_obstacle(settings: Settings, topic: str, live_brokers: int, refusal: str) -> str:

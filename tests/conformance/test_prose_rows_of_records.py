@@ -214,6 +214,7 @@ def test_sys_06_a_throttled_move_takes_its_time(bounces: bool):
 def lead(logs: LogManager, *partitions: int) -> ReplicaManager:
     """Return a broker that leads partitions of topic t alone."""
     manager = ReplicaManager(1, logs, MetadataCache())
+    manager.broker_epoch = HEADER.broker_epoch
     row = state(1, 1, isr=(1,), replicas=(1,), is_new=True)
     rows = {TopicPartition("t", number): row for number in partitions}
     manager.handle(HEADER, leader_and_isr(rows), 0)

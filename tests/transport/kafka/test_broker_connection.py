@@ -193,7 +193,7 @@ def nonsense(data: bytes) -> Callable[[socket.socket], None]:
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "a response of 1213486160 bytes"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "correlation id 791752241 to request 1"),
         (struct.pack(">ii", 3, 1), "a response of 3 bytes"),
         (struct.pack(">ii", -1, 1), "a response of -1 bytes"),
         (framed(77, ANSWER), "correlation id 77 to request 1"),
