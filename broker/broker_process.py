@@ -92,7 +92,6 @@ from regent.zk.client.operations import WatchEvent
 from regent.zk.client.session import SessionKeeper
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs.admin_znodes import ConfigEntityChangeNotificationZNode
-from regent.zk.codecs.znodes import TopicsZNode
 from regent.zk.stores import progress_mark
 from regent.zk.stores.cluster_identity import check_cluster, join_cluster
 from regent.zk.stores.controller_store import ZkControllerStore, read_control_facts
@@ -226,9 +225,8 @@ class BrokerProcess(ControllerListener):
                 self._replica_manager,
                 self._replication.fetch_metrics,
             ),
+            TransactionMetrics(self._transactions.marker_manager, self._transactions.loads),
         ]
-        service = self._transactions
-        sources.append(TransactionMetrics(service.marker_manager, service.loads))
         for published in sources:
             metrics.publish(published)
             self._undo.callback(metrics.withdraw, published)
@@ -370,7 +368,7 @@ class BrokerProcess(ControllerListener):
         store.create_persistent_paths()
         self._catch_up_with_configs()
         info = replace(info, endpoints=self._endpoints)
-        self._note_that_no_log_is_lost()
+        self._storage.note_that_no_log_is_lost(self._keeper)
         session_timeout_ms = self._settings.zookeeper.session_timeout_ms
         broker_epoch, session_id = register(
             info,
@@ -394,12 +392,6 @@ class BrokerProcess(ControllerListener):
             if self._keeper.session_id == session_id:
                 return
         self._controller.tell(RegisterBrokerAndReelect())  # there is a new session already
-
-    def _note_that_no_log_is_lost(self) -> None:
-        """Note that a new log directory has lost no log, if the cluster has no topics."""
-        if not self._storage.logs.knows_all and not self._keeper.children(TopicsZNode.PATH):
-            self._storage.logs.note_lost(())
-            self._storage.logs.save_suspects()
 
     def _start_controller(self, info: BrokerInfo, store: ZkControllerStore) -> None:
         # The session ends last, because the controller then treats this broker as failed.

@@ -36,6 +36,7 @@ from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterL
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.storage.log_manager import LogManager
 from regent.zk.client.operations import ZooKeeper
+from regent.zk.codecs.znodes import TopicsZNode
 from regent.zk.stores.config_store import ZkConfigStore
 
 logger = logging.getLogger(__name__)
@@ -214,6 +215,12 @@ class BrokerStorage:
             failed = ", ".join(map(str, self._directories))
             raise StorageError(f"every log directory has failed: {failed}")
         self._tell_notifier(DirectoryFailed())
+
+    def note_that_no_log_is_lost(self, zookeeper: ZooKeeper) -> None:
+        """Note that a new log directory has lost no log, if the cluster has no topics."""
+        if not self.logs.knows_all and not zookeeper.children(TopicsZNode.PATH):
+            self.logs.note_lost(())
+            self.logs.save_suspects()
 
     def note_zxid(self) -> None:
         """Record the newest zxid that ZooKeeper has sent us."""
