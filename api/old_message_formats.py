@@ -71,23 +71,29 @@ def up_converted(data: memoryview, unpack: Unpack | None = unpacked_at_once) -> 
     codec = first.attributes & _CODEC
     if codec == NONE:
         return memoryview(_batch(codec, chain((first,), messages)))
+    if codec > LZ4:
+        raise _invalid(f"compression {codec} in message format {magic}")
     if next(messages, None) is not None:
         raise _invalid("more messages after a compressed one")
     with closing(_unpacked(first, magic, unpack)) as inner:
         return memoryview(_batch(codec, _messages(inner, magic)))
 
 
-def _messages(pieces: Iterable[memoryview], magic: int) -> Iterator[_Message]:
+def _messages(found: Iterable[memoryview], magic: int) -> Iterator[_Message]:
     """Yield the messages of a set that comes in pieces."""
-    left = memoryview(b"")
-    for piece in pieces:
-        left = memoryview(b"".join((left, piece))) if left else piece
-        at = 0
-        while (stop := at + _size_of(left[at:])) <= len(left):
-            yield _checked(left[at:stop], magic)
-            at = stop
-        left = left[at:]
-    if left:
+    parts: list[memoryview] = []
+    size = wanted = 0
+    for piece in found:
+        parts.append(piece)
+        size += len(piece)
+        if size < wanted:
+            continue
+        data, at = parts[0] if len(parts) == 1 else memoryview(b"".join(parts)), 0
+        while at < size and (wanted := _size_of(data[at:])) <= size - at:
+            yield _checked(data[at : at + wanted], magic)
+            at += wanted
+        parts, size = [data[at:]], size - at
+    if size:
         raise _corrupt("a message is cut")
 
 
@@ -132,14 +138,13 @@ def _unpacked(wrapper: _Message, magic: int, unpack: Unpack | None) -> Generator
     codec = wrapper.attributes & _CODEC
     if wrapper.value is None:
         raise _invalid("a compressed message without a value")
-    if codec > LZ4:
-        raise _invalid(f"compression {codec} in message format {magic}")
     data = wrapper.value
     if codec == LZ4 and magic == 0:
         data = with_right_checksum(data)
     try:
         with closing(pieces(codec, data, unpack)) as found:
-            yield from map(memoryview, found)
+            for piece in found:
+                yield memoryview(piece)
     except ValueError as error:
         raise _invalid(f"records that cannot be read: {error}") from None
 

@@ -2,7 +2,8 @@
 
 This module checks the lengths of record batches and their records; the log checks headers and CRCs.
 Versions 0 to 2 bring records of the message formats 0 and 1, which are converted.
-Checks that take long run on another thread. Later requests for the same partitions wait for them.
+Checks that take long run on another thread. Later requests of the same connection for the same
+partitions wait for them.
 The log gets views of the request, patches them and writes from them, without a copy. The first
 batch of a transaction in a partition waits until its coordinator has said that the partition is
 part of the transaction (KIP-890). Mirrors ``kafka.server.KafkaApis.handleProduceRequest``,
@@ -14,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -138,6 +139,7 @@ class _ProduceRequest(NamedTuple):
     timeout_ms: int
     topics: Sequence[tuple[str, Sequence[TopicPartition]]]
     throttle_time_ms: int
+    connection: Hashable
 
 
 def produce_apis(
@@ -163,36 +165,37 @@ def produce_apis(
 
 
 class _RequestSequence:
-    """Keeps the requests for one partition in their original sequence.
+    """Keeps the requests of one connection for one partition in their original sequence.
 
-    Belongs to one event loop.
+    Other connections do not wait: a batch may take long to check. Belongs to one event loop.
     """
 
     def __init__(self) -> None:
-        self._last: dict[TopicPartition, asyncio.Future[None]] = {}
+        self._last: dict[tuple[Hashable, TopicPartition], asyncio.Future[None]] = {}
 
-    def has_any(self, partitions: Collection[TopicPartition]) -> bool:
+    def has_any(self, connection: Hashable, partitions: Collection[TopicPartition]) -> bool:
         """Whether a request for one of these partitions is in progress."""
-        return bool(self._last) and not self._last.keys().isdisjoint(partitions)
+        last = self._last
+        return bool(last) and any((connection, name) in last for name in partitions)
 
     @contextmanager
     def begin(
-        self, partitions: Collection[TopicPartition]
+        self, connection: Hashable, partitions: Collection[TopicPartition]
     ) -> Iterator[Collection[asyncio.Future[None]]]:
         """Begin a request; it ends with the ``with`` block.
 
         Yields futures that complete when the earlier requests for these partitions end.
         """
-        partitions = tuple(partitions)
+        keys = [(connection, topic_partition) for topic_partition in partitions]
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        earlier = {self._last[p] for p in partitions if p in self._last}
-        self._last.update(dict.fromkeys(partitions, ended))
+        earlier = {self._last[key] for key in keys if key in self._last}
+        self._last.update(dict.fromkeys(keys, ended))
         try:
             yield earlier
         finally:
-            for topic_partition in partitions:
-                if self._last.get(topic_partition) is ended:
-                    del self._last[topic_partition]
+            for key in keys:
+                if self._last.get(key) is ended:
+                    del self._last[key]
             ended.set_result(None)
 
 
@@ -249,7 +252,7 @@ class _Produce:
         rules = {name: self._target.record_rules(name) for name in accepted}
         if (
             asked.version < _FIRST_OF_MAGIC_2
-            or self._order.has_any(accepted)
+            or self._order.has_any(asked.connection, accepted)
             or not is_quick(tuple(accepted.values()))
         ):
             return self._check_elsewhere(asked, refused, accepted, rules)
@@ -267,7 +270,7 @@ class _Produce:
         rules: Mapping[TopicPartition, RecordRules] | None,
     ) -> KafkaAnswer:
         """``rules``: what the topics ask of records; None: all were checked."""
-        with self._order.begin(records) as earlier:
+        with self._order.begin(asked.connection, records) as earlier:
             size = sum(map(len, records.values())) if asked.acks == ACKS_NONE else None
             if rules is not None:
                 check = _invalid if asked.version >= _FIRST_OF_MAGIC_2 else _convert
@@ -395,6 +398,7 @@ def _decode(request: KafkaRequest) -> tuple[_ProduceRequest, dict[TopicPartition
         timeout_ms,
         topics,
         request.throttle_time_ms,
+        request.connection,
     )
     return asked, records
 

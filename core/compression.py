@@ -34,7 +34,6 @@ _PIECE_BYTES = 256 * 1024
 _FED_BYTES = 64 * 1024  # at once: zlib copies what it has not used yet
 _GZIP_WINDOW = 31
 _GZIP_MAGIC = b"\x1f\x8b\x08"
-_GZIP_LEAST_BYTES = 20  # of a member; in fewer bytes Java looks for none
 _XERIAL = b"\x82SNAPPY\x00"  # the Java library writes this before blocks of 32 KB
 _XERIAL_HEADER_BYTES = 16
 _XERIAL_HEADER = _XERIAL + struct.pack(">ii", 1, 1)  # its version, and the oldest compatible one
@@ -76,9 +75,7 @@ def decompressed(codec: int, data: memoryview) -> bytes:
         return _gunzip_all(data, limit)
     if codec == SNAPPY:
         return b"".join(_unsnap(_snappy_blocks(data), limit))
-    if codec == LZ4:
-        return _read_lz4(data, limit)
-    if codec == ZSTD:
+    if codec in (LZ4, ZSTD):
         return _read_frames(codec, data, limit)
     raise ValueError(f"compression {codec} does not exist")
 
@@ -219,7 +216,8 @@ def _gunzip_all(data: memoryview, limit: int) -> bytes:
 
 
 def _is_member(data: memoryview) -> bool:
-    return len(data) >= _GZIP_LEAST_BYTES and data[: len(_GZIP_MAGIC)] == _GZIP_MAGIC
+    magic = data[: len(_GZIP_MAGIC)]
+    return bool(magic) and _GZIP_MAGIC.startswith(magic)
 
 
 # --- snappy ---------------------------------------------------------------------------------------
@@ -245,48 +243,28 @@ def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:
         yield data
         return
     at = _XERIAL_HEADER_BYTES
-    while len(data) - at >= _BLOCK_SIZE.size:  # Java ignores fewer bytes
-        (size,) = _BLOCK_SIZE.unpack_from(data, at)
-        at += _BLOCK_SIZE.size
-        if not 0 <= size <= len(data) - at:
+    while at < len(data):
+        start = at + _BLOCK_SIZE.size
+        size = _BLOCK_SIZE.unpack_from(data, at)[0] if start <= len(data) else -1
+        if not 0 <= size <= len(data) - start:
             raise ValueError("truncated snappy data")
-        yield data[at : at + size]
-        at += size
+        yield data[start : start + size]
+        at = start + size
 
 
 def _strict_blocks(data: memoryview) -> Iterator[memoryview]:
-    """Yield the blocks of a producer's batch; nothing follows them."""
-    end = _XERIAL_HEADER_BYTES if data[: len(_XERIAL)] == _XERIAL else -_BLOCK_SIZE.size
+    """Yield the blocks of a producer's batch. The size in front of each has a normal length."""
     for block in _snappy_blocks(data):
         if all(byte > 127 for byte in block[:_SNAPPY_SIZE_BYTES]):
             raise ValueError("the size of a block of snappy is too long")
         yield block
-        end += _BLOCK_SIZE.size + len(block)
-    if end != len(data):
-        raise ValueError("bytes follow the last block of snappy")
 
 
 # --- lz4 and zstd ---------------------------------------------------------------------------------
 
 
-def _read_lz4(data: memoryview, limit: int) -> bytes:
-    """Decompress frames; if that fails, only the first one. Java ignores what follows it."""
-    try:
-        return _read_frames(LZ4, data, limit)
-    except ValueError:
-        end = _lz4_end(data)
-        if end == len(data):
-            raise
-        return _read_frames(LZ4, data[:end], limit)
-
-
 def _check_lz4(data: memoryview) -> None:
-    if _lz4_end(data) != len(data):
-        raise ValueError("bytes follow the frame of lz4")
-
-
-def _lz4_end(data: memoryview) -> int:
-    """Return the end of the first frame, which is of the kind that Java reads (KIP-57)."""
+    """Refuse all but one frame of the kind that Java reads (KIP-57)."""
     if len(data) < len(_LZ4_HEADER) or data[:4] != _LZ4_HEADER[:4]:
         raise ValueError("no frame of lz4")
     flags, most = data[4], _LZ4_BLOCK_BYTES_BY_BD.get(data[5])
@@ -296,22 +274,24 @@ def _lz4_end(data: memoryview) -> int:
             " read: its blocks must be independent (block_linked=False)"
         )
     at = len(_LZ4_HEADER) + (8 if flags & _LZ4_CONTENT_SIZE else 0)
-    checksum_bytes = 4 if flags & _LZ4_BLOCK_CHECKSUM else 0
+    checksum_bytes, is_empty = 4 if flags & _LZ4_BLOCK_CHECKSUM else 0, False
     while at + _LZ4_SIZE.size <= len(data):
         (size,) = _LZ4_SIZE.unpack_from(data, at)
         at += _LZ4_SIZE.size
         if size == 0:
             at += 4 if flags & _LZ4_CONTENT_CHECKSUM else 0
             break
+        if is_empty:  # Java ends at one that is stored, and fails after another
+            raise ValueError("an empty block of lz4 before others")
+        is_empty = size == _LZ4_IS_STORED or (size == 1 and data[at : at + 1] == b"\0")
         size &= ~_LZ4_IS_STORED
-        if not 0 < size <= most:
+        if size > most:
             raise ValueError(f"a block of {size} bytes in a frame of lz4 with blocks of {most}")
         at += size + checksum_bytes
     else:
         at = len(data) + 1
-    if at > len(data):
-        raise ValueError("truncated lz4 data")
-    return at
+    if at != len(data):
+        raise ValueError("truncated lz4 data" if at > len(data) else "bytes after a frame of lz4")
 
 
 def _check_zstd(data: memoryview) -> None:

@@ -243,7 +243,7 @@ def kept_exceptions(source: Source) -> Iterator[int]:
             elif (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Attribute)
-                and node.func.attr in {"add", "append", "put", "set_exception", "setdefault"}
+                and node.func.attr in {"append", "put", "set_exception", "setdefault"}
             ):
                 kept = node.args
             else:

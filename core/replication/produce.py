@@ -12,9 +12,15 @@ from typing import NamedTuple, TypeAlias
 
 from regent.core.errors import Errors, RecordsRefusedError, StorageError
 from regent.core.model import TopicPartition
-from regent.core.protocol.client import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ProducedPartition
+from regent.core.protocol.client import (
+    ACKS_ALL,
+    ACKS_LEADER,
+    ACKS_NONE,
+    ProducedPartition,
+    RecordRules,
+)
 from regent.core.records import RecordBytes
-from regent.core.replica_logs import AppendOrigin
+from regent.core.replica_logs import AppendOrigin, PartitionLog
 from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.broker_topic_stats import ResponseErrors
 from regent.core.replication.delayed_operation import (
@@ -258,6 +264,14 @@ class Produce:
         self._errors.count(self._outcomes.values())
         self._delayed.answer(partial(self._respond, self._outcomes))
         return None
+
+
+def record_rules(log: PartitionLog) -> RecordRules:
+    """Return what the topic of a log asks of records."""
+    config, start_offset = log.config, log.log_start_offset
+    if config.stamps_append_time:
+        return RecordRules(config.is_compacted, log_start_offset=start_offset)
+    return RecordRules(config.is_compacted, config.max_past_ms, config.max_future_ms, start_offset)
 
 
 def _refused(partition: Partition, error_code: Errors, message: str = "") -> ProducedPartition:

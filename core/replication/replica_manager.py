@@ -62,6 +62,7 @@ from regent.core.replication.produce import (
     Produce,
     RespondToProduce,
     begin_verifications,
+    record_rules,
 )
 from regent.core.replication.replica_fetcher import ReplicaFetcher
 from regent.core.replication.replication_quota import ReplicationQuota, ReplicationQuotas
@@ -364,14 +365,7 @@ class ReplicaManager:
         """Return what the topic of a hosted partition asks of records."""
         partition = self._partitions.get(topic_partition)
         log = None if partition is None else partition.log
-        if log is None:
-            return RecordRules()
-        config, start_offset = log.config, log.log_start_offset
-        if config.stamps_append_time:
-            return RecordRules(config.is_compacted, log_start_offset=start_offset)
-        return RecordRules(
-            config.is_compacted, config.max_past_ms, config.max_future_ms, start_offset
-        )
+        return RecordRules() if log is None else record_rules(log)
 
     def converts_records(self, topic_partition: TopicPartition) -> bool:
         """Whether clients that need an old message format get the records of a partition."""

@@ -285,9 +285,10 @@ def test_the_max_timestamp_is_corrected(claimed: int):
 def test_a_small_batch_that_claims_gigabytes_is_not_decompressed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(compression, "LEAST_LIMIT", 10_000)
     monkeypatch.setattr(compression, "MAX_RATIO", 1)
+    long_record = varint(zigzag(20_000)) + bytes(20_000)
     claim = b"\xff\xff\xff\xff\x0f"
     for codec, packed in (
-        *((codec, compress(bytes(20_000))) for codec, compress in COMPRESSORS.values()),
+        *((codec, compress(long_record)) for codec, compress in COMPRESSORS.values()),
         (SNAPPY, claim),
     ):
         with pytest.raises(InvalidRecordsError, match=r"more than \d+ bytes when decompressed"):

@@ -125,6 +125,7 @@ def test_pieces_show_what_the_whole_shows(
         at, byte = changed
         data[at % len(data)] = byte
     count = max(1, len(records) + missing)
+    piece_bytes = max(piece_bytes, len(data) // 200)  # else it takes long
     pieces = [bytes(data[at : at + piece_bytes]) for at in range(0, len(data), piece_bytes)]
     whole = outcome(bytes(data), count)
     with pytest.MonkeyPatch.context() as patch:
@@ -153,7 +154,7 @@ def test_nothing_is_taken_after_the_first_wrong_record() -> None:
 
     assert outcome_of_pieces(pieces(), 2**31 - 1) == (
         ValueError,
-        "the length of record 300 is wrong",
+        "record 300 has another offset than 300",
     )
     assert taken == [0, 1]
 

@@ -27,12 +27,12 @@ def values_of(bootstrap: str, topic: str, partition: int) -> list[str] | None:
         }
     )
     consumer.assign([TopicPartition(topic, partition, 0)])
-    values = []
+    values: list[str] = []
     while (message := consumer.poll(TIMEOUT_S)) is not None:
         error = message.error()
         if error is not None:
             return values if error.code() == KafkaError._PARTITION_EOF else None
-        values.append(message.value().hex())
+        values.append((message.value() or b"").hex())
     return None
 
 

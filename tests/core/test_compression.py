@@ -66,7 +66,12 @@ def test_skippable_frames_are_skipped(codec: int):
     assert unpacked(codec, SKIPPED + packed(codec, TEXT) + SKIPPED) == TEXT
 
 
-@pytest.mark.parametrize("codec", [GZIP, LZ4, ZSTD])
+@pytest.mark.parametrize("behind", [b"\0", bytes(20), b"garbage"])
+def test_bytes_after_gzip_are_ignored_as_in_java(behind: bytes):
+    assert unpacked(GZIP, packed(GZIP, TEXT) + behind) == TEXT
+
+
+@pytest.mark.parametrize("codec", [LZ4, ZSTD])
 @pytest.mark.parametrize("behind", [b"\0", bytes(20), b"garbage"])
 def test_bytes_after_the_last_frame_are_refused(codec: int, behind: bytes):
     with pytest.raises(ValueError, match=r".+"):

@@ -1,7 +1,8 @@
 """Ways in which the records of a batch can be compressed, written byte by byte.
 
-Each frame has the codec, a function that writes it, and whether brokers take it: all readers that
-count read the same records (Kafka's Java clients, librdkafka and this project).
+Each frame has the codec, a function that writes it, and whether brokers take it: Kafka's Java
+clients, librdkafka and our own readers all read the same records. Kafka 3.9 takes what its Java
+code reads.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def xxh64(data: bytes) -> int:
         lanes = [p1 + p2, p2, 0, -p1]
         while at + 32 <= len(data):
             words = struct.unpack_from("<4Q", data, at)
-            lanes = [lane_of(lane, word) for lane, word in zip(lanes, words, strict=True)]
+            lanes = [lane_of(lane, int(word)) for lane, word in zip(lanes, words, strict=True)]
             at += 32
         hashed = sum(_rotated(lane, by, 64) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True))
         for lane in lanes:
@@ -367,16 +368,21 @@ FRAMES: Final[dict[str, Frame]] = {
     "lz4 without the last byte of its end": Frame(LZ4, lambda d: lz4(d, end=bytes(3)), False),
     "lz4 without its checksum": Frame(LZ4, lambda d: lz4(d, flags=0x64)[:-4], False),
     "lz4 with a stored block of no bytes": Frame(
-        LZ4, lambda d: lz4(d, end=b"\0\0\0\x80" + bytes(4)), False
+        LZ4, lambda d: lz4(d, end=b"\0\0\0\x80" + bytes(4)), True
     ),
     "lz4 that ends with a stored block of no bytes": Frame(
         LZ4, lambda d: lz4(d, end=b"\0\0\0\x80"), False
     ),
     "lz4 with an empty block at the end": Frame(
-        LZ4, lambda d: lz4(d, end=b"\x01\0\0\0\0" + bytes(4)), False
+        LZ4, lambda d: lz4(d, end=b"\x01\0\0\0\0" + bytes(4)), True
     ),
     "lz4 with an empty block before the records": Frame(
         LZ4, lambda d: lz4(d)[:7] + b"\x01\0\0\0\0" + lz4(d)[7:], False
+    ),
+    "lz4 with a stored block of no bytes before others": Frame(
+        LZ4,
+        lambda d: lz4(d[:HALF], end=b"\0\0\0\x80") + lz4(d[HALF:])[7:],
+        False,
     ),
     "the old format of lz4": Frame(
         LZ4,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
@@ -141,7 +141,7 @@ class KafkaRequest:
     """One request; ``body`` follows the header, and is writable.
 
     ``errors`` counts the responses to this kind of request by their errors. ``throttle`` is None as
-    long as there are no quotas.
+    long as there are no quotas. Requests with the same ``connection`` keep their sequence.
     """
 
     api_key: KafkaApiKey
@@ -152,6 +152,7 @@ class KafkaRequest:
     body: memoryview
     errors: Counter[str] = field(default_factory=Counter, repr=False)
     throttle: Throttle | None = field(default=None, repr=False)
+    connection: Hashable = field(default=None, repr=False)
 
     @property
     def is_flexible(self) -> bool:

@@ -465,6 +465,7 @@ class KafkaConnection:
             self._throttle(client_id, len(frame))
             if self._parts.quotas.are_any_of_clients
             else None,
+            self,
         )
 
     def _throttle(self, client_id: str | None, size: int) -> Throttle:
