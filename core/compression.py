@@ -283,7 +283,7 @@ def _check_lz4(data: memoryview) -> None:
             break
         if is_empty:  # Java ends at one that is stored, and fails after another
             raise ValueError("an empty block of lz4 before others")
-        is_empty = size == _LZ4_IS_STORED or (size == 1 and data[at : at + 1] == b"\0")
+        is_empty = size == _LZ4_IS_STORED or (size == 1 and bytes(data[at : at + 1]) == b"\0")
         size &= ~_LZ4_IS_STORED
         if size > most:
             raise ValueError(f"a block of {size} bytes in a frame of lz4 with blocks of {most}")

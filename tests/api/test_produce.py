@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow
@@ -13,6 +14,7 @@ from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from kafka.protocol.producer import ProduceRequest
 
 from regent.api.produce import ProduceTarget, produce_apis
+from regent.core import compression
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ProducedPartition, RecordRules
@@ -497,6 +499,48 @@ def test_a_slow_check_delays_only_later_requests_for_its_partitions():
 
     asyncio.run(main())
     assert replicas.appended == [[TEA_0], [ORDERS_0], [ORDERS_0, ORDERS_1]]
+
+
+def test_a_slow_check_delays_no_other_connection():
+    replicas = InOrder()
+    (api,) = apis(replicas)
+
+    async def send(connection: int, data: bytes) -> None:
+        body = bytearray(produce({ORDERS_0: data}).encode(version=7))
+        request = KafkaRequest(api.key, 7, 1, None, "", memoryview(body), connection=connection)
+        await api.handle(request)
+        answered.append(connection)
+
+    async def main() -> None:
+        EXECUTOR.submit(may_check.wait)
+        slow = asyncio.ensure_future(send(1, batch(*[b"a"] * 5_000)))
+        await asyncio.sleep(0)
+        await send(2, batch(b"b"))
+        may_check.set()
+        await slow
+
+    answered: list[int] = []
+    may_check = threading.Event()
+    asyncio.run(main())
+    assert answered == [2, 1]
+
+
+@pytest.mark.parametrize(("magic", "version"), [(2, 7), (1, 2)])
+def test_large_batches_are_checked_by_a_thread_of_their_own(magic: int, version: int):
+    replicas = CannedReplicas()
+    replicas.produced = {ORDERS_0: WRITTEN}
+    value = bytes(compression.SMALL_BYTES + 1)
+    data = zstandard(value) if magic == 2 else old_set(1, value, codec=1)
+    with ThreadPoolExecutor(1) as checker, ThreadPoolExecutor(1) as unpacker:
+        large = produce_apis(
+            replicas, cached(), "PLAINTEXT", EXECUTOR, large_batches=(checker, unpacker)
+        )
+        assert errors(ask(large, produce({ORDERS_0: data}), version)) == {ORDERS_0: Errors.NONE}
+        wrong = keyed_batch(
+            (None, value), attributes=ZSTD, compress=lambda records: zstd_compressed(records)[:-1]
+        )
+        refused = ask(large, produce({ORDERS_0: wrong}), 7)
+    assert errors(refused) == {ORDERS_0: Errors.INVALID_RECORD}
 
 
 @pytest.mark.parametrize(("acks", "is_appended"), [(0, True), (1, False)])

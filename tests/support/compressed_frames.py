@@ -108,8 +108,9 @@ def xxh64(data: bytes) -> int:
 
 
 def _rotated(number: int, by: int, bits: int) -> int:
-    number &= 2**bits - 1
-    return (number << by | number >> bits - by) & 2**bits - 1
+    mask: int = 2**bits - 1
+    number &= mask
+    return (number << by | number >> bits - by) & mask
 
 
 def _mixed(hashed: int, steps: Iterable[tuple[int, int]], bits: int) -> int:

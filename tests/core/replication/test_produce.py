@@ -117,7 +117,8 @@ def test_with_too_few_in_sync_acks_all_appends_nothing_and_acks_1_does(
     leader: RecordBroker,
 ) -> None:
     leader.apply(1, 2, isr=(1,))
-    assert leader.produce(b"a").answer == {T0: ProducedPartition(Errors.NOT_ENOUGH_REPLICAS)}
+    refused = ProducedPartition(Errors.NOT_ENOUGH_REPLICAS, log_start_offset=0)
+    assert leader.produce(b"a").answer == {T0: refused}
     assert leader.values() == []
     assert leader.produce(b"a", acks=1).answer[T0].error_code is OK
 
@@ -215,6 +216,14 @@ def test_records_refused_by_the_log_are_an_error_of_the_producer(leader: RecordB
     assert produced.error_code is Errors.CORRUPT_MESSAGE
     assert produced.message
     assert leader.hosted().role is Role.LEADER
+
+
+def test_a_refusal_names_the_start_of_the_log_if_kafka_does(leader: RecordBroker) -> None:
+    at_offset_5 = leader.produce_to({T0: batch(b"a", base_offset=5)}).answer[T0]
+    assert (at_offset_5.error_code, at_offset_5.log_start_offset) == (Errors.INVALID_RECORD, 0)
+    torn = leader.produce_to({T0: batch(b"a")[:-1]}).answer[T0]
+    assert torn == ProducedPartition(Errors.CORRUPT_MESSAGE, message=torn.message)
+    assert torn.log_start_offset == -1
 
 
 def test_a_failed_disk_takes_the_replica_offline(leader: RecordBroker) -> None:
