@@ -13,7 +13,7 @@ from regent.core.replication import out_of_order_batches
 from regent.core.replication.partition import Role
 from tests.core.replication.record_stage import TWO_IN_SYNC, RecordBroker
 from tests.core.replication.stage import HEADER, LAG_MS, T0, T1, T2, refused, stop_replica
-from tests.support.record_batches import TIMESTAMP_MS, batch
+from tests.support.record_batches import CONTROL_MASK, TIMESTAMP_MS, batch
 
 OK = Errors.NONE
 
@@ -219,8 +219,8 @@ def test_records_refused_by_the_log_are_an_error_of_the_producer(leader: RecordB
 
 
 def test_a_refusal_names_the_start_of_the_log_if_kafka_does(leader: RecordBroker) -> None:
-    at_offset_5 = leader.produce_to({T0: batch(b"a", base_offset=5)}).answer[T0]
-    assert (at_offset_5.error_code, at_offset_5.log_start_offset) == (Errors.INVALID_RECORD, 0)
+    marker = leader.produce_to({T0: batch(b"a", attributes=CONTROL_MASK)}).answer[T0]
+    assert (marker.error_code, marker.log_start_offset) == (Errors.INVALID_RECORD, 0)
     torn = leader.produce_to({T0: batch(b"a")[:-1]}).answer[T0]
     assert torn == ProducedPartition(Errors.CORRUPT_MESSAGE, message=torn.message)
     assert torn.log_start_offset == -1
