@@ -83,6 +83,7 @@ class DeathPipe:
 
     def __init__(self) -> None:
         self.read_fd, write_fd = os.pipe()
+        self._read_end = os.fdopen(self.read_fd, "rb", buffering=0)
         self._write_end = os.fdopen(write_fd, "wb", buffering=0)
         _death_pipes.add(self)
 
@@ -91,9 +92,9 @@ class DeathPipe:
         self._write_end.close()
 
     def close(self) -> None:
-        """Close both ends."""
+        """Close both ends. Idempotent."""
         self._write_end.close()
-        os.close(self.read_fd)
+        self._read_end.close()
 
 
 _death_pipes: WeakSet[DeathPipe] = WeakSet()
