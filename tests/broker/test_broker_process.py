@@ -34,7 +34,7 @@ from tests.support.controller_parts import topic_id
 pytestmark = pytest.mark.zookeeper
 
 BROKER = 1
-HEADER = ControlHeader(2, 1, -1)
+HEADER = ControlHeader(BROKER, 1, -1, broker_id=BROKER)  # it is elected, in epoch 1
 LEADING = LeaderAndIsrPartition(0, 1, BROKER, 0, (BROKER,), 0, (BROKER,), (), (), True, 0)
 REQUESTS = (
     LeaderAndIsrRequest(
@@ -87,7 +87,8 @@ def test_control_requests_before_the_registration_are_refused(
             (registered,) = reader.get_many([path])
             assert registered is not None
             assert json.loads(registered.data)["rack"] == "r1"
-            answer = client.request(REQUESTS[1], control_header=HEADER, timeout_ms=5000)
+            present = HEADER._replace(broker_epoch=registered.stat.czxid)
+            answer = client.request(REQUESTS[1], control_header=present, timeout_ms=5000)
             assert isinstance(answer, UpdateMetadataResponse)
             names = {thread.name for thread in threading.enumerate() if thread not in others}
             assert {"b1:broker-1", "b1:zookeeper-io", "b1:metrics-server"} <= names

@@ -80,7 +80,8 @@ def check_end_points(
                 options = " and ".join(dict.fromkeys(ours[address] for address in common))
                 raise EndPointInUseError(
                     f"Configured end points {', '.join(common)} in advertised listeners are already"
-                    f" registered by broker {broker_id}: give this broker another {options}"
+                    f" registered by broker {broker_id}: give this broker another {options},"
+                    " or advertise another address"
                 )
 
 

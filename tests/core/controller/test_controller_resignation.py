@@ -70,6 +70,7 @@ def assert_resigned(candidate: Candidate, effects: list[Effect], epoch: int = 1)
     assert ControllerRoleChanged(False, epoch) in effects
     fresh = ControllerContext()
     fresh.stats, fresh.event_id = controller.context.stats, controller.context.event_id
+    fresh.now_ms = controller.context.now_ms
     assert vars(controller.context) == vars(fresh)
 
 
