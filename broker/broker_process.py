@@ -360,22 +360,19 @@ class BrokerProcess(ControllerListener):
         self._start_controller(info, store)
         self._keeper.start(self._settings.zookeeper.connection_timeout_ms / 1000)
         self._cluster_id = self._storage.logs.cluster_id or join_cluster(self._keeper)
-        self._topic_configs.load(
-            {topic_partition.topic for topic_partition in self._storage.logs.hosted()}
-        )
+        self._topic_configs.load({name.topic for name in self._storage.logs.hosted()})
         self._status.add_warner(self._storage.warnings)
         self._storage.start_maintenance(self._replica_manager, self._on_log_directory_failed)
         store.create_persistent_paths()
         self._catch_up_with_configs()
         info = replace(info, endpoints=self._endpoints)
         self._storage.note_that_no_log_is_lost(self._keeper)
-        session_timeout_ms = self._settings.zookeeper.session_timeout_ms
         broker_epoch, session_id = register(
             info,
             self._storage.logs.suspects,
             self._keeper,
             store,
-            session_timeout_ms,
+            self._settings.zookeeper.session_timeout_ms,
             self._stop_requested,
         )
         self._storage.logs.join_cluster(self._cluster_id)  # not before: its id may be in use

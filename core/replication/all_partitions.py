@@ -12,7 +12,7 @@ from contextlib import suppress
 from regent.core.errors import DamagedRecordsError, Errors, ShortageError, StorageError
 from regent.core.model import NO_EPOCH, BrokerId, TopicPartition
 from regent.core.protocol.control import TopicId
-from regent.core.replica_logs import ReplicaLogs
+from regent.core.replica_logs import PartitionLog, ReplicaLogs
 from regent.core.replication.broker_topic_stats import BrokerTopicStats
 from regent.core.replication.lock_slices import Slices, run_in_slices, slices_to_look_at
 from regent.core.replication.log_reads import check_reader
@@ -53,6 +53,11 @@ class AllPartitions:
         """Return a replica if it is hosted."""
         return self.by_topic_partition.get(topic_partition)
 
+    def log_of(self, topic_partition: TopicPartition) -> PartitionLog | None:
+        """Return the log of a hosted replica, if it has one."""
+        partition = self.get(topic_partition)
+        return None if partition is None else partition.log
+
     def hosted_or_error(self, topic_partition: TopicPartition) -> Partition | Errors:
         """Return a hosted replica that is in service, else the error."""
         partition = self.by_topic_partition.get(topic_partition)
@@ -86,8 +91,7 @@ class AllPartitions:
 
     def prefetch(self, topic_partition: TopicPartition, offset: int, max_bytes: int) -> None:
         """Read records of a hosted replica from the disk into memory, if need be. Thread-safe."""
-        partition = self.by_topic_partition.get(topic_partition)
-        log = None if partition is None else partition.log
+        log = self.log_of(topic_partition)
         with suppress(StorageError, DamagedRecordsError):  # the read reports it
             work = None if log is None else log.prefetch(offset, max_bytes)
             if work is not None:

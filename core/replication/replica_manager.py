@@ -363,14 +363,12 @@ class ReplicaManager:
 
     def record_rules(self, topic_partition: TopicPartition) -> RecordRules:
         """Return what the topic of a hosted partition asks of records."""
-        partition = self._partitions.get(topic_partition)
-        log = None if partition is None else partition.log
+        log = self._partitions.log_of(topic_partition)
         return RecordRules() if log is None else record_rules(log)
 
     def converts_records(self, topic_partition: TopicPartition) -> bool:
         """Whether clients that need an old message format get the records of a partition."""
-        partition = self._partitions.get(topic_partition)
-        log = None if partition is None else partition.log
+        log = self._partitions.log_of(topic_partition)
         return log is None or log.config.message_downconversion_enable
 
     def current_leader(self, topic_partition: TopicPartition) -> tuple[BrokerId, int]:

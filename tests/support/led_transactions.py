@@ -106,7 +106,7 @@ class LedTransactions:
             coordinated_partitions=1,
         )
         self.service.on_metadata_changed()
-        if leader == BROKER and partitions == 1:
+        if leader == BROKER:
             loading = Errors.COORDINATOR_LOAD_IN_PROGRESS
             eventually(
                 lambda: self.describe("nobody").error_code is not loading,
