@@ -30,7 +30,8 @@ def broker(cluster: FakeCluster) -> Iterator[ServedEndpoint]:
         settings = replace(Settings(), groups=GroupsConfig(group_initial_rebalance_delay_ms=0))
         broker = ServedEndpoint(stack, MemoryLogs(), settings, TOPIC)
         cluster.add_broker(BROKER, port=broker.port)
-        producer = Producer({"bootstrap.servers": f"127.0.0.1:{broker.port}"})
+        bootstrap = f"127.0.0.1:{broker.port}"
+        producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
         for value in ("a", "b", "c"):
             producer.produce(TOPIC, value, partition=0)
         assert producer.flush(10) == 0
