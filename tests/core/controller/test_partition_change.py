@@ -32,6 +32,7 @@ from regent.core.controller.partition_replicas import (
 )
 from regent.core.errors import Errors
 from regent.core.model import (
+    MAX_LEADER_EPOCH,
     NO_LEADER,
     LeaderAndIsr,
     LeaderRecoveryState,
@@ -143,6 +144,22 @@ def test_a_change_starts_a_leader_epoch_and_keeps_the_partition_epoch(
     changed = change(cause, *before, brokers)
     assert isinstance(changed, PartitionChange), changed
     assert changed.leader_and_isr == LeaderAndIsr(*after, EPOCH + 1, VERSION)
+
+
+@pytest.mark.parametrize(("cause", "before", "brokers", "after"), CHANGES)
+@pytest.mark.parametrize("epoch", [MAX_LEADER_EPOCH, 2**31 - 1])
+def test_after_the_highest_leader_epoch_there_is_no_change(
+    cause: Cause, before: tuple[int, Ids], brokers: Brokers, after: tuple[int, Ids], epoch: int
+) -> None:
+    del after
+    now = LeaderAndIsr(*before, epoch, VERSION)
+    refused = change_partition(now, brokers.replicas(ReplicaAssignment((1, 2, 3))), cause)
+    assert isinstance(refused, ChangeRefused), refused
+    assert refused.reason.startswith(f"leader epoch {epoch}: no leader can be elected after it")
+    last = now._replace(leader_epoch=MAX_LEADER_EPOCH - 1)
+    changed = change_partition(last, brokers.replicas(ReplicaAssignment((1, 2, 3))), cause)
+    assert isinstance(changed, PartitionChange)
+    assert changed.leader_and_isr.leader_epoch == MAX_LEADER_EPOCH
 
 
 REFUSALS: list[tuple[Cause, tuple[int, Ids], Brokers, str]] = [

@@ -13,7 +13,7 @@ from regent.core.controller.events import (
     Reelect,
     TopicChange,
 )
-from regent.core.model import ReplicaAssignment, TopicPartition
+from regent.core.model import MAX_LEADER_EPOCH, ReplicaAssignment, TopicPartition
 from regent.zk.codecs.admin_znodes import (
     DeleteTopicsZNode,
     IsrChangeNotificationZNode,
@@ -112,6 +112,18 @@ def test_an_unreadable_state_waits_and_everything_else_continues(
     effects = candidate.handle(ReadAgain(1))
     assert tree.leads(E0) == (2, (2,), 1)
     assert E0 in leader_and_isr_rows(effects)[2]
+
+
+@pytest.mark.parametrize("epoch", [MAX_LEADER_EPOCH, 2**31 - 1, 2**31, 2**63 - 1])
+def test_a_leader_epoch_at_the_end_of_its_range_costs_only_that_partition(
+    tree: Tree, candidate: Candidate, epoch: int
+) -> None:
+    tree.put_state(E0, 1, (1, 2), leader_epoch=epoch)
+    path = TopicPartitionStateZNode.path(E0)
+    before = tree.server.snapshot()[path].data
+    candidate.start()
+    assert_failures_are_handled(tree, candidate)
+    assert tree.server.snapshot()[path].data == before, "no epoch beyond the range is written"
 
 
 @pytest.mark.parametrize("path", [TopicZNode.path("evil"), TopicPartitionStateZNode.path(E0)])
