@@ -82,7 +82,7 @@ class RegentCluster(ClusterObserver):
         self._extra: dict[BrokerId, subprocess.Popen[str]] = {}
         self._paused: set[BrokerId] = set()
         self._session: ZooKeeperClient | None = None
-        self._has_internal_topics = "--no-internal-topics" in options
+        self._awaits_internal_topics = "--no-internal-topics" not in options
         try:
             _await_ready(self.process, "the cluster", CLUSTER_START_TIMEOUT_S)
             self.renew_session()
@@ -457,10 +457,10 @@ class RegentCluster(ClusterObserver):
 
         They would not get one after the first fault. A cluster may be configured to have none.
         """
-        if self._has_internal_topics:
+        if not self._awaits_internal_topics:
             return
-        self._has_internal_topics = True
-        with suppress(AssertionError):
+        self._awaits_internal_topics = False
+        with suppress(AssertionError):  # the fault begins all the same
             for topic in (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC):
                 self.await_leader(topic, timeout_s=_INTERNAL_TOPICS_TIMEOUT_S)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import uuid
 from contextlib import closing
 
@@ -67,8 +68,9 @@ def test_a_batch_of_fifty_megabytes_reaches_all_replicas_and_the_consumer(
     bootstrap: str, new_topic: CreateTopic, compression: str
 ):
     """Followers and consumers ask for 1 MB: the first batch is sent whole all the same."""
-    topic = new_topic(max_message_bytes=104_857_600, min_insync_replicas=3)
-    value = uuid.uuid4().bytes * 3_200_000
+    limit = 104_857_600
+    topic = new_topic(max_message_bytes=limit, segment_bytes=limit, min_insync_replicas=3)
+    value = random.Random(0).randbytes(51_200_000)
     client = producer(
         bootstrap, acks="all", message_max_bytes=100_000_000, compression_type=compression
     )
