@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from regent.core.coordinator.group.group_metadata import GroupMetadata
-from regent.core.protocol.groups import GroupState
+from regent.core.coordinator.group.group_metadata import GroupMetadata, GroupState
 
 
 def test_after_the_highest_generation_that_fits_the_wire_comes_the_first() -> None:
