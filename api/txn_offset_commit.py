@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from regent.api.coordinator_requests import CoordinatorRequests
 from regent.api.replies import AwaitedReply, Replies
-from regent.core.coordinator.partition_for import UNKNOWN_PARTITION, CoordinatorPartitions
+from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.groups import (
@@ -94,8 +94,6 @@ class TxnOffsetCommitHandler:
     async def _commit(
         self, commit: CommitOffsets, transactional_id: str, version: int
     ) -> Mapping[TopicPartition, Errors]:
-        if self.group_partitions.of(commit.group_id) == UNKNOWN_PARTITION:
-            return commit.refused(Errors.NOT_COORDINATOR)
         producer = commit.producer
         guard = None if producer is None else self._begin_verification(commit.group_id, producer)
         if guard is not None and producer is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -344,3 +345,18 @@ def test_the_topic_is_created_when_the_first_coordinator_is_looked_for():
     found = ask(apis, FindCoordinatorRequest(key="x", key_type=1), 3)
     assert found.error_code == Errors.COORDINATOR_NOT_AVAILABLE
     assert creations.wanted == [TRANSACTION_STATE_TOPIC]
+
+
+def test_a_broker_that_does_not_know_the_number_of_partitions_is_asked_again(producer: Producer):
+    producer.init(4)
+    cache = producer.led.cache
+    cache.snapshot = replace(cache.snapshot, coordinated_partitions={}, is_complete=False)
+    request = AddOffsetsToTxnRequest(
+        transactional_id="x",
+        producer_id=producer.who.producer_id,
+        producer_epoch=producer.who.producer_epoch,
+        group_id="g",
+    )
+    assert producer.ask(request, 3).error_code == Errors.COORDINATOR_LOAD_IN_PROGRESS
+    assert producer.commit_offset(3) == Errors.NOT_COORDINATOR
+    assert producer.commit_offset(3, "unknown") == Errors.COORDINATOR_NOT_AVAILABLE
