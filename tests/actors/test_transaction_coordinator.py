@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from queue import Empty
+from queue import Empty, Queue
 
 import pytest
 
@@ -28,6 +28,7 @@ from regent.core.protocol.groups import (
 from regent.core.protocol.transactions import (
     AddPartitionsToTxn,
     InitProducerId,
+    InitProducerIdResult,
     TransactionToVerify,
     TxnMarker,
 )
@@ -95,8 +96,14 @@ def test_a_second_producer_aborts_the_transaction_of_the_first_and_fences_it(und
 
 def test_a_decision_waits_for_the_replicas(undo: ExitStack):
     led = LedTransactions(undo, isr=(1, 2))
-    answers = led.send(InitProducerId("x", 60_000))
-    assert led.describe().error_code is Errors.NONE  # the request before it was handled
+    answers: Queue[InitProducerIdResult] = Queue()
+
+    def is_decided() -> bool:  # it is refused as long as there is no producer id
+        nonlocal answers
+        answers = led.send(InitProducerId("x", 60_000))
+        return led.describe().error_code is Errors.NONE
+
+    eventually(is_decided, "the request before it was handled")
     with pytest.raises(Empty):
         answers.get_nowait()
 
