@@ -59,7 +59,8 @@ class OrdinaryUser:
     def cluster(self, data_dir: Path, *arguments: str) -> Iterator[None]:
         """Run a cluster of one broker for the block."""
         command = (*COMMAND, "cluster", "--data-dir", str(data_dir), "--base-port", "0")
-        with subprocess.Popen([*command, "--brokers", "1", *arguments], **self._options) as process:
+        options = ("--brokers", "1", "--no-internal-topics", *arguments)
+        with subprocess.Popen([*command, *options], **self._options) as process:
             try:
                 line = next_line(process, "the cluster is ready", START_S)
                 assert line.startswith("ready: "), process.stderr and process.stderr.read()

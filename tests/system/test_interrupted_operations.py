@@ -42,7 +42,7 @@ LATEST_KILL_S = 1.0
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[RegentCluster]:
-    options = ("--brokers", str(BROKERS), "--no-placement-service")
+    options = ("--brokers", str(BROKERS), "--no-placement-service", "--no-internal-topics")
     with RegentCluster(tmp_path, *options) as cluster:
         yield cluster
 
