@@ -38,7 +38,7 @@ _AUTHENTICATION: Final = {
     "spark.network.crypto.enabled": "true",
     "spark.network.crypto.authEngineVersion": "2",
 }
-"""Whoever reaches the ports of a driver can have it run commands, and on loopback every user of the
+"""A process that reaches the ports of a driver can have it run commands, on loopback any user of the
 machine does. With a local master Spark makes a secret itself, which no other process needs."""
 _INSTALLED: Final = Path(pyspark.__file__).parent
 

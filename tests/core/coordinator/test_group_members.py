@@ -384,7 +384,7 @@ def test_a_group_that_was_read_and_has_too_many_members_is_rebalanced_until_it_h
 
 
 @pytest.mark.parametrize("way", ["resigned", "elected", "stopped"])
-def test_whoever_waits_is_told_when_the_coordinator_forgets_the_group(way: str):
+def test_a_member_that_waits_is_told_when_the_coordinator_forgets_the_group(way: str):
     broker = leading()
     joined = broker.join()
     synchronising = broker.sync(joined)
