@@ -38,8 +38,8 @@ _AUTHENTICATION: Final = {
     "spark.network.crypto.enabled": "true",
     "spark.network.crypto.authEngineVersion": "2",
 }
-"""A process that reaches the ports of a driver can have it run commands, on loopback any user of the
-machine does. With a local master Spark makes a secret itself, which no other process needs."""
+"""A process that reaches the ports of a driver can have it run commands. On loopback every user of
+the machine does. With a local master Spark makes a secret itself, which no other process needs."""
 _INSTALLED: Final = Path(pyspark.__file__).parent
 
 
