@@ -2,8 +2,10 @@
 #
 #   make cluster              a cluster of three brokers in ./data, until Ctrl-C
 #   make cluster ARGS='--brokers 5 --data-dir /tmp/five'
-#   make test                 all tests;  ARGS='tests/core -q' for some of them
-#   make unit                 the tests without a JVM and without processes, in half a minute
+#   make test                 the tests for every change, in eight minutes;  ARGS='tests/core -q'
+#   make test-all             all tests, for a release: half an hour
+#   make unit                 the tests of decisions, without a JVM or a process, in half a minute
+#   make quick FILE=core/model.py   the tests that belong to one file, in seconds
 #   make simulate SEEDS=20000 random histories of a simulated cluster, on all cores
 #   make soak MINUTES=10      break a loaded cluster at random and check what it promised
 #   make bench                list the benchmarks;  ARGS='failover --topics 200' runs one
@@ -17,26 +19,39 @@
 
 PYTHON ?=
 ARGS ?=
+FILE ?=
 SEEDS ?= 2000
 MINUTES ?= 10
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest
+# A worker for each core. The tests of a file run in one worker, in which they share what they start.
+PARALLEL := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 RUNNERS := python3 /usr/bin/python3 $(PYTHON)
 
 .DEFAULT_GOAL := test
-.PHONY: cluster test unit simulate soak bench bench-compare check fix clean
+.PHONY: cluster test test-all quick unit simulate soak bench bench-compare check fix clean
 
 cluster: $(STAMP)
 	$(BIN)/python run.py cluster $(ARGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m tests.jars
+	$(PYTEST) $(PARALLEL) -m 'not nightly' $(ARGS)
+
+test-all: $(STAMP)
+	@$(BIN)/python -m tests.jars --all
+	$(PYTEST) $(PARALLEL) --seeds 400 $(ARGS)
 
 unit: $(STAMP)
-	$(BIN)/python -m pytest -q -m 'not zookeeper and not spark and not system and not slow' \
-		tests/core tests/config tests/scenarios $(ARGS)
+	$(PYTEST) -q -m 'not zookeeper and not spark and not system and not slow and not nightly' \
+		tests/core tests/config tests/scenarios \
+		tests/conformance/test_conformance.py tests/conformance/test_coordinators.py $(ARGS)
+
+quick: $(STAMP)
+	@$(BIN)/python -m tests.quick $(FILE)
 
 simulate: $(STAMP)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)

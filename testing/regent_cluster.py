@@ -30,7 +30,7 @@ from regent.testing.cluster_observer import ClusterObserver
 from regent.testing.janitor import Janitor
 from regent.testing.network import Network
 from regent.testing.network_proxy import ZOOKEEPER, Member
-from regent.testing.waits import TIMEOUT_S, await_end, eventually, next_line, scaled
+from regent.testing.waits import TIMEOUT_S, await_end, eventually, next_line, scaled, timeout_factor
 from regent.transport.sockets import new_context
 from regent.zk.client.channel import ConnectionState
 from regent.zk.client.operations import Create, Delete, Operation
@@ -536,7 +536,7 @@ def unique_topic(name: str) -> str:
 
 
 def _session_timeout_ms(milliseconds: int) -> int:
-    return min(int(scaled(milliseconds)), MAX_SESSION_TIMEOUT_MS)
+    return min(int(milliseconds * timeout_factor()), MAX_SESSION_TIMEOUT_MS)
 
 
 def _await_ready(process: subprocess.Popen[str], what: str, timeout_s: float) -> None:

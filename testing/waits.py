@@ -1,7 +1,7 @@
 """Waiting for other processes: every wait has a limit, and names what it waited for.
 
-The environment variable ``REGENT_TIMEOUT_FACTOR`` multiplies all limits of this package, for
-machines that are slow or busy.
+The environment variable ``REGENT_TIMEOUT_FACTOR`` multiplies all limits of this package, for slow
+machines. While more processes want to run than the machine has processors, limits grow with them.
 """
 
 from __future__ import annotations
@@ -24,14 +24,39 @@ TIMEOUT_FACTOR_VARIABLE: Final = "REGENT_TIMEOUT_FACTOR"
 _POLL_S = 0.02
 
 
-def scaled(limit: float) -> float:
-    """Return a limit times ``REGENT_TIMEOUT_FACTOR``; raises ``ValueError`` for a bad factor."""
+def timeout_factor() -> float:
+    """Return ``REGENT_TIMEOUT_FACTOR``, 1 by default; raises ``ValueError`` for a bad one."""
     text = os.environ.get(TIMEOUT_FACTOR_VARIABLE) or "1"
     with suppress(ValueError):
         factor = float(text)
         if factor > 0 and math.isfinite(factor):
-            return limit * factor
+            return factor
     raise ValueError(f"{TIMEOUT_FACTOR_VARIABLE} must be a number above 0, not {text!r}")
+
+
+def scaled(limit: float) -> float:
+    """Return a limit for a machine as slow and as busy as this one is now.
+
+    Raises ``ValueError`` for a bad ``REGENT_TIMEOUT_FACTOR``.
+    """
+    return limit * timeout_factor() * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+class Limit:
+    """The end of a wait that began when this was created. It moves on while the machine is busy."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._started = monotonic()
+        self._timeout_s = timeout_s
+        self.allowed_s = scaled(timeout_s)
+
+    def left_s(self) -> float:
+        """Return how long the wait may still take; 0 or less if it is over."""
+        left = self._started + self.allowed_s - monotonic()
+        if left > 0:
+            return left
+        self.allowed_s = max(self.allowed_s, scaled(self._timeout_s))
+        return self._started + self.allowed_s - monotonic()
 
 
 def eventually(look: Callable[[], T], what: str, timeout_s: float = TIMEOUT_S) -> T:
@@ -40,8 +65,7 @@ def eventually(look: Callable[[], T], what: str, timeout_s: float = TIMEOUT_S) -
     ``RegentError``, ``OSError`` and ``LookupError`` count as false. Raises ``AssertionError`` with
     ``what`` and the last result when the time is over.
     """
-    limit_s = scaled(timeout_s)
-    deadline = monotonic() + limit_s
+    limit = Limit(timeout_s)
     last: object = None
     while True:
         try:
@@ -51,8 +75,8 @@ def eventually(look: Callable[[], T], what: str, timeout_s: float = TIMEOUT_S) -
             last = seen
         except (RegentError, OSError, LookupError) as error:
             last = error.with_traceback(None)
-        if monotonic() > deadline:
-            raise AssertionError(f"{what}: not within {limit_s:g} s; last: {last!r}")
+        if limit.left_s() <= 0:
+            raise AssertionError(f"{what}: not within {limit.allowed_s:g} s; last: {last!r}")
         sleep(_POLL_S)
 
 
@@ -63,11 +87,12 @@ def next_line(process: subprocess.Popen[str], what: str, timeout_s: float = TIME
     time: it does not print the next before this one was read.
     """
     assert process.stdout is not None
-    limit_s = scaled(timeout_s)
+    limit = Limit(timeout_s)
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
-        if not selector.select(limit_s):
-            raise AssertionError(f"{what}: not within {limit_s:g} s")
+        while not selector.select(max(0.0, limit.left_s())):
+            if limit.left_s() <= 0:
+                raise AssertionError(f"{what}: not within {limit.allowed_s:g} s")
     return process.stdout.readline()
 
 
@@ -76,10 +101,12 @@ def await_end(process: subprocess.Popen[str], what: str, timeout_s: float = TIME
 
     Raises ``AssertionError`` with ``what`` when the time is over.
     """
-    limit_s = scaled(timeout_s)
-    try:
-        return process.communicate(timeout=limit_s)[1] or ""
-    except subprocess.TimeoutExpired:
-        if process.poll() is None:
-            raise AssertionError(f"{what} has not ended within {limit_s:g} s") from None
-        return ""  # a process that it started has its output still open
+    limit = Limit(timeout_s)
+    while True:
+        try:
+            return process.communicate(timeout=max(0.0, limit.left_s()))[1] or ""
+        except subprocess.TimeoutExpired:
+            if process.poll() is not None:
+                return ""  # a process that it started has its output still open
+            if limit.left_s() <= 0:
+                raise AssertionError(f"{what} has not ended within {limit.allowed_s:g} s") from None

@@ -5,11 +5,8 @@ from __future__ import annotations
 import faulthandler
 import gc
 import os
-import signal
 import uuid
 from collections.abc import Iterator
-from traceback import walk_stack
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -19,7 +16,7 @@ from regent.config.java import JavaNotFoundError
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
-_REPORTS = ("pytest_runtest_makereport", "pytest_runtest_logreport", "pytest_terminal_summary")
+pytest_plugins = ["tests.support.runs"]
 
 if TYPE_CHECKING:
     from tests.support.stage import Stage
@@ -31,32 +28,14 @@ hypothesis.settings.load_profile("regent")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of the simulation and of the conformance table."""
-    parser.addoption("--seeds", type=int, default=400, help="how many histories to simulate")
+    parser.addoption("--seeds", type=int, default=100, help="how many histories to simulate")
     parser.addoption("--rounds", type=int, default=1, help="how often to interrupt an operation")
-    parser.addoption("--seed", type=int, default=None, help="simulate this one history")
     parser.addoption("--rare-defects", action="store_true", help="search for rare defects, too")
     parser.addoption("--rewrite", action="store_true", help="write the transcripts again")
     parser.addoption("--cases", default=None, help="run the conformance cases of this file")
     parser.addoption(
         "--coordinator-cases", default=None, help="run the cases of the coordinators in this file"
     )
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Let Ctrl-C end the run after the current test, whatever that test makes of it.
-
-    Py4J and the commands turn ``KeyboardInterrupt`` into errors and exit statuses, so the test
-    fails, and the run would go on. An exception inside of a report would lose all reports. The
-    handler is also there where ``make test &`` ignores Ctrl-C.
-    """
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        del number
-        session.shouldstop = "Ctrl-C"
-        if not any(of.f_code.co_name in _REPORTS for of, _ in walk_stack(frame)):
-            raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, interrupt)
 
 
 def pytest_unconfigure() -> None:

@@ -1,4 +1,6 @@
-"""Ctrl-C ends a run of the tests with the list of failures."""
+"""A signal or the limit of a test ends a run: the test has failed by its name, nothing is left."""
+
+from __future__ import annotations
 
 from pathlib import Path
 
@@ -6,24 +8,33 @@ import pytest
 
 pytest_plugins = "pytester"
 
-CONFTEST = Path(__file__).with_name("conftest.py")
+ROOT = Path(__file__).parents[1]
+RUN = ("-p", "tests.support.runs", "-p", "no:cacheprovider")
+WORKERS = ("-n", "2", "--dist", "loadfile")
 TESTS = """
-import os, signal, time
+import os, signal, subprocess, sys, tempfile, time
+import pytest
 
-def interrupt():
-    os.kill(os.getpid(), signal.SIGINT)
-    time.sleep(10)
+@pytest.fixture
+def child():
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield process
+    process.communicate()
+    print("the fixture was torn down")
 
-def test_that_makes_an_error_of_it():
+def test_that_makes_an_error_of_it(child, request):
+    tempfile.mkdtemp()
+    run = os.getppid() if hasattr(request.config, "workerinput") else os.getpid()
+    os.kill(run, signal.{signal})
     try:
-        interrupt()
-    except KeyboardInterrupt:
-        raise ValueError("Answer from Java side is empty")
+        time.sleep(30)
+    except BaseException as error:
+        raise ValueError("Answer from Java side is empty") from error
 
 def test_that_must_not_run():
     raise AssertionError("it ran")
 """
-INTERRUPTED_REPORT = """
+SIGNAL_IN_A_REPORT = """
 import os, signal
 import pytest
 
@@ -33,25 +44,51 @@ def pytest_runtest_makereport(item, call):
         os.kill(os.getpid(), signal.SIGINT)
     return (yield)
 """
+HANGING = """
+import time, pytest
+
+@pytest.mark.timeout(0.1)
+def test_that_hangs():
+    time.sleep(30)
+
+def test_that_runs():
+    pass
+"""
 
 
-def test_a_test_that_turns_ctrl_c_into_an_error_is_the_last(pytester: pytest.Pytester) -> None:
-    pytester.makeconftest(CONFTEST.read_text())
-    pytester.makepyfile(TESTS)
-    ended = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+@pytest.fixture(autouse=True)
+def _our_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+@pytest.mark.parametrize("workers", [(), WORKERS], ids=["one process", "two workers"])
+@pytest.mark.parametrize(("signal", "reason"), [("SIGINT", "Ctrl-C"), ("SIGTERM", "SIGTERM")])
+def test_the_test_in_progress_is_the_last_and_has_failed(
+    pytester: pytest.Pytester, workers: tuple[str, ...], signal: str, reason: str
+) -> None:
+    pytester.makepyfile(TESTS.replace("{signal}", signal))
+    ended = pytester.runpytest_subprocess(*RUN, *workers, f"--basetemp={pytester.path}/run")
     assert ended.ret == pytest.ExitCode.INTERRUPTED
     ended.assert_outcomes(failed=1)
-    ended.stdout.fnmatch_lines(["FAILED *test_that_makes_an_error_of_it*", "*Interrupted: Ctrl-C*"])
+    ended.stdout.fnmatch_lines(["*the fixture was torn down*"])
+    ended.stdout.fnmatch_lines(["FAILED *test_that_makes_an_error_of_it*", f"*{reason}*"])
     ended.stdout.no_fnmatch_line("*it ran*")
+    assert list((pytester.path / "run").rglob("tmp*")) == []
 
 
-def test_ctrl_c_inside_of_a_report_loses_none(pytester: pytest.Pytester) -> None:
-    pytester.makeconftest(CONFTEST.read_text())
-    pytester.makepyfile(plugin=INTERRUPTED_REPORT)
+def test_a_signal_inside_of_a_report_loses_none(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(plugin=SIGNAL_IN_A_REPORT)
     pytester.makepyfile(
         "def test_one(): assert False\ndef test_two(): raise AssertionError('it ran')"
     )
-    ended = pytester.runpytest_subprocess("-p", "plugin")
+    ended = pytester.runpytest_subprocess(*RUN, "-p", "plugin")
     assert ended.ret == pytest.ExitCode.INTERRUPTED
     ended.assert_outcomes(failed=1)
     ended.stdout.no_fnmatch_line("*it ran*")
+
+
+def test_a_test_that_hangs_fails_by_its_name(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(HANGING)
+    ended = pytester.runpytest_subprocess(*RUN)
+    ended.assert_outcomes(failed=1, passed=1)
+    ended.stdout.fnmatch_lines(["*Failed: Timeout*", "FAILED *test_that_hangs*"])

@@ -16,7 +16,7 @@ from tests.clients.librdkafka import dotted
 from tests.support.maven_jars import MavenJars, spark_jar, spark_jars
 
 VERSION: Final = "3.9.1"
-_JARS: Final = MavenJars(
+KAFKA_CLIENTS: Final = MavenJars(
     f"kafka-clients-{VERSION}",
     f'<dependency org="org.apache.kafka" name="kafka-clients" rev="{VERSION}" transitive="false"/>',
     "cc5e642def34a535aa756839b9b2e1fedc941ad8bd2b4cee18919c9c718cc6b7",
@@ -33,7 +33,7 @@ class JavaClients:
 
     def __init__(self) -> None:
         codecs = spark_jars("lz4-java", "snappy-java", "zstd-jni")
-        classpath = [*_JARS.fetched(), *codecs, spark_jar("py4j"), spark_jar("slf4j-api")]
+        classpath = [*KAFKA_CLIENTS.fetched(), *codecs, spark_jar("py4j"), spark_jar("slf4j-api")]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the JVM
         self._process = subprocess.Popen(
             [

@@ -60,6 +60,17 @@ SEARCH_FROM: dict[Defect, int] = {
 }
 """The first seed of the search for a defect, if not 0; it only shortens the search."""
 
+QUICKEST_DEFECTS: frozenset[Defect] = frozenset(
+    {
+        controller_defects.any_replica_may_join_the_isr,
+        controller_defects.epoch_read_after_waking,
+        controller_defects.waiting_shutdowns_not_answered,
+        record_defects.followers_truncate_to_the_high_watermark,
+        record_defects.logs_that_diverge_unnoticed,
+    }
+)
+"""Defects that `make test` searches for: of each module some that are found soonest."""
+
 RARE_DEFECTS: frozenset[Defect] = frozenset(
     {
         decision_defects.answers_of_restarted_new_leaders_count,

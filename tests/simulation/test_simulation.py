@@ -2,63 +2,49 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
+import os
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from regent.core.controller import events
-from tests.simulation.defects import DEFECTS, RARE_DEFECTS, SEARCH_FROM, Defect
+from tests.simulation.defects import DEFECTS, QUICKEST_DEFECTS, RARE_DEFECTS, SEARCH_FROM, Defect
 from tests.simulation.history import failure_of, run_seed, silence
 from tests.simulation.records import BrokenInvariantError
 from tests.simulation.simulation import Simulation
 from tests.simulation.situations import RARE, Situation
+from tests.support.runs import FIRST_SEED
 
-HISTORIES_A_CALL = 10  # in another process
+HISTORIES_A_TEST = 10
 SEEDS_FOR_DEFECTS = 2000
 SEEDS_FOR_SITUATIONS = 400
 
 
-@pytest.fixture
-def seeds(request: pytest.FixtureRequest) -> range:
-    first, count = request.config.getoption("--seed"), request.config.getoption("--seeds")
-    return range(count) if first is None else range(first, first + 1)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make a test of every ten histories: their number is an option."""
+    if "nth_ten" in metafunc.fixturenames:
+        count: int = metafunc.config.getoption("--seeds")
+        metafunc.parametrize("nth_ten", range((count + HISTORIES_A_TEST - 1) // HISTORIES_A_TEST))
 
 
-@pytest.fixture(scope="module")
-def all_cores() -> Iterator[ProcessPoolExecutor]:
-    """Processes that run histories: one process cannot use a second core."""
-    cores = ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn"))
-    yield cores
-    cores.shutdown(cancel_futures=True)
+def test_random_histories_keep_every_invariant_and_converge(nth_ten: int):
+    first = int(os.environ[FIRST_SEED]) + nth_ten * HISTORIES_A_TEST
+    for seed in range(first, first + HISTORIES_A_TEST):
+        failure = failure_of(seed)
+        if failure is not None:
+            pytest.fail(failure, pytrace=False)
 
 
-@pytest.fixture(scope="module")
-def searches(
-    all_cores: ProcessPoolExecutor, request: pytest.FixtureRequest
-) -> Mapping[Defect, Future[bool]]:
-    """The searches of the selected tests, started in the sequence of the tests."""
-    own = [item for item in request.session.items if item.path == request.path]
-    selected = [item.callspec.params.get("defect") for item in own if hasattr(item, "callspec")]
-    are_rare_wanted = request.config.getoption("--rare-defects")
-    return {
-        defect: all_cores.submit(_is_found, defect)
-        for defect in DEFECTS
-        if defect in selected and (are_rare_wanted or defect not in RARE_DEFECTS)
-    }
-
-
-def test_random_histories_keep_every_invariant_and_converge(
-    seeds: range, all_cores: ProcessPoolExecutor
-):
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_the_first_400_histories_hold_and_meet_every_situation():
     met: set[Situation] = set()
-    for _, failure, situations in all_cores.map(run_seed, seeds, chunksize=HISTORIES_A_CALL):
+    for seed in range(SEEDS_FOR_SITUATIONS):
+        _, failure, situations = run_seed(seed)
         met.update(situations)
         if failure is not None:
             pytest.fail(failure, pytrace=False)
-    missing = {situation.value for situation in Situation if situation not in met | RARE}
-    assert not missing or len(seeds) < SEEDS_FOR_SITUATIONS, f"no history meets {missing}"
+    assert {situation.value for situation in Situation if situation not in met | RARE} == set()
 
 
 @pytest.mark.parametrize("seed", [1, 7], ids=["in memory", "with files"])
@@ -72,11 +58,23 @@ def test_the_same_seed_makes_the_same_history(seed: int):
     assert first.cluster.zookeeper.transactions == second.cluster.zookeeper.transactions
 
 
-@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.__name__)
-def test_a_core_with_a_defect_is_caught(defect: Defect, searches: Mapping[Defect, Future[bool]]):
-    if defect not in searches:
+def _searches() -> list[ParameterSet]:
+    marks = [pytest.mark.nightly, pytest.mark.timeout(1800)]
+    return [
+        pytest.param(
+            defect,
+            id=defect.__name__,
+            marks=[] if defect in QUICKEST_DEFECTS else marks,
+        )
+        for defect in DEFECTS
+    ]
+
+
+@pytest.mark.parametrize("defect", _searches())
+def test_a_core_with_a_defect_is_caught(defect: Defect, request: pytest.FixtureRequest):
+    if defect in RARE_DEFECTS and not request.config.getoption("--rare-defects"):
         pytest.skip("rare: the search takes minutes, --rare-defects")
-    assert searches[defect].result(), f"{defect.__name__} passes {SEEDS_FOR_DEFECTS} histories"
+    assert _is_found(defect), f"{defect.__name__} passes {SEEDS_FOR_DEFECTS} histories"
 
 
 def _is_found(defect: Defect) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +19,11 @@ from regent.testing.waits import (
 )
 
 pytest_plugins = "pytester"
+
+
+@pytest.fixture(autouse=True)
+def _idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
 
 
 @pytest.fixture
@@ -64,6 +70,26 @@ def test_sessions_are_scaled_as_far_as_the_server_grants_it(
     assert _session_timeout_ms(SESSION_TIMEOUT_MS) == 60_000
 
 
+def test_limits_grow_with_the_processes_that_wait_for_a_processor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (20.0, 0.0, 0.0))
+    assert scaled(3.0) == 30.0
+    assert _session_timeout_ms(SESSION_TIMEOUT_MS) == SESSION_TIMEOUT_MS
+
+
+def test_a_wait_goes_on_when_the_machine_has_become_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TIMEOUT_FACTOR_VARIABLE, "1")
+    looks = iter([False, True])
+
+    def look() -> bool:
+        monkeypatch.setattr(os, "getloadavg", lambda: (1e9, 0.0, 0.0))
+        return next(looks)
+
+    assert eventually(look, "it is there", timeout_s=1e-6)
+
+
 @pytest.mark.parametrize("factor", ["0", "-1", "nan", "inf", "much"])
 def test_a_factor_that_is_none_is_refused(factor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TIMEOUT_FACTOR_VARIABLE, factor)
@@ -87,7 +113,9 @@ def test_the_plugin_takes_the_factor_from_an_option_or_an_ini_file(
     pytester.makepyfile(
         f"""
         from regent.testing.waits import scaled
-        def test_it(): assert scaled(10) == {factor * 10}
+        def test_it(monkeypatch):
+            monkeypatch.setattr('os.getloadavg', lambda: (0.0, 0.0, 0.0))
+            assert scaled(10) == {factor * 10}
         """
     )
     pytester.runpytest_subprocess(*options).assert_outcomes(passed=1)
