@@ -1,15 +1,17 @@
 """``python -m tests.quick FILE…``: run the tests that belong to modules, in seconds.
 
 To a module belong the test files with its name, then the smallest test files of its folder that
-import it; if there are none, the smallest of any folder. They run until ``BUDGET_S`` is over. Tests
-that need another process are left out: ``make test`` has them.
+import it; if there are none, the smallest of any folder; if there are none, those of the modules
+that import it. They run until ``BUDGET_S`` is over. Tests that need another process are left out:
+``make test`` has them.
 """
 
 from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from time import monotonic
 from typing import Final
@@ -23,15 +25,52 @@ MOST_FILES: Final = 12
 IN_PROCESS: Final = "not zookeeper and not spark and not system and not slow and not nightly"
 
 
-def tests_of(file: Path) -> list[Path]:
+def belonging_to(file: Path) -> list[Path]:
     """Return the test files that belong to a file, a path relative to the checkout; best first."""
     if file.parts[0] == "tests":
         return [ROOT / file]
-    named = [path for path in TESTS.rglob(f"test_{file.stem}.py") if _is_near(path, file)]
-    importing = [path for path in TESTS.rglob("test_*.py") if _module(file) in _imported(path)]
+    asked, seen = [file], {file}
+    for module in asked:  # grows
+        found = _own_tests(module)
+        if found:
+            return found
+        importing = {path.relative_to(ROOT) for path in _importing(module, _modules())}
+        asked += sorted(importing - seen)
+        seen |= importing
+    return []
+
+
+def _own_tests(file: Path) -> list[Path]:
+    """Return the test files that have the name of a module or import it."""
+    folder = TESTS / file.parts[0]
+    named = [path for path in folder.rglob("test_*.py") if path.stem == f"test_{file.stem}"]
+    importing = _importing(file, TESTS.rglob("test_*.py"))
     importing.sort(key=lambda path: path.stat().st_size)
     near = [path for path in importing if path.is_relative_to(TESTS / file.parent)]
     return list(dict.fromkeys([*named, *(near or ([] if named else importing))]))[:MOST_FILES]
+
+
+def _modules() -> Iterator[Path]:
+    """Yield the modules of the product."""
+    for path in ROOT.glob("[a-z]*/**/*.py"):
+        if path.relative_to(ROOT).parts[0] not in ("tests", "bench", "build", "data"):
+            yield path
+
+
+def _importing(file: Path, among: Iterable[Path]) -> list[Path]:
+    """Return the files that name a module in an import, or in a text, as lazy commands do."""
+    module = ".".join(["regent", *file.with_suffix("").parts])
+    return [path for path in among if file.stem in _text(path) and module in _named(path)]
+
+
+@cache
+def _text(path: Path) -> str:
+    return path.read_text()
+
+
+@cache
+def _named(path: Path) -> frozenset[str]:
+    return frozenset(_names(ast.parse(_text(path))))
 
 
 class Budget:
@@ -51,20 +90,6 @@ class Budget:
             session.exitstatus = pytest.ExitCode.OK
 
 
-def _is_near(path: Path, file: Path) -> bool:
-    """Whether a test file is in the folder of the module's tests, or in one below."""
-    return path.is_relative_to(TESTS / file.parts[0])
-
-
-def _module(file: Path) -> str:
-    return ".".join(["regent", *file.with_suffix("").parts])
-
-
-def _imported(path: Path) -> set[str]:
-    """Return the modules that a file imports, and the names that it imports from modules."""
-    return set(_names(ast.parse(path.read_text())))
-
-
 def _names(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -72,6 +97,8 @@ def _names(tree: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
 
 
 def main(files: Sequence[str]) -> int:
@@ -81,7 +108,7 @@ def main(files: Sequence[str]) -> int:
         file = Path(name).absolute()
         if file.suffix != ".py" or not file.is_relative_to(ROOT) or not file.is_file():
             return _refuse(f"{name} is not a Python file of this checkout")
-        found += tests_of(file.relative_to(ROOT))
+        found += belonging_to(file.relative_to(ROOT))
     if not found:
         return _refuse(f"no test imports {' or '.join(files)}: make test runs all tests")
     options = ["-q", "-m", IN_PROCESS, *map(str, dict.fromkeys(found))]
