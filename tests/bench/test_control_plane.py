@@ -28,6 +28,7 @@ def test_a_new_controller_tells_stub_brokers_all_about_the_cluster() -> None:
     assert figures["bytes_per_partition"] > 0
 
 
+@pytest.mark.nightly
 @pytest.mark.system
 def test_a_controller_elects_leaders_of_topics_that_are_created_in_bulk() -> None:
     figures = figures_of("create-load", "--partitions", "250", "--topic-size", "40")
@@ -35,6 +36,7 @@ def test_a_controller_elects_leaders_of_topics_that_are_created_in_bulk() -> Non
     assert 0 < figures["written_s"] < figures["seconds"]
 
 
+@pytest.mark.nightly
 @pytest.mark.system
 def test_survivors_are_told_of_the_leaders_after_a_stub_that_crashed() -> None:
     figures = figures_of("crash-load", "--partitions", "100", "--brokers", "4")

@@ -74,6 +74,7 @@ def test_the_death_of_its_server_is_reported(tmp_path: Path) -> None:
         assert process.stderr.read() == f"regent: ZooKeeper ended by SIGKILL: see {tmp_path}\n"
 
 
+@pytest.mark.nightly
 def test_it_replaces_a_member_of_an_ensemble(tmp_path: Path) -> None:
     data_dirs = [tmp_path / f"zookeeper-{number}" for number in range(3)]
     servers = start_ensemble(data_dirs, [0, 0, 0])

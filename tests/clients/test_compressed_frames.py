@@ -24,6 +24,8 @@ from tests.support.compressed_frames import FRAMES, Frame
 from tests.support.memory_logs import MemoryLogs
 from tests.support.record_batches import keyed_batch
 
+pytestmark = pytest.mark.nightly
+
 ROOT = Path(__file__).parents[2]
 TOPIC = "frames"
 STUCK_S = 10.0

@@ -63,7 +63,7 @@ def test_compressed_batches_come_back_as_they_went(
     assert values_from(bootstrap, topic, 37) == values[37:]  # from within a batch
 
 
-@pytest.mark.parametrize("compression", ["none", "zstd"])
+@pytest.mark.parametrize("compression", ["none", pytest.param("zstd", marks=pytest.mark.nightly)])
 def test_a_batch_of_fifty_megabytes_reaches_all_replicas_and_the_consumer(
     bootstrap: str, new_topic: CreateTopic, compression: str
 ):

@@ -23,6 +23,7 @@ BEFORE = [b"before-%d" % number for number in range(100)]
 AFTER = [b"after-%d" % number for number in range(100)]
 
 
+@pytest.mark.nightly
 def test_kafka_python_finds_the_next_leader(
     cluster: BreakableCluster, bootstrap: str, new_topic: CreateTopic
 ):

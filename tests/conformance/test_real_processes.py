@@ -29,7 +29,6 @@ CHOSEN = (
     "end_to_end/expansion",
     "end_to_end/reassignment",
     "end_to_end/reassignment_resumes_when_target_returns",
-    "end_to_end/preferred_election",
     "end_to_end/controlled_shutdown_stale_broker_epoch",
     "deletion_scenario/add_partition_after_delete_started",
     "deletion_scenario/recreate_same_name",
@@ -229,7 +228,13 @@ class RealActions:
             assert topic_partition.topic not in known
 
 
-@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "end_to_end/preferred_election",
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in CHOSEN),
+    ],
+)
 def test_case_on_real_processes(cluster: RegentCluster, name: str):
     actions = RealActions(cluster, name)
     for step in _steps(name):

@@ -81,7 +81,10 @@ def write_files(directory: Path, *, mark: bytes = b"", compressed: bool = False)
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("command", RUNS)
+@pytest.mark.parametrize(
+    "command",
+    ["place", *(pytest.param(run, marks=pytest.mark.nightly) for run in RUNS if run != "place")],
+)
 def test_relative_paths_are_those_of_the_current_directory(
     command: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -26,7 +26,7 @@ from tests.support.maven_jars import JarsUnavailableError
 from tests.support.mini_hadoop import MiniHadoop
 from tests.support.object_store import ObjectStore
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.nightly, pytest.mark.spark, pytest.mark.slow]
 
 TOPICS = (PlacementSpec("payments", 12, 3, 0), PlacementSpec("audit", 2, 1, 0))
 BROKERS = (0, 1, 2)

@@ -43,6 +43,7 @@ def place(
     )
 
 
+@pytest.mark.nightly
 def test_spark_defaults_are_read_and_options_are_stronger(directory: Path):
     refused = place(directory)
     assert refused.returncode == 1
@@ -54,6 +55,7 @@ def test_spark_defaults_are_read_and_options_are_stronger(directory: Path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.nightly
 def test_what_spark_was_waiting_for_is_said_and_how_it_may_wait_longer(directory: Path):
     # As docs/spark.md tells for a cluster of one's own: the class archive is not of this Spark.
     variables = {"SPARK_HOME": str(Path(pyspark.__file__).parent), "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -91,6 +93,7 @@ def test_a_start_takes_no_longer_than_wanted(directory: Path):
     assert "Spark did not start within 0.1 s" in refused.stderr
 
 
+@pytest.mark.nightly
 def test_an_error_of_the_jvm_is_one_line(directory: Path):
     rows = {"topic": ["a"] * 999, "partition": [*range(999)], "replicas": [[1, 2]] * 999}
     damaged = directory / "damaged.parquet"

@@ -218,6 +218,7 @@ def test_a_request_is_answered_although_its_python_workers_are_killed(service: R
     assert service.jvm() == jvm
 
 
+@pytest.mark.nightly
 def test_a_request_is_answered_although_its_jvm_is_killed(service: RunningService):
     jvm = service.jvm()
     os.kill(jvm, signal.SIGKILL)

@@ -28,7 +28,7 @@ from tests.support.own_disks import OwnDisksUnavailableError, require_own_disks
 from tests.support.standalone_spark import StandaloneSpark
 from tests.support.topic_controller import brokers_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.nightly, pytest.mark.spark, pytest.mark.slow, pytest.mark.zookeeper]
 
 TOPICS, PARTITIONS, BROKERS = 40, 1_000, 30
 TIMEOUT_S = 240.0

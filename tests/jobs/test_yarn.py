@@ -18,7 +18,7 @@ from regent.jobs.files import JobFiles
 from tests.support.maven_jars import SPARK_JARS
 from tests.support.mini_hadoop import MiniHadoop
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.nightly, pytest.mark.spark, pytest.mark.slow]
 
 TOPICS: Final = tuple(PlacementSpec(f"topic-{number:03d}", 500, 3, 0) for number in range(600))
 BROKERS: Final = tuple(range(7, 107))

@@ -46,7 +46,7 @@ def first_addresses_kept() -> Any:
 
 
 SEARCH_FROM = {
-    first_addresses_kept: 860,
     changed_addresses_overlooked: 69,
     channels_stay_at_former_addresses: 69,
+    first_addresses_kept: 860,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 from unittest.mock import patch
 
@@ -62,3 +62,10 @@ def nothing_is_quarantined() -> Any:
         self._context.quarantined = {}
 
     return patch.object(Quarantine, "_read", everything)
+
+
+SEARCH_FROM: dict[Callable[[], Any], int] = {
+    brokers_noticed_late: 2,
+    moves_begin_again_and_again: 6,
+    nothing_is_quarantined: 20,
+}

@@ -29,4 +29,7 @@ def notifications_deleted_when_read() -> Any:
     return patch.object(ConfigChanges, "_purge", purge)
 
 
-SEARCH_FROM: dict[Callable[[], Any], int] = {throttles_read_without_a_sync: 870}
+SEARCH_FROM: dict[Callable[[], Any], int] = {
+    throttles_read_without_a_sync: 870,
+    notifications_deleted_when_read: 7,
+}

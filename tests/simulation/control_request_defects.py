@@ -60,7 +60,7 @@ def lost_deletions_repeated_last() -> Any:
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
-    requests_of_any_size: 20,
     crashes_sent_three_times: 14,
-    replicas_stopped_twice: 9,
+    replicas_stopped_twice: 10,
+    requests_of_any_size: 20,
 }

@@ -169,19 +169,19 @@ def logs_of_lost_topics_deleted() -> Any:
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
-    unreadable_logs_taken_for_deleted: 182,
-    damaged_replicas_not_deleted: 3828,
+    damaged_records_given_away: 19,
+    damaged_records_skipped: 242,
+    damage_left_alone: 16,
     last_copies_go_out_of_service: 150,
-    damaged_records_skipped: 68,
+    logs_in_sync_replaced: 16,
     logs_replaced_in_the_same_epoch: 28,
-    replaceable_logs_not_notified: 49,
-    offline_replicas_never_asked: 49,
+    replaceable_logs_not_notified: 52,
+    offline_replicas_never_asked: 51,
     stopped_replicas_started_by_notifications: 20,
     returned_replicas_stay_offline: 19,
     no_new_epoch_for_returned_replicas: 19,
-    damaged_records_given_away: 16,
-    damage_left_alone: 16,
-    logs_in_sync_replaced: 16,
-    logs_of_lost_topics_deleted: 8,
     no_new_epoch_for_damaged_logs: 49,
+    damaged_replicas_not_deleted: 4466,
+    unreadable_logs_taken_for_deleted: 182,
+    logs_of_lost_topics_deleted: 17,
 }

@@ -62,14 +62,29 @@ SEARCH_FROM: dict[Defect, int] = {
 
 QUICKEST_DEFECTS: frozenset[Defect] = frozenset(
     {
+        address_defects.first_addresses_kept,
         controller_defects.any_replica_may_join_the_isr,
         controller_defects.epoch_read_after_waking,
         controller_defects.waiting_shutdowns_not_answered,
-        record_defects.followers_truncate_to_the_high_watermark,
-        record_defects.logs_that_diverge_unnoticed,
+        damage_defects.logs_replaced_in_the_same_epoch,
+        damage_defects.no_new_epoch_for_damaged_logs,
+        damage_defects.unreadable_logs_taken_for_deleted,
+        decision_defects.answers_of_former_broker_epochs_count,
+        decision_defects.members_of_any_broker_epoch,
+        decision_defects.refused_proposals_written,
+        group_defects.static_members_removed_by_rebalances,
+        leader_defects.appends_with_too_few_in_sync,
+        metadata_defects.any_metadata_complete,
+        metadata_defects.unlisted_partitions_do_not_exist,
+        record_defects.consumers_read_to_the_log_end,
+        record_defects.fetches_of_any_epoch_count,
+        record_defects.newcomers_are_not_waited_for,
+        tampering_defects.cluster_id_unchecked,
+        tampering_defects.controller_epochs_forgotten,
+        tampering_defects.registrations_of_others_overwritten,
     }
 )
-"""Defects that `make test` searches for: of each module some that are found soonest."""
+"""Defects that `make test` searches for: some of each module, those that are found soonest."""
 
 RARE_DEFECTS: frozenset[Defect] = frozenset(
     {

@@ -120,11 +120,11 @@ def any_recovery_state_accepted() -> Any:
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
-    fetches_of_former_broker_epochs_count: 684,
-    any_recovery_state_accepted: 139,
-    watermarks_stay_beyond_truncated_logs: 69,
     positions_kept_by_later_leaders: 10,
-    deposed_leaders_acknowledge: 4,
+    watermarks_stay_beyond_truncated_logs: 91,
     appends_with_too_few_in_sync: 9,
+    deposed_leaders_acknowledge: 4,
+    fetches_of_former_broker_epochs_count: 1344,
     recovering_leaders_expand_isr: 4,
+    any_recovery_state_accepted: 139,
 }

@@ -41,8 +41,8 @@ def losses_forgotten_at_the_first_request() -> Any:
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
-    losses_forgotten_at_the_first_request: 297,
-    restarted_leaders_kept: 31,
-    suspect_replicas_elected: 47,
+    suspect_replicas_elected: 66,
+    restarted_leaders_kept: 68,
     losses_not_registered: 10,
+    losses_forgotten_at_the_first_request: 297,
 }

@@ -147,14 +147,15 @@ def registrations_made_again_without_suspects() -> Any:
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {
-    terms_unchecked: 1133,
-    contested_topics_left_out: 6_009_910,
-    undecodable_registrations_stay: 759,
-    registrations_made_again_without_suspects: 2310,
     older_data_are_accepted: 456,
     registrations_deleted_for_good: 176,
+    stored_topic_ids_unread: 2,
     controller_epochs_forgotten: 76,
     refused_epochs_kept: 76,
     epochs_shared_by_controllers: 964,
+    terms_unchecked: 1133,
     registrations_of_others_overwritten: 4,
+    undecodable_registrations_stay: 772,
+    contested_topics_left_out: 6009910,
+    registrations_made_again_without_suspects: 2310,
 }

@@ -16,6 +16,8 @@ from regent.storage.log_cleaner import Cleaning
 from regent.storage.unified_log import UnifiedLog
 from tests.storage.test_cleaning_histories import CleaningHistory
 
+pytestmark = pytest.mark.nightly
+
 Patch = AbstractContextManager[Any]
 
 

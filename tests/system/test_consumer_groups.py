@@ -49,6 +49,7 @@ def values(rows: list[dict[str, Any]]) -> list[str]:
     return [row["value"] for row in rows]
 
 
+@pytest.mark.nightly
 def test_what_was_consumed_as_json_can_be_produced_again(cluster: RegentCluster) -> None:
     first, second = new_topic(cluster), new_topic(cluster)
     records: list[dict[str, Any]] = [
@@ -68,6 +69,7 @@ def test_what_was_consumed_as_json_can_be_produced_again(cluster: RegentCluster)
         assert {**copy, **wanted, "headers": [*wanted["headers"], added]} == copy
 
 
+@pytest.mark.nightly
 def test_records_are_read_from_a_place_a_time_and_some_partitions(cluster: RegentCluster) -> None:
     topic = new_topic(cluster, partitions=2)
     for number in range(4):

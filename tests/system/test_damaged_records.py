@@ -103,6 +103,7 @@ def test_a_leader_returns_no_damaged_records_and_another_broker_leads(
     assert_whole(cluster, partition)
 
 
+@pytest.mark.nightly
 def test_a_follower_finds_damage_without_reads(cluster: BreakableCluster) -> None:
     (partition,) = cluster.create_safe_topic("followed", 1)
     produce(cluster, partition, VALUES)
@@ -128,6 +129,7 @@ def test_damage_while_a_broker_is_down_is_found_before_a_read(
     assert consume(cluster, partition) == VALUES
 
 
+@pytest.mark.nightly
 def test_a_lost_segment_is_noticed_and_a_wrong_checkpoint_is_ignored(
     cluster: BreakableCluster,
 ) -> None:
@@ -146,6 +148,7 @@ def test_a_lost_segment_is_noticed_and_a_wrong_checkpoint_is_ignored(
     assert_whole(cluster, shrunk)
 
 
+@pytest.mark.nightly
 def test_the_only_copy_stays_in_service_without_its_damaged_records(
     cluster: BreakableCluster,
 ) -> None:
@@ -175,6 +178,7 @@ def warnings(cluster: BreakableCluster) -> str:
     return "\n".join(cluster.status()["warnings"])
 
 
+@pytest.mark.nightly
 def test_a_topic_whose_znode_is_deleted_and_restored_by_hand_keeps_its_records(
     cluster: BreakableCluster,
 ) -> None:

@@ -65,6 +65,7 @@ def test_clients_are_told_another_address_while_the_broker_runs(cluster: RegentC
     cluster.await_agreement([0, 1, 2], "after")
 
 
+@pytest.mark.nightly
 def test_enabling_unclean_elections_ends_the_wait_for_a_leader(
     cluster: RegentCluster,
 ) -> None:

@@ -108,6 +108,7 @@ def test_a_killed_controller_is_replaced_at_once_and_rejoins(cluster: RegentClus
     cluster.await_agreement([0, 1, 2], "payments", epoch + 1)
 
 
+@pytest.mark.nightly
 def test_a_broker_hands_over_its_leaderships_before_it_stops(tmp_path: Path):
     with RegentCluster(tmp_path, "--no-placement-service") as cluster:
         cluster.create_topic("payments", PARTITIONS)

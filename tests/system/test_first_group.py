@@ -50,6 +50,7 @@ def test_a_group_reads_every_record_after_the_death_of_a_leader() -> None:
         assert read_in_a_group(regent.bootstrap_servers, 100) == 100
 
 
+@pytest.mark.nightly
 def test_a_group_without_a_coordinator_is_explained(tmp_path: Path) -> None:
     options = ("--no-placement-service", "--no-internal-topics")
     with RegentCluster(tmp_path, *options) as regent:

@@ -86,8 +86,8 @@ def ordinary_user() -> Iterator[Callable[[Mapping[str, str]], OrdinaryUser]]:
     ("locale", "placement"),
     [
         pytest.param({"LC_ALL": "C"}, "--placement-service", marks=pytest.mark.spark),
-        ({"LANG": "C"}, "--no-placement-service"),
-        ({"LANG": "C.UTF-8"}, "--no-placement-service"),
+        pytest.param({"LANG": "C"}, "--no-placement-service", marks=pytest.mark.nightly),
+        pytest.param({"LANG": "C.UTF-8"}, "--no-placement-service", marks=pytest.mark.nightly),
     ],
 )
 def test_a_cluster_serves_in_a_folder_with_any_name_and_after_the_folder_was_moved(

@@ -226,6 +226,7 @@ def change(entity: str) -> Operation:
     return Create("/config/changes/config_change_", data, sequential=True)
 
 
+@pytest.mark.nightly
 def test_a_move_is_throttled_from_its_first_byte_on(cluster: OperatedCluster):
     _controller, source, target = cluster.roles()
     cluster.create_as_tools_do("throttled", (source,))

@@ -24,7 +24,7 @@ from confluent_kafka import Producer
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually
 
-pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.nightly, pytest.mark.system, pytest.mark.zookeeper]
 
 TOPIC = "followed"
 FETCH, API_VERSIONS = 1, 18

@@ -76,7 +76,16 @@ def test_a_data_directory_has_one_broker(cluster: RegentCluster):
     assert_one_line(ended, "in use by another process")
 
 
-@pytest.mark.parametrize("option", ["--port", "--control-port", "--replication-port"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--port",
+        *(
+            pytest.param(name, marks=pytest.mark.nightly)
+            for name in ("--control-port", "--replication-port")
+        ),
+    ],
+)
 def test_a_taken_port_is_named(cluster: RegentCluster, tmp_path: Path, option: str):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -141,6 +150,7 @@ def test_a_topic_rewritten_by_an_old_tool_grows_and_keeps_its_id(cluster: Regent
     assert TopicZNode.decode(node.data).topic_id == before
 
 
+@pytest.mark.nightly
 def test_two_signals_at_once_are_one_request(cluster: RegentCluster):
     for _ in range(5):
         fourth = cluster.start_broker(3)
@@ -149,6 +159,7 @@ def test_two_signals_at_once_are_one_request(cluster: RegentCluster):
         assert fourth.wait(timeout=30) == 0
 
 
+@pytest.mark.nightly
 def test_a_broker_paused_and_resumed_still_handles_a_signal(cluster: RegentCluster):
     fourth = cluster.start_broker(3)
     fourth.send_signal(signal.SIGSTOP)
@@ -157,6 +168,7 @@ def test_a_broker_paused_and_resumed_still_handles_a_signal(cluster: RegentClust
     assert fourth.wait(timeout=30) == 0
 
 
+@pytest.mark.nightly
 def test_the_cluster_outlives_a_zookeeper_that_hangs(cluster: RegentCluster):
     (node,) = cluster.description["zookeeper_nodes"]
     os.kill(node["pid"], signal.SIGSTOP)

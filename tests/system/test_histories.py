@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.breakable_cluster import SMALL_DISK, BreakableCluster, small_disk
-from tests.support.faults import FAULTS, Fault, fill_a_disk
+from tests.support.faults import FAULTS, Fault, fill_a_disk, kill_the_leader, tear_a_log
 from tests.support.histories import check, summary
 from tests.support.load import Load
 
@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
 PARTITIONS = 6
 SMALL_DISK_BYTES = 64 * 1024 * 1024
+NIGHTLY_FAULTS = set(FAULTS) - {kill_the_leader, tear_a_log}
 
 
 def run_fault(cluster: BreakableCluster, fault: Fault, chance: random.Random) -> str:
@@ -41,7 +42,14 @@ def run_fault(cluster: BreakableCluster, fault: Fault, chance: random.Random) ->
     return summary(check(load.history, logs))
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, marks=pytest.mark.nightly if fault in NIGHTLY_FAULTS else ())
+        for fault in FAULTS
+    ],
+    ids=lambda fault: fault.__name__,
+)
 def test_acknowledged_records_survive(
     cluster: BreakableCluster, fault: Fault, rounds: Iterator[random.Random]
 ):
@@ -50,6 +58,7 @@ def test_acknowledged_records_survive(
         assert not broken, broken
 
 
+@pytest.mark.nightly
 def test_acknowledged_records_survive_a_full_disk(tmp_path: Path, rounds: Iterator[random.Random]):
     """One of the two log directories of a broker is full: only its replicas go offline."""
     with ExitStack() as stack:

@@ -32,7 +32,7 @@ from regent.zk.codecs.admin_znodes import (
 from regent.zk.codecs.znodes import TopicZNode, encode_topic_id
 from regent.zk.stores.admin_store import ZkAdminStore
 
-pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.nightly, pytest.mark.system, pytest.mark.zookeeper]
 
 BROKERS = 4
 TOPICS, PARTITIONS = 50, 10

@@ -50,7 +50,7 @@ def are_there(targets: dict[tuple[TopicPartition, int], Path]) -> bool:
     return all((path / str(partition)).is_dir() for (partition, _), path in targets.items())
 
 
-@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("is_killed", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_acknowledged_records_survive_moves(cluster: BreakableCluster, is_killed: bool):
     topic = f"moved-{uuid.uuid4().hex[:8]}"
     partitions = cluster.create_safe_topic(topic, PARTITIONS)

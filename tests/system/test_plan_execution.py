@@ -19,7 +19,7 @@ from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually
 from regent.zk.stores.admin_store import ZkAdminStore
 
-pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.nightly, pytest.mark.system, pytest.mark.zookeeper]
 
 LEAVING, RECEIVER = 3, 2
 PARTITIONS = 60

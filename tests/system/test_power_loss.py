@@ -110,6 +110,7 @@ def test_a_replica_that_lost_records_does_not_lead_before_a_complete_one_is_back
     assert all(values_on(cluster, partition, b) == VALUES for b in BROKERS)
 
 
+@pytest.mark.nightly
 def test_an_unclean_election_ends_the_wait(cluster: BreakableCluster) -> None:
     (partition,) = cluster.create_safe_topic("orders", 1)
     produce_one_by_one(cluster, partition)
@@ -127,6 +128,7 @@ def test_an_unclean_election_ends_the_wait(cluster: BreakableCluster) -> None:
     assert all(values_on(cluster, partition, b) == half for b in BROKERS)
 
 
+@pytest.mark.nightly
 def test_when_all_replicas_lost_records_the_longest_log_leads(cluster: BreakableCluster) -> None:
     (partition,) = cluster.create_safe_topic("audit", 1)
     produce_one_by_one(cluster, partition)
@@ -143,6 +145,7 @@ def test_when_all_replicas_lost_records_the_longest_log_leads(cluster: Breakable
     assert all(values_on(cluster, partition, b) == VALUES[:-1] for b in BROKERS)
 
 
+@pytest.mark.nightly
 def test_a_leader_without_a_log_does_not_lead_while_its_state_cannot_be_written(
     cluster: BreakableCluster,
 ) -> None:
@@ -168,6 +171,7 @@ def test_a_leader_without_a_log_does_not_lead_while_its_state_cannot_be_written(
     assert all(values_on(cluster, partition, b) == VALUES for b in BROKERS)
 
 
+@pytest.mark.nightly
 def test_a_leader_that_restarts_before_the_next_election_does_not_lead_with_lost_records(
     tmp_path: Path,
 ) -> None:

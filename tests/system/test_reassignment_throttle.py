@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from regent.config.command_line import COMMAND
 from regent.testing.regent_cluster import RegentCluster
 
-pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.nightly, pytest.mark.system, pytest.mark.zookeeper]
 
 RECORDS, RECORD_BYTES = 40, 100_000
 RATE = 1_000_000

@@ -153,6 +153,7 @@ def make_another_cluster(directory: Path) -> str:
     return cluster_id
 
 
+@pytest.mark.nightly
 def test_brokers_end_when_zookeeper_has_lost_its_data_or_has_those_of_another_cluster(
     replaceable: ReplaceableData, tmp_path: Path
 ) -> None:
@@ -186,6 +187,7 @@ def test_brokers_end_when_zookeeper_was_set_back(replaceable: ReplaceableData) -
     replaceable.start_all()
 
 
+@pytest.mark.nightly
 def test_brokers_end_when_the_servers_of_an_ensemble_were_set_back_within_their_sessions(
     tmp_path: Path,
 ) -> None:
@@ -200,6 +202,7 @@ def test_brokers_end_when_the_servers_of_an_ensemble_were_set_back_within_their_
         assert said in data.await_end_of_all()
 
 
+@pytest.mark.nightly
 def test_records_that_are_younger_than_the_data_are_kept_when_older_data_are_accepted(
     tmp_path: Path,
 ) -> None:

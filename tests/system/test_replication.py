@@ -24,7 +24,9 @@ isr_change_protocol = "{}"
 """
 
 
-@pytest.fixture(params=["controller", "zookeeper"], scope="module")
+@pytest.fixture(
+    params=["controller", pytest.param("zookeeper", marks=pytest.mark.nightly)], scope="module"
+)
 def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RegentCluster]:

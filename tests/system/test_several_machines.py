@@ -26,7 +26,7 @@ from tests.support.histories import Logs, check, summary
 from tests.support.load import Load
 from tests.support.network_namespaces import Host, HostNetwork, NamespacesUnavailableError
 
-pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.nightly, pytest.mark.system, pytest.mark.zookeeper]
 
 BROKERS = (0, 1, 2)
 TIMEOUT_S = 60.0

@@ -13,6 +13,7 @@ from regent.testing.waits import eventually
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 
+@pytest.mark.nightly
 def test_a_paused_broker_that_is_still_registered_makes_the_cluster_unhealthy(
     tmp_path: Path,
 ) -> None:

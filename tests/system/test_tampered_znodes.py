@@ -62,6 +62,7 @@ def produce(cluster: RegentCluster) -> None:
     assert producer.flush(30) == 0
 
 
+@pytest.mark.nightly
 def test_a_registration_deleted_by_hand_is_made_again_at_once(cluster: RegentCluster) -> None:
     for broker_id in sorted(BROKERS):
         before = cluster.broker_epoch(broker_id)

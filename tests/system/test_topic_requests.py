@@ -67,6 +67,7 @@ def test_a_topic_can_be_created_at_any_broker(whole_cluster: RegentCluster):
         assert known == set(range(PARTITIONS)), "the answering broker knows the topic"
 
 
+@pytest.mark.nightly
 def test_topics_are_created_while_another_controller_is_elected(cluster: RegentCluster):
     active_controller = cluster.controller()
     assert active_controller is not None

@@ -98,6 +98,7 @@ def test_an_unreadable_topic_and_an_unreadable_configuration_stop_no_other_topic
         eventually(lambda: cluster.controller() not in (None, controller), "another controller")
 
 
+@pytest.mark.nightly
 def test_unreadable_lists_and_an_unreadable_controller_znode_cause_no_elections(
     tmp_path: Path,
 ) -> None:

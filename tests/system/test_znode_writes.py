@@ -348,6 +348,7 @@ def test_a_controller_whose_znode_is_deleted_is_elected_again_with_a_new_epoch(
     ]
 
 
+@pytest.mark.nightly
 def test_leaders_that_write_their_isrs_notify_the_controller_afterwards(tmp_path: Path):
     with OperatedCluster(tmp_path, "zookeeper") as cluster:
         controller, dies, leads = cluster.roles()

@@ -158,6 +158,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_no_process_of_a_cluster_is_left_when_the_process_that_started_it_ends(
     tmp_path: Path, number: signal.Signals
@@ -206,6 +207,7 @@ def test_a_broker_that_runs_is_not_started_twice_and_a_lost_session_is_replaced(
         assert running.zookeeper.credentials != lost
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_is_left_when_the_tests_end_while_the_cluster_starts(
     tmp_path: Path, number: signal.Signals

@@ -69,6 +69,7 @@ def test_a_wheel_without_extras_runs_a_cluster_beside_modules_of_the_same_names(
     assert refused.stderr.endswith(f"{INSTALL_JOBS}\n")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

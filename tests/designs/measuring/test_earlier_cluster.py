@@ -16,7 +16,7 @@ from regent.designs.measuring.earlier_cluster import EarlierCluster
 from regent.designs.measuring.four_letter_words import FourLetterWords
 from regent.designs.measuring.measured_cluster import Believers
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.nightly, pytest.mark.system]
 
 PARTITIONS = 6
 WATCHES_OF_A_PARTITION = {"v1-name": 6, "v1-sequential": 5, "v2": 3}

@@ -11,7 +11,7 @@ import pytest
 from regent.designs.measuring.failure import FailureCase, FailureMeter
 from regent.designs.measuring.v3_cluster import V3Cluster
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.nightly, pytest.mark.system]
 
 
 @pytest.fixture

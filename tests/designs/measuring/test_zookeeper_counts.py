@@ -22,7 +22,7 @@ from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 Counted: TypeAlias = Callable[..., ZooKeeperActivity]
 
-pytestmark = pytest.mark.zookeeper
+pytestmark = [pytest.mark.nightly, pytest.mark.zookeeper]
 
 
 @pytest.fixture

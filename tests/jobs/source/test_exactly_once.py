@@ -179,6 +179,7 @@ def test_the_numbers_of_another_query_count_from_the_start(cluster: BreakableClu
     assert values(cluster, topic)[ROWS : 2 * ROWS + 1] == [*range(2 * ROWS, 3 * ROWS), 7 * ROWS]
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_a_stream_writes_each_row_once_over_restarts(
     session: SparkSession, cluster: BreakableCluster, topic: str, tmp_path: Path

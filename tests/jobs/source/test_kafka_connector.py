@@ -13,7 +13,13 @@ from regent.config.java import find_java
 from tests.clients.librdkafka import consumer, read_to_end
 from tests.support.breakable_cluster import BreakableCluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.system, pytest.mark.zookeeper, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.spark,
+    pytest.mark.system,
+    pytest.mark.zookeeper,
+    pytest.mark.slow,
+]
 
 ROOT = Path(__file__).parent.parent.parent.parent
 VERSION = "4.2.0"

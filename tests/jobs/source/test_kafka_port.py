@@ -100,6 +100,7 @@ def test_records_beyond_the_end_are_awaited_and_then_an_error(
     assert offsets(port(journal, strict=False), 18, 25) == [18, 19]
 
 
+@pytest.mark.nightly
 def test_after_the_death_of_leader_and_controller_the_next_leader_is_used(
     journal: BreakableCluster,
 ):

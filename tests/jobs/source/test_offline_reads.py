@@ -49,6 +49,7 @@ def test_every_column_of_a_record_is_there(session: SparkSession, tmp_path: Path
     assert read(session, tmp_path).columns == frame.columns[:-1]
 
 
+@pytest.mark.nightly
 def test_a_frame_can_be_used_several_times(session: SparkSession, logs: Path):
     frame = read(session, logs)
     one, other = frame.where("partition = 0"), frame.where("partition = 1")
@@ -65,6 +66,7 @@ def test_a_read_may_ask_for_fewer_columns(session: SparkSession, logs: Path):
         reader.schema("colour string").load().collect()
 
 
+@pytest.mark.nightly
 def test_offsets_set_the_begin_and_the_end_of_a_read(session: SparkSession, logs: Path):
     def offsets(**options: object) -> dict[int, tuple[int, int]]:
         rows = read(session, logs, **options).groupBy("partition")
@@ -83,6 +85,7 @@ def test_a_wrong_option_of_write_once_is_an_error_of_one_line(session: SparkSess
         write_once(session.range(1), 0, {"kafka.bootstrap.servers": "127.0.0.1:9"})
 
 
+@pytest.mark.nightly
 def test_what_the_connector_is_better_for_is_refused_in_a_line(session: SparkSession, logs: Path):
     source = RegentDataSource({"logDirs": str(logs), "subscribe": "orders"})
     stream = session.readStream.format("regent").options(**source.options).load()

@@ -95,6 +95,7 @@ def test_batch_reads_equal_those_of_a_plain_consumer(
     assert on_disk == [row for row in expected if row["partition"] == 1]
 
 
+@pytest.mark.nightly
 def test_written_records_are_read(session: SparkSession, cluster: BreakableCluster):
     cluster.create_safe_topic("written", PARTITIONS)
     frame = session.range(500).select(
