@@ -38,9 +38,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_unconfigure() -> None:
-    """Show a thread that a test left and that keeps Python from ending, and end with status 1."""
-    faulthandler.dump_traceback_later(30, exit=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Show a thread that a test left and that keeps Python from ending, and end with status 1.
+
+    A worker waits for the others.
+    """
+    if not hasattr(config, "workerinput"):
+        faulthandler.dump_traceback_later(30, exit=True)
 
 
 def pytest_collection_finish() -> None:
