@@ -88,6 +88,11 @@ class RegentGroup(LazyGroup):
             # The reader has left: the interpreter must not report that when it flushes stdout.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(EXIT_FAILED)
+        except OSError as error:
+            if error.filename is None:
+                raise
+            _report(f"{os.fsdecode(error.filename)}: {error.strerror}")
+            sys.exit(EXIT_FAILED)
         sys.exit(result if isinstance(result, int) else 0)
 
 

@@ -80,6 +80,9 @@ def test_a_missing_module_fails_only_when_its_command_is_called() -> None:
     assert result.stderr.startswith("regent: the command missing cannot be loaded: No module")
 
 
+DENIED = "regent: /root/data: Permission denied\n"
+
+
 class FailingGroup(RegentGroup):
     """A root with one command, ``c``, which raises ``error``."""
 
@@ -101,6 +104,7 @@ class FailingGroup(RegentGroup):
         (BadDataError("one\ntwo"), 1, "regent: one\nregent: two\n"),
         (click.ClickException("no"), 1, "regent: no\n"),
         (click.UsageError("what?"), 2, "regent: what? (regent c --help)\n"),
+        (PermissionError(13, "Permission denied", "/root/data"), 1, DENIED),
         (KeyboardInterrupt(), 130, "\n"),
         (SystemExit(7), 7, ""),
     ],

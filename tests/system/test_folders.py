@@ -77,7 +77,8 @@ class OrdinaryUser:
 
 @pytest.fixture
 def ordinary_user() -> Iterator[Callable[[Mapping[str, str]], OrdinaryUser]]:
-    with tempfile.TemporaryDirectory(prefix="regent-") as folder:
+    # Not below pytest's folder, which is closed to other users.
+    with tempfile.TemporaryDirectory(prefix="regent-", dir="/tmp") as folder:
         os.chmod(folder, 0o755)
         yield lambda locale: OrdinaryUser(Path(folder), locale)
 

@@ -49,6 +49,7 @@ class ReplaceableData:
         produce(self.cluster, "late")
         cluster.agreed_logs(self.partitions)
         self._files = self._read_files()
+        self._await_notes_of(cluster.zookeeper.latest_zxid())
 
     def replace(self, data: Path | None) -> None:
         """Replace ZooKeeper's data by others, or by none."""
@@ -62,7 +63,7 @@ class ReplaceableData:
         self.cluster.server.start()
         self.cluster.renew_session()
 
-    def await_notes_of(self, zxid: int) -> None:
+    def _await_notes_of(self, zxid: int) -> None:
         """Wait until every broker has stored a progress mark after ``zxid``."""
         for broker_id in BROKERS:
             notes = self.cluster.log_directories(broker_id)[0] / "control-plane.properties"
@@ -194,7 +195,6 @@ def test_brokers_end_when_the_servers_of_an_ensemble_were_set_back_within_their_
     ensemble = EmbeddedEnsemble(tmp_path)
     with BreakableCluster(tmp_path, "--session-timeout-ms", "30000", server=ensemble) as cluster:
         data = ReplaceableData(cluster, tmp_path, ensemble.data_dirs)
-        data.await_notes_of(cluster.zookeeper.latest_zxid())
         newest = cluster.zookeeper.latest_zxid()
         data.replace(data.older)
         assert cluster.zookeeper.latest_zxid() > newest, "its transactions go on with higher ids"
