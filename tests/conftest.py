@@ -19,6 +19,7 @@ from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 pytest_plugins = ["tests.support.runs"]
 
 if TYPE_CHECKING:
+    from tests.support.breakable_cluster import BreakableCluster
     from tests.support.stage import Stage
 
 # A test that takes long on a busy machine has not failed.
@@ -84,3 +85,19 @@ def zookeeper_address(zookeeper_server: EmbeddedZooKeeper) -> str:
     client.start(timeout_s=10.0)
     client.close()
     return address
+
+
+@pytest.fixture(scope="session")
+def whole_run_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BreakableCluster]:
+    """Three brokers for all tests of a worker; take ``cluster``, which mends it."""
+    from tests.support.breakable_cluster import BreakableCluster
+
+    with BreakableCluster(tmp_path_factory.mktemp("shared")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def breakable_cluster(whole_run_cluster: BreakableCluster) -> Iterator[BreakableCluster]:
+    """Three brokers for tests with topics of their own. What is broken at the end is mended."""
+    yield whole_run_cluster
+    whole_run_cluster.mend()

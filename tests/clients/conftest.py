@@ -27,16 +27,16 @@ TIMEOUT_S = 20.0
 CreateTopic = Callable[..., str]
 
 
-@pytest.fixture(scope="package")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BreakableCluster]:
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> BreakableCluster:
     """Three brokers that a test may end, if it starts them again."""
     if BOOTSTRAP in os.environ:
         pytest.skip(f"somebody else's cluster: {BOOTSTRAP} is set")
-    with BreakableCluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        yield cluster
+    cluster: BreakableCluster = request.getfixturevalue("breakable_cluster")
+    return cluster
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def bootstrap(request: pytest.FixtureRequest) -> str:
     """``host:port,…`` of a cluster of three brokers."""
     given = os.environ.get(BOOTSTRAP)
@@ -46,7 +46,7 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
     return running.bootstrap_servers
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def admin(bootstrap: str) -> AdminClient:
     """An admin client of librdkafka.
 

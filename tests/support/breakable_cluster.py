@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,15 @@ class BreakableCluster(RegentCluster):
         """Start a broker that has ended, at its former address."""
         self.start_broker(broker_id, *self.broker_arguments(broker_id))
         eventually(lambda: self.broker_epoch(broker_id) is not None, "it is registered")
+
+    def mend(self) -> None:
+        """Continue and start every broker that does not run; wait until all are ready."""
+        for broker_id in BROKERS:
+            with suppress(ValueError):  # it does not run
+                self.signal(broker_id, signal.SIGCONT)
+            if not self._runs(broker_id):
+                self.revive(broker_id)
+        self.await_ready()
 
     def broker_arguments(self, broker_id: BrokerId) -> list[str]:
         """Return the options of a broker's command line, except for its address."""

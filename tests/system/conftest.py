@@ -21,9 +21,8 @@ def rounds(request: pytest.FixtureRequest) -> Iterator[random.Random]:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BreakableCluster]:
-    with BreakableCluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        yield cluster
+def cluster(breakable_cluster: BreakableCluster) -> BreakableCluster:
+    return breakable_cluster
 
 
 @pytest.fixture(scope="session")

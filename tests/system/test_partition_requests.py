@@ -19,7 +19,7 @@ from regent.transport.kafka.message import decode, encoded
 from regent.transport.kafka.messages import partitions as messages
 from tests.transport.kafka.raw_client import framed
 
-pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.nightly, pytest.mark.system, pytest.mark.zookeeper]
 
 TIMEOUT_MS = round(TIMEOUT_S * 1000)
 TOPIC = "t"

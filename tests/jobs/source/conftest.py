@@ -1,6 +1,4 @@
-"""The session with the data source, and one cluster for all tests here."""
-
-from collections.abc import Iterator
+"""The session with the data source, and the cluster of the worker."""
 
 import pytest
 from pyspark.sql import SparkSession
@@ -16,8 +14,7 @@ def session(spark: SparkSession) -> SparkSession:
     return spark
 
 
-@pytest.fixture(scope="package")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BreakableCluster]:
+@pytest.fixture(scope="module")
+def cluster(breakable_cluster: BreakableCluster) -> BreakableCluster:
     """Three brokers; a test that stops one must start it again."""
-    with BreakableCluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        yield cluster
+    return breakable_cluster
