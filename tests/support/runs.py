@@ -7,6 +7,7 @@ pytest-xdist do the same. One that does not end in ``ENDING_S`` is killed.
 
 from __future__ import annotations
 
+import multiprocessing.util
 import os
 import random
 import shutil
@@ -80,6 +81,7 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: pytest_timeout.Setting
 @pytest.fixture(scope="session", autouse=True)
 def _folder_of_the_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep temporary files of all that tests start below pytest's own; remove them at the end."""
+    multiprocessing.util.get_temp_dir()  # which Python itself removes, after this
     folder = tmp_path_factory.mktemp("tmp", numbered=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(folder))
