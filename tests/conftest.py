@@ -13,6 +13,7 @@ import hypothesis
 import pytest
 
 from regent.config.java import JavaNotFoundError
+from regent.testing.waits import scaled
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
@@ -77,6 +78,6 @@ def zookeeper_address(zookeeper_server: EmbeddedZooKeeper) -> str:
     """``host:port/chroot``; the chroot exists and nothing else is in it."""
     address = f"{zookeeper_server.address}/test-{uuid.uuid4().hex}"
     client = ZooKeeperClient(address, 6000, on_watch=lambda _: None)
-    client.start(timeout_s=10.0)
+    client.start(timeout_s=scaled(10.0))
     client.close()
     return address

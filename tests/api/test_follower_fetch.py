@@ -38,6 +38,7 @@ from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.storage.log_manager import LogManager
+from regent.testing.waits import scaled
 from regent.transport.kafka.fetch_channel import FetchChannel
 from regent.transport.kafka.listener import KafkaListener
 from regent.transport.kafka.primitives import uuid_text
@@ -47,7 +48,7 @@ from tests.support.record_batches import batch, values_of
 
 LEADER, FOLLOWER = 1, 2
 LONG_MS = 60_000
-TIMEOUT_S = 5.0
+TIMEOUT_S = scaled(5.0)
 PARTITION = TopicPartition("payments", 0)
 ID, GONE = (uuid_text(bytes([number]) * 16) for number in (1, 9))
 

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from regent.config.command_line import COMMAND
+from regent.testing.waits import next_line, scaled
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.embedded.embedded_zookeeper import start_ensemble
 from tests.support.ipv6 import needs_ipv6
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = scaled(30.0)
 
 pytestmark = pytest.mark.system
 
@@ -35,8 +36,7 @@ def zookeeper_command(
         text=True,
     ) as process:
         try:
-            assert process.stdout is not None
-            yield process, process.stdout.readline()
+            yield process, next_line(process, "ZooKeeper is ready", TIMEOUT_S)
         finally:
             process.kill()
 

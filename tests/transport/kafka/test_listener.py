@@ -17,6 +17,7 @@ import pytest
 from kafka.protocol.metadata import ApiVersionsRequest
 
 from regent.core.errors import RegentError
+from regent.testing.waits import scaled
 from regent.transport.descriptors import RESERVED_DESCRIPTORS, Descriptors
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.client_software import ClientSoftware
@@ -337,7 +338,7 @@ def test_clients_wait_to_be_accepted_while_no_descriptor_is_left(
         with no_descriptor_left():
             late.connect(("127.0.0.1", listener.port))
             settle(early)
-        late.settimeout(5)
+        late.settimeout(scaled(5))
         late.sendall(request_bytes(b"now", correlation_id=7))
         assert late.recv(1)
     [line] = [record.getMessage() for record in caplog.records]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from regent.core.errors import SessionExpiredError
+from regent.testing.waits import scaled
 from regent.zk.client.channel import SessionChannel
 from regent.zk.client.operations import (
     ANY_VERSION,
@@ -46,13 +47,13 @@ def test_changes_while_the_connection_is_cut_fire_their_watches(
         session.client.children(path, watch=True)
 
     proxy.cut()
-    assert session.states.get(timeout=5.0) is SUSPENDED
+    assert session.states.get(timeout=scaled(5.0)) is SUSPENDED
     other.multi([SetData("/changed", b"", 0), Delete("/deleted", 0), Create("/created")])
     other.multi([Create("/parent/child"), Delete("/orphan", 0)])
     proxy.restore()
-    assert session.states.get(timeout=5.0) is CONNECTED
+    assert session.states.get(timeout=scaled(5.0)) is CONNECTED
 
-    assert {session.events.get(timeout=5.0) for _ in range(5)} == {
+    assert {session.events.get(timeout=scaled(5.0)) for _ in range(5)} == {
         WatchEvent(WatchKind.CHANGED, "/changed"),
         WatchEvent(WatchKind.DELETED, "/deleted"),
         WatchEvent(WatchKind.CREATED, "/created"),
@@ -65,7 +66,7 @@ def test_changes_while_the_connection_is_cut_fire_their_watches(
         (Create("/absent"), WatchKind.CREATED),
     ):
         other.multi([change])
-        assert session.events.get(timeout=5.0).kind is kind
+        assert session.events.get(timeout=scaled(5.0)).kind is kind
     assert session.events.empty()
 
 
@@ -78,12 +79,12 @@ def test_a_watch_survives_any_number_of_reconnections(
 
     for _ in range(3):
         proxy.cut()
-        assert session.states.get(timeout=5.0) is SUSPENDED
+        assert session.states.get(timeout=scaled(5.0)) is SUSPENDED
         proxy.restore()
-        assert session.states.get(timeout=5.0) is CONNECTED
+        assert session.states.get(timeout=scaled(5.0)) is CONNECTED
     other.multi([SetData("/a", b"", 0)])
 
-    assert session.events.get(timeout=5.0) == WatchEvent(WatchKind.CHANGED, "/a")
+    assert session.events.get(timeout=scaled(5.0)) == WatchEvent(WatchKind.CHANGED, "/a")
 
 
 def test_a_server_that_accepts_and_never_answers_does_not_cost_the_session(
@@ -93,10 +94,10 @@ def test_a_server_that_accepts_and_never_answers_does_not_cost_the_session(
     session = connect(proxied, timeout_ms=3_000)
     session_id = session.client.session_id
     proxy.cut()
-    assert session.states.get(timeout=5.0) is SUSPENDED
+    assert session.states.get(timeout=scaled(5.0)) is SUSPENDED
     proxy.leave_unanswered(2)
     proxy.restore()
-    assert session.states.get(timeout=5.0) is CONNECTED
+    assert session.states.get(timeout=scaled(5.0)) is CONNECTED
     assert session.client.session_id == session_id
 
 
@@ -113,14 +114,14 @@ def test_a_server_restart_keeps_the_session_and_its_watches(tmp_path: Path) -> N
         session.client.require_write("/a", read(session.client, "/a").stat.mzxid)
 
         server.stop()
-        assert session.states.get(timeout=5.0) is SUSPENDED
+        assert session.states.get(timeout=scaled(5.0)) is SUSPENDED
         server.start()
 
         assert read(session.client, "/a").data == b"kept"  # the read waits for the connection
-        assert session.states.get(timeout=5.0) is CONNECTED
+        assert session.states.get(timeout=scaled(5.0)) is CONNECTED
         assert read(session.client, "/e").stat.ephemeral_owner == session_id
         session.client.multi([SetData("/a", b"", 0)])
-        assert session.events.get(timeout=5.0) == WatchEvent(WatchKind.CHANGED, "/a")
+        assert session.events.get(timeout=scaled(5.0)) == WatchEvent(WatchKind.CHANGED, "/a")
 
 
 def test_a_session_ends_when_the_server_has_older_data_with_the_session(tmp_path: Path) -> None:
@@ -139,7 +140,7 @@ def test_a_session_ends_when_the_server_has_older_data_with_the_session(tmp_path
         session.client.require_write("/mark", read(session.client, "/mark").stat.mzxid)
 
         proxy.cut()
-        assert session.states.get(timeout=5.0) is SUSPENDED
+        assert session.states.get(timeout=scaled(5.0)) is SUSPENDED
         server.stop()
         shutil.rmtree(data)
         shutil.copytree(copy, data)
@@ -150,7 +151,7 @@ def test_a_session_ends_when_the_server_has_older_data_with_the_session(tmp_path
             other.multi([SetData("/watched", b"", ANY_VERSION)])
         proxy.restore()
 
-        assert session.states.get(timeout=5.0) is LOST
+        assert session.states.get(timeout=scaled(5.0)) is LOST
         with pytest.raises(
             SessionExpiredError, match="data are older than data this session has seen"
         ):
@@ -166,8 +167,8 @@ def test_a_server_that_hangs_during_requests_is_noticed(tmp_path: Path) -> None:
         server.address, 2000, on_watch=lambda _: None, on_state=states.put, credentials=None
     )
     try:
-        channel.start(timeout_s=10.0)
-        assert states.get(timeout=5.0) is CONNECTED
+        channel.start(timeout_s=scaled(10.0))
+        assert states.get(timeout=scaled(5.0)) is CONNECTED
         channel.latest_zxid()
         assert channel.lease_valid()
 
@@ -185,7 +186,7 @@ def test_a_server_that_hangs_during_requests_is_noticed(tmp_path: Path) -> None:
         assert time.monotonic() - stopped_at < 2.0
         assert not channel.lease_valid()
         # The server cannot end the session: the client gives it up by itself.
-        assert states.get(timeout=5.0) is LOST
+        assert states.get(timeout=scaled(5.0)) is LOST
         assert 3.0 < time.monotonic() - stopped_at < 4.5
         with pytest.raises(SessionExpiredError, match="no connection for 2 s"):
             channel.wait_connected()
@@ -202,7 +203,7 @@ def test_a_session_closed_from_elsewhere_is_lost_at_once(connect: Connect) -> No
 
     assert twin.close()
 
-    while session.states.get(timeout=2.0) is not LOST:
+    while session.states.get(timeout=scaled(2.0)) is not LOST:
         pass
     assert session.client.state is LOST
     assert not session.client.lease_valid()
@@ -224,7 +225,7 @@ def test_no_other_session_is_opened_after_a_lost_one(
 
     connect(credentials=session.client.credentials).client.close()
 
-    io_thread.join(5.0)
+    io_thread.join(scaled(5.0))
     assert not io_thread.is_alive()
     assert session.client.state is LOST
     session.client.abandon()
@@ -238,7 +239,7 @@ def test_an_expired_session_cannot_be_attached_to(connect: Connect, zookeeper_ad
     )
 
     with pytest.raises(SessionExpiredError):
-        client.start(timeout_s=5.0)
+        client.start(timeout_s=scaled(5.0))
 
 
 def test_a_write_whose_answer_is_lost_is_ambiguous_and_sent_once(
@@ -257,11 +258,11 @@ def test_a_write_whose_answer_is_lost_is_ambiguous_and_sent_once(
     proxy.drop_answers()
     writer = threading.Thread(target=write)
     writer.start()
-    assert observer.events.get(timeout=5.0).kind is WatchKind.CHILDREN  # it was applied
+    assert observer.events.get(timeout=scaled(5.0)).kind is WatchKind.CHILDREN  # it was applied
     proxy.cut()
 
-    assert isinstance(errors.get(timeout=5.0), ConnectionLossError)
-    writer.join(5.0)
+    assert isinstance(errors.get(timeout=scaled(5.0)), ConnectionLossError)
+    writer.join(scaled(5.0))
     proxy.restore()
     assert session.client.children("/") == ["n-0000000000"]
 
@@ -279,13 +280,13 @@ def test_a_read_whose_answer_is_lost_is_repeated(
     )
     reader.start()
     proxy.cut()
-    assert session.states.get(timeout=5.0) is SUSPENDED
+    assert session.states.get(timeout=scaled(5.0)) is SUSPENDED
     proxy.restore()
 
-    assert [znode.data for znode in found.get(timeout=5.0) if znode] == [b"1", b"2"]
-    reader.join(5.0)
+    assert [znode.data for znode in found.get(timeout=scaled(5.0)) if znode] == [b"1", b"2"]
+    reader.join(scaled(5.0))
     session.client.multi([SetData("/b", b"", 0)])
-    assert session.events.get(timeout=5.0) == WatchEvent(WatchKind.CHANGED, "/b")
+    assert session.events.get(timeout=scaled(5.0)) == WatchEvent(WatchKind.CHANGED, "/b")
 
 
 def test_calls_blocked_in_an_abandoned_client_return_at_once(
@@ -305,8 +306,8 @@ def test_calls_blocked_in_an_abandoned_client_return_at_once(
     reader.start()
     session.client.abandon()
 
-    assert "abandoned by its owner" in outcomes.get(timeout=2.0)
-    reader.join(5.0)
+    assert "abandoned by its owner" in outcomes.get(timeout=scaled(2.0))
+    reader.join(scaled(5.0))
     assert session.states.empty()
 
 

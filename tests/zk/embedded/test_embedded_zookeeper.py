@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from regent.config.java import JavaNotFoundError
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, next_line, scaled
 from regent.zk.client.operations import ConnectionLossError, Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.embedded.embedded_zookeeper import (
@@ -38,7 +38,7 @@ def stack() -> Iterator[ExitStack]:
 
 def client_of(addresses: str, stack: ExitStack) -> ZooKeeperClient:
     client = ZooKeeperClient(addresses, 6000, on_watch=lambda _: None)
-    client.start(timeout_s=10.0)
+    client.start(timeout_s=scaled(10.0))
     stack.callback(client.close)
     return client
 
@@ -91,7 +91,7 @@ def test_data_that_an_earlier_version_put_elsewhere_are_named_with_the_cure(
 
     said = str(refused.value)
     assert said.startswith("an earlier version wrote ZooKeeper's data into another folder")
-    subprocess.run(said[said.index("mv ") :], shell=True, check=True)
+    subprocess.run(said[said.index("mv ") :], shell=True, check=True, timeout=scaled(20))
     assert server.transaction_log.exists()
     assert not written.exists()
 
@@ -168,15 +168,14 @@ def test_the_server_dies_with_the_process_that_started_it(tmp_path: Path, stack:
         text=True,
     )
     with starter:
-        assert starter.stdout is not None
-        server_pid = int(starter.stdout.readline())
+        server_pid = int(next_line(starter, "the server has started", 60))
         stack.callback(os.close, server := os.pidfd_open(server_pid))
         os.kill(server_pid, signal.SIGSTOP)  # a server that hangs ends too
 
         starter.send_signal(signal.SIGKILL)
-        starter.wait(5.0)
+        starter.wait(scaled(5.0))
 
-    ended, _, _ = select.select([server], [], [], 5.0)
+    ended, _, _ = select.select([server], [], [], scaled(5.0))
     assert ended
 
 
