@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+from pykka import ActorRegistry
 
 from regent.config.java import JavaNotFoundError
 from regent.testing.waits import scaled
@@ -22,8 +23,10 @@ pytest_plugins = ["tests.support.runs"]
 if TYPE_CHECKING:
     from tests.support.stage import Stage
 
-# A test that takes long on a busy machine has not failed.
+# A test that takes long on a busy machine has not failed. In the profile "nightly"
+# (--hypothesis-profile nightly) some tests try more examples: they look for its name.
 hypothesis.settings.register_profile("regent", deadline=None)
+hypothesis.settings.register_profile("nightly", deadline=None)
 hypothesis.settings.load_profile("regent")
 
 
@@ -48,6 +51,22 @@ def pytest_collection_finish() -> None:
     """Let the garbage collector never look again at the thousands of collected tests."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    """Blame a file for what its tests leave, and not the next file of this worker.
+
+    A socket that nobody closed is an error when it is collected; actors are in one registry.
+    """
+    before = len(os.listdir("/proc/self/fd"))
+    yield
+    if len(os.listdir("/proc/self/fd")) > before:
+        gc.collect()
+    left = ActorRegistry.get_all()
+    for ref in left:
+        ActorRegistry.unregister(ref)
+    assert left == [], "stop the actors"
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,6 +29,7 @@ from regent.zk.client.operations import Create
 from regent.zk.codecs.znodes import BrokerIdZNode
 from tests.support.connected_sessions import Session
 from tests.support.controller_parts import topic_id
+from tests.support.free_ports import free_ports
 from tests.transport.raw_peer import TIMEOUT_MS
 
 pytestmark = pytest.mark.zookeeper
@@ -53,8 +53,7 @@ def test_control_requests_before_the_registration_are_refused(
     reader = Session(zookeeper_address).client
     path = BrokerIdZNode.path(BROKER)
     former_session.multi([Create("/brokers"), Create("/brokers/ids"), Create(path, ephemeral=True)])
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     settings = Settings()
     broker_config = dataclasses.replace(
         settings.broker, control_port=port, rack="r1", thread_name_prefix="b1"

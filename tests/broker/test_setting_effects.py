@@ -90,6 +90,7 @@ from tests.support.controller_parts import (
 )
 from tests.support.disk_logs import Machine, create, files, fill, log_of, send
 from tests.support.fake_zookeeper import FakeZooKeeper
+from tests.support.free_ports import free_ports
 from tests.support.memory_logs import MemoryLogs
 from tests.support.record_batches import TIMESTAMP_MS, batch, keyed_batch, records_of
 from tests.support.served_endpoint import ServedEndpoint
@@ -508,9 +509,8 @@ CONTROLLER: dict[str, Effect] = {
 # --- the broker -----------------------------------------------------------------------------------
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+def a_free_port() -> int:
+    return free_ports(1)[0]
 
 
 def listening_at(settings: Settings, place: Place) -> tuple[str, bool]:
@@ -804,10 +804,10 @@ def closed_after(data: bytes, timeout_s: float) -> Look:
 
 BROKER: dict[str, Effect] = {
     "host": Effect("127.0.0.2", listening_at, ("127.0.0.1", False), ("127.0.0.2", False)),
-    "port": Effect(free_port, listening_at, ("127.0.0.1", False), ("127.0.0.1", True)),
-    "control_port": Effect(free_port, is_open, 0, 1),
-    "replication_port": Effect(free_port, is_open, 0, 1),
-    "metrics_port": Effect(free_port, is_open, 0, 1),
+    "port": Effect(a_free_port, listening_at, ("127.0.0.1", False), ("127.0.0.1", True)),
+    "control_port": Effect(a_free_port, is_open, 0, 1),
+    "replication_port": Effect(a_free_port, is_open, 0, 1),
+    "metrics_port": Effect(a_free_port, is_open, 0, 1),
     "advertised_host": Effect("b7", advertised, ("127.0.0.1", 1, 2, 3), ("b7", 1, 2, 3)),
     "advertised_port": Effect(9, advertised, ("127.0.0.1", 1, 2, 3), ("127.0.0.1", 9, 2, 3)),
     "advertised_control_port": Effect(

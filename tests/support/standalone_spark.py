@@ -77,7 +77,7 @@ class StandaloneSpark:
         """``kill -9`` a worker and its executors."""
         executors = self._started_by(number)
         self._workers[number].kill()
-        self._workers[number].wait(_END_S)
+        self._workers[number].wait(scaled(_END_S))
         for pid in executors:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -142,6 +142,6 @@ class StandaloneSpark:
             env=environment,
             cwd=self._directory,
         )
-        self._open.callback(process.wait, _END_S)
+        self._open.callback(process.wait, scaled(_END_S))
         self._open.callback(process.kill)
         return process

@@ -17,6 +17,7 @@ from regent.testing.regent_cluster import SESSION_TIMEOUT_MS, START_TIMEOUT_S, R
 from regent.testing.waits import eventually, next_line, scaled
 from regent.zk.client.operations import ANY_VERSION, Create, SetData
 from regent.zk.codecs.znodes import TopicZNode
+from tests.support.free_ports import free_ports
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
@@ -88,8 +89,7 @@ def test_a_taken_port_is_named(cluster: RegentCluster, tmp_path: Path, option: s
 
 def test_no_zookeeper_is_one_line(cluster: RegentCluster, tmp_path: Path):
     """REC-06, the part without a log."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        unused = taken.getsockname()[1]
+    (unused,) = free_ports(1)
     config = tmp_path / "broker.toml"
     config.write_text("[zookeeper]\nconnection_timeout_ms = 1000\n")
     arguments = ["--zookeeper", f"127.0.0.1:{unused}", "--config", str(config)]
