@@ -74,6 +74,7 @@ from regent.storage.log_contents import with_jitter
 from regent.storage.log_validator import batches_of_producer
 from regent.storage.retention import SegmentSpan, segments_to_delete
 from regent.storage.unified_log import UnifiedLog
+from regent.testing.waits import scaled
 from regent.transport.kafka.metrics import Closed
 from regent.transport.server import ControlServer, IncomingRequest
 from regent.transport.sockets import new_context
@@ -485,7 +486,7 @@ def requests_repeated(settings: Settings, place: Place) -> bool:
     controller.tell(RegisterBrokerAndReelect())
     first = sent.get(timeout=TIMEOUT_S)
     try:
-        return sent.get(timeout=1.5).api_key == first.api_key
+        return sent.get(timeout=scaled(1.5)).api_key == first.api_key
     except Empty:
         return False
 
@@ -777,7 +778,7 @@ def is_answered_as_second(settings: Settings, place: Place) -> bool:
     served = ServedEndpoint(place.undo, MemoryLogs(), settings)
     ask_versions(place.undo.enter_context(RawClient(served)))
     second = place.undo.enter_context(RawClient(served))
-    second.socket.settimeout(0.5)
+    second.socket.settimeout(scaled(0.5))
     try:
         ask_versions(second)
     except TimeoutError:
@@ -792,7 +793,7 @@ def closed_after(data: bytes, timeout_s: float) -> Look:
         served = ServedEndpoint(place.undo, MemoryLogs(), settings)
         client = place.undo.enter_context(RawClient(served))
         client.send(data)
-        client.socket.settimeout(timeout_s)
+        client.socket.settimeout(scaled(timeout_s))
         try:
             client.is_closed()
         except TimeoutError:

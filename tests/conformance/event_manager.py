@@ -47,7 +47,7 @@ from tests.support.fake_zookeeper import Call
 from tests.support.stage import TIMEOUT_S, BrokenChannelError, Sent, Stage, actor_of, ask
 
 T0 = TopicPartition("t", 0)
-TOLERANCE_MS = 400  # the machine also runs other threads
+TOLERANCE_MS = scaled(400)  # the machine also runs other threads
 METRICS = "kafka_controller_controllereventmanager"
 
 _HEADER = ControlHeader(0, 1, -1)

@@ -17,7 +17,7 @@ HOST = "127.0.0.1"
 
 @pytest.fixture
 def server() -> Iterator[MetricsServer]:
-    server = MetricsServer(HOST, 0, timeout_s=0.2)
+    server = MetricsServer(HOST, 0, timeout_s=scaled(0.2))
     yield server
     server.close()
 

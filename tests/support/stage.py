@@ -63,7 +63,7 @@ from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from tests.support.memory_logs import MemoryLogs
 
 A = TypeVar("A", bound=Actor)
-TIMEOUT_S = scaled(5.0)
+TIMEOUT_S = scaled(20.0)
 
 
 class Sent(NamedTuple):

@@ -203,7 +203,7 @@ def test_a_connection_that_ends_ends_the_wait_for_the_answers_that_are_missing(
     with scripted_peer(context, answer_the_first) as endpoint:
         client = connect(endpoint)
         requests = [(encode_request(STATUS), None)] * 2
-        answers = client.request_each(requests, timeout_ms=200)
+        answers = client.request_each(requests, timeout_ms=round(scaled(200)))
         assert next(answers) == (0, READY)
         with pytest.raises(RequestTimeoutError):
             next(answers)
@@ -221,7 +221,7 @@ def test_closing_ends_the_wait_for_an_answer(serve: Serve, connect: Connect) -> 
     started = time.monotonic()
     with pytest.raises(RequestAbandonedError):
         client.request(STATUS, timeout_ms=60_000, closing=closing)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < scaled(5)
 
 
 def test_closing_ends_the_wait_for_a_connection(context: Context, connect: Connect) -> None:

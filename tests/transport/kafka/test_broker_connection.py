@@ -25,7 +25,7 @@ from regent.transport.kafka.api import KafkaApiKey
 from regent.transport.kafka.broker_connection import BrokerConnection
 
 TIMEOUT_S = scaled(5.0)
-AT_ONCE_S = 1.0
+AT_ONCE_S = scaled(1.0)
 BODY = b"a question"
 ANSWER = b"an answer"
 

@@ -168,7 +168,7 @@ def test_a_session_given_up_without_connection_is_closed_by_its_successor(
 ) -> None:
     chroot = zookeeper_address[zookeeper_address.index("/") :]
     with TcpProxy(zookeeper_server.address) as proxy:
-        owner = keep(proxy.address + chroot, timeout_ms=1000)
+        owner = keep(proxy.address + chroot, timeout_ms=min(round(scaled(1000)), 20_000))
         owner.keeper.multi([Create("/e", ephemeral=True)])
         credentials = owner.keeper.client.credentials
         # Keeps the session alive on the server, although the client cannot reach it.
@@ -195,13 +195,14 @@ def test_the_keeper_retries_until_the_server_is_back(
 ) -> None:
     chroot = zookeeper_address[zookeeper_address.index("/") :]
     with TcpProxy(zookeeper_server.address) as proxy:
-        owner = keep(proxy.address + chroot, timeout_ms=400)
+        timeout_ms = min(round(scaled(400)), 20_000)
+        owner = keep(proxy.address + chroot, timeout_ms=timeout_ms)
 
         proxy.cut()
         assert owner.next() == ("expired", None)
         assert owner.next() == ("usable", False)
         with pytest.raises(queue.Empty):  # more than one attempt
-            owner.notified.get(timeout=1.0)
+            owner.notified.get(timeout=2.5 * timeout_ms / 1000)
         proxy.restore()
 
         assert owner.next()[0] == "starting"
