@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,6 +44,8 @@ _PORT_ATTEMPTS = 3
 ANY_PORTS = range(20_000, 32_768)
 """Where a free port is chosen: below those that Linux gives to outgoing connections. One of them
 could take the port before the server listens there, or while it is down."""
+_TURNS = count(random.SystemRandom().randrange(len(ANY_PORTS)))
+"""The next port to try: this process gives no port twice, others begin elsewhere."""
 _POLL_S = 0.05
 _ANSWER_TIMEOUT_S = 5.0
 _MAX_LOG_TAIL_BYTES = 64 * 1024
@@ -386,10 +389,10 @@ def _read_peer(path: Path) -> QuorumPeer:
 
 def _free_ports(host: str, count: int) -> list[int]:
     """Return different ports on which a server can listen; raises ``ZooKeeperStartError``."""
-    candidates = random.SystemRandom().sample(ANY_PORTS, len(ANY_PORTS))
     with ExitStack() as held:
         found: list[int] = []
-        for port in candidates:
+        for _ in ANY_PORTS:
+            port = ANY_PORTS[next(_TURNS) % len(ANY_PORTS)]
             with suppress(OSError):
                 held.callback(listening_socket(host, port).close)
                 found.append(port)

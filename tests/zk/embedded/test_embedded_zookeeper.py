@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import resource
 import select
@@ -18,6 +19,8 @@ from regent.testing.waits import eventually, next_line, scaled
 from regent.zk.client.operations import ConnectionLossError, Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.embedded.embedded_zookeeper import (
+    ANY_PORTS,
+    PEER_FILE,
     EmbeddedZooKeeper,
     ZooKeeperStartError,
     start_ensemble,
@@ -186,6 +189,11 @@ def test_an_ensemble_serves_while_one_member_is_down_and_takes_it_back(
     servers = start_ensemble(data_dirs, [0, 0, 0])
     for server in servers:
         stack.callback(server.stop, 1.0)
+    between = [json.loads((folder / PEER_FILE).read_text()) for folder in data_dirs]
+    ports = [server.port for server in servers]
+    ports += [peer[name] for peer in between for name in ("quorum_port", "election_port")]
+    assert set(ports) <= set(ANY_PORTS), "no connection takes one while a server is down"
+    assert len(set(ports)) == 9
     client = client_of(",".join(server.address for server in servers), stack)
     client.multi([Create("/a")])
 
