@@ -87,6 +87,7 @@ class RegentCluster(ClusterObserver):
             _await_ready(self.process, "the cluster", CLUSTER_START_TIMEOUT_S)
             self.renew_session()
         except BaseException:
+            self.context.destroy(linger=0)
             self._kill(self.process, "the cluster")
             self._death_pipe.close()
             if zookeeper is not None:
@@ -178,7 +179,11 @@ class RegentCluster(ClusterObserver):
             self._session.close()
         timeout_ms = _session_timeout_ms(READER_TIMEOUT_MS)
         client = ZooKeeperClient(self.description["zookeeper"], timeout_ms, on_watch=lambda _: None)
-        client.start(timeout_ms / 1000)
+        try:
+            client.start(timeout_ms / 1000)
+        except BaseException:
+            client.abandon()
+            raise
         self._session = client
 
     def metrics(self, broker_id: BrokerId) -> dict[str, float]:

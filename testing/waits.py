@@ -2,6 +2,7 @@
 
 The environment variable ``REGENT_TIMEOUT_FACTOR`` multiplies all limits of this package, for slow
 machines. While more processes want to run than the machine has processors, limits grow with them.
+A limit that a module computes once, when it is imported, knows the load of that moment.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import selectors
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from time import monotonic, sleep
-from typing import Final, TypeVar
+from typing import AnyStr, Final, TypeVar
 
 from regent.core.errors import RegentError
 
@@ -39,7 +41,16 @@ def scaled(limit: float) -> float:
 
     Raises ``ValueError`` for a bad ``REGENT_TIMEOUT_FACTOR``.
     """
-    return limit * timeout_factor() * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    return limit * timeout_factor() * max(1.0, _load() / (os.cpu_count() or 1))
+
+
+def _load() -> float:
+    """Return how many threads want to run: now, or in the last minute if these were more."""
+    average = os.getloadavg()[0]
+    with suppress(OSError, ValueError, IndexError):
+        running, _, _ = Path("/proc/loadavg").read_text().split()[3].partition("/")
+        return max(average, float(running))
+    return average
 
 
 class Limit:
@@ -80,11 +91,11 @@ def eventually(look: Callable[[], T], what: str, timeout_s: float = TIMEOUT_S) -
         sleep(_POLL_S)
 
 
-def next_line(process: subprocess.Popen[str], what: str, timeout_s: float = TIMEOUT_S) -> str:
+def next_line(process: subprocess.Popen[AnyStr], what: str, timeout_s: float = TIMEOUT_S) -> AnyStr:
     """Return the next line of a process's output; empty at the end of the output.
 
-    Raises ``AssertionError`` with ``what`` when the time is over. The process prints one line at a
-    time: it does not print the next before this one was read.
+    Raises ``AssertionError`` with ``what`` when the time is over. The process does not print the
+    next line before this one was read, or its output has no buffer (``bufsize=0``, bytes).
     """
     assert process.stdout is not None
     limit = Limit(timeout_s)

@@ -30,6 +30,7 @@ from regent.core.errors import RegentError
 from regent.core.protocol.broker import DescribeMetadataRequest
 from regent.core.protocol.control import ControlHeader
 from regent.testing.regent_cluster import RegentCluster
+from regent.testing.waits import scaled
 from regent.transport.remote_ref import RemoteActorRef
 from regent.transport.sockets import new_context
 from tests.support import fuzzed_frames
@@ -47,7 +48,7 @@ CONNECTIONS = 25
 REQUESTS_PER_CONNECTION = 2  # on average
 MAX_WAIT_S = 2.0
 MAX_GROWTH_MB = 64
-TIMEOUT_S = 10.0
+TIMEOUT_S = scaled(10.0)
 SETTINGS = "[broker]\nauto_create_topics_enable = false\n"
 PRODUCE = 0
 EXPIRIES = "kafka_server_sessionexpirelistener_zookeeperexpirespersec"
@@ -113,8 +114,9 @@ class Innocent:
     def stop(self) -> Seen:
         """Return what it saw."""
         self._pipe.send(None)
+        assert self._pipe.poll(2 * TIMEOUT_S), "a client does not end"
         seen: Seen = self._pipe.recv()
-        self._process.join()
+        self._process.join(TIMEOUT_S)
         return seen
 
 

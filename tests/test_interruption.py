@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from regent.testing.waits import scaled
+
 pytest_plugins = "pytester"
 
 ROOT = Path(__file__).parents[1]
@@ -61,13 +63,17 @@ def _our_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
+def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    return pytester.runpytest_subprocess(*RUN, *arguments, timeout=scaled(60))
+
+
 @pytest.mark.parametrize("workers", [(), WORKERS], ids=["one process", "two workers"])
 @pytest.mark.parametrize(("signal", "reason"), [("SIGINT", "Ctrl-C"), ("SIGTERM", "SIGTERM")])
 def test_the_test_in_progress_is_the_last_and_has_failed(
     pytester: pytest.Pytester, workers: tuple[str, ...], signal: str, reason: str
 ) -> None:
     pytester.makepyfile(TESTS.replace("{signal}", signal))
-    ended = pytester.runpytest_subprocess(*RUN, *workers, f"--basetemp={pytester.path}/run")
+    ended = run(pytester, *workers, f"--basetemp={pytester.path}/run")
     assert ended.ret == pytest.ExitCode.INTERRUPTED
     ended.assert_outcomes(failed=1)
     ended.stdout.fnmatch_lines(["*the fixture was torn down*"])
@@ -81,7 +87,7 @@ def test_a_signal_inside_of_a_report_loses_none(pytester: pytest.Pytester) -> No
     pytester.makepyfile(
         "def test_one(): assert False\ndef test_two(): raise AssertionError('it ran')"
     )
-    ended = pytester.runpytest_subprocess(*RUN, "-p", "plugin")
+    ended = run(pytester, "-p", "plugin")
     assert ended.ret == pytest.ExitCode.INTERRUPTED
     ended.assert_outcomes(failed=1)
     ended.stdout.no_fnmatch_line("*it ran*")
@@ -89,6 +95,6 @@ def test_a_signal_inside_of_a_report_loses_none(pytester: pytest.Pytester) -> No
 
 def test_a_test_that_hangs_fails_by_its_name(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(HANGING)
-    ended = pytester.runpytest_subprocess(*RUN)
+    ended = run(pytester)
     ended.assert_outcomes(failed=1, passed=1)
     ended.stdout.fnmatch_lines(["*Failed: Timeout*", "FAILED *test_that_hangs*"])

@@ -28,6 +28,7 @@ from regent.core.protocol.controller import (
     AlterPartitionResponse,
 )
 from regent.core.replication.replica_manager import ReplicaManager
+from regent.testing.waits import scaled
 from tests.support.replicas import PARTITION, alive, fetch, lead_and_follow, leader_of_two
 from tests.support.stage import (
     TIMEOUT_S,
@@ -39,7 +40,7 @@ from tests.support.stage import (
 )
 
 ENDPOINTS = {b: replication_endpoint(b) for b in (0, 1, 2)}
-STOPS_AT_ONCE_S = 1.0
+STOPS_AT_ONCE_S = scaled(1.0)
 
 
 @pytest.fixture

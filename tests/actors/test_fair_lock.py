@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 
 from regent.actors.fair_lock import FairLock
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = scaled(10.0)
 
 
 def wait_for(lock: FairLock, threads: int) -> None:

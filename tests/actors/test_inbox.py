@@ -18,6 +18,7 @@ from regent.actors.inbox import (
     Overflow,
     Reply,
 )
+from regent.testing.waits import scaled
 
 
 class Trigger(NamedTuple):
@@ -67,7 +68,7 @@ def run_together(*targets: Callable[[], None]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(scaled(30))
         assert not thread.is_alive()
 
 
@@ -292,7 +293,7 @@ def test_a_reply_answered_by_many_threads_is_delivered_once() -> None:
         def answer(
             reply: Reply = reply, gate: threading.Barrier = gate, n: object = object()
         ) -> None:
-            gate.wait(10)
+            gate.wait(scaled(10))
             reply.set(n)
 
         run_together(*[answer] * 4)

@@ -14,7 +14,7 @@ from regent.core.protocol.control import UpdateMetadataBroker
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from regent.core.replication.replica_manager import ReplicaManager
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 from tests.support.disk_logs import BATCH_BYTES, BROKER, T0, T1, Machine, fill, log_of, numbered
 from tests.support.disk_logs import values as values_in
 from tests.support.led_partitions import lead
@@ -45,7 +45,7 @@ class Host:
 
     def close(self) -> None:
         """Stop the actor."""
-        stop_actor(self.thread, 10)
+        stop_actor(self.thread, scaled(10))
         self.scheduler.shutdown()
         self.machine.end()
 

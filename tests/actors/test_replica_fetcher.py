@@ -18,6 +18,7 @@ from regent.core.errors import Errors
 from regent.core.protocol.broker import DescribeMetadataRequest, FetchRequest, FetchResponse
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.replication.replication_settings import ReplicationSettings
+from regent.testing.waits import scaled
 from tests.support.replicas import PARTITION, alive, lead_and_follow
 from tests.support.stage import (
     TIMEOUT_S,
@@ -31,7 +32,7 @@ from tests.support.stage import (
 AT_ONCE = ReplicationSettings(replica_fetch_wait_max_ms=20, replica_fetch_backoff_ms=10)
 PATIENT = ReplicationSettings(replica_fetch_wait_max_ms=60_000, replica_fetch_backoff_ms=60_000)
 ENDPOINTS = {1: replication_endpoint(1), 2: replication_endpoint(2)}
-STOPS_AT_ONCE_S = 1.0
+STOPS_AT_ONCE_S = scaled(1.0)
 
 
 def tell(broker: ActorRef[Broker], received: ControlRequestReceived) -> None:

@@ -9,9 +9,10 @@ from pykka._envelope import Envelope
 
 from regent.actors.inbox import ClearAndPut, InboxFullError, MessageWithReply, Reply
 from regent.actors.runtime import RegentActor, Supervisor, launch, start_actor, stop_actor
+from regent.testing.waits import scaled
 from tests.support.stage import actor_of
 
-WAIT_S = 10.0
+WAIT_S = scaled(10.0)
 
 
 class Performer(RegentActor):

@@ -5,8 +5,9 @@ from time import monotonic
 import pytest
 
 from regent.actors.scheduler import Scheduler, SchedulerFullError
+from regent.testing.waits import scaled
 
-WAIT_S = 10.0
+WAIT_S = scaled(10.0)
 NEVER_MS = 3_600_000
 
 

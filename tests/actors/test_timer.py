@@ -8,8 +8,9 @@ import pytest
 
 from regent.actors.scheduler import Scheduler
 from regent.actors.timer import OneShotTimer, RepeatingTimer
+from regent.testing.waits import scaled
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = scaled(5.0)
 FAR_MS = 60_000
 
 

@@ -12,6 +12,7 @@ from regent.actors.transaction_markers import PartitionMarkers
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.transactions import PartitionOutcome, TxnMarker, TxnMarkerResult
+from regent.testing.waits import scaled
 from tests.core.replication.record_stage import RecordBroker
 from tests.core.replication.stage import T0, T1
 from tests.support.transactional_batches import in_transaction
@@ -87,7 +88,7 @@ def test_replicas_that_are_slow_time_out(broker: RecordBroker, scheduler: Schedu
         answer = Answer()
         marker = TxnMarker(ONE, 0, is_commit=True, coordinator_epoch=3, partitions=(T0,))
         markers.write_markers([marker], answer)
-        assert answer.is_given.wait(30)
+        assert answer.is_given.wait(scaled(30))
         expected = TxnMarkerResult(ONE, outcomes((T0, Errors.REQUEST_TIMED_OUT, -1)))
         assert answer.results == [expected]
 

@@ -10,8 +10,9 @@ from pykka import ActorRef
 from regent.actors.inbox import Reply
 from regent.actors.runtime import RegentActor, start_actor, stop_actor
 from regent.actors.watchdog import Watchdog
+from regent.testing.waits import scaled
 
-WAIT_S = 10.0
+WAIT_S = scaled(10.0)
 
 
 class Hold(NamedTuple):

@@ -14,6 +14,7 @@ from regent.core.protocol.controller import (
     DescribeControllerResponse,
     ElectedPartition,
 )
+from regent.testing.waits import scaled
 from regent.transport.server import IncomingRequest
 from tests.transport.conftest import Serve
 
@@ -36,7 +37,7 @@ def answering(*answers: DescribeControllerResponse | Errors) -> Callable[[Incomi
 
 
 def ask(controller: ControllerRef, timeout_s: float = 5.0) -> DescribeControllerResponse | None:
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + scaled(timeout_s)
     return controller.ask(QUESTION, DescribeControllerResponse, deadline=deadline)
 
 
@@ -86,7 +87,7 @@ def test_errors_that_pass_are_waited_out(serve: Serve):
     server = serve(answering(refusing, Errors.BROKER_NOT_AVAILABLE, ANSWER))
     with ControllerRef(lambda: server.endpoint, client_id="test") as controller:
         answer = controller.ask_until_answered(
-            QUESTION, DescribeControllerResponse, deadline=time.monotonic() + 20
+            QUESTION, DescribeControllerResponse, deadline=time.monotonic() + scaled(20)
         )
     assert answer == ANSWER
 

@@ -13,6 +13,7 @@ import pytest
 from regent.admin.group_states import group_states
 from regent.core.errors import Errors
 from regent.core.model import EndPoint
+from regent.testing.waits import scaled
 from regent.transport.kafka.message import encoded
 from regent.transport.kafka.messages.groups import ListedGroup, ListGroupsResponse
 
@@ -42,7 +43,7 @@ def broker(sent: bytes) -> Iterator[EndPoint]:
         thread = threading.Thread(target=serve)
         thread.start()
         yield EndPoint("PLAINTEXT", "127.0.0.1", server.getsockname()[1])
-        thread.join(10)
+        thread.join(scaled(10))
 
 
 def test_the_groups_of_all_brokers_are_counted() -> None:

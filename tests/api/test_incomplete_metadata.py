@@ -41,6 +41,7 @@ from regent.core.protocol.control import (
 )
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
+from regent.testing.waits import scaled
 from regent.transport.kafka.api import KafkaApi, UnansweredRequestError
 from regent.zk.stores.consumer_offsets import ZkConsumerOffsets
 from tests.api.canned_replicas import EXECUTOR
@@ -142,7 +143,7 @@ def test_who_waits_is_answered_when_the_list_arrives(
         waiting = [asyncio.ensure_future(_answer(api, body)) for _ in range(2)]
         await asyncio.sleep(0)
         with ThreadPoolExecutor(1) as executor:
-            executor.submit(hear, cache, topic("t", 0, 1), lists_all=True).result()
+            executor.submit(hear, cache, topic("t", 0, 1), lists_all=True).result(scaled(20))
         return await asyncio.gather(*waiting)
 
     for body in asyncio.run(run()):

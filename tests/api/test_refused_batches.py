@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from regent.testing.waits import scaled
+
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 300.0
+TIMEOUT_S = scaled(300.0)
 MOST_MB = 20
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from regent.api.replies import AwaitedReply, Replies
 from regent.core.replication.delayed_operation import Answer, DelayedOperation
+from regent.testing.waits import scaled
 
-WAIT_S = 10
+WAIT_S = scaled(10)
 
 
 class Operation(DelayedOperation):

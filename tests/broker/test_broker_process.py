@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,13 +22,15 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 from regent.transport.client import RequestClient, RequestFailedError
 from regent.transport.sockets import new_context
 from regent.zk.client.operations import Create
 from regent.zk.codecs.znodes import BrokerIdZNode
 from tests.support.connected_sessions import Session
 from tests.support.controller_parts import topic_id
+from tests.support.free_ports import free_ports
+from tests.transport.raw_peer import TIMEOUT_MS
 
 pytestmark = pytest.mark.zookeeper
 
@@ -52,8 +53,7 @@ def test_control_requests_before_the_registration_are_refused(
     reader = Session(zookeeper_address).client
     path = BrokerIdZNode.path(BROKER)
     former_session.multi([Create("/brokers"), Create("/brokers/ids"), Create(path, ephemeral=True)])
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     settings = Settings()
     broker_config = dataclasses.replace(
         settings.broker, control_port=port, rack="r1", thread_name_prefix="b1"
@@ -78,17 +78,17 @@ def test_control_requests_before_the_registration_are_refused(
             eventually(lambda: "registered by another process" in caplog.text, "it waits")
             for request in REQUESTS:
                 with pytest.raises(RequestFailedError) as caught:
-                    client.request(request, control_header=HEADER, timeout_ms=5000)
+                    client.request(request, control_header=HEADER, timeout_ms=TIMEOUT_MS)
                 assert caught.value.error_code is Errors.BROKER_NOT_AVAILABLE
             assert not list(tmp_path.rglob("meta.properties")), "it can join another cluster"
             former_session.close()
-            assert is_started.wait(20)
+            assert is_started.wait(scaled(20))
             assert not list(tmp_path.rglob("t-0"))
             (registered,) = reader.get_many([path])
             assert registered is not None
             assert json.loads(registered.data)["rack"] == "r1"
             present = HEADER._replace(broker_epoch=registered.stat.czxid)
-            answer = client.request(REQUESTS[1], control_header=present, timeout_ms=5000)
+            answer = client.request(REQUESTS[1], control_header=present, timeout_ms=TIMEOUT_MS)
             assert isinstance(answer, UpdateMetadataResponse)
             names = {thread.name for thread in threading.enumerate() if thread not in others}
             assert {"b1:broker-1", "b1:zookeeper-io", "b1:metrics-server"} <= names
@@ -97,4 +97,4 @@ def test_control_requests_before_the_registration_are_refused(
             process.request_stop(at_once=True)
             client.close()
             reader.close()
-            running.result(30)
+            running.result(scaled(30))

@@ -20,7 +20,7 @@ from regent.core.protocol.groups import (
     OffsetAndMetadata,
     SupportedProtocol,
 )
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 from tests.support.led_groups import ORDERS_0, LedGroups
 from tests.support.stage import TIMEOUT_S
 
@@ -66,7 +66,7 @@ def test_an_empty_group_waits_for_more_members():
     with ExitStack() as undo:
         groups = LedGroups(undo, config_with(group_initial_rebalance_delay_ms=20))
         both = [groups.send(joining()) for _ in range(2)]
-        sizes = sorted(len(answer.get(timeout=5).members) for answer in both)
+        sizes = sorted(len(answer.get(timeout=scaled(5)).members) for answer in both)
         assert sizes == [0, 2]
 
 

@@ -23,6 +23,7 @@ from regent.core.protocol.placement import (
     PlaceTopicsRequest,
     PlaceTopicsResponse,
 )
+from regent.testing.waits import scaled
 from regent.transport.server import ControlServer, IncomingRequest
 from regent.transport.sockets import Context, new_context
 
@@ -76,7 +77,11 @@ class Stage:
         self.endpoint: str | None = self.service.endpoint
         self.now = 0.0
         self.client = PlacementClient(
-            context, lambda: self.endpoint, client_id="b", timeout_s=0.2, clock=lambda: self.now
+            context,
+            lambda: self.endpoint,
+            client_id="b",
+            timeout_s=scaled(0.2),
+            clock=lambda: self.now,
         )
 
     def place(self) -> list[PlacedPartition]:

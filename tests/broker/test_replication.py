@@ -27,6 +27,7 @@ from regent.core.protocol.client import ACKS_ALL, ProducedPartition
 from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.storage.log_manager import LogManager
+from regent.testing.waits import scaled
 from regent.transport.server import PortInUseError
 from regent.transport.sockets import Context, new_context
 from regent.zk.codecs.znodes import TopicPartitionStateZNode
@@ -36,10 +37,10 @@ from tests.support.record_batches import batch, values_of
 from tests.support.replicas import PARTITION, alive, lead_and_follow
 from tests.support.stage import TIMEOUT_S, Stage, ask, facts_of
 
-STOPS_AT_ONCE_S = 1.0
+STOPS_AT_ONCE_S = scaled(1.0)
 LAG_MS = 200
 QUICK: dict[str, Any] = {"replica_lag_time_max_ms": LAG_MS, "replica_fetch_wait_max_ms": 20}
-PATIENT: dict[str, Any] = {"replica_fetch_wait_max_ms": 2_000}
+PATIENT: dict[str, Any] = {"replica_fetch_wait_max_ms": 30_000}
 
 
 class Replicas:

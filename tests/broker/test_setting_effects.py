@@ -74,6 +74,7 @@ from regent.storage.log_contents import with_jitter
 from regent.storage.log_validator import batches_of_producer
 from regent.storage.retention import SegmentSpan, segments_to_delete
 from regent.storage.unified_log import UnifiedLog
+from regent.testing.waits import scaled
 from regent.transport.kafka.metrics import Closed
 from regent.transport.server import ControlServer, IncomingRequest
 from regent.transport.sockets import new_context
@@ -90,6 +91,7 @@ from tests.support.controller_parts import (
 )
 from tests.support.disk_logs import Machine, create, files, fill, log_of, send
 from tests.support.fake_zookeeper import FakeZooKeeper
+from tests.support.free_ports import free_ports
 from tests.support.memory_logs import MemoryLogs
 from tests.support.record_batches import TIMESTAMP_MS, batch, keyed_batch, records_of
 from tests.support.served_endpoint import ServedEndpoint
@@ -484,7 +486,7 @@ def requests_repeated(settings: Settings, place: Place) -> bool:
     controller.tell(RegisterBrokerAndReelect())
     first = sent.get(timeout=TIMEOUT_S)
     try:
-        return sent.get(timeout=1.5).api_key == first.api_key
+        return sent.get(timeout=scaled(1.5)).api_key == first.api_key
     except Empty:
         return False
 
@@ -508,9 +510,8 @@ CONTROLLER: dict[str, Effect] = {
 # --- the broker -----------------------------------------------------------------------------------
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+def a_free_port() -> int:
+    return free_ports(1)[0]
 
 
 def listening_at(settings: Settings, place: Place) -> tuple[str, bool]:
@@ -777,7 +778,7 @@ def is_answered_as_second(settings: Settings, place: Place) -> bool:
     served = ServedEndpoint(place.undo, MemoryLogs(), settings)
     ask_versions(place.undo.enter_context(RawClient(served)))
     second = place.undo.enter_context(RawClient(served))
-    second.socket.settimeout(0.5)
+    second.socket.settimeout(scaled(0.5))
     try:
         ask_versions(second)
     except TimeoutError:
@@ -792,7 +793,7 @@ def closed_after(data: bytes, timeout_s: float) -> Look:
         served = ServedEndpoint(place.undo, MemoryLogs(), settings)
         client = place.undo.enter_context(RawClient(served))
         client.send(data)
-        client.socket.settimeout(timeout_s)
+        client.socket.settimeout(scaled(timeout_s))
         try:
             client.is_closed()
         except TimeoutError:
@@ -804,10 +805,10 @@ def closed_after(data: bytes, timeout_s: float) -> Look:
 
 BROKER: dict[str, Effect] = {
     "host": Effect("127.0.0.2", listening_at, ("127.0.0.1", False), ("127.0.0.2", False)),
-    "port": Effect(free_port, listening_at, ("127.0.0.1", False), ("127.0.0.1", True)),
-    "control_port": Effect(free_port, is_open, 0, 1),
-    "replication_port": Effect(free_port, is_open, 0, 1),
-    "metrics_port": Effect(free_port, is_open, 0, 1),
+    "port": Effect(a_free_port, listening_at, ("127.0.0.1", False), ("127.0.0.1", True)),
+    "control_port": Effect(a_free_port, is_open, 0, 1),
+    "replication_port": Effect(a_free_port, is_open, 0, 1),
+    "metrics_port": Effect(a_free_port, is_open, 0, 1),
     "advertised_host": Effect("b7", advertised, ("127.0.0.1", 1, 2, 3), ("b7", 1, 2, 3)),
     "advertised_port": Effect(9, advertised, ("127.0.0.1", 1, 2, 3), ("127.0.0.1", 9, 2, 3)),
     "advertised_control_port": Effect(

@@ -13,6 +13,7 @@ import pytest
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.broker import ShutdownBrokerRequest, ShutdownBrokerResponse
+from regent.testing.waits import scaled
 from regent.transport.codec import Request, Response
 from tests.support.fake_cluster import FakeCluster, failing, write_cluster_file
 
@@ -123,7 +124,7 @@ def test_the_command_waits_for_the_process_of_a_local_broker(
     assert cluster.run("brokers", "shutdown", "1", "--data-dir", str(tmp_path)).exit_code == 0
     with pytest.raises(ProcessLookupError):
         os.kill(process.pid, 0)
-    ending.join(10)
+    ending.join(scaled(10))
     assert not ending.is_alive()
 
 

@@ -19,6 +19,7 @@ from regent.cluster.cluster_file import BrokerEntry, ClusterFile
 from regent.config.cluster_location import CLUSTER_FILE
 from regent.config.settings import Settings
 from regent.config.settings_file import load_settings
+from tests.support.free_ports import free_ports
 
 
 def refusal(*arguments: object) -> str:
@@ -29,7 +30,7 @@ def refusal(*arguments: object) -> str:
 
 
 def test_a_port_in_use_is_named_with_a_remedy_and_no_directory_is_left(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with socket.create_server(("127.0.0.1", *free_ports(1))) as taken:
         replication_port = taken.getsockname()[1]
         ports = ("--base-port", replication_port - 2_000)
         message = refusal("--data-dir", tmp_path / "new" / "data", *ports)
@@ -42,7 +43,7 @@ def test_zookeepers_port_in_use_can_serve_another_cluster_below_a_chroot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("regent.cluster.cluster_plan._BELOW_KAFKA", 100)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with socket.create_server(("127.0.0.1", *free_ports(1))) as taken:
         port = taken.getsockname()[1]
         message = refusal("--data-dir", tmp_path, "--base-port", port + 100)
     assert f"choose --zookeeper 127.0.0.1:{port}/NAME for a cluster of its own on" in message
@@ -58,7 +59,7 @@ def test_the_ports_that_settings_name_are_checked_instead_of_the_derived_ones(
     tmp_path: Path,
 ) -> None:
     with (
-        socket.create_server(("127.0.0.1", 0)) as taken,
+        socket.create_server(("127.0.0.1", *free_ports(1))) as taken,
         socket.create_server(("127.0.0.2", 0)) as other,
     ):
         port, other_port = taken.getsockname()[1], other.getsockname()[1]
@@ -207,5 +208,8 @@ def test_leftover_processes_of_a_killed_cluster_are_awaited(tmp_path: Path) -> N
         (tmp_path / LOCK_FILE).touch()
         assert left_over.stdin is not None
         threading.Timer(0.1, left_over.stdin.close).start()
-        refusal("--data-dir", tmp_path, "--zookeeper", "::::")
-        assert left_over.poll() == 0
+        try:
+            refusal("--data-dir", tmp_path, "--zookeeper", "::::")
+            assert left_over.poll() == 0
+        finally:
+            left_over.kill()

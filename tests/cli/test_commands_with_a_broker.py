@@ -13,7 +13,7 @@ from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from regent.config.settings import Settings
 from regent.config.tables.groups import GroupsConfig
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 from regent.zk.codecs.znodes import BrokerIdZNode
 from tests.support.fake_cluster import FakeCluster, failing
 from tests.support.memory_logs import MemoryLogs
@@ -34,7 +34,7 @@ def broker(cluster: FakeCluster) -> Iterator[ServedEndpoint]:
         producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
         for value in ("a", "b", "c"):
             producer.produce(TOPIC, value, partition=0)
-        assert producer.flush(10) == 0
+        assert producer.flush(scaled(10)) == 0
         yield broker
 
 
@@ -51,7 +51,7 @@ def consumer(broker: ServedEndpoint) -> Consumer:
 
 def position(broker: ServedEndpoint) -> int:
     with closing(consumer(broker)) as reader:
-        (committed,) = reader.committed([KafkaTopicPartition(TOPIC, 0)], timeout=10)
+        (committed,) = reader.committed([KafkaTopicPartition(TOPIC, 0)], timeout=scaled(10))
     offset: int = committed.offset
     return offset
 

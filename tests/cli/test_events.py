@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from click.testing import CliRunner, Result
 from regent.cli.events import JournalReader
 from regent.cli.main import cli
 from regent.config.command_line import COMMAND
+from regent.testing.waits import next_line, scaled
 
 
 def event(ts_ms: int, broker_id: int = 0, **fields: Any) -> dict[str, Any]:
@@ -205,22 +208,31 @@ def test_a_deleted_journal_is_awaited(tmp_path: Path) -> None:
 # --- a real process -------------------------------------------------------------------------------
 
 
-def start(data_dir: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    command = [*COMMAND, "events", "--data-dir", str(data_dir)]
-    return subprocess.Popen(
-        [*command, "-o", "json", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+@contextmanager
+def started(
+    data_dir: Path, *arguments: str, stdout: int = subprocess.PIPE
+) -> Iterator[subprocess.Popen[bytes]]:
+    command = [*COMMAND, "events", "--data-dir", str(data_dir), *arguments]
+    with subprocess.Popen(command, bufsize=0, stdout=stdout, stderr=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def shown_by(process: subprocess.Popen[bytes], count: int) -> list[int]:
+    lines = (next_line(process, "an event") for _ in range(count))
+    return [json.loads(line)["ts_ms"] for line in lines]
 
 
 def test_following_shows_new_events_until_ctrl_c(tmp_path: Path) -> None:
     append(tmp_path, 0, event(1))
-    with start(tmp_path, "--follow") as process:
-        assert process.stdout is not None
-        assert json.loads(process.stdout.readline())["ts_ms"] == 1
+    with started(tmp_path, "-o", "json", "--follow") as process:
+        assert shown_by(process, 1) == [1]
         append(tmp_path, 3, event(2))  # a new broker
-        assert json.loads(process.stdout.readline())["ts_ms"] == 2
+        assert shown_by(process, 1) == [2]
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=10)
+        out, err = process.communicate(timeout=scaled(10))
     assert (process.returncode, out) == (0, b"")
     assert err.decode() == (
         "the last 10 events, then new ones; --tail N or --since TIME shows more\n"
@@ -235,23 +247,21 @@ def test_following_begins_near_the_end_or_as_requested(
     tmp_path: Path, arguments: tuple[str, ...], first: int
 ) -> None:
     append(tmp_path, 0, *(event(n) for n in range(1, 31)))
-    with start(tmp_path, "--follow", *arguments) as process:
-        assert process.stdout is not None
-        shown = [json.loads(process.stdout.readline())["ts_ms"] for _ in range(first, 31)]
+    with started(tmp_path, "-o", "json", "--follow", *arguments) as process:
+        shown = shown_by(process, 31 - first)
         append(tmp_path, 0, event(31))
-        shown.append(json.loads(process.stdout.readline())["ts_ms"])
+        shown += shown_by(process, 1)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=10)
+        process.communicate(timeout=scaled(10))
     assert shown == list(range(first, 32))
 
 
 def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     append(tmp_path, 0, *(event(n) for n in range(20_000)))
     read_end, write_end = os.pipe()
-    command = [*COMMAND, "events", "--data-dir", str(tmp_path)]
-    with subprocess.Popen(command, stdout=write_end, stderr=subprocess.PIPE) as process:
+    with started(tmp_path, stdout=write_end) as process:
         os.close(write_end)
         assert os.read(read_end, 10)
         os.close(read_end)
-        _, err = process.communicate(timeout=10)
+        _, err = process.communicate(timeout=scaled(10))
     assert (process.returncode, err) == (1, b"")

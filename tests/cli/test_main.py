@@ -18,6 +18,7 @@ from regent.cli.lazy_group import LazyCommand
 from regent.cli.main import COMMANDS, RegentGroup, cli
 from regent.config.command_line import COMMAND
 from regent.core.errors import BadDataError
+from regent.testing.waits import scaled
 
 
 def test_help_lists_every_public_command() -> None:
@@ -131,7 +132,7 @@ def regent(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
         [*COMMAND, *arguments],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=scaled(30),
         check=False,
         env={**os.environ, **environment},
     )
@@ -147,7 +148,7 @@ def test_all_entry_points_run_the_same_program(command: tuple[str, ...]) -> None
         [*command, "--version"],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=scaled(30),
         check=True,
         cwd=Path(__file__).parents[2],
     )
@@ -160,7 +161,7 @@ def test_the_program_ignores_modules_of_the_working_directory(tmp_path: Path) ->
         (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from here')")
     command = [*COMMAND, "topics", "--help"]
 
-    subprocess.run(command, capture_output=True, timeout=30, check=True, cwd=tmp_path)
+    subprocess.run(command, capture_output=True, timeout=scaled(30), check=True, cwd=tmp_path)
 
 
 def test_the_program_runs(tmp_path: Path) -> None:
@@ -193,7 +194,7 @@ finally:
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=scaled(30),
         check=True,
     )
 
@@ -202,15 +203,18 @@ finally:
 
 def test_ctrl_c_while_waiting_for_zookeeper_exits_130() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(20)
+        listener.settimeout(scaled(20))
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         with subprocess.Popen(
             [*COMMAND, "brokers", "list", "--zookeeper", address],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         ) as process:
-            connection, _ = listener.accept()  # never answered
-            with connection:
-                process.send_signal(signal.SIGINT)
-                out, err = process.communicate(timeout=10)
+            try:
+                connection, _ = listener.accept()  # never answered
+                with connection:
+                    process.send_signal(signal.SIGINT)
+                    out, err = process.communicate(timeout=scaled(10))
+            finally:
+                process.kill()
     assert (process.returncode, out, err) == (130, b"", b"\n")

@@ -12,6 +12,7 @@ import pytest
 
 from regent.cli.waiting import Explained, Progress, Waiting
 from regent.core.errors import RegentError
+from regent.testing.waits import scaled
 from tests.cli.test_output import on_terminal
 
 
@@ -71,10 +72,10 @@ def test_on_a_terminal_one_line_counts_and_is_cleared_at_the_end(
 
     with Waiting(first_s=0.0) as waiting:
         waiting.say("Spark is starting")
-        assert written.get(timeout=10) == "\r\x1b[KSpark is starting (1 s)"
+        assert written.get(timeout=scaled(10)) == "\r\x1b[KSpark is starting (1 s)"
         waiting.say("Spark is warming up")
-        assert written.get(timeout=10) == "\r\x1b[KSpark is warming up (2 s)"
-    assert written.get(timeout=10) == "\r\x1b[K"
+        assert written.get(timeout=scaled(10)) == "\r\x1b[KSpark is warming up (2 s)"
+    assert written.get(timeout=scaled(10)) == "\r\x1b[K"
 
 
 def test_without_a_terminal_there_is_a_line_in_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,8 +83,8 @@ def test_without_a_terminal_there_is_a_line_in_intervals(monkeypatch: pytest.Mon
 
     with Waiting(first_s=0.0, line_every_s=0.0) as waiting:
         waiting.say("Spark is starting")
-        assert written.get(timeout=10) == "Spark is starting (1 s)\n"
-        assert written.get(timeout=10) == "Spark is starting (2 s)\n"
+        assert written.get(timeout=scaled(10)) == "Spark is starting (1 s)\n"
+        assert written.get(timeout=scaled(10)) == "Spark is starting (2 s)\n"
 
 
 def test_a_short_wait_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from regent.config.command_line import COMMAND
+from regent.testing.waits import await_end, next_line, scaled
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.embedded.embedded_zookeeper import start_ensemble
 from tests.support.ipv6 import needs_ipv6
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = scaled(30.0)
 
 pytestmark = pytest.mark.system
 
@@ -35,8 +36,7 @@ def zookeeper_command(
         text=True,
     ) as process:
         try:
-            assert process.stdout is not None
-            yield process, process.stdout.readline()
+            yield process, next_line(process, "ZooKeeper is ready", TIMEOUT_S)
         finally:
             process.kill()
 
@@ -69,9 +69,9 @@ def test_its_heap_is_as_large_as_asked(tmp_path: Path) -> None:
 def test_the_death_of_its_server_is_reported(tmp_path: Path) -> None:
     with zookeeper_command(tmp_path, 0) as (process, _):
         os.kill(jvm_of(process.pid), signal.SIGKILL)
-        assert process.wait(TIMEOUT_S) == 1
-        assert process.stderr is not None
-        assert process.stderr.read() == f"regent: ZooKeeper ended by SIGKILL: see {tmp_path}\n"
+        said = await_end(process, "the command", TIMEOUT_S)
+        assert process.returncode == 1
+        assert said == f"regent: ZooKeeper ended by SIGKILL: see {tmp_path}\n"
 
 
 @pytest.mark.nightly

@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from regent.config.java import JavaNotFoundError
+from regent.testing.waits import scaled
 from tests.clients.java_clients import JavaClients
 from tests.support.breakable_cluster import BreakableCluster
 
@@ -22,7 +23,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
     import kafka  # noqa: F401 - reads its schemas by a function of importlib that is deprecated
 
 BOOTSTRAP = "REGENT_TEST_BOOTSTRAP"
-TIMEOUT_S = 20.0
+TIMEOUT_S = scaled(20.0)
 
 CreateTopic = Callable[..., str]
 

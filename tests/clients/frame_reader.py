@@ -10,7 +10,9 @@ import sys
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-TIMEOUT_S = 5.0
+from regent.testing.waits import scaled
+
+TIMEOUT_S = scaled(5.0)
 
 
 def values_of(bootstrap: str, topic: str, partition: int) -> list[str] | None:

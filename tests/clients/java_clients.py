@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 from py4j.java_gateway import GatewayParameters, JavaGateway
 
 from regent.config.java import find_java
+from regent.testing.waits import next_line, scaled
 from tests.clients.librdkafka import dotted
 from tests.support.maven_jars import MavenJars, spark_jar, spark_jars
 
@@ -22,6 +23,8 @@ KAFKA_CLIENTS: Final = MavenJars(
     "cc5e642def34a535aa756839b9b2e1fedc941ad8bd2b4cee18919c9c718cc6b7",
 )
 _JVM_OPTIONS: Final = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+START_S: Final = 60.0
+END_S: Final = 20.0
 _TEXT: Final = "org.apache.kafka.common.serialization.String"
 
 
@@ -43,12 +46,11 @@ class JavaClients:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            text=True,
+            bufsize=0,
         )
-        assert self._process.stdout is not None
-        port, token = self._process.stdout.readline(), self._process.stdout.readline()
+        port, token = (next_line(self._process, "the JVM listens", START_S) for _ in range(2))
         parameters = GatewayParameters(
-            port=int(port), auth_token=token.strip(), auto_convert=True, eager_load=True
+            port=int(port), auth_token=token.decode().strip(), auto_convert=True, eager_load=True
         )
         self._gateway = JavaGateway(gateway_parameters=parameters)
         self.jvm: Any = self._gateway.jvm
@@ -58,7 +60,10 @@ class JavaClients:
 
     def __exit__(self, *exc_info: object) -> None:
         self._gateway.close()
-        self._process.communicate()  # the end of its standard input ends it
+        try:
+            self._process.communicate(timeout=scaled(END_S))  # the end of its input ends it
+        finally:
+            self._process.kill()
         self._log.close()
 
     def consumer(self, bootstrap: str, **config: object) -> Any:

@@ -8,7 +8,9 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-TIMEOUT_S = 20.0
+from regent.testing.waits import scaled
+
+TIMEOUT_S = scaled(20.0)
 
 
 def producer(bootstrap: str, **config: object) -> Producer:

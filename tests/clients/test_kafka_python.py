@@ -18,12 +18,12 @@ from kafka.errors import (
     TopicAlreadyExistsError,
 )
 
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 from tests.clients.conftest import CreateTopic
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = scaled(20.0)
 TIMEOUT_MS = 20_000
 VALUES = [b"value-%d" % number for number in range(100)]
 

@@ -13,6 +13,7 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonPartition
 
 from regent.core.model import TopicPartition
+from regent.testing.waits import scaled
 from tests.clients.conftest import CreateTopic
 from tests.support.breakable_cluster import BROKERS, BreakableCluster
 
@@ -39,7 +40,7 @@ def test_kafka_python_finds_the_next_leader(
         def send_and_read(values: list[bytes]) -> list[bytes]:
             sent = [producer.send(topic, value, partition=0) for value in values]
             for future in sent:
-                future.get(TIMEOUT_S)
+                future.get(scaled(TIMEOUT_S))
             found: list[bytes] = []
             while len(found) < len(values):
                 batches = consumer.poll(timeout_ms=int(TIMEOUT_S * 1000))

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka.protocol.admin import AlterClientQuotasRequest, AlterClientQuotasResponse
 
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 from tests.clients.conftest import CreateTopic
 from tests.support.fuzzed_requests import ask, request
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 ALTER_CLIENT_QUOTAS = 49
 RATE = 10_000.0  # bytes a second
 SIZE = 150_000  # 5 s more than the window of 10 s allows
-TIMEOUT_S = 20.0
+TIMEOUT_S = scaled(20.0)
 
 
 def alter(bootstrap: str, client_id: str, key: str, value: float | None) -> None:

@@ -8,14 +8,14 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from regent.core.admin.topic_validation import TRANSACTION_STATE_TOPIC
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 from tests.clients.conftest import CreateTopic
 from tests.clients.librdkafka import consumer
 from tests.support.breakable_cluster import BROKERS, BreakableCluster
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = scaled(60.0)
 
 
 class TransactionalProducer:

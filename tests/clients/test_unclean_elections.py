@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from py4j.protocol import Py4JJavaError
 
 from regent.testing.regent_cluster import unique_topic
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 from tests.clients import librdkafka
 from tests.clients.java_clients import JavaClients
 from tests.clients.librdkafka import produce, producer
@@ -167,7 +167,7 @@ class Polling:
 
     def stop(self) -> None:
         self._stopping.set()
-        self._thread.join()
+        self._thread.join(scaled(20))
 
     def close(self) -> None:
         self.stop()

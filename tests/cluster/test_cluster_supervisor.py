@@ -25,12 +25,13 @@ from regent.cluster.cluster_supervisor import (
     read_controller_id,
 )
 from regent.cluster.supervisor_socket import SOCKET_FILE, SupervisorError, start_brokers
+from regent.testing.waits import next_line, scaled
 from regent.zk.client.operations import Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs.znodes import ControllerZNode
 from tests.support import fake_program
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = scaled(30.0)
 PROGRAM = (sys.executable, str(Path(fake_program.__file__)))
 
 
@@ -62,7 +63,7 @@ class Run:
             return cluster.run()
         finally:
             guard.cancel()
-            guard.join()
+            guard.join(TIMEOUT_S)
             assert "TIMEOUT" not in self.said
 
     @staticmethod
@@ -324,6 +325,7 @@ def test_a_request_that_is_none_is_answered_so(a_run: Run) -> None:
     def ask() -> None:
         for request in (b"nonsense\n", b"[]\n", b'{"start": ["1"]}\n'):
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(TIMEOUT_S)
                 connection.connect(str(a_run.plan.data_dir / SOCKET_FILE))
                 connection.sendall(request)
                 answers.append(json.loads(connection.makefile().readline()))
@@ -445,9 +447,12 @@ def test_nothing_outlives_a_cluster_that_is_killed(tmp_path: Path) -> None:
 @pytest.mark.system
 def test_nothing_is_left_of_a_cluster_that_is_interrupted(tmp_path: Path) -> None:
     with start_cluster(tmp_path) as process:
-        pids = pids_of(tmp_path)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(TIMEOUT_S) == 0
+        try:
+            pids = pids_of(tmp_path)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(TIMEOUT_S) == 0
+        finally:
+            process.kill()
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
@@ -471,9 +476,8 @@ supervisor = ClusterSupervisor(plan, announce=lambda line: print(line, flush=Tru
     ask_for_brokers=lambda endpoint: [0, 1])
 sys.exit(supervisor.run())
 """
-    process = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    for line in process.stdout:
+    process = subprocess.Popen([sys.executable, "-c", source], bufsize=0, stdout=subprocess.PIPE)
+    while line := next_line(process, "the cluster is ready", TIMEOUT_S):
         if line.startswith(b"ready: "):
             return process
     raise AssertionError(f"the cluster ended with status {process.wait(TIMEOUT_S)}")

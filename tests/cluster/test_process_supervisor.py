@@ -27,8 +27,9 @@ from regent.cluster.process_supervisor import (
     SupervisionListener,
 )
 from regent.core.errors import RegentError
+from regent.testing.waits import next_line, scaled
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = scaled(10.0)
 
 SERVE = "print('ready: here', flush=True); import time; time.sleep(60)"
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + SERVE
@@ -282,15 +283,14 @@ workers = [ChildProcess(n, command, output=Path({str(tmp_path)!r}) / n, death_pi
 with ProcessSupervisor() as processes:
     for worker in workers:
         processes.start(worker)
-    processes.wait(lambda: all(w.ready for w in workers), 10)
+    processes.wait(lambda: all(w.ready for w in workers), {TIMEOUT_S})
     print("up", flush=True)
     processes.wait(lambda: False)
 """
     held_open = os.open(witness, os.O_RDONLY | os.O_NONBLOCK)
     with subprocess.Popen([sys.executable, "-c", supervisor], stdout=subprocess.PIPE) as process:
         try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"up\n"
+            assert next_line(process, "its workers are ready") == b"up\n"
         finally:
             process.kill()
     poll = select.poll()

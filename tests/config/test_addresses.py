@@ -15,6 +15,7 @@ from regent.config.addresses import (
     resolve,
     tcp_endpoint,
 )
+from regent.testing.waits import scaled
 from tests.support.ipv6 import needs_ipv6
 
 
@@ -66,7 +67,7 @@ def test_what_is_no_name_is_an_error_of_the_system(name: str) -> None:
 def test_all_addresses_of_ipv6_are_those_of_ipv4_too(host: str, clients: list[str]) -> None:
     with listening_socket(host, 0) as listening:
         for client in clients:
-            socket.create_connection((client, listening.getsockname()[1]), 5).close()
+            socket.create_connection((client, listening.getsockname()[1]), scaled(5)).close()
 
 
 @pytest.mark.parametrize(

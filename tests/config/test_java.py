@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from regent.config.java import JavaNotFoundError, find_java
+from regent.testing.waits import scaled
 
 
 def java_runtime(home: Path, version: str) -> Path:
@@ -110,6 +111,10 @@ def test_its_wrapper_drops_the_module_it_lacks_and_nothing_else(tmp_path: Path):
         "$HOME",
     ]
     printed = subprocess.run(
-        [java.executable, *arguments], capture_output=True, text=True, check=True, timeout=20
+        [java.executable, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=scaled(20),
     ).stdout
     assert printed.splitlines() == ["-cp", "/a b/*", "--add-modules=java.se", "", "$HOME"]

@@ -16,6 +16,7 @@ import pytest
 
 from regent.config import set_up
 from regent.config.set_up import chosen, fastest, seconds_of_work
+from regent.testing.waits import scaled
 
 ROOT = Path(__file__).parents[2]
 
@@ -128,7 +129,7 @@ class Checkout:
             cwd=self.folder,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=scaled(120),
             check=False,
         )
 
@@ -283,7 +284,7 @@ def test_of_two_at_once_the_second_waits_and_finds_it_done(checkout: Checkout) -
         subprocess.Popen(command, cwd=checkout.folder, stderr=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    said = [process.communicate(timeout=120)[1] for process in both]
+    said = [process.communicate(timeout=scaled(120))[1] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert "waiting for another process that sets up .venv\n" in said
     assert checkout.log() == [f"venv {checkout.venv}", *DONE]

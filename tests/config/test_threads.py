@@ -17,23 +17,26 @@ from regent.config.threads import (
     named_executor,
     thread_names_begin_with,
 )
+from regent.testing.waits import scaled
+
+TIMEOUT_S = scaled(20.0)
 
 
 def by_thread(act: Callable[[], None]) -> None:
     thread = NamedThread(act, "starter")
     thread.start()
-    thread.join()
+    thread.join(TIMEOUT_S)
 
 
 def by_timer(act: Callable[[], None]) -> None:
     timer = NamedTimer(0, act, "starter")
     timer.start()
-    timer.join()
+    timer.join(TIMEOUT_S)
 
 
 def by_executor(act: Callable[[], None]) -> None:
     with named_executor(1, "starter") as executor:
-        executor.submit(act).result()
+        executor.submit(act).result(TIMEOUT_S)
 
 
 @pytest.mark.parametrize("start", [by_thread, by_timer, by_executor])
@@ -74,7 +77,7 @@ def test_a_cancelled_timer_does_not_call():
     timer = NamedTimer(60, called.set, "timer")
     timer.start()
     timer.cancel()
-    timer.join()
+    timer.join(TIMEOUT_S)
     assert not called.is_set()
 
 
@@ -90,7 +93,7 @@ def test_the_kernel_knows_the_beginning_of_the_name():
         by_executor(read)
         thread = NamedThread(read, "ReplicaFetcherThread-0-2")
         thread.start()
-        thread.join()
+        thread.join(TIMEOUT_S)
     assert known == ["b1:starter_0", "b1:ReplicaFetch"]
 
 

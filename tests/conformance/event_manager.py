@@ -40,13 +40,14 @@ from regent.metrics.broker_metrics import MetricsServer
 from regent.metrics.controller_metrics import controller_metrics
 from regent.metrics.exposition import Family
 from regent.metrics.recent import Recent
+from regent.testing.waits import scaled
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of
 from tests.conformance.sentences import understand
 from tests.support.fake_zookeeper import Call
 from tests.support.stage import TIMEOUT_S, BrokenChannelError, Sent, Stage, actor_of, ask
 
 T0 = TopicPartition("t", 0)
-TOLERANCE_MS = 400  # the machine also runs other threads
+TOLERANCE_MS = scaled(400)  # the machine also runs other threads
 METRICS = "kafka_controller_controllereventmanager"
 
 _HEADER = ControlHeader(0, 1, -1)
@@ -223,7 +224,9 @@ def _close(stage: Stage, expect: Fields) -> None:
 
 
 def _names(server: MetricsServer) -> list[str]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=10) as page:
+    with urllib.request.urlopen(
+        f"http://127.0.0.1:{server.port}/metrics", timeout=scaled(10)
+    ) as page:
         words = [line.split() for line in page.read().decode().splitlines()]
     return [word[2] for word in words if word[1] == "TYPE" and word[2].startswith(METRICS)]
 

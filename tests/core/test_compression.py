@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from regent.core import compression
 from regent.core.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, compressed, decompressed
+from regent.testing.waits import scaled
 
 ROOT = Path(__file__).parents[3]
 XERIAL = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
@@ -162,7 +163,9 @@ def test_a_small_batch_that_claims_500_mb_uses_no_more_memory_than_the_limit():
     bomb = packed(ZSTD, bytes(500_000_000))
     assert len(bomb) < 16_000
     command = [sys.executable, "-c", _MEASURE]
-    done = subprocess.run(command, input=bomb, capture_output=True, check=True, cwd=ROOT)
+    done = subprocess.run(
+        command, input=bomb, capture_output=True, check=True, cwd=ROOT, timeout=scaled(60)
+    )
     kilobytes, has_pyarrow, said = done.stdout.decode().split(maxsplit=2)
     assert said.strip() == f"more than {LIMIT} bytes when decompressed"
     assert int(kilobytes) < LIMIT // 1024 + 8 * 1024

@@ -18,10 +18,11 @@ from regent.core.protocol.designs import (
     ReplicaMail,
 )
 from regent.designs.mail import PostOffice
+from regent.testing.waits import scaled
 from regent.transport.server import ControlServer, IncomingRequest
 from regent.transport.sockets import Context, new_context
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = scaled(20.0)
 T0 = TopicPartition("payments", 0)
 FETCH = FetchRecords(T0, 0, 7, 100, 90)
 FETCHED = RecordsFetched(T0, 7, is_leader=True, high_watermark=90, records=("a", "b"))

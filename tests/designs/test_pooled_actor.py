@@ -13,6 +13,7 @@ import pytest
 from regent.core.errors import RegentError
 from regent.designs.pooled_actor import Dispatcher, PooledActor
 from regent.designs.virtual_time import VirtualTime
+from regent.testing.waits import scaled
 
 
 class Listing(PooledActor):
@@ -54,7 +55,7 @@ def test_messages_of_one_sender_are_handled_one_at_a_time_in_their_sequence(
     for number in range(100):
         for actor in actors:
             actor.tell(number)
-    assert all(actor.ask("end", timeout=30) == [*range(100), "end"] for actor in actors)
+    assert all(actor.ask("end", timeout=scaled(30)) == [*range(100), "end"] for actor in actors)
     for actor in actors:
         actor.stop()
 
@@ -66,14 +67,14 @@ def test_a_handler_that_raises_loses_its_message_only(
     caplog.set_level(logging.CRITICAL, "regent.designs.pooled_actor")
     actor.tell("fail")
     with pytest.raises(ValueError, match="told to fail"):
-        actor.ask("fail", timeout=30)
-    assert actor.ask("next", timeout=30) == ["next"]
+        actor.ask("fail", timeout=scaled(30))
+    assert actor.ask("next", timeout=scaled(30)) == ["next"]
     actor.stop()
 
 
 def test_an_actor_that_was_stopped_is_dead_and_has_cleaned_up(pool: ThreadPoolExecutor):
     actor = Listing.start(pool)
-    ended = actor.proxy().ended.get(timeout=30)
+    ended = actor.proxy().ended.get(timeout=scaled(30))
     actor.stop()
     assert ended.is_set()
     assert not actor.is_alive()

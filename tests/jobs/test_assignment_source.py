@@ -19,6 +19,7 @@ from regent.jobs.assignment_source import (
     check_assignment,
 )
 from regent.jobs.command import InputError
+from regent.testing.waits import scaled
 from regent.zk.client.operations import Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicZNode, encode_topic_id
@@ -112,7 +113,7 @@ def test_zookeeper_with_leaders_and_without_topics_being_deleted(
     spark: SparkSession, zookeeper_address: str
 ):
     client = ZooKeeperClient(zookeeper_address, 6000, on_watch=lambda _: None)
-    client.start(timeout_s=10.0)
+    client.start(timeout_s=scaled(10.0))
     try:
         for path in ("/brokers", "/brokers/topics", "/admin", "/admin/delete_topics"):
             client.multi([Create(path)])

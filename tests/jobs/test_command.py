@@ -11,6 +11,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 
 from regent.jobs.command import run_job
 from regent.jobs.new_directory import new_directory
+from regent.testing.waits import scaled
 from tests.jobs.local_files import LOCAL_FILES
 
 _LOGS = """
@@ -57,5 +58,7 @@ def test_sigterm_ends_a_job_as_ctrl_c_does(tmp_path: Path):
 
 
 def test_a_stack_trace_that_py4j_logs_is_not_shown():
-    ended = subprocess.run([sys.executable, "-c", _LOGS], capture_output=True, check=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", _LOGS], capture_output=True, check=True, timeout=scaled(60)
+    )
     assert ended.stderr == b""

@@ -21,6 +21,7 @@ from regent.jobs import report_balance, report_events
 from regent.jobs.command import InputError
 from regent.jobs.files import SUCCESS, JobFiles, path_to_read
 from regent.jobs.new_directory import new_directory
+from regent.testing.waits import scaled
 from tests.jobs.journals import World, write_journals
 from tests.support.maven_jars import JarsUnavailableError
 from tests.support.mini_hadoop import MiniHadoop
@@ -180,7 +181,7 @@ def run(store: ObjectStore, *arguments: str) -> dict[str, Any]:
         [*COMMAND, "jobs", *arguments, "--master", "local[2]", *settings],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=scaled(120),
         check=False,
     )
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -11,6 +11,7 @@ import pyspark
 import pytest
 
 from regent.config.command_line import COMMAND
+from regent.testing.waits import scaled
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("java")]
 
@@ -38,7 +39,7 @@ def place(
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=scaled(120),
         check=False,
     )
 
@@ -107,7 +108,7 @@ def test_an_error_of_the_jvm_is_one_line(directory: Path):
         cwd=directory,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=scaled(120),
         check=False,
     )
     assert ended.returncode == 1

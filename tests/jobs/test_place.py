@@ -14,6 +14,7 @@ from regent.core.errors import BadDataError
 from regent.core.placement.replica_placer import place
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.jobs.place import main
+from regent.testing.waits import scaled
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.stores.admin_store import ZkAdminStore
 from tests.support.topic_controller import brokers_of
@@ -185,7 +186,7 @@ def topics_named(*names: str) -> list[dict[str, Any]]:
 def cluster(address: str, brokers: int) -> Iterator[ZkAdminStore]:
     """Register brokers for the block; one of them answers requests about topics."""
     with closing(ZooKeeperClient(address, 6000, on_watch=lambda _: None)) as client:
-        client.start(timeout_s=10.0)
+        client.start(timeout_s=scaled(10.0))
         with brokers_of(client, brokers):
             yield ZkAdminStore(client)
 

@@ -23,13 +23,13 @@ from regent.core.protocol.placement import (
 )
 from regent.jobs.service import MAX_PARTITIONS, MAX_WAITING, PlacementService
 from regent.jobs.session import DIRECTORY_PREFIX
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, next_line, scaled
 from regent.transport.remote_ref import RemoteActorRef
 from regent.transport.sockets import new_context
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("java")]
 
-TIMEOUT_S = 110.0
+TIMEOUT_S = scaled(110.0)
 SERVICE = ("placement-service", "--work-dir")
 # The service ignores these, and is the same on every machine.
 OF_THE_USER = ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "JAVA_TOOL_OPTIONS")
@@ -51,8 +51,8 @@ class RunningService:
             cwd=Path(__file__).parents[2],
         )
         os.close(reader)
-        assert self.process.stdout is not None
-        self.endpoint = self.process.stdout.readline().removeprefix("ready:").strip()
+        line = next_line(self.process, "the service listens", TIMEOUT_S)
+        self.endpoint = line.removeprefix("ready:").strip()
         assert self.endpoint, "it does not listen"
         self._context = new_context()
         self.actor = self.connect()
@@ -61,7 +61,7 @@ class RunningService:
         return RemoteActorRef(self._context, self.endpoint, client_id="test")
 
     def status(self) -> PlacementStatusResponse:
-        response = self.actor.ask(PlacementStatusRequest(), timeout=1.0)
+        response = self.actor.ask(PlacementStatusRequest(), timeout=scaled(1.0))
         assert isinstance(response, PlacementStatusResponse)
         return response
 
@@ -112,7 +112,7 @@ class RunningService:
 def processes() -> list[tuple[int, int, int]]:
     """Return the parent, the group and the id of every process."""
     command = ["ps", "-A", "-o", "ppid=,pgid=,pid="]
-    table = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
+    table = subprocess.run(command, capture_output=True, text=True, check=True, timeout=scaled(20))
     rows = (map(int, line.split()) for line in table.stdout.splitlines())
     return [(parent, group, pid) for parent, group, pid in rows]
 
@@ -253,7 +253,9 @@ def test_the_number_of_waiting_requests_is_limited(tmp_path: Path):
             for _ in range(MAX_WAITING):
                 client = clients.enter_context(service.connect())
                 client.tell(request(PAYMENTS))
-                client.ask(PlacementStatusRequest(), timeout=1.0)  # now the other one has arrived
+                client.ask(
+                    PlacementStatusRequest(), timeout=scaled(1.0)
+                )  # now the other one has arrived
             refused = service.place(request(PAYMENTS))
         assert refused.error_code is Errors.OPERATION_NOT_ATTEMPTED
         assert service.status().state == "starting"

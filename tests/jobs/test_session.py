@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from regent.jobs.session import SparkFailedError, SparkJvm
+from regent.testing.waits import scaled
 from tests.support.listening_sockets import (
     LOOPBACK,
     answers_of_spark,
@@ -18,7 +19,7 @@ from tests.support.listening_sockets import (
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("java")]
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = scaled(30.0)
 
 
 def test_a_jvm_that_does_not_start_reports_the_cause_and_leaves_no_files(tmp_path: Path):

@@ -21,7 +21,7 @@ from regent.core.protocol.placement import (
     PlacementSpec,
     PlaceTopicsRequest,
 )
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.stores.admin_store import ZkAdminStore
 from tests.support.own_disks import OwnDisksUnavailableError, require_own_disks
@@ -31,7 +31,7 @@ from tests.support.topic_controller import brokers_of
 pytestmark = [pytest.mark.nightly, pytest.mark.spark, pytest.mark.slow, pytest.mark.zookeeper]
 
 TOPICS, PARTITIONS, BROKERS = 40, 1_000, 30
-TIMEOUT_S = 240.0
+TIMEOUT_S = scaled(240.0)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def spark(
 def admin(zookeeper_address: str) -> Iterator[ZkAdminStore]:
     """A cluster without topics, one of whose brokers creates them."""
     with closing(ZooKeeperClient(zookeeper_address, 6000, on_watch=lambda _: None)) as client:
-        client.start(timeout_s=10.0)
+        client.start(timeout_s=scaled(10.0))
         with brokers_of(client, BROKERS):
             yield ZkAdminStore(client)
 

@@ -19,6 +19,7 @@ from regent.jobs.topic_writer import (
     placed_topics,
     write_topics,
 )
+from regent.testing.waits import scaled
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs import znodes
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode, DeleteTopicsTopicZNode
@@ -157,7 +158,7 @@ def test_topics_are_created_in_a_real_zookeeper(zookeeper_address: str):
     with ExitStack() as stack:
         client = ZooKeeperClient(zookeeper_address, 6000, on_watch=lambda _: None)
         stack.enter_context(closing(client))
-        client.start(timeout_s=10.0)
+        client.start(timeout_s=scaled(10.0))
         stack.enter_context(brokers_of(client, 4))
         topics: list[Placed] = [(f"t{n}", {p: (p % 3, 3) for p in range(50)}) for n in range(500)]
         admin = ZkAdminStore(client)

@@ -15,6 +15,7 @@ from regent.config.command_line import COMMAND
 from regent.core.placement.replica_placer import place
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.jobs.files import JobFiles
+from regent.testing.waits import scaled
 from tests.support.maven_jars import SPARK_JARS
 from tests.support.mini_hadoop import MiniHadoop
 
@@ -22,7 +23,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.spark, pytest.mark.slow]
 
 TOPICS: Final = tuple(PlacementSpec(f"topic-{number:03d}", 500, 3, 0) for number in range(600))
 BROKERS: Final = tuple(range(7, 107))
-TIMEOUT_S: Final = 240.0
+TIMEOUT_S: Final = scaled(240.0)
 _QUICK: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 SETTINGS: Final = {
     "spark.yarn.jars": f"local:{SPARK_JARS}/*",  # not uploaded: they are 460 MB

@@ -10,13 +10,14 @@ import pytest
 
 from regent.core.errors import RegentError
 from regent.metrics.broker_metrics import MetricsServer
+from regent.testing.waits import scaled
 
 HOST = "127.0.0.1"
 
 
 @pytest.fixture
 def server() -> Iterator[MetricsServer]:
-    server = MetricsServer(HOST, 0, timeout_s=0.2)
+    server = MetricsServer(HOST, 0, timeout_s=scaled(0.2))
     yield server
     server.close()
 
@@ -24,12 +25,12 @@ def server() -> Iterator[MetricsServer]:
 def test_who_connects_and_says_nothing_is_left(
     server: MetricsServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with socket.create_connection((HOST, server.port), timeout=10) as silent:
+    with socket.create_connection((HOST, server.port), timeout=scaled(10)) as silent:
         assert silent.recv(1) == b""
-    with socket.create_connection((HOST, server.port), timeout=10) as halting:
+    with socket.create_connection((HOST, server.port), timeout=scaled(10)) as halting:
         halting.sendall(b"GET /metrics HTT")
         assert halting.recv(1) == b""
-    with urllib.request.urlopen(f"http://{HOST}:{server.port}/metrics", timeout=10) as page:
+    with urllib.request.urlopen(f"http://{HOST}:{server.port}/metrics", timeout=scaled(10)) as page:
         assert page.status == 200
     assert capsys.readouterr() == ("", "")
 
@@ -39,7 +40,9 @@ def test_where_the_port_is_taken_another_one_serves_and_both_are_named(
 ) -> None:
     second = MetricsServer(HOST, server.port)
     try:
-        with urllib.request.urlopen(f"http://{HOST}:{second.port}/metrics", timeout=10) as page:
+        with urllib.request.urlopen(
+            f"http://{HOST}:{second.port}/metrics", timeout=scaled(10)
+        ) as page:
             assert page.status == 200
     finally:
         second.close()

@@ -12,6 +12,7 @@ import pytest
 
 from regent.storage.log_manager import LogManager
 from regent.storage.unified_log import UnifiedLog
+from regent.testing.waits import scaled
 from tests.support.disk_logs import (
     BATCH_BYTES,
     T0,
@@ -73,8 +74,8 @@ def test_records_are_written_once_during_all_other_work(
                 lambda: logs.checkpoint_high_watermarks({T0: disk_log.log_end_offset}),
             )
         ]
-        executor.submit(write).result()
-        assert all(future.result() > 0 for future in beside)
+        executor.submit(write).result(scaled(60))
+        assert all(future.result(scaled(20)) > 0 for future in beside)
     assert (disk_log.log_end_offset, machine.failed, machine.damaged) == (BATCHES, [], [])
     logs.clean_up()
     start = disk_log.log_start_offset

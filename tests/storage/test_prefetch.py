@@ -56,9 +56,10 @@ def is_in_memory(segment: LogSegment, position: int = 0) -> bool:
 
 
 def forget(segment: LogSegment) -> None:
-    """Let the kernel drop the segment from its page cache."""
+    """Let the kernel drop the segment from its page cache: it keeps pages that are not written."""
     fd = os.open(segment.path, os.O_RDONLY)
     try:
+        os.fsync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(fd)

@@ -17,6 +17,7 @@ from regent.storage.log_file import LogFile
 from regent.storage.log_manager import LogManager
 from regent.storage.log_segment import LogSegment
 from regent.storage.unified_log import UnifiedLog
+from regent.testing.waits import scaled
 from tests.support.disk_logs import (
     BATCH_BYTES,
     T0,
@@ -194,7 +195,7 @@ def test_no_log_is_locked_during_the_report_of_damage(tmp_path: Path):
     def mark_damaged(name: object, error: DamagedRecordsError) -> None:
         reported.append(error)
         with ThreadPoolExecutor(1) as executor:  # a lock would block for ever
-            executor.submit(manager.mark_damaged, T0, str(error)).result(timeout=10)
+            executor.submit(manager.mark_damaged, T0, str(error)).result(timeout=scaled(10))
 
     manager = LogManager(
         [tmp_path / "one"], 1, defaults=THREE_A_SEGMENT, on_records_damaged=mark_damaged
@@ -289,18 +290,18 @@ def test_reads_and_writes_do_not_wait_for_the_check(
     def slow(file: LogFile, position: int, size: int) -> bytes:
         if threading.current_thread().name.startswith("verifier"):
             is_reading.set()
-            assert may_go_on.wait(10)
+            assert may_go_on.wait(scaled(10))
         return read(file, position, size)
 
     monkeypatch.setattr(LogFile, "read", slow)
     with ThreadPoolExecutor(1, "verifier") as executor:
         verified = executor.submit(logs.verify, EVERYTHING)
-        assert is_reading.wait(10)
+        assert is_reading.wait(scaled(10))
         fill(log, 1)
         assert values(log) == numbered(0, 11)
         log.truncate_to(4)
         may_go_on.set()
-        verified.result(10)
+        verified.result(scaled(10))
     assert (machine.damaged, machine.failed) == ([], [])
 
 

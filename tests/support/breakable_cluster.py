@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from regent.core.model import BrokerId, TopicPartition
 from regent.storage.log_names import STRAY
 from regent.testing.regent_cluster import RegentCluster
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from tests.support.embedded_ensemble import EmbeddedEnsemble
 from tests.support.histories import Logs
@@ -24,7 +24,7 @@ from tests.support.record_batches import Record, records_of
 
 BROKERS = (0, 1, 2)
 ALONE = "zookeeper-alone"
-TIMEOUT_S = 60.0
+TIMEOUT_S = scaled(60.0)
 SMALL_DISK = "small"
 SMALL_SEGMENTS = {"segment.bytes": "65536"}
 SAFE = {"min.insync.replicas": "2", **SMALL_SEGMENTS}
@@ -204,10 +204,11 @@ def small_disk(directory: Path, size_bytes: int) -> Iterator[None]:
         capture_output=True,
         text=True,
         check=False,
+        timeout=TIMEOUT_S,
     )
     if mounted.returncode:
         raise PermissionError(mounted.stderr.strip())
     try:
         yield
     finally:
-        subprocess.run(["umount", "--lazy", str(directory)], check=True)
+        subprocess.run(["umount", "--lazy", str(directory)], check=True, timeout=TIMEOUT_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 from contextlib import ExitStack
 
+from regent.testing.waits import scaled
 from regent.zk.client.operations import WatchEvent, Znode
 from regent.zk.client.zookeeper_client import ConnectionState, SessionCredentials, ZooKeeperClient
 
@@ -24,8 +25,8 @@ class Session:
             on_state=self.states.put,
             credentials=credentials,
         )
-        self.client.start(timeout_s=10.0)
-        assert self.states.get(timeout=5.0) is ConnectionState.CONNECTED
+        self.client.start(timeout_s=scaled(10.0))
+        assert self.states.get(timeout=scaled(5.0)) is ConnectionState.CONNECTED
 
 
 class Connect:

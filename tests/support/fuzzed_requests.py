@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
+from regent.testing.waits import scaled
 from regent.transport.kafka.api import FIRST_FLEXIBLE_VERSION, KafkaApiKey
 from tests.support.delegation_token_messages import (
     CreateDelegationTokenRequest,
@@ -80,7 +81,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
     from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 TOPIC = "t"
-WAIT_S = 10.0
+WAIT_S = scaled(10.0)
 _HELD_S = 0.05  # a request without an answer by then may wait for long
 _HEADER = struct.Struct(">hhih")
 CLIENT_ID = b"fuzz"

@@ -11,13 +11,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from regent.testing.waits import scaled
+
 LOOPBACK: Final = "127.0.0.1"
 
 _LISTENS: Final = "0A"  # the state of a TCP socket
 _ACCEPTS: Final = 1 << 16  # the flag of a listening Unix socket
 _PARENT: Final = 1  # in /proc/PID/stat, after the name of the program
 _SESSION: Final = 3
-_TIMEOUT_S: Final = 20.0
+_TIMEOUT_S: Final = scaled(20.0)
 
 _RPC_REQUEST: Final = 3  # kinds of Spark's frames
 _RPC_RESPONSE: Final = 4

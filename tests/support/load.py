@@ -15,10 +15,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka import TopicPartition as Position
 
 from regent.core.model import TopicPartition
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 from tests.support.histories import History, Outcome, Read, Send
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = scaled(60.0)
 SILENCE_MS = 5_000  # a paused leader of all partitions is given up after this
 BATCH_BYTES = 16 * 1024  # at most; see ``SMALL_SEGMENTS``
 _TICK_S = 0.01

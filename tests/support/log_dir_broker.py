@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
+from regent.testing.waits import scaled
 from regent.transport.kafka.api import KafkaApiKey
 from regent.transport.kafka.message import decoded, encoded
 from regent.transport.kafka.messages.log_dirs import (
@@ -61,7 +62,7 @@ class LogDirBroker:
         """Stop it."""
         self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
-        self._thread.join(10)
+        self._thread.join(scaled(10))
 
     def _serve(self) -> None:
         while True:

@@ -14,8 +14,9 @@ from typing import Final, NamedTuple
 import pyspark
 
 from regent.config.java import derived_directory, find_java, java_cache
+from regent.testing.waits import scaled
 
-FETCH_TIMEOUT_S: Final = 300.0
+FETCH_TIMEOUT_S: Final = scaled(300.0)
 SPARK_JARS: Final = Path(pyspark.__file__).parent / "jars"
 _MODULE: Final = """\
 <ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">

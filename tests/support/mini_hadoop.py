@@ -15,7 +15,7 @@ from typing import Final, Self
 from xml.sax.saxutils import escape
 
 from regent.config.java import find_java
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 from regent.zk.embedded.jvm_launcher import ending_with_this_process
 from tests.support.free_ports import free_ports
 from tests.support.maven_jars import MavenJars, spark_jars
@@ -78,7 +78,7 @@ class MiniHadoop:
             ports = free_ports(5)
             self.address = f"hdfs://127.0.0.1:{ports[0]}"
             self._configure(ports)
-            self._start(_NAME_NODE, "-format").wait(_START_S)
+            self._start(_NAME_NODE, "-format").wait(scaled(_START_S))
             self._start(_NAME_NODE)  # it takes the other's place among the daemons
             self._start(_DATA_NODE)
             self._start(_RESOURCE_MANAGER)
@@ -146,7 +146,7 @@ class MiniHadoop:
             env={"PATH": os.defpath, "JAVA_HOME": str(java.home)},
             cwd=self._home,
         )
-        self._undo.callback(process.wait, _END_S)
+        self._undo.callback(process.wait, scaled(_END_S))
         self._undo.callback(process.kill)
         self._daemons[daemon] = process
         return process

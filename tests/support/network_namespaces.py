@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Self
 
+from regent.testing.waits import scaled
+
 _CLONE_NEWNET = 0x40000000
 _OWN_NAMESPACE = "/proc/thread-self/ns/net"
 _IPV4 = "10.213.7.{}"
@@ -56,7 +58,11 @@ class Namespace:
         with self.inside():
             try:
                 ended = subprocess.run(
-                    ["ip", *arguments], capture_output=True, text=True, check=False
+                    ["ip", *arguments],
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                    timeout=scaled(20),
                 )
             except FileNotFoundError as error:
                 raise NamespacesUnavailableError("there is no command ip") from error

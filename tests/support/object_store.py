@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from regent.config.java import find_java
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 from regent.zk.embedded.jvm_launcher import ending_with_this_process
 from tests.support.free_ports import free_ports
 from tests.support.maven_jars import MavenJars
@@ -110,7 +110,7 @@ class ObjectStore:
     def _request(self, method: str, path: str, content: bytes | None = None) -> bytes:
         address = f"{self._endpoint}/{_BUCKET}{path}"
         request = urllib.request.Request(address, content, method=method)
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=scaled(10)) as answer:
             body: bytes = answer.read()
         return body
 

@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from regent.testing.waits import scaled
+
 _MOUNT = 'mount -t tmpfs tmpfs "$0" && cd "$0" && exec "$@"'
 
 
@@ -27,7 +29,9 @@ def require_own_disks(directory: Path) -> None:
     """Raise ``OwnDisksUnavailableError`` if ``with_own_disk`` does not work here."""
     command = with_own_disk(directory, ["true"])
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        ended = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=scaled(20)
+        )
     except FileNotFoundError as error:
         raise OwnDisksUnavailableError("there is no command unshare") from error
     if ended.returncode:

@@ -53,6 +53,7 @@ from regent.core.replication.replication_settings import (
     DEFAULT_REPLICATION_SETTINGS,
     ReplicationSettings,
 )
+from regent.testing.waits import scaled
 from regent.transport.client import RequestError, RequestFailedError
 from regent.transport.codec import EncodedBody, decode_request_body
 from regent.zk.client.operations import WatchEvent
@@ -62,7 +63,7 @@ from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from tests.support.memory_logs import MemoryLogs
 
 A = TypeVar("A", bound=Actor)
-TIMEOUT_S = 5.0
+TIMEOUT_S = scaled(20.0)
 
 
 class Sent(NamedTuple):

@@ -17,7 +17,7 @@ from typing import Any, Self
 import pyspark
 
 from regent.config.java import find_java
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 from regent.zk.embedded.jvm_launcher import ending_with_this_process
 from tests.support.own_disks import with_own_disk
 
@@ -77,7 +77,7 @@ class StandaloneSpark:
         """``kill -9`` a worker and its executors."""
         executors = self._started_by(number)
         self._workers[number].kill()
-        self._workers[number].wait(_END_S)
+        self._workers[number].wait(scaled(_END_S))
         for pid in executors:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -85,7 +85,9 @@ class StandaloneSpark:
     def _started_by(self, number: int) -> dict[int, str]:
         """Return the processes that a worker has started, and those have: ids and commands."""
         listing = ["ps", "-A", "-o", "pid=,ppid=,args="]
-        table = subprocess.run(listing, capture_output=True, text=True, check=True, timeout=20)
+        table = subprocess.run(
+            listing, capture_output=True, text=True, check=True, timeout=scaled(20)
+        )
         rows = [line.split(None, 2) for line in table.stdout.splitlines()]
         found = {self._workers[number].pid: ""}
         for pid, parent, *command in sorted(rows, key=lambda row: int(row[0])):
@@ -102,7 +104,7 @@ class StandaloneSpark:
 
     def _state(self) -> dict[str, Any]:
         address = f"http://127.0.0.1:{self._web_port}/json/"
-        with urllib.request.urlopen(address, timeout=10) as answer:
+        with urllib.request.urlopen(address, timeout=scaled(10)) as answer:
             state: dict[str, Any] = json.load(answer)
         return state
 
@@ -140,6 +142,6 @@ class StandaloneSpark:
             env=environment,
             cwd=self._directory,
         )
-        self._open.callback(process.wait, _END_S)
+        self._open.callback(process.wait, scaled(_END_S))
         self._open.callback(process.kill)
         return process

@@ -7,6 +7,8 @@ import threading
 from types import TracebackType
 from typing import Self
 
+from regent.testing.waits import scaled
+
 
 class TcpProxy:
     """Forwards connections to ``target``, a ``host:port``. Use it as a context manager."""
@@ -58,7 +60,7 @@ class TcpProxy:
         self.cut()
         _shut(self._listener)
         for thread in self._threads:
-            thread.join(5.0)
+            thread.join(scaled(5.0))
         for sock in (self._listener, *self._mute):
             sock.close()
 
@@ -89,7 +91,7 @@ class TcpProxy:
                 client.close()
             if refused or is_mute:
                 continue
-            server = socket.create_connection(self._target, 5.0)
+            server = socket.create_connection(self._target, scaled(5.0))
             server.settimeout(None)
             with self._lock:
                 self._connections += [client, server]

@@ -4,6 +4,7 @@ import socket
 
 import pytest
 
+from regent.testing.waits import scaled
 from tests.support.network_namespaces import HostNetwork, NamespacesUnavailableError
 
 
@@ -19,18 +20,18 @@ def test_a_cut_loses_one_direction_until_it_is_restored(family: socket.AddressFa
         with receiver.inside():
             listening = socket.create_server(address, family=family)
         with sender.inside():
-            sending = socket.create_connection(address, 5)
+            sending = socket.create_connection(address, scaled(5))
         receiving, _ = listening.accept()
         with listening, sending, receiving:
             receiving.settimeout(0.3)
-            sending.settimeout(5)
+            sending.settimeout(scaled(5))
             with network.cut(sender, [receiver]):
                 sending.send(b"lost, for now")
                 with pytest.raises(TimeoutError):
                     receiving.recv(100)
                 with sender.inside(), pytest.raises(OSError, match="Invalid argument"):
-                    socket.create_connection(address, 5)
+                    socket.create_connection(address, scaled(5))
                 receiving.send(b"the other way")
                 assert sending.recv(100) == b"the other way"
-            receiving.settimeout(5)
+            receiving.settimeout(scaled(5))
             assert receiving.recv(100) == b"lost, for now"

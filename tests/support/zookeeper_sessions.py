@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias
 from kazoo.client import KazooClient
 from kazoo.security import ACL, make_acl
 
+from regent.testing.waits import scaled
 from regent.zk.client.operations import (
     Committed,
     Create,
@@ -23,7 +24,7 @@ from regent.zk.client.zookeeper_client import ZooKeeperClient
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 
 SESSION_TIMEOUT_MS = 10_000
-EVENT_TIMEOUT_S = 10.0
+EVENT_TIMEOUT_S = scaled(10.0)
 FENCES = "/fences"
 
 
@@ -109,7 +110,7 @@ def real_ensemble(address: str) -> Ensemble:
 
     def connect(on_watch: Callable[[WatchEvent], None]) -> ZooKeeperClient:
         client = ZooKeeperClient(address, SESSION_TIMEOUT_MS, on_watch=on_watch)
-        client.start(10.0)
+        client.start(scaled(10.0))
         return client
 
     return Ensemble(

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
 
 from regent.core.model import BrokerId, TopicPartition
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 from tests.support.breakable_cluster import (
     BROKERS,
     SMALL_SEGMENTS,
@@ -23,7 +23,7 @@ from tests.support.breakable_cluster import (
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
 VALUES = [b"%06d" % number + b"." * 500 for number in range(1_000)]  # eight segments
-TIMEOUT_S = 60.0
+TIMEOUT_S = scaled(60.0)
 
 
 def produce(cluster: BreakableCluster, partition: TopicPartition, values: list[bytes]) -> None:

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from regent.core.model import NO_LEADER
 from regent.testing.regent_cluster import RegentCluster
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 from regent.zk.client.operations import Create
 from regent.zk.codecs.admin_znodes import (
     ConfigEntityChangeNotificationSequenceZNode,
@@ -45,7 +45,7 @@ def allow_unclean_elections(cluster: RegentCluster, topic: str) -> None:
 def test_clients_are_told_another_address_while_the_broker_runs(cluster: RegentCluster) -> None:
     def address() -> str:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_server(0)})
-        broker = admin.list_topics(timeout=10).brokers.get(1)
+        broker = admin.list_topics(timeout=scaled(10)).brokers.get(1)
         return "" if broker is None else f"{broker.host}:{broker.port}"
 
     assert address() == cluster.bootstrap_server(1)
@@ -57,7 +57,7 @@ def test_clients_are_told_another_address_while_the_broker_runs(cluster: RegentC
     resource = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_server(1)})
     for future in admin.incremental_alter_configs([resource]).values():
-        future.result(10)
+        future.result(scaled(10))
     eventually(lambda: address() == "localhost:9", "clients are told")
     cluster.restart(1)
     eventually(lambda: address() == "localhost:9", "it has the address from its start")

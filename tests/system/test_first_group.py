@@ -12,11 +12,11 @@ from confluent_kafka import Consumer, Producer
 from regent.config.command_line import COMMAND
 from regent.testing import cluster
 from regent.testing.regent_cluster import RegentCluster
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 
 pytestmark = pytest.mark.system
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = scaled(60.0)
 MISSING = "no coordinator for groups: topic __consumer_offsets needs 3 brokers, and 2 are live"
 
 

@@ -63,11 +63,14 @@ class OrdinaryUser:
         with subprocess.Popen([*command, *options], **self._options) as process:
             try:
                 line = next_line(process, "the cluster is ready", START_S)
-                assert line.startswith("ready: "), process.stderr and process.stderr.read()
+                assert line.startswith("ready: "), line
                 yield
             finally:
                 process.send_signal(signal.SIGTERM)
-                said = await_end(process, "the cluster", START_S)
+                try:
+                    said = await_end(process, "the cluster", START_S)
+                finally:
+                    process.kill()
             assert process.returncode == 0, said
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:

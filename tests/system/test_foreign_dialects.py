@@ -11,7 +11,7 @@ import orjson
 import pytest
 from confluent_kafka import Producer
 
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 from regent.zk.client.operations import ANY_VERSION, Create, Delete, Operation
 from tests.support.operated_cluster import ELECT, REASSIGN, OperatedCluster
 from tests.support.znode_writes import History, create, delete
@@ -235,7 +235,7 @@ def test_a_move_is_throttled_from_its_first_byte_on(cluster: OperatedCluster):
     )
     for _ in range(40):
         producer.produce("throttled", bytes(MEBIBYTE // 10), partition=0)
-    assert producer.flush(20) == 0
+    assert producer.flush(scaled(20)) == 0
     # The throttle and the controller's request wait at brokers that are paused. The request could
     # be applied at once; the throttle is found only after many other changes are read.
     for broker_id in (source, target):

@@ -22,7 +22,7 @@ import pytest
 from confluent_kafka import Producer
 
 from regent.testing.regent_cluster import RegentCluster
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 
 pytestmark = [pytest.mark.nightly, pytest.mark.system, pytest.mark.zookeeper]
 
@@ -105,7 +105,7 @@ class Follower:
     def connect(self, port: int) -> None:
         """Connect to the leader; there is no session yet."""
         self._socket.close()
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=scaled(30))
         self.session_id, self.session_epoch = 0, 0
 
     def close(self) -> None:
@@ -260,7 +260,7 @@ def test_a_follower_from_the_protocol_alone_follows_and_joins_the_isr(cluster: R
 
     def produce(value: str) -> None:
         written.produce(TOPIC, value, partition=0)
-        assert written.flush(30) == 0
+        assert written.flush(scaled(30)) == 0
 
     cluster.signal(other, signal.SIGSTOP)
     try:

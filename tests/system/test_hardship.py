@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from regent.config.command_line import COMMAND
-from regent.testing.regent_cluster import SESSION_TIMEOUT_MS, RegentCluster
-from regent.testing.waits import eventually
+from regent.testing.regent_cluster import SESSION_TIMEOUT_MS, START_TIMEOUT_S, RegentCluster
+from regent.testing.waits import eventually, next_line, scaled
 from regent.zk.client.operations import ANY_VERSION, Create, SetData
 from regent.zk.codecs.znodes import TopicZNode
+from tests.support.free_ports import free_ports
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
@@ -48,7 +49,7 @@ def start_second(
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=scaled(60),
         check=False,
     )
 
@@ -97,8 +98,7 @@ def test_a_taken_port_is_named(cluster: RegentCluster, tmp_path: Path, option: s
 
 def test_no_zookeeper_is_one_line(cluster: RegentCluster, tmp_path: Path):
     """REC-06, the part without a log."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        unused = taken.getsockname()[1]
+    (unused,) = free_ports(1)
     config = tmp_path / "broker.toml"
     config.write_text("[zookeeper]\nconnection_timeout_ms = 1000\n")
     arguments = ["--zookeeper", f"127.0.0.1:{unused}", "--config", str(config)]
@@ -109,13 +109,13 @@ def test_no_zookeeper_is_one_line(cluster: RegentCluster, tmp_path: Path):
 def test_garbage_on_the_control_port_is_counted_and_survived(cluster: RegentCluster):
     host, _, port = cluster.control_endpoint(0).removeprefix("tcp://").rpartition(":")
     for garbage in (b"\x00" * 4096, b"GET / HTTP/1.1\r\n\r\n", os.urandom(65_536)):
-        with socket.create_connection((host, int(port)), timeout=5) as connection:
+        with socket.create_connection((host, int(port)), timeout=scaled(5)) as connection:
             connection.sendall(garbage)
     broker = next(b for b in cluster.description["brokers"] if b["id"] == 0)
 
     def is_counted() -> bool:
         address = f"http://127.0.0.1:{broker['metrics_port']}/metrics"
-        with urllib.request.urlopen(address, timeout=5) as page:
+        with urllib.request.urlopen(address, timeout=scaled(5)) as page:
             return b'regent_rejected_frames_total{reason="not a ZeroMQ peer"}' in page.read()
 
     eventually(is_counted, "the rejected frames are counted")
@@ -156,7 +156,7 @@ def test_two_signals_at_once_are_one_request(cluster: RegentCluster):
         fourth = cluster.start_broker(3)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
             fourth.send_signal(number)
-        assert fourth.wait(timeout=30) == 0
+        assert fourth.wait(timeout=scaled(30)) == 0
 
 
 @pytest.mark.nightly
@@ -165,7 +165,7 @@ def test_a_broker_paused_and_resumed_still_handles_a_signal(cluster: RegentClust
     fourth.send_signal(signal.SIGSTOP)
     fourth.send_signal(signal.SIGTERM)
     fourth.send_signal(signal.SIGCONT)
-    assert fourth.wait(timeout=30) == 0
+    assert fourth.wait(timeout=scaled(30)) == 0
 
 
 @pytest.mark.nightly
@@ -199,15 +199,15 @@ def test_the_cluster_outlives_a_zookeeper_that_is_killed_and_restarted(cluster: 
         start_new_session=True,
     )
     try:
-        assert again.stdout is not None
-        assert again.stdout.readline().startswith("ready: ")
+        line = next_line(again, "ZooKeeper is ready again", START_TIMEOUT_S)
+        assert line.startswith("ready: ")
         cluster.await_agreement([0, 1, 2], "payments")
         cluster.create_topic("afterwards", 3)
         cluster.await_agreement([0, 1, 2], "afterwards")
     finally:
         cluster.close()
         again.send_signal(signal.SIGINT)
-        again.communicate(timeout=30)
+        again.communicate(timeout=scaled(30))
 
 
 def test_after_ctrl_c_no_process_is_left(tmp_path: Path):
@@ -217,7 +217,7 @@ def test_after_ctrl_c_no_process_is_left(tmp_path: Path):
         pids += [n["pid"] for n in description["zookeeper_nodes"]]
         children = set(pids) | _guardians(pids)
         cluster.process.send_signal(signal.SIGINT)
-        cluster.process.communicate(timeout=60)
+        cluster.process.communicate(timeout=scaled(60))
         assert cluster.process.returncode == 0
         eventually(lambda: not [p for p in children if _is_alive(p)], "every process is gone")
         assert not (tmp_path / "cluster.json").exists()
@@ -230,7 +230,7 @@ def test_after_the_death_of_the_supervisor_no_process_is_left(tmp_path: Path):
         pids += [n["pid"] for n in description["zookeeper_nodes"]]
         children = set(pids) | _guardians(pids)
         cluster.process.kill()
-        cluster.process.communicate(timeout=60)
+        cluster.process.communicate(timeout=scaled(60))
         eventually(lambda: not [p for p in children if _is_alive(p)], "every process is gone")
 
 

@@ -21,7 +21,7 @@ from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
 from regent.core.ports import TopicAssignment
 from regent.core.protocol.broker import ShutdownBrokerRequest
 from regent.testing.regent_cluster import RegentCluster
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 from regent.transport.client import RequestError
 from regent.zk.client.operations import Create
 from regent.zk.codecs.admin_znodes import (
@@ -85,7 +85,7 @@ class Interruption:
 
     def end(self) -> None:
         """Wait for the kill, and start the broker again."""
-        self._timer.join()
+        self._timer.join(LATEST_KILL_S + scaled(TIMEOUT_S))
         for broker_id in self._killed:
             self._cluster.await_end(broker_id, self._cluster.pid(broker_id))
             self._cluster.start_broker(broker_id)

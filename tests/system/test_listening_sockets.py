@@ -16,7 +16,7 @@ import pytest
 
 from regent.core.protocol.placement import PlacementStatusRequest, PlacementStatusResponse
 from regent.testing.regent_cluster import RegentCluster
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 from regent.transport.remote_ref import RemoteActorRef
 from tests.support.listening_sockets import (
     LOOPBACK,
@@ -82,7 +82,7 @@ def _await_warm(cluster: RegentCluster) -> None:
     service = RemoteActorRef(cluster.context, endpoint, client_id="test")
 
     def is_ready() -> bool:
-        status = service.ask(PlacementStatusRequest(), timeout=10.0)
+        status = service.ask(PlacementStatusRequest(), timeout=scaled(10.0))
         assert isinstance(status, PlacementStatusResponse)
         return status.state == "ready"
 

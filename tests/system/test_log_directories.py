@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from regent.testing.regent_cluster import RegentCluster
-from regent.testing.waits import TIMEOUT_S, eventually
+from regent.testing.waits import TIMEOUT_S, eventually, scaled
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
@@ -60,7 +60,7 @@ def test_a_failed_disk_costs_its_replicas_and_the_last_one_the_broker(
 
     shutil.rmtree(two)
     cluster.create_topic_on("again", [(0, BROKER)] * 2)
-    _, output = process.communicate(timeout=TIMEOUT_S)
+    _, output = process.communicate(timeout=scaled(TIMEOUT_S))
     assert process.returncode == 1
     assert output.splitlines()[-1].endswith(f"every log directory has failed: {one}, {two}")
     eventually(

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from regent.testing.regent_cluster import RegentCluster
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
@@ -69,7 +69,7 @@ def use(cluster: RegentCluster, topic: str) -> Producer:
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
     for partition in range(3):
         producer.produce(topic, b"paid", partition=partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(scaled(30)) == 0
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.bootstrap_servers,
@@ -79,7 +79,7 @@ def use(cluster: RegentCluster, topic: str) -> Producer:
     )
     consumer.subscribe([topic])
     for _ in range(3):
-        message = consumer.poll(30)
+        message = consumer.poll(scaled(30))
         assert message is not None
         assert message.error() is None
     consumer.commit(asynchronous=False)

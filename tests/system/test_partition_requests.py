@@ -13,7 +13,7 @@ import pytest
 from regent.core.errors import Errors
 from regent.core.model import BrokerId
 from regent.testing.regent_cluster import RegentCluster
-from regent.testing.waits import TIMEOUT_S, eventually
+from regent.testing.waits import TIMEOUT_S, eventually, scaled
 from regent.transport.kafka.api import KafkaApiKey, KafkaRequest
 from regent.transport.kafka.message import decode, encoded
 from regent.transport.kafka.messages import partitions as messages
@@ -42,8 +42,8 @@ class Client:
 
     def ask(self, key: KafkaApiKey, version: int, message: object, response: type[T]) -> T:
         header = struct.pack(">hhihx", key, version, 1, -1)
-        with socket.create_connection(("127.0.0.1", self._port), TIMEOUT_S) as connection:
-            connection.settimeout(2 * TIMEOUT_S)
+        with socket.create_connection(("127.0.0.1", self._port), scaled(TIMEOUT_S)) as connection:
+            connection.settimeout(scaled(2 * TIMEOUT_S))
             connection.sendall(framed(header + encoded(message, version, is_flexible=True)))
             with connection.makefile("rb") as answer:
                 size, _correlation_id = struct.unpack(">iix", answer.read(9))

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,14 +17,14 @@ import pytest
 from regent.core.model import BrokerId, ReplicaAssignment
 from regent.core.ports import TopicAssignment
 from regent.testing.regent_cluster import RegentCluster
-from regent.testing.waits import eventually
+from regent.testing.waits import await_end, eventually, scaled
 from regent.zk.stores.admin_store import ZkAdminStore
 
 pytestmark = [pytest.mark.nightly, pytest.mark.system, pytest.mark.zookeeper]
 
 LEAVING, RECEIVER = 3, 2
 PARTITIONS = 60
-TIMEOUT_S = 60.0
+TIMEOUT_S = scaled(60.0)
 PROGRAM = """
 import sys
 from regent.jobs.command import run_job
@@ -77,7 +78,7 @@ def executor(
         yield process
     finally:
         process.kill()
-        process.communicate()
+        await_end(process, "the command")
 
 
 def assignments(cluster: RegentCluster) -> list[ReplicaAssignment]:
@@ -92,9 +93,14 @@ def reached(cluster: RegentCluster) -> int:
 
 def await_words(process: subprocess.Popen[str], words: str) -> None:
     assert process.stderr is not None
-    for line in process.stderr:
-        if words in line:
-            return
+    guard = threading.Timer(TIMEOUT_S, process.kill)
+    guard.start()
+    try:
+        for line in process.stderr:
+            if words in line:
+                return
+    finally:
+        guard.cancel()
     raise AssertionError(f"it never printed {words!r}")
 
 

@@ -16,7 +16,7 @@ from regent.config.command_line import COMMAND
 from regent.core.model import BrokerId, TopicPartition
 from regent.storage.checkpoints import HIGH_WATERMARKS
 from regent.storage.log_end_offset_file import LOG_ENDS
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 from regent.zk.client.operations import ANY_VERSION, Delete
 from regent.zk.codecs.znodes import TopicPartitionStateZNode
 from tests.support.breakable_cluster import BROKERS, BreakableCluster
@@ -25,7 +25,7 @@ from tests.support.zookeeper_sessions import deny_writing
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = scaled(60.0)
 VALUES = [b"%04d" % number for number in range(20)]
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from regent.config.command_line import COMMAND
 from regent.testing.regent_cluster import RegentCluster
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -70,7 +70,7 @@ def test_the_readmes_commands_print_what_it_shows(tmp_path: Path, shell: list[st
             env=environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=scaled(120),
             check=False,
         )
         printed, expected = shape(ended.stdout), shape(step.output)
@@ -93,7 +93,7 @@ def test_the_readmes_commands_print_what_it_shows(tmp_path: Path, shell: list[st
                 perform(step)
         children = [broker["pid"] for broker in cluster.description["brokers"]]
         cluster.process.send_signal(signal.SIGINT)
-        assert cluster.process.wait(60) == 0
+        assert cluster.process.wait(scaled(60)) == 0
     assert len(children) == 3
     for pid in children:
         with pytest.raises(ProcessLookupError):

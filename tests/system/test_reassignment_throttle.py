@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 
 from regent.config.command_line import COMMAND
 from regent.testing.regent_cluster import RegentCluster
+from regent.testing.waits import scaled
 
 pytestmark = [pytest.mark.nightly, pytest.mark.system, pytest.mark.zookeeper]
 
@@ -34,7 +35,7 @@ def test_a_throttled_move_is_slow_and_a_verified_one_leaves_no_throttle(
             [*COMMAND, "reassign", action, *where, *options],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=scaled(120),
             check=True,
         )
 
@@ -46,7 +47,7 @@ def test_a_throttled_move_is_slow_and_a_verified_one_leaves_no_throttle(
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
     for _ in range(RECORDS):
         producer.produce("t", bytes(RECORD_BYTES))
-    assert producer.flush(30) == 0
+    assert producer.flush(scaled(30)) == 0
 
     began = monotonic()
     reassign("--execute", 1, "--throttle", str(RATE), "--wait")

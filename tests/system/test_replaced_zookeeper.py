@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Producer
 
 from regent.core.model import BrokerId, ReplicaAssignment
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 from regent.zk.client.operations import Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs.znodes import ControllerEpochZNode, TopicZNode, encode_topic_id
@@ -28,7 +28,7 @@ from tests.support.embedded_ensemble import EmbeddedEnsemble
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
 RECORDS = 60
-TIMEOUT_S = 60.0
+TIMEOUT_S = scaled(60.0)
 TREE = "version-2"  # of a server
 
 
@@ -89,7 +89,9 @@ class ReplaceableData:
     def start_refused(self, broker_id: BrokerId) -> str:
         """Start a broker that refuses to run; return the reason."""
         command = self.cluster.broker_command(broker_id, *self.cluster.broker_arguments(broker_id))
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=scaled(60), check=False
+        )
         assert ended.returncode == 1, ended
         (line,) = (text for text in ended.stderr.splitlines() if text.startswith("regent: "))
         self.assert_untouched()

@@ -29,7 +29,7 @@ from tests.support.network_namespaces import Host, HostNetwork, NamespacesUnavai
 pytestmark = [pytest.mark.nightly, pytest.mark.system, pytest.mark.zookeeper]
 
 BROKERS = (0, 1, 2)
-TIMEOUT_S = 60.0
+TIMEOUT_S = scaled(60.0)
 ZOOKEEPER_PORT, KAFKA_PORT = 2181, 9092
 SETTINGS = """
 [broker]

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from regent.core.model import NO_CONTROLLER_EPOCH_LEFT, BrokerId
 from regent.testing.regent_cluster import RegentCluster
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 from regent.zk.client.operations import ANY_VERSION, Delete, Operation, SetData
 from tests.support.guardians import guardian_of
 
@@ -59,7 +59,7 @@ def produce(cluster: RegentCluster) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
     for number in range(30):
         producer.produce("payments", b"%d" % number)
-    assert producer.flush(30) == 0
+    assert producer.flush(scaled(30)) == 0
 
 
 @pytest.mark.nightly

@@ -13,7 +13,7 @@ import pytest
 from regent.core.errors import Errors
 from regent.core.model import BrokerId
 from regent.testing.regent_cluster import RegentCluster
-from regent.testing.waits import TIMEOUT_S
+from regent.testing.waits import TIMEOUT_S, scaled
 from regent.transport.kafka.api import KafkaApiKey
 from regent.transport.kafka.primitives import Reader, Writer
 from tests.transport.kafka.raw_client import request_bytes
@@ -43,8 +43,8 @@ def create(cluster: RegentCluster, broker_id: BrokerId, topic: str) -> Errors:
     body.int32(round(TIMEOUT_S * 1000))
     body.boolean(False)
     request = request_bytes(body.whole(), api_key=KafkaApiKey.CREATE_TOPICS, version=4)
-    with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as connection:
-        connection.settimeout(2 * TIMEOUT_S)
+    with socket.create_connection(("127.0.0.1", port), scaled(TIMEOUT_S)) as connection:
+        connection.settimeout(scaled(2 * TIMEOUT_S))
         connection.sendall(request)
         with connection.makefile("rb") as answer:
             (size,) = struct.unpack(">i", answer.read(4))
@@ -77,6 +77,6 @@ def test_topics_are_created_while_another_controller_is_elected(cluster: RegentC
         answers = [
             clients.submit(create, cluster, others[number % 2], f"t{number}") for number in range(6)
         ]
-    assert [answer.result() for answer in answers] == [Errors.NONE] * 6
+    assert [answer.result(scaled(2 * TIMEOUT_S)) for answer in answers] == [Errors.NONE] * 6
     for number in range(6):
         assert sorted(cluster.partition_states(f"t{number}")) == list(range(PARTITIONS))

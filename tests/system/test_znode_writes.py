@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from regent.config.command_line import COMMAND
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 from regent.zk.client.operations import ANY_VERSION, Delete
 from tests.support.operated_cluster import ELECT, REASSIGN, OperatedCluster
 from tests.support.znode_writes import (
@@ -322,7 +322,7 @@ def test_a_configuration_is_stored_before_its_notification(cluster: OperatedClus
     cluster.create_as_tools_do("configured", (0, 1))
     history = History(cluster)
     options = ["configured", "--set", "retention.ms=1000", "--data-dir", str(cluster.data_dir)]
-    subprocess.run([*COMMAND, "topics", "config", *options], check=True)
+    subprocess.run([*COMMAND, "topics", "config", *options], check=True, timeout=scaled(60))
     notification = cluster.zookeeper.children("/config/changes")
     assert notification
     assert history.writes("/config", "/brokers/topics/configured") == [

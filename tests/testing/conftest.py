@@ -15,6 +15,8 @@ from typing import TypeAlias
 import pytest
 from packaging.requirements import Requirement
 
+from regent.testing.waits import scaled
+
 ROOT = Path(__file__).parents[2]
 NOT_IN_A_WHEEL = shutil.ignore_patterns(".*", "__pycache__", "data", "build", "dist", "*.egg-info")
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
@@ -30,7 +32,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tree = folder / "tree"
     shutil.copytree(ROOT, tree, ignore=NOT_IN_A_WHEEL)
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(folder)]
-    subprocess.run([*PIP, "wheel", *options, str(tree)], check=True)
+    subprocess.run([*PIP, "wheel", *options, str(tree)], check=True, timeout=scaled(180))
     shutil.rmtree(tree)
     (built,) = folder.glob("*.whl")
     return built
@@ -51,7 +53,8 @@ def install_wheel(wheel: Path, tmp_path: Path) -> InstallWheel:
             link(name, library)
         python = environment / "bin" / "python"
         options = ["--no-deps", "--no-index", "--no-compile"]
-        subprocess.run([*PIP, "--python", str(python), "install", *options, str(wheel)], check=True)
+        command = [*PIP, "--python", str(python), "install", *options, str(wheel)]
+        subprocess.run(command, check=True, timeout=scaled(180))
         return environment
 
     return install

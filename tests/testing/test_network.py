@@ -11,8 +11,9 @@ from contextlib import ExitStack, closing
 import pytest
 
 from regent.testing.network import Network
+from regent.testing.waits import next_line, scaled
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = scaled(10.0)
 BROKER = """
 import socket, sys
 with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as connection:
@@ -66,10 +67,9 @@ def start_broker(undo: ExitStack, port: int) -> Callable[[], Broker]:
 
         def send(line: str) -> None:
             assert process.stdin is not None
-            assert process.stdout is not None
             process.stdin.write(line)
             process.stdin.flush()
-            assert process.stdout.readline() == "sent\n"
+            assert next_line(process, "the line is sent") == "sent\n"
 
         return send
 
@@ -86,7 +86,7 @@ def received(connection: socket.socket, count: int) -> bytes:
 
 def forward_for_a_client(port: int, zookeeper: socket.socket) -> None:
     """Let the proxy do what it had to do before this: it forwards for a client."""
-    with socket.create_connection(("127.0.0.1", port)) as client:
+    with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as client:
         client.sendall(b"client\n")
         connection, _ = zookeeper.accept()
         with connection:

@@ -15,7 +15,7 @@ import pytest
 from regent.testing import cluster
 from regent.testing.janitor import processes_with
 from regent.testing.regent_cluster import RegentCluster
-from regent.testing.waits import await_end, eventually, next_line
+from regent.testing.waits import await_end, eventually, next_line, scaled
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from tests.testing.conftest import InstallWheel
 
@@ -109,7 +109,7 @@ def test_an_application_uses_the_fixtures_of_an_installed_wheel(
         env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=scaled(180),
         check=False,
     )
 
@@ -130,7 +130,7 @@ def test_nothing_is_left_when_the_tests_are_killed(tmp_path: Path) -> None:
         env={**os.environ, "TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
         text=True,
-        timeout=60,
+        timeout=scaled(60),
         check=False,
     )
     folder, *pids = killed.stdout.split()
@@ -180,7 +180,7 @@ def test_no_process_of_a_cluster_is_left_when_the_process_that_started_it_ends(
         runner.send_signal(number)
         for pid in pids:
             eventually(partial(_is_gone, pid), f"process {pid} is gone")
-        runner.wait(10.0)
+        runner.wait(scaled(10.0))
     finally:
         with suppress(ProcessLookupError):
             os.killpg(runner.pid, signal.SIGKILL)
@@ -201,7 +201,7 @@ def test_a_broker_that_runs_is_not_started_twice_and_a_lost_session_is_replaced(
         thief = ZooKeeperClient(
             running.description["zookeeper"], 10_000, on_watch=lambda _: None, credentials=lost
         )
-        thief.start(10.0)
+        thief.start(scaled(10.0))
         thief.close()  # ends the session of both
         eventually(lambda: running.broker_epoch(0) is not None, "the broker is registered")
         assert running.zookeeper.credentials != lost
@@ -220,7 +220,7 @@ def test_nothing_is_left_when_the_tests_end_while_the_cluster_starts(
     )
     eventually(lambda: _broker_in(tmp_path), "a broker starts")
     tests.send_signal(number)
-    tests.wait(60.0)
+    tests.wait(scaled(60.0))
 
     def is_clean() -> bool:
         return not list(tmp_path.iterdir()) and not list(processes_with(f"{tmp_path}/"))
@@ -247,7 +247,11 @@ def test_loading_the_plugin_imports_nothing_heavy() -> None:
         " & {'kazoo', 'zmq', 'msgpack', 'pykka', 'click', 'pyspark', 'orjson'}))\n"
     )
     loaded = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=scaled(60),
     )
     assert loaded.stdout == "[]\n"
 

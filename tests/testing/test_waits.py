@@ -6,9 +6,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from regent.testing import waits
 from regent.testing.regent_cluster import SESSION_TIMEOUT_MS, _await_ready, _session_timeout_ms
 from regent.testing.waits import (
     TIMEOUT_FACTOR_VARIABLE,
@@ -20,10 +22,13 @@ from regent.testing.waits import (
 
 pytest_plugins = "pytester"
 
+LONG_S = scaled(60)
+LOAD = waits._load
+
 
 @pytest.fixture(autouse=True)
 def _idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.setattr(waits, "_load", lambda: 0.0)
 
 
 @pytest.fixture
@@ -74,9 +79,19 @@ def test_limits_grow_with_the_processes_that_wait_for_a_processor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(os, "getloadavg", lambda: (20.0, 0.0, 0.0))
+    monkeypatch.setattr(waits, "_load", lambda: 20.0)
     assert scaled(3.0) == 30.0
     assert _session_timeout_ms(SESSION_TIMEOUT_MS) == SESSION_TIMEOUT_MS
+
+
+def test_the_load_is_that_of_this_moment_or_of_the_last_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running = "0.50 0.40 0.30 {}/700 4711\n"
+    monkeypatch.setattr(os, "getloadavg", lambda: (3.0, 0.0, 0.0))
+    for text, load in ((running.format(22), 22.0), (running.format(2), 3.0), ("", 3.0)):
+        monkeypatch.setattr(Path, "read_text", lambda _, text=text: text)
+        assert LOAD() == load
 
 
 def test_a_wait_goes_on_when_the_machine_has_become_busy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +99,7 @@ def test_a_wait_goes_on_when_the_machine_has_become_busy(monkeypatch: pytest.Mon
     looks = iter([False, True])
 
     def look() -> bool:
-        monkeypatch.setattr(os, "getloadavg", lambda: (1e9, 0.0, 0.0))
+        monkeypatch.setattr(waits, "_load", lambda: 1e9)
         return next(looks)
 
     assert eventually(look, "it is there", timeout_s=1e-6)
@@ -114,8 +129,9 @@ def test_the_plugin_takes_the_factor_from_an_option_or_an_ini_file(
         f"""
         from regent.testing.waits import scaled
         def test_it(monkeypatch):
-            monkeypatch.setattr('os.getloadavg', lambda: (0.0, 0.0, 0.0))
+            monkeypatch.setattr('regent.testing.waits._load', lambda: 0.0)
             assert scaled(10) == {factor * 10}
         """
     )
-    pytester.runpytest_subprocess(*options).assert_outcomes(passed=1)
+    ended = pytester.runpytest_subprocess(*options, timeout=LONG_S)
+    ended.assert_outcomes(passed=1)

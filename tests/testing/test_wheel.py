@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from regent.testing.regent_cluster import CLUSTER_START_TIMEOUT_S
+from regent.testing.waits import next_line, scaled
 from tests.testing.conftest import LIBRARY, InstallWheel
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
@@ -27,7 +29,7 @@ def run(command: list[str | Path], folder: Path) -> subprocess.CompletedProcess[
         env={k: v for k, v in os.environ.items() if not k.startswith("REGENT_")},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=scaled(60),
         check=False,
     )
 
@@ -36,12 +38,11 @@ def run(command: list[str | Path], folder: Path) -> subprocess.CompletedProcess[
 def running(command: list[str | Path], folder: Path) -> Iterator[str]:
     """Run a cluster for the block; yields its line beginning ``ready``."""
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
     try:
-        yield process.stdout.readline()
+        yield next_line(process, "the cluster is ready", CLUSTER_START_TIMEOUT_S)
     finally:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        process.communicate(timeout=scaled(60))
 
 
 def test_a_wheel_without_extras_runs_a_cluster_beside_modules_of_the_same_names(
@@ -62,7 +63,7 @@ def test_a_wheel_without_extras_runs_a_cluster_beside_modules_of_the_same_names(
         assert created.stdout == "Created topic t (2 partitions, replication factor 1).\n"
         producer = Producer({"bootstrap.servers": f"127.0.0.1:{port}"})
         producer.produce("t", b"a record")
-        assert producer.flush(20) == 0
+        assert producer.flush(scaled(20)) == 0
         refused = run([regent, "produce", "t"], folder)
     assert refused.returncode == 1
     assert refused.stderr.startswith("regent: the command produce needs confluent_kafka, which is")

@@ -11,6 +11,7 @@ import pytest
 from regent.transport.client import RequestClient
 from regent.transport.server import ControlServer, IncomingRequest
 from regent.transport.sockets import Context, new_context
+from tests.transport.raw_peer import TIMEOUT_MS
 
 
 class Serve(Protocol):
@@ -25,7 +26,7 @@ class Serve(Protocol):
 
 class Connect(Protocol):
     def __call__(
-        self, endpoint: str, connect_timeout_ms: int = 5000, **patience: float
+        self, endpoint: str, connect_timeout_ms: int = TIMEOUT_MS, **patience: float
     ) -> RequestClient: ...
 
 
@@ -66,7 +67,7 @@ def connect(context: Context) -> Iterator[Connect]:
     with ExitStack() as stack:
 
         def open_client(
-            endpoint: str, connect_timeout_ms: int = 5000, **patience: Any
+            endpoint: str, connect_timeout_ms: int = TIMEOUT_MS, **patience: Any
         ) -> RequestClient:
             client = RequestClient(
                 context,

@@ -26,6 +26,7 @@ from regent.core.protocol.control import (
 )
 from regent.core.protocol.placement import PlacementStatusResponse
 from regent.core.records import RecordBytes
+from regent.testing.waits import scaled
 from regent.transport.client import (
     RequestAbandonedError,
     RequestClient,
@@ -37,7 +38,7 @@ from regent.transport.codec import EncodedBody, encode_body, encode_reply_header
 from regent.transport.server import IncomingRequest, Rejection
 from regent.transport.sockets import Context, new_context
 from tests.transport.conftest import Connect, Serve
-from tests.transport.raw_peer import READY, STATUS
+from tests.transport.raw_peer import READY, STATUS, TIMEOUT_MS
 
 WARMING = PlacementStatusResponse(Errors.NONE, "warming")
 
@@ -64,7 +65,7 @@ def scripted_peer(context: Context, respond: Respond) -> Iterator[str]:
         yield router.getsockopt_string(zmq.LAST_ENDPOINT)
     finally:
         stopping.set()
-        thread.join(5)
+        thread.join(scaled(5))
         router.close()
 
 
@@ -90,7 +91,7 @@ def test_answers_to_other_requests_and_noise_are_discarded(
     with scripted_peer(context, respond) as endpoint:
         client = connect(endpoint)
         for _ in range(3):
-            assert client.request(STATUS, timeout_ms=5000) == READY
+            assert client.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_an_answer_that_cannot_be_understood_is_a_failed_request(
     with scripted_peer(context, lambda id_: [[b"", encode_reply_header(id_), *frames]]) as endpoint:
         client = connect(endpoint)
         with pytest.raises(RequestFailedError) as caught:
-            client.request(STATUS, timeout_ms=5000)
+            client.request(STATUS, timeout_ms=TIMEOUT_MS)
         assert caught.value.error_code is error
 
 
@@ -120,7 +121,7 @@ def test_an_error_code_without_a_readable_body_is_a_failed_request(
     with scripted_peer(context, lambda _: [[*header, *body]]) as endpoint:
         client = connect(endpoint)
         with pytest.raises(RequestFailedError) as caught:
-            client.request(STATUS, timeout_ms=5000)
+            client.request(STATUS, timeout_ms=TIMEOUT_MS)
         assert caught.value.error_code is Errors.NOT_CONTROLLER
         assert caught.value.endpoint == endpoint
 
@@ -139,17 +140,17 @@ def test_a_late_answer_is_never_taken_for_another(serve: Serve, connect: Connect
     client = connect(server.endpoint)
     with pytest.raises(RequestTimeoutError, match=server.endpoint):
         client.request(STATUS, timeout_ms=50)
-    late = held.get(timeout=5)
+    late = held.get(timeout=scaled(5))
 
     def answer_both() -> None:
-        current = held.get(timeout=5)
+        current = held.get(timeout=scaled(5))
         late.reply(WARMING)
         current.reply(READY)
 
     thread = threading.Thread(target=answer_both)
     thread.start()
-    assert client.request(STATUS, timeout_ms=5000) == READY
-    thread.join(5)
+    assert client.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
+    thread.join(scaled(5))
 
 
 def test_two_requests_are_sent_before_the_first_answer_and_answered_in_any_order(
@@ -165,7 +166,7 @@ def test_two_requests_are_sent_before_the_first_answer_and_answered_in_any_order
 
     client = connect(serve(answer_the_second_first).endpoint)
     requests = [(encode_request(STATUS), None)] * 2
-    assert list(client.request_each(requests, timeout_ms=5000)) == [(1, READY), (0, WARMING)]
+    assert list(client.request_each(requests, timeout_ms=TIMEOUT_MS)) == [(1, READY), (0, WARMING)]
     first, second = received
     assert first.correlation_id < second.correlation_id
 
@@ -184,7 +185,7 @@ def test_a_refused_request_does_not_end_the_wait_for_the_other(
 
     client = connect(serve(refuse_the_first).endpoint)
     requests = [(encode_request(STATUS), None)] * 2
-    (_, refused), answered = client.request_each(requests, timeout_ms=5000)
+    (_, refused), answered = client.request_each(requests, timeout_ms=TIMEOUT_MS)
     assert isinstance(refused, RequestFailedError)
     assert refused.error_code is Errors.BROKER_NOT_AVAILABLE
     assert answered == (1, READY)
@@ -202,7 +203,7 @@ def test_a_connection_that_ends_ends_the_wait_for_the_answers_that_are_missing(
     with scripted_peer(context, answer_the_first) as endpoint:
         client = connect(endpoint)
         requests = [(encode_request(STATUS), None)] * 2
-        answers = client.request_each(requests, timeout_ms=200)
+        answers = client.request_each(requests, timeout_ms=round(scaled(200)))
         assert next(answers) == (0, READY)
         with pytest.raises(RequestTimeoutError):
             next(answers)
@@ -220,7 +221,7 @@ def test_closing_ends_the_wait_for_an_answer(serve: Serve, connect: Connect) -> 
     started = time.monotonic()
     with pytest.raises(RequestAbandonedError):
         client.request(STATUS, timeout_ms=60_000, closing=closing)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < scaled(5)
 
 
 def test_closing_ends_the_wait_for_a_connection(context: Context, connect: Connect) -> None:
@@ -238,8 +239,8 @@ def test_closing_ends_the_wait_for_a_connection(context: Context, connect: Conne
     thread = threading.Thread(target=ask)
     thread.start()
     closing.set()
-    assert isinstance(caught.get(timeout=5), RequestAbandonedError)
-    thread.join(5)
+    assert isinstance(caught.get(timeout=scaled(5)), RequestAbandonedError)
+    thread.join(scaled(5))
 
 
 def test_nothing_is_sent_once_closing(serve: Serve, connect: Connect) -> None:
@@ -248,7 +249,7 @@ def test_nothing_is_sent_once_closing(serve: Serve, connect: Connect) -> None:
     closing = threading.Event()
     closing.set()
     with pytest.raises(RequestAbandonedError):
-        client.request(STATUS, timeout_ms=5000, closing=closing)
+        client.request(STATUS, timeout_ms=TIMEOUT_MS, closing=closing)
     assert requests.empty()
 
 
@@ -273,10 +274,10 @@ def test_one_encoded_body_serves_many_brokers(serve: Serve, connect: Connect) ->
     for broker_epoch in range(3):
         client = connect(serve(handle).endpoint)
         header = ControlHeader(1, 7, broker_epoch, broker_id=2)
-        response = client.request(body, control_header=header, timeout_ms=5000)
+        response = client.request(body, control_header=header, timeout_ms=TIMEOUT_MS)
         expected = (PartitionError("t", 0, Errors.NONE),)
         assert response == LeaderAndIsrResponse(Errors.NONE, expected)
-        assert headers.get(timeout=5) == header
+        assert headers.get(timeout=scaled(5)) == header
 
 
 def test_correlation_ids_are_never_used_twice(context: Context, connect: Connect) -> None:
@@ -293,13 +294,13 @@ def test_correlation_ids_are_never_used_twice(context: Context, connect: Connect
                 with pytest.raises(RequestTimeoutError):
                     client.request(STATUS, timeout_ms=30)
             else:
-                client.request(STATUS, timeout_ms=5000)
+                client.request(STATUS, timeout_ms=TIMEOUT_MS)
     assert all(later > earlier for earlier, later in itertools.pairwise(seen))
 
 
 def test_a_body_that_cannot_be_encoded_is_never_sent(connect: Connect) -> None:
     with pytest.raises(BadDataError):
-        connect("tcp://127.0.0.1:1").request(READY, timeout_ms=5000)  # type: ignore[arg-type]
+        connect("tcp://127.0.0.1:1").request(READY, timeout_ms=TIMEOUT_MS)  # type: ignore[arg-type]
 
 
 def test_a_context_that_ends_ends_the_wait(serve: Serve) -> None:
@@ -318,18 +319,18 @@ def test_a_context_that_ends_ends_the_wait(serve: Serve) -> None:
 
     thread = threading.Thread(target=ask)
     thread.start()
-    unanswered = held.get(timeout=5)
+    unanswered = held.get(timeout=scaled(5))
     context.term()  # returns when every socket is closed
-    assert isinstance(caught.get(timeout=5), RequestAbandonedError)
+    assert isinstance(caught.get(timeout=scaled(5)), RequestAbandonedError)
     unanswered.reply(READY)
-    thread.join(5)
+    thread.join(scaled(5))
 
 
 def test_a_context_that_ended_is_no_use(connect: Connect, context: Context) -> None:
     client = connect("tcp://127.0.0.1:1")
     context.destroy(linger=0)
     with pytest.raises(RequestError):
-        client.request(STATUS, timeout_ms=5000)
+        client.request(STATUS, timeout_ms=TIMEOUT_MS)
 
 
 def test_a_request_without_epochs_that_needs_them_is_refused(
@@ -338,5 +339,5 @@ def test_a_request_without_epochs_that_needs_them_is_refused(
     server = serve(lambda request: request.reply(READY))
     request = LeaderAndIsrRequest(LeaderAndIsrType.FULL, (), ())
     with pytest.raises(RequestFailedError, match=ApiKey.LEADER_AND_ISR.name):
-        connect(server.endpoint).request(request, timeout_ms=5000)
+        connect(server.endpoint).request(request, timeout_ms=TIMEOUT_MS)
     assert server.rejected.counts == {Rejection.UNFENCED: 1}

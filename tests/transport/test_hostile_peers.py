@@ -8,7 +8,6 @@ import socket
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
-from urllib.parse import urlsplit
 
 import msgpack
 import pytest
@@ -17,11 +16,21 @@ import zmq
 from regent.core.errors import Errors
 from regent.core.protocol.api import ApiKey
 from regent.core.protocol.control import ControlHeader, UpdateMetadataResponse
+from regent.testing.waits import scaled
 from regent.transport.codec import AT_ONCE_BYTES, encode_body
 from regent.transport.server import ControlServer, IncomingRequest, RejectedFrames, Rejection
 from regent.transport.sockets import Context, new_context, open_socket
 from tests.transport.conftest import Connect, Serve
-from tests.transport.raw_peer import ANSWER_999, READY, STATUS, RawPeer, answer_ready, zmtp_dealer
+from tests.transport.raw_peer import (
+    ANSWER_999,
+    READY,
+    STATUS,
+    TIMEOUT_MS,
+    RawPeer,
+    answer_ready,
+    tcp_connection,
+    zmtp_dealer,
+)
 
 
 @pytest.fixture
@@ -115,10 +124,13 @@ def test_a_large_request_of_a_deposed_controller_is_answered_unread(
         peer = RawPeer(socket, server.endpoint)
         junk = b"\x90" * (AT_ONCE_BYTES + 1)
         peer.send_header([1, ApiKey.UPDATE_METADATA, 0, 5, "c", 1, 6, 3, 12, 9], junk)
-        assert socket.poll(5000, zmq.POLLIN)
+        assert socket.poll(round(scaled(5_000)), zmq.POLLIN)
         frames = socket.recv_multipart()[1:]
         assert frames == [msgpack.packb([1, 5, 0]), *encode_body(refused)]
-        assert screened.get(timeout=5) == (ApiKey.UPDATE_METADATA, ControlHeader(1, 6, 3, 0, 12, 9))
+        assert screened.get(timeout=scaled(5)) == (
+            ApiKey.UPDATE_METADATA,
+            ControlHeader(1, 6, 3, 0, 12, 9),
+        )
         peer.send_header([1, ApiKey.UPDATE_METADATA, 0, 6, "c", 1, 7, 3, 13, 9], junk)
         assert peer.receive() == [1, 6, Errors.INVALID_REQUEST], "this one is decoded"
         assert server.rejected.counts == {Rejection.BAD_BODY: 1}
@@ -158,12 +170,12 @@ def test_a_peer_that_sends_a_larger_request_than_there_are_is_cut_off(
         peer.send(b"", b"", bytes(100_000))
         assert peer.receive_own_answer() == ANSWER_999
         peer.send(b"", b"", bytes(110_000))
-        assert monitor.poll(5000)
+        assert monitor.poll(round(scaled(5_000)))
     finally:
         socket.disable_monitor()
         monitor.close()
         socket.close()
-    assert connect(server.endpoint).request(STATUS, timeout_ms=5000) == READY
+    assert connect(server.endpoint).request(STATUS, timeout_ms=TIMEOUT_MS) == READY
     assert server.rejected.counts == {Rejection.BAD_HEADER: 1, Rejection.TOO_LARGE: 1}
 
 
@@ -176,7 +188,7 @@ def test_a_peer_whose_message_does_not_end_is_cut_off(
     frame = b"\x03" + struct.pack(">Q", size) + bytes(size)  # and another is to come
     with zmtp_dealer(server.endpoint) as connection, pytest.raises(ConnectionError):
         connection.sendall(frame * (20 + 20_000_000 // len(frame)))
-    assert client.request(STATUS, timeout_ms=5000) == READY
+    assert client.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
     assert server.rejected.counts == {Rejection.TOO_LARGE: 1}
 
 
@@ -193,12 +205,11 @@ def test_garbage_on_the_port_harms_nobody(
     server: ControlServer, connect: Connect, garbage: bytes
 ) -> None:
     client = connect(server.endpoint)
-    address = urlsplit(server.endpoint)
-    with socket.create_connection((address.hostname, address.port or 0), timeout=5) as connection:
+    with tcp_connection(server.endpoint) as connection:
         with suppress(ConnectionError):
             connection.sendall(garbage)
-        assert client.request(STATUS, timeout_ms=5000) == READY
-    assert client.request(STATUS, timeout_ms=5000) == READY
+        assert client.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
+    assert client.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
     assert server.rejected.counts.keys() <= {Rejection.BAD_HANDSHAKE}  # none became a message
 
 
@@ -206,12 +217,11 @@ def test_peers_that_leave_before_they_are_accepted_harm_nobody(
     server: ControlServer, connect: Connect
 ) -> None:
     client = connect(server.endpoint)
-    address = urlsplit(server.endpoint)
     for _ in range(200):
-        peer = socket.create_connection((address.hostname, address.port or 0), timeout=5)
+        peer = tcp_connection(server.endpoint)
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         peer.close()  # which resets the connection
-    assert client.request(STATUS, timeout_ms=5000) == READY
+    assert client.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
     assert not server.rejected.counts
 
 
@@ -228,10 +238,10 @@ def test_more_unanswered_requests_than_allowed_are_refused(
         assert peer.receive() == [1, 3, Errors.BROKER_NOT_AVAILABLE]
         assert server.rejected.counts == {Rejection.OVERLOADED: 1}
         for correlation_id in (1, 2):
-            held.get(timeout=5).reply.fail(Errors.NOT_CONTROLLER)
+            held.get(timeout=scaled(5)).reply.fail(Errors.NOT_CONTROLLER)
             assert peer.receive() == [1, correlation_id, Errors.NOT_CONTROLLER]
         peer.send_header([1, ApiKey.PLACEMENT_STATUS, 0, 4, "c", None, None, None])
-        held.get(timeout=5).reply.fail(Errors.NONE)
+        held.get(timeout=scaled(5)).reply.fail(Errors.NONE)
         assert peer.receive() == [1, 4, Errors.NONE]
     finally:
         socket.close()
@@ -254,13 +264,13 @@ def test_an_answer_to_a_peer_that_left_is_dropped_and_counted(
     peer = RawPeer(socket, server.endpoint)
     for correlation_id in range(90):
         peer.send_header([1, ApiKey.PLACEMENT_STATUS, 0, correlation_id, "raw", None, None, None])
-    unanswered = [held.get(timeout=5) for _ in range(90)]
+    unanswered = [held.get(timeout=scaled(5)) for _ in range(90)]
     socket.close()
     context_of_peer.destroy()  # returns when the connection is closed
     client = connect(server.endpoint)
     while unanswered and not server.rejected.counts:  # it learns of the loss when TCP says so
         unanswered.pop().reply(READY)
-        assert client.request(STATUS, timeout_ms=5000) == READY
+        assert client.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
     assert server.rejected.counts == {Rejection.UNROUTABLE_ANSWER: 1}
 
 

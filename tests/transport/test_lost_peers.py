@@ -17,10 +17,11 @@ import pytest
 
 from regent.core.errors import Errors
 from regent.core.protocol.placement import PlacementStatusResponse
+from regent.testing.waits import next_line, scaled
 from regent.transport.client import PeerDisconnectedError, PeerUnreachableError, RequestTimeoutError
 from regent.transport.server import IncomingRequest
 from tests.transport.conftest import Connect, Serve
-from tests.transport.raw_peer import READY, STATUS
+from tests.transport.raw_peer import READY, STATUS, TIMEOUT_MS
 
 WARMING = PlacementStatusResponse(Errors.NONE, "warming")
 
@@ -28,13 +29,13 @@ WARMING = PlacementStatusResponse(Errors.NONE, "warming")
 def test_nobody_there_is_known_long_before_the_timeout(serve: Serve, connect: Connect) -> None:
     server = serve(lambda request: request.reply(READY))
     server.stop()
-    client = connect(server.endpoint, connect_timeout_ms=100)
+    client = connect(server.endpoint, connect_timeout_ms=round(scaled(100)))
     started = time.monotonic()
     with pytest.raises(PeerUnreachableError, match=server.endpoint):
         client.request(STATUS, timeout_ms=60_000)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < scaled(5)
     serve(lambda request: request.reply(READY), server.endpoint)
-    assert client.request(STATUS, timeout_ms=5000) == READY
+    assert client.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
 
 
 def test_a_peer_that_comes_while_we_connect_is_reached(serve: Serve, connect: Connect) -> None:
@@ -46,21 +47,21 @@ def test_a_peer_that_comes_while_we_connect_is_reached(serve: Serve, connect: Co
 
     def ask() -> None:
         asking.set()
-        answers.put(client.request(STATUS, timeout_ms=5000))
+        answers.put(client.request(STATUS, timeout_ms=TIMEOUT_MS))
         client.close()
 
     thread = threading.Thread(target=ask)
     thread.start()
-    assert asking.wait(5)
+    assert asking.wait(scaled(5))
     serve(lambda request: request.reply(READY), server.endpoint)
-    assert answers.get(timeout=5) == READY
-    thread.join(5)
+    assert answers.get(timeout=scaled(5)) == READY
+    thread.join(scaled(5))
 
 
 def test_an_endpoint_that_is_none_is_unreachable(connect: Connect) -> None:
     for endpoint in ("nonsense", "tcp://*:0", "tcp://127.0.0.1", ""):
         with pytest.raises(PeerUnreachableError):
-            connect(endpoint).request(STATUS, timeout_ms=5000)
+            connect(endpoint).request(STATUS, timeout_ms=TIMEOUT_MS)
 
 
 def test_a_peer_replaced_between_two_requests_is_the_one_that_answers(
@@ -73,12 +74,12 @@ def test_a_peer_replaced_between_two_requests_is_the_one_that_answers(
         # That the old connection is lost may become known only while a request is on its way.
         for _ in range(3):
             with suppress(PeerDisconnectedError, PeerUnreachableError):
-                return client.request(STATUS, timeout_ms=5000)
+                return client.request(STATUS, timeout_ms=TIMEOUT_MS)
         return None
 
     server = serve(answer_with(WARMING))
     client = connect(server.endpoint)
-    assert client.request(STATUS, timeout_ms=5000) == WARMING
+    assert client.request(STATUS, timeout_ms=TIMEOUT_MS) == WARMING
     for expected in (READY, WARMING, READY):
         server.stop()
         server = serve(answer_with(expected), server.endpoint)
@@ -91,7 +92,7 @@ def test_a_connection_that_breaks_ends_the_wait(serve: Serve, connect: Connect) 
     unanswered: list[IncomingRequest] = []
 
     def stop_when_asked() -> None:
-        unanswered.append(held.get(timeout=5))
+        unanswered.append(held.get(timeout=scaled(5)))
         server.stop()
 
     thread = threading.Thread(target=stop_when_asked)
@@ -99,8 +100,8 @@ def test_a_connection_that_breaks_ends_the_wait(serve: Serve, connect: Connect) 
     started = time.monotonic()
     with pytest.raises(PeerDisconnectedError, match=server.endpoint):
         connect(server.endpoint).request(STATUS, timeout_ms=60_000)
-    assert time.monotonic() - started < 10
-    thread.join(5)
+    assert time.monotonic() - started < scaled(10)
+    thread.join(scaled(5))
 
 
 PROGRAM = Path(__file__).with_name("status_server.py")
@@ -124,8 +125,7 @@ def peer_process(bind: str, answer: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def read_line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
+    return next_line(process, "the peer says something").strip()
 
 
 def test_a_killed_peer_is_noticed_at_once_and_its_successor_answers(connect: Connect) -> None:
@@ -142,17 +142,17 @@ def test_a_killed_peer_is_noticed_at_once_and_its_successor_answers(connect: Con
         started = time.monotonic()
         with pytest.raises(PeerDisconnectedError):
             client.request(STATUS, timeout_ms=60_000)
-        assert time.monotonic() - started < 10
-        thread.join(5)
+        assert time.monotonic() - started < scaled(10)
+        thread.join(scaled(5))
     with peer_process(endpoint, "ready") as process:
         assert read_line(process) == endpoint
-        assert client.request(STATUS, timeout_ms=5000) == READY
+        assert client.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
 
 
 def test_a_stopped_peer_is_a_timeout_and_serves_again_when_continued(connect: Connect) -> None:
     with peer_process("tcp://127.0.0.1:0", "ready") as process:
         client = connect(read_line(process), connect_timeout_ms=1000)
-        assert client.request(STATUS, timeout_ms=5000) == READY
+        assert client.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
         process.send_signal(signal.SIGSTOP)
         os.waitpid(process.pid, os.WUNTRACED)  # until it really stands still
         with pytest.raises(RequestTimeoutError):
@@ -160,7 +160,7 @@ def test_a_stopped_peer_is_a_timeout_and_serves_again_when_continued(connect: Co
         with pytest.raises(PeerUnreachableError):  # the kernel accepts, nobody shakes hands
             client.request(STATUS, timeout_ms=100)
         process.send_signal(signal.SIGCONT)
-        assert client.request(STATUS, timeout_ms=5000) == READY
+        assert client.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
 
 
 def test_a_peer_that_stands_still_ends_a_wait_long_before_the_timeout(connect: Connect) -> None:
@@ -175,15 +175,17 @@ def test_a_peer_that_stands_still_ends_a_wait_long_before_the_timeout(connect: C
         thread.start()
         with pytest.raises(PeerDisconnectedError, match="stands still"):
             client.request(STATUS, timeout_ms=60_000)
-        thread.join(5)
+        thread.join(scaled(5))
 
 
 def test_a_peer_that_takes_its_time_is_waited_for(serve: Serve, connect: Connect) -> None:
+    gone_s = scaled(0.5)
+
     def answer_late(request: IncomingRequest) -> None:
-        threading.Timer(1.0, lambda: request.reply(READY)).start()
+        threading.Timer(2 * gone_s, lambda: request.reply(READY)).start()
 
     server = serve(answer_late)
-    client = connect(server.endpoint, silent_s=0.01, gone_s=0.5)
+    client = connect(server.endpoint, silent_s=0.01, gone_s=gone_s)
     for _ in range(2):
         assert client.request(STATUS, timeout_ms=60_000) == READY
     assert server.rejected.counts == {}

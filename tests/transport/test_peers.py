@@ -8,11 +8,11 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from typing import Never
-from urllib.parse import urlsplit
 
 import pytest
 import zmq
 
+from regent.testing.waits import scaled
 from regent.transport.descriptors import Descriptors
 from regent.transport.peers import (
     MAX_WAITING,
@@ -25,7 +25,7 @@ from regent.transport.peers import (
 from regent.transport.sockets import Context
 from regent.transport.unread import MAX_UNREAD_BYTES, UnreadLimit
 from regent.transport.zmtp import GREETING, LARGE_BYTES, PING, MessageTooLargeError, NotZmtpError
-from tests.transport.raw_peer import zmtp_dealer
+from tests.transport.raw_peer import tcp_connection, zmtp_dealer
 
 MAX_FRAME_BYTES = 1_000_000
 READY_OF_A_ROUTER = b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06ROUTER"
@@ -46,7 +46,7 @@ def receive_chunk(peers: Peers) -> None:
     poller = zmq.Poller()
     peers.register(poller)
     while not peers.receive():
-        assert poller.poll(5000), "nothing comes"
+        assert poller.poll(round(scaled(5_000))), "nothing comes"
 
 
 def receive_without_end(peers: Peers) -> Never:
@@ -94,7 +94,7 @@ def is_closed(
     poller = zmq.Poller()
     peers.register(poller)
     poller.register(peer, zmq.POLLIN)
-    while ready := dict(poller.poll(5000)):
+    while ready := dict(poller.poll(round(scaled(5_000)))):
         if peer.fileno() in ready:
             try:
                 if not peer.recv(1_000_000):
@@ -119,10 +119,9 @@ def pieces_until_quiet(peer: socket.socket) -> Iterator[bytes]:
 
 
 def test_a_peer_that_does_not_introduce_itself_is_cut_off(peers: Peers) -> None:
-    address = urlsplit(peers.endpoint)
     with (
         introduce(peers) as another,
-        socket.create_connection((address.hostname, address.port or 0), timeout=5) as silent,
+        tcp_connection(peers.endpoint) as silent,
     ):
         receive_chunk(peers)  # it is connected
         assert read(silent, len(GREETING)) == GREETING
@@ -175,7 +174,7 @@ def test_a_peer_of_zeromq_answers_when_it_is_asked(peers: Peers, context: Contex
             peers.sweep()
             receive_chunk(peers)  # PONG
         peers.send(message.route, (b"still", b"here"))
-        assert dealer.poll(5000)
+        assert dealer.poll(round(scaled(5_000)))
         assert dealer.recv_multipart() == [b"still", b"here"]
     finally:
         dealer.close(linger=0)
@@ -198,8 +197,7 @@ def test_of_too_many_unfinished_messages_the_largest_is_given_up(peers: Peers) -
 
 
 def test_a_stranger_is_cut_off_and_named(peers: Peers) -> None:
-    address = urlsplit(peers.endpoint)
-    with socket.create_connection((address.hostname, address.port or 0), timeout=5) as stranger:
+    with tcp_connection(peers.endpoint) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
         with pytest.raises(NotZmtpError, match=r"127\.0\.0\.1: no greeting"):
             receive_without_end(peers)
@@ -264,8 +262,7 @@ def test_what_a_peer_sent_before_it_left_is_received(peers: Peers) -> None:
 
 
 def test_a_stranger_that_left_before_it_was_greeted_is_named(peers: Peers) -> None:
-    address = urlsplit(peers.endpoint)
-    with socket.create_connection((address.hostname, address.port or 0), timeout=5) as stranger:
+    with tcp_connection(peers.endpoint) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
         leave(stranger)
     with pytest.raises(NotZmtpError, match="no greeting"):
@@ -348,12 +345,11 @@ def test_who_has_not_said_who_it_is_makes_room_when_descriptors_are_short(
     many = 25
     descriptors = Descriptors(lambda: 0, lambda: 4 * many)
     peers = Peers(context, "tcp://127.0.0.1:0", MAX_FRAME_BYTES, descriptors=descriptors)
-    address = urlsplit(peers.endpoint)
     with ExitStack() as stack:
         stack.callback(peers.close)
         silent = []
         for _ in range(many):
-            sock = socket.create_connection((address.hostname, address.port or 0), timeout=5)
+            sock = tcp_connection(peers.endpoint)
             silent.append(stack.enter_context(sock))
             receive_chunk(peers)
         with introduce(peers) as known:
@@ -364,10 +360,9 @@ def test_who_has_not_said_who_it_is_makes_room_when_descriptors_are_short(
 def test_when_all_have_said_who_they_are_nobody_else_gets_in(context: Context) -> None:
     descriptors = Descriptors(lambda: 90, lambda: 100)
     peers = Peers(context, "tcp://127.0.0.1:0", MAX_FRAME_BYTES, descriptors=descriptors)
-    address = urlsplit(peers.endpoint)
     with ExitStack() as stack:
         stack.callback(peers.close)
-        sock = socket.create_connection((address.hostname, address.port or 0), timeout=5)
+        sock = tcp_connection(peers.endpoint)
         stack.enter_context(sock)
         with pytest.raises(TooManyPeersError, match="10 of 100 file descriptors are left"):
             receive_chunk(peers)

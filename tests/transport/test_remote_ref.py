@@ -14,6 +14,7 @@ from regent.core.protocol.controller import (
     ControlledShutdownResponse,
 )
 from regent.core.protocol.topics import DeleteTopicsRequest, TopicOutcome, TopicsResponse
+from regent.testing.waits import scaled
 from regent.transport.client import PeerUnreachableError, RequestAbandonedError, RequestTimeoutError
 from regent.transport.remote_ref import RemoteActorRef
 from regent.transport.server import IncomingRequest
@@ -32,8 +33,8 @@ def answer_to(name: str) -> TopicsResponse:
 def test_ask_returns_the_answer(serve: Serve, context: Context) -> None:
     server = serve(lambda request: request.reply(SAFE))
     with RemoteActorRef(context, server.endpoint, client_id="broker-1") as ref:
-        assert ref.ask(SHUTDOWN, timeout=5) == SAFE
-        assert ref.ask(SHUTDOWN, timeout=5) == SAFE
+        assert ref.ask(SHUTDOWN, timeout=scaled(5)) == SAFE
+        assert ref.ask(SHUTDOWN, timeout=scaled(5)) == SAFE
 
 
 def test_a_reference_does_not_connect_before_it_is_used(context: Context) -> None:
@@ -67,16 +68,18 @@ def test_what_is_told_and_asked_arrives_in_that_order(serve: Serve, context: Con
     with RemoteActorRef(context, server.endpoint, client_id="broker-1") as ref:
         for number in range(500):
             ref.tell(DeleteTopicsRequest((str(number),), 0))
-        answer = ref.ask(DeleteTopicsRequest(("500",), 0), timeout=5)
+        answer = ref.ask(DeleteTopicsRequest(("500",), 0), timeout=scaled(5))
     assert answer == answer_to(str(500))
-    assert [told.get(timeout=5) for _ in range(501)] == [str(number) for number in range(501)]
+    assert [told.get(timeout=scaled(5)) for _ in range(501)] == [
+        str(number) for number in range(501)
+    ]
 
 
 def test_what_is_told_just_before_closing_arrives(serve: Serve, context: Context) -> None:
     told: queue.Queue[IncomingRequest] = queue.Queue()
     with RemoteActorRef(context, serve(told.put).endpoint, client_id="broker-1") as ref:
         ref.tell(SHUTDOWN)
-    assert told.get(timeout=5).body == SHUTDOWN
+    assert told.get(timeout=scaled(5)).body == SHUTDOWN
 
 
 def test_telling_nobody_is_logged_and_raises_nothing(
@@ -100,15 +103,15 @@ def test_threads_that_ask_at_once_get_their_own_answers(serve: Serve, context: C
         def ask(number: int) -> None:
             for _ in range(20):
                 request = DeleteTopicsRequest((str(number),), 0)
-                answers.put((number, ref.ask(request, timeout=10)))
+                answers.put((number, ref.ask(request, timeout=scaled(10))))
 
         threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join(scaled(20))
     for _ in range(8 * 20):
-        number, answer = answers.get(timeout=5)
+        number, answer = answers.get(timeout=scaled(5))
         assert answer == answer_to(str(number))
 
 
@@ -119,31 +122,31 @@ def test_closing_abandons_the_ask_that_is_going_on(serve: Serve, context: Contex
 
     def ask() -> None:
         try:
-            ref.ask(SHUTDOWN, timeout=60)
+            ref.ask(SHUTDOWN, timeout=scaled(60))
         except RequestAbandonedError as error:
             caught.put(error)
 
     thread = threading.Thread(target=ask)
     thread.start()
-    request = held.get(timeout=5)
+    request = held.get(timeout=scaled(5))
     started = time.monotonic()
     ref.close()
-    caught.get(timeout=5)
-    assert time.monotonic() - started < 5
-    thread.join(5)
+    caught.get(timeout=scaled(5))
+    assert time.monotonic() - started < scaled(5)
+    thread.join(scaled(5))
     request.reply(SAFE)
     ref.close()
     with pytest.raises(RequestAbandonedError):
-        ref.ask(SHUTDOWN, timeout=5)
+        ref.ask(SHUTDOWN, timeout=scaled(5))
 
 
 def test_waiting_for_a_turn_counts_towards_the_timeout(serve: Serve, context: Context) -> None:
     held: queue.Queue[IncomingRequest] = queue.Queue()
     with RemoteActorRef(context, serve(held.put).endpoint, client_id="broker-1") as ref:
-        thread = threading.Thread(target=lambda: ref.ask(SHUTDOWN, timeout=10))
+        thread = threading.Thread(target=lambda: ref.ask(SHUTDOWN, timeout=scaled(10)))
         thread.start()
-        first = held.get(timeout=5)
+        first = held.get(timeout=scaled(5))
         with pytest.raises(RequestTimeoutError, match="other threads"):
             ref.ask(SHUTDOWN, timeout=0.05)
         first.reply(SAFE)
-        thread.join(5)
+        thread.join(scaled(5))

@@ -17,12 +17,13 @@ from regent.core.protocol.api import ApiKey
 from regent.core.protocol.control import ControlHeader, StopReplicaRequest, StopReplicaResponse
 from regent.core.protocol.placement import PlacementStatusResponse
 from regent.core.protocol.topics import DeleteTopicsRequest, TopicOutcome, TopicsResponse
+from regent.testing.waits import scaled
 from regent.transport.client import RequestFailedError
 from regent.transport.server import ControlServer, IncomingRequest, PortInUseError, Rejection
 from regent.transport.sockets import Context, new_context, open_socket
 from tests.support.ipv6 import needs_ipv6
 from tests.transport.conftest import Connect, Serve
-from tests.transport.raw_peer import READY, STATUS, RawPeer, answer_ready
+from tests.transport.raw_peer import READY, STATUS, TIMEOUT_MS, RawPeer, answer_ready
 
 
 @pytest.fixture
@@ -44,9 +45,9 @@ def test_a_request_arrives_whole_and_its_answer_comes_back(serve: Serve, connect
 
     client = connect(serve(dispatch).endpoint)
     header = ControlHeader(1, 7, 4_294_967_300, broker_id=2)
-    response = client.request(StopReplicaRequest(()), control_header=header, timeout_ms=5000)
+    response = client.request(StopReplicaRequest(()), control_header=header, timeout_ms=TIMEOUT_MS)
     assert response == StopReplicaResponse(Errors.STALE_BROKER_EPOCH)
-    request = requests.get(timeout=5)
+    request = requests.get(timeout=scaled(5))
     assert request.api_key is ApiKey.STOP_REPLICA
     assert request.control_header == header
     assert request.client_id == "tester"
@@ -58,18 +59,18 @@ def test_an_answer_may_come_from_another_thread_later(serve: Serve, connect: Con
     client = connect(serve(inbox.put).endpoint)
 
     def answer_one() -> None:
-        inbox.get(timeout=5).reply(READY)
+        inbox.get(timeout=scaled(5)).reply(READY)
 
     thread = threading.Thread(target=answer_one)
     thread.start()
-    assert client.request(STATUS, timeout_ms=5000) == READY
-    thread.join(5)
+    assert client.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
+    thread.join(scaled(5))
 
 
 def test_requests_are_counted_by_their_api(server: ControlServer, connect: Connect) -> None:
     client = connect(server.endpoint)
     for _ in range(2):
-        client.request(STATUS, timeout_ms=5000)
+        client.request(STATUS, timeout_ms=TIMEOUT_MS)
     assert server.requests == {ApiKey.PLACEMENT_STATUS: 2}
 
 
@@ -81,13 +82,13 @@ def test_a_request_is_answered_once(serve: Serve, connect: Connect) -> None:
 
     client = connect(serve(dispatch).endpoint)
     for _ in range(3):
-        assert client.request(STATUS, timeout_ms=5000) == READY
+        assert client.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
 
 
 def test_a_refusal_has_only_an_error_code(serve: Serve, connect: Connect) -> None:
     client = connect(serve(lambda request: request.reply.fail(Errors.NOT_CONTROLLER)).endpoint)
     with pytest.raises(RequestFailedError, match="NOT_CONTROLLER") as caught:
-        client.request(STATUS, timeout_ms=5000)
+        client.request(STATUS, timeout_ms=TIMEOUT_MS)
     assert caught.value.error_code is Errors.NOT_CONTROLLER
 
 
@@ -97,7 +98,7 @@ def test_a_request_that_everybody_forgot_is_answered_with_an_error(
     client = connect(serve(lambda _: None, max_outstanding=1).endpoint)
     for _ in range(3):
         with pytest.raises(RequestFailedError) as caught:
-            client.request(STATUS, timeout_ms=5000)
+            client.request(STATUS, timeout_ms=TIMEOUT_MS)
         assert caught.value.error_code is Errors.UNKNOWN_SERVER_ERROR
 
 
@@ -112,9 +113,9 @@ def test_an_exception_in_dispatch_is_answered_and_the_next_request_served(
     server = serve(dispatch)
     client = connect(server.endpoint)
     with pytest.raises(RequestFailedError) as caught:
-        client.request(DeleteTopicsRequest((), 0), timeout_ms=5000)
+        client.request(DeleteTopicsRequest((), 0), timeout_ms=TIMEOUT_MS)
     assert caught.value.error_code is Errors.UNKNOWN_SERVER_ERROR
-    assert client.request(STATUS, timeout_ms=5000) == READY
+    assert client.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
     assert server.rejected.counts == {Rejection.DISPATCH_FAILED: 1}
     assert "surprise" in caplog.text
 
@@ -128,7 +129,7 @@ def test_an_answer_that_cannot_be_sent_becomes_an_error(
 ) -> None:
     client = connect(serve(lambda request: request.reply(response)).endpoint)
     with pytest.raises(RequestFailedError) as caught:
-        client.request(STATUS, timeout_ms=5000)
+        client.request(STATUS, timeout_ms=TIMEOUT_MS)
     assert caught.value.error_code is Errors.UNKNOWN_SERVER_ERROR
 
 
@@ -150,15 +151,15 @@ def test_200_clients_at_once_get_their_own_answers(serve: Serve, connect: Connec
         request.reply(answer_to(request.body.topics[0]))
 
     server = serve(echo)
-    everybody = threading.Barrier(200, timeout=20)
+    everybody = threading.Barrier(200)
     wrong: queue.Queue[object] = queue.Queue()
 
     def ask(number: int) -> None:
         client = connect(server.endpoint)
         for offset in (0, 1000):
-            everybody.wait()
+            everybody.wait(scaled(20))
             request = DeleteTopicsRequest((str(number + offset),), 0)
-            response = client.request(request, timeout_ms=10_000)
+            response = client.request(request, timeout_ms=TIMEOUT_MS)
             if response != answer_to(str(number + offset)):
                 wrong.put(response)
         client.close()
@@ -168,7 +169,7 @@ def test_200_clients_at_once_get_their_own_answers(serve: Serve, connect: Connec
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join(scaled(20))
     assert not any(thread.is_alive() for thread in threads)
     assert wrong.empty()
     assert server.rejected.counts == {}
@@ -196,7 +197,7 @@ def test_a_server_is_reached_where_it_listens(
     server = serve(answer_ready, bind)
     for host in reached:
         client = connect(f"tcp://{host}:{port_of(server.endpoint)}")
-        assert client.request(STATUS, timeout_ms=5000) == READY
+        assert client.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
 
 
 def test_a_name_that_nobody_knows_is_named(context: Context) -> None:
@@ -219,7 +220,7 @@ def test_stopping_leaves_no_thread_and_frees_the_port(serve: Serve, connect: Con
     server.stop()
     assert "test-server" not in {thread.name for thread in threading.enumerate()}
     again = serve(answer_ready, server.endpoint)
-    assert connect(again.endpoint).request(STATUS, timeout_ms=5000) == READY
+    assert connect(again.endpoint).request(STATUS, timeout_ms=TIMEOUT_MS) == READY
 
 
 def test_an_answer_given_before_the_stop_is_sent(serve: Serve, connect: Connect) -> None:
@@ -232,13 +233,13 @@ def test_an_answer_given_before_the_stop_is_sent(serve: Serve, connect: Connect)
     server = serve(answer_and_stop)
 
     def stop_server() -> None:
-        assert stop.wait(5)
+        assert stop.wait(scaled(5))
         server.stop()
 
     thread = threading.Thread(target=stop_server)
     thread.start()
-    assert connect(server.endpoint).request(STATUS, timeout_ms=5000) == READY
-    thread.join(5)
+    assert connect(server.endpoint).request(STATUS, timeout_ms=TIMEOUT_MS) == READY
+    thread.join(scaled(5))
 
 
 def test_an_answer_after_the_stop_is_ignored(serve: Serve, context: Context) -> None:
@@ -248,7 +249,7 @@ def test_an_answer_after_the_stop_is_ignored(serve: Serve, context: Context) -> 
     RawPeer(socket, server.endpoint).send_header(
         [1, ApiKey.PLACEMENT_STATUS, 0, 1, "c", None, None, None]
     )
-    request = held.get(timeout=5)
+    request = held.get(timeout=scaled(5))
     server.stop()
     request.reply(READY)
     socket.close()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from regent.core.errors import SessionExpiredError
+from regent.testing.waits import scaled
 from regent.zk.client.operations import (
     Check,
     Committed,
@@ -177,9 +178,9 @@ def test_a_read_waits_for_another_thread_to_reconnect_the_session(
     names: list[list[str] | None] = []
     reader = threading.Thread(target=lambda: names.append(zk.children("/")))
     reader.start()
-    assert reading.wait(10.0)
+    assert reading.wait(scaled(10.0))
     server.reconnect(zk.session_id)
-    reader.join(10.0)
+    reader.join(scaled(10.0))
     assert names == [["epoch", "ids"]]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from regent.config.collector import collector
 from regent.core.errors import SessionExpiredError, UnreadableError
+from regent.testing.waits import scaled
 from regent.zk.client.operations import (
     ANY_VERSION,
     Check,
@@ -369,9 +370,9 @@ def test_watches_set_in_bulk_miss_no_change(ensemble: Ensemble) -> None:
 
     thread = threading.Thread(target=write)
     thread.start()
-    assert started.wait(10.0)
+    assert started.wait(scaled(10.0))
     nodes = watcher.zk.get_many(paths, watch=True)
-    thread.join(10.0)
+    thread.join(scaled(10.0))
     assert not thread.is_alive()
     fired = {event.path for event in watcher.events()}
     seen = {path for path, node in zip(paths, nodes, strict=True) if node and node.data == b"new"}

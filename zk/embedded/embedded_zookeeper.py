@@ -11,6 +11,7 @@ import errno
 import importlib.util
 import json
 import os
+import random
 import re
 import shlex
 import signal
@@ -20,7 +21,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,6 +41,11 @@ START_TIMEOUT_S = 600.0
 """How long a server whose process lives may take until it answers: it loads its data first."""
 
 _PORT_ATTEMPTS = 3
+ANY_PORTS = range(20_000, 32_768)
+"""Where a free port is chosen: below those that Linux gives to outgoing connections. One of them
+could take the port before the server listens there, or while it is down."""
+_TURNS = count(random.SystemRandom().randrange(len(ANY_PORTS)))
+"""The next port to try: this process gives no port twice, others begin elsewhere."""
 _POLL_S = 0.05
 _ANSWER_TIMEOUT_S = 5.0
 _MAX_LOG_TAIL_BYTES = 64 * 1024
@@ -365,7 +372,7 @@ def _peer(data_dir: Path, server_id: int) -> QuorumPeer:
     path = data_dir / PEER_FILE
     if path.exists():
         return _read_peer(path)
-    peer = QuorumPeer(server_id, *_free_ports(2))
+    peer = QuorumPeer(server_id, *_free_ports(LOOPBACK, 2))
     data_dir.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(peer._asdict()))
     return peer
@@ -380,20 +387,25 @@ def _read_peer(path: Path) -> QuorumPeer:
         ) from error
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
-    ports = [sock.getsockname()[1] for sock in sockets]
-    for sock in sockets:
-        sock.close()
-    return ports
+def _free_ports(host: str, count: int) -> list[int]:
+    """Return different ports on which a server can listen; raises ``ZooKeeperStartError``."""
+    with ExitStack() as held:
+        found: list[int] = []
+        for _ in ANY_PORTS:
+            port = ANY_PORTS[next(_TURNS) % len(ANY_PORTS)]
+            with suppress(OSError):
+                held.callback(listening_socket(host, port).close)
+                found.append(port)
+            if len(found) == count:
+                return found
+    raise ZooKeeperStartError(f"no port of {host} from {ANY_PORTS[0]} to {ANY_PORTS[-1]} is free")
 
 
 def _usable_port(host: str, port: int) -> int:
     """Return ``port``, or a free port for 0; raise if a server cannot listen on it."""
     try:
-        with closing(listening_socket(host, port)) as sock:
-            usable: int = sock.getsockname()[1]
-            return usable
+        listening_socket(host, port).close()
+        return port or _free_ports(host, 1)[0]
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise ZooKeeperStartError(

@@ -11,6 +11,7 @@ import pytest
 
 from regent.jobs.reports.page import INK, MUTED, Axes, Page, Table, shown
 from regent.jobs.reports.verdict import Problem, Remedy, Verdict
+from regent.testing.waits import scaled
 
 
 def draw(axes: Axes) -> None:
@@ -208,5 +209,6 @@ page.write(Path(sys.argv[1]))
         [sys.executable, "-c", program, str(tmp_path / "page.html")],
         env=environment | folders,
         check=True,
+        timeout=scaled(120),
     )
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["HOME", "TMPDIR", "page.html"]

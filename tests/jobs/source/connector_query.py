@@ -12,6 +12,8 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from regent.testing.waits import scaled
+
 _PACKAGE: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 _INCLUDED: Final = (
     "org.apache.hadoop:hadoop-client-api",
@@ -42,7 +44,7 @@ def main(version: str, brokers: str, checkpoint: str) -> None:
         sink = stream.writeStream.format("kafka").options(**servers, topic="connector-out")
         sink = sink.option("checkpointLocation", checkpoint).trigger(availableNow=True)
         query = sink.start()
-        assert query.awaitTermination(TIMEOUT_S)
+        assert query.awaitTermination(round(scaled(TIMEOUT_S)))
         counts.append(sum(int(p["numInputRows"]) for p in query.recentProgress))
     copy = spark.read.format("kafka").options(**servers, subscribe="connector-out").load()
     sys.stdout.write(json.dumps({"copied": counts, "read": copy.count()}) + "\n")

@@ -30,6 +30,7 @@ from regent.jobs.source.options import (
     write_options,
 )
 from regent.jobs.source.writer import RowColumns, SendError
+from regent.testing.waits import scaled
 from tests.clients.librdkafka import consumer, read_to_end
 from tests.support.breakable_cluster import BreakableCluster
 
@@ -38,7 +39,7 @@ pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 SCHEMA = StructType().add("value", BinaryType())
 PARTITIONS = 2
 ROWS = 30
-TIMEOUT_S = 60
+TIMEOUT_S = round(scaled(60))
 STEPS = (
     *("init_transactions", "begin_transaction", "produce"),
     *("send_offsets_to_transaction", "commit_transaction"),

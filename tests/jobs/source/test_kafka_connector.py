@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import TopicPartition as KafkaPosition
 
 from regent.config.java import find_java
+from regent.testing.waits import scaled
 from tests.clients.librdkafka import consumer, read_to_end
 from tests.support.breakable_cluster import BreakableCluster
 
@@ -40,7 +41,7 @@ def test_batches_and_streams_of_the_connector_and_a_restart_from_a_checkpoint(
         env={**os.environ, "JAVA_HOME": str(find_java().home), "SPARK_LOCAL_IP": "127.0.0.1"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=scaled(300),
         check=False,
     )
     if "unresolved dependency" in query.stderr:

@@ -14,6 +14,7 @@ from regent.jobs.source.columns import arrow_schema, record_schema
 from regent.jobs.source.log_directories import LogDirectories
 from regent.jobs.source.offsets import OffsetRange
 from regent.jobs.source.options import LATEST, ReadOptions, Subscription
+from regent.testing.waits import scaled
 from tests.clients.librdkafka import consumer, produce, producer, read_to_end
 from tests.support.breakable_cluster import BreakableCluster
 
@@ -21,7 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.system, pytest.mark.zookeeper]
 
 PARTITIONS = 3
 TIME_MS = int(time.time() * 1000) - 60_000  # old records would be deleted
-TIMEOUT_S = 120
+TIMEOUT_S = scaled(120)
 TYPES = {1: 0, 2: 1}  # librdkafka's numbers of timestamp types, and Spark's
 
 

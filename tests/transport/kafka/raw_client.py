@@ -10,9 +10,10 @@ from types import TracebackType
 from typing import Protocol
 
 from regent.core.records import RecordBytes, Records
+from regent.testing.waits import scaled
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 
-WAIT_S = 10.0
+WAIT_S = scaled(10.0)
 METADATA = KafkaApiKey.METADATA
 
 

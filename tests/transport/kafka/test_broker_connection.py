@@ -13,6 +13,7 @@ from time import monotonic
 import pytest
 
 from regent.config.closing import Closing
+from regent.testing.waits import scaled
 from regent.transport.client import (
     PeerDisconnectedError,
     PeerUnreachableError,
@@ -23,8 +24,8 @@ from regent.transport.client import (
 from regent.transport.kafka.api import KafkaApiKey
 from regent.transport.kafka.broker_connection import BrokerConnection
 
-TIMEOUT_S = 5.0
-AT_ONCE_S = 1.0
+TIMEOUT_S = scaled(5.0)
+AT_ONCE_S = scaled(1.0)
 BODY = b"a question"
 ANSWER = b"an answer"
 

@@ -16,12 +16,13 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonPartition
 
 from regent.storage.log_manager import LogManager
+from regent.testing.waits import scaled
 from tests.api.one_broker import OneBroker
 from tests.support.memory_logs import MemoryLogs
 
 TOPIC = "orders"
 PARTITIONS = 3
-WAIT_S = 20.0
+WAIT_S = scaled(20.0)
 VALUES = [b"value-%d" % number for number in range(500)]
 LARGE = [bytes([number]) * 200_000 for number in range(10)]
 

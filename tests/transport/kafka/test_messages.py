@@ -24,7 +24,10 @@ from tests.support import delegation_token_messages
 from tests.support.kafka_versions import KAFKA_3_9
 from tests.transport.kafka.wire import request_of
 
-repeatable = settings(derandomize=True, deadline=None, database=None, max_examples=20)
+IS_NIGHTLY = settings.get_current_profile_name() == "nightly"
+repeatable = settings(
+    derandomize=True, deadline=None, database=None, max_examples=20 if IS_NIGHTLY else 5
+)
 INTEGERS = {
     f"int{bits}": st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)
 }

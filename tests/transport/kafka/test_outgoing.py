@@ -10,6 +10,7 @@ import pytest
 
 from regent.core.errors import StorageError
 from regent.core.records import FileRange, MemoryRecords
+from regent.testing.waits import scaled
 from regent.transport.kafka.outgoing import SENDFILE_MIN_BYTES, Outgoing
 
 
@@ -85,7 +86,7 @@ def test_a_turn_ends_though_the_peer_could_take_more(tmp_path: Path):
     path.write_bytes(bytes(8 << 20))
     server = socket.create_server(("127.0.0.1", 0))
     with server, path.open("rb") as file:
-        sender = socket.create_connection(server.getsockname())
+        sender = socket.create_connection(server.getsockname(), scaled(5))
         receiver, _ = server.accept()
         with sender, receiver:
             sender.setblocking(False)

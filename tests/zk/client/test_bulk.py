@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from regent.testing.waits import scaled
 from regent.zk.client.bulk import (
     MAX_BULK_REQUEST_BYTES,
     MAX_WATCHES,
@@ -41,7 +42,7 @@ def events() -> queue.Queue[WatchEvent]:
 @pytest.fixture
 def client(zookeeper_address: str, events: queue.Queue[WatchEvent]) -> Iterator[ZooKeeperClient]:
     client = ZooKeeperClient(zookeeper_address, 6000, on_watch=events.put)
-    client.start(timeout_s=10.0)
+    client.start(timeout_s=scaled(10.0))
     yield client
     client.close()
 
@@ -88,9 +89,9 @@ def channel(zookeeper_address: str, events: queue.Queue[WatchEvent]) -> Iterator
     channel = SessionChannel(
         zookeeper_address, 6000, on_watch=events.put, on_state=None, credentials=None
     )
-    channel.start(timeout_s=10.0)
+    channel.start(timeout_s=scaled(10.0))
     yield channel
-    channel.close(timeout_s=5.0)
+    channel.close(timeout_s=scaled(5.0))
 
 
 def create_many(client: ZooKeeperClient, count: int, data: bytes = b"") -> list[str]:
@@ -133,7 +134,7 @@ def test_each_of_two_thousand_watches_fires_once(
 
     client.multi_many([changes, creations])
 
-    fired = [events.get(timeout=10.0) for _ in range(2002)]
+    fired = [events.get(timeout=scaled(10.0)) for _ in range(2002)]
     assert set(fired) == {
         *(WatchEvent(WatchKind.CHANGED, path) for path in paths),
         *(WatchEvent(WatchKind.CREATED, path) for path in absent),
@@ -141,7 +142,7 @@ def test_each_of_two_thousand_watches_fires_once(
     client.multi([SetData(paths[0], b"", 1)])
     client.get("/", watch=True)
     client.multi([SetData("/", b"", 0)])
-    assert events.get(timeout=5.0).path == "/"
+    assert events.get(timeout=scaled(5.0)).path == "/"
 
 
 def test_a_change_between_the_read_and_the_setting_of_its_watch_fires(
@@ -161,7 +162,7 @@ def test_a_change_between_the_read_and_the_setting_of_its_watch_fires(
 
     assert data_of(znodes) == [b"", b"", b"", None]
     assert not changes
-    assert {events.get(timeout=5.0) for _ in range(3)} == {
+    assert {events.get(timeout=scaled(5.0)) for _ in range(3)} == {
         WatchEvent(WatchKind.CHANGED, "/a"),
         WatchEvent(WatchKind.DELETED, "/b"),
         WatchEvent(WatchKind.CREATED, "/absent"),
@@ -230,7 +231,7 @@ def test_a_server_without_multi_read_gets_pipelined_reads(
     assert client.children_many(["/", "/absent"]) == [paths_to_names(paths), None]
     client.get_many(paths, watch=True)
     client.multi([SetData(paths[7], b"", 0)])
-    assert events.get(timeout=5.0) == WatchEvent(WatchKind.CHANGED, paths[7])
+    assert events.get(timeout=scaled(5.0)) == WatchEvent(WatchKind.CHANGED, paths[7])
 
 
 @pytest.mark.usefixtures("no_multi_read", "no_set_watches")
@@ -249,7 +250,7 @@ def test_a_server_without_set_watches_gets_watching_reads(
         WatchEvent(WatchKind.CREATED, "/absent"),
     }
     while awaited:
-        awaited.discard(events.get(timeout=5.0))
+        awaited.discard(events.get(timeout=scaled(5.0)))
 
 
 def paths_to_names(paths: list[str]) -> list[str]:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from regent.core.errors import ForeignDirectoryError, SessionExpiredError
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 from regent.zk.client.operations import ConnectionLossError, Create, SetData, WatchEvent, ZooKeeper
 from regent.zk.client.orphaned_session import close_session
 from regent.zk.client.session import SessionKeeper
@@ -42,7 +42,7 @@ class Owner:
         )
 
     def next(self) -> tuple[str, object]:
-        return self.notified.get(timeout=5.0)
+        return self.notified.get(timeout=scaled(5.0))
 
     def _starting(self, client: ZooKeeperClient) -> None:
         self.notified.put(("starting", client.session_id))
@@ -75,7 +75,7 @@ class Keep:
     ) -> Owner:
         owner = Owner(address or self._address, timeout_ms, expire)
         self._stack.callback(owner.keeper.close)
-        owner.keeper.start(timeout_s=10.0)
+        owner.keeper.start(timeout_s=scaled(10.0))
         assert owner.next() == ("starting", owner.keeper.session_id)
         assert owner.next() == ("usable", False)
         assert owner.next() == ("established", owner.keeper.session_id)
@@ -91,7 +91,7 @@ def keep(zookeeper_address: str) -> Iterator[Keep]:
 @pytest.fixture
 def observer(zookeeper_address: str) -> Iterator[ZooKeeperClient]:
     client = ZooKeeperClient(zookeeper_address, 6000, on_watch=lambda _: None)
-    client.start(timeout_s=10.0)
+    client.start(timeout_s=scaled(10.0))
     yield client
     client.close()
 
@@ -106,7 +106,7 @@ def test_an_expired_session_is_followed_by_another(
     keeper.multi([Create("/e", ephemeral=True)])
     old_client = owner.keeper.client
 
-    assert close_session(zookeeper_address, old_client.credentials, timeout_s=5.0)
+    assert close_session(zookeeper_address, old_client.credentials, timeout_s=scaled(5.0))
 
     notified = [owner.next() for _ in range(5)]
     second = keeper.session_id
@@ -122,7 +122,7 @@ def test_an_expired_session_is_followed_by_another(
     keeper.multi([Create("/e", ephemeral=True)])
     assert keeper.get("/e", watch=True) == observer.get("/e")
     observer.multi([SetData("/e", b"", 0)])
-    assert owner.events.get(timeout=5.0).path == "/e"
+    assert owner.events.get(timeout=scaled(5.0)).path == "/e"
     with pytest.raises(SessionExpiredError):
         old_client.get("/e")
 
@@ -133,7 +133,7 @@ def test_the_next_session_waits_until_the_end_of_the_last_is_handled(
     handled: Future[None] = Future()
     owner = keep(expire=lambda: handled)
 
-    close_session(zookeeper_address, owner.keeper.client.credentials, timeout_s=5.0)
+    close_session(zookeeper_address, owner.keeper.client.credentials, timeout_s=scaled(5.0))
 
     assert owner.next() == ("expired", None)
     assert owner.next() == ("usable", False)
@@ -154,7 +154,7 @@ def test_an_owner_whose_callback_fails_gets_a_session(
 
     owner = keep(expire=fail)
 
-    close_session(zookeeper_address, owner.keeper.client.credentials, timeout_s=5.0)
+    close_session(zookeeper_address, owner.keeper.client.credentials, timeout_s=scaled(5.0))
 
     assert [owner.next()[0] for _ in range(5)][-1] == "established"
     assert "a callback of the session keeper failed" in caplog.text
@@ -168,14 +168,14 @@ def test_a_session_given_up_without_connection_is_closed_by_its_successor(
 ) -> None:
     chroot = zookeeper_address[zookeeper_address.index("/") :]
     with TcpProxy(zookeeper_server.address) as proxy:
-        owner = keep(proxy.address + chroot, timeout_ms=1000)
+        owner = keep(proxy.address + chroot, timeout_ms=min(round(scaled(1000)), 20_000))
         owner.keeper.multi([Create("/e", ephemeral=True)])
         credentials = owner.keeper.client.credentials
         # Keeps the session alive on the server, although the client cannot reach it.
         twin = ZooKeeperClient(
             zookeeper_address, 60_000, on_watch=lambda _: None, credentials=credentials
         )
-        twin.start(timeout_s=5.0)
+        twin.start(timeout_s=scaled(5.0))
 
         proxy.cut()
         assert owner.next() == ("expired", None)
@@ -195,13 +195,14 @@ def test_the_keeper_retries_until_the_server_is_back(
 ) -> None:
     chroot = zookeeper_address[zookeeper_address.index("/") :]
     with TcpProxy(zookeeper_server.address) as proxy:
-        owner = keep(proxy.address + chroot, timeout_ms=400)
+        timeout_ms = min(round(scaled(400)), 20_000)
+        owner = keep(proxy.address + chroot, timeout_ms=timeout_ms)
 
         proxy.cut()
         assert owner.next() == ("expired", None)
         assert owner.next() == ("usable", False)
         with pytest.raises(queue.Empty):  # more than one attempt
-            owner.notified.get(timeout=1.0)
+            owner.notified.get(timeout=2.5 * timeout_ms / 1000)
         proxy.restore()
 
         assert owner.next()[0] == "starting"
@@ -227,7 +228,7 @@ def test_a_keeper_closes_while_the_end_of_a_session_is_being_handled(
     keep: Keep, zookeeper_address: str
 ) -> None:
     owner = keep(expire=Future)
-    close_session(zookeeper_address, owner.keeper.client.credentials, timeout_s=5.0)
+    close_session(zookeeper_address, owner.keeper.client.credentials, timeout_s=scaled(5.0))
     assert owner.next() == ("expired", None)
 
     owner.keeper.close()
@@ -258,7 +259,7 @@ def test_a_keeper_learns_the_newest_zxid_from_pings(
     assert node is not None
     created = node.stat.czxid
     eventually(lambda: owner.keeper.newest_zxid >= created, "a ping returned it")
-    close_session(zookeeper_address, owner.keeper.client.credentials, timeout_s=5.0)
+    close_session(zookeeper_address, owner.keeper.client.credentials, timeout_s=scaled(5.0))
     assert owner.next() == ("expired", None)
     assert owner.keeper.newest_zxid >= created, "it remembers"
     assert observer.latest_zxid() > created
@@ -276,9 +277,9 @@ def test_a_session_is_closed_from_outside_once(
     owner.keeper.multi([Create("/e", ephemeral=True)])
     credentials = owner.keeper.client.credentials
 
-    assert close_session(zookeeper_address, credentials, timeout_s=5.0)
+    assert close_session(zookeeper_address, credentials, timeout_s=scaled(5.0))
     assert observer.get("/e") is None
-    assert not close_session(zookeeper_address, credentials, timeout_s=5.0)
+    assert not close_session(zookeeper_address, credentials, timeout_s=scaled(5.0))
 
 
 def test_a_session_is_closed_through_the_first_server_that_answers(
@@ -290,7 +291,9 @@ def test_a_session_is_closed_through_the_first_server_that_answers(
 
     with pytest.raises(ConnectionError, match=r"127\.0\.0\.1:1,\[::1\]:1/chroot"):
         close_session("127.0.0.1:1,[::1]:1/chroot", credentials, timeout_s=0.1)
-    assert close_session(f"127.0.0.1:1,{zookeeper_address}/chroot", credentials, timeout_s=5.0)
+    assert close_session(
+        f"127.0.0.1:1,{zookeeper_address}/chroot", credentials, timeout_s=scaled(5.0)
+    )
     assert observer.get("/e") is None
 
 
@@ -314,7 +317,7 @@ def test_a_session_that_the_owner_refuses_is_the_last_one(
         on_expired=lambda: notified.append("expired"),
     )
     with pytest.raises(ForeignDirectoryError, match="another cluster"):
-        keeper.start(timeout_s=10.0)
+        keeper.start(timeout_s=scaled(10.0))
     keeper.close()
     assert len(sessions) == 1
     assert notified == []
@@ -329,7 +332,7 @@ def test_a_session_that_expires_during_the_owners_check_is_followed_by_another(
     def lose_the_first(client: ZooKeeperClient) -> None:
         sessions.append(client.session_id)
         if len(sessions) == 1:
-            assert close_session(zookeeper_address, client.credentials, timeout_s=5.0)
+            assert close_session(zookeeper_address, client.credentials, timeout_s=scaled(5.0))
             client.get("/")
             raise SessionExpiredError("it is over")
 
@@ -341,6 +344,6 @@ def test_a_session_that_expires_during_the_owners_check_is_followed_by_another(
         on_established=lambda _: None,
         on_expired=lambda: None,
     )
-    keeper.start(timeout_s=10.0)
+    keeper.start(timeout_s=scaled(10.0))
     assert keeper.session_id == sessions[1] != sessions[0]
     keeper.close()

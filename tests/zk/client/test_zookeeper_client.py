@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from regent.designs.measuring.four_letter_words import FourLetterWords
+from regent.testing.waits import scaled
 from regent.zk.client.operations import (
     Check,
     Committed,
@@ -42,11 +43,11 @@ def test_paths_are_relative_to_the_chroot(
 
     assert result == Committed(("/a", "/a/n-0000000000"))
     assert read(outside, f"{chroot}/a").data == b"1"
-    assert session.events.get(timeout=5.0) == WatchEvent(WatchKind.CHILDREN, "/")
+    assert session.events.get(timeout=scaled(5.0)) == WatchEvent(WatchKind.CHILDREN, "/")
     assert client.children("/") == ["a"]
     assert client.get_many(["/", "/a", "/b"]) == [client.get("/"), client.get("/a"), None]
     client.multi([SetData("/", b"root", 0)])
-    assert session.events.get(timeout=5.0) == WatchEvent(WatchKind.CHANGED, "/")
+    assert session.events.get(timeout=scaled(5.0)) == WatchEvent(WatchKind.CHANGED, "/")
 
 
 def test_a_chroot_that_does_not_exist_is_created(connect: Connect, zookeeper_address: str) -> None:
@@ -116,8 +117,8 @@ def test_a_deleted_node_with_both_watches_is_one_event(connect: Connect) -> None
 
     session.client.multi([Delete("/a", 0), SetData("/sentinel", b"", 0)])
 
-    assert session.events.get(timeout=5.0) == WatchEvent(WatchKind.DELETED, "/a")
-    assert session.events.get(timeout=5.0) == WatchEvent(WatchKind.CHANGED, "/sentinel")
+    assert session.events.get(timeout=scaled(5.0)) == WatchEvent(WatchKind.DELETED, "/a")
+    assert session.events.get(timeout=scaled(5.0)) == WatchEvent(WatchKind.CHANGED, "/sentinel")
 
 
 def test_a_dropped_watch_does_not_fire_until_it_is_set_again(connect: Connect) -> None:
@@ -128,11 +129,11 @@ def test_a_dropped_watch_does_not_fire_until_it_is_set_again(connect: Connect) -
 
     session.client.unwatch(["/a"])
     session.client.multi([SetData("/a", b"1", 0), Create("/a/b"), SetData("/sentinel", b"", 0)])
-    assert session.events.get(timeout=5.0).path == "/sentinel"
+    assert session.events.get(timeout=scaled(5.0)).path == "/sentinel"
 
     session.client.get("/a", watch=True)
     session.client.multi([SetData("/a", b"2", 1)])
-    assert session.events.get(timeout=5.0) == WatchEvent(WatchKind.CHANGED, "/a")
+    assert session.events.get(timeout=scaled(5.0)) == WatchEvent(WatchKind.CHANGED, "/a")
 
 
 def test_the_server_keeps_no_watch_that_was_dropped(
@@ -156,8 +157,8 @@ def test_the_server_keeps_no_watch_that_was_dropped(
     client.unwatch(["/a"])
     client.get("/a", watch=True)  # the server keeps the sequence
     client.multi([SetData("/a/b", b"", 0), SetData("/a", b"", 0)])
-    assert session.events.get(timeout=5.0) == WatchEvent(WatchKind.CHANGED, "/a/b")
-    assert session.events.get(timeout=5.0) == WatchEvent(WatchKind.CHANGED, "/a")
+    assert session.events.get(timeout=scaled(5.0)) == WatchEvent(WatchKind.CHANGED, "/a/b")
+    assert session.events.get(timeout=scaled(5.0)) == WatchEvent(WatchKind.CHANGED, "/a")
     client.get("/a", watch=True)
     client.multi([SetData("/a", b"", 1)])
     client.unwatch(["/a"])  # it has fired
@@ -190,11 +191,11 @@ def test_a_callback_that_fails_does_not_end_the_connection(
         raise ZeroDivisionError
 
     client = ZooKeeperClient(zookeeper_address, 6000, on_watch=fail)
-    client.start(timeout_s=10.0)
+    client.start(timeout_s=scaled(10.0))
     client.get("/", watch=True)
     client.multi([SetData("/", b"", -1)])
 
-    assert called.wait(5.0)
+    assert called.wait(scaled(5.0))
     assert client.get("/") is not None
     assert client.close()
     assert "was not delivered" in caplog.text

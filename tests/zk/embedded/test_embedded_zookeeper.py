@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import resource
 import select
@@ -14,10 +15,12 @@ from pathlib import Path
 import pytest
 
 from regent.config.java import JavaNotFoundError
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, next_line, scaled
 from regent.zk.client.operations import ConnectionLossError, Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.embedded.embedded_zookeeper import (
+    ANY_PORTS,
+    PEER_FILE,
     EmbeddedZooKeeper,
     ZooKeeperStartError,
     start_ensemble,
@@ -38,7 +41,7 @@ def stack() -> Iterator[ExitStack]:
 
 def client_of(addresses: str, stack: ExitStack) -> ZooKeeperClient:
     client = ZooKeeperClient(addresses, 6000, on_watch=lambda _: None)
-    client.start(timeout_s=10.0)
+    client.start(timeout_s=scaled(10.0))
     stack.callback(client.close)
     return client
 
@@ -94,7 +97,7 @@ def test_data_that_an_earlier_version_put_elsewhere_are_named_with_the_cure(
 
     said = str(refused.value)
     assert said.startswith("an earlier version wrote ZooKeeper's data into another folder")
-    subprocess.run(said[said.index("mv ") :], shell=True, check=True)
+    subprocess.run(said[said.index("mv ") :], shell=True, check=True, timeout=scaled(20))
     assert server.transaction_log.exists()
     assert not written.exists()
 
@@ -171,15 +174,14 @@ def test_the_server_dies_with_the_process_that_started_it(tmp_path: Path, stack:
         text=True,
     )
     with starter:
-        assert starter.stdout is not None
-        server_pid = int(starter.stdout.readline())
+        server_pid = int(next_line(starter, "the server has started", 60))
         stack.callback(os.close, server := os.pidfd_open(server_pid))
         os.kill(server_pid, signal.SIGSTOP)  # a server that hangs ends too
 
         starter.send_signal(signal.SIGKILL)
-        starter.wait(5.0)
+        starter.wait(scaled(5.0))
 
-    ended, _, _ = select.select([server], [], [], 5.0)
+    ended, _, _ = select.select([server], [], [], scaled(5.0))
     assert ended
 
 
@@ -190,6 +192,11 @@ def test_an_ensemble_serves_while_one_member_is_down_and_takes_it_back(
     servers = start_ensemble(data_dirs, [0, 0, 0])
     for server in servers:
         stack.callback(server.stop, 1.0)
+    between = [json.loads((folder / PEER_FILE).read_text()) for folder in data_dirs]
+    ports = [server.port for server in servers]
+    ports += [peer[name] for peer in between for name in ("quorum_port", "election_port")]
+    assert set(ports) <= set(ANY_PORTS), "no connection takes one while a server is down"
+    assert len(set(ports)) == 9
     client = client_of(",".join(server.address for server in servers), stack)
     client.multi([Create("/a")])
 

@@ -8,6 +8,7 @@ import pytest
 
 from regent.core.errors import ControllerMovedError, SessionExpiredError
 from regent.core.model import TopicPartition
+from regent.testing.waits import scaled
 from regent.zk.client.operations import (
     Committed,
     Create,
@@ -198,7 +199,7 @@ def test_a_real_zookeeper_behaves_the_same(connect: Connect) -> None:
     events = store.read_log_dir_events()
     assert events == {"log_dir_event_0000000000": -1, "log_dir_event_0000000001": 3}
     store.delete_log_dir_events(["log_dir_event_0000000000", "never_there"], 0)
-    assert session.events.get(timeout=5.0) == WatchEvent(WatchKind.CHILDREN, LOG_DIR_EVENTS)
+    assert session.events.get(timeout=scaled(5.0)) == WatchEvent(WatchKind.CHILDREN, LOG_DIR_EVENTS)
     assert list(store.read_log_dir_events().values()) == [3]
     assert store.read_isr_changes() == {}
 

@@ -6,6 +6,7 @@ import pytest
 
 from regent.core.errors import BadDataError, ControllerMovedError, SessionExpiredError
 from regent.core.model import TopicPartition
+from regent.testing.waits import scaled
 from regent.zk.client.operations import Create, WatchEvent, WatchKind
 from regent.zk.codecs.admin_znodes import PreferredReplicaElectionZNode
 from regent.zk.stores.controller_store import ZkControllerStore
@@ -93,5 +94,5 @@ def test_a_real_zookeeper_fires_the_watch_for_our_own_deletion(connect: Connect)
     session.client.multi([Create("/controller_epoch"), Create("/admin"), Create(PATH, data)])
     assert store.read_preferred_elections() == (T0,)
     store.delete_preferred_elections(0)
-    assert session.events.get(timeout=5.0) == WatchEvent(WatchKind.DELETED, PATH)
+    assert session.events.get(timeout=scaled(5.0)) == WatchEvent(WatchKind.DELETED, PATH)
     assert store.read_preferred_elections() is None
