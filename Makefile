@@ -43,7 +43,7 @@ test: $(STAMP)
 
 test-all: $(STAMP)
 	@$(BIN)/python -m tests.jars --all
-	$(PYTEST) $(PARALLEL) --seeds 400 $(ARGS)
+	$(PYTEST) $(PARALLEL) --seeds 400 --hypothesis-profile nightly $(ARGS)
 
 unit: $(STAMP)
 	$(PYTEST) -q -m 'not zookeeper and not spark and not system and not slow and not nightly' \

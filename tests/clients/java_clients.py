@@ -41,6 +41,7 @@ class JavaClients:
         self._process = subprocess.Popen(
             [
                 *(str(find_java().executable), *_JVM_OPTIONS, "-cp", ":".join(map(str, classpath))),
+                f"-Djava.io.tmpdir={tempfile.gettempdir()}",
                 *("py4j.GatewayServer", "--die-on-broken-pipe", "--enable-auth", "0"),
             ],
             stdin=subprocess.PIPE,
