@@ -62,10 +62,10 @@ from regent.transport.client import (
 from regent.transport.codec import Response
 from regent.zk.codecs.znodes import TopicZNode
 from regent.zk.stores.topic_store import ZkTopicStore
-from tests.support.controller_parts import Tree, topic_id
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.local_placer import LocalPlacer
 from tests.support.stage import TIMEOUT_S, FixedTopicIds, Stage, ask
+from tests.support.world import World, topic_id
 
 LONG_MS = 60_000
 CREATE_T = CreateTopicsRequest((CreatableTopic("t", 2, 1),), LONG_MS)
@@ -77,9 +77,9 @@ class TwoBrokers:
     """Broker 0, which receives client requests, and broker 1, the active controller."""
 
     def __init__(self, stage: Stage, *, min_patience_ms: int) -> None:
-        self.tree = Tree()
-        self.tree.register(0)
-        self.tree.register(1)
+        self.world = World()
+        self.world.register(0)
+        self.world.register(1)
         self.cache = MetadataCache()
         self.is_active = True
         self.script: list[Callable[[ForwardedRequest], Response]] = []
@@ -89,7 +89,7 @@ class TwoBrokers:
         self._epoch = 0
         manager = AdminManager(
             self._decided_by,
-            ZkTopicStore(FakeZooKeeper(self.tree.server)),
+            ZkTopicStore(FakeZooKeeper(self.world.zookeeper)),
             FixedTopicIds(),
             lambda: self.is_active,
             LocalPlacer(),
@@ -153,7 +153,7 @@ class TwoBrokers:
 
     def have(self, topic: str, partitions: int = 1) -> None:
         """Create a topic that both brokers know."""
-        self.tree.put_topic(topic, dict.fromkeys(range(partitions), (1,)))
+        self.world.put_topic(topic, dict.fromkeys(range(partitions), (1,)))
         self.update_metadata()
 
     def update_metadata(self, *, controller: int = 1, deleted: tuple[str, ...] = ()) -> None:
@@ -164,11 +164,11 @@ class TwoBrokers:
 
     def _update(self, cache: MetadataCache, controller: int, deleted: tuple[str, ...]) -> None:
         states = []
-        for name in self.tree.server.snapshot():
+        for name in self.world.zookeeper.snapshot():
             topic = name.removeprefix("/brokers/topics/")
             if topic == name or "/" in topic or topic in deleted:
                 continue
-            stored = self.tree.topic(topic)
+            stored = self.world.topic(topic)
             rows = tuple(
                 UpdateMetadataPartition(n, 1, 1, 0, (1,), 0, a.replicas, ())
                 for n, a in stored.partitions.items()
@@ -238,7 +238,7 @@ def test_a_created_topic_is_answered_when_this_broker_knows_its_leaders(cluster:
     assert answers.empty(), "this broker does not know the topic"
     cluster.update_metadata()
     assert answers.get(timeout=TIMEOUT_S) == [("t", Errors.NONE)]
-    assert len(cluster.tree.topic("t").partitions) == 2
+    assert len(cluster.world.topic("t").partitions) == 2
 
 
 def test_new_partitions_and_deletions_are_answered_when_this_broker_knows_them(cluster: TwoBrokers):
@@ -259,7 +259,7 @@ def test_new_partitions_and_deletions_are_answered_when_this_broker_knows_them(c
 def test_a_request_that_times_out_has_still_created_its_topic(cluster: TwoBrokers, timeout_ms: int):
     request = CreateTopicsRequest((CreatableTopic("t"),), timeout_ms)
     assert cluster.answer(request) == [("t", Errors.REQUEST_TIMED_OUT)]
-    assert len(cluster.tree.topic("t").partitions) == 1
+    assert len(cluster.world.topic("t").partitions) == 1
 
 
 def test_a_refused_or_validated_request_does_not_wait(cluster: TwoBrokers):
@@ -279,7 +279,7 @@ def test_the_controller_is_looked_for_until_it_is_known_and_active(cluster: TwoB
     cluster.update_metadata()
     cluster.decided.get(timeout=TIMEOUT_S)  # it was no longer active
     cluster.is_active = True
-    while not cluster.tree.server.snapshot().get(TopicZNode.path("t")):
+    while not cluster.world.zookeeper.snapshot().get(TopicZNode.path("t")):
         cluster.decided.get(timeout=TIMEOUT_S)
     cluster.update_metadata()
     assert answers.get(timeout=TIMEOUT_S) == [("t", Errors.NONE)]
@@ -290,10 +290,10 @@ def test_a_lost_answer_does_not_create_a_topic_twice(cluster: TwoBrokers):
     answers = cluster.ask(CREATE_T)
     for _ in range(3):
         cluster.decided.get(timeout=TIMEOUT_S)
-    created = cluster.tree.topic("t").created_zxid
+    created = cluster.world.topic("t").created_zxid
     cluster.update_metadata()
     assert answers.get(timeout=TIMEOUT_S) == [("t", Errors.NONE)]
-    assert cluster.tree.topic("t").created_zxid == created
+    assert cluster.world.topic("t").created_zxid == created
     assert cluster.answer(CREATE_T) == [("t", Errors.TOPIC_ALREADY_EXISTS)]
 
 
@@ -317,7 +317,7 @@ def test_a_request_applied_by_an_earlier_attempt_succeeds(cluster: TwoBrokers):
 
 def test_a_deletion_by_id_that_an_earlier_attempt_has_done_succeeds(cluster: TwoBrokers):
     id_ = topic_id(1)
-    cluster.tree.put_topic("t", {0: (1,)}, id_)
+    cluster.world.put_topic("t", {0: (1,)}, id_)
     cluster.update_metadata()
 
     def delete_at_once(body: ForwardedRequest) -> Response:
@@ -559,7 +559,7 @@ def test_missing_topics_are_created_once_and_together(cluster: TwoBrokers):
     created = [cluster.requests.get(timeout=TIMEOUT_S) for _ in range(2)]
     names = [[row.topic for row in r.topics] for r in created if isinstance(r, CreateTopicsRequest)]
     assert names == [["t"], ["u", "v"]]
-    assert all(len(cluster.tree.topic(name).partitions) == 1 for name in "tuv")
+    assert all(len(cluster.world.topic(name).partitions) == 1 for name in "tuv")
 
 
 def test_a_client_is_told_why_its_topic_cannot_be_created(cluster: TwoBrokers):
@@ -577,7 +577,7 @@ def test_the_reason_is_told_without_the_wait_for_the_topics_beside(cluster: TwoB
     assert set(cluster.want("a.b")) == {"a.b"}
     begun = cluster.want("fine")  # no update of the metadata: it is not known in time
     assert begun == {}
-    assert cluster.tree.topic("fine").partitions
+    assert cluster.world.topic("fine").partitions
 
 
 def test_a_late_decision_is_told_to_the_client_that_asks_next(cluster: TwoBrokers):

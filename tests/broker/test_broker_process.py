@@ -29,7 +29,7 @@ from regent.transport.sockets import new_context
 from regent.zk.client.operations import Create
 from regent.zk.codecs.znodes import BrokerIdZNode
 from tests.support.connected_sessions import Session
-from tests.support.controller_parts import topic_id
+from tests.support.world import topic_id
 
 pytestmark = pytest.mark.zookeeper
 

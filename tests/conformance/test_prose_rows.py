@@ -41,9 +41,9 @@ from tests.conformance.leading import NAME, CountedLogs, fresh_manager, leader_a
 from tests.conformance.topic_requests import Desk
 from tests.simulation.cluster import Cluster
 from tests.simulation.network import Fate, usual_fate
-from tests.support.controller_parts import Tree, broker_info
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.stage import TIMEOUT_S, Stage, actor_of
+from tests.support.world import World, broker_info
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 HEADER = ControlHeader(1, 1, -1)
@@ -308,18 +308,18 @@ def test_rec_07_stopping_twice_is_stopping_once():
 
 
 def test_rec_09_a_second_broker_of_one_id_fails_and_the_first_stays():
-    tree = Tree()
-    first = tree.register(0)
-    store = ZkControllerStore(FakeZooKeeper(tree.server))
+    world = World()
+    first = world.register(0)
+    store = ZkControllerStore(FakeZooKeeper(world.zookeeper))
     with pytest.raises(BrokerIdInUseError):
         store.register_broker(broker_info(0, incarnation=2))
     assert store.read_broker(0) == first
 
 
 def test_zk_20_relative_paths_are_refused_and_a_missing_one_is_skipped():
-    tree = Tree()
+    world = World()
     with pytest.raises(ValueError, match="not a znode path"):
-        tree.server.put("relative/path")
-    tree.server.put("/a/b/c")
-    tree.server.remove("/a/b/nobody")
-    assert "/a/b/c" in tree.server.snapshot()
+        world.zookeeper.put("relative/path")
+    world.zookeeper.put("/a/b/c")
+    world.zookeeper.remove("/a/b/nobody")
+    assert "/a/b/c" in world.zookeeper.snapshot()

@@ -38,9 +38,9 @@ from tests.conformance.fields import (
 from tests.conformance.rules import ERRORS
 from tests.simulation.cluster import Cluster
 from tests.simulation.fetchers import FETCH_INTERVAL_MS
-from tests.support.controller_parts import KnownTopicIds
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.local_placer import LocalPlacer
+from tests.support.world import TopicIds
 
 TIMEOUT_MS = 10_000
 
@@ -58,7 +58,7 @@ class Desk:
         self.manager = AdminManager(
             asked.cache,
             ZkTopicStore(FakeZooKeeper(self.cluster.zookeeper)),
-            KnownTopicIds(),
+            TopicIds(),
             lambda: asked.controller.is_active,
             LocalPlacer(),
             AdminSettings(placement=Strategy.KAFKA),

@@ -24,7 +24,7 @@ from regent.zk.client.operations import (
 from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicZNode
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.conformance.fields import partition
-from tests.support.controller_parts import broker_info, leadership
+from tests.support.world import broker_info, leadership
 from tests.support.zookeeper_sessions import FENCES, Ensemble, WatchingSession
 
 CODES: Mapping[WriteError, str] = {

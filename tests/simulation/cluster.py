@@ -28,7 +28,7 @@ from regent.core.replication.control_request_fence import ControlRequestRefusedE
 from regent.core.replication.replication_settings import ReplicationSettings
 from regent.zk.codecs.admin_znodes import DeleteTopicsZNode
 from regent.zk.codecs.znodes import ClusterIdZNode, TopicPartitionStateZNode, TopicZNode
-from tests.simulation.broker import MAX_EVENTS, SimulatedBroker, World
+from tests.simulation.broker import MAX_EVENTS, SimulatedBroker, SimulatedWorld
 from tests.simulation.channel import MANY_REQUESTS
 from tests.simulation.disk import Disk
 from tests.simulation.fetchers import FETCH_INTERVAL_MS
@@ -125,7 +125,7 @@ class Cluster:
         self.handle = SimulatedBroker.handle
         self.on_control_request: Callable[[SimulatedBroker, SendControlRequest], None]
         self.on_control_request = lambda broker, order: None
-        self._world = World(
+        self._world = SimulatedWorld(
             self.time,
             self.network,
             self.zookeeper,

@@ -46,16 +46,9 @@ from regent.zk.codecs.znodes import (
     TopicsZNode,
     TopicZNode,
 )
-from tests.support.controller_parts import (
-    ByBroker,
-    Candidate,
-    Replicas,
-    Tree,
-    of_type,
-    requests,
-    topic_id,
-)
+from tests.support.controller_parts import ByBroker, Candidate, of_type, requests
 from tests.support.fake_zookeeper import Hook
+from tests.support.world import Replicas, World, topic_id
 
 ADMIN = ReassignPartitionsZNode.PATH
 MAX_ROUNDS = 20
@@ -63,7 +56,7 @@ MAX_ROUNDS = 20
 _request_ids = itertools.count(1)
 
 
-class MovingCluster(Tree):
+class MovingCluster(World):
     """Registered brokers, and active controllers one after another."""
 
     def __init__(
@@ -95,7 +88,7 @@ class MovingCluster(Tree):
 
     def depose(self) -> None:
         """Elect another controller without notifying the present one, which goes on running."""
-        self.server.remove(ControllerZNode.PATH)
+        self.zookeeper.remove(ControllerZNode.PATH)
         self.active = self._candidate()
         self.start_controller()
 
@@ -127,12 +120,12 @@ class MovingCluster(Tree):
 
     def write_znode(self, targets: dict[TopicPartition, Replicas]) -> None:
         """Write a reassignment request to the znode, as tools do."""
-        self.server.put(ADMIN, ReassignPartitionsZNode.encode(targets))
+        self.zookeeper.put(ADMIN, ReassignPartitionsZNode.encode(targets))
         self.settle()
 
     def znode(self) -> dict[TopicPartition, Replicas] | None:
         """Return the content of the admin znode."""
-        node = self.server.snapshot().get(ADMIN)
+        node = self.zookeeper.snapshot().get(ADMIN)
         return None if node is None else ReassignPartitionsZNode.decode(node.data)
 
     def ongoing(self, *partitions: TopicPartition) -> tuple[OngoingReassignment, ...]:
@@ -233,7 +226,7 @@ class MovingCluster(Tree):
     def partitions(self) -> list[TopicPartition]:
         """Return every partition of every topic znode."""
         prefix = TopicsZNode.PATH + "/"
-        topics = [p.removeprefix(prefix) for p in self.server.snapshot() if p.startswith(prefix)]
+        topics = [p.removeprefix(prefix) for p in self.zookeeper.snapshot() if p.startswith(prefix)]
         return [
             TopicPartition(topic, number)
             for topic in topics
@@ -270,7 +263,7 @@ class MovingCluster(Tree):
     def assert_sound(self) -> None:
         """No written state has an empty ISR, a leader outside the ISR, or an older leader epoch."""
         epochs: dict[str, int] = {}
-        for transaction in self.server.transactions:
+        for transaction in self.zookeeper.transactions:
             for operation in transaction.operations:
                 if isinstance(operation, SetData) and operation.path.endswith("/state"):
                     now = TopicPartitionStateZNode.decode(operation.data, 0).leader_and_isr
@@ -283,7 +276,7 @@ class MovingCluster(Tree):
         """Return the written paths in sequence, without the writes of tools and followers."""
         return [
             operation.path
-            for transaction in self.server.transactions
+            for transaction in self.zookeeper.transactions
             if transaction.session_id
             for operation in transaction.operations
             if not isinstance(operation, Check)

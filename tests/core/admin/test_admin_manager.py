@@ -44,7 +44,7 @@ from regent.core.protocol.topics import (
     TopicsResponse,
 )
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
-from tests.support.controller_parts import KnownTopicIds, topic_id
+from tests.support.world import TopicIds, topic_id
 
 NOW, PATIENCE = 1_000, 500
 
@@ -65,7 +65,7 @@ class FakeAdmin:
         self.manager = AdminManager(
             self.cache,
             self,
-            KnownTopicIds(),
+            TopicIds(),
             lambda: self.is_active,
             self,
             settings,

@@ -30,14 +30,12 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
 )
 from tests.support.controller_parts import (
-    broker_info,
     kinds,
     leader_and_isr_rows,
-    leadership,
     metadata_rows,
     stop_replica_rows,
-    topic_id,
 )
+from tests.support.world import broker_info, leadership, topic_id
 
 FOO0, FOO1 = TopicPartition("foo", 0), TopicPartition("foo", 1)
 BAR0, BAR1 = TopicPartition("bar", 0), TopicPartition("bar", 1)

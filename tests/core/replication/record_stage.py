@@ -33,9 +33,9 @@ from regent.core.replication.prefetches import RunBeside
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.replication.replication_settings import ReplicationSettings
 from tests.core.replication.stage import HEADER, LAG_MS, T0, A, accepted, live, state
-from tests.support.controller_parts import topic_id
 from tests.support.memory_logs import MemoryLog, MemoryLogs
 from tests.support.record_batches import batch, values_of
+from tests.support.world import topic_id
 
 T = TypeVar("T")
 TWO_IN_SYNC = LogConfig(min_insync_replicas=2)

@@ -40,7 +40,7 @@ from regent.core.replication.partition import Partition, Role
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.replication.replication_settings import ReplicationSettings
 from tests.core.replication.numbered_logs import NumberedLogs
-from tests.support.controller_parts import topic_id
+from tests.support.world import topic_id
 
 ME = 1
 A, B = topic_id(1), topic_id(2)

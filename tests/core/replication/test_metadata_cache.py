@@ -17,7 +17,7 @@ from regent.core.protocol.control import (
     UpdateMetadataTopic,
 )
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
-from tests.support.controller_parts import topic_id
+from tests.support.world import topic_id
 
 HEADER = ControlHeader(controller_id=3, controller_epoch=7, broker_epoch=100)
 OLD, NEW = topic_id(1), topic_id(2)

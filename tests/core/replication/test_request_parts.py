@@ -23,7 +23,7 @@ from regent.core.protocol.control import (
 )
 from regent.transport.codec import encode_request
 from tests.core.replication.stage import ME, T0, T1, T2, A, B, Broker, state
-from tests.support.controller_parts import broker_info, leadership, topic_id
+from tests.support.world import broker_info, leadership, topic_id
 
 ALL = (T0, T1, T2)
 STRAY = TopicPartition("t", 9)

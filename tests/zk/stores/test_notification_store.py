@@ -20,8 +20,8 @@ from regent.zk.codecs.admin_znodes import LogDirEventNotificationSequenceZNode a
 from regent.zk.stores.controller_store import ZkControllerStore
 from regent.zk.stores.notification_store import notify_log_dir_failure
 from tests.support.connected_sessions import Connect
-from tests.support.controller_parts import KeptSession
 from tests.support.fake_zookeeper import FakeZooKeeperServer, Moment, lose_connection, once
+from tests.support.world import KeptSession
 
 ISR_CHANGES, LOG_DIR_EVENTS = "/isr_change_notification", "/log_dir_event_notification"
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
