@@ -23,7 +23,6 @@ from regent.core.errors import ApiError, Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.control import (
     ControlHeader,
-    UpdateMetadataBroker,
     UpdateMetadataPartition,
     UpdateMetadataRequest,
     UpdateMetadataTopic,
@@ -64,8 +63,8 @@ from regent.zk.codecs.znodes import TopicZNode
 from regent.zk.stores.topic_store import ZkTopicStore
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.local_placer import LocalPlacer
-from tests.support.stage import TIMEOUT_S, FixedTopicIds, Stage, ask
-from tests.support.world import World, topic_id
+from tests.support.stage import TIMEOUT_S, Stage, ask
+from tests.support.world import TopicIds, World, live_broker, topic_id
 
 LONG_MS = 60_000
 CREATE_T = CreateTopicsRequest((CreatableTopic("t", 2, 1),), LONG_MS)
@@ -90,7 +89,7 @@ class TwoBrokers:
         manager = AdminManager(
             self._decided_by,
             ZkTopicStore(FakeZooKeeper(self.world.zookeeper)),
-            FixedTopicIds(),
+            TopicIds(),
             lambda: self.is_active,
             LocalPlacer(),
         )
@@ -105,7 +104,7 @@ class TwoBrokers:
         forwarding = ForwardingManager(
             0,
             self.cache,
-            FixedTopicIds(),
+            TopicIds(),
             self._forwarder,
             self._spreader,
             stage.scheduler("forwarding"),
@@ -174,9 +173,7 @@ class TwoBrokers:
                 for n, a in stored.partitions.items()
             )
             states.append(UpdateMetadataTopic(topic, stored.topic_id, rows))
-        brokers = tuple(
-            UpdateMetadataBroker(b, 1, (), None, f"inproc://broker-{b}", None) for b in (0, 1)
-        )
+        brokers = tuple(live_broker(b, 1, control_endpoint=f"inproc://broker-{b}") for b in (0, 1))
         self._epoch += 1
         header = ControlHeader(controller, self._epoch, 1)
         cache.update(header, UpdateMetadataRequest(tuple(states), brokers, is_full=True))

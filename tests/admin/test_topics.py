@@ -11,7 +11,6 @@ import regent.admin.topics
 from regent.admin.controller_ref import ControllerRef
 from regent.admin.topics import TopicsClient, TopicsRefusedError, creation, growth, slices
 from regent.core.errors import Errors
-from regent.core.model import ReplicaAssignment
 from regent.core.protocol.topics import (
     AssignedPartition,
     CreatableTopic,
@@ -95,7 +94,7 @@ def test_a_request_that_waits_for_the_cluster_says_for_how_long(
 
 
 def test_what_a_lost_attempt_has_done_is_done(cluster: FakeCluster):
-    cluster.add_topic("t", {0: ReplicaAssignment((0,))})
+    cluster.put_topic("t", {0: (0,)})
     request = growth("t", 2, PlacementOptions("ring"))
     (grown,) = lose_the_first_answer(cluster).grow(request).outcomes
     assert (grown.error_code, sorted(replicas(cluster, "t"))) == (Errors.NONE, [0, 1])

@@ -31,7 +31,6 @@ from regent.core.protocol.broker import (
 from regent.core.protocol.client import ACKS_LEADER
 from regent.core.protocol.control import (
     ControlHeader,
-    UpdateMetadataBroker,
     UpdateMetadataRequest,
 )
 from regent.core.replica_logs import ReplicaLogs
@@ -44,6 +43,7 @@ from regent.transport.kafka.primitives import uuid_text
 from tests.support.led_partitions import lead, now_ms
 from tests.support.memory_logs import MemoryLogs
 from tests.support.record_batches import batch, values_of
+from tests.support.world import live_broker
 
 LEADER, FOLLOWER = 1, 2
 LONG_MS = 60_000
@@ -79,9 +79,7 @@ class Leader:
         )
         self.listener.start()
         undo.callback(self.listener.close, 0.1)
-        own, other = (
-            UpdateMetadataBroker(broker, -1, (), None, None, None) for broker in (LEADER, FOLLOWER)
-        )
+        own, other = (live_broker(broker) for broker in (LEADER, FOLLOWER))
         lead(self.manager, own, {"payments": 1}, (LEADER, FOLLOWER), topic_id=ID)
         header = ControlHeader(LEADER, 1, -1)
         self.manager.handle(header, UpdateMetadataRequest((), (own, other)), now_ms())

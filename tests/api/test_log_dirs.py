@@ -14,13 +14,13 @@ from kafka.protocol.admin import AlterReplicaLogDirsRequest, DescribeLogDirsRequ
 from regent.api.log_dirs import log_dir_apis
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
-from regent.core.protocol.control import UpdateMetadataBroker
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.storage.log_manager import LogManager
 from tests.support.disk_logs import BATCH_BYTES, BROKER, T0, T1, U0, Machine, create, fill
 from tests.support.led_partitions import lead
+from tests.support.world import live_broker
 from tests.transport.kafka.wire import ask
 
 Logs = dict[tuple[str, int], tuple[int, int, bool]]  # size, lag, whether it is a future log
@@ -34,7 +34,7 @@ class Host:
         for name in (T0, T1, U0):
             fill(create(self.logs, name), 2)
         replicas = ReplicaManager(BROKER, self.logs, MetadataCache())
-        alive = UpdateMetadataBroker(BROKER, -1, (), None, None, None)
+        alive = live_broker(BROKER)
         lead(replicas, alive, {"t": 2}, (BROKER,))
         self._replicas = replicas
 

@@ -53,7 +53,6 @@ from regent.core.errors import Errors, RecordsRefusedError, RegentError
 from regent.core.log_config import DEFAULT_LOG_CONFIG, TOPIC_LOG_SETTINGS
 from regent.core.protocol.control import (
     ControlHeader,
-    UpdateMetadataBroker,
     UpdateMetadataRequest,
 )
 from regent.core.protocol.controller import ControlledShutdownRequest, ControlledShutdownResponse
@@ -86,7 +85,7 @@ from tests.support.memory_logs import MemoryLogs
 from tests.support.record_batches import TIMESTAMP_MS, batch, keyed_batch, records_of
 from tests.support.served_endpoint import ServedEndpoint
 from tests.support.stage import TIMEOUT_S
-from tests.support.world import T0, TopicIds, World, broker_info
+from tests.support.world import T0, TopicIds, World, broker_info, live_broker
 from tests.transport.kafka.raw_client import RawClient, request_bytes
 
 ROOT = Path(__file__).parents[2]
@@ -638,7 +637,7 @@ class BusyController:
 def shutdown_requests(settings: Settings, place: Place) -> tuple[list[float], list[float | None]]:
     """Return the timeouts of controlled shutdown requests, and the pauses between them."""
     hurry, controller = Hurry(), BusyController()
-    known = {b: UpdateMetadataBroker(b, 1, (), None, None, None) for b in (1, 2)}
+    known = {b: live_broker(b, 1) for b in (1, 2)}
     cluster = MetadataSnapshot(controller_id=1, controller_epoch=1, brokers=known)
     context = place.undo.enter_context(new_context())
     hand_over(
@@ -714,7 +713,7 @@ def creates_internal_topics_early(settings: Settings, place: Place) -> bool:
     place.undo.callback(service.stop)
     quota = ControllerMutationQuotaManager(QuotaConfig().controller_window)
     service.start(cache, FakeZooKeeper(World().zookeeper), lambda: True, quota)
-    brokers = tuple(UpdateMetadataBroker(b, 1, (), None, None, None) for b in (0, 1, 2))
+    brokers = tuple(live_broker(b, 1) for b in (0, 1, 2))
     cache.update(ControlHeader(0, 1, 1), UpdateMetadataRequest((), brokers, is_full=True))
     service.wake()
     return bool(planned)

@@ -21,7 +21,6 @@ from regent.core.errors import ApiError, Errors
 from regent.core.model import BrokerId
 from regent.core.protocol.control import (
     ControlHeader,
-    UpdateMetadataBroker,
     UpdateMetadataPartition,
     UpdateMetadataRequest,
     UpdateMetadataTopic,
@@ -41,7 +40,7 @@ from regent.transport.server import ControlServer
 from regent.transport.sockets import new_context
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.stage import TIMEOUT_S, Stage
-from tests.support.world import World
+from tests.support.world import World, live_broker
 
 SETTINGS = Settings(broker=BrokerConfig(num_partitions=2))
 BROKERS = (0, 1)
@@ -96,7 +95,7 @@ class TwoBrokers:
             )
             states.append(UpdateMetadataTopic(topic, stored.topic_id, rows))
         brokers = tuple(
-            UpdateMetadataBroker(broker_id, 1, (), None, endpoint, None)
+            live_broker(broker_id, 1, control_endpoint=endpoint)
             for broker_id, endpoint in self.endpoints.items()
         )
         request = UpdateMetadataRequest(tuple(states), brokers, is_full=True)

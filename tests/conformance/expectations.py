@@ -96,7 +96,7 @@ class Expectations:
         isr = sorted(map(self._broker, step.take("isr"))) if "isr" in step else None
 
         def reached() -> bool:
-            stored = self.cluster.leadership(topic_partition)
+            stored = self.cluster.state(topic_partition)
             return (
                 stored is not None
                 and leader in (None, stored.leader_and_isr.leader)
@@ -115,7 +115,7 @@ class Expectations:
             self.stage.eventually("a leadership", reached)
         except AssertionError as error:
             raise AssertionError(
-                f"{error}: {topic_partition} is {self.cluster.leadership(topic_partition)}"
+                f"{error}: {topic_partition} is {self.cluster.state(topic_partition)}"
             ) from None
 
     def expect_has_leader(self, step: Fields) -> None:

@@ -204,12 +204,12 @@ class Stage:
 
     def leads(self, topic_partition: TopicPartition) -> tuple[BrokerId, int] | None:
         """Return leader and leader epoch in ZooKeeper."""
-        stored = self.cluster.leadership(topic_partition)
+        stored = self.cluster.state(topic_partition)
         if stored is None:
             return None
         return stored.leader_and_isr.leader, stored.leader_and_isr.leader_epoch
 
     def isr(self, topic_partition: TopicPartition) -> list[BrokerId]:
         """Return the ISR in ZooKeeper, sorted."""
-        stored = self.cluster.leadership(topic_partition)
+        stored = self.cluster.state(topic_partition)
         return [] if stored is None else sorted(stored.leader_and_isr.isr)

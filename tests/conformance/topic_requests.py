@@ -84,7 +84,7 @@ class Desk:
 
     def put_topic(self, topic: str, partitions: Mapping[int, tuple[BrokerId, ...]]) -> None:
         """Ensure that a topic exists."""
-        self.cluster.put_topic(topic, partitions)
+        self.cluster.rewrite_topic(topic, partitions)
         self.cluster.run_until_quiet()
 
     def topic(self, topic: str) -> TopicZNodeData | None:
@@ -99,7 +99,7 @@ class Desk:
 
     def leader(self, topic: str, partition: int) -> BrokerId:
         """Return the leader."""
-        stored = self.cluster.leadership(TopicPartition(topic, partition))
+        stored = self.cluster.state(TopicPartition(topic, partition))
         assert stored is not None, f"{topic}-{partition} has no leader"
         return stored.leader_and_isr.leader
 

@@ -19,7 +19,6 @@ from regent.core.protocol.control import (
     StopReplicaPartition,
     StopReplicaRequest,
     StopReplicaTopic,
-    UpdateMetadataBroker,
 )
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_alter_log_dirs_manager import (
@@ -54,8 +53,9 @@ from tests.support.disk_logs import (
 )
 from tests.support.durable_files import DurableFiles
 from tests.support.led_partitions import lead
+from tests.support.world import live_broker
 
-ALIVE = UpdateMetadataBroker(BROKER, -1, (), None, None, None)
+ALIVE = live_broker(BROKER)
 PIECE = "regent.core.replication.replica_alter_log_dirs_manager.PIECE_BYTES"
 
 

@@ -7,6 +7,7 @@ it and its leader have received the request.
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterable
 
 from regent.core.controller.effects import Effect, SendResponse
@@ -24,6 +25,7 @@ from regent.core.protocol.control import (
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
     LeaderAndIsrType,
+    PartitionError,
     StopReplicaRequest,
     StopReplicaResponse,
 )
@@ -57,51 +59,61 @@ _request_ids = itertools.count(1)
 
 
 class MovingCluster(World):
-    """Registered brokers, and active controllers one after another."""
+    """Registered brokers, and active controllers one after another.
+
+    The brokers' answers to StopReplica wait in ``answers`` until ``settle`` or ``handle_first``.
+    """
 
     def __init__(
         self, brokers: Iterable[BrokerId], settings: ControllerSettings | None = None
     ) -> None:
-        super().__init__()
+        super().__init__(brokers)
         self._settings = settings
         self._controllers = itertools.count(100)
         self._controller_epoch = 0
         self.hosted: ByBroker[LeaderAndIsrPartition] = {}
         self.effects: list[Effect] = []
-        for broker_id in brokers:
-            self.register(broker_id)
+        self.answers: deque[ControllerEvent] = deque()
         self.active = self._candidate()
 
     # --- controllers ---
 
     def start_controller(self) -> None:
         """Start the active controller and handle all its events."""
-        self._carry_out(self.active.start())
+        self.carry_out(self.active.start())
         self.settle()
 
     def succeed(self, hook: Hook | None = None) -> None:
         """Crash the active controller and start the next one, whose calls go through ``hook``."""
-        self.active.session.expire()
-        self.active = self._candidate()
+        self.replace_controller()
         self.active.session.hook = hook
         self.start_controller()
+
+    def replace_controller(self) -> None:
+        """Crash the active controller; the next one is not started."""
+        self.active.session.expire()
+        self._next_candidate()
 
     def depose(self) -> None:
         """Elect another controller without notifying the present one, which goes on running."""
         self.zookeeper.remove(ControllerZNode.PATH)
-        self.active = self._candidate()
+        self._next_candidate()
         self.start_controller()
 
     def handle(self, event: ControllerEvent) -> list[Effect]:
         """Let the active controller handle one event, and the brokers carry out its requests."""
         effects = self.active.handle(event)
-        self._carry_out(effects)
+        self.carry_out(effects)
         return effects
 
     def settle(self) -> None:
-        """Let the active controller handle all events from its watches."""
-        while self.active.inbox:
-            self.handle(self.active.inbox.popleft())
+        """Let the active controller handle all events from its watches, then the answers."""
+        while self.active.inbox or self.answers:
+            self.handle_first(self.active.inbox or self.answers)
+
+    def handle_first(self, queue: deque[ControllerEvent]) -> None:
+        """Let the active controller handle the first event of a queue."""
+        self.handle(queue.popleft())
 
     # --- reassignments ---
 
@@ -193,7 +205,12 @@ class MovingCluster(World):
     def _candidate(self) -> Candidate:
         return Candidate(self, next(self._controllers), self._settings)
 
-    def _carry_out(self, effects: list[Effect]) -> None:
+    def _next_candidate(self) -> None:
+        self.answers.clear()
+        self.active = self._candidate()
+
+    def carry_out(self, effects: list[Effect]) -> None:
+        """Let the brokers carry out the requests among effects."""
         self.effects += effects
         for sent in requests(effects):
             if sent.header.controller_epoch < self._controller_epoch:
@@ -215,9 +232,10 @@ class MovingCluster(World):
                     for partition, stop in request.partitions():
                         if stop.delete_partition:
                             hosted.pop(partition, None)
-                    answer = StopReplicaResponse(Errors.NONE)
+                    errors = [PartitionError(*tp, Errors.NONE) for tp, _ in request.partitions()]
+                    answer = StopReplicaResponse(Errors.NONE, tuple(errors))
                     event = response_event(sent.broker_id, sent.header, request, answer)
-                    self.active.inbox.extend([] if event is None else [event])
+                    self.answers.extend([] if event is None else [event])
                 case _:
                     pass
 

@@ -170,6 +170,11 @@ class Znodes(ABC):
                 TopicPartition(topic, partition), LeaderIsrAndControllerEpoch(led, 1)
             )
 
+    def rewrite_topic(self, topic: str, partitions: Mapping[int, Replicas]) -> None:
+        """Write a topic's znode; the topic keeps its id, if it has one."""
+        is_there = self.node(TopicZNode.path(topic)) is not None
+        self.put_topic(topic, partitions, self.topic(topic).topic_id if is_there else None)
+
     def topic(self, topic: str) -> TopicAssignment:
         """Return the content of a topic znode that exists."""
         node = self.node(TopicZNode.path(topic))

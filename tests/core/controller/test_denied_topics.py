@@ -310,7 +310,7 @@ def test_an_unneeded_replica_in_the_isr_is_not_stopped_when_another_reassignment
     world: World, candidate: Candidate
 ) -> None:
     moving = ReplicaAssignment((1, 2, 3), (3,), (2,))
-    world.put_topic("t", {0: moving, 1: ReplicaAssignment((1, 2))}, topic_id(7))
+    world.put_topic("t", {0: moving, 1: (1, 2)}, topic_id(7))
     world.put_state(T0, 1, (1, 3), leader_epoch=5)
     world.put_state(T1, 1, (1, 2), leader_epoch=5)
     world.zookeeper.deny_writing(STATE)

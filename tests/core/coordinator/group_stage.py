@@ -36,13 +36,13 @@ from regent.core.protocol.groups import (
     SyncGroupResult,
     VerifiedProducer,
 )
+from tests.support.world import NO_DELAY
 
 A = TypeVar("A")
 
 NAME = TopicPartition("orders", 0)
 SESSION_MS = 10_000
 NOTHING: Final[Mapping[str, bytes]] = {}
-NO_DELAY = GroupConfig(group_initial_rebalance_delay_ms=0)
 
 
 def subscription(*topics: str) -> bytes:

@@ -25,7 +25,8 @@ from regent.core.protocol.groups import (
     SyncGroup,
     SyncGroupResult,
 )
-from tests.core.coordinator.group_stage import NO_DELAY, SESSION_MS, Broker, subscription
+from tests.core.coordinator.group_stage import SESSION_MS, Broker, subscription
+from tests.support.world import NO_DELAY
 
 MINUTE_MS = 60_000
 RANGE = (SupportedProtocol("range", b""),)

@@ -33,7 +33,8 @@ from regent.core.protocol.groups import (
     OffsetAndMetadata,
     VerifiedProducer,
 )
-from tests.core.coordinator.group_stage import NO_DELAY, Broker, subscription
+from tests.core.coordinator.group_stage import Broker, subscription
+from tests.support.world import NO_DELAY
 
 MINUTE_MS = 60_000
 RETENTION = replace(NO_DELAY, offsets_retention_minutes=60)

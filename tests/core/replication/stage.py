@@ -40,7 +40,7 @@ from regent.core.replication.partition import Partition, Role
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.replication.replication_settings import ReplicationSettings
 from tests.core.replication.numbered_logs import NumberedLogs
-from tests.support.world import topic_id
+from tests.support.world import live_broker, topic_id
 
 ME = 1
 A, B = topic_id(1), topic_id(2)
@@ -162,7 +162,7 @@ class Broker:
 
 def live(broker_id: int, broker_epoch: int) -> UpdateMetadataBroker:
     """Return a live broker of an UpdateMetadata request."""
-    return UpdateMetadataBroker(broker_id, broker_epoch, (), None, None, f"tcp://{broker_id}")
+    return live_broker(broker_id, broker_epoch, replication_endpoint=f"tcp://{broker_id}")
 
 
 def state(

@@ -17,7 +17,7 @@ from regent.core.protocol.control import (
     UpdateMetadataTopic,
 )
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
-from tests.support.world import topic_id
+from tests.support.world import live_broker, topic_id
 
 HEADER = ControlHeader(controller_id=3, controller_epoch=7, broker_epoch=100)
 OLD, NEW = topic_id(1), topic_id(2)
@@ -30,7 +30,7 @@ def cache() -> MetadataCache:
 
 
 def broker(broker_id: int) -> UpdateMetadataBroker:
-    return UpdateMetadataBroker(broker_id, 10, (), None, None, None)
+    return live_broker(broker_id, 10)
 
 
 def row(
