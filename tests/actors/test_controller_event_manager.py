@@ -128,7 +128,7 @@ def ask_about_brokers(
     return answers
 
 
-def test_who_asks_about_brokers_is_answered_when_all_know_what_they_were_told(stage: Stage):
+def test_a_question_about_brokers_is_answered_when_all_have_handled_their_requests(stage: Stage):
     controller, may_answer = stage.controller(0), threading.Event()
     stage.register(1)
     ask(controller, BrokerChange())

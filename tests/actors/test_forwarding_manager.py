@@ -400,7 +400,7 @@ def test_a_change_is_answered_when_the_other_brokers_know_it(
         RequestFailedError("controller", Errors.UNSUPPORTED_VERSION, "an earlier version"),
     ],
 )
-def test_a_change_is_answered_also_when_nobody_knows_who_knows_it(
+def test_a_change_is_answered_although_the_state_of_the_other_brokers_is_unknown(
     cluster: TwoBrokers, failure: Exception
 ):
     def fail() -> Response:
@@ -559,7 +559,7 @@ def test_missing_topics_are_created_once_and_together(cluster: TwoBrokers):
     assert all(len(cluster.world.topic(name).partitions) == 1 for name in "tuv")
 
 
-def test_a_client_is_told_why_its_topic_cannot_be_created(cluster: TwoBrokers):
+def test_the_client_gets_the_reason_why_its_topic_cannot_be_created(cluster: TwoBrokers):
     cluster.have("a_b")
     for _ in range(3):
         refused = cluster.want("a.b", "a_b")
@@ -569,7 +569,7 @@ def test_a_client_is_told_why_its_topic_cannot_be_created(cluster: TwoBrokers):
         assert "collides with topic a_b" in refused["a.b"].message
 
 
-def test_the_reason_is_told_without_the_wait_for_the_topics_beside(cluster: TwoBrokers):
+def test_the_client_gets_the_reason_without_a_wait_for_its_other_topics(cluster: TwoBrokers):
     cluster.have("a_b")
     assert set(cluster.want("a.b")) == {"a.b"}
     begun = cluster.want("fine")  # no update of the metadata: it is not known in time
@@ -577,7 +577,7 @@ def test_the_reason_is_told_without_the_wait_for_the_topics_beside(cluster: TwoB
     assert cluster.world.topic("fine").partitions
 
 
-def test_a_late_decision_is_told_to_the_client_that_asks_next(cluster: TwoBrokers):
+def test_the_next_client_that_asks_gets_a_late_decision(cluster: TwoBrokers):
     cluster.have("a_b")
     may_go_on = threading.Event()
 
@@ -596,7 +596,7 @@ def test_a_late_decision_is_told_to_the_client_that_asks_next(cluster: TwoBroker
     may_go_on.set()
 
 
-def test_a_client_is_told_that_no_controller_is_known(cluster: TwoBrokers):
+def test_a_client_gets_an_error_when_no_controller_is_known(cluster: TwoBrokers):
     cluster.update_metadata(controller=-1)
     refused = cluster.want("t")
     assert refused == {"t": ApiError(Errors.NOT_CONTROLLER, "no controller is known")}

@@ -202,7 +202,7 @@ def assigning(known: Known) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_readers_and_writers_are_told_what_they_wait_for(
+def test_readers_and_writers_get_the_reason_for_their_wait(
     known: Known, cause: Callable[[Known], None], how: dict[str, Any], reason: str
 ) -> None:
     assert record_obstacles(known.admin, "payments", **how) == []
@@ -210,7 +210,7 @@ def test_readers_and_writers_are_told_what_they_wait_for(
     assert record_obstacles(known.admin, "payments", **how) == [reason]
 
 
-def test_without_a_broker_nobody_tells_about_a_group(known: Known) -> None:
+def test_without_brokers_the_state_of_a_group_is_unknown(known: Known) -> None:
     for broker in (0, 1, 2):
         known.fake.unregister(broker)
     reasons = record_obstacles(known.admin, "payments", group="g")

@@ -50,7 +50,7 @@ def lose_the_first_answer(cluster: FakeCluster) -> TopicsClient:
     return client_of(cluster.serve(answer))
 
 
-def test_slices_hold_so_many_topics_and_partitions_or_one_large_topic():
+def test_a_slice_holds_a_limited_number_of_topics_and_partitions_or_one_large_topic():
     topics = [CreatableTopic("large", 50_000), *(CreatableTopic(f"t{n}", 4_000) for n in range(3))]
     topics += [CreatableTopic(f"u{n}") for n in range(1_500)]
     sizes = [
@@ -73,7 +73,7 @@ def test_topics_collide_also_across_slices_and_nothing_is_written(
     assert "/brokers/topics/c" not in cluster.writes
 
 
-def test_the_ring_goes_on_from_one_slice_to_the_next(
+def test_the_ring_continues_from_one_slice_to_the_next(
     cluster: FakeCluster, client: TopicsClient, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(regent.admin.topics, "_MAX_SLICE_TOPICS", 1)

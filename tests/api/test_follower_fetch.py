@@ -213,7 +213,7 @@ def test_a_topic_id_is_known_from_the_replica_before_the_metadata_have_it(undo: 
     assert only_row(leader.fetch(fetch())).error_code is Errors.NONE
 
 
-def test_a_topic_id_that_nobody_knows_is_refused_beside_others(leader: Leader):
+def test_an_unknown_topic_id_is_refused_and_the_known_ones_are_answered(leader: Leader):
     known = fetch(max_wait_ms=LONG_MS)
     unknown = FetchTopic("gone", GONE, known.topics[0].partitions)
     response = leader.fetch(fetch(max_wait_ms=LONG_MS, topics=(*known.topics, unknown)))
@@ -229,7 +229,7 @@ def test_an_unknown_topic_can_be_forgotten(leader: Leader):
     assert only_row(leader.fetch(fetch(forgotten_topics=forgotten))).error_code is Errors.NONE
 
 
-def test_a_follower_out_of_range_hears_where_the_log_of_its_leader_begins_and_ends(leader: Leader):
+def test_a_follower_out_of_range_gets_the_start_and_the_end_of_its_leaders_log(leader: Leader):
     leader.produce(batch(b"a", b"b"))
     row = only_row(leader.fetch(fetch(offset=7)))
     assert row.error_code is Errors.OFFSET_OUT_OF_RANGE

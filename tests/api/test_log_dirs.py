@@ -147,7 +147,7 @@ def test_a_relative_directory_is_described_by_its_absolute_path(
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_each_replica_that_shall_move_has_an_outcome(machine: Machine, version: int):
+def test_every_replica_to_move_has_an_outcome(machine: Machine, version: int):
     host, (first, second) = Host(machine), machine.directories
     outcomes = host.move(
         {("t", 0): second, ("t", 1): second, ("t", 2): first, ("u", 0): first.parent}, version

@@ -182,7 +182,7 @@ def test_the_controller_creates_the_internal_topics_when_enough_brokers_live(
         ),
     ],
 )
-def test_a_missing_coordinator_is_told_until_there_is_one(
+def test_a_missing_coordinator_topic_is_reported_until_it_exists(
     cluster: TwoBrokers, topic: str, warning: str
 ) -> None:
     broker = cluster.brokers[0]

@@ -143,7 +143,7 @@ def test_a_replica_on_a_dead_broker_cannot_be_moved(
     assert line.startswith("Failed to alter dir for t-0-1: broker 1 is not registered")
 
 
-def test_the_progress_of_each_replica_is_told_in_kafkas_words(
+def test_the_progress_of_each_replica_is_printed_in_kafkas_words(
     cluster: FakeCluster, brokers: list[LogDirBroker], tmp_path: Path
 ) -> None:
     verify = command(tmp_path, "--verify", plan([0, 1], "/d/one", "/d/two"))

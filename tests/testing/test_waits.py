@@ -79,7 +79,7 @@ def test_limits_grow_with_the_processes_that_wait_for_a_processor(
     assert _session_timeout_ms(SESSION_TIMEOUT_MS) == SESSION_TIMEOUT_MS
 
 
-def test_a_wait_goes_on_when_the_machine_has_become_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_continues_when_the_machine_becomes_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TIMEOUT_FACTOR_VARIABLE, "1")
     looks = iter([False, True])
 
@@ -91,7 +91,7 @@ def test_a_wait_goes_on_when_the_machine_has_become_busy(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("factor", ["0", "-1", "nan", "inf", "much"])
-def test_a_factor_that_is_none_is_refused(factor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_factor_is_refused(factor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TIMEOUT_FACTOR_VARIABLE, factor)
     with pytest.raises(ValueError, match=f"must be a number above 0, not '{factor}'"):
         scaled(1.0)

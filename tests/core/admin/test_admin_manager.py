@@ -485,7 +485,7 @@ def test_a_topic_may_be_deleted_by_its_id():
     assert [(o.topic, o.error_code) for o in twice.outcomes] == [("t", Errors.INVALID_REQUEST)]
 
 
-def test_a_controller_that_its_own_broker_has_not_heard_of_decides_later():
+def test_a_controller_that_its_own_broker_does_not_know_yet_decides_later():
     admin = FakeAdmin()
     admin.have("t", (0,))
     admin.cache.snapshot = MetadataSnapshot()

@@ -451,7 +451,7 @@ def test_new_leaders_are_sent_before_the_next_ones_are_elected() -> None:
     assert [p.partition for some in performed for p in some] == [0, 1, 2, 3, 4]
 
 
-def test_leaders_are_told_of_smaller_isrs_before_the_next_ones_are_written() -> None:
+def test_leaders_get_smaller_isrs_before_the_next_isrs_are_written() -> None:
     world = World((1, 2))
     world.put_topic("t", dict.fromkeys(range(5), (1, 2)), topic_id(77))
     candidate = Candidate(world, 0, ControllerSettings(changes_at_once=2))

@@ -43,7 +43,7 @@ def again(active: Candidate) -> list[Effect]:
     return [*active.start(), *active.catch_up()]
 
 
-def test_the_number_is_told_with_every_partition_and_noted_with_the_first_state(
+def test_the_number_is_sent_with_every_partition_and_noted_with_the_first_state(
     world: World, active: Candidate
 ) -> None:
     world.put_topic(TOPIC, FIRST, ID)

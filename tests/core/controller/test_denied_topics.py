@@ -236,7 +236,7 @@ def test_no_replica_joins_the_isr_before_the_first_leader_epoch_of_its_reassignm
     assert world.leads(T0)[:2] == (1, (1, 2, 3))
 
 
-def test_a_replica_whose_reassignment_could_not_start_is_not_told_of_other_changes(
+def test_a_replica_whose_reassignment_could_not_start_gets_no_other_changes(
     world: World, candidate: Candidate
 ) -> None:
     """It would stay on its broker when the reassignment is superseded."""
@@ -293,7 +293,7 @@ def test_an_unneeded_replica_is_stopped_when_it_can_leave_the_isr(
     assert 3 in stopped(effects)
 
 
-def test_a_replica_whose_deletion_has_begun_is_not_told_that_an_unneeded_one_leaves(
+def test_a_replica_whose_deletion_has_begun_gets_no_request_when_an_unneeded_replica_leaves(
     world: World, candidate: Candidate
 ) -> None:
     """Its broker would handle that after the deletion, and create the replica again."""

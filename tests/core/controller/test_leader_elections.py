@@ -231,7 +231,7 @@ def test_failures_of_a_request_are_answered_and_not_logged_again(
         (ElectionTrigger.ADMIN_CLIENT_TRIGGERED, 2),
     ],
 )
-def test_the_log_and_the_journal_say_who_asked_for_an_election(
+def test_the_log_and_the_journal_name_the_cause_of_an_election(
     parts: ControllerParts, caplog: pytest.LogCaptureFixture, trigger: ElectionTrigger, of: int
 ) -> None:
     caplog.set_level("INFO", logger="regent.core.controller.leader_elections")

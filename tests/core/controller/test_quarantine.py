@@ -207,7 +207,7 @@ def poisoned(
     indirect=True,
     ids=lambda param: f"{param[0].__name__}-{param[1]}",
 )
-def test_the_cluster_continues_whichever_handler_raises(
+def test_the_cluster_continues_when_any_handler_raises(
     cluster: Cluster, poisoned: type[ControllerEvent]
 ) -> None:
     for _ in range(

@@ -406,7 +406,7 @@ def test_rows_with_and_without_deletion_are_in_one_request(
     assert deletes == {BAR0: False, BAR1: False, FOO0: True, FOO1: True}
 
 
-def test_every_replica_that_is_online_is_told_its_leadership(
+def test_every_online_replica_gets_its_leadership(
     batch: ControlRequestBatch, context: ControllerContext
 ) -> None:
     """One on a broker that is gone, or in a failed directory, is not."""

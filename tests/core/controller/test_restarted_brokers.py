@@ -123,7 +123,7 @@ def test_when_all_replicas_are_suspect_the_longest_log_leads(world: World) -> No
     assert candidate.controller.context.stats.unclean_leader_elections == 1
 
 
-def test_a_replica_that_failed_with_the_leader_is_eligible_when_only_a_suspect_one_is_left(
+def test_a_replica_that_failed_with_the_leader_is_eligible_when_all_other_replicas_are_suspect(
     world: World,
 ) -> None:
     world.register(0)

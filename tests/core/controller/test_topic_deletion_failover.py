@@ -350,7 +350,7 @@ class RandomCluster(MovingCluster):
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_the_last_request_holds_whatever_the_controller_saw_meanwhile(seed: int) -> None:
+def test_the_last_request_decides_in_every_random_history(seed: int) -> None:
     cluster = RandomCluster(seed)
     for _ in range(60):
         cluster.step()

@@ -93,7 +93,7 @@ def test_the_assignment_of_a_static_leader_that_came_back_is_that_of_its_group()
     assert [answer.assignment for answer in told] == [b"all"]
 
 
-def test_only_positions_that_nobody_needs_expire():
+def test_only_unneeded_positions_expire():
     """Those in subscribed topics stay while their group is stable, however old they are."""
     broker = Broker(GroupConfig(group_initial_rebalance_delay_ms=0, offsets_retention_minutes=60))
     broker.lead()
@@ -133,7 +133,7 @@ def pair(broker: Broker) -> tuple[JoinGroupResult, JoinGroupResult]:
     return leader, other
 
 
-def test_a_member_that_joins_again_unchanged_is_told_the_present_generation():
+def test_a_member_that_joins_again_unchanged_gets_the_present_generation():
     """The answer to its earlier request was lost. A leader wants a rebalance."""
     broker = leading()
     leader, other = pair(broker)
@@ -327,7 +327,7 @@ def test_requests_of_the_former_self_of_a_static_member_are_fenced_while_they_wa
 
 
 @pytest.mark.parametrize("can_skip", [True, False])
-def test_only_a_client_that_knows_it_is_told_that_it_leads_without_a_rebalance(can_skip: bool):
+def test_only_clients_that_support_it_learn_that_they_lead_without_a_rebalance(can_skip: bool):
     """Below version 9 of JoinGroup a restarted leader must not believe that it leads (KIP-814)."""
     broker = leading()
     former = broker.join("static")
@@ -354,7 +354,7 @@ def stored(name: str, instance_id: str | None = None) -> StoredMember:
     )
 
 
-def test_a_group_that_was_read_goes_on_as_it_was():
+def test_a_loaded_group_continues_unchanged():
     broker = Broker()
     broker.coordinator.manager.on_elected(0, 3, 3)
     group = StoredGroup("consumer", 5, "range", "b", 0, (stored("a"), stored("b", "static")))
@@ -385,7 +385,7 @@ def test_a_group_that_was_read_and_has_too_many_members_is_rebalanced_until_it_h
 
 
 @pytest.mark.parametrize("way", ["resigned", "elected", "stopped"])
-def test_a_member_that_waits_is_told_when_the_coordinator_forgets_the_group(way: str):
+def test_a_waiting_member_gets_an_answer_when_the_coordinator_forgets_the_group(way: str):
     broker = leading()
     joined = broker.join()
     synchronising = broker.sync(joined)

@@ -152,7 +152,7 @@ def test_a_client_without_a_group_commits_if_it_names_no_generation():
     assert "new" in broker.coordinator.manager.groups
 
 
-def test_old_clients_are_told_an_error_that_they_know_while_a_partition_is_read():
+def test_old_clients_get_an_error_that_they_know_while_a_partition_is_read():
     broker = Broker()
     broker.coordinator.manager.on_elected(0, 0, 0)
     request = CommitOffsets("g", {T0: OffsetAndMetadata(5)}, producer=PRODUCER)
@@ -259,7 +259,7 @@ def test_a_transaction_without_positions_is_forgotten():
     assert not broker.group.offsets.transactional
 
 
-def test_of_two_commits_the_one_with_the_later_record_counts_whichever_is_known_first():
+def test_the_commit_with_the_later_record_counts_in_either_order_of_arrival():
     broker = leading()
     for offset in (5, 6):
         commit(broker, {T0: offset})
@@ -472,7 +472,7 @@ def test_nothing_expires_while_a_group_rebalances_or_it_is_not_known_what_it_con
 
 
 @pytest.mark.parametrize(("since_ms", "expires"), [(-1, True), (0, True), (MINUTE_MS, False)])
-def test_a_group_that_was_read_expires_as_it_says(since_ms: int, expires: bool):
+def test_a_loaded_group_expires_after_its_stored_time(since_ms: int, expires: bool):
     """An old record does not say since when its group is empty: then the commit counts."""
     broker = Broker(RETENTION)
     broker.coordinator.manager.on_elected(0, 3, 3)

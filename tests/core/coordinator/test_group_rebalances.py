@@ -262,7 +262,7 @@ def test_a_member_that_does_not_ask_for_its_assignment_is_removed_from_a_stable_
     assert broker.beat(leader) is Errors.REBALANCE_IN_PROGRESS
 
 
-def test_nobody_is_removed_when_all_have_asked_for_their_assignment():
+def test_no_member_is_removed_when_all_have_asked_for_their_assignment():
     broker = leading()
     leader, other = two_members(broker)
     told = broker.sync(other)
@@ -364,7 +364,7 @@ def test_a_group_waits_again_for_static_members_that_are_away_and_no_longer_than
     assert (joined.generation_id, joined.leader_id) == (2, joined.member_id)
 
 
-def test_a_group_that_waits_only_for_a_member_that_leaves_goes_on():
+def test_a_group_continues_when_the_last_missing_member_leaves():
     broker = leading()
     leader, other = two_members(broker)
     joining = broker.ask_to_join()
@@ -373,7 +373,7 @@ def test_a_group_that_waits_only_for_a_member_that_leaves_goes_on():
     assert [answer.generation_id for answer in (*joining, *waiting)] == [3, 3]
 
 
-def test_a_member_that_is_removed_is_told_so_if_it_waits_for_its_assignment():
+def test_a_removed_member_that_waits_for_its_assignment_gets_an_error():
     broker = leading()
     _, other = two_members(broker)
     told = broker.sync(other)

@@ -148,7 +148,7 @@ def fill(leader: RecordBroker, *partitions: TopicPartition) -> int:
     return len(batch(b"x" * 100))
 
 
-def test_the_first_batch_is_returned_whatever_its_size(leader: RecordBroker) -> None:
+def test_the_first_batch_of_any_size_is_returned(leader: RecordBroker) -> None:
     fill(leader, T1, T2)
     answer = leader.consume({T0: 2, T1: ConsumerPosition(0, 1), T2: 0}, max_bytes=1).answer
     assert [len(consumed(answer[topic_partition])) for topic_partition in (T0, T1, T2)] == [0, 1, 0]

@@ -81,7 +81,7 @@ def test_a_known_partition_that_is_not_hosted_has_another_error_than_an_unknown_
     assert ask(leader, row).error_code is Errors.NOT_LEADER_OR_FOLLOWER
 
 
-def test_no_partition_is_unknown_to_a_broker_that_was_not_told_of_all() -> None:
+def test_a_broker_without_the_full_metadata_calls_no_partition_unknown() -> None:
     broker = Broker(is_told=False)
     broker.meet({1: 100, 2: 100})
     broker.apply({T0: state(leader_epoch=5)})

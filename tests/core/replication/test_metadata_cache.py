@@ -130,7 +130,7 @@ def test_a_snapshot_does_not_change(cache: MetadataCache) -> None:
 # --- sequence -------------------------------------------------------------------------------------
 
 
-def test_the_newest_row_remains_whatever_the_sequence() -> None:
+def test_the_newest_row_remains_in_every_sequence() -> None:
     rows = [
         row(leader=1, leader_epoch=4, partition_epoch=9),
         row(leader=2, leader_epoch=5, partition_epoch=10),
@@ -283,7 +283,7 @@ def test_the_cache_stays_complete_in_the_next_term(cache: MetadataCache) -> None
     assert update(cache, row(0), header=HEADER._replace(controller_epoch=8)).is_complete
 
 
-def test_who_waits_is_told_once_when_the_cache_is_complete(cache: MetadataCache) -> None:
+def test_a_waiting_caller_is_notified_once_when_the_cache_is_complete(cache: MetadataCache) -> None:
     told: list[int] = []
     cache.when_complete(lambda: told.append(1))
     update(cache, row(0))

@@ -109,7 +109,7 @@ def test_a_move_begins_when_there_is_room_and_not_before(
     assert controller.submitted == [[0], [1], [2]]
 
 
-def test_the_others_go_on_while_one_move_is_slow(controller: MovingController, plan: Path):
+def test_other_moves_continue_while_one_move_is_slow(controller: MovingController, plan: Path):
     controller.lasts = {0}
 
     def end(count: int) -> Errors:
@@ -373,7 +373,9 @@ def test_nothing_begins_while_others_move_partitions(controller: MovingControlle
     assert controller.submitted == [[0, 1, 2]]
 
 
-def test_no_more_moves_begin_while_others_move_partitions(controller: MovingController, plan: Path):
+def test_no_new_moves_begin_while_other_tools_move_partitions(
+    controller: MovingController, plan: Path
+):
     def begin(_: int) -> Errors:
         controller.others = [OngoingReassignment("other", 7, (1, 2), (2,), (1,))]
         return Errors.NONE

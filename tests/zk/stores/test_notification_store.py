@@ -116,7 +116,7 @@ def test_new_notifications_fire_a_watch(
     assert len(controller.watches) == 1
 
 
-def test_a_notification_deleted_during_the_read_is_left_out(
+def test_a_notification_deleted_during_the_read_is_omitted(
     controller: WatchedStore, kind: tuple[str, Read, Delete]
 ) -> None:
     path, read, _ = kind

@@ -96,7 +96,7 @@ def test_requests_are_read_with_their_zxids_and_watched(stage: Stage) -> None:
     assert stage.watches == [WatchEvent(WatchKind.CHILDREN, REQUESTS)]
 
 
-def test_a_request_deleted_during_the_read_is_left_out(stage: Stage) -> None:
+def test_a_request_deleted_during_the_read_is_omitted(stage: Stage) -> None:
     stage.request_deletion("t")
     zxid = stage.request_deletion("u")
     stage.zookeeper.hook = once(
