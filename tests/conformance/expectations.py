@@ -58,12 +58,12 @@ class Expectations:
         """There is an active controller, and ZooKeeper agrees."""
         broker_id = self._broker(step.take("broker"))
         self.stage.eventually(
-            f"{broker_id} rules", lambda: self.stage.controller_znode() == broker_id
+            f"{broker_id} rules", lambda: self.stage.cluster.controller_id() == broker_id
         )
 
     def expect_no_controller(self, step: Fields) -> None:
         """There is no active controller."""
-        self.stage.eventually("no controller", lambda: self.stage.controller_znode() is None)
+        self.stage.eventually("no controller", lambda: self.stage.cluster.controller_id() is None)
 
     def expect_controller_epoch(self, step: Fields) -> None:
         """The number of controllers up to now."""

@@ -7,6 +7,7 @@ them and when to use it.
 
 from __future__ import annotations
 
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
@@ -41,6 +42,18 @@ Replicas: TypeAlias = tuple[BrokerId, ...]
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 NO_DELAY = GroupConfig(group_initial_rebalance_delay_ms=0)
 """Groups that complete their first rebalance at once."""
+
+
+def subscription(*topics: str, user_data: bytes | None = None) -> bytes:
+    """Return the metadata that a consumer of these topics sends when it joins, in version 0."""
+    encoded = struct.pack(">hi", 0, len(topics))
+    for topic in topics:
+        encoded += struct.pack(">h", len(topic.encode())) + topic.encode()
+    return (
+        encoded
+        + struct.pack(">i", -1 if user_data is None else len(user_data))
+        + (user_data or b"")
+    )
 
 
 class SimulatedCrashError(Exception):

@@ -62,7 +62,7 @@ class PlantedError(Exception):
     """An error that no handler expects."""
 
 
-class Cluster:
+class ThreeControllers:
     """Brokers 0, 8 and 9 with controllers; it handles errors as the event manager does."""
 
     def __init__(self, world: World) -> None:
@@ -132,9 +132,9 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(world: World) -> Cluster:
+def cluster(world: World) -> ThreeControllers:
     world.put_topic("evil", {0: (1, 2)}, topic_id(66))
-    return Cluster(world)
+    return ThreeControllers(world)
 
 
 HEADER = ControlHeader(0, 1, 1)
@@ -179,7 +179,7 @@ def example(kind: type[ControllerEvent]) -> ControllerEvent:
 
 @pytest.fixture
 def poisoned(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    cluster: ThreeControllers, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> type[ControllerEvent]:
     """An event type whose handling always raises, before or after its work."""
     kind: type[ControllerEvent] = request.param[0]
@@ -208,7 +208,7 @@ def poisoned(
     ids=lambda param: f"{param[0].__name__}-{param[1]}",
 )
 def test_the_cluster_continues_when_any_handler_raises(
-    cluster: Cluster, poisoned: type[ControllerEvent]
+    cluster: ThreeControllers, poisoned: type[ControllerEvent]
 ) -> None:
     for _ in range(
         12
@@ -264,7 +264,7 @@ def raise_for_evil(function: Callable[..., Any]) -> Callable[..., Any]:
     ],
 )
 def test_a_topic_that_ends_two_controllers_is_quarantined_by_the_third(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
+    cluster: ThreeControllers, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:
     world = cluster.world
     monkeypatch.setattr(owner, name, raise_for_evil(getattr(owner, name)))
@@ -286,7 +286,7 @@ def test_a_topic_that_ends_two_controllers_is_quarantined_by_the_third(
 
 
 @pytest.fixture
-def quarantined(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+def quarantined(cluster: ThreeControllers, monkeypatch: pytest.MonkeyPatch) -> ThreeControllers:
     """A cluster whose third controller has quarantined ``evil``; the cause is repaired."""
     with monkeypatch.context() as patched:
         patched.setattr(ControllerContext, "add_topic", raise_for_evil(ControllerContext.add_topic))
@@ -298,21 +298,21 @@ def quarantined(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return cluster
 
 
-def test_a_topic_is_tried_again_when_its_znode_changes(quarantined: Cluster) -> None:
+def test_a_topic_is_tried_again_when_its_znode_changes(quarantined: ThreeControllers) -> None:
     quarantined.world.put_topic("evil", {0: (1, 2), 1: (2, 1)}, topic_id(66))
     quarantined.settle()
     assert quarantined.world.leads(EVIL)[0] == 2
     assert quarantined.records() == {}
 
 
-def test_a_topic_is_tried_again_when_the_record_is_deleted(quarantined: Cluster) -> None:
+def test_a_topic_is_tried_again_when_the_record_is_deleted(quarantined: ThreeControllers) -> None:
     delete(FakeZooKeeper(quarantined.world.zookeeper), RECORDS)
     quarantined.settle()
     assert quarantined.world.leads(EVIL)[0] == 2
 
 
 def test_the_event_that_ends_quarantines_is_never_quarantined(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: ThreeControllers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, new = cluster.world, TopicPartition("new", 0)
     failure = ControllerFailure("TopicChange", "TopicChange", "a test", 2, 0, 1)
@@ -333,7 +333,7 @@ def test_the_event_that_ends_quarantines_is_never_quarantined(
 
 
 def test_reassignments_set_aside_continue_when_the_record_is_deleted(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: ThreeControllers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The request has no targets: the topic's znode has the assignment to continue."""
     moving = ReplicaAssignment((8, 1, 2), adding_replicas=(8,), removing_replicas=(1, 2))
@@ -351,7 +351,7 @@ def test_reassignments_set_aside_continue_when_the_record_is_deleted(
     )
 
 
-def test_a_new_topic_of_the_same_name_is_not_set_aside(quarantined: Cluster) -> None:
+def test_a_new_topic_of_the_same_name_is_not_set_aside(quarantined: ThreeControllers) -> None:
     quarantined.world.delete_topic("evil")
     quarantined.settle()
     assert quarantined.records() == {}
@@ -361,7 +361,9 @@ def test_a_new_topic_of_the_same_name_is_not_set_aside(quarantined: Cluster) -> 
 
 
 @pytest.mark.parametrize("fate", ["repaired", "removed", "replaced"])
-def test_a_deletion_of_a_topic_that_is_quarantined_waits(quarantined: Cluster, fate: str) -> None:
+def test_a_deletion_of_a_topic_that_is_quarantined_waits(
+    quarantined: ThreeControllers, fate: str
+) -> None:
     request = DeleteTopicsTopicZNode.path("evil")
     quarantined.world.zookeeper.put(request)
     quarantined.settle()
@@ -381,7 +383,7 @@ def test_a_deletion_of_a_topic_that_is_quarantined_waits(quarantined: Cluster, f
     )
 
 
-def test_later_controllers_also_set_the_topic_aside(quarantined: Cluster) -> None:
+def test_later_controllers_also_set_the_topic_aside(quarantined: ThreeControllers) -> None:
     for _ in range(3):
         delete(FakeZooKeeper(quarantined.world.zookeeper), "/controller")
         quarantined.settle()
@@ -391,7 +393,7 @@ def test_later_controllers_also_set_the_topic_aside(quarantined: Cluster) -> Non
 
 
 def test_the_rebalance_timer_is_scheduled_again_although_it_is_quarantined(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: ThreeControllers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rebalance continues in the same term when the cause is repaired."""
 
@@ -410,7 +412,7 @@ def test_the_rebalance_timer_is_scheduled_again_although_it_is_quarantined(
 
 
 def test_failures_after_the_first_minute_of_a_term_count_once(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: ThreeControllers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Controller, "_read_again", raise_for_evil(lambda *_, **__: 1 / 0))
     for _ in range(4):
@@ -423,7 +425,7 @@ def test_failures_after_the_first_minute_of_a_term_count_once(
 
 
 def test_a_request_that_is_quarantined_gets_an_error(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: ThreeControllers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise PlantedError
@@ -438,7 +440,7 @@ def test_a_request_that_is_quarantined_gets_an_error(
 
 
 def test_a_deposed_controller_records_no_failure(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: ThreeControllers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     active = cluster.active
     assert active is not None
@@ -447,7 +449,9 @@ def test_a_deposed_controller_records_no_failure(
     assert RECORDS not in cluster.world.zookeeper.snapshot()
 
 
-def test_a_failure_counts_once_although_the_response_to_its_write_is_lost(cluster: Cluster) -> None:
+def test_a_failure_counts_once_although_the_response_to_its_write_is_lost(
+    cluster: ThreeControllers,
+) -> None:
     active = cluster.active
     assert active is not None
     session = active.session
@@ -464,7 +468,7 @@ def test_a_failure_counts_once_although_the_response_to_its_write_is_lost(cluste
 
 
 def test_the_failure_records_are_bounded_and_unreadable_records_are_dropped(
-    cluster: Cluster,
+    cluster: ThreeControllers,
 ) -> None:
     many = [ControllerFailure(f"event {n}", "e", "x" * 300, 1, 0, 1) for n in range(MAX_FAILURES)]
     cluster.world.zookeeper.put(RECORDS, ControllerFailuresZNode.encode(many))
@@ -481,7 +485,7 @@ def test_the_failure_records_are_bounded_and_unreadable_records_are_dropped(
     assert cluster.active is not None
 
 
-def test_hidden_failure_records_quarantine_nothing(cluster: Cluster) -> None:
+def test_hidden_failure_records_quarantine_nothing(cluster: ThreeControllers) -> None:
     cluster.world.zookeeper.put(RECORDS, ControllerFailuresZNode.encode([]))
     cluster.world.zookeeper.deny(RECORDS)
     delete(FakeZooKeeper(cluster.world.zookeeper), "/controller")

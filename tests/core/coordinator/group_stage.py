@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import struct
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
@@ -45,14 +44,6 @@ SESSION_MS = 10_000
 NOTHING: Final[Mapping[str, bytes]] = {}
 
 
-def subscription(*topics: str) -> bytes:
-    """Return what a consumer tells its leader: version 0, the topics, no user data."""
-    encoded = struct.pack(">hi", 0, len(topics))
-    for topic in topics:
-        encoded += struct.pack(">h", len(topic)) + topic.encode()
-    return encoded + struct.pack(">i", -1)
-
-
 class Log:
     """A log whose appends are answered by the test."""
 
@@ -76,7 +67,7 @@ class Log:
         self.loads.append((partition, term))
 
 
-class Broker:
+class GroupBroker:
     """A coordinator of one partition, its log and its clock."""
 
     def __init__(self, config: GroupConfig = NO_DELAY) -> None:

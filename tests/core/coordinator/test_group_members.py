@@ -25,15 +25,15 @@ from regent.core.protocol.groups import (
     SyncGroup,
     SyncGroupResult,
 )
-from tests.core.coordinator.group_stage import SESSION_MS, Broker, subscription
-from tests.support.world import NO_DELAY
+from tests.core.coordinator.group_stage import SESSION_MS, GroupBroker
+from tests.support.world import NO_DELAY, subscription
 
 MINUTE_MS = 60_000
 RANGE = (SupportedProtocol("range", b""),)
 
 
-def leading() -> Broker:
-    broker = Broker()
+def leading() -> GroupBroker:
+    broker = GroupBroker()
     broker.lead()
     return broker
 
@@ -95,7 +95,9 @@ def test_the_assignment_of_a_static_leader_that_came_back_is_that_of_its_group()
 
 def test_only_unneeded_positions_expire():
     """Those in subscribed topics stay while their group is stable, however old they are."""
-    broker = Broker(GroupConfig(group_initial_rebalance_delay_ms=0, offsets_retention_minutes=60))
+    broker = GroupBroker(
+        GroupConfig(group_initial_rebalance_delay_ms=0, offsets_retention_minutes=60)
+    )
     broker.lead()
     used, unused = TopicPartition("used", 0), TopicPartition("unused", 0)
     joined = broker.join(metadata=subscription("used"))
@@ -118,7 +120,7 @@ def test_only_unneeded_positions_expire():
 # --- joining again --------------------------------------------------------------------------------
 
 
-def pair(broker: Broker) -> tuple[JoinGroupResult, JoinGroupResult]:
+def pair(broker: GroupBroker) -> tuple[JoinGroupResult, JoinGroupResult]:
     """Return a leader and another member of generation 2; both have their assignments."""
     first = broker.join()
     broker.sync(first, {first.member_id: b"all"})
@@ -251,7 +253,7 @@ def test_a_member_that_asks_again_for_its_assignment_keeps_its_session():
 
 def test_members_are_asked_to_join_again_while_their_partition_is_read():
     """They wait there; and their heartbeats are taken, for their sessions begin again."""
-    broker = Broker()
+    broker = GroupBroker()
     broker.coordinator.manager.on_elected(0, 0, 0)
     joined = JoinGroupResult(Errors.NONE, "m", 1)
     assert broker.sync(joined) == [SyncGroupResult(Errors.REBALANCE_IN_PROGRESS)]
@@ -355,7 +357,7 @@ def stored(name: str, instance_id: str | None = None) -> StoredMember:
 
 
 def test_a_loaded_group_continues_unchanged():
-    broker = Broker()
+    broker = GroupBroker()
     broker.coordinator.manager.on_elected(0, 3, 3)
     group = StoredGroup("consumer", 5, "range", "b", 0, (stored("a"), stored("b", "static")))
     broker.coordinator.on_loaded(0, 3, {"g": LoadedGroup(group)})
@@ -370,7 +372,7 @@ def test_a_loaded_group_continues_unchanged():
 
 
 def test_a_group_that_was_read_and_has_too_many_members_is_rebalanced_until_it_has_not():
-    broker = Broker(GroupConfig(group_initial_rebalance_delay_ms=0, group_max_size=2))
+    broker = GroupBroker(GroupConfig(group_initial_rebalance_delay_ms=0, group_max_size=2))
     broker.coordinator.manager.on_elected(0, 3, 3)
     group = StoredGroup("consumer", 5, "range", "a", 0, tuple(map(stored, "abc")))
     small = StoredGroup("consumer", 5, "range", "d", 0, tuple(map(stored, "de")))
@@ -406,7 +408,7 @@ def test_a_waiting_member_gets_an_answer_when_the_coordinator_forgets_the_group(
 
 
 def test_the_record_of_a_group_has_all_that_its_next_coordinator_needs():
-    broker = Broker(NO_DELAY)
+    broker = GroupBroker(NO_DELAY)
     broker.lead()
     broker.now_ms = 7
     (joined,) = broker.ask_to_join("static", rebalance_ms=50_000, metadata=b"m")

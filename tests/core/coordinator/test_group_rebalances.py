@@ -22,18 +22,18 @@ from regent.core.protocol.groups import (
     LeavingMember,
     SyncGroup,
 )
-from tests.core.coordinator.group_stage import SESSION_MS, Broker
+from tests.core.coordinator.group_stage import SESSION_MS, GroupBroker
 
 DELAY_MS = 3_000
 
 
-def leading(config: GroupConfig | None = None) -> Broker:
-    broker = Broker() if config is None else Broker(config)
+def leading(config: GroupConfig | None = None) -> GroupBroker:
+    broker = GroupBroker() if config is None else GroupBroker(config)
     broker.lead()
     return broker
 
 
-def stable(broker: Broker, rebalance_ms: int = SESSION_MS) -> JoinGroupResult:
+def stable(broker: GroupBroker, rebalance_ms: int = SESSION_MS) -> JoinGroupResult:
     """Return the only member, which has its assignment."""
     (member,) = broker.ask_to_join(rebalance_ms=rebalance_ms)
     broker.sync(member, {member.member_id: b"all"})
@@ -43,12 +43,12 @@ def stable(broker: Broker, rebalance_ms: int = SESSION_MS) -> JoinGroupResult:
 
 
 def rejoin(
-    broker: Broker, member: JoinGroupResult, rebalance_ms: int = SESSION_MS
+    broker: GroupBroker, member: JoinGroupResult, rebalance_ms: int = SESSION_MS
 ) -> list[JoinGroupResult]:
     return broker.ask_to_join(member_id=member.member_id, rebalance_ms=rebalance_ms)
 
 
-def two_members(broker: Broker) -> tuple[JoinGroupResult, JoinGroupResult]:
+def two_members(broker: GroupBroker) -> tuple[JoinGroupResult, JoinGroupResult]:
     """Return a leader and another member of generation 2, which wait for their assignment."""
     first = stable(broker)
     other = broker.ask_to_join()
@@ -57,7 +57,7 @@ def two_members(broker: Broker) -> tuple[JoinGroupResult, JoinGroupResult]:
     return leader[0], other[0]
 
 
-def keep(broker: Broker, *members: JoinGroupResult, for_ms: int) -> list[Errors]:
+def keep(broker: GroupBroker, *members: JoinGroupResult, for_ms: int) -> list[Errors]:
     """Let time pass in which members send heartbeats; return the last answers."""
     answers: list[Errors] = []
     for _ in range(for_ms // 1_000):
@@ -529,7 +529,7 @@ def test_groups_of_other_partitions_stay_when_a_partition_has_another_leader():
 
 
 def test_sessions_begin_when_a_group_was_read():
-    broker = Broker()
+    broker = GroupBroker()
     members = tuple(
         StoredMember(name, None, "c", "/h", SESSION_MS, SESSION_MS, b"", name.encode())
         for name in ("a", "b")
