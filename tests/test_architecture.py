@@ -182,7 +182,7 @@ def topic_partitions(source: Source) -> Iterator[tuple[str, int]]:
             yield node.target.id, node.lineno
 
 
-def test_a_topic_partition_is_called_one():
+def test_variables_with_a_topic_partition_have_that_name():
     wrong = [
         f"{source.name}:{line}: {called}"
         for source in SOURCES.values()
@@ -252,7 +252,7 @@ def kept_exceptions(source: Source) -> Iterator[int]:
                 yield node.lineno
 
 
-def test_nobody_keeps_an_exception_with_the_frames_it_came_through():
+def test_no_code_keeps_an_exception_with_its_traceback():
     wrong = [
         f"{name}:{line}" for name, source in SOURCES.items() for line in kept_exceptions(source)
     ]
@@ -262,7 +262,7 @@ def test_nobody_keeps_an_exception_with_the_frames_it_came_through():
     )
 
 
-def test_nobody_unwraps_the_ref_of_an_actor():
+def test_no_module_unwraps_the_ref_of_an_actor():
     wrong = {
         source.name
         for source in SOURCES.values()

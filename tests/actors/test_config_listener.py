@@ -29,10 +29,10 @@ from regent.zk.codecs.admin_znodes import (
     ConfigEntityZNode,
 )
 from regent.zk.stores.config_store import ZkConfigStore
-from tests.support.controller_parts import KeptSession
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 from tests.support.memory_logs import MemoryLogs
 from tests.support.stage import TIMEOUT_S, ask
+from tests.support.world import KeptSession
 
 UNCLEAN = {"unclean.leader.election.enable": "true"}
 

@@ -143,7 +143,7 @@ def test_a_channel_has_metrics_until_it_is_removed(stage: Stage, channels: Chann
     assert channels.metrics() == {}
 
 
-def test_the_answers_of_another_broker_are_shown_at_once_and_hold_nobody_else_up(
+def test_the_answers_of_another_broker_are_shown_at_once_and_delay_no_other_answer(
     stage: Stage, channels: Channels
 ) -> None:
     reason = "broker 5 answers at the address of broker 4"

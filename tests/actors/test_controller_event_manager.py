@@ -50,8 +50,6 @@ from regent.zk.client.requests import RequestRefusedError
 from regent.zk.codecs.znodes import (
     BrokerIdZNode,
     ControllerZNode,
-    TopicPartitionStateZNode,
-    TopicZNode,
 )
 from regent.zk.stores.failure_store import ControllerFailuresZNode
 from tests.support.fake_zookeeper import Call
@@ -61,7 +59,7 @@ PAYMENTS = {0: ReplicaAssignment((0, 1)), 1: ReplicaAssignment((1, 0))}
 
 
 def create_payments(stage: Stage) -> None:
-    stage.zookeeper.put(TopicZNode.path("payments"), TopicZNode.encode(None, PAYMENTS))
+    stage.put_topic("payments", PAYMENTS)
 
 
 def await_another_controller(stage: Stage, former: BrokerId) -> BrokerId:
@@ -85,7 +83,7 @@ def test_the_first_broker_becomes_controller_and_sends_requests_to_itself(stage:
 def test_a_new_broker_gets_the_full_state(stage: Stage):
     controller = stage.controller(0)
     create_payments(stage)
-    epoch = stage.register(1)
+    epoch = stage.register(1).broker_epoch
     ask(controller, BrokerChange())
     stage.wait_for(lambda: any(type(s.request) is LeaderAndIsrRequest for s in to(stage, 1)))
     assert all(s.header.broker_epoch == epoch for s in to(stage, 1))
@@ -110,15 +108,14 @@ def test_all_brokers_get_the_same_encoded_body(stage: Stage):
 
 def test_a_controlled_shutdown_is_handled_and_answered(stage: Stage):
     controller = stage.controller(0)
-    epoch = stage.register(1)
+    epoch = stage.register(1).broker_epoch
     create_payments(stage)
     ask(controller, TopicChange())
     answer = ask(controller, ControlledShutdownRequest(1, epoch))
     assert answer == ControlledShutdownResponse(Errors.NONE)
     for number in PAYMENTS:
-        path = TopicPartitionStateZNode.path(TopicPartition("payments", number))
-        state = TopicPartitionStateZNode.decode(stage.zookeeper.snapshot()[path].data, path)
-        assert (state.leader_and_isr.leader, state.leader_and_isr.isr) == (0, (0,))
+        leader, isr, _ = stage.leads(TopicPartition("payments", number))
+        assert (leader, isr) == (0, (0,))
 
 
 def ask_about_brokers(
@@ -131,7 +128,7 @@ def ask_about_brokers(
     return answers
 
 
-def test_who_asks_about_brokers_is_answered_when_all_know_what_they_were_told(stage: Stage):
+def test_a_question_about_brokers_is_answered_when_all_have_handled_their_requests(stage: Stage):
     controller, may_answer = stage.controller(0), threading.Event()
     stage.register(1)
     ask(controller, BrokerChange())
@@ -174,7 +171,7 @@ def test_nobody_waits_for_a_broker_that_is_silent_or_gone(stage: Stage):
 
     stage.wait_for(is_refused_at_once)
     may_answer.set()
-    stage.expire(1)
+    stage.unregister(1)
     ask(controller, BrokerChange())
     assert waiting.get(timeout=TIMEOUT_S) == AwaitBrokersResponse(Errors.NONE)
 
@@ -314,8 +311,8 @@ def test_a_topic_that_ended_two_controllers_is_quarantined_by_the_third(
 
     monkeypatch.setattr(ControllerContext, "add_topic", poisoned)
     controllers = [stage.controller(broker_id) for broker_id in (0, 1, 2)]
-    assignment = {0: ReplicaAssignment((0, 1, 2))}
-    stage.zookeeper.put(TopicZNode.path("evil"), TopicZNode.encode(None, assignment))
+    assignment = {0: (0, 1, 2)}
+    stage.put_topic("evil", assignment)
 
     def failures() -> dict[str, int]:
         node = stage.zookeeper.snapshot().get(ControllerFailuresZNode.PATH)
@@ -329,7 +326,7 @@ def test_a_topic_that_ended_two_controllers_is_quarantined_by_the_third(
 
     stage.wait_for(lambda: quarantined() == ["topic evil"])
     assert failures() == {"topic evil": 2}
-    stage.zookeeper.put(TopicZNode.path("good"), TopicZNode.encode(None, assignment))
+    stage.put_topic("good", assignment)
     state = "/brokers/topics/good/partitions/0/state"
     stage.wait_for(lambda: state in stage.zookeeper.snapshot())
 
@@ -343,7 +340,7 @@ def test_a_failed_registration_is_repeated_although_the_term_ends_meanwhile(stag
             refused.append(call)
             raise RequestRefusedError("a test")
 
-    stage.session(0).hook = refuse_once
+    stage.sessions[0].hook = refuse_once
     stage.zookeeper.remove(BrokerIdZNode.path(0))
     ask(controller, Resign("a test"))
     assert refused
@@ -359,8 +356,8 @@ def test_a_full_queue_loses_no_change(stage: Stage, monkeypatch: pytest.MonkeyPa
             controller.tell(PartitionModifications(f"topic-{number}"))
         for trigger in (TopicChange(), Reelect(), RegisterBrokerAndReelect()):
             controller.tell(trigger)
-    assignment = {0: ReplicaAssignment((0,))}
-    stage.zookeeper.put(TopicZNode.path("late"), TopicZNode.encode(None, assignment))
+    assignment = {0: (0,)}
+    stage.put_topic("late", assignment)
     stage.wait_for(lambda: "/brokers/topics/late/partitions/0/state" in stage.zookeeper.snapshot())
 
     def handled() -> list[ControllerEvent]:

@@ -7,12 +7,10 @@ import pytest
 from regent.actors.event_manager_stats import EventManagerStats
 from regent.core.controller.controller_state import ControllerState
 from regent.core.controller.events import BrokerChange, TopicChange
-from regent.core.model import ReplicaAssignment
 from regent.core.protocol.control import ControlResponse
 from regent.core.protocol.controller import UnansweredRequest
 from regent.metrics.controller_metrics import controller_metrics
 from regent.metrics.recent import Recent
-from regent.zk.codecs.znodes import TopicZNode
 from tests.support.stage import Sent, Stage, actor_of, ask
 
 
@@ -44,8 +42,8 @@ def test_queue_times_are_reset_after_a_quiet_period():
 
 def test_the_active_controller_has_kafkas_metrics(stage: Stage):
     controller = stage.controller(0)
-    payments = {0: ReplicaAssignment((0,)), 1: ReplicaAssignment((9,))}
-    stage.zookeeper.put(TopicZNode.path("payments"), TopicZNode.encode(None, payments))
+    payments = {0: (0,), 1: (9,)}
+    stage.put_topic("payments", payments)
     ask(controller, TopicChange())
     actor = actor_of(controller)
     families = controller_metrics(actor.view, Recent())
@@ -73,7 +71,7 @@ def test_a_broker_with_an_unanswered_request_is_named(
         return answers(sent)
 
     stage.answer = look_before_answering
-    payments = {0: ReplicaAssignment((0,))}
-    stage.zookeeper.put(TopicZNode.path("payments"), TopicZNode.encode(None, payments))
+    payments = {0: (0,)}
+    stage.put_topic("payments", payments)
     expected = {(0, "LeaderAndIsr"), (0, "UpdateMetadata")}
     stage.wait_for(lambda: expected <= {(u.broker_id, u.request) for u in seen})

@@ -23,7 +23,6 @@ from regent.core.errors import ApiError, Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.control import (
     ControlHeader,
-    UpdateMetadataBroker,
     UpdateMetadataPartition,
     UpdateMetadataRequest,
     UpdateMetadataTopic,
@@ -62,10 +61,10 @@ from regent.transport.client import (
 from regent.transport.codec import Response
 from regent.zk.codecs.znodes import TopicZNode
 from regent.zk.stores.topic_store import ZkTopicStore
-from tests.support.controller_parts import Tree, topic_id
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.local_placer import LocalPlacer
-from tests.support.stage import TIMEOUT_S, FixedTopicIds, Stage, ask
+from tests.support.stage import TIMEOUT_S, Stage, ask
+from tests.support.world import TopicIds, World, live_broker, topic_id
 
 LONG_MS = 60_000
 CREATE_T = CreateTopicsRequest((CreatableTopic("t", 2, 1),), LONG_MS)
@@ -77,9 +76,9 @@ class TwoBrokers:
     """Broker 0, which receives client requests, and broker 1, the active controller."""
 
     def __init__(self, stage: Stage, *, min_patience_ms: int) -> None:
-        self.tree = Tree()
-        self.tree.register(0)
-        self.tree.register(1)
+        self.world = World()
+        self.world.register(0)
+        self.world.register(1)
         self.cache = MetadataCache()
         self.is_active = True
         self.script: list[Callable[[ForwardedRequest], Response]] = []
@@ -89,8 +88,8 @@ class TwoBrokers:
         self._epoch = 0
         manager = AdminManager(
             self._decided_by,
-            ZkTopicStore(FakeZooKeeper(self.tree.server)),
-            FixedTopicIds(),
+            ZkTopicStore(FakeZooKeeper(self.world.zookeeper)),
+            TopicIds(),
             lambda: self.is_active,
             LocalPlacer(),
         )
@@ -105,7 +104,7 @@ class TwoBrokers:
         forwarding = ForwardingManager(
             0,
             self.cache,
-            FixedTopicIds(),
+            TopicIds(),
             self._forwarder,
             self._spreader,
             stage.scheduler("forwarding"),
@@ -153,7 +152,7 @@ class TwoBrokers:
 
     def have(self, topic: str, partitions: int = 1) -> None:
         """Create a topic that both brokers know."""
-        self.tree.put_topic(topic, dict.fromkeys(range(partitions), (1,)))
+        self.world.put_topic(topic, dict.fromkeys(range(partitions), (1,)))
         self.update_metadata()
 
     def update_metadata(self, *, controller: int = 1, deleted: tuple[str, ...] = ()) -> None:
@@ -164,19 +163,17 @@ class TwoBrokers:
 
     def _update(self, cache: MetadataCache, controller: int, deleted: tuple[str, ...]) -> None:
         states = []
-        for name in self.tree.server.snapshot():
+        for name in self.world.zookeeper.snapshot():
             topic = name.removeprefix("/brokers/topics/")
             if topic == name or "/" in topic or topic in deleted:
                 continue
-            stored = self.tree.topic(topic)
+            stored = self.world.topic(topic)
             rows = tuple(
                 UpdateMetadataPartition(n, 1, 1, 0, (1,), 0, a.replicas, ())
                 for n, a in stored.partitions.items()
             )
             states.append(UpdateMetadataTopic(topic, stored.topic_id, rows))
-        brokers = tuple(
-            UpdateMetadataBroker(b, 1, (), None, f"inproc://broker-{b}", None) for b in (0, 1)
-        )
+        brokers = tuple(live_broker(b, 1, control_endpoint=f"inproc://broker-{b}") for b in (0, 1))
         self._epoch += 1
         header = ControlHeader(controller, self._epoch, 1)
         cache.update(header, UpdateMetadataRequest(tuple(states), brokers, is_full=True))
@@ -238,7 +235,7 @@ def test_a_created_topic_is_answered_when_this_broker_knows_its_leaders(cluster:
     assert answers.empty(), "this broker does not know the topic"
     cluster.update_metadata()
     assert answers.get(timeout=TIMEOUT_S) == [("t", Errors.NONE)]
-    assert len(cluster.tree.topic("t").partitions) == 2
+    assert len(cluster.world.topic("t").partitions) == 2
 
 
 def test_new_partitions_and_deletions_are_answered_when_this_broker_knows_them(cluster: TwoBrokers):
@@ -259,7 +256,7 @@ def test_new_partitions_and_deletions_are_answered_when_this_broker_knows_them(c
 def test_a_request_that_times_out_has_still_created_its_topic(cluster: TwoBrokers, timeout_ms: int):
     request = CreateTopicsRequest((CreatableTopic("t"),), timeout_ms)
     assert cluster.answer(request) == [("t", Errors.REQUEST_TIMED_OUT)]
-    assert len(cluster.tree.topic("t").partitions) == 1
+    assert len(cluster.world.topic("t").partitions) == 1
 
 
 def test_a_refused_or_validated_request_does_not_wait(cluster: TwoBrokers):
@@ -279,7 +276,7 @@ def test_the_controller_is_looked_for_until_it_is_known_and_active(cluster: TwoB
     cluster.update_metadata()
     cluster.decided.get(timeout=TIMEOUT_S)  # it was no longer active
     cluster.is_active = True
-    while not cluster.tree.server.snapshot().get(TopicZNode.path("t")):
+    while not cluster.world.zookeeper.snapshot().get(TopicZNode.path("t")):
         cluster.decided.get(timeout=TIMEOUT_S)
     cluster.update_metadata()
     assert answers.get(timeout=TIMEOUT_S) == [("t", Errors.NONE)]
@@ -290,10 +287,10 @@ def test_a_lost_answer_does_not_create_a_topic_twice(cluster: TwoBrokers):
     answers = cluster.ask(CREATE_T)
     for _ in range(3):
         cluster.decided.get(timeout=TIMEOUT_S)
-    created = cluster.tree.topic("t").created_zxid
+    created = cluster.world.topic("t").created_zxid
     cluster.update_metadata()
     assert answers.get(timeout=TIMEOUT_S) == [("t", Errors.NONE)]
-    assert cluster.tree.topic("t").created_zxid == created
+    assert cluster.world.topic("t").created_zxid == created
     assert cluster.answer(CREATE_T) == [("t", Errors.TOPIC_ALREADY_EXISTS)]
 
 
@@ -317,7 +314,7 @@ def test_a_request_applied_by_an_earlier_attempt_succeeds(cluster: TwoBrokers):
 
 def test_a_deletion_by_id_that_an_earlier_attempt_has_done_succeeds(cluster: TwoBrokers):
     id_ = topic_id(1)
-    cluster.tree.put_topic("t", {0: (1,)}, id_)
+    cluster.world.put_topic("t", {0: (1,)}, id_)
     cluster.update_metadata()
 
     def delete_at_once(body: ForwardedRequest) -> Response:
@@ -403,7 +400,7 @@ def test_a_change_is_answered_when_the_other_brokers_know_it(
         RequestFailedError("controller", Errors.UNSUPPORTED_VERSION, "an earlier version"),
     ],
 )
-def test_a_change_is_answered_also_when_nobody_knows_who_knows_it(
+def test_a_change_is_answered_although_the_state_of_the_other_brokers_is_unknown(
     cluster: TwoBrokers, failure: Exception
 ):
     def fail() -> Response:
@@ -559,10 +556,10 @@ def test_missing_topics_are_created_once_and_together(cluster: TwoBrokers):
     created = [cluster.requests.get(timeout=TIMEOUT_S) for _ in range(2)]
     names = [[row.topic for row in r.topics] for r in created if isinstance(r, CreateTopicsRequest)]
     assert names == [["t"], ["u", "v"]]
-    assert all(len(cluster.tree.topic(name).partitions) == 1 for name in "tuv")
+    assert all(len(cluster.world.topic(name).partitions) == 1 for name in "tuv")
 
 
-def test_a_client_is_told_why_its_topic_cannot_be_created(cluster: TwoBrokers):
+def test_the_client_gets_the_reason_why_its_topic_cannot_be_created(cluster: TwoBrokers):
     cluster.have("a_b")
     for _ in range(3):
         refused = cluster.want("a.b", "a_b")
@@ -572,15 +569,15 @@ def test_a_client_is_told_why_its_topic_cannot_be_created(cluster: TwoBrokers):
         assert "collides with topic a_b" in refused["a.b"].message
 
 
-def test_the_reason_is_told_without_the_wait_for_the_topics_beside(cluster: TwoBrokers):
+def test_the_client_gets_the_reason_without_a_wait_for_its_other_topics(cluster: TwoBrokers):
     cluster.have("a_b")
     assert set(cluster.want("a.b")) == {"a.b"}
     begun = cluster.want("fine")  # no update of the metadata: it is not known in time
     assert begun == {}
-    assert cluster.tree.topic("fine").partitions
+    assert cluster.world.topic("fine").partitions
 
 
-def test_a_late_decision_is_told_to_the_client_that_asks_next(cluster: TwoBrokers):
+def test_the_next_client_that_asks_gets_a_late_decision(cluster: TwoBrokers):
     cluster.have("a_b")
     may_go_on = threading.Event()
 
@@ -599,7 +596,7 @@ def test_a_late_decision_is_told_to_the_client_that_asks_next(cluster: TwoBroker
     may_go_on.set()
 
 
-def test_a_client_is_told_that_no_controller_is_known(cluster: TwoBrokers):
+def test_a_client_gets_an_error_when_no_controller_is_known(cluster: TwoBrokers):
     cluster.update_metadata(controller=-1)
     refused = cluster.want("t")
     assert refused == {"t": ApiError(Errors.NOT_CONTROLLER, "no controller is known")}

@@ -205,7 +205,7 @@ def test_an_append_that_was_decided_in_an_earlier_leadership_is_refused(undo: Ex
     assert LogDesk(groups).append(1, term=2) == [0]
 
 
-def test_a_leadership_that_goes_on_in_a_later_epoch_is_the_same(undo: ExitStack):
+def test_a_leadership_that_continues_in_a_later_epoch_is_the_same(undo: ExitStack):
     groups = LedGroups(undo)
     groups.lead(5)
     assert LogDesk(groups).append(1, term=0) == [0]

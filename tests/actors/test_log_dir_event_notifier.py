@@ -10,9 +10,9 @@ from pykka import ActorRef
 from regent.actors.log_dir_event_notifier import DirectoryFailed, LogDirEventNotifier, SessionBegun
 from regent.actors.runtime import start_actor, stop_actor
 from regent.zk.stores.controller_store import ZkControllerStore
-from tests.support.controller_parts import KeptSession
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from tests.support.stage import TIMEOUT_S, ask
+from tests.support.world import KeptSession
 
 BROKER_ID = 3
 

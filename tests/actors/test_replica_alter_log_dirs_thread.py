@@ -10,7 +10,6 @@ import pytest
 from regent.actors.replica_alter_log_dirs_thread import CopyLogs, ReplicaAlterLogDirsThread
 from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
-from regent.core.protocol.control import UpdateMetadataBroker
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from regent.core.replication.replica_manager import ReplicaManager
@@ -18,6 +17,7 @@ from regent.testing.waits import eventually, scaled
 from tests.support.disk_logs import BATCH_BYTES, BROKER, T0, T1, Machine, fill, log_of, numbered
 from tests.support.disk_logs import values as values_in
 from tests.support.led_partitions import lead
+from tests.support.world import live_broker
 
 RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 
@@ -29,7 +29,7 @@ class Host:
         self.machine = machine
         self.logs = machine.start()
         self.replicas = ReplicaManager(BROKER, self.logs, MetadataCache())
-        alive = UpdateMetadataBroker(BROKER, -1, (), None, None, None)
+        alive = live_broker(BROKER)
         lead(self.replicas, alive, {"t": 2}, (BROKER,))
         for name in (T0, T1):
             fill(log_of(self.logs, name), 10)

@@ -38,7 +38,8 @@ from regent.transport.server import IncomingRequest, WireReply
 from regent.zk.stores.topic_store import ZkTopicStore
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.local_placer import LocalPlacer
-from tests.support.stage import TIMEOUT_S, FixedTopicIds, Stage
+from tests.support.stage import TIMEOUT_S, Stage
+from tests.support.world import TopicIds
 
 HEADER = ControlHeader(controller_id=3, controller_epoch=5, broker_epoch=-1, broker_id=0)
 
@@ -53,12 +54,12 @@ def router() -> Iterator[RequestRouter]:
         inactive = AdminManager(
             MetadataCache(),
             ZkTopicStore(FakeZooKeeper(stage.zookeeper)),
-            FixedTopicIds(),
+            TopicIds(),
             lambda: False,
             LocalPlacer(),
         )
         topics = start_actor(TopicRequestHandler, 0, inactive)
-        cache, ids = MetadataCache(), FixedTopicIds()
+        cache, ids = MetadataCache(), TopicIds()
         channel = start_actor(BrokerToControllerChannel, 0, cache, no_channel)
         scheduler = stage.scheduler("router")
 

@@ -185,7 +185,7 @@ def test_a_refusal_to_answer_is_repeated_and_named_but_is_no_answer(
     assert len(lines) == 1, "once in ten seconds"
 
 
-def test_it_is_known_that_another_broker_answers_until_the_right_one_does(
+def test_the_answer_of_a_wrong_broker_is_known_until_the_right_broker_answers(
     stage: Stage, answers: Answers
 ):
     is_right = threading.Event()

@@ -382,7 +382,7 @@ def test_a_failing_on_stop_leaves_no_reply_unanswered() -> None:
         future.get(timeout=0)
 
 
-def test_a_failed_start_answers_queued_messages_and_accepts_no_more() -> None:
+def test_a_failed_start_answers_queued_messages_and_refuses_new_ones() -> None:
     asked: list[tuple[Performer, Future[Any]]] = []
 
     class AskedWhileStarting(Performer):

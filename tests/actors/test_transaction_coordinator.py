@@ -57,7 +57,7 @@ def test_a_committed_transaction_gets_its_marker_and_is_complete(undo: ExitStack
     assert not led.wait_for("CompleteCommit").partitions
 
 
-def test_a_new_leadership_goes_on_with_what_was_decided(undo: ExitStack):
+def test_a_new_leadership_continues_with_the_stored_decisions(undo: ExitStack):
     led = LedTransactions(undo)
     led.target.error = Errors.NOT_LEADER_OR_FOLLOWER
     producer = led.init()
@@ -178,7 +178,9 @@ def test_a_question_without_a_coordinator_is_answered(undo: ExitStack):
     assert led.verify(question) == {ORDERS_0: Errors.COORDINATOR_NOT_AVAILABLE}
 
 
-def test_a_topic_that_was_grown_goes_on_with_the_partitions_that_it_began_with(undo: ExitStack):
+def test_a_coordinator_continues_with_its_first_number_of_partitions_when_its_topic_grows(
+    undo: ExitStack,
+):
     led = LedTransactions(undo)
     producer = led.init()
     led.lead(1, leader=2, partitions=2)
@@ -188,7 +190,7 @@ def test_a_topic_that_was_grown_goes_on_with_the_partitions_that_it_began_with(u
     assert "__transaction_state has 2 partitions, but only the first 1 are used" in line
 
 
-def test_a_partition_is_unknown_only_if_this_broker_was_told_of_all(undo: ExitStack):
+def test_a_partition_is_unknown_only_if_this_broker_has_received_all_topics(undo: ExitStack):
     led = LedTransactions(undo)
     producer = led.init()
     request = AddPartitionsToTxn("x", producer, (TopicPartition("nowhere", 0),))

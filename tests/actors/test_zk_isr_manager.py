@@ -10,7 +10,6 @@ from regent.actors.alter_partition_sender import SendPending
 from regent.actors.broker import Broker
 from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.zk_isr_manager import PropagateIsrChanges, ZkIsrManager
-from regent.core.model import LeaderAndIsr, LeaderIsrAndControllerEpoch
 from regent.zk.codecs.admin_znodes import (
     IsrChangeNotificationSequenceZNode,
     IsrChangeNotificationZNode,
@@ -20,10 +19,10 @@ from regent.zk.stores.isr_store import ZkIsrStore
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.replicas import PARTITION, leader_of_two
 from tests.support.stage import TIMEOUT_S, Stage, actor_of, replication_endpoint
+from tests.support.world import leadership
 
 ENDPOINTS = {b: replication_endpoint(b) for b in (1, 2)}
 STATE = TopicPartitionStateZNode.path(PARTITION)
-CONTROLLER_EPOCH = 1  # the controller epoch of the state
 
 
 @pytest.fixture
@@ -48,16 +47,6 @@ def manager(stage: Stage, leader: Broker, session: FakeZooKeeper):
     stop_actor(ref, TIMEOUT_S)
 
 
-def put_state(stage: Stage, isr: tuple[int, ...]) -> None:
-    state = LeaderIsrAndControllerEpoch(LeaderAndIsr(1, isr), CONTROLLER_EPOCH)
-    stage.zookeeper.put(STATE, TopicPartitionStateZNode.encode(state))
-
-
-def stored(stage: Stage) -> LeaderIsrAndControllerEpoch:
-    node = stage.zookeeper.snapshot()[STATE]
-    return TopicPartitionStateZNode.decode(node.data, node.stat.version)
-
-
 def notifications(stage: Stage) -> list[bytes]:
     prefix = IsrChangeNotificationSequenceZNode.PATH_PREFIX
     return [n.data for path, n in stage.zookeeper.snapshot().items() if path.startswith(prefix)]
@@ -70,12 +59,10 @@ def isr(leader: Broker) -> tuple[int, ...]:
 def test_a_leader_writes_its_proposed_isr(
     stage: Stage, leader: Broker, manager: ActorRef[ZkIsrManager]
 ):
-    put_state(stage, (1,))
+    stage.put_state(PARTITION, 1, (1,))
     manager.tell(SendPending())
     stage.wait_for(lambda: isr(leader) == (1, 2))
-    assert stored(stage) == LeaderIsrAndControllerEpoch(
-        LeaderAndIsr(1, (1, 2), 0, 1), CONTROLLER_EPOCH
-    )
+    assert stage.state(PARTITION) == leadership(1, (1, 2), partition_epoch=1)
 
 
 def test_the_controller_is_notified_after_a_quiet_period(
@@ -85,7 +72,7 @@ def test_the_controller_is_notified_after_a_quiet_period(
     monkeypatch: pytest.MonkeyPatch,
 ):
     stage.zookeeper.put(IsrChangeNotificationZNode.PATH)
-    put_state(stage, (1,))
+    stage.put_state(PARTITION, 1, (1,))
     manager.tell(SendPending())
     stage.wait_for(lambda: isr(leader) == (1, 2))
     manager.tell(PropagateIsrChanges())
@@ -109,7 +96,7 @@ def test_a_failed_notification_is_repeated(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(regent.core.replication.isr_change_propagation, "LINGER_MS", -1)
-    put_state(stage, (1,))
+    stage.put_state(PARTITION, 1, (1,))
     manager.tell(SendPending())
     stage.wait_for(lambda: isr(leader) == (1, 2))
     for _ in range(3):
@@ -139,10 +126,9 @@ def test_without_a_session_the_write_is_repeated(
 def test_a_deposed_leader_does_not_change_the_state(
     stage: Stage, leader: Broker, manager: ActorRef[ZkIsrManager]
 ):
-    put_state(stage, (1,))
-    newer = LeaderIsrAndControllerEpoch(LeaderAndIsr(2, (2,), 1), CONTROLLER_EPOCH)
-    stage.zookeeper.put(STATE, TopicPartitionStateZNode.encode(newer))
+    stage.put_state(PARTITION, 1, (1,))
+    stage.put_state(PARTITION, 2, (2,), leader_epoch=1)
     manager.tell(SendPending())
     stage.wait_for(lambda: leader.replica_manager.counters.failed_isr_updates == 1)
-    assert stored(stage).leader_and_isr.leader == 2
+    assert stage.leads(PARTITION)[0] == 2
     assert isr(leader) == (1,)

@@ -1,4 +1,4 @@
-"""Asking whoever is the controller: it may be nobody, somebody else by now, or busy."""
+"""Requests to the active controller, which may be unknown, replaced or busy."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_controller_is_looked_for_once_as_long_as_it_answers(serve: Serve):
     assert len(looks) == 1
 
 
-def test_one_that_rules_no_more_is_looked_for_anew(serve: Serve):
+def test_a_deposed_controller_is_replaced_by_a_new_search(serve: Serve):
     endpoints = iter([serve(answering(Errors.NOT_CONTROLLER)).endpoint])
     new = serve(answering(ANSWER)).endpoint
     with ControllerRef(lambda: next(endpoints, new), client_id="test") as controller:
@@ -64,7 +64,7 @@ def test_one_that_rules_no_more_is_looked_for_anew(serve: Serve):
         assert ask(controller) == ANSWER
 
 
-def test_nobody_to_be_found_is_why_there_is_no_answer():
+def test_a_controller_that_cannot_be_found_is_the_reason_for_a_missing_answer():
     def find() -> str:
         raise BrokerNotFoundError("there is no controller")
 
@@ -73,7 +73,7 @@ def test_nobody_to_be_found_is_why_there_is_no_answer():
         assert controller.failure == "there is no controller"
 
 
-def test_a_registration_that_is_garbage_is_why_there_is_no_answer():
+def test_a_garbage_registration_is_the_reason_for_a_missing_answer():
     def find() -> str:
         raise BadDataError("garbage")
 
@@ -82,7 +82,7 @@ def test_a_registration_that_is_garbage_is_why_there_is_no_answer():
         assert controller.failure == "the controller does not answer: garbage"
 
 
-def test_errors_that_pass_are_waited_out(serve: Serve):
+def test_a_request_is_repeated_until_temporary_errors_end(serve: Serve):
     refusing = DescribeControllerResponse(Errors.NOT_CONTROLLER)
     server = serve(answering(refusing, Errors.BROKER_NOT_AVAILABLE, ANSWER))
     with ControllerRef(lambda: server.endpoint, client_id="test") as controller:
@@ -108,7 +108,7 @@ def test_a_refusal_and_the_end_of_patience_are_errors(
         )
 
 
-def test_a_refusal_is_told_without_the_name_of_the_partition():
+def test_the_reason_of_a_refusal_omits_the_name_of_the_partition():
     row = ElectedPartition("t", 3, Errors.PREFERRED_LEADER_NOT_AVAILABLE, "t-3: it is dead")
     assert refusal(row) == "it is dead"
     assert refusal(row._replace(message="")) == "PREFERRED_LEADER_NOT_AVAILABLE"

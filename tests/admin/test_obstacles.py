@@ -67,7 +67,7 @@ class Known:
     ) -> None:
         """Set the leader and the ISR of the partition."""
         replicas = assignment or ReplicaAssignment((0, 1, 2))
-        self.fake.add_topic("payments", {0: replicas}, {0: LeaderAndIsr(leader, isr, 4, 7)})
+        self.fake.put_topic("payments", {0: replicas}, leaders={0: LeaderAndIsr(leader, isr, 4, 7)})
 
     async def _find_coordinator(self, request: KafkaRequest) -> KafkaAnswer:
         found = Coordinator(
@@ -123,8 +123,8 @@ def refusing_controller(known: Known) -> None:
 
 def dead_members(known: Known) -> None:
     known.led(-1, (1, 2))
-    known.fake.remove_broker(1)
-    known.fake.remove_broker(2)
+    known.fake.unregister(1)
+    known.fake.unregister(2)
 
 
 def no_election(known: Known) -> None:
@@ -202,7 +202,7 @@ def assigning(known: Known) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_readers_and_writers_are_told_what_they_wait_for(
+def test_readers_and_writers_get_the_reason_for_their_wait(
     known: Known, cause: Callable[[Known], None], how: dict[str, Any], reason: str
 ) -> None:
     assert record_obstacles(known.admin, "payments", **how) == []
@@ -210,9 +210,9 @@ def test_readers_and_writers_are_told_what_they_wait_for(
     assert record_obstacles(known.admin, "payments", **how) == [reason]
 
 
-def test_without_a_broker_nobody_tells_about_a_group(known: Known) -> None:
+def test_without_brokers_the_state_of_a_group_is_unknown(known: Known) -> None:
     for broker in (0, 1, 2):
-        known.fake.remove_broker(broker)
+        known.fake.unregister(broker)
     reasons = record_obstacles(known.admin, "payments", group="g")
     assert reasons[0] == "there is no controller"
     assert reasons[-1] == "no broker answers"

@@ -11,7 +11,6 @@ import regent.admin.topics
 from regent.admin.controller_ref import ControllerRef
 from regent.admin.topics import TopicsClient, TopicsRefusedError, creation, growth, slices
 from regent.core.errors import Errors
-from regent.core.model import ReplicaAssignment
 from regent.core.protocol.topics import (
     AssignedPartition,
     CreatableTopic,
@@ -51,7 +50,7 @@ def lose_the_first_answer(cluster: FakeCluster) -> TopicsClient:
     return client_of(cluster.serve(answer))
 
 
-def test_slices_hold_so_many_topics_and_partitions_or_one_large_topic():
+def test_a_slice_holds_a_limited_number_of_topics_and_partitions_or_one_large_topic():
     topics = [CreatableTopic("large", 50_000), *(CreatableTopic(f"t{n}", 4_000) for n in range(3))]
     topics += [CreatableTopic(f"u{n}") for n in range(1_500)]
     sizes = [
@@ -74,7 +73,7 @@ def test_topics_collide_also_across_slices_and_nothing_is_written(
     assert "/brokers/topics/c" not in cluster.writes
 
 
-def test_the_ring_goes_on_from_one_slice_to_the_next(
+def test_the_ring_continues_from_one_slice_to_the_next(
     cluster: FakeCluster, client: TopicsClient, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(regent.admin.topics, "_MAX_SLICE_TOPICS", 1)
@@ -95,7 +94,7 @@ def test_a_request_that_waits_for_the_cluster_says_for_how_long(
 
 
 def test_what_a_lost_attempt_has_done_is_done(cluster: FakeCluster):
-    cluster.add_topic("t", {0: ReplicaAssignment((0,))})
+    cluster.put_topic("t", {0: (0,)})
     request = growth("t", 2, PlacementOptions("ring"))
     (grown,) = lose_the_first_answer(cluster).grow(request).outcomes
     assert (grown.error_code, sorted(replicas(cluster, "t"))) == (Errors.NONE, [0, 1])

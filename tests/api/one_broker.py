@@ -12,12 +12,12 @@ from regent.api.offsets import offset_apis
 from regent.api.produce import produce_apis
 from regent.api.producer_ids import producer_id_apis
 from regent.core.model import BrokerId
-from regent.core.protocol.control import UpdateMetadataBroker, UpdateMetadataEndPoint
 from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.transport.kafka.listener import KafkaListener
 from tests.support.led_partitions import lead
+from tests.support.world import live_broker
 
 BROKER = 1
 
@@ -60,10 +60,9 @@ class OneBroker:
 
     def lead(self, leader_epoch: int, leader: BrokerId = BROKER) -> None:
         """Apply the control requests that make ``leader`` lead the topics."""
-        endpoint = UpdateMetadataEndPoint("PLAINTEXT", "127.0.0.1", self.listener.port, "PLAINTEXT")
         lead(
             self.replica_manager,
-            UpdateMetadataBroker(BROKER, -1, (endpoint,), None, None, None),
+            live_broker(BROKER, port=self.listener.port),
             self._topics,
             self._isr,
             leader=leader,

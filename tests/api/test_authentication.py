@@ -37,7 +37,7 @@ def test_no_mechanism_can_be_chosen(version: int):
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_a_client_that_authenticates_is_told_what_to_set(version: int):
+def test_a_client_that_authenticates_gets_an_error_with_the_remedy(version: int):
     answer = ask(APIS, SaslAuthenticateRequest(auth_bytes=b"\0user\0password"), version)
     assert answer.error_code == Errors.ILLEGAL_SASL_STATE
     assert "security.protocol=PLAINTEXT" in answer.error_message

@@ -42,7 +42,7 @@ from regent.core.protocol.topics import (
     TopicsResponse,
 )
 from regent.core.replication.metadata_cache import MetadataCache
-from tests.support.controller_parts import topic_id
+from tests.support.world import topic_id
 from tests.transport.kafka.wire import ask
 
 TOPIC, BROKER, LOGGERS = ResourceType.TOPIC, ResourceType.BROKER, ResourceType.BROKER_LOGGER

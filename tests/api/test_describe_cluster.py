@@ -55,7 +55,7 @@ def test_every_version_describes_the_cluster(version: int):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_authorized_operations_are_told_to_who_asks(version: int):
+def test_authorized_operations_are_returned_on_request(version: int):
     answer = ask(apis(), asking(operations=True), version)
     assert set(answer.authorized_operations) == CLUSTER_OPERATIONS
 

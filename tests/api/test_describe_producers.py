@@ -10,17 +10,17 @@ from kafka.protocol.admin import DescribeProducersRequest
 from regent.api.describe_producers import describe_producers_apis
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
-from regent.core.protocol.control import UpdateMetadataBroker
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
 from tests.support.led_partitions import lead
 from tests.support.memory_logs import MemoryLogs
 from tests.support.record_batches import TIMESTAMP_MS, batch
+from tests.support.world import live_broker
 from tests.transport.kafka.wire import ask
 
 BROKER = 1
 T0 = TopicPartition("t", 0)
-ALIVE = UpdateMetadataBroker(BROKER, -1, (), None, None, None)
+ALIVE = live_broker(BROKER)
 
 
 class Host:

@@ -345,7 +345,7 @@ def test_a_fetch_without_max_wait_is_answered_at_once():
     assert replicas.waits is False
 
 
-def test_a_response_has_a_size_limit_whatever_the_client_requests():
+def test_a_response_has_a_size_limit_for_every_request():
     replicas = CannedReplicas()
     replicas.consumed = {ORDERS_0: ConsumedPartition(Errors.NONE, 5, 0)}
     request = fetch({ORDERS_0: ConsumerPosition(5, 1)}, max_bytes=2**31 - 1)

@@ -31,7 +31,6 @@ from regent.core.protocol.broker import (
 from regent.core.protocol.client import ACKS_LEADER
 from regent.core.protocol.control import (
     ControlHeader,
-    UpdateMetadataBroker,
     UpdateMetadataRequest,
 )
 from regent.core.replica_logs import ReplicaLogs
@@ -45,6 +44,7 @@ from regent.transport.kafka.primitives import uuid_text
 from tests.support.led_partitions import lead, now_ms
 from tests.support.memory_logs import MemoryLogs
 from tests.support.record_batches import batch, values_of
+from tests.support.world import live_broker
 
 LEADER, FOLLOWER = 1, 2
 LONG_MS = 60_000
@@ -80,9 +80,7 @@ class Leader:
         )
         self.listener.start()
         undo.callback(self.listener.close, 0.1)
-        own, other = (
-            UpdateMetadataBroker(broker, -1, (), None, None, None) for broker in (LEADER, FOLLOWER)
-        )
+        own, other = (live_broker(broker) for broker in (LEADER, FOLLOWER))
         lead(self.manager, own, {"payments": 1}, (LEADER, FOLLOWER), topic_id=ID)
         header = ControlHeader(LEADER, 1, -1)
         self.manager.handle(header, UpdateMetadataRequest((), (own, other)), now_ms())
@@ -214,7 +212,7 @@ def test_a_topic_id_is_known_from_the_replica_before_the_metadata_have_it(undo: 
     assert only_row(leader.fetch(fetch())).error_code is Errors.NONE
 
 
-def test_a_topic_id_that_nobody_knows_is_refused_beside_others(leader: Leader):
+def test_an_unknown_topic_id_is_refused_and_the_known_ones_are_answered(leader: Leader):
     known = fetch(max_wait_ms=LONG_MS)
     unknown = FetchTopic("gone", GONE, known.topics[0].partitions)
     response = leader.fetch(fetch(max_wait_ms=LONG_MS, topics=(*known.topics, unknown)))
@@ -230,7 +228,7 @@ def test_an_unknown_topic_can_be_forgotten(leader: Leader):
     assert only_row(leader.fetch(fetch(forgotten_topics=forgotten))).error_code is Errors.NONE
 
 
-def test_a_follower_out_of_range_hears_where_the_log_of_its_leader_begins_and_ends(leader: Leader):
+def test_a_follower_out_of_range_gets_the_start_and_the_end_of_its_leaders_log(leader: Leader):
     leader.produce(batch(b"a", b"b"))
     row = only_row(leader.fetch(fetch(offset=7)))
     assert row.error_code is Errors.OFFSET_OUT_OF_RANGE

@@ -274,7 +274,7 @@ def test_clients_ask_again_when_zookeeper_has_not_answered(group: Group):
     assert [row.error_code for row in rows] == [COORDINATOR_NOT_AVAILABLE]
 
 
-def test_only_positions_in_topics_that_nobody_consumes_are_deleted(group: Group):
+def test_only_positions_in_unconsumed_topics_are_deleted(group: Group):
     group.be_stable()
     group.commit(8, 0, member_id=group.member_id, generation_id_or_member_epoch=1)
     topic = OffsetDeleteRequest.OffsetDeleteRequestTopic
@@ -349,7 +349,7 @@ def test_the_topic_is_created_when_the_first_client_asks(version: int):
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-def test_the_client_is_told_why_there_is_no_coordinator(version: int):
+def test_the_client_gets_the_reason_for_a_missing_coordinator(version: int):
     cache, refusal = cached(), ApiError(Errors.INVALID_REPLICATION_FACTOR, "2 brokers")
     creations = Creations({GROUP_METADATA_TOPIC: refusal})
     partitions = CoordinatorPartitions(GROUP_METADATA_TOPIC, cache, 50)

@@ -132,7 +132,7 @@ def test_nothing_is_answered_before_any_broker_is_known(request_: ApiMessage):
         ask([*metadata(cache), *cluster], request_, 1)
 
 
-def test_who_waits_is_answered_when_the_list_arrives(
+def test_a_waiting_caller_is_answered_when_the_list_arrives(
     cache: MetadataCache, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(first_metadata, "PATIENCE_S", 60)
@@ -155,7 +155,9 @@ async def _answer(api: KafkaApi, body: bytes) -> bytes:
     return whole(await api.handle(request_of(api.key, 9, body)))
 
 
-def test_a_coordinator_is_told_if_it_is_known_and_no_topic_is_created(cache: MetadataCache):
+def test_the_address_of_a_known_coordinator_is_returned_and_no_topic_is_created(
+    cache: MetadataCache,
+):
     creations = Creations()
     groups = CoordinatorPartitions(TOPIC, cache, 50)
     ids = CoordinatorPartitions("__transaction_state", cache, 50)

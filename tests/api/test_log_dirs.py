@@ -14,13 +14,13 @@ from kafka.protocol.admin import AlterReplicaLogDirsRequest, DescribeLogDirsRequ
 from regent.api.log_dirs import log_dir_apis
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
-from regent.core.protocol.control import UpdateMetadataBroker
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.storage.log_manager import LogManager
 from tests.support.disk_logs import BATCH_BYTES, BROKER, T0, T1, U0, Machine, create, fill
 from tests.support.led_partitions import lead
+from tests.support.world import live_broker
 from tests.transport.kafka.wire import ask
 
 Logs = dict[tuple[str, int], tuple[int, int, bool]]  # size, lag, whether it is a future log
@@ -34,7 +34,7 @@ class Host:
         for name in (T0, T1, U0):
             fill(create(self.logs, name), 2)
         replicas = ReplicaManager(BROKER, self.logs, MetadataCache())
-        alive = UpdateMetadataBroker(BROKER, -1, (), None, None, None)
+        alive = live_broker(BROKER)
         lead(replicas, alive, {"t": 2}, (BROKER,))
         self._replicas = replicas
 
@@ -147,7 +147,7 @@ def test_a_relative_directory_is_described_by_its_absolute_path(
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_each_replica_that_shall_move_has_an_outcome(machine: Machine, version: int):
+def test_every_replica_to_move_has_an_outcome(machine: Machine, version: int):
     host, (first, second) = Host(machine), machine.directories
     outcomes = host.move(
         {("t", 0): second, ("t", 1): second, ("t", 2): first, ("u", 0): first.parent}, version

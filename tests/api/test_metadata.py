@@ -195,7 +195,7 @@ def test_a_missing_topic_is_created_when_the_client_allows_it(version: int):
         )),
     ],
 )  # fmt: skip
-def test_a_client_is_told_why_a_topic_cannot_be_created(refusal: Errors, told: Errors):
+def test_the_answer_says_why_a_topic_cannot_be_created(refusal: Errors, told: Errors):
     creations = Creations({"a.b": ApiError(refusal, "no")})
     asked = metadata(["a.b", "fine", "orders"], may_create=True)
     topics = topics_of(ask(apis(create_missing=creations), asked, 8))
@@ -311,7 +311,7 @@ def test_a_topic_without_a_name_and_an_id_is_refused():
 
 
 @pytest.mark.parametrize("version", VERSIONS[8:])
-def test_authorized_operations_are_told_to_who_asks(version: int):
+def test_authorized_operations_are_returned_on_request(version: int):
     handlers = apis()  # with one cache for all the requests
     for cluster, topic in [(False, False), (True, True), (False, True), (True, False)]:
         asked = metadata(["orders", "nothing"])

@@ -231,7 +231,7 @@ def test_only_what_fits_is_converted_but_at_least_one_record():
         assert len(converted_down(data, 1, max_bytes=limit - 1)) == max(1, count - 1)
 
 
-def test_transaction_markers_are_left_out():
+def test_transaction_markers_are_omitted():
     marker = new_batch(RECORDS[:1], base_offset=4, attributes=CONTROL_MASK)
     data = new_batch(RECORDS) + marker + new_batch(RECORDS, base_offset=5)
     assert [offset for offset, *_ in converted_down(data, 1)] == [0, 1, 2, 3, 5, 6, 7, 8]

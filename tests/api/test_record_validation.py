@@ -265,7 +265,7 @@ def test_the_timestamps_of_the_header_do_not_count():
             validate(memoryview(bytearray(lying)), needs_keys=False, times=TIMES)
 
 
-def test_a_record_without_a_key_is_refused_for_that_whatever_its_time():
+def test_a_missing_key_is_reported_before_a_wrong_time():
     data = timed(NOW - 5_000, NOW)
     topic_partition = TopicPartition("orders", 3)
     with pytest.raises(InvalidRecordsError) as refused:

@@ -224,9 +224,7 @@ def test_positions_of_a_group_are_part_of_a_transaction(version: int, producer: 
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_what_is_wrong_with_the_coordinator_of_the_group_is_told_first(
-    version: int, producer: Producer
-):
+def test_an_error_of_the_groups_coordinator_is_returned_first(version: int, producer: Producer):
     producer.led.groups.lead(1, leader=2)
     assert producer.commit_offset(version) == Errors.NOT_COORDINATOR
 

@@ -25,7 +25,7 @@ def result(**figures: tuple[float, float, float]) -> dict[str, dict[str, Any]]:
         ("mb_per_s", (100, 95, 105), (120, 115, 125), False),
     ],
 )
-def test_a_change_of_more_than_the_spread_is_told(
+def test_a_change_larger_than_the_spread_is_reported(
     figure: str,
     before: tuple[float, float, float],
     now: tuple[float, float, float],
@@ -47,7 +47,7 @@ def test_a_change_of_more_than_the_spread_is_told(
         ("leaders_elected", (1.0, 1.0, 1.0), (2.0, 2.0, 2.0)),  # neither good nor bad
     ],
 )
-def test_other_differences_are_not_told(
+def test_other_differences_are_not_reported(
     figure: str, before: tuple[float, float, float], now: tuple[float, float, float]
 ) -> None:
     assert not list(changes(result(**{figure: before}), result(**{figure: now})))

@@ -38,7 +38,7 @@ def test_a_controller_elects_leaders_of_topics_that_are_created_in_bulk() -> Non
 
 @pytest.mark.nightly
 @pytest.mark.system
-def test_survivors_are_told_of_the_leaders_after_a_stub_that_crashed() -> None:
+def test_survivors_get_the_leaders_after_the_crash_of_a_stub() -> None:
     figures = figures_of("crash-load", "--partitions", "100", "--brokers", "4")
 
     assert 0 < figures["leadership_s"] <= figures["seconds"]

@@ -28,8 +28,8 @@ from regent.transport.sockets import new_context
 from regent.zk.client.operations import Create
 from regent.zk.codecs.znodes import BrokerIdZNode
 from tests.support.connected_sessions import Session
-from tests.support.controller_parts import topic_id
 from tests.support.free_ports import free_ports
+from tests.support.world import topic_id
 from tests.transport.raw_peer import TIMEOUT_MS
 
 pytestmark = pytest.mark.zookeeper

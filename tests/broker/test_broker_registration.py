@@ -66,7 +66,7 @@ def register_again(server: FakeZooKeeperServer, pauses: Pauses) -> tuple[int, in
         ("PLAINTEXT://[fd00::1]:9094", "fd00::1", 9094),
     ],
 )
-def test_clients_are_told_the_address_in_zookeeper_and_brokers_are_not(
+def test_clients_get_the_address_in_zookeeper_and_brokers_do_not(
     address: str, host: str, port: int
 ) -> None:
     static = AdvertisedListeners("b1", 9092, 9093, 9094, "CONTROLLER")

@@ -13,9 +13,9 @@ from regent.broker.controlled_shutdown import (
 )
 from regent.core.errors import Errors, RegentError
 from regent.core.model import TopicPartition
-from regent.core.protocol.control import UpdateMetadataBroker
 from regent.core.protocol.controller import ControlledShutdownRequest, ControlledShutdownResponse
 from regent.core.replication.metadata_cache import MetadataSnapshot
+from tests.support.world import live_broker
 
 SETTINGS = ControlledShutdownSettings(
     max_retries=3, retry_backoff_s=0.0, timeout_s=1.0, reconnect_s=0.0
@@ -43,7 +43,7 @@ class ScriptedController:
 
 
 def cluster_of(*broker_ids: int) -> MetadataSnapshot:
-    brokers = {b: UpdateMetadataBroker(b, 1, (), None, None, None) for b in broker_ids}
+    brokers = {b: live_broker(b, 1) for b in broker_ids}
     return MetadataSnapshot(controller_id=0, controller_epoch=1, brokers=brokers)
 
 

@@ -55,7 +55,7 @@ def test_session_timeouts_have_limits(
         assert joined.error_code is error
 
 
-def test_a_group_has_so_many_members():
+def test_the_number_of_members_of_a_group_is_limited():
     with ExitStack() as undo:
         groups = LedGroups(undo, config_with(group_max_size=1, group_initial_rebalance_delay_ms=0))
         assert groups.ask(joining()).error_code is Errors.NONE
@@ -74,7 +74,7 @@ def test_an_empty_group_waits_for_more_members():
     ("settings", "error"),
     [({}, Errors.NONE), ({"offset_metadata_max_bytes": 2}, Errors.OFFSET_METADATA_TOO_LARGE)],
 )
-def test_a_position_has_so_much_metadata(settings: dict[str, int], error: Errors):
+def test_the_metadata_of_a_position_is_limited(settings: dict[str, int], error: Errors):
     with ExitStack() as undo:
         groups = LedGroups(undo, config_with(**settings))
         commit = CommitOffsets("g", {ORDERS_0: OffsetAndMetadata(1, metadata="long")})

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from regent.broker.partition_warnings import late_transaction_warnings, under_min_isr_warnings
 from regent.core.model import TopicPartition
-from regent.core.protocol.control import UpdateMetadataBroker
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.storage.producer_state_manager import LATE_TRANSACTION_BUFFER_MS
@@ -14,6 +13,7 @@ from tests.core.replication.record_stage import TWO_IN_SYNC, RecordBroker
 from tests.support.disk_logs import BROKER, T0, Machine, create, log_of
 from tests.support.led_partitions import lead
 from tests.support.transactional_batches import in_transaction
+from tests.support.world import live_broker
 
 OPEN = 7
 
@@ -26,7 +26,7 @@ def test_partitions_with_transactions_that_nothing_will_end_are_named(tmp_path: 
         for name in names:
             create(logs, name)
         replicas = ReplicaManager(BROKER, logs, MetadataCache())
-        alive = UpdateMetadataBroker(BROKER, -1, (), None, None, None)
+        alive = live_broker(BROKER)
         lead(replicas, alive, {"t": len(names)}, (BROKER,))
 
         def begin(name: TopicPartition) -> None:

@@ -22,7 +22,7 @@ from regent.broker.replication import Replication
 from regent.config.settings import Settings
 from regent.config.settings_file import load_settings
 from regent.core.errors import Errors
-from regent.core.model import LeaderAndIsr, LeaderIsrAndControllerEpoch, TopicPartition
+from regent.core.model import TopicPartition
 from regent.core.protocol.client import ACKS_ALL, ProducedPartition
 from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.replica_manager import ReplicaManager
@@ -30,7 +30,6 @@ from regent.storage.log_manager import LogManager
 from regent.testing.waits import scaled
 from regent.transport.server import PortInUseError
 from regent.transport.sockets import Context, new_context
-from regent.zk.codecs.znodes import TopicPartitionStateZNode
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.memory_logs import MemoryLogs
 from tests.support.record_batches import batch, values_of
@@ -86,10 +85,7 @@ class Replicas:
 
     def lead(self, isr: tuple[int, ...]) -> None:
         """Let broker 1 lead and broker 2 follow."""
-        state = LeaderIsrAndControllerEpoch(LeaderAndIsr(1, isr), 1)
-        self._stage.zookeeper.put(
-            TopicPartitionStateZNode.path(PARTITION), TopicPartitionStateZNode.encode(state)
-        )
+        self._stage.put_state(PARTITION, 1, isr)
         for view in self._views.values():
             ask(view.ref, alive(self._endpoints))
             ask(view.ref, lead_and_follow(1, (1, 2), isr=isr))

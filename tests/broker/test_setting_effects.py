@@ -53,7 +53,6 @@ from regent.core.errors import Errors, RecordsRefusedError, RegentError
 from regent.core.log_config import DEFAULT_LOG_CONFIG, TOPIC_LOG_SETTINGS
 from regent.core.protocol.control import (
     ControlHeader,
-    UpdateMetadataBroker,
     UpdateMetadataRequest,
 )
 from regent.core.protocol.controller import ControlledShutdownRequest, ControlledShutdownResponse
@@ -80,15 +79,7 @@ from regent.transport.server import ControlServer, IncomingRequest
 from regent.transport.sockets import new_context
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.core.replication.record_stage import RecordBroker
-from tests.support.controller_parts import (
-    T0,
-    Candidate,
-    ControllerParts,
-    KnownTopicIds,
-    Tree,
-    broker_info,
-    of_type,
-)
+from tests.support.controller_parts import Candidate, ControllerParts, of_type
 from tests.support.disk_logs import Machine, create, files, fill, log_of, send
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.free_ports import free_ports
@@ -96,6 +87,7 @@ from tests.support.memory_logs import MemoryLogs
 from tests.support.record_batches import TIMESTAMP_MS, batch, keyed_batch, records_of
 from tests.support.served_endpoint import ServedEndpoint
 from tests.support.stage import TIMEOUT_S
+from tests.support.world import T0, TopicIds, World, broker_info, live_broker
 from tests.transport.kafka.raw_client import RawClient, request_bytes
 
 ROOT = Path(__file__).parents[2]
@@ -439,8 +431,8 @@ def leader_after_rebalancing(settings: Settings, _: Place) -> int:
 
 
 def brokers_checked_after_ms(settings: Settings, _: Place) -> list[int]:
-    tree = Tree()
-    effects = Candidate(tree, 0, controller_settings(settings)).start()
+    world = World()
+    effects = Candidate(world, 0, controller_settings(settings)).start()
     timers = of_type(effects, ScheduleEvent)
     return [timer.after_ms for timer in timers if isinstance(timer.event, CheckBrokers)]
 
@@ -467,14 +459,14 @@ def requests_repeated(settings: Settings, place: Place) -> bool:
     server.start()
     scheduler = Scheduler("scheduler")
     place.undo.callback(scheduler.shutdown)
-    tree = Tree()
+    world = World()
     info = replace(broker_info(1), control_endpoint=server.endpoint)
-    ZkControllerStore(FakeZooKeeper(tree.server)).register_broker(info)
-    store = ZkControllerStore(FakeZooKeeper(tree.server))
+    ZkControllerStore(FakeZooKeeper(world.zookeeper)).register_broker(info)
+    store = ZkControllerStore(FakeZooKeeper(world.zookeeper))
     session: Any = SimpleNamespace(client=SimpleNamespace(lease_valid=lambda: True))
     controller = BrokerController(
         0,
-        Controller(broker_info(0), store, KnownTopicIds(), controller_settings(settings)),
+        Controller(broker_info(0), store, TopicIds(), controller_settings(settings)),
         settings,
         context=context,
         keeper=session,
@@ -646,7 +638,7 @@ class BusyController:
 def shutdown_requests(settings: Settings, place: Place) -> tuple[list[float], list[float | None]]:
     """Return the timeouts of controlled shutdown requests, and the pauses between them."""
     hurry, controller = Hurry(), BusyController()
-    known = {b: UpdateMetadataBroker(b, 1, (), None, None, None) for b in (1, 2)}
+    known = {b: live_broker(b, 1) for b in (1, 2)}
     cluster = MetadataSnapshot(controller_id=1, controller_epoch=1, brokers=known)
     context = place.undo.enter_context(new_context())
     hand_over(
@@ -721,8 +713,8 @@ def creates_internal_topics_early(settings: Settings, place: Place) -> bool:
     service, cache = BrokerTopicService(context, 0, settings, scheduler), MetadataCache()
     place.undo.callback(service.stop)
     quota = ControllerMutationQuotaManager(QuotaConfig().controller_window)
-    service.start(cache, FakeZooKeeper(Tree().server), lambda: True, quota)
-    brokers = tuple(UpdateMetadataBroker(b, 1, (), None, None, None) for b in (0, 1, 2))
+    service.start(cache, FakeZooKeeper(World().zookeeper), lambda: True, quota)
+    brokers = tuple(live_broker(b, 1) for b in (0, 1, 2))
     cache.update(ControlHeader(0, 1, 1), UpdateMetadataRequest((), brokers, is_full=True))
     service.wake()
     return bool(planned)
@@ -989,10 +981,10 @@ def seen(look: Look, settings: Settings, path: Path) -> object:
 
 @pytest.mark.parametrize(("table", "name"), ELSEWHERE)
 def test_a_setting_that_is_checked_elsewhere_is_named_there(table: str, name: str) -> None:
-    tree = ast.parse((ROOT / ELSEWHERE[table, name]).read_text(encoding="utf-8"))
-    words = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)}
-    words |= {n.arg for n in ast.walk(tree) if isinstance(n, ast.keyword)}
-    words |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+    world = ast.parse((ROOT / ELSEWHERE[table, name]).read_text(encoding="utf-8"))
+    words = {n.value for n in ast.walk(world) if isinstance(n, ast.Constant)}
+    words |= {n.arg for n in ast.walk(world) if isinstance(n, ast.keyword)}
+    words |= {n.attr for n in ast.walk(world) if isinstance(n, ast.Attribute)}
     assert name in words
 
 

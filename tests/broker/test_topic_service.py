@@ -21,7 +21,6 @@ from regent.core.errors import ApiError, Errors
 from regent.core.model import BrokerId
 from regent.core.protocol.control import (
     ControlHeader,
-    UpdateMetadataBroker,
     UpdateMetadataPartition,
     UpdateMetadataRequest,
     UpdateMetadataTopic,
@@ -39,9 +38,9 @@ from regent.core.replication.metadata_cache import MetadataCache
 from regent.metrics.broker_metrics import TopicMetrics
 from regent.transport.server import ControlServer
 from regent.transport.sockets import new_context
-from tests.support.controller_parts import Tree
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.stage import TIMEOUT_S, Stage
+from tests.support.world import World, live_broker
 
 SETTINGS = Settings(broker=BrokerConfig(num_partitions=2))
 BROKERS = (0, 1)
@@ -55,7 +54,7 @@ class TwoBrokers:
         context = new_context()
         stack.callback(context.destroy, linger=0)
         self.stage = stage = stack.enter_context(Stage())
-        self.tree = Tree()
+        self.world = World()
         self.caches = {broker_id: MetadataCache() for broker_id in BROKERS}
         self.brokers: dict[BrokerId, BrokerTopicService] = {}
         self.endpoints: dict[BrokerId, str] = {}
@@ -63,12 +62,12 @@ class TwoBrokers:
         for broker_id in BROKERS:
             scheduler = Scheduler(f"scheduler-{broker_id}")
             stack.callback(scheduler.shutdown)
-            self.tree.register(broker_id)
+            self.world.register(broker_id)
             topics = BrokerTopicService(context, broker_id, settings, scheduler)
             stack.callback(topics.stop)
             topics.start(
                 self.caches[broker_id],
-                FakeZooKeeper(self.tree.server),
+                FakeZooKeeper(self.world.zookeeper),
                 lambda broker_id=broker_id: broker_id == ACTIVE,  # type: ignore[misc]
                 ControllerMutationQuotaManager(QuotaConfig().controller_window),
             )
@@ -89,14 +88,14 @@ class TwoBrokers:
         self._epoch += 1
         states = []
         for topic in topics:
-            stored = self.tree.topic(topic)
+            stored = self.world.topic(topic)
             rows = tuple(
                 UpdateMetadataPartition(n, 1, 0, 0, (0,), 0, a.replicas, ())
                 for n, a in stored.partitions.items()
             )
             states.append(UpdateMetadataTopic(topic, stored.topic_id, rows))
         brokers = tuple(
-            UpdateMetadataBroker(broker_id, 1, (), None, endpoint, None)
+            live_broker(broker_id, 1, control_endpoint=endpoint)
             for broker_id, endpoint in self.endpoints.items()
         )
         request = UpdateMetadataRequest(tuple(states), brokers, is_full=True)
@@ -112,7 +111,7 @@ class TwoBrokers:
         return answers
 
     def await_node(self, path: str) -> None:
-        self.stage.wait_for(lambda: path in self.tree.server.snapshot())
+        self.stage.wait_for(lambda: path in self.world.zookeeper.snapshot())
 
 
 @pytest.fixture
@@ -126,7 +125,7 @@ def test_any_broker_accepts_requests(cluster: TwoBrokers, asked: BrokerId):
     at_once = CreateTopicsRequest((CreatableTopic("t"),), 0)
     (late,) = cluster.ask(asked, at_once).get(timeout=TIMEOUT_S)
     assert late.error_code is Errors.REQUEST_TIMED_OUT
-    assert sorted(cluster.tree.topic("t").partitions) == [0, 1], "the configured number"
+    assert sorted(cluster.world.topic("t").partitions) == [0, 1], "the configured number"
     cluster.update_metadata("t")
     deleting = cluster.ask(asked, DeleteTopicsRequest(("t",), 60_000))
     cluster.await_node("/admin/delete_topics/t")
@@ -160,10 +159,12 @@ def test_the_controller_creates_the_internal_topics_when_enough_brokers_live(
     with ExitStack() as stack:
         cluster = TwoBrokers(stack, settings)
         cluster.await_node(f"/brokers/topics/{GROUP_METADATA_TOPIC}")
-        created = cluster.tree.topic(GROUP_METADATA_TOPIC).partitions
+        created = cluster.world.topic(GROUP_METADATA_TOPIC).partitions
         assert [sorted(row.replicas) for row in created.values()] == [[0, 1]] * 5
         cluster.update_metadata(GROUP_METADATA_TOPIC)
-        assert f"/brokers/topics/{TRANSACTION_STATE_TOPIC}" not in cluster.tree.server.snapshot()
+        assert (
+            f"/brokers/topics/{TRANSACTION_STATE_TOPIC}" not in cluster.world.zookeeper.snapshot()
+        )
 
 
 @pytest.mark.parametrize(
@@ -181,7 +182,7 @@ def test_the_controller_creates_the_internal_topics_when_enough_brokers_live(
         ),
     ],
 )
-def test_a_missing_coordinator_is_told_until_there_is_one(
+def test_a_missing_coordinator_topic_is_reported_until_it_exists(
     cluster: TwoBrokers, topic: str, warning: str
 ) -> None:
     broker = cluster.brokers[0]
@@ -191,7 +192,7 @@ def test_a_missing_coordinator_is_told_until_there_is_one(
     error = refused.get(timeout=TIMEOUT_S)[topic]
     assert broker.coordinator_obstacle(topic, error) == warning
     assert broker.coordinator_warnings() == [warning]
-    cluster.tree.put_topic(topic, {0: (0, 1)})
+    cluster.world.put_topic(topic, {0: (0, 1)})
     cluster.update_metadata(topic)
     assert not broker.coordinator_warnings()
 

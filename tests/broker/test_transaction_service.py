@@ -75,7 +75,7 @@ def test_transactional_ids_that_are_not_used_are_forgotten(undo: ExitStack):
 
 
 @pytest.mark.parametrize("is_enabled", [True, False])
-def test_brokers_ask_about_partitions_unless_told_not_to(is_enabled: bool, undo: ExitStack):
+def test_brokers_ask_about_partitions_unless_this_is_disabled(is_enabled: bool, undo: ExitStack):
     led = LedTransactions(undo, transaction_partition_verification_enable=is_enabled)
     assert led.service.verifies is is_enabled
 
@@ -156,7 +156,7 @@ def test_markers_reach_another_broker_and_are_answered(undo: ExitStack):
     assert peer.led.target.written.get_nowait() == marker
 
 
-def test_a_coordinator_on_another_broker_says_what_is_part_of_a_transaction(undo: ExitStack):
+def test_a_coordinator_on_another_broker_verifies_the_partitions_of_a_transaction(undo: ExitStack):
     peer = Peer(undo)
     producer = peer.led.init()
     peer.led.begin(producer)

@@ -88,7 +88,7 @@ def with_stopping_broker(cluster: FakeCluster, response: ShutdownBrokerResponse)
 
     def shut_down(request: Request) -> Response:
         assert request == ShutdownBrokerRequest()
-        cluster.remove_broker(1)
+        cluster.unregister(1)
         return response
 
     cluster.add_broker(1, control_endpoint=cluster.serve(shut_down))
@@ -111,7 +111,7 @@ def test_the_command_waits_for_the_process_of_a_local_broker(
     ending = threading.Thread(target=process.communicate, args=(b"end\n",))
 
     def shut_down(_: Request) -> Response:
-        cluster.remove_broker(1)
+        cluster.unregister(1)
         ending.start()
         return ShutdownBrokerResponse(Errors.NONE)
 
@@ -166,7 +166,7 @@ def test_a_broker_that_stops_without_handing_over_is_reported(
 
 def test_a_broker_that_has_restarted_counts_as_shut_down(cluster: FakeCluster) -> None:
     def bounce(_: Request) -> Response:
-        cluster.remove_broker(1)
+        cluster.unregister(1)
         cluster.add_broker(1)
         return ShutdownBrokerResponse(Errors.NONE)
 

@@ -82,7 +82,7 @@ def test_a_setting_that_nothing_reads_is_stored_with_a_hint(one: FakeCluster) ->
 
 
 @pytest.mark.parametrize("arguments", [(), ("0", "--default"), ("0", "--set", "log.roll.ms")])
-def test_a_broker_or_all_are_named_and_values_are_given(
+def test_brokers_config_needs_a_broker_or_all_and_values(
     one: FakeCluster, arguments: tuple[str, ...]
 ) -> None:
     assert one.run("brokers", "config", *arguments).exit_code == 2

@@ -29,7 +29,7 @@ def refusal(*arguments: object) -> str:
     return result.output if isinstance(result.exception, SystemExit) else str(result.exception)
 
 
-def test_a_port_in_use_is_named_with_a_remedy_and_no_directory_is_left(tmp_path: Path) -> None:
+def test_a_port_in_use_is_named_with_a_remedy_and_no_directory_remains(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", *free_ports(1))) as taken:
         replication_port = taken.getsockname()[1]
         ports = ("--base-port", replication_port - 2_000)
@@ -164,7 +164,7 @@ def test_an_invalid_zookeeper_address_is_refused(tmp_path: Path) -> None:
     assert "::::" in refusal("--data-dir", tmp_path, "--zookeeper", "::::")
 
 
-def test_without_pyspark_only_the_remedy_is_said_and_no_directory_is_left(
+def test_without_pyspark_only_the_remedy_is_printed_and_no_directory_remains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

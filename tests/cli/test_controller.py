@@ -70,7 +70,7 @@ def test_a_controller_that_moved_by_itself_is_not_deposed_again(cluster: FakeClu
 
     def hook(call: Call) -> None:
         if call.method == "multi" and call.moment is Moment.BEFORE:
-            cluster.remove_broker(0)
+            cluster.unregister(0)
             cluster.elect(1)
 
     cluster.hook = hook

@@ -12,8 +12,8 @@ from regent.core.protocol.broker import (
     DescribeMetadataResponse,
     MetadataPartition,
 )
-from regent.core.protocol.control import UpdateMetadataBroker, UpdateMetadataEndPoint
 from tests.support.fake_cluster import FakeCluster, failing, write_cluster_file
+from tests.support.world import live_broker
 
 TOPIC_ID = "A" * 22
 CACHE = DescribeMetadataResponse(
@@ -23,13 +23,12 @@ CACHE = DescribeMetadataResponse(
     controller_id=0,
     controller_epoch=3,
     brokers=(
-        UpdateMetadataBroker(
+        live_broker(
             0,
             17,
-            (UpdateMetadataEndPoint("PLAINTEXT", "127.0.0.1", 9092, "PLAINTEXT"),),
-            None,
-            "tcp://127.0.0.1:19092",
-            "tcp://127.0.0.1:29092",
+            port=9092,
+            control_endpoint="tcp://127.0.0.1:19092",
+            replication_endpoint="tcp://127.0.0.1:29092",
         ),
     ),
     partitions=(

@@ -31,7 +31,7 @@ def test_a_broker_that_does_not_answer_is_a_failure(cluster: FakeCluster) -> Non
         )
 
 
-def test_a_refused_record_is_told_with_the_brokers_reason() -> None:
+def test_the_error_of_a_refused_record_has_the_brokers_reason() -> None:
     invalid = KafkaError(KafkaError.TOPIC_EXCEPTION)
     obstacles = Explained("nothing happens", lambda: ["there is no controller"])
     assert _reason(invalid, obstacles) == "Broker: Invalid topic"

@@ -19,7 +19,7 @@ TOPICS = {"version": 1, "topics": [{"topic": "t"}]}
 def four(cluster: FakeCluster) -> FakeCluster:
     """Four brokers, and a topic on the first two of them."""
     cluster.with_brokers(4)
-    cluster.add_topic("t", {n: ReplicaAssignment((0, 1)) for n in range(3)})
+    cluster.put_topic("t", dict.fromkeys(range(3), (0, 1)))
     return cluster
 
 
@@ -68,7 +68,7 @@ def test_a_proposal_follows_the_placement_algorithm(four: FakeCluster, tmp_path:
 
 def test_racks_count_by_default(cluster: FakeCluster, tmp_path: Path) -> None:
     cluster.with_brokers(4, racks=["a", "a", "b", "b"])
-    cluster.add_topic("t", {0: ReplicaAssignment((0, 1)), 1: ReplicaAssignment((0, 1))})
+    cluster.put_topic("t", {0: (0, 1), 1: (0, 1)})
     racks = {0: "a", 1: "a", 2: "b", 3: "b"}
     by_rack = rack_alternated_brokers(racks)
     spread = [list(place_rack_aware(by_rack, racks, n, 2, 0)) for n in range(2)]
@@ -82,7 +82,7 @@ def test_racks_count_by_default(cluster: FakeCluster, tmp_path: Path) -> None:
 
 def test_racks_of_some_brokers_only_are_refused(cluster: FakeCluster, tmp_path: Path) -> None:
     cluster.with_brokers(2, racks=["a", None])
-    cluster.add_topic("t", {0: ReplicaAssignment((0,))})
+    cluster.put_topic("t", {0: (0,)})
 
     assert failing(cluster.run(*generate(tmp_path, "0,1"))) == (
         "not all brokers have a rack (broker 1 has none): give every broker one, or add"
@@ -94,7 +94,7 @@ def test_a_proposal_starts_from_the_assignment_without_ongoing_moves(
     four: FakeCluster, tmp_path: Path
 ) -> None:
     moving = ReplicaAssignment((2, 3, 0, 1), adding_replicas=(2, 3), removing_replicas=(0, 1))
-    four.add_topic("t", {0: moving})
+    four.put_topic("t", {0: moving})
 
     answer = four.json(*generate(tmp_path, "1,2,3"))
 
@@ -128,7 +128,7 @@ def test_the_progress_of_moves_is_printed_in_kafkas_words(
     four: FakeCluster, tmp_path: Path
 ) -> None:
     moving = ReplicaAssignment((2, 0, 1), adding_replicas=(2,), removing_replicas=(0, 1))
-    four.add_topic("t", {0: ReplicaAssignment((2, 3)), 1: moving, 2: ReplicaAssignment((0, 1))})
+    four.put_topic("t", {0: (2, 3), 1: moving, 2: (0, 1)})
     wanted = moves(t_2=[2], t_0=[2, 3], t_1=[2], gone_0=[1])
 
     result = four.run(*verify(tmp_path, wanted))
@@ -170,7 +170,7 @@ def test_requested_moves_of_another_tool_count_as_in_progress(
 
 
 def test_verify_needs_no_controller(cluster: FakeCluster, tmp_path: Path) -> None:
-    cluster.add_topic("t", {0: ReplicaAssignment((1,))})
+    cluster.put_topic("t", {0: (1,)})
 
     assert cluster.run(*verify(tmp_path, moves(t_0=[1]))).exit_code == 0
 

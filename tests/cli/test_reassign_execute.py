@@ -38,7 +38,7 @@ ONGOING = OngoingReassignment("t", 0, (2, 3, 0, 1), (2, 3), (0, 1))
 def four(cluster: FakeCluster) -> FakeCluster:
     """Four brokers, a topic on two of them, and a controller that accepts all requests."""
     cluster.with_brokers(4)
-    cluster.add_topic("t", {0: ReplicaAssignment((0, 1))})
+    cluster.put_topic("t", {0: (0, 1)})
     refuse(cluster)
     return cluster
 
@@ -54,7 +54,7 @@ def refuse(cluster: FakeCluster, **problems: tuple[Errors, str]) -> None:
             error, message = problems.get(f"{topic}_{partition}", none)
             if error is Errors.NONE and replicas is not None:
                 old = cluster.topic(topic).partitions
-                cluster.add_topic(topic, {**old, partition: old[partition].reassign_to(replicas)})
+                cluster.put_topic(topic, {**old, partition: old[partition].reassign_to(replicas)})
             rows.append(ReassignedPartition(topic, partition, error, message))
         return AlterPartitionReassignmentsResponse(Errors.NONE, tuple(rows))
 
@@ -124,7 +124,7 @@ def test_a_requested_move_of_another_tool_is_not_replaced(
 
 def test_a_move_can_be_added_to_ongoing_ones(four: FakeCluster, tmp_path: Path) -> None:
     being_moved(four, ONGOING)
-    four.add_topic("t", {0: MOVING})
+    four.put_topic("t", {0: MOVING})
 
     result = four.run(*command(tmp_path), "--additional", "-o", "json")
 
@@ -134,7 +134,7 @@ def test_a_move_can_be_added_to_ongoing_ones(four: FakeCluster, tmp_path: Path) 
 
 
 def test_refused_partitions_are_named(four: FakeCluster, tmp_path: Path) -> None:
-    four.add_topic("t", {n: ReplicaAssignment((0, 1)) for n in range(3)})
+    four.put_topic("t", dict.fromkeys(range(3), (0, 1)))
     refuse(
         four,
         t_0=(Errors.INVALID_REPLICA_ASSIGNMENT, "t-0: broker 2 is stopping"),
@@ -174,7 +174,7 @@ def test_an_impossible_move_is_named_and_no_request_is_sent(
 
 
 def test_a_replica_on_a_dead_broker_may_stay(four: FakeCluster, tmp_path: Path) -> None:
-    four.remove_broker(1)
+    four.unregister(1)
     content = {"partitions": [{"topic": "t", "partition": 0, "replicas": [2, 1]}]}
 
     assert four.run(*command(tmp_path, content=content)).exit_code == 0
@@ -225,7 +225,7 @@ def finish(cluster: FakeCluster, replicas: tuple[int, ...]) -> None:
         looks[0] += call.moment is Moment.BEFORE and ReassignPartitionsZNode.PATH in call.paths
         if looks[0] == 4:
             looks[0] += 1
-            cluster.add_topic("t", {0: ReplicaAssignment(replicas)})
+            cluster.put_topic("t", {0: replicas})
 
     cluster.hook = hook
 
@@ -245,7 +245,7 @@ def test_the_command_waits_for_the_end(four: FakeCluster, tmp_path: Path) -> Non
 def test_the_command_waits_for_the_others_when_one_is_refused(
     four: FakeCluster, tmp_path: Path
 ) -> None:
-    four.add_topic("u", {0: ReplicaAssignment((0, 1))})
+    four.put_topic("u", {0: (0, 1)})
     refuse(four, u_0=(Errors.UNKNOWN_TOPIC_OR_PARTITION, "u-0 is being deleted"))
     finish(four, (2, 3))
     entries = [{"topic": topic, "partition": 0, "replicas": [2, 3]} for topic in ("t", "u")]
@@ -402,7 +402,7 @@ def test_a_throttle_keeps_the_other_settings_of_topics_and_brokers(
     assert four.run(*command(tmp_path), "--throttle", "5000").exit_code == 0
     assert config_of(four, "topics/t") == {"retention.ms": "5", **REPLICAS}
 
-    four.add_topic("t", {0: ReplicaAssignment((2, 3))})
+    four.put_topic("t", {0: (2, 3)})
     assert four.run(*command(tmp_path, "--verify")).exit_code == 0
     assert config_of(four, "topics/t") == {"retention.ms": "5"}
 
@@ -410,7 +410,7 @@ def test_a_throttle_keeps_the_other_settings_of_topics_and_brokers(
 def test_additional_changes_the_throttle_of_a_move_in_progress(
     four: FakeCluster, tmp_path: Path
 ) -> None:
-    four.add_topic("other", {3: MOVING})
+    four.put_topic("other", {3: MOVING})
     being_moved(four, ONGOING._replace(topic="other", partition=3))
 
     options = ("--additional", "--throttle", "5000")
@@ -427,7 +427,7 @@ def test_throttles_are_removed_after_the_reassignment(
     four: FakeCluster, tmp_path: Path, action: str
 ) -> None:
     assert four.run(*command(tmp_path), "--throttle", "5000").exit_code == 0
-    four.add_topic("t", {0: ReplicaAssignment((2, 3))})
+    four.put_topic("t", {0: (2, 3)})
 
     preserved = four.run(*command(tmp_path, action), "--preserve-throttles")
     assert preserved.stderr == ""
@@ -445,7 +445,7 @@ def test_throttles_stay_while_another_reassignment_is_in_progress(
     four: FakeCluster, tmp_path: Path
 ) -> None:
     assert four.run(*command(tmp_path), "--throttle", "5000").exit_code == 0
-    four.add_topic("t", {0: ReplicaAssignment((2, 3))})
+    four.put_topic("t", {0: (2, 3)})
     being_moved(four, ONGOING._replace(topic="other"))
 
     assert "another reassignment is in progress" in four.run(*command(tmp_path, "--verify")).stderr

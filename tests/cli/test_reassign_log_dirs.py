@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from regent.core.model import ReplicaAssignment, TopicPartition
+from regent.core.model import TopicPartition
 from regent.core.protocol.controller import AlterPartitionReassignmentsRequest
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode
 from tests.cli.test_reassign_execute import command, config_of, refuse, submitted
@@ -26,7 +26,7 @@ def brokers(cluster: FakeCluster) -> Iterator[list[LogDirBroker]]:
     for broker_id, broker in enumerate(found):
         cluster.add_broker(broker_id, control_endpoint=endpoint, port=broker.port)
     cluster.elect(0)
-    cluster.add_topic("t", {0: ReplicaAssignment((0, 1))})
+    cluster.put_topic("t", {0: (0, 1)})
     refuse(cluster)
     for broker in found[:2]:
         broker.create(T0)
@@ -136,14 +136,14 @@ def test_a_replica_on_a_dead_broker_cannot_be_moved(
     cluster: FakeCluster, brokers: list[LogDirBroker], tmp_path: Path
 ) -> None:
     del brokers
-    cluster.remove_broker(1)
+    cluster.unregister(1)
 
     line = failing(cluster.run(*command(tmp_path, content=plan([0, 1], "any", "/d/two"))))
 
     assert line.startswith("Failed to alter dir for t-0-1: broker 1 is not registered")
 
 
-def test_the_progress_of_each_replica_is_told_in_kafkas_words(
+def test_the_progress_of_each_replica_is_printed_in_kafkas_words(
     cluster: FakeCluster, brokers: list[LogDirBroker], tmp_path: Path
 ) -> None:
     verify = command(tmp_path, "--verify", plan([0, 1], "/d/one", "/d/two"))
@@ -194,7 +194,7 @@ def test_a_throttle_of_log_directories_is_for_the_brokers_that_move(
     assert "The replica-alter-dir throttle limit was set to 70 B/s" in result.stdout
     assert [config_of(cluster, f"brokers/{broker}") for broker in range(3)] == [{}, rate, {}]
     verify = command(tmp_path, "--verify", plan([0, 1], "any", "/d/two"))
-    cluster.add_topic("t", {0: ReplicaAssignment((0, 1))})
+    cluster.put_topic("t", {0: (0, 1)})
     cluster.run(*verify)
     assert config_of(cluster, "brokers/1") == rate  # the copy is still made
     brokers[1].finish()

@@ -37,7 +37,7 @@ def healthy(cluster: FakeCluster) -> FakeCluster:
     cluster.add_broker(0, control_endpoint=endpoint, port=1)  # nobody listens there
     cluster.add_broker(1, control_endpoint=endpoint, port=1)
     cluster.elect(1)
-    cluster.add_topic("t", ON_BOTH, IN_SYNC)
+    cluster.put_topic("t", ON_BOTH, leaders=IN_SYNC)
     return cluster
 
 
@@ -101,7 +101,7 @@ def test_a_healthy_cluster_on_one_screen(healthy: FakeCluster) -> None:
 
 
 def test_an_unhealthy_cluster_on_one_screen(healthy: FakeCluster) -> None:
-    healthy.remove_broker(1)
+    healthy.unregister(1)
 
     result = healthy.run("status")
 
@@ -120,7 +120,7 @@ def test_an_unhealthy_cluster_on_one_screen(healthy: FakeCluster) -> None:
 def test_an_epoch_that_allows_no_election_is_named(
     healthy: FakeCluster, epoch: str, said: str
 ) -> None:
-    healthy.remove_broker(1)
+    healthy.unregister(1)
     healthy.zookeeper.put("/controller_epoch", epoch.encode())
     output = healthy.run("status").stdout
     assert said in output.splitlines()[-1]
@@ -183,9 +183,9 @@ def test_lost_zookeeper_data_are_named(cluster: FakeCluster, tmp_path: Path) -> 
 
 
 def test_partitions_without_leaders_or_in_sync_replicas_are_named(healthy: FakeCluster) -> None:
-    healthy.add_topic("new", ON_BOTH)
-    healthy.add_topic("lost", ON_BOTH, {0: LeaderAndIsr(-1, (0, 1))})
-    healthy.add_topic("behind", ON_BOTH, {0: LeaderAndIsr(0, (0,))})
+    healthy.put_topic("new", ON_BOTH)
+    healthy.put_topic("lost", ON_BOTH, leaders={0: LeaderAndIsr(-1, (0, 1))})
+    healthy.put_topic("behind", ON_BOTH, leaders={0: LeaderAndIsr(0, (0,))})
 
     assert reasons(healthy) == [
         "2 partitions without a leader: lost-0, new-0",
@@ -194,19 +194,19 @@ def test_partitions_without_leaders_or_in_sync_replicas_are_named(healthy: FakeC
 
 
 def test_an_unregistered_leader_does_not_count(healthy: FakeCluster) -> None:
-    healthy.remove_broker(0)
+    healthy.unregister(0)
     assert reasons(healthy) == ["1 partition without a leader: t-0"]
 
 
 def test_only_the_first_partitions_are_named(healthy: FakeCluster) -> None:
-    healthy.add_topic("new", {n: ReplicaAssignment((0,)) for n in range(8)})
+    healthy.put_topic("new", dict.fromkeys(range(8), (0,)))
     assert reasons(healthy)[0] == (
         "8 partitions without a leader: new-0, new-1, new-2, new-3, new-4 and 3 more"
     )
 
 
 def test_topics_being_deleted_are_not_unhealthy(healthy: FakeCluster) -> None:
-    healthy.add_topic("gone", ON_BOTH, {0: LeaderAndIsr(-1, ())})
+    healthy.put_topic("gone", ON_BOTH, leaders={0: LeaderAndIsr(-1, ())})
     healthy.zookeeper.put("/admin/delete_topics/gone")
 
     status = healthy.json("status")
@@ -219,7 +219,7 @@ def test_topics_being_deleted_are_not_unhealthy(healthy: FakeCluster) -> None:
 
 
 def test_temporary_problems_are_warnings(healthy: FakeCluster) -> None:
-    healthy.add_topic("gone", ON_BOTH)
+    healthy.put_topic("gone", ON_BOTH)
     healthy.zookeeper.put("/admin/delete_topics/gone")
     healthy.answers[DescribeControllerRequest] = lambda _: DescribeControllerResponse(
         Errors.NONE,
@@ -306,7 +306,7 @@ def test_a_controller_that_does_not_answer_is_a_reason(
 def test_a_former_controller_is_a_warning(healthy: FakeCluster) -> None:
     healthy.answers[DescribeControllerRequest] = lambda _: Errors.NOT_CONTROLLER
     moving = {0: ReplicaAssignment((0, 1), adding_replicas=(1,))}
-    healthy.add_topic("moving", moving, IN_SYNC)
+    healthy.put_topic("moving", moving, leaders=IN_SYNC)
 
     status = healthy.json("status")
 

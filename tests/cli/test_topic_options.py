@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from regent.core.model import ReplicaAssignment
 from tests.support.fake_cluster import FakeCluster, failing
 
 
@@ -22,7 +21,7 @@ from tests.support.fake_cluster import FakeCluster, failing
     ],
 )
 def test_an_empty_name_is_refused(local: FakeCluster, command: tuple[str, ...]) -> None:
-    local.add_topic("t", {0: ReplicaAssignment((0,))})
+    local.put_topic("t", {0: (0,)})
 
     assert failing(local.run(*command)) == "topic '' is empty"
 

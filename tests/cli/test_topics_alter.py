@@ -43,15 +43,15 @@ def test_new_partitions_continue_the_placement_of_the_old_ones(local: FakeCluste
     ],
 )
 def test_a_topic_can_only_grow(local: FakeCluster, partitions: str, problem: str) -> None:
-    local.add_topic("t", {0: ReplicaAssignment((0,)), 1: ReplicaAssignment((1,))})
+    local.put_topic("t", {0: (0,), 1: (1,)})
 
     assert failing(local.run("topics", "alter", "t", "--partitions", partitions)) == problem
 
 
 def test_an_unknown_deleted_or_moving_topic_does_not_grow(local: FakeCluster) -> None:
     alter = ("--partitions", "5")
-    local.add_topic("moving", {0: ReplicaAssignment((0, 1), adding_replicas=(1,))})
-    local.add_topic("gone", {0: ReplicaAssignment((0,))})
+    local.put_topic("moving", {0: ReplicaAssignment((0, 1), adding_replicas=(1,))})
+    local.put_topic("gone", {0: (0,)})
     local.zookeeper.put("/admin/delete_topics/gone")
 
     assert failing(local.run("topics", "alter", "t", *alter)) == "topic t does not exist"
@@ -65,7 +65,7 @@ def test_an_unknown_deleted_or_moving_topic_does_not_grow(local: FakeCluster) ->
 
 
 def test_a_topic_with_more_replicas_than_live_brokers_does_not_grow(local: FakeCluster) -> None:
-    local.add_topic("t", {0: ReplicaAssignment((0, 1, 2, 3))})
+    local.put_topic("t", {0: (0, 1, 2, 3)})
 
     assert "replication factor 4 is larger than the 3 available brokers" in failing(
         local.run("topics", "alter", "t", "--partitions", "2")

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from regent.core.model import ReplicaAssignment
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode
 from tests.support.fake_cluster import FakeCluster, failing
 
@@ -19,7 +18,7 @@ CHANGE = "/config/changes/config_change_0000000000"
 def one(cluster: FakeCluster) -> FakeCluster:
     """A topic that overrides two configurations."""
     cluster.with_brokers(1)
-    cluster.add_topic("t", {0: ReplicaAssignment((0,))})
+    cluster.put_topic("t", {0: (0,)})
     overrides = {"segment.ms": "7", "retention.ms": "-1"}
     cluster.zookeeper.put(CONFIG, ConfigEntityZNode.encode(overrides))
     return cluster
@@ -38,7 +37,7 @@ def test_overrides_are_shown(one: FakeCluster) -> None:
 
 
 def test_a_topic_without_overrides_has_an_empty_answer(one: FakeCluster) -> None:
-    one.add_topic("plain", {0: ReplicaAssignment((0,))})
+    one.put_topic("plain", {0: (0,)})
 
     result = one.run("topics", "config", "plain")
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from regent.core.model import ReplicaAssignment
 from regent.core.protocol.topics import CreateTopicsRequest
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode
 from tests.support.fake_cluster import (
@@ -97,7 +96,7 @@ def test_placement_options_are_passed_to_the_service(local: FakeCluster) -> None
 
 
 def test_the_least_loaded_start_counts_the_brokers_replicas(local: FakeCluster) -> None:
-    local.add_topic("old", {0: ReplicaAssignment((0, 1)), 1: ReplicaAssignment((0, 1))})
+    local.put_topic("old", {0: (0, 1), 1: (0, 1)})
     shape = ("--partitions", "1", "--replication-factor", "1")
 
     assert (

@@ -50,7 +50,7 @@ def test_without_the_placement_service_there_is_no_wait_and_no_message(
 def test_the_request_follows_a_new_controller(cluster: FakeCluster) -> None:
     def resign(request: Request) -> Response:
         assert isinstance(request, CreateTopicsRequest)
-        cluster.remove_broker(0)
+        cluster.unregister(0)
         cluster.elect(1)
         return TopicsResponse((TopicOutcome("t", Errors.NOT_CONTROLLER),))
 
@@ -71,7 +71,7 @@ def test_a_topic_whose_answer_was_lost_is_created_once(cluster: FakeCluster) -> 
         return Errors.BROKER_NOT_AVAILABLE if len(attempts) == 1 else answer
 
     cluster.with_brokers(1)
-    cluster.remove_broker(0)
+    cluster.unregister(0)
     cluster.add_broker(0, control_endpoint=cluster.serve(lose_answer))
     cluster.elect(0)
 

@@ -19,7 +19,7 @@ DELETE = ("topics", "delete", "t")
 def two(cluster: FakeCluster) -> FakeCluster:
     """Two brokers, and a topic on both."""
     cluster.with_brokers(2)
-    cluster.add_topic("t", ON_BOTH)
+    cluster.put_topic("t", ON_BOTH)
     return cluster
 
 
@@ -58,7 +58,7 @@ def test_a_topic_that_is_already_marked_is_reported(two: FakeCluster) -> None:
 
 
 def test_many_topics_are_marked_at_once(two: FakeCluster) -> None:
-    two.add_topic("u", ON_BOTH)
+    two.put_topic("u", ON_BOTH)
 
     assert two.json("topics", "delete", "u", "t", "u") == [
         {"topic": "t", "deleted": False},
@@ -84,7 +84,7 @@ def test_if_exists_ignores_unknown_topics(two: FakeCluster) -> None:
 
 def test_internal_topics_cannot_be_deleted(two: FakeCluster) -> None:
     """DEL-14."""
-    two.add_topic("__consumer_offsets", ON_BOTH)
+    two.put_topic("__consumer_offsets", ON_BOTH)
 
     assert failing(two.run("topics", "delete", "t", "__consumer_offsets")) == (
         "topic __consumer_offsets is internal and cannot be deleted"
@@ -123,7 +123,7 @@ def test_a_later_topic_with_the_same_name_is_another_one(two: FakeCluster) -> No
         remove(call)
         snapshot = two.zookeeper.snapshot()
         if MARKER in two.writes and not {MARKER, "/brokers/topics/t"} & snapshot.keys():
-            two.add_topic("t", ON_BOTH)
+            two.put_topic("t", ON_BOTH)
 
     two.hook = then_create
 
@@ -166,9 +166,9 @@ def test_after_the_timeout_the_reason_for_the_wait_is_printed(two: FakeCluster) 
     assert waiting_for(two) == ("a replica could not be deleted; the log of its broker says why")
     two.answers[DescribeControllerRequest] = lambda _: Errors.UNKNOWN_SERVER_ERROR
     assert waiting_for(two) == "the controller does not answer"
-    two.add_topic("t", {0: ReplicaAssignment((0, 1), removing_replicas=(1,))})
+    two.put_topic("t", {0: ReplicaAssignment((0, 1), removing_replicas=(1,))})
     assert waiting_for(two) == "partitions of it are being reassigned"
-    two.remove_broker(1)
+    two.unregister(1)
     assert waiting_for(two) == "broker 1 is down; replicas there cannot be deleted"
     two.zookeeper.put("/brokers/topics/t", b"garbage")
     assert "not JSON" in waiting_for(two)

@@ -14,8 +14,8 @@ from tests.support.fake_cluster import (
 
 def test_topics_are_listed_by_name(cluster: FakeCluster) -> None:
     assert cluster.run("topics", "list").stdout == ""
-    cluster.add_topic("b", {})
-    cluster.add_topic("a", {})
+    cluster.put_topic("b", {})
+    cluster.put_topic("a", {})
     cluster.zookeeper.put("/admin/delete_topics/b")
 
     assert cluster.run("topics", "list").stdout == "a\nb - marked for deletion\n"
@@ -30,7 +30,7 @@ def described(cluster: FakeCluster) -> FakeCluster:
     """Two topics: b is healthy, a has every kind of problem."""
     cluster.add_broker(0)
     cluster.add_broker(1)
-    cluster.add_topic(
+    cluster.put_topic(
         "a",
         {
             0: ReplicaAssignment((0, 1)),
@@ -39,14 +39,15 @@ def described(cluster: FakeCluster) -> FakeCluster:
             3: ReplicaAssignment((0, 1, 2), adding_replicas=(2,)),
             10: ReplicaAssignment((0, 1)),
         },
-        {
+        "A" * 22,
+        leaders={
             0: LeaderAndIsr(0, (0, 1), 5),
             1: LeaderAndIsr(-1, (1,), 3),
             2: LeaderAndIsr(2, (2,), 0),
             3: LeaderAndIsr(0, (1, 0), 7),
         },
     )
-    cluster.add_topic("b", {0: ReplicaAssignment((1,))}, {0: LeaderAndIsr(1, (1,))}, topic_id=None)
+    cluster.put_topic("b", {0: (1,)}, leaders={0: LeaderAndIsr(1, (1,))})
     cluster.zookeeper.put("/config/topics/a", ConfigEntityZNode.encode({"retention.ms": "5"}))
     return cluster
 
@@ -111,7 +112,7 @@ def test_a_leader_that_is_not_registered_makes_a_partition_unavailable(
     described: FakeCluster,
 ) -> None:
     assert partitions_shown(described, "--unavailable-partitions") == [1, 2, 10]
-    described.remove_broker(0)
+    described.unregister(0)
     assert partitions_shown(described, "--unavailable-partitions") == [0, 1, 2, 3, 10]
 
 

@@ -99,7 +99,7 @@ def test_a_short_wait_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- reasons --------------------------------------------------------------------------------------
 
 
-def test_a_reason_is_said_after_a_moment_and_when_it_has_changed(
+def test_a_reason_is_printed_after_a_moment_and_when_it_changes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, reasons = 0.0, ["there is no controller"]
@@ -124,7 +124,7 @@ def test_a_reason_is_said_after_a_moment_and_when_it_has_changed(
     assert explained.because() == "; another"
 
 
-def test_a_reason_that_cannot_be_found_out_is_not_said() -> None:
+def test_an_unknown_reason_is_not_printed() -> None:
     def fail() -> list[str]:
         raise RegentError("ZooKeeper does not answer")
 

@@ -61,7 +61,7 @@ def partitions_of(client: AdminClient | Producer, topic: str):
     return None if found is None else found.partitions
 
 
-def test_a_topic_is_created_where_it_is_told_to_be(admin: AdminClient):
+def test_a_topic_is_created_on_the_given_brokers(admin: AdminClient):
     brokers = sorted(admin.list_topics(timeout=TIMEOUT_S).brokers)
     name = f"placed-{uuid.uuid4().hex[:12]}"
     replicas = [[brokers[2], brokers[0]], [brokers[1], brokers[2]]]

@@ -41,7 +41,7 @@ def test_what_is_acknowledged_can_be_read(bootstrap: str, new_topic: CreateTopic
 
 
 @pytest.mark.parametrize("acks", ["0", "1"])
-def test_whoever_wants_fewer_acknowledgements_is_served(
+def test_a_producer_may_require_fewer_acknowledgements(
     bootstrap: str, new_topic: CreateTopic, acks: str
 ):
     topic = new_topic()
@@ -178,9 +178,7 @@ def test_many_partitions_are_read_at_once(bootstrap: str, new_topic: CreateTopic
     }
 
 
-def test_a_record_larger_than_the_fetch_is_read_all_the_same(
-    bootstrap: str, new_topic: CreateTopic
-):
+def test_a_record_larger_than_the_fetch_is_read(bootstrap: str, new_topic: CreateTopic):
     topic = new_topic()
     values = [b"a" * 600_000, b"b" * 900_000, b"c"]
     produce(producer(bootstrap), topic, values)
@@ -204,7 +202,9 @@ def test_too_large_a_record_is_refused(bootstrap: str, new_topic: CreateTopic):
     assert values_from(bootstrap, topic, 0) == [b"fits"]
 
 
-def test_too_few_replicas_refuse_only_who_wants_them_all(bootstrap: str, new_topic: CreateTopic):
+def test_too_few_replicas_refuse_only_producers_with_acks_all(
+    bootstrap: str, new_topic: CreateTopic
+):
     topic = new_topic(replicas=1, min_insync_replicas=2)
     with pytest.raises(KafkaException) as refused:
         produce(producer(bootstrap, acks="all", retries=0), topic, [b"safe"])
@@ -219,7 +219,7 @@ def test_a_topic_comes_into_being_when_it_is_produced_to(bootstrap: str):
     assert values_from(bootstrap, topic, 0) == VALUES
 
 
-def test_a_topic_that_is_unknown_is_said_to_be(bootstrap: str):
+def test_an_unknown_topic_is_reported_as_unknown(bootstrap: str):
     topic = f"unknown-{uuid.uuid4().hex[:12]}"
     with closing(consumer(bootstrap)) as curious:
         for _ in range(2):  # asking does not create it

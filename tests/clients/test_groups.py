@@ -81,7 +81,7 @@ class Members:
             member.close()
 
 
-def test_a_group_goes_on_when_its_coordinator_dies(
+def test_a_group_continues_after_the_death_of_its_coordinator(
     cluster: BreakableCluster, bootstrap: str, new_topic: CreateTopic, group_id: str
 ):
     topic = new_topic(PARTITIONS, min_insync_replicas=2)

@@ -83,7 +83,7 @@ def test_an_idempotent_producer_produces(bootstrap: str, new_topic: CreateTopic)
     assert values_from(bootstrap, topic, 0, 2 * len(VALUES)) == VALUES * 2
 
 
-def test_without_acknowledgements_it_arrives_all_the_same(bootstrap: str, new_topic: CreateTopic):
+def test_records_without_acknowledgements_arrive(bootstrap: str, new_topic: CreateTopic):
     topic = new_topic()
     produce(bootstrap, topic, [b"first"], acks="all")  # by now it is surely led
     produce(bootstrap, topic, VALUES, acks=0, enable_idempotence=False)

@@ -62,7 +62,7 @@ def until_told(waits: list[float], use: Callable[[], object]) -> None:
     eventually(is_told, "a broker tells the client to wait", TIMEOUT_S)
 
 
-def test_a_producer_that_uses_more_is_told_to_wait(
+def test_a_producer_above_its_quota_gets_a_throttle_time(
     bootstrap: str, new_topic: CreateTopic, client_id: str
 ) -> None:
     topic = new_topic()

@@ -66,7 +66,7 @@ def test_the_file_is_replaced_as_a_whole_and_removed_at_the_end(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", '{"brokers": [{}]}', "\xff"])
-def test_a_file_that_cannot_be_read_lists_nobody(tmp_path: Path, content: str | None) -> None:
+def test_an_unreadable_file_lists_no_broker(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / CLUSTER_FILE).write_text(content, encoding="latin-1")
     assert listed_processes(tmp_path) == []

@@ -189,7 +189,7 @@ def test_a_broker_that_dies_before_it_knows_all_of_them_is_named(a_run: Run) -> 
     assert not a_run.announced
 
 
-def test_a_broker_whose_metrics_are_elsewhere_is_said(a_run: Run) -> None:
+def test_a_changed_metrics_port_of_a_broker_is_reported(a_run: Run) -> None:
     a_run.plan = replace(a_run.plan, base_port=20_000)
     a_run.misbehave("broker-1", "metrics elsewhere")
     assert a_run.run() == 0
@@ -204,21 +204,21 @@ def test_a_request_to_stop_while_it_starts_leaves_nothing(a_run: Run) -> None:
     assert not a_run.announced
 
 
-def test_a_second_request_to_stop_kills_what_is_left(a_run: Run) -> None:
+def test_a_second_request_to_stop_kills_the_remaining_processes(a_run: Run) -> None:
     a_run.misbehave("broker-0", "deaf")
     a_run.when_said["press Ctrl-C again"] = [threading.Timer(0.4, a_run.interrupt).start]
     assert a_run.run() == 130
     assert not (a_run.plan.data_dir / "stopped").exists()
 
 
-def test_a_broker_that_will_not_end_is_killed_and_said(a_run: Run) -> None:
+def test_a_broker_that_does_not_stop_is_killed_and_this_is_reported(a_run: Run) -> None:
     a_run.plan = replace(a_run.plan, broker_stop_timeout_s=0.05)
     a_run.misbehave("broker-1", "deaf")
     assert a_run.run() == 1
     assert "broker 1 (process #) is killed: it did not end in time" in a_run.said
 
 
-def test_a_broker_that_dies_is_said_and_missed_while_the_cluster_goes_on(a_run: Run) -> None:
+def test_the_death_of_a_broker_is_reported_and_the_cluster_continues(a_run: Run) -> None:
     a_run.when_ready = [lambda: a_run.kill(1)]
     a_run.when_said["SIGKILL"] = [a_run.look, a_run.interrupt]
     assert a_run.run() == 0
@@ -229,7 +229,7 @@ def test_a_broker_that_dies_is_said_and_missed_while_the_cluster_goes_on(a_run: 
     assert a_run.stopped == ["broker-0", "broker-2", "placement-service"]
 
 
-def test_a_broker_that_shuts_down_in_order_is_not_missed(a_run: Run) -> None:
+def test_an_orderly_shutdown_of_a_broker_is_not_reported(a_run: Run) -> None:
     a_run.plan = replace(a_run.plan, restart=True)
     a_run.when_ready = [lambda: a_run.kill(1, signal.SIGTERM)]
     a_run.when_said["with status 0"] = [a_run.look, a_run.interrupt]
@@ -237,7 +237,7 @@ def test_a_broker_that_shuts_down_in_order_is_not_missed(a_run: Run) -> None:
     assert listed(a_run.snapshots[0]) == [0, 2]
 
 
-def test_a_broker_that_dies_comes_back_on_its_ports_when_asked_for(a_run: Run) -> None:
+def test_a_dead_broker_is_restarted_on_its_ports_on_request(a_run: Run) -> None:
     a_run.plan = replace(a_run.plan, restart=True, restart_backoff_s=0.01)
     a_run.when_ready = [a_run.look, lambda: a_run.kill(1)]
     a_run.when_said["is ready again"] = [a_run.look, a_run.interrupt]
@@ -248,7 +248,7 @@ def test_a_broker_that_dies_comes_back_on_its_ports_when_asked_for(a_run: Run) -
     assert before == after
 
 
-def test_a_broker_does_not_come_back_on_the_port_that_only_clients_are_told(a_run: Run) -> None:
+def test_a_restarted_broker_does_not_listen_on_its_advertised_port(a_run: Run) -> None:
     own = {1: {"advertised_port": "1"}}
     a_run.plan = replace(a_run.plan, restart=True, restart_backoff_s=0.01, broker_settings=own)
     commands: list[str] = []
@@ -313,13 +313,13 @@ def test_one_broker_can_be_asked_for_and_only_one_that_does_not_run(a_run: Run) 
     assert nothing == []
 
 
-def test_who_asked_for_a_broker_is_told_why_it_cannot_start(a_run: Run) -> None:
+def test_a_request_for_a_broker_gets_the_reason_why_it_cannot_start(a_run: Run) -> None:
     assert asked_to_start(a_run, 1, broken=1) == [
         "broker 1 ended while it started: the disk is on fire"
     ]
 
 
-def test_a_request_that_is_none_is_answered_so(a_run: Run) -> None:
+def test_an_invalid_request_gets_an_error(a_run: Run) -> None:
     answers = []
 
     def ask() -> None:
@@ -336,7 +336,7 @@ def test_a_request_that_is_none_is_answered_so(a_run: Run) -> None:
     assert ["not understood" in answer["error"] for answer in answers] == [True, True, True]
 
 
-def test_where_no_cluster_runs_nobody_can_be_asked(tmp_path: Path) -> None:
+def test_without_a_running_cluster_a_command_fails(tmp_path: Path) -> None:
     with pytest.raises(SupervisorError, match=f"no cluster runs on {tmp_path}"):
         start_brokers(tmp_path, None, TIMEOUT_S)
     (tmp_path / SOCKET_FILE).touch()  # of one that was killed
@@ -354,7 +354,9 @@ def test_a_placement_service_that_dies_always_comes_back(a_run: Run) -> None:
     assert "placement-service" in a_run.stopped
 
 
-def test_a_broker_that_cannot_start_is_quoted_and_nothing_is_left(a_run: Run) -> None:
+def test_the_error_of_a_broker_that_cannot_start_is_printed_and_no_process_remains(
+    a_run: Run,
+) -> None:
     a_run.misbehave("broker-1", "fail")
     with pytest.raises(ClusterStartError, match=r"^broker 1 .* status 1: the disk is on fire$"):
         a_run.run()
@@ -362,7 +364,7 @@ def test_a_broker_that_cannot_start_is_quoted_and_nothing_is_left(a_run: Run) ->
     assert not (a_run.plan.data_dir / "cluster.json").exists()
 
 
-def test_a_broker_that_talks_nonsense_is_not_taken_for_ready(a_run: Run) -> None:
+def test_a_broker_that_sends_garbage_does_not_count_as_ready(a_run: Run) -> None:
     a_run.misbehave("broker-1", "garbage")
     with pytest.raises(ClusterStartError, match=r"broker 1 .* ended by SIGKILL"):
         a_run.run()
@@ -403,7 +405,7 @@ def test_ports_of_settings_replace_the_derived_ones(a_run: Run) -> None:
 
 
 @pytest.mark.zookeeper
-def test_a_zookeeper_that_dies_is_said_with_the_command_that_starts_it_again(a_run: Run) -> None:
+def test_the_death_of_zookeeper_is_reported_with_the_command_that_restarts_it(a_run: Run) -> None:
     a_run.plan = replace(a_run.plan, zookeeper=None, zookeeper_heap_mb=99)
 
     def kill_zookeeper() -> None:
@@ -422,7 +424,7 @@ def test_a_zookeeper_that_dies_is_said_with_the_command_that_starts_it_again(a_r
 
 
 @pytest.mark.zookeeper
-def test_zookeeper_tells_who_the_controller_is(zookeeper_address: str) -> None:
+def test_the_controller_is_found_in_zookeeper(zookeeper_address: str) -> None:
     assert read_controller_id(zookeeper_address) is None
     client = ZooKeeperClient(zookeeper_address, 6_000, on_watch=lambda _: None)
     client.start(TIMEOUT_S)
@@ -445,7 +447,7 @@ def test_nothing_outlives_a_cluster_that_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-def test_nothing_is_left_of_a_cluster_that_is_interrupted(tmp_path: Path) -> None:
+def test_no_process_or_folder_of_an_interrupted_cluster_remains(tmp_path: Path) -> None:
     with start_cluster(tmp_path) as process:
         try:
             pids = pids_of(tmp_path)

@@ -95,7 +95,7 @@ def test_a_guardian_that_keeps_dying_is_started_more_and_more_seldom(tmp_path: P
         assert gap >= at_least
 
 
-def test_a_guardian_that_cannot_be_started_stops_nobody(tmp_path: Path) -> None:
+def test_a_guardian_that_cannot_start_stops_no_process(tmp_path: Path) -> None:
     guardian = Guardian("127.0.0.1:1", (sys.executable, str(tmp_path / "program.py")))
     guardian._command[0] = str(tmp_path / "no-python")
     guardian.start()

@@ -110,7 +110,7 @@ def ended(processes: ProcessSupervisor, child: ChildProcess) -> bool:
     return processes.wait(lambda: not processes.is_running(child), TIMEOUT_S)
 
 
-def test_what_a_child_says_when_it_is_ready_is_told(
+def test_the_announcement_of_a_ready_child_is_returned(
     processes: ProcessSupervisor, recorder: Recorder, child: Callable[[str], ChildProcess]
 ) -> None:
     worker = serving(processes, child("print('hello'); " + SERVE))
@@ -194,7 +194,7 @@ def test_the_signals_are_given_back() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_failed_child_comes_back_and_a_finished_one_does_not(
+def test_a_failed_child_is_restarted_and_a_finished_one_is_not(
     processes: ProcessSupervisor,
     recorder: Recorder,
     tmp_path: Path,
@@ -212,7 +212,7 @@ def test_a_failed_child_comes_back_and_a_finished_one_does_not(
     assert recorder.launches == ["worker", "worker"]
 
 
-def test_a_child_that_must_run_comes_back_whatever_its_status(
+def test_a_required_child_is_restarted_after_every_exit_status(
     processes: ProcessSupervisor, recorder: Recorder, child: Callable[[str], ChildProcess]
 ) -> None:
     worker = child("print('ready: here')")
@@ -254,7 +254,7 @@ def test_the_pause_before_a_restart_doubles_until_one_lives_long_enough() -> Non
     assert backoff.pause_s(lived_s=59.0) == 2
 
 
-def test_no_child_is_left_when_the_supervisor_fails(
+def test_no_child_remains_when_the_supervisor_fails(
     recorder: Recorder, child: Callable[[str], ChildProcess]
 ) -> None:
     worker = child(DEAF)

@@ -73,5 +73,5 @@ def test_all_addresses_of_ipv6_are_those_of_ipv4_too(host: str, clients: list[st
 @pytest.mark.parametrize(
     ("host", "is_every"), [("0.0.0.0", True), ("::", True), ("0::0", True), ("::1", False)]
 )
-def test_which_hosts_are_no_place_to_find_anybody(host: str, is_every: bool) -> None:
+def test_addresses_of_every_interface_are_recognized(host: str, is_every: bool) -> None:
     assert is_every_address(host) is is_every

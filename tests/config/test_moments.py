@@ -25,7 +25,7 @@ def test_a_number_with_a_unit_is_so_long_ago(text: str, seconds: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "10", "m", "-1m", "10 m", "9" * 10 + "d", "yesterday"])
-def test_what_is_neither_is_refused_with_examples(text: str) -> None:
+def test_an_unreadable_time_is_refused_with_examples(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a time such as .* 10m"):
         parse_moment(text)
 
@@ -45,6 +45,6 @@ def test_a_duration_is_short_or_in_iso_form(text: str, duration_ms: int) -> None
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "1H", "-PT1H", "P1M", "10"])
-def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
+def test_an_unreadable_duration_is_refused_with_examples(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration such as PT1H, P1DT30M, or 10m"):
         parse_duration(text)

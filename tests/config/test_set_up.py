@@ -269,7 +269,7 @@ def test_make_heals_an_environment_that_was_moved(checkout: Checkout) -> None:
     assert checkout.log() == [f"venv {checkout.venv}", *DONE]
 
 
-def test_make_goes_on_when_it_was_killed_beside_pip(checkout: Checkout) -> None:
+def test_make_continues_after_it_was_killed_during_pip(checkout: Checkout) -> None:
     outdate(checkout)
     (checkout.folder / "kill-make").touch()
     assert checkout.make().returncode != 0
@@ -277,7 +277,9 @@ def test_make_goes_on_when_it_was_killed_beside_pip(checkout: Checkout) -> None:
     assert checkout.log() == ["pip wheel", "pip goes on", f"venv {checkout.venv}", *DONE]
 
 
-def test_of_two_at_once_the_second_waits_and_finds_it_done(checkout: Checkout) -> None:
+def test_the_second_of_two_runs_waits_and_finds_the_environment_complete(
+    checkout: Checkout,
+) -> None:
     shutil.rmtree(checkout.venv)
     command = [sys.executable, "config/set_up.py"]
     both = [

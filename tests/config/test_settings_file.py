@@ -242,7 +242,7 @@ def test_a_mistake_is_named_with_its_file(write: Write, text: str, expected: str
     assert expected in message
 
 
-def test_who_listens_everywhere_says_where_others_find_him(write: Write) -> None:
+def test_a_broker_on_all_interfaces_needs_an_advertised_host(write: Write) -> None:
     path = write('[broker]\nhost = "::"\nadvertised_host = "fd00::7"\n')
     settings = load_settings(path, {"broker": {"advertised_host": "broker-7.example"}})
     assert (settings.broker.host, settings.broker.advertised_host) == ("::", "broker-7.example")

@@ -178,7 +178,7 @@ class Actions(Waits):
         for index in range(topic_partition.partition):
             known.setdefault(index, replicas)
         known[topic_partition.partition] = replicas
-        self.cluster.put_topic(topic_partition.topic, known)
+        self.cluster.rewrite_topic(topic_partition.topic, known)
         if topic_partition.topic not in self.stage.topics:
             self.stage.topics.append(topic_partition.topic)
 
@@ -188,7 +188,7 @@ class Actions(Waits):
 
     def do_write_assignment(self, step: Fields) -> None:
         """Overwrite a topic's assignment."""
-        self.cluster.put_topic(
+        self.cluster.rewrite_topic(
             step.take("topic"),
             {
                 int(index): tuple(self.stage.brokers(replicas))

@@ -158,5 +158,5 @@ def _count_step(
 
 
 def _enqueue_delete(parts: ControllerParts, fields: Fields) -> None:
-    parts.server.put(DeleteTopicsTopicZNode.path(fields.take("topic")))
+    parts.zookeeper.put(DeleteTopicsTopicZNode.path(fields.take("topic")))
     parts.deletions.on_topic_deletion()

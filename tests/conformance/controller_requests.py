@@ -33,7 +33,8 @@ from tests.conformance.fields import (
     partition,
 )
 from tests.conformance.sentences import understand
-from tests.support.controller_parts import Candidate, ControllerParts, Tree, of_type, topic_id
+from tests.support.controller_parts import Candidate, ControllerParts, of_type
+from tests.support.world import World, topic_id
 
 T0 = TopicPartition("t", 0)
 _STATE_WORDS = (
@@ -68,9 +69,9 @@ def alter_isr_controller(case: Case) -> None:
 
 def _ask_another_broker(event: Any) -> Any:
     """Send the request to a broker that is not the active controller."""
-    tree = Tree()
-    Candidate(tree, 0).start()
-    bystander = Candidate(tree, 1)
+    world = World()
+    Candidate(world, 0).start()
+    bystander = Candidate(world, 1)
     bystander.start()
     (reply,) = of_type(bystander.handle(event), SendResponse)
     return reply.response
@@ -226,7 +227,7 @@ class _Assigned(ControllerParts):
         """Return every topic's znode."""
         return {
             path: node.data
-            for path, node in self.server.snapshot().items()
+            for path, node in self.zookeeper.snapshot().items()
             if path.startswith("/brokers/topics/")
         }
 

@@ -19,7 +19,8 @@ from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of, partition
 from tests.conformance.machines import PARTITION_STATES, REPLICA_STATES
 from tests.conformance.sentences import understand
-from tests.support.controller_parts import ControllerParts, metadata_rows, topic_id
+from tests.support.controller_parts import ControllerParts, metadata_rows
+from tests.support.world import topic_id
 
 _BROKER = r"(?:those |(?:the )?replicas? )?(?:on |of )?(?:broker )?(\d+)"
 _PUSHES = (
@@ -91,7 +92,7 @@ class Deletions:
                 known.update_partition_full_replica_assignment(moved, assignment)
                 known.partitions_being_reassigned.add(moved)
         for topic in step.take("to_delete"):
-            self.parts.server.put(DeleteTopicsTopicZNode.path(topic))
+            self.parts.zookeeper.put(DeleteTopicsTopicZNode.path(topic))
         self.parts.deletions.load()
 
     def enqueue(self, step: Fields) -> None:
@@ -99,7 +100,7 @@ class Deletions:
         topics = step.take("topics")
         self.name(topics)
         for topic in topics:
-            self.parts.server.put(DeleteTopicsTopicZNode.path(topic))
+            self.parts.zookeeper.put(DeleteTopicsTopicZNode.path(topic))
         self.parts.deletions.on_topic_deletion()
 
     def complete(self, step: Fields) -> None:

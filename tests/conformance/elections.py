@@ -148,7 +148,7 @@ def _assert_trigger(trigger: str, allow_unclean: bool) -> None:
     match trigger:
         case "zookeeper":
             data = PreferredReplicaElectionZNode.encode([TopicPartition("t", 0)])
-            ballot.parts.server.put(PreferredReplicaElectionZNode.PATH, data)
+            ballot.parts.zookeeper.put(PreferredReplicaElectionZNode.PATH, data)
             ballot.parts.elections.on_preferred_replica_election()
         case "auto":
             ballot.parts.elections.rebalance()

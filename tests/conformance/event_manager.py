@@ -111,7 +111,7 @@ class Manager:
 
     def hook(self, hook: Callable[[Call], None] | None) -> None:
         """Call a function in each call to ZooKeeper."""
-        self._stage._sessions[0].hook = hook
+        self._stage.sessions[0].hook = hook
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         """Wait for a condition."""

@@ -58,12 +58,12 @@ class Expectations:
         """There is an active controller, and ZooKeeper agrees."""
         broker_id = self._broker(step.take("broker"))
         self.stage.eventually(
-            f"{broker_id} rules", lambda: self.stage.controller_znode() == broker_id
+            f"{broker_id} rules", lambda: self.stage.cluster.controller_id() == broker_id
         )
 
     def expect_no_controller(self, step: Fields) -> None:
         """There is no active controller."""
-        self.stage.eventually("no controller", lambda: self.stage.controller_znode() is None)
+        self.stage.eventually("no controller", lambda: self.stage.cluster.controller_id() is None)
 
     def expect_controller_epoch(self, step: Fields) -> None:
         """The number of controllers up to now."""
@@ -96,7 +96,7 @@ class Expectations:
         isr = sorted(map(self._broker, step.take("isr"))) if "isr" in step else None
 
         def reached() -> bool:
-            stored = self.cluster.leadership(topic_partition)
+            stored = self.cluster.state(topic_partition)
             return (
                 stored is not None
                 and leader in (None, stored.leader_and_isr.leader)
@@ -115,7 +115,7 @@ class Expectations:
             self.stage.eventually("a leadership", reached)
         except AssertionError as error:
             raise AssertionError(
-                f"{error}: {topic_partition} is {self.cluster.leadership(topic_partition)}"
+                f"{error}: {topic_partition} is {self.cluster.state(topic_partition)}"
             ) from None
 
     def expect_has_leader(self, step: Fields) -> None:

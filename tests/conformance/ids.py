@@ -57,7 +57,7 @@ class Ids:
             stored = self.stage.topic(topic)
             assert stored is not None
             replicas = stored.partitions[0].replicas
-            self.cluster.put_topic(topic, {0: replicas, 1: replicas})
+            self.cluster.rewrite_topic(topic, {0: replicas, 1: replicas})
             self.stage.settle()
             return "after_add"
         if "delete" in text:
@@ -204,4 +204,4 @@ def _refuse_topic(steps: list[Mapping[str, Any]], setting: Any) -> None:
         desk = Desk({0, *replicas})
         assert desk.create(wanted) is Errors[fields.take("expect_error")]
         assert desk.topic(name) is None
-        assert desk.cluster.leadership(TopicPartition(name, 0)) is None
+        assert desk.cluster.state(TopicPartition(name, 0)) is None

@@ -15,7 +15,6 @@ from regent.core.protocol.control import (
     LeaderAndIsrTopic,
     LeaderAndIsrType,
     TopicId,
-    UpdateMetadataBroker,
     UpdateMetadataRequest,
 )
 from regent.core.protocol.controller import (
@@ -28,6 +27,7 @@ from regent.core.replication.partition import Partition
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.replication.replication_settings import ReplicationSettings
 from tests.core.replication.numbered_logs import NumberedLogs
+from tests.support.world import live_broker
 
 NAME = TopicPartition("t", 0)
 LAG_MS = 30_000
@@ -128,7 +128,7 @@ class Leader:
         self.manager, self._logs = fresh_manager(leader, lag_ms)
         self._logs.end = log_end_offset if epoch_start is None else epoch_start
         header = ControlHeader(leader, 1, -1)
-        brokers = tuple(UpdateMetadataBroker(r, NO_EPOCH, (), None, None, None) for r in replicas)
+        brokers = tuple(live_broker(r, NO_EPOCH) for r in replicas)
         self.manager.handle(header, UpdateMetadataRequest((), brokers), self.now_ms)
         row = leader_and_isr_row(leader, isr, replicas)
         topic = LeaderAndIsrTopic(NAME.topic, None, (row,))

@@ -28,8 +28,8 @@ from regent.core.model import (
 from regent.core.ports import WriteError
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.conformance.fields import Fields, assignment, leadership, one_of, partition
-from tests.support.controller_parts import KnownTopicIds, broker_info
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
+from tests.support.world import TopicIds, broker_info
 
 PARTITION_STATES = {
     "NonExistent": PartitionState.NON_EXISTENT,
@@ -221,7 +221,7 @@ class WatchedServices(ControllerServices):
 
 def watched_services(store: ScriptedStore) -> WatchedServices:
     """Return a term of broker 0."""
-    return WatchedServices(0, store, KnownTopicIds())
+    return WatchedServices(0, store, TopicIds())
 
 
 def arrange(context: ControllerContext, store: ScriptedStore, given: Fields) -> TopicPartition:

@@ -15,8 +15,8 @@ from regent.core.protocol.controller import (
 from regent.core.replication.alter_partition_manager import AlterPartitionManager
 from regent.zk.stores.isr_store import ZkIsrStore
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of, partition
-from tests.support.controller_parts import Tree
 from tests.support.fake_zookeeper import FakeZooKeeper
+from tests.support.world import World
 
 T0 = TopicPartition("t", 0)
 
@@ -198,12 +198,12 @@ def _submit_in_batches(given: Fields, expect: Fields) -> None:
 def _write_to_zookeeper(given: Fields, expect: Fields) -> None:
     """The older protocol: the leader writes the state itself."""
     version, is_written = given.take("expected_version"), given.take("write_ok")
-    tree = Tree()
+    world = World()
     for _ in range(1 + (version if is_written else version + 1)):
-        tree.put_state(T0, 0, (0,))
+        world.put_state(T0, 0, (0,))
     assert given.take("new_version", version + 1) == version + 1
     row = proposal(T0, (0, 1), version)
-    store = ZkIsrStore(FakeZooKeeper(tree.server))
+    store = ZkIsrStore(FakeZooKeeper(world.zookeeper))
     response = store.alter_partitions(AlterPartitionRequest(0, 1, (row,)), {T0: 1})
     (answer,) = response.partitions
     for zk_version in expect.expected("zk_version"):

@@ -106,7 +106,7 @@ class RecordClient:
         self.starts[topic_partition] = offset
 
     def _leader(self, topic_partition: TopicPartition) -> BrokerId | None:
-        state = self._cluster.leadership(topic_partition)
+        state = self._cluster.state(topic_partition)
         return None if state is None else state.leader_and_isr.leader
 
     def _ask(self, broker_id: BrokerId | None, request: ClientRequest) -> AnswerBody | None:

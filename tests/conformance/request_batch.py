@@ -46,7 +46,7 @@ from tests.support.controller_parts import (
     metadata_rows,
     stop_replica_rows,
 )
-from tests.support.controller_parts import topic_id as numbered_id
+from tests.support.world import topic_id as numbered_id
 
 KINDS: Mapping[str, type] = {
     "LeaderAndIsr": LeaderAndIsrRequest,

@@ -13,7 +13,7 @@ from typing import Any, Self
 from regent.core.controller.context import ControllerContext
 from regent.core.errors import ControllerMovedError
 from regent.core.model import BrokerId, TopicPartition
-from regent.zk.codecs.znodes import BrokerIdZNode, ControllerZNode, TopicZNode, TopicZNodeData
+from regent.zk.codecs.znodes import BrokerIdZNode, TopicZNode, TopicZNodeData
 from regent.zk.stores.admin_store import ZkAdminStore
 from tests.conformance.fields import Fields, UnknownInCaseError
 from tests.simulation.broker import SimulatedBroker
@@ -192,11 +192,6 @@ class Stage:
         """Whether a broker is registered."""
         return BrokerIdZNode.path(broker_id) in self.nodes
 
-    def controller_znode(self) -> BrokerId | None:
-        """Return the broker in ``/controller``."""
-        node = self.nodes.get(ControllerZNode.PATH)
-        return None if node is None else ControllerZNode.decode(node.data)
-
     def topic(self, topic: str) -> TopicZNodeData | None:
         """Return the content of a topic's znode."""
         node = self.nodes.get(TopicZNode.path(topic))
@@ -204,12 +199,12 @@ class Stage:
 
     def leads(self, topic_partition: TopicPartition) -> tuple[BrokerId, int] | None:
         """Return leader and leader epoch in ZooKeeper."""
-        stored = self.cluster.leadership(topic_partition)
-        if stored is None:
+        if self.cluster.state(topic_partition) is None:
             return None
-        return stored.leader_and_isr.leader, stored.leader_and_isr.leader_epoch
+        leader, _, leader_epoch = self.cluster.leads(topic_partition)
+        return leader, leader_epoch
 
     def isr(self, topic_partition: TopicPartition) -> list[BrokerId]:
         """Return the ISR in ZooKeeper, sorted."""
-        stored = self.cluster.leadership(topic_partition)
+        stored = self.cluster.state(topic_partition)
         return [] if stored is None else sorted(stored.leader_and_isr.isr)

@@ -43,7 +43,8 @@ from tests.conformance.machines import (
     watched_services,
 )
 from tests.conformance.rules import strategy
-from tests.support.controller_parts import ControllerParts, KnownTopicIds, broker_info
+from tests.support.controller_parts import ControllerParts
+from tests.support.world import TopicIds, broker_info
 
 T0 = TopicPartition("t", 0)
 
@@ -125,7 +126,7 @@ def _meet_an_exception(
     The event ends there and the controller continues; the content of its batch is not kept: the
     partition goes online as soon as ZooKeeper answers again.
     """
-    controller = Controller(broker_info(0), store, KnownTopicIds())
+    controller = Controller(broker_info(0), store, TopicIds())
     controller.handle(RegisterBrokerAndReelect(), now_ms=0)
     where = arrange(controller.context, store, given)
     controller.context.put_partition_state(where, before)

@@ -69,13 +69,13 @@ def test_a_key_inside_an_object_must_be_read_too():
         {"pending": ["h"]},
     ],
 )
-def test_what_is_not_so_fails(expect: dict[str, Any]):
+def test_an_expectation_that_is_not_met_fails(expect: dict[str, Any]):
     heartbeat = {"do": "heartbeat", "member": "m", "generation": 1}
     play(a_case("group", when=[{**heartbeat, "as": "h"}], expect={"pending": []}))
     with pytest.raises(AssertionError):
         play(a_case("group", when=[{**heartbeat, "as": "h"}], expect=expect))
 
 
-def test_a_step_that_nobody_looks_at_must_succeed():
+def test_a_step_without_an_expectation_must_succeed():
     with pytest.raises(AssertionError, match="UNKNOWN_MEMBER_ID"):
         play(a_case("group", when=[{"do": "heartbeat", "member": "m", "generation": 1}]))

@@ -19,7 +19,6 @@ from regent.core.protocol.control import (
     StopReplicaRequest,
     StopReplicaResponse,
     StopReplicaTopic,
-    UpdateMetadataBroker,
     UpdateMetadataRequest,
 )
 from regent.core.protocol.controller import (
@@ -41,9 +40,9 @@ from tests.conformance.leading import NAME, CountedLogs, fresh_manager, leader_a
 from tests.conformance.topic_requests import Desk
 from tests.simulation.cluster import Cluster
 from tests.simulation.network import Fate, usual_fate
-from tests.support.controller_parts import Tree, broker_info
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.stage import TIMEOUT_S, Stage, actor_of
+from tests.support.world import World, broker_info, live_broker
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 HEADER = ControlHeader(1, 1, -1)
@@ -121,7 +120,7 @@ def test_ldf_03_leadership_moves_when_the_leaders_directory_fails(cluster: Clust
     cluster.put_topic("t", {0: (1, 2, 0), 1: (1, 2, 0)})
     cluster.run_until_quiet()
     _fail_directory(cluster, 1)
-    state = cluster.leadership(T0)
+    state = cluster.state(T0)
     assert state is not None
     assert (state.leader_and_isr.leader, set(state.leader_and_isr.isr)) == (2, {0, 2})
     (active,) = cluster.active_controllers
@@ -144,7 +143,7 @@ def test_ldf_06_a_broker_that_lost_one_directory_serves_the_other(
         cluster.run_until_quiet()
         cluster.start(victim)
         cluster.run_until_quiet()
-    lost, kept = cluster.leadership(T0), cluster.leadership(T1)
+    lost, kept = cluster.state(T0), cluster.state(T1)
     assert lost is not None
     assert kept is not None
     assert victim not in (lost.leader_and_isr.leader, *lost.leader_and_isr.isr)
@@ -228,7 +227,7 @@ def test_met_17_two_of_six_replicas_killed_leave_four_in_sync():
         cluster.kill(broker_id)
         cluster.expire(session_id)
     cluster.run_until_quiet()
-    state = cluster.leadership(T0)
+    state = cluster.state(T0)
     assert state is not None
     assert state.leader_and_isr.isr == (0, 1, 2, 3)
 
@@ -264,7 +263,7 @@ def test_fen_13_a_repeated_deletion_is_answered_the_same():
 
 def test_fen_17_a_follower_accepts_the_same_leader_in_a_later_epoch():
     manager, _ = fresh_manager()
-    brokers = tuple(UpdateMetadataBroker(b, -1, (), None, None, f"tcp://{b}:1") for b in (0, 1))
+    brokers = tuple(live_broker(b, replication_endpoint=f"tcp://{b}:1") for b in (0, 1))
     manager.handle(HEADER, UpdateMetadataRequest((), brokers), 0)
     for epoch in (1, 3):
         row = leader_and_isr_row(1, (1,), (1, 0), leader_epoch=epoch)
@@ -308,18 +307,18 @@ def test_rec_07_stopping_twice_is_stopping_once():
 
 
 def test_rec_09_a_second_broker_of_one_id_fails_and_the_first_stays():
-    tree = Tree()
-    first = tree.register(0)
-    store = ZkControllerStore(FakeZooKeeper(tree.server))
+    world = World()
+    first = world.register(0)
+    store = ZkControllerStore(FakeZooKeeper(world.zookeeper))
     with pytest.raises(BrokerIdInUseError):
         store.register_broker(broker_info(0, incarnation=2))
     assert store.read_broker(0) == first
 
 
 def test_zk_20_relative_paths_are_refused_and_a_missing_one_is_skipped():
-    tree = Tree()
+    world = World()
     with pytest.raises(ValueError, match="not a znode path"):
-        tree.server.put("relative/path")
-    tree.server.put("/a/b/c")
-    tree.server.remove("/a/b/nobody")
-    assert "/a/b/c" in tree.server.snapshot()
+        world.zookeeper.put("relative/path")
+    world.zookeeper.put("/a/b/c")
+    world.zookeeper.remove("/a/b/nobody")
+    assert "/a/b/c" in world.zookeeper.snapshot()

@@ -85,7 +85,7 @@ def test_rec_03_the_high_watermark_is_kept_while_both_are_stopped(pair: Cluster)
         pair.start(broker_id)
         pair.run_until_quiet()
         assert checkpointed(pair) == [2, 2]
-    stored = pair.leadership(FOO)
+    stored = pair.state(FOO)
     assert stored is not None
     assert stored.leader_and_isr.isr == (1, 0)
     client = produce(pair, "three", "four")
@@ -153,8 +153,8 @@ def test_ra_06_moves_are_throttled_until_the_throttle_is_removed():
     cluster.run_until_quiet()
     current = {FOO: (0, 1, 2), BAZ: (0, 2, 1)}
     targets = {FOO: (3, 1, 2), BAZ: (3, 2, 1)}
-    cluster.put_topic("foo", {0: current[FOO]})
-    cluster.put_topic("baz", dict.fromkeys(range(3), current[BAZ]))
+    cluster.rewrite_topic("foo", {0: current[FOO]})
+    cluster.rewrite_topic("baz", dict.fromkeys(range(3), current[BAZ]))
     cluster.run_until_quiet()
     client = RecordClient(cluster)
     for number in range(10):

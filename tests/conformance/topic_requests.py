@@ -38,9 +38,9 @@ from tests.conformance.fields import (
 from tests.conformance.rules import ERRORS
 from tests.simulation.cluster import Cluster
 from tests.simulation.fetchers import FETCH_INTERVAL_MS
-from tests.support.controller_parts import KnownTopicIds
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.local_placer import LocalPlacer
+from tests.support.world import TopicIds
 
 TIMEOUT_MS = 10_000
 
@@ -58,7 +58,7 @@ class Desk:
         self.manager = AdminManager(
             asked.cache,
             ZkTopicStore(FakeZooKeeper(self.cluster.zookeeper)),
-            KnownTopicIds(),
+            TopicIds(),
             lambda: asked.controller.is_active,
             LocalPlacer(),
             AdminSettings(placement=Strategy.KAFKA),
@@ -84,7 +84,7 @@ class Desk:
 
     def put_topic(self, topic: str, partitions: Mapping[int, tuple[BrokerId, ...]]) -> None:
         """Ensure that a topic exists."""
-        self.cluster.put_topic(topic, partitions)
+        self.cluster.rewrite_topic(topic, partitions)
         self.cluster.run_until_quiet()
 
     def topic(self, topic: str) -> TopicZNodeData | None:
@@ -99,7 +99,7 @@ class Desk:
 
     def leader(self, topic: str, partition: int) -> BrokerId:
         """Return the leader."""
-        stored = self.cluster.leadership(TopicPartition(topic, partition))
+        stored = self.cluster.state(TopicPartition(topic, partition))
         assert stored is not None, f"{topic}-{partition} has no leader"
         return stored.leader_and_isr.leader
 

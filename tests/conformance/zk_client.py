@@ -7,11 +7,8 @@ from typing import Any, cast
 
 from regent.core.model import (
     BrokerId,
-    LeaderIsrAndControllerEpoch,
-    ReplicaAssignment,
-    TopicPartition,
 )
-from regent.core.ports import TopicAssignment, WriteError
+from regent.core.ports import WriteError
 from regent.zk.client.operations import (
     ANY_VERSION,
     Committed,
@@ -21,10 +18,9 @@ from regent.zk.client.operations import (
     Znode,
     ZooKeeper,
 )
-from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicZNode
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.conformance.fields import partition
-from tests.support.controller_parts import broker_info, leadership
+from tests.support.world import Znodes, broker_info
 from tests.support.zookeeper_sessions import FENCES, Ensemble, WatchingSession
 
 CODES: Mapping[WriteError, str] = {
@@ -48,7 +44,7 @@ class CurrentSession:
         return getattr(self.watching.zk, name)
 
 
-class Client:
+class Client(Znodes):
     """One broker's store over a fresh tree, with the controller epoch in it."""
 
     def __init__(self, ensemble: Ensemble) -> None:
@@ -111,40 +107,6 @@ class Client:
     def register(self, broker_id: BrokerId) -> None:
         """Register another broker."""
         ZkControllerStore(self.another_session()).register_broker(broker_info(broker_id))
-
-    def put_topic(
-        self,
-        topic: str,
-        partitions: Mapping[int, tuple[BrokerId, ...]],
-        topic_id: str | None = None,
-    ) -> None:
-        """Write a topic's znode."""
-        assignments = {n: ReplicaAssignment(replicas) for n, replicas in partitions.items()}
-        self.put(TopicZNode.path(topic), TopicZNode.encode(topic_id, assignments))
-
-    def topic(self, topic: str) -> TopicAssignment:
-        """Return the content of a topic's znode."""
-        read = self.store.read_topics([topic])[topic]
-        assert isinstance(read, TopicAssignment)
-        return read
-
-    def put_state(
-        self,
-        topic_partition: TopicPartition,
-        leader: BrokerId,
-        isr: tuple[BrokerId, ...],
-        **fields: int,
-    ) -> None:
-        """Write a partition's state."""
-        data = TopicPartitionStateZNode.encode(leadership(leader, isr, **fields))
-        self.put(TopicPartitionStateZNode.path(topic_partition), data)
-
-    def state(self, topic_partition: TopicPartition) -> LeaderIsrAndControllerEpoch | None:
-        """Return a partition's state."""
-        node = self.node(TopicPartitionStateZNode.path(topic_partition))
-        if node is None:
-            return None
-        return TopicPartitionStateZNode.decode(node.data, node.stat.version)
 
     def put_partitions(self, names: list[str], version: int = 0) -> None:
         """Write states until their nodes have this version."""

@@ -36,7 +36,7 @@ from tests.conformance.proposals import T0, proposal
 from tests.conformance.sentences import understand
 from tests.conformance.zk_client import CODES, Client
 from tests.conformance.zk_steps import run_steps
-from tests.support.controller_parts import broker_info, leadership, topic_id
+from tests.support.world import broker_info, leadership, topic_id
 from tests.support.zookeeper_sessions import Ensemble, fake_ensemble
 
 

@@ -18,7 +18,7 @@ def test_each_condition_has_a_line_of_its_own() -> None:
     assert not lines.is_due(("t-0", "a"), 2)
 
 
-def test_a_clock_that_is_set_back_silences_nothing() -> None:
+def test_a_clock_that_is_set_back_hides_no_log_line() -> None:
     lines = RepeatedLines()
     assert lines.is_due("it fails", 10**12)
     assert lines.is_due("it fails", 5)

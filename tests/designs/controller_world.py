@@ -189,13 +189,13 @@ class ControllerWorld:
     def create(self, topic_partition: TopicPartition, replicas: tuple[BrokerId, ...]) -> None:
         """Create a partition; run until it is led and everybody is in sync."""
         topic, partition = topic_partition
-        self.cluster.put_topic(topic, {partition: replicas})
+        self.cluster.rewrite_topic(topic, {partition: replicas})
         self.run_for(2_000)
         assert self.isr(topic_partition) == replicas
 
     def create_many(self, topic: str, count: int, replicas: tuple[BrokerId, ...]) -> None:
         """Create partitions that all have these replicas."""
-        self.cluster.put_topic(topic, dict.fromkeys(range(count), replicas))
+        self.cluster.rewrite_topic(topic, dict.fromkeys(range(count), replicas))
         self.run_for(2_000)
 
     def move(self, topic_partition: TopicPartition, target: tuple[BrokerId, ...]) -> None:
@@ -256,18 +256,18 @@ class ControllerWorld:
 
     def isr(self, topic_partition: TopicPartition) -> tuple[BrokerId, ...]:
         """Return the in-sync replicas, as ZooKeeper has them."""
-        stored = self.cluster.leadership(topic_partition)
+        stored = self.cluster.state(topic_partition)
         return () if stored is None else stored.leader_and_isr.isr
 
     def leader(self, topic_partition: TopicPartition) -> BrokerId:
         """Return the leader, as ZooKeeper has it."""
-        stored = self.cluster.leadership(topic_partition)
+        stored = self.cluster.state(topic_partition)
         assert stored is not None
         return stored.leader_and_isr.leader
 
     def leader_epoch(self, topic_partition: TopicPartition) -> int:
         """Return the leader epoch, as ZooKeeper has it."""
-        stored = self.cluster.leadership(topic_partition)
+        stored = self.cluster.state(topic_partition)
         assert stored is not None
         return stored.leader_and_isr.leader_epoch
 

@@ -80,7 +80,7 @@ def test_in_v2_a_leader_of_the_past_deletes_a_replica_that_is_in_sync():
     assert (set(world.isr(P)), world.assigned(P)) == ({1, 2}, (1, 2))
 
 
-def test_in_v2_nobody_leads_when_the_leader_dies_after_that_although_a_replica_is_in_the_isr():
+def test_in_v2_no_replica_leads_after_the_death_of_that_leader_although_one_is_in_the_isr():
     world = stop_a_replica_that_came_back()
     world.crash(2)
     world.run_for(60_000)

@@ -110,7 +110,7 @@ def test_a_fetch_for_a_broker_that_is_not_registered_is_refused(sender: Sender):
     assert sender.restarted.empty()
 
 
-def test_a_broker_that_started_again_is_told_of(sender: Sender, receiver: Receiver):
+def test_the_restart_of_a_broker_is_reported(sender: Sender, receiver: Receiver):
     sender.post_office.send(1, FETCH)
     receiver.mail.get(timeout=TIMEOUT_S)
     receiver.incarnation = 2
@@ -118,7 +118,7 @@ def test_a_broker_that_started_again_is_told_of(sender: Sender, receiver: Receiv
     assert sender.restarted.get(timeout=TIMEOUT_S) == 1
 
 
-def test_a_broker_that_ended_is_told_of_once(sender: Sender, receiver: Receiver):
+def test_the_end_of_a_broker_is_reported_once(sender: Sender, receiver: Receiver):
     sender.post_office.send(1, FETCH)
     receiver.mail.get(timeout=TIMEOUT_S)
     sender.post_office.send(1, FETCHED)  # the answer to the first has arrived before this one

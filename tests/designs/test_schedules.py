@@ -100,7 +100,7 @@ def test_in_v1_a_leader_of_the_past_acknowledges_a_record_that_no_other_replica_
 
 
 @pytest.mark.parametrize("design", V1)
-def test_in_v1_nobody_reads_a_committed_record_when_the_true_leader_dies_after_such_a_write(
+def test_in_v1_no_consumer_reads_a_committed_record_when_the_true_leader_dies_after_such_a_write(
     design: str,
 ):
     """The ISR names only the leader of the past, so it leads again, without the true record.
@@ -203,7 +203,7 @@ def test_two_leaders_acknowledge_in_v1_and_one_in_v2(design: str, outcome: bool)
 
 
 @pytest.mark.parametrize(("design", "is_kept"), [*((v1, True) for v1 in V1), ("v2", False)])
-def test_a_follower_that_hears_late_copies_records_of_the_leader_of_the_past(
+def test_a_follower_that_learns_late_of_its_new_leader_copies_records_of_the_former_one(
     design: str, is_kept: bool
 ):
     """Fetches carry no epoch: the leader of the past serves everybody who has not heard.
@@ -444,7 +444,7 @@ def test_in_v1_and_v2_a_burst_waits_for_the_leader_that_committed_it_alone(desig
     assert [world.records(broker_id, P) for broker_id in REPLICAS] == [[BURST]] * 3
 
 
-def test_in_v3_a_burst_removes_nobody_from_the_isr():
+def test_in_v3_a_burst_removes_no_replica_from_the_isr():
     """Only time counts: ``replica.lag.time.max.ms``."""
     world = send_a_burst("v3")
     assert world.isr(P) == REPLICAS

@@ -85,7 +85,7 @@ def ensemble() -> Ensemble:
     return Ensemble()
 
 
-def test_a_listener_hears_every_change_with_what_is_there_now(ensemble: Ensemble):
+def test_a_listener_gets_every_change_with_the_present_value(ensemble: Ensemble):
     zookeeper, (listener, heard) = ensemble.client(), ensemble.listener()
     node = zookeeper.listen_to_data("/a/b", listener)
     assert node is not None
@@ -110,7 +110,7 @@ def test_many_listeners_of_a_path_share_one_watch(ensemble: Ensemble):
     assert (counts.watches_fired, counts.watches_set, counts.listeners_called) == (1, 2, 100)
 
 
-def test_a_listener_that_left_hears_nothing(ensemble: Ensemble):
+def test_a_removed_listener_gets_no_changes(ensemble: Ensemble):
     zookeeper, (listener, heard) = ensemble.client(), ensemble.listener()
     zookeeper.listen_to_data("/a/b", listener)
     zookeeper.unlisten("/a/b", listener)

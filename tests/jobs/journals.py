@@ -112,7 +112,7 @@ class Event:
         return json.dumps(present, separators=(",", ":"), ensure_ascii=False)
 
 
-class World:
+class GeneratedHistory:
     """A cluster that generates its history, event by event."""
 
     def __init__(self, seed: int, *, brokers: int = 4, partitions: int = 30) -> None:

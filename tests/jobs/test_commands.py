@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from regent.jobs.files import JobFiles
-from tests.jobs.journals import World, write_journals
+from tests.jobs.journals import GeneratedHistory, write_journals
 
 MODULES = {
     "place": "place",
@@ -77,7 +77,7 @@ def write_files(directory: Path, *, mark: bytes = b"", compressed: bool = False)
         data = mark + json.dumps(content).encode()
         path = directory / (f"{name}.gz" if compressed else name)
         path.write_bytes(gzip.compress(data) if compressed else data)
-    write_journals(directory / "journals", list(World(3).events(2, 30)))
+    write_journals(directory / "journals", list(GeneratedHistory(3).events(2, 30)))
 
 
 @pytest.mark.spark

@@ -22,7 +22,7 @@ from regent.jobs.command import InputError
 from regent.jobs.files import SUCCESS, JobFiles, path_to_read
 from regent.jobs.new_directory import new_directory
 from regent.testing.waits import scaled
-from tests.jobs.journals import World, write_journals
+from tests.jobs.journals import GeneratedHistory, write_journals
 from tests.support.maven_jars import JarsUnavailableError
 from tests.support.mini_hadoop import MiniHadoop
 from tests.support.object_store import ObjectStore
@@ -93,7 +93,7 @@ def test_a_placement_on_hdfs_is_read_by_a_plan_and_by_a_report(
 def test_journals_on_hdfs_give_the_same_report_as_a_local_copy(
     hdfs: str, spark: SparkSession, files: JobFiles, tmp_path: Path, capsys: Any
 ):
-    write_journals(tmp_path, tuple(World(11).events(3, 40)))
+    write_journals(tmp_path, tuple(GeneratedHistory(11).events(3, 40)))
     files.put(tmp_path, f"{hdfs}/cluster")
     reports, counts = [], []
     for cluster in (str(tmp_path), f"{hdfs}/cluster"):

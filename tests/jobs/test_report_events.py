@@ -26,13 +26,14 @@ from regent.jobs.reports.event_analysis import RESTLESS
 from regent.jobs.reports.event_page import add_events
 from regent.jobs.reports.event_tables import event_tables
 from regent.jobs.reports.page import Page
-from tests.jobs.journals import START_MS, Event, Leadership, World, write_journals
-from tests.support.controller_parts import T0, Candidate, Tree, of_type
+from tests.jobs.journals import START_MS, Event, GeneratedHistory, Leadership, write_journals
+from tests.support.controller_parts import Candidate, of_type
+from tests.support.world import T0, World
 
 TOP = 7
 Report = dict[str, Any]
 TERMS = 6
-EVENTS = tuple(World(11).events(TERMS, 250))
+EVENTS = tuple(GeneratedHistory(11).events(TERMS, 250))
 
 
 def report_on(place: Path, spark: SparkSession, *arguments: str) -> Report:
@@ -330,8 +331,8 @@ class Witness:
     """A controller on a fake ZooKeeper, and the journal of what it handles."""
 
     def __init__(self, journal: EventJournalFile) -> None:
-        self.tree = Tree()
-        self._candidate = Candidate(self.tree, 0)
+        self.world = World()
+        self._candidate = Candidate(self.world, 0)
         self._journal = journal
 
     def handle(self, event: ControllerEvent | None = None) -> None:
@@ -356,13 +357,13 @@ class Witness:
 def run_a_term(witness: Witness) -> None:
     """Create t-0 and t-1; broker 0 leaves the ISR of t-0 and returns; finally 1 dies."""
     witness.handle(RegisterBrokerAndReelect())
-    broker_epochs = {b: witness.tree.register(b).broker_epoch for b in (1, 2)}
+    broker_epochs = {b: witness.world.register(b).broker_epoch for b in (1, 2)}
     witness.handle()
-    witness.tree.put_topic("t", {0: (1, 2, 0), 1: (2, 1)})
+    witness.world.put_topic("t", {0: (1, 2, 0), 1: (2, 1)})
     witness.handle()
     witness.propose(1, broker_epochs[1], 0, [1, 2])
     witness.propose(1, broker_epochs[1], 1, [1, 2, 0])
-    witness.tree.unregister(1)
+    witness.world.unregister(1)
     witness.handle()
 
 

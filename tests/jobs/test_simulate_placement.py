@@ -171,7 +171,7 @@ def test_new_brokers_are_added_to_the_racks_in_turn(layout: str, racks: int, exp
     assert names == [f"rack-{number}" for number in expected.split()]
 
 
-def test_without_racks_no_broker_has_one_and_rack_aware_is_left_out():
+def test_without_racks_no_broker_has_a_rack_and_the_rack_aware_strategy_is_omitted():
     assert rack_names(setting(0)) == [None] * 7
     assert strategies_to_compare(setting(0)) == ["ring", "kafka", "copyset", "random"]
     assert "rack-aware" in strategies_to_compare(setting(3))

@@ -94,13 +94,13 @@ ENCRYPTED = "spark.network.crypto.enabled"
 
 
 @pytest.mark.parametrize("master", ["local", "local[*]", "local[3]", "local[3,2]"])
-def test_a_local_driver_answers_only_who_has_its_secret(master: str):
+def test_a_local_driver_answers_only_callers_with_its_secret(master: str):
     settings = completed(master)
     assert settings[AUTHENTICATE] == settings[ENCRYPTED] == "true"
 
 
 @pytest.mark.parametrize("chosen", ["true", "false"])
-def test_a_user_who_has_chosen_decides_about_encryption_too(chosen: str):
+def test_a_choice_of_the_user_applies_to_encryption_too(chosen: str):
     settings = completed("local[2]", spark_authenticate=chosen)
     assert settings[AUTHENTICATE] == chosen
     assert ENCRYPTED not in settings, "Spark does not start with it and without authentication"

@@ -22,7 +22,7 @@ def server() -> Iterator[MetricsServer]:
     server.close()
 
 
-def test_who_connects_and_says_nothing_is_left(
+def test_a_silent_connection_is_closed(
     server: MetricsServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_connection((HOST, server.port), timeout=scaled(10)) as silent:
@@ -51,6 +51,6 @@ def test_where_the_port_is_taken_another_one_serves_and_both_are_named(
     ]
 
 
-def test_an_address_of_no_use_is_refused() -> None:
+def test_an_unusable_address_is_refused() -> None:
     with pytest.raises(RegentError, match=r"cannot listen on 192\.0\.2\.1:0: "):
         MetricsServer("192.0.2.1", 0)

@@ -82,7 +82,7 @@ def test_positions_and_rebalances_are_counted(undo: ExitStack):
     assert 0 < seen[GROUPS + "partition_load_time_avg"] <= seen[GROUPS + "partition_load_time_max"]
 
 
-def test_a_coordinator_of_transactions_tells_what_waits(undo: ExitStack):
+def test_the_metrics_of_a_transaction_coordinator_show_waiting_markers(undo: ExitStack):
     service = LedTransactions(undo).service
     seen = values(TransactionMetrics(service.marker_manager, service.loads).collect())
     assert seen[MARKERS + "unknowndestinationqueuesize"] == 0

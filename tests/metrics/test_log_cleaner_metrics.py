@@ -11,7 +11,7 @@ from tests.support.disk_logs import T0, T1, Machine, create, flip_byte, segment_
 PREFIX = "kafka_log_"
 
 
-def test_what_the_last_cleaning_did_and_which_logs_are_left(tmp_path: Path):
+def test_the_metrics_show_the_last_cleaning_and_the_remaining_logs(tmp_path: Path):
     config = LogConfig(cleanup_policy="compact", segment_bytes=100)
     machine = Machine(tmp_path / "one", tmp_path / "two", defaults=config)
     logs = machine.start()

@@ -37,7 +37,7 @@ def test_a_client_with_a_quota_has_its_rate_and_its_limit():
     }
 
 
-def test_only_those_who_use_most_of_their_quotas_are_shown():
+def test_only_the_clients_nearest_to_their_quotas_are_shown():
     quotas = QuotaManagers(QuotaConfig())
     quotas.configure({"clients/<default>": {"consumer_byte_rate": "100"}})
     for number in range(MAX_CLIENTS + 10):

@@ -51,7 +51,7 @@ def test_a_leader_tells_of_its_isrs_and_of_its_log(stage: Stage):
     assert metrics["kafka_cluster_partition_underminisr"] == [1]
 
 
-def test_a_log_in_a_failed_directory_says_nothing_and_harms_nobody(stage: Stage):
+def test_a_log_in_a_failed_directory_has_no_end_and_counts_as_offline(stage: Stage):
     logs = MemoryLogs()
     broker = stage.broker(1, logs=logs)
     ask(broker, lead_and_follow(1, (1, 2), isr=(1, 2)))

@@ -61,7 +61,8 @@ from regent.core.protocol.controller import (
     AlterPartitionRow,
     ReassignablePartition,
 )
-from tests.support.controller_parts import Candidate, Tree
+from tests.support.controller_parts import Candidate
+from tests.support.world import World
 
 COMMAND = "> "
 LEFT_OUT = ("/brokers/seqid", "/regent/controller_terms")
@@ -71,13 +72,13 @@ class Transcript:
     """A ZooKeeper, the brokers registered there, and the controllers of some of them."""
 
     def __init__(self) -> None:
-        self._tree = Tree()
+        self._world = World()
         self._candidates: dict[BrokerId, Candidate] = {}
         self._paused: set[BrokerId] = set()
         self._unanswered: list[SendControlRequest] = []
         self._request_ids = 0
         self._lines: list[str] = []
-        self._noted = self._tree.server.snapshot()
+        self._noted = self._world.zookeeper.snapshot()
 
     def run(self, text: str) -> str:
         """Return the text with the output of every command as it is now."""
@@ -105,13 +106,13 @@ class Transcript:
     def _brokers(self, *broker_ids: str) -> None:
         for broker_id in map(int, broker_ids):
             if broker_id not in self._candidates:
-                self._tree.register(broker_id)
+                self._world.register(broker_id)
 
     def _topic(self, topic: str, *replicas: str) -> None:
-        self._tree.put_topic(topic, dict(enumerate(map(_ids, replicas))))
+        self._world.put_topic(topic, dict(enumerate(map(_ids, replicas))))
 
     def _controller(self, broker_id: str) -> None:
-        candidate = Candidate(self._tree, int(broker_id))
+        candidate = Candidate(self._world, int(broker_id))
         self._candidates[int(broker_id)] = candidate
         self._handle(candidate, "RegisterBrokerAndReelect", candidate.start)
 
@@ -126,7 +127,7 @@ class Transcript:
 
     def _isr(self, name: str, isr: str, controller: str | None = None) -> None:
         topic_partition = _topic_partition(name)
-        state = self._tree.state(topic_partition)
+        state = self._world.state(topic_partition)
         assert state is not None
         now, members = state.leader_and_isr, _ids(isr)
         epochs = {b: self._epoch(b) for b in {now.leader, *members}}
@@ -149,7 +150,7 @@ class Transcript:
         self._tell_controller(ApiPartitionReassignment(self._next_id(), request))
 
     def _delete(self, topic: str) -> None:
-        self._tree.server.put(f"/admin/delete_topics/{topic}")
+        self._world.zookeeper.put(f"/admin/delete_topics/{topic}")
 
     def _shutdown(self, broker_id: str) -> None:
         epoch = self._epoch(int(broker_id))
@@ -159,13 +160,13 @@ class Transcript:
         for broker_id in map(int, broker_ids):
             candidate = self._candidates.pop(broker_id, None)
             if candidate is None:
-                self._tree.unregister(broker_id)
+                self._world.unregister(broker_id)
             else:
                 candidate.session.expire()
         self._unanswered = [s for s in self._unanswered if str(s.broker_id) not in broker_ids]
 
     def _move(self) -> None:
-        self._tree.server.remove("/controller")
+        self._world.zookeeper.remove("/controller")
 
     def _pause(self, broker_id: str) -> None:
         self._paused.add(int(broker_id))
@@ -205,7 +206,7 @@ class Transcript:
             self._lines.insert(at, f"controller of broker {broker_id}: {event}")
 
     def _note_writes(self) -> None:
-        before, after = self._noted, self._tree.server.snapshot()
+        before, after = self._noted, self._world.zookeeper.snapshot()
         self._noted = after
         for path in sorted({*before, *after}):
             old, new = before.get(path), after.get(path)
@@ -220,7 +221,7 @@ class Transcript:
                     self._lines.append(f"    {what} {path}  {data}".rstrip())
 
     def _epoch(self, broker_id: BrokerId) -> int:
-        return self._tree.server.snapshot()[f"/brokers/ids/{broker_id}"].stat.czxid
+        return self._world.zookeeper.snapshot()[f"/brokers/ids/{broker_id}"].stat.czxid
 
     def _next_id(self) -> int:
         self._request_ids += 1

@@ -88,7 +88,7 @@ class PlantedError(Exception):
 
 
 @dataclass(slots=True)
-class World:
+class SimulatedWorld:
     """What all brokers share."""
 
     time: VirtualTime
@@ -151,7 +151,9 @@ class CurrentSession(FakeZooKeeper):
 class SimulatedBroker:
     """One process: a controller with its queue and channels, replicas, fetchers, a session."""
 
-    def __init__(self, world: World, broker_id: BrokerId, port: int, disk: SimulatedDisk) -> None:
+    def __init__(
+        self, world: SimulatedWorld, broker_id: BrokerId, port: int, disk: SimulatedDisk
+    ) -> None:
         self.world = world
         self.broker_id = broker_id
         self.port = port

@@ -204,7 +204,7 @@ class Clients:
 
     def _leads(self, broker_id: BrokerId, name: TopicPartition) -> bool:
         """Whether a broker leads in the present leader epoch, so that it knows the last batches."""
-        state = self._cluster.leadership(name)
+        state = self._cluster.state(name)
         broker = self._cluster.brokers.get(broker_id)
         partition = None if broker is None else broker.replica_manager.partitions.get(name)
         return (
@@ -309,7 +309,7 @@ class Clients:
         """Return the leader; None too if the topic is queued for deletion."""
         if self._cluster.zookeeper.node(DeleteTopicsTopicZNode.path(producer.name.topic)):
             return None
-        state = self._cluster.leadership(producer.name)
+        state = self._cluster.state(producer.name)
         return None if state is None else self._cluster.brokers.get(state.leader_and_isr.leader)
 
     @staticmethod

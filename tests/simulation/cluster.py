@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
 from regent.core.controller.effects import Effect, SendControlRequest
@@ -18,17 +18,15 @@ from regent.core.controller.services import ControllerSettings
 from regent.core.errors import ForeignDirectoryError
 from regent.core.model import (
     BrokerId,
-    LeaderIsrAndControllerEpoch,
-    ReplicaAssignment,
-    TopicPartition,
 )
 from regent.core.protocol.control import ControlResponse
 from regent.core.protocol.controller import ControllerRequest, ControllerResponse
 from regent.core.replication.control_request_fence import ControlRequestRefusedError
 from regent.core.replication.replication_settings import ReplicationSettings
+from regent.zk.client.operations import Znode
 from regent.zk.codecs.admin_znodes import DeleteTopicsZNode
-from regent.zk.codecs.znodes import ClusterIdZNode, TopicPartitionStateZNode, TopicZNode
-from tests.simulation.broker import MAX_EVENTS, SimulatedBroker, World
+from regent.zk.codecs.znodes import ClusterIdZNode
+from tests.simulation.broker import MAX_EVENTS, SimulatedBroker, SimulatedWorld
 from tests.simulation.channel import MANY_REQUESTS
 from tests.simulation.disk import Disk
 from tests.simulation.fetchers import FETCH_INTERVAL_MS
@@ -39,6 +37,7 @@ from tests.simulation.simulated_logs import LostBatches, SimulatedDisk
 from tests.simulation.transaction_server import TransactionWorld
 from tests.simulation.virtual_time import VirtualTime
 from tests.support.fake_zookeeper import FakeZooKeeperServer, Hook
+from tests.support.world import Znodes
 
 Step: TypeAlias = tuple[str, int]
 """What could happen next: "expiry" or "event" of a broker, "deliver" of a packet."""
@@ -87,7 +86,7 @@ class SimulatedCrashError(BaseException):
     """The process crashes in the middle of a call."""
 
 
-class Cluster:
+class Cluster(Znodes):
     """Brokers, their disks, ZooKeeper, time, and the messages in flight.
 
     ``brokers``: how many to start, or their ids. ``settings`` is called for each process.
@@ -125,7 +124,7 @@ class Cluster:
         self.handle = SimulatedBroker.handle
         self.on_control_request: Callable[[SimulatedBroker, SendControlRequest], None]
         self.on_control_request = lambda broker, order: None
-        self._world = World(
+        self._world = SimulatedWorld(
             self.time,
             self.network,
             self.zookeeper,
@@ -370,20 +369,13 @@ class Cluster:
                 self.time.advance(FETCH_INTERVAL_MS)
         raise AssertionError(f"no answer to {request}")
 
-    def put_topic(self, topic: str, partitions: Mapping[int, tuple[BrokerId, ...]]) -> None:
-        """Create a topic without an id, or add partitions to one and keep its id."""
-        path = TopicZNode.path(topic)
-        node = self.zookeeper.node(path)
-        topic_id = TopicZNode.decode(node.data).topic_id if node else None
-        assignments = {p: ReplicaAssignment(replicas) for p, replicas in partitions.items()}
-        self.zookeeper.put(path, TopicZNode.encode(topic_id, assignments))
+    def put(self, path: str, data: bytes = b"") -> None:
+        """Create a node and its parents, or replace its data."""
+        self.zookeeper.put(path, data)
 
-    def leadership(self, partition: TopicPartition) -> LeaderIsrAndControllerEpoch | None:
-        """Return the leadership of a partition as stored in ZooKeeper."""
-        node = self.zookeeper.node(TopicPartitionStateZNode.path(partition))
-        if node is None:
-            return None
-        return TopicPartitionStateZNode.decode(node.data, node.stat.version)
+    def node(self, path: str) -> Znode | None:
+        """Return a node."""
+        return self.zookeeper.node(path)
 
     @property
     def active_controllers(self) -> list[SimulatedBroker]:

@@ -260,7 +260,7 @@ def deposed_controllers_accepted() -> Any:
 
 
 def controllers_believed_from_messages() -> Any:
-    """A control request with a new controller epoch is applied, whoever sent it."""
+    """A control request with a new controller epoch from any sender is applied."""
     return patch.object(ControlFacts, "confirm", lambda self, header: True)
 
 

@@ -230,7 +230,7 @@ def _assert_knows_the_cluster(
         partition
         for topic, stored in topics.items()
         for partition in (TopicPartition(topic, number) for number in stored.partitions)
-        if cluster.leadership(partition) is not None
+        if cluster.state(partition) is not None
     }
     ids = {partition.topic: topics[partition.topic].topic_id for partition in partitions}
     known = {partition for partition in snapshot.partitions if partition.topic not in being_deleted}
@@ -252,7 +252,7 @@ def _assert_partition_converged(
     cluster: Cluster, partition: TopicPartition, assignment: ReplicaAssignment
 ) -> None:
     live = set(cluster.brokers) & set(assignment.replicas)
-    stored = cluster.leadership(partition)
+    stored = cluster.state(partition)
     if stored is None:
         assert not live, f"{partition} has never had a leader"
         return
@@ -308,7 +308,7 @@ def _assert_memory_equals_zookeeper(
         assert known == dict(stored.partitions), f"{topic}: {known}, ZooKeeper says {stored}"
         for number, assignment in stored.partitions.items():
             partition = TopicPartition(topic, number)
-            leadership = cluster.leadership(partition)
+            leadership = cluster.state(partition)
             remembered = context.partition_leadership_info(partition)
             known_state = remembered and remembered.leader_and_isr
             stored_state = leadership and leadership.leader_and_isr

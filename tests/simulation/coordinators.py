@@ -72,7 +72,7 @@ class Coordinators:
         """Return the present leader of a partition, if enough of its replicas are in sync."""
         if self.cluster.zookeeper.node(DeleteTopicsTopicZNode.path(name.topic)):
             return None  # the deletion waits for a broker
-        state = self.cluster.leadership(name)
+        state = self.cluster.state(name)
         leader = None if state is None else self.cluster.brokers.get(state.leader_and_isr.leader)
         if leader is None:
             return None

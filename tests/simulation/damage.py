@@ -91,7 +91,7 @@ class Damage:
         self, name: TopicPartition, *, are_sound: bool = False
     ) -> list[SimulatedLog]:
         """Return the logs of live in-sync replicas that are in service."""
-        state = self._cluster.leadership(name)
+        state = self._cluster.state(name)
         members = () if state is None else state.leader_and_isr.isr
         disks = [self._cluster.disks[m] for m in members if m in self._cluster.brokers]
         if are_sound:

@@ -5,7 +5,6 @@ They do as the Java client does. A consumer may stall as a whole, die, or come b
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -271,14 +270,3 @@ def _assign(members: tuple[JoinedMember, ...], partitions: int, shift: int) -> M
 def partitions_of(assignment: bytes) -> tuple[int, ...]:
     """Return the partitions in an assignment."""
     return tuple(map(int, assignment.split(b","))) if assignment else ()
-
-
-def subscription(topic: str, user_data: bytes = b"") -> bytes:
-    """Return the metadata of a consumer of one topic."""
-    encoded = topic.encode()
-    return (
-        struct.pack(">hih", 0, 1, len(encoded))
-        + encoded
-        + struct.pack(">i", len(user_data))
-        + user_data
-    )

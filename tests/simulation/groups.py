@@ -37,11 +37,11 @@ from tests.simulation.group_members import (
     ConsumedTopic,
     Consumer,
     consumed,
-    subscription,
 )
 from tests.simulation.group_server import GroupWorld
 from tests.simulation.invariants import Invariants
 from tests.simulation.odds import GROUPS_ACT_PROBABILITY, GROUPS_PROBABILITY, Menu
+from tests.support.world import subscription
 
 MAX_CONSUMERS = 4
 DELETION_HISTORIES = 0.15
@@ -146,7 +146,7 @@ class Groups:
             instance_id,
             dice.choice(SESSION_TIMEOUTS_MS),
             dice.choice(REBALANCE_TIMEOUTS_MS),
-            tuple(SupportedProtocol(name, subscription(TOPIC)) for name in names),
+            tuple(SupportedProtocol(name, subscription(TOPIC, user_data=b"")) for name in names),
             dice.random() < 0.7,
             dice.random() < 0.7,
         )
@@ -182,7 +182,8 @@ class Groups:
         self._note("consumer %d subscribes again", consumer.number)
         data = b"%d" % self._cluster.now_ms
         consumer.protocols = tuple(
-            SupportedProtocol(name, subscription(TOPIC, data)) for name, _ in consumer.protocols
+            SupportedProtocol(name, subscription(TOPIC, user_data=data))
+            for name, _ in consumer.protocols
         )
         consumer.rejoin()
 

@@ -51,7 +51,7 @@ def cluster() -> Cluster:
 
 def test_a_cluster_elects_a_controller_and_leaders_of_a_new_topic(cluster: Cluster):
     assert_converged(cluster)
-    stored = cluster.leadership(P4)
+    stored = cluster.state(P4)
     assert stored is not None
     assert stored.leader_and_isr.isr == (1, 2, 0)
 
@@ -82,7 +82,7 @@ def test_a_partition_moves_and_its_topic_is_deleted(cluster: Cluster):
     assert [row.error_code for row in answer.partitions] == [Errors.NONE]
     cluster.run_until_quiet()
     assert_converged(cluster)
-    stored = cluster.leadership(P0)
+    stored = cluster.state(P0)
     assert stored is not None
     assert stored.leader_and_isr.isr == (2,)
     cluster.zookeeper.put(DeleteTopicsTopicZNode.path("payments"))
@@ -105,9 +105,9 @@ def test_each_requested_move_may_take_leader_epochs():
         cluster.network.hold(max(cluster.network.packets), 10_000 * number)
     bounds = Bounds(cluster, history)
     bounds.begin()
-    before = cluster.leadership(P0)
+    before = cluster.state(P0)
     cluster.run_until_quiet()
-    now = cluster.leadership(P0)
+    now = cluster.state(P0)
     assert before is not None
     assert now is not None
     used = now.leader_and_isr.leader_epoch - before.leader_and_isr.leader_epoch
@@ -185,7 +185,7 @@ def take_all_steps(cluster: Cluster) -> None:
 
 def leader_of(cluster: Cluster, topic_partition: TopicPartition) -> int:
     """Return the leader of a partition as stored in ZooKeeper."""
-    stored = cluster.leadership(topic_partition)
+    stored = cluster.state(topic_partition)
     assert stored is not None
     return stored.leader_and_isr.leader
 

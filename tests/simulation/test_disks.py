@@ -25,7 +25,7 @@ def disk(request: pytest.FixtureRequest) -> Iterator[SimulatedDisk]:
         yield disk
 
 
-def test_a_log_whose_replica_was_created_anew_elsewhere_is_stray_until_it_is_used_again(
+def test_a_log_is_stray_after_its_replica_was_created_in_another_directory_until_it_is_used_again(
     disk: SimulatedDisk,
 ) -> None:
     disk = disk.start_broken()

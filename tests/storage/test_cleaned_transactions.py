@@ -42,7 +42,7 @@ class Cleaning:
 
 @pytest.mark.parametrize("is_left_of_first", [True, False])
 @pytest.mark.parametrize("is_left_of_second", [True, False])
-def test_a_marker_of_an_abort_is_done_when_no_batch_of_its_own_transaction_is_left(
+def test_an_abort_marker_may_be_removed_when_its_transaction_has_no_batch_in_the_log(
     is_left_of_first: bool, is_left_of_second: bool
 ):
     """A batch of the producer's transaction before it does not count."""
@@ -60,7 +60,7 @@ def test_a_marker_of_an_abort_is_done_when_no_batch_of_its_own_transaction_is_le
 
 @pytest.mark.parametrize("is_left_of_first", [True, False])
 @pytest.mark.parametrize("is_left_of_second", [True, False])
-def test_a_marker_of_a_commit_is_done_when_no_batch_of_its_own_transaction_is_left(
+def test_a_commit_marker_may_be_removed_when_its_transaction_has_no_batch_in_the_log(
     is_left_of_first: bool, is_left_of_second: bool
 ):
     cleaning = Cleaning()

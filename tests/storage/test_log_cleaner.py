@@ -105,7 +105,7 @@ def offsets(log: UnifiedLog) -> list[int]:
 # --- what is left ---
 
 
-def test_of_each_key_the_newest_record_is_left_also_after_restarts(machine: Machine):
+def test_the_newest_record_of_each_key_remains_also_after_restarts(machine: Machine):
     log = create(machine.start())
     write(log, *"abcabcabdeabcd")
     clean(machine.logs, log)
@@ -229,7 +229,7 @@ def test_indexes_of_a_copy_are_those_of_its_batches(logs: LogManager, log: Unifi
     assert copy.is_verified()
 
 
-def test_records_are_found_by_time_among_those_that_are_left(logs: LogManager, log: UnifiedLog):
+def test_remaining_records_are_found_by_time(logs: LogManager, log: UnifiedLog):
     rows = [(b"a", b"1"), (b"b", b"2"), (b"a", b"3")]
     log.append_as_leader(bytearray(keyed_batch(*rows, timestamp_ms=100, time_step_ms=10)), 0)
     write(log, "c", timestamp_ms=110)
@@ -316,7 +316,7 @@ def test_the_dirtiest_log_is_cleaned_first_and_the_others_after_it(logs: LogMana
     assert first.first_dirty == 19
 
 
-def test_a_log_whose_policy_is_delete_is_left_alone(logs: LogManager, log: UnifiedLog):
+def test_a_log_with_the_policy_delete_is_not_cleaned(logs: LogManager, log: UnifiedLog):
     logs.configure({"t": replace(CONFIG, cleanup_policy="delete")})
     write(log, *"aaa")
     clean(logs, log)
@@ -535,7 +535,7 @@ def test_damage_is_reported_and_the_other_logs_are_cleaned(machine: Machine, log
     assert not logs.cleaner.uncleanable_partitions()
 
 
-def test_a_log_that_cannot_be_decoded_is_left_as_it_is(machine: Machine, logs: LogManager):
+def test_a_log_that_cannot_be_decoded_is_not_changed(machine: Machine, logs: LogManager):
     log = create(logs)
     batch = bytearray(keyed_batch((b"a", b"1"), compress=lambda data: data + b"more"))
     log.append_as_follower(batch)
@@ -561,7 +561,7 @@ def test_records_of_aborted_transactions_replace_no_older_ones(logs: LogManager)
     assert log.aborted_transactions(0, records) == [(7, 2)]
 
 
-def test_the_index_of_a_cleaned_segment_has_the_transactions_of_which_a_batch_is_left(
+def test_the_index_of_a_cleaned_segment_has_the_transactions_with_a_remaining_batch(
     machine: Machine, logs: LogManager
 ):
     log = create(logs)

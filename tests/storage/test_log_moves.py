@@ -19,7 +19,6 @@ from regent.core.protocol.control import (
     StopReplicaPartition,
     StopReplicaRequest,
     StopReplicaTopic,
-    UpdateMetadataBroker,
 )
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_alter_log_dirs_manager import (
@@ -54,8 +53,9 @@ from tests.support.disk_logs import (
 )
 from tests.support.durable_files import DurableFiles
 from tests.support.led_partitions import lead
+from tests.support.world import live_broker
 
-ALIVE = UpdateMetadataBroker(BROKER, -1, (), None, None, None)
+ALIVE = live_broker(BROKER)
 PIECE = "regent.core.replication.replica_alter_log_dirs_manager.PIECE_BYTES"
 
 
@@ -133,7 +133,7 @@ def host(two: Machine) -> Host:
 # --- moves ---
 
 
-def test_a_moved_log_is_in_the_other_directory_and_goes_on(two: Machine, host: Host):
+def test_a_moved_log_is_in_the_other_directory_and_accepts_records(two: Machine, host: Host):
     assert host.move() is Errors.NONE
     assert names(two) == [["t-0"], ["t-0-future"]]
     host.finish()
@@ -435,7 +435,7 @@ def test_a_replica_that_is_in_its_directory_stays(two: Machine, host: Host):
     assert names(two) == [["t-0"], []]
 
 
-def test_a_move_that_is_asked_for_again_goes_on(host: Host):
+def test_a_move_continues_when_it_is_requested_again(host: Host):
     host.move()
     host.moves.advance(T0, 0)
     assert host.move() is Errors.NONE
@@ -535,7 +535,7 @@ def test_a_replica_that_is_created_again_has_no_copy(two: Machine, host: Host):
 
 
 @pytest.mark.parametrize("restart", [Machine.restart, Machine.crash])
-def test_a_move_goes_on_after_a_restart(
+def test_a_move_continues_after_a_restart(
     two: Machine,
     host: Host,
     restart: Callable[[Machine], LogManager],

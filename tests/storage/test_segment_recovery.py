@@ -88,7 +88,7 @@ def test_any_byte_that_changed_is_found(directory: Path) -> None:
 
 @settings(deadline=None)
 @given(position=st.integers(0, len(WHOLE) - 1), bit=st.integers(0, 7))
-def test_after_a_bit_flip_only_sound_batches_in_sequence_are_left(
+def test_after_a_bit_flip_only_sound_batches_in_sequence_remain(
     directory: Path, position: int, bit: int
 ) -> None:
     damaged = bytearray(WHOLE)

@@ -1,14 +1,13 @@
 """The controller's parts without an actor, over the fake ZooKeeper; their effects can be read.
 
-``Tree`` is a ZooKeeper tree in which brokers register and tools write. ``ControllerParts`` has
-the parts of a controller that won its election. ``Candidate`` is the whole ``Controller`` of one
-broker.
+``ControllerParts`` is a world with the parts of a controller that won its election. ``Candidate``
+is the whole ``Controller`` of one broker of a world.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from typing import TypeAlias, TypeVar
 
 from regent.core.controller.alter_partition import AlterPartitions
@@ -37,18 +36,10 @@ from regent.core.controller.topic_changes import TopicChanges
 from regent.core.controller.topic_deletion import TopicDeletions
 from regent.core.model import (
     BrokerId,
-    BrokerInfo,
-    BrokerRegistration,
-    EndPoint,
-    LeaderAndIsr,
-    LeaderIsrAndControllerEpoch,
-    LeaderRecoveryState,
     PartitionAndReplica,
     ReplicaAssignment,
-    SuspectReplicas,
     TopicPartition,
 )
-from regent.core.ports import TopicAssignment
 from regent.core.protocol.api import ActorResponse
 from regent.core.protocol.control import (
     ControlHeader,
@@ -59,157 +50,24 @@ from regent.core.protocol.control import (
     UpdateMetadataPartition,
     UpdateMetadataRequest,
 )
-from regent.zk.client.operations import ANY_VERSION, Committed, Delete, WatchEvent
-from regent.zk.codecs.znodes import ControllerZNode, TopicPartitionStateZNode, TopicZNode
-from regent.zk.stores.controller_store import ZkControllerStore, topic_assignment
+from regent.zk.client.operations import WatchEvent
+from regent.zk.stores.controller_store import ZkControllerStore
 from regent.zk.stores.watches import controller_event
-from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
+from tests.support.world import (
+    KeptSession,
+    Replicas,
+    TopicIds,
+    World,
+    broker_info,
+    full_assignment,
+    topic_id,
+)
 
 T = TypeVar("T")
-Replicas: TypeAlias = tuple[BrokerId, ...]
 ByBroker: TypeAlias = dict[BrokerId, dict[TopicPartition, T]]
 
-T0 = TopicPartition("t", 0)
-T1 = TopicPartition("t", 1)
 
-
-class SimulatedCrashError(Exception):
-    """The controller's process ends here."""
-
-
-class KnownTopicIds:
-    """Ids that count from 1; ``last_known_ids`` are those the broker remembers."""
-
-    def __init__(self) -> None:
-        self.last_known_ids: dict[str, str] = {}
-        self._count = 0
-
-    def new_topic_id(self) -> str:
-        """Return the next id."""
-        self._count += 1
-        return topic_id(self._count)
-
-    def last_known(self, topic: str) -> str | None:
-        """Return the id that the broker remembers."""
-        return self.last_known_ids.get(topic)
-
-
-def topic_id(number: int) -> str:
-    """Return a topic id that is easy to recognise."""
-    return f"{number:022d}"
-
-
-class KeptSession(FakeZooKeeper):
-    """Like ``zk.client.session.SessionKeeper``: between sessions every call raises."""
-
-    @property
-    def session_id(self) -> int:
-        """The id of the session there is."""
-        self.server.check_alive(self._session_id)
-        return self._session_id
-
-    def unwatch(self, paths: Iterable[str]) -> None:
-        """Drop watches of the session there is."""
-        super().unwatch(list(paths) if self.session_id else ())
-
-    def expire(self) -> None:
-        """End the session there is."""
-        self.server.expire(self._session_id)
-
-    def renew(self, on_watch: Callable[[WatchEvent], None]) -> None:
-        """Open the next session."""
-        self._session_id = self.server.open_session(on_watch)
-
-
-class Tree:
-    """A ZooKeeper tree with registered brokers; each broker has a session of its own."""
-
-    def __init__(self, brokers: Iterable[BrokerId] = ()) -> None:
-        self.server = FakeZooKeeperServer()
-        self.sessions: dict[BrokerId, FakeZooKeeper] = {}
-        for broker_id in brokers:
-            self.register(broker_id)
-
-    def register(
-        self,
-        broker_id: BrokerId,
-        *,
-        incarnation: int = 1,
-        suspects: SuspectReplicas | None = None,
-    ) -> BrokerRegistration:
-        """Register a broker; another ``incarnation`` has another control endpoint."""
-        session = self.sessions[broker_id] = FakeZooKeeper(self.server)
-        info = broker_info(broker_id, incarnation)
-        epoch = ZkControllerStore(session).register_broker(info, suspects or SuspectReplicas())
-        return BrokerRegistration(info, epoch)
-
-    def restart(self, broker_id: BrokerId, suspects: SuspectReplicas | None = None) -> None:
-        """End the session of a broker and register it again."""
-        self.unregister(broker_id)
-        self.register(broker_id, incarnation=2, suspects=suspects)
-
-    def unregister(self, *broker_ids: BrokerId) -> None:
-        """Let the sessions of brokers expire."""
-        for broker_id in broker_ids:
-            self.server.expire(self.sessions.pop(broker_id).session_id)
-
-    def put_topic(
-        self,
-        topic: str,
-        partitions: Mapping[int, Replicas | ReplicaAssignment],
-        topic_id: str | None = None,
-    ) -> None:
-        """Write a topic's znode, as tools do."""
-        assignments = {p: _assignment(replicas) for p, replicas in partitions.items()}
-        self.server.put(TopicZNode.path(topic), TopicZNode.encode(topic_id, assignments))
-
-    def topic(self, topic: str) -> TopicAssignment:
-        """Return the content of a topic znode."""
-        read = topic_assignment(self.server.snapshot()[TopicZNode.path(topic)], topic)
-        assert isinstance(read, TopicAssignment)
-        return read
-
-    def put_state(
-        self, partition: TopicPartition, leader: BrokerId, isr: Replicas, **fields: int
-    ) -> None:
-        """Write a partition's state; ``fields`` as of ``leadership``."""
-        data = TopicPartitionStateZNode.encode(leadership(leader, isr, **fields))
-        self.server.put(TopicPartitionStateZNode.path(partition), data)
-
-    def state(self, partition: TopicPartition) -> LeaderIsrAndControllerEpoch | None:
-        """Return a partition's state."""
-        node = self.server.snapshot().get(TopicPartitionStateZNode.path(partition))
-        if node is None:
-            return None
-        return TopicPartitionStateZNode.decode(node.data, node.stat.version)
-
-    def leads(self, partition: TopicPartition) -> tuple[BrokerId, Replicas, int]:
-        """Return leader, ISR and leader epoch of a partition that has a state."""
-        state = self.state(partition)
-        assert state is not None
-        now = state.leader_and_isr
-        return now.leader, now.isr, now.leader_epoch
-
-    def controller(self) -> BrokerId | None:
-        """Return the broker that ``/controller`` names."""
-        node = self.server.snapshot().get(ControllerZNode.PATH)
-        return None if node is None else ControllerZNode.decode(node.data)
-
-    def elect_another_controller(self) -> None:
-        """Raise the controller epoch, as the election of another controller does."""
-        epoch = int(self.server.snapshot()["/controller_epoch"].data)
-        self.server.put("/controller_epoch", b"%d" % (epoch + 1))
-
-    def delete_topic(self, topic: str) -> None:
-        """Remove a topic's znode and all below it."""
-        root = TopicZNode.path(topic)
-        tool = FakeZooKeeper(self.server)
-        paths = [p for p in self.server.snapshot() if p == root or p.startswith(root + "/")]
-        for path in reversed(paths):
-            delete(tool, path)
-
-
-class ControllerParts(Tree):
+class ControllerParts(World):
     """Broker 0's term in controller epoch 1, with these brokers registered and known."""
 
     def __init__(
@@ -217,9 +75,9 @@ class ControllerParts(Tree):
     ) -> None:
         super().__init__()
         self.watches: list[WatchEvent] = []
-        self.zookeeper = KeptSession(self.server, self.watches.append)
-        self.store = ZkControllerStore(self.zookeeper)
-        self.topic_ids = KnownTopicIds()
+        self.session = KeptSession(self.zookeeper, self.watches.append)
+        self.store = ZkControllerStore(self.session)
+        self.topic_ids = TopicIds()
         self.services = ControllerServices(
             0, self.store, self.topic_ids, settings or ControllerSettings()
         )
@@ -277,7 +135,7 @@ class ControllerParts(Tree):
         """Make a partition known; its topic's znode lists the last partition assigned only."""
         self.put_topic(partition.topic, {partition.partition: replicas}, topic_id(7))
         self.context.topic_created_zxids[partition.topic] = self.topic(partition.topic).created_zxid
-        self.context.update_partition_full_replica_assignment(partition, _assignment(replicas))
+        self.context.update_partition_full_replica_assignment(partition, full_assignment(replicas))
         self.context.put_partition_state(partition, state)
 
     def lead(
@@ -294,7 +152,7 @@ class ControllerParts(Tree):
         stored = self.state(partition)
         assert stored is not None
         self.context.put_partition_leadership_info(partition, stored)
-        for replica in _assignment(replicas).replicas:
+        for replica in full_assignment(replicas).replicas:
             self.put_replica_state(partition, replica, ReplicaState.ONLINE)
 
     def put_replica_state(
@@ -320,13 +178,13 @@ class Candidate:
     """One broker's controller and its session; events from watches wait in ``inbox``."""
 
     def __init__(
-        self, tree: Tree, broker_id: BrokerId, settings: ControllerSettings | None = None
+        self, world: World, broker_id: BrokerId, settings: ControllerSettings | None = None
     ) -> None:
         self._broker_id = broker_id
         self.inbox: deque[ControllerEvent] = deque()
         self.now_ms = 1_700_000_000_000
-        self.session = KeptSession(tree.server, self.on_watch)
-        self.topic_ids = KnownTopicIds()
+        self.session = KeptSession(world.zookeeper, self.on_watch)
+        self.topic_ids = TopicIds()
         self.controller = Controller(
             broker_info(broker_id), ZkControllerStore(self.session), self.topic_ids, settings
         )
@@ -360,37 +218,6 @@ class Candidate:
         event = controller_event(watch, self._broker_id)
         if event is not None and collapse_key(event) not in map(collapse_key, self.inbox):
             self.inbox.append(event)
-
-
-def broker_info(broker_id: BrokerId, incarnation: int = 1) -> BrokerInfo:
-    """Return what a broker registers with; every incarnation has other control addresses."""
-    return BrokerInfo(
-        broker_id,
-        (EndPoint("PLAINTEXT", f"host-{broker_id}", 9092),),
-        control_endpoint=f"tcp://host-{broker_id}:{19000 + incarnation}",
-        replication_endpoint=f"tcp://host-{broker_id}:{29000 + incarnation}",
-    )
-
-
-def leadership(
-    leader: BrokerId,
-    isr: Replicas,
-    *,
-    leader_epoch: int = 0,
-    partition_epoch: int = 0,
-    controller_epoch: int = 1,
-    recovery: int = 0,
-) -> LeaderIsrAndControllerEpoch:
-    """Return a leadership; the defaults are those of a partition just created."""
-    state = LeaderRecoveryState(recovery)
-    return LeaderIsrAndControllerEpoch(
-        LeaderAndIsr(leader, isr, leader_epoch, partition_epoch, state), controller_epoch
-    )
-
-
-def delete(zookeeper: FakeZooKeeper, path: str) -> None:
-    """Delete one node, as a tool does."""
-    assert isinstance(zookeeper.multi([Delete(path, ANY_VERSION)]), Committed)
 
 
 # --- reading effects ------------------------------------------------------------------------------
@@ -450,7 +277,3 @@ def stop_replica_rows(effects: Iterable[Effect]) -> ByBroker[StopReplicaPartitio
         if isinstance(sent.request, StopReplicaRequest):
             rows.setdefault(sent.broker_id, {}).update(sent.request.partitions())
     return rows
-
-
-def _assignment(replicas: Replicas | ReplicaAssignment) -> ReplicaAssignment:
-    return replicas if isinstance(replicas, ReplicaAssignment) else ReplicaAssignment(replicas)

@@ -23,10 +23,6 @@ from regent.core.model import (
     BrokerId,
     BrokerInfo,
     EndPoint,
-    LeaderAndIsr,
-    LeaderIsrAndControllerEpoch,
-    ReplicaAssignment,
-    TopicPartition,
 )
 from regent.core.protocol.controller import (
     DescribeControllerRequest,
@@ -44,12 +40,12 @@ from regent.core.protocol.topics import TopicsRequest
 from regent.transport.codec import Request, Response
 from regent.transport.server import ControlServer, IncomingRequest
 from regent.transport.sockets import new_context
-from regent.zk.client.operations import ConnectionLossError, Create, ZooKeeper
+from regent.zk.client.operations import ConnectionLossError, ZooKeeper
 from regent.zk.codecs import znodes
-from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer, Hook
+from tests.support.fake_zookeeper import FakeZooKeeper, Hook
 from tests.support.local_placer import LocalPlacer
 from tests.support.topic_controller import TopicController
-from tests.support.zookeeper_sessions import apply
+from tests.support.world import World
 
 ADDRESS = "fake:2181"
 
@@ -75,25 +71,23 @@ class RecordingPlacer(LocalPlacer):
         return next(self.starting, "")
 
 
-class FakeCluster:
-    """Brokers, topics and the controller in ZooKeeper, and servers that answer requests."""
+class FakeCluster(World):
+    """A world, and servers that answer requests."""
 
     def __init__(self) -> None:
-        self.zookeeper = FakeZooKeeperServer()
+        super().__init__()
         self.hook: Hook | None = None
         """Called inside every ZooKeeper call of a command."""
         self.is_reachable = True
         self.received: list[Request] = []
-        self.controller_epoch = 0
         self.answers: dict[type[Request], Answer] = {}
         """The controller's answer to a kind of request, instead of that of ``lead``."""
         self.placer = RecordingPlacer()
-        self._sessions: dict[BrokerId, FakeZooKeeper] = {}
         self._context = new_context()
         self._servers: list[ControlServer] = []
         self._unanswered: list[IncomingRequest] = []
         for path in znodes.PERSISTENT_PATHS:
-            self.zookeeper.put(path)
+            self.put(path)
 
     @cached_property
     def _topics(self) -> TopicController:
@@ -116,53 +110,9 @@ class FakeCluster:
         port: int | None = None,
     ) -> None:
         """Register a broker; nothing listens at its ``port``, 9092 + id by default."""
-        session = self._sessions[broker_id] = FakeZooKeeper(self.zookeeper)
-        info = BrokerInfo(
-            broker_id,
-            (EndPoint("PLAINTEXT", "127.0.0.1", port or 9092 + broker_id),),
-            rack,
-            control_endpoint,
-            f"tcp://127.0.0.1:{29092 + broker_id}",
-        )
-        path, data = znodes.BrokerIdZNode.path(broker_id), znodes.BrokerIdZNode.encode(info)
-        apply(session, Create(path, data, ephemeral=True))
-
-    def remove_broker(self, broker_id: BrokerId) -> None:
-        """End a broker's session; if it was the controller, there is none now."""
-        self._sessions.pop(broker_id).close()
-
-    def elect(self, broker_id: BrokerId) -> None:
-        """Make a registered broker the controller of the next epoch."""
-        self.controller_epoch += 1
-        self.zookeeper.put(
-            znodes.ControllerEpochZNode.PATH,
-            znodes.ControllerEpochZNode.encode(self.controller_epoch),
-        )
-        data = znodes.ControllerZNode.encode(broker_id, 0)
-        path = znodes.ControllerZNode.PATH
-        apply(self._sessions[broker_id], Create(path, data, ephemeral=True))
-
-    def add_topic(
-        self,
-        topic: str,
-        partitions: Mapping[int, ReplicaAssignment],
-        leaders: Mapping[int, LeaderAndIsr] | None = None,
-        topic_id: str | None = "AAAAAAAAAAAAAAAAAAAAAA",
-    ) -> None:
-        """Write a topic and, if given, the states of its partitions."""
-        self.zookeeper.put(
-            znodes.TopicZNode.path(topic), znodes.TopicZNode.encode(topic_id, partitions)
-        )
-        for partition, leadership in (leaders or {}).items():
-            state = LeaderIsrAndControllerEpoch(leadership, controller_epoch=1)
-            path = znodes.TopicPartitionStateZNode.path(TopicPartition(topic, partition))
-            self.zookeeper.put(path, znodes.TopicPartitionStateZNode.encode(state))
-
-    def topic(self, topic: str) -> znodes.TopicZNodeData:
-        """Read a topic that exists."""
-        return znodes.TopicZNode.decode(
-            self.zookeeper.snapshot()[znodes.TopicZNode.path(topic)].data
-        )
+        endpoint = EndPoint("PLAINTEXT", "127.0.0.1", port or 9092 + broker_id)
+        replication = f"tcp://127.0.0.1:{29092 + broker_id}"
+        self.register_as(BrokerInfo(broker_id, (endpoint,), rack, control_endpoint, replication))
 
     @property
     def writes(self) -> list[str]:

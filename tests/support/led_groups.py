@@ -23,7 +23,6 @@ from regent.core.coordinator.group.group_metadata_manager import GroupConfig, Gr
 from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
-from regent.core.protocol.control import UpdateMetadataBroker, UpdateMetadataEndPoint
 from regent.core.protocol.groups import FetchOffsets, FetchOffsetsResult, GroupRequest
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
@@ -31,13 +30,13 @@ from regent.testing.waits import eventually
 from tests.support.led_partitions import lead
 from tests.support.memory_logs import MemoryLogs
 from tests.support.stage import TIMEOUT_S
+from tests.support.world import NO_DELAY, live_broker
 
 A = TypeVar("A")
 
 BROKER = 1
 ORDERS_0 = TopicPartition("orders", 0)
 OFFSETS_0 = TopicPartition(GROUP_METADATA_TOPIC, 0)
-AT_ONCE = GroupConfig(group_initial_rebalance_delay_ms=0)
 
 
 class LedGroups:
@@ -46,7 +45,7 @@ class LedGroups:
     def __init__(
         self,
         undo: ExitStack,
-        config: GroupConfig = AT_ONCE,
+        config: GroupConfig = NO_DELAY,
         log_settings: GroupLogSettings | None = None,
         isr: tuple[BrokerId, ...] = (BROKER,),
         manager: Callable[[MemoryLogs, MetadataCache], ReplicaManager] | None = None,
@@ -76,10 +75,9 @@ class LedGroups:
 
     def lead(self, leader_epoch: int, leader: BrokerId = BROKER) -> None:
         """Let a broker lead; wait until this one has read its partition."""
-        endpoint = UpdateMetadataEndPoint("PLAINTEXT", "127.0.0.1", 9092, "PLAINTEXT")
         lead(
             self.manager,
-            UpdateMetadataBroker(BROKER, -1, (endpoint,), None, None, None),
+            live_broker(BROKER, port=9092),
             {GROUP_METADATA_TOPIC: 1, "orders": 2},
             self._isr,
             leader=leader,

@@ -14,7 +14,6 @@ from regent.config.settings_file import load_settings
 from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
-from regent.core.protocol.control import UpdateMetadataBroker, UpdateMetadataEndPoint
 from regent.core.protocol.coordinator import CoordinatorRequest
 from regent.core.protocol.groups import ProducerIdAndEpoch
 from regent.core.protocol.transactions import (
@@ -33,6 +32,7 @@ from regent.testing.waits import eventually
 from tests.support.led_groups import BROKER, ORDERS_0, LedGroups
 from tests.support.led_partitions import lead
 from tests.support.stage import TIMEOUT_S
+from tests.support.world import live_broker
 
 A = TypeVar("A")
 
@@ -95,10 +95,9 @@ class LedTransactions:
 
     def lead(self, leader_epoch: int, leader: BrokerId = BROKER, partitions: int = 1) -> None:
         """Let a broker lead; wait until this one has read its partition, which came first."""
-        endpoint = UpdateMetadataEndPoint("PLAINTEXT", "127.0.0.1", 9092, "PLAINTEXT")
         lead(
             self.manager,
-            UpdateMetadataBroker(BROKER, -1, (endpoint,), None, None, None),
+            live_broker(BROKER, port=9092),
             {TRANSACTION_STATE_TOPIC: partitions},
             self._isr,
             leader=leader,

@@ -7,6 +7,7 @@ it and its leader have received the request.
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterable
 
 from regent.core.controller.effects import Effect, SendResponse
@@ -24,6 +25,7 @@ from regent.core.protocol.control import (
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
     LeaderAndIsrType,
+    PartitionError,
     StopReplicaRequest,
     StopReplicaResponse,
 )
@@ -46,16 +48,9 @@ from regent.zk.codecs.znodes import (
     TopicsZNode,
     TopicZNode,
 )
-from tests.support.controller_parts import (
-    ByBroker,
-    Candidate,
-    Replicas,
-    Tree,
-    of_type,
-    requests,
-    topic_id,
-)
+from tests.support.controller_parts import ByBroker, Candidate, of_type, requests
 from tests.support.fake_zookeeper import Hook
+from tests.support.world import Replicas, World, topic_id
 
 ADMIN = ReassignPartitionsZNode.PATH
 MAX_ROUNDS = 20
@@ -63,52 +58,62 @@ MAX_ROUNDS = 20
 _request_ids = itertools.count(1)
 
 
-class MovingCluster(Tree):
-    """Registered brokers, and active controllers one after another."""
+class MovingCluster(World):
+    """Registered brokers, and active controllers one after another.
+
+    The brokers' answers to StopReplica wait in ``answers`` until ``settle`` or ``handle_first``.
+    """
 
     def __init__(
         self, brokers: Iterable[BrokerId], settings: ControllerSettings | None = None
     ) -> None:
-        super().__init__()
+        super().__init__(brokers)
         self._settings = settings
         self._controllers = itertools.count(100)
         self._controller_epoch = 0
         self.hosted: ByBroker[LeaderAndIsrPartition] = {}
         self.effects: list[Effect] = []
-        for broker_id in brokers:
-            self.register(broker_id)
+        self.answers: deque[ControllerEvent] = deque()
         self.active = self._candidate()
 
     # --- controllers ---
 
     def start_controller(self) -> None:
         """Start the active controller and handle all its events."""
-        self._carry_out(self.active.start())
+        self.carry_out(self.active.start())
         self.settle()
 
     def succeed(self, hook: Hook | None = None) -> None:
         """Crash the active controller and start the next one, whose calls go through ``hook``."""
-        self.active.session.expire()
-        self.active = self._candidate()
+        self.replace_controller()
         self.active.session.hook = hook
         self.start_controller()
 
+    def replace_controller(self) -> None:
+        """Crash the active controller; the next one is not started."""
+        self.active.session.expire()
+        self._next_candidate()
+
     def depose(self) -> None:
         """Elect another controller without notifying the present one, which goes on running."""
-        self.server.remove(ControllerZNode.PATH)
-        self.active = self._candidate()
+        self.zookeeper.remove(ControllerZNode.PATH)
+        self._next_candidate()
         self.start_controller()
 
     def handle(self, event: ControllerEvent) -> list[Effect]:
         """Let the active controller handle one event, and the brokers carry out its requests."""
         effects = self.active.handle(event)
-        self._carry_out(effects)
+        self.carry_out(effects)
         return effects
 
     def settle(self) -> None:
-        """Let the active controller handle all events from its watches."""
-        while self.active.inbox:
-            self.handle(self.active.inbox.popleft())
+        """Let the active controller handle all events from its watches, then the answers."""
+        while self.active.inbox or self.answers:
+            self.handle_first(self.active.inbox or self.answers)
+
+    def handle_first(self, queue: deque[ControllerEvent]) -> None:
+        """Let the active controller handle the first event of a queue."""
+        self.handle(queue.popleft())
 
     # --- reassignments ---
 
@@ -127,12 +132,12 @@ class MovingCluster(Tree):
 
     def write_znode(self, targets: dict[TopicPartition, Replicas]) -> None:
         """Write a reassignment request to the znode, as tools do."""
-        self.server.put(ADMIN, ReassignPartitionsZNode.encode(targets))
+        self.zookeeper.put(ADMIN, ReassignPartitionsZNode.encode(targets))
         self.settle()
 
     def znode(self) -> dict[TopicPartition, Replicas] | None:
         """Return the content of the admin znode."""
-        node = self.server.snapshot().get(ADMIN)
+        node = self.zookeeper.snapshot().get(ADMIN)
         return None if node is None else ReassignPartitionsZNode.decode(node.data)
 
     def ongoing(self, *partitions: TopicPartition) -> tuple[OngoingReassignment, ...]:
@@ -200,7 +205,12 @@ class MovingCluster(Tree):
     def _candidate(self) -> Candidate:
         return Candidate(self, next(self._controllers), self._settings)
 
-    def _carry_out(self, effects: list[Effect]) -> None:
+    def _next_candidate(self) -> None:
+        self.answers.clear()
+        self.active = self._candidate()
+
+    def carry_out(self, effects: list[Effect]) -> None:
+        """Let the brokers carry out the requests among effects."""
         self.effects += effects
         for sent in requests(effects):
             if sent.header.controller_epoch < self._controller_epoch:
@@ -222,9 +232,10 @@ class MovingCluster(Tree):
                     for partition, stop in request.partitions():
                         if stop.delete_partition:
                             hosted.pop(partition, None)
-                    answer = StopReplicaResponse(Errors.NONE)
+                    errors = [PartitionError(*tp, Errors.NONE) for tp, _ in request.partitions()]
+                    answer = StopReplicaResponse(Errors.NONE, tuple(errors))
                     event = response_event(sent.broker_id, sent.header, request, answer)
-                    self.active.inbox.extend([] if event is None else [event])
+                    self.answers.extend([] if event is None else [event])
                 case _:
                     pass
 
@@ -233,7 +244,7 @@ class MovingCluster(Tree):
     def partitions(self) -> list[TopicPartition]:
         """Return every partition of every topic znode."""
         prefix = TopicsZNode.PATH + "/"
-        topics = [p.removeprefix(prefix) for p in self.server.snapshot() if p.startswith(prefix)]
+        topics = [p.removeprefix(prefix) for p in self.zookeeper.snapshot() if p.startswith(prefix)]
         return [
             TopicPartition(topic, number)
             for topic in topics
@@ -270,7 +281,7 @@ class MovingCluster(Tree):
     def assert_sound(self) -> None:
         """No written state has an empty ISR, a leader outside the ISR, or an older leader epoch."""
         epochs: dict[str, int] = {}
-        for transaction in self.server.transactions:
+        for transaction in self.zookeeper.transactions:
             for operation in transaction.operations:
                 if isinstance(operation, SetData) and operation.path.endswith("/state"):
                     now = TopicPartitionStateZNode.decode(operation.data, 0).leader_and_isr
@@ -283,7 +294,7 @@ class MovingCluster(Tree):
         """Return the written paths in sequence, without the writes of tools and followers."""
         return [
             operation.path
-            for transaction in self.server.transactions
+            for transaction in self.zookeeper.transactions
             if transaction.session_id
             for operation in transaction.operations
             if not isinstance(operation, Check)

@@ -55,12 +55,12 @@ class MovingController:
         is_new = TopicZNode.path("t") not in self.cluster.zookeeper.snapshot()
         known = {} if is_new else self.cluster.topic("t").partitions
         leaders = {n: LeaderAndIsr(a.replicas[0], a.replicas) for n, a in changed.items()}
-        self.cluster.add_topic("t", {**known, **changed}, leaders)
+        self.cluster.put_topic("t", {**known, **changed}, leaders=leaders)
 
     def out_of_sync(self, partition: int, *isr: int) -> None:
         """Let only these replicas be in sync."""
         partitions = self.cluster.topic("t").partitions
-        self.cluster.add_topic("t", partitions, {partition: LeaderAndIsr(isr[0], isr)})
+        self.cluster.put_topic("t", partitions, leaders={partition: LeaderAndIsr(isr[0], isr)})
 
     def replicas(self) -> list[tuple[int, ...]]:
         """Return the assignments of the partitions."""

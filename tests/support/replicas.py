@@ -14,10 +14,10 @@ from regent.core.protocol.control import (
     LeaderAndIsrRequest,
     LeaderAndIsrTopic,
     LeaderAndIsrType,
-    UpdateMetadataBroker,
     UpdateMetadataRequest,
 )
 from tests.support.stage import Stage, actor_of, ask
+from tests.support.world import live_broker
 
 PARTITION = TopicPartition("payments", 0)
 CONTROLLER = 9
@@ -51,7 +51,7 @@ def alive(
 ) -> ControlRequestReceived:
     """Return an UpdateMetadata request with these brokers and their replication endpoints."""
     brokers = tuple(
-        UpdateMetadataBroker(broker_id, -1, (), None, control_endpoint, endpoint)
+        live_broker(broker_id, control_endpoint=control_endpoint, replication_endpoint=endpoint)
         for broker_id, endpoint in endpoints.items()
     )
     is_next = controller != CONTROLLER

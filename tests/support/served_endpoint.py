@@ -30,10 +30,10 @@ from regent.transport.server import ControlServer
 from regent.transport.sockets import new_context
 from regent.zk.codecs.znodes import encode_topic_id
 from regent.zk.stores.producer_ids import ZkProducerIds
-from tests.support.controller_parts import Tree
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.led_partitions import lead
 from tests.support.stage import Stage
+from tests.support.world import World
 
 BROKER = 0
 
@@ -50,9 +50,9 @@ class ServedEndpoint:
         context = new_context()
         stack.callback(context.destroy, linger=0)
         stage = stack.enter_context(Stage())
-        self.tree = Tree()
-        self.tree.register(BROKER)
-        zookeeper = FakeZooKeeper(self.tree.server)
+        self.world = World()
+        self.world.register(BROKER)
+        zookeeper = FakeZooKeeper(self.world.zookeeper)
         scheduler = Scheduler("scheduler")
         stack.callback(scheduler.shutdown)
         cache = MetadataCache()
@@ -113,7 +113,7 @@ class ServedEndpoint:
         alive = UpdateMetadataBroker(BROKER, -1, (kafka,), None, control_endpoint, None)
         for number, name in enumerate((topic, GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC), 1):
             topic_id = encode_topic_id(bytes([number]) * 16)
-            self.tree.put_topic(name, {0: (BROKER,)}, topic_id)
+            self.world.put_topic(name, {0: (BROKER,)}, topic_id)
             lead(self.replica_manager, alive, {name: 1}, (BROKER,), topic_id=topic_id)
 
 

@@ -37,7 +37,7 @@ from regent.actors.timer import monotonic_ms
 from regent.core.controller.controller import Controller
 from regent.core.controller.events import ControllerEvent, RegisterBrokerAndReelect
 from regent.core.errors import Errors
-from regent.core.model import NO_BROKER, BrokerId, BrokerInfo, BrokerRegistration, EndPoint
+from regent.core.model import NO_BROKER, BrokerId, BrokerInfo, BrokerRegistration
 from regent.core.ports import ControlFacts
 from regent.core.protocol.broker import FetchRequest, FetchResponse
 from regent.core.protocol.control import (
@@ -59,8 +59,9 @@ from regent.transport.codec import EncodedBody, decode_request_body
 from regent.zk.client.operations import WatchEvent
 from regent.zk.stores.controller_store import ZkControllerStore
 from regent.zk.stores.watches import controller_event
-from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
+from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.memory_logs import MemoryLogs
+from tests.support.world import TopicIds, World
 
 A = TypeVar("A", bound=Actor)
 TIMEOUT_S = scaled(20.0)
@@ -171,23 +172,6 @@ class RecordingJournal:
         self.events.append(Recorded(handled.event, changes, handled.controller_epoch))
 
 
-class FixedTopicIds:
-    """Predictable topic ids."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def new_topic_id(self) -> str:
-        """Return the next id."""
-        self._count += 1
-        return f"{self._count:022d}"
-
-    def last_known(self, topic: str) -> str | None:
-        """Return None: brokers know no topic ids."""
-        del topic
-        return None
-
-
 def replication_endpoint(broker_id: BrokerId) -> str:
     """Return the replication endpoint of a broker on a stage."""
     return f"inproc://replication-{broker_id}"
@@ -223,11 +207,11 @@ def accept(sent: Sent) -> ControlResponse:
     return refusal(sent.request, Errors.NONE)
 
 
-class Stage:
-    """Starts actors around one fake ZooKeeper, and stops them."""
+class Stage(World):
+    """A world in which a test starts actors; they are stopped at its end."""
 
     def __init__(self) -> None:
-        self.zookeeper = FakeZooKeeperServer()
+        super().__init__()
         self.journal = RecordingJournal()
         self.sent: list[Sent] = []
         self.answer: Callable[[Sent], ControlResponse] = accept
@@ -236,7 +220,6 @@ class Stage:
         self.replication_servers: dict[str, StageReplicationServer] = {}
         self._changed = threading.Condition()
         self._undo = ExitStack()
-        self._sessions: dict[BrokerId, FakeZooKeeper] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -244,28 +227,13 @@ class Stage:
     def __exit__(self, *exc_info: object) -> None:
         self._undo.close()
 
-    def info(self, broker_id: BrokerId) -> BrokerInfo:
-        """Return the registration data of a broker."""
-        return BrokerInfo(
-            broker_id,
-            (EndPoint("PLAINTEXT", "127.0.0.1", 9092 + broker_id),),
+    def info(self, broker_id: BrokerId, incarnation: int = 1) -> BrokerInfo:
+        """Return what a broker registers with: the endpoints of channels on this stage."""
+        return replace(
+            super().info(broker_id, incarnation),
             control_endpoint=f"inproc://broker-{broker_id}",
             replication_endpoint=replication_endpoint(broker_id),
         )
-
-    def register(self, broker_id: BrokerId) -> int:
-        """Register a broker that has no actor here; return its epoch."""
-        session = FakeZooKeeper(self.zookeeper)
-        self._sessions[broker_id] = session
-        return ZkControllerStore(session).register_broker(self.info(broker_id))
-
-    def session(self, broker_id: BrokerId) -> FakeZooKeeper:
-        """Return the ZooKeeper session of a broker."""
-        return self._sessions[broker_id]
-
-    def expire(self, broker_id: BrokerId) -> None:
-        """End the ZooKeeper session of a broker."""
-        self.zookeeper.expire(self._sessions[broker_id].session_id)
 
     def controller(self, broker_id: BrokerId) -> ActorRef[ControllerEventManager]:
         """Start a broker's controller; it registers and is elected if there is no controller."""
@@ -276,14 +244,14 @@ class Stage:
             if event is not None and refs:
                 refs[0].tell(event)
 
-        session = self._sessions[broker_id] = FakeZooKeeper(self.zookeeper, on_watch)
+        session = self.sessions[broker_id] = FakeZooKeeper(self.zookeeper, on_watch)
         scheduler = Scheduler(f"scheduler-{broker_id}")
         self._undo.callback(scheduler.shutdown)
         store = ZkControllerStore(session)
         ref = start_actor(
             ControllerEventManager,
             broker_id,
-            Controller(self.info(broker_id), store, FixedTopicIds()),
+            Controller(self.info(broker_id), store, TopicIds()),
             self.open_channel,
             scheduler=scheduler,
             journal=self.journal,

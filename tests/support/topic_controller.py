@@ -10,7 +10,7 @@ from regent.core.admin.admin_manager import AdminManager
 from regent.core.admin.admin_requests import TopicPlacer
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerInfo, EndPoint
-from regent.core.protocol.control import UpdateMetadataBroker, UpdateMetadataPartition
+from regent.core.protocol.control import UpdateMetadataPartition
 from regent.core.protocol.topics import TopicsRequest, TopicsResponse
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.transport.server import ControlServer, IncomingRequest
@@ -19,7 +19,7 @@ from regent.zk.client.operations import Create, ZooKeeper
 from regent.zk.codecs import znodes
 from regent.zk.stores.admin_store import ZkAdminStore
 from tests.support.local_placer import LocalPlacer
-from tests.support.stage import FixedTopicIds
+from tests.support.world import TopicIds, live_broker
 
 
 class TopicController:
@@ -29,13 +29,13 @@ class TopicController:
         self._admin = ZkAdminStore(zookeeper)
         self._cache = MetadataCache()
         self._manager = AdminManager(
-            self._cache, self._admin.topics, FixedTopicIds(), lambda: True, placer or LocalPlacer()
+            self._cache, self._admin.topics, TopicIds(), lambda: True, placer or LocalPlacer()
         )
 
     def answer(self, request: TopicsRequest) -> TopicsResponse:
         """Handle a request with the present content of ZooKeeper."""
         brokers = {
-            broker_id: UpdateMetadataBroker(broker_id, 1, (), broker.info.rack, None, None)
+            broker_id: live_broker(broker_id, 1, rack=broker.info.rack)
             for broker_id, broker in self._admin.read_brokers().items()
             if not isinstance(broker, BadDataError)
         }

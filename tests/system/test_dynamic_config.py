@@ -42,7 +42,7 @@ def allow_unclean_elections(cluster: RegentCluster, topic: str) -> None:
     cluster.zookeeper.multi([Create(prefix, notification, sequential=True)])
 
 
-def test_clients_are_told_another_address_while_the_broker_runs(cluster: RegentCluster) -> None:
+def test_clients_get_another_address_while_the_broker_runs(cluster: RegentCluster) -> None:
     def address() -> str:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_server(0)})
         broker = admin.list_topics(timeout=scaled(10)).brokers.get(1)

@@ -210,7 +210,7 @@ def test_the_cluster_outlives_a_zookeeper_that_is_killed_and_restarted(cluster: 
         again.communicate(timeout=scaled(30))
 
 
-def test_after_ctrl_c_no_process_is_left(tmp_path: Path):
+def test_after_ctrl_c_no_process_remains(tmp_path: Path):
     with RegentCluster(tmp_path, "--no-placement-service") as cluster:
         description = cluster.description
         pids = [b["pid"] for b in description["brokers"]]
@@ -223,7 +223,7 @@ def test_after_ctrl_c_no_process_is_left(tmp_path: Path):
         assert not (tmp_path / "cluster.json").exists()
 
 
-def test_after_the_death_of_the_supervisor_no_process_is_left(tmp_path: Path):
+def test_after_the_death_of_the_supervisor_no_process_remains(tmp_path: Path):
     with RegentCluster(tmp_path, "--no-placement-service") as cluster:
         description = cluster.description
         pids = [b["pid"] for b in description["brokers"]]

@@ -145,7 +145,7 @@ def test_only_the_owner_reaches_unix_sockets(cluster: RegentCluster):
         assert each.is_of_the_owner(below=cluster.data_dir), each
 
 
-def test_spark_answers_nobody_without_its_secret(cluster: RegentCluster):
+def test_spark_answers_no_request_without_its_secret(cluster: RegentCluster):
     tree = process_tree(cluster.process.pid)
     of_spark = {pid for pid, command in tree.items() if "SparkSubmit" in command}
     ports = {each.port for each in listening_sockets(of_spark) if each.kind == "tcp"}

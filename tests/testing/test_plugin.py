@@ -85,7 +85,7 @@ def test_a_follower_cut_off_from_its_leader_leaves_the_isr(regent_cluster, regen
     regent_cluster.await_isr(regent_topic, regent_cluster.brokers)
 
 
-def test_without_zookeeper_leaders_go_on(regent_cluster, regent_topic):
+def test_without_zookeeper_leaders_continue(regent_cluster, regent_topic):
     leader = regent_cluster.leader_of(regent_topic)
     regent_cluster.stop_zookeeper()
     regent_cluster.start_zookeeper()
@@ -117,7 +117,7 @@ def test_an_application_uses_the_fixtures_of_an_installed_wheel(
     assert not list(tmp_path.glob("regent-*"))
 
 
-def test_nothing_is_left_when_the_tests_are_killed(tmp_path: Path) -> None:
+def test_no_process_remains_when_the_tests_are_killed(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys\n"
         "from regent.testing import cluster\n"
@@ -160,7 +160,7 @@ time.sleep(60)
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_no_process_of_a_cluster_is_left_when_the_process_that_started_it_ends(
+def test_no_process_of_a_cluster_remains_after_the_process_that_started_it(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     """Neither those that are paused nor ZooKeeper; a process that it forked lives on."""
@@ -209,7 +209,7 @@ def test_a_broker_that_runs_is_not_started_twice_and_a_lost_session_is_replaced(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_nothing_is_left_when_the_tests_end_while_the_cluster_starts(
+def test_no_process_remains_when_the_tests_end_while_the_cluster_starts(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     program = "from regent.testing import cluster\nwith cluster(brokers=1): pass\n"

@@ -94,7 +94,7 @@ def test_the_load_is_that_of_this_moment_or_of_the_last_minute(
         assert LOAD() == load
 
 
-def test_a_wait_goes_on_when_the_machine_has_become_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_continues_when_the_machine_becomes_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TIMEOUT_FACTOR_VARIABLE, "1")
     looks = iter([False, True])
 
@@ -106,7 +106,7 @@ def test_a_wait_goes_on_when_the_machine_has_become_busy(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("factor", ["0", "-1", "nan", "inf", "much"])
-def test_a_factor_that_is_none_is_refused(factor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_factor_is_refused(factor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TIMEOUT_FACTOR_VARIABLE, factor)
     with pytest.raises(ValueError, match=f"must be a number above 0, not '{factor}'"):
         scaled(1.0)

@@ -326,7 +326,7 @@ def test_a_context_that_ends_ends_the_wait(serve: Serve) -> None:
     thread.join(scaled(5))
 
 
-def test_a_context_that_ended_is_no_use(connect: Connect, context: Context) -> None:
+def test_a_request_fails_after_the_context_has_ended(connect: Connect, context: Context) -> None:
     client = connect("tcp://127.0.0.1:1")
     context.destroy(linger=0)
     with pytest.raises(RequestError):

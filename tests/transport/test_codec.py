@@ -217,7 +217,7 @@ def test_a_body_that_cannot_be_encoded_is_bad_data() -> None:
         encode_request("hello")  # type: ignore[arg-type]
 
 
-def test_a_body_too_large_to_travel_says_so_when_it_is_encoded() -> None:
+def test_a_body_too_large_to_send_is_refused_when_it_is_encoded() -> None:
     with pytest.raises(BadDataError, match="split it"):
         encode_body(PlacementStatusResponse(Errors.NONE, "ready", "x" * MAX_BODY_BYTES))
 

@@ -138,7 +138,7 @@ def test_a_large_request_of_a_deposed_controller_is_answered_unread(
         socket.close()
 
 
-def test_an_unexpected_error_is_told_and_ends_nothing(
+def test_an_unexpected_error_is_logged_and_ends_nothing(
     serve: Serve, context: Context, caplog: pytest.LogCaptureFixture
 ) -> None:
     def screen(api_key: ApiKey, header: ControlHeader) -> None:
@@ -201,7 +201,7 @@ def test_a_peer_whose_message_does_not_end_is_cut_off(
         b"",
     ],
 )
-def test_garbage_on_the_port_harms_nobody(
+def test_garbage_on_the_port_disturbs_no_other_connection(
     server: ControlServer, connect: Connect, garbage: bytes
 ) -> None:
     client = connect(server.endpoint)
@@ -213,7 +213,7 @@ def test_garbage_on_the_port_harms_nobody(
     assert server.rejected.counts.keys() <= {Rejection.BAD_HANDSHAKE}  # none became a message
 
 
-def test_peers_that_leave_before_they_are_accepted_harm_nobody(
+def test_peers_that_leave_before_they_are_accepted_disturb_no_other_peer(
     server: ControlServer, connect: Connect
 ) -> None:
     client = connect(server.endpoint)

@@ -26,7 +26,9 @@ from tests.transport.raw_peer import READY, STATUS, TIMEOUT_MS
 WARMING = PlacementStatusResponse(Errors.NONE, "warming")
 
 
-def test_nobody_there_is_known_long_before_the_timeout(serve: Serve, connect: Connect) -> None:
+def test_an_unreachable_peer_is_detected_long_before_the_timeout(
+    serve: Serve, connect: Connect
+) -> None:
     server = serve(lambda request: request.reply(READY))
     server.stop()
     client = connect(server.endpoint, connect_timeout_ms=round(scaled(100)))
@@ -58,7 +60,7 @@ def test_a_peer_that_comes_while_we_connect_is_reached(serve: Serve, connect: Co
     thread.join(scaled(5))
 
 
-def test_an_endpoint_that_is_none_is_unreachable(connect: Connect) -> None:
+def test_an_invalid_endpoint_is_unreachable(connect: Connect) -> None:
     for endpoint in ("nonsense", "tcp://*:0", "tcp://127.0.0.1", ""):
         with pytest.raises(PeerUnreachableError):
             connect(endpoint).request(STATUS, timeout_ms=TIMEOUT_MS)
@@ -163,7 +165,7 @@ def test_a_stopped_peer_is_a_timeout_and_serves_again_when_continued(connect: Co
         assert client.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
 
 
-def test_a_peer_that_stands_still_ends_a_wait_long_before_the_timeout(connect: Connect) -> None:
+def test_a_stopped_peer_ends_a_wait_long_before_the_timeout(connect: Connect) -> None:
     with peer_process("tcp://127.0.0.1:0", "silent") as process:
         client = connect(read_line(process), silent_s=0.1, gone_s=0.2)
 

@@ -270,7 +270,7 @@ def test_a_stranger_that_left_before_it_was_greeted_is_named(peers: Peers) -> No
 
 
 @pytest.mark.parametrize("size", [MAX_UNREAD_BYTES // 4, LARGE_BYTES, LARGE_BYTES // 4, 1000])
-def test_who_does_not_read_has_a_bounded_amount_kept_for_it(peers: Peers, size: int) -> None:
+def test_the_data_kept_for_a_client_that_does_not_read_are_limited(peers: Peers, size: int) -> None:
     with introduce(peers) as peer:
         route = send_and_receive(peers, peer, b"ask").route
         with pytest.raises(zmq.Again):
@@ -339,7 +339,7 @@ def test_a_peer_that_reads_is_sent_as_much_as_it_likes(peers: Peers) -> None:
             assert len(read(peer, 9 + len(answer))) == 9 + len(answer)
 
 
-def test_who_has_not_said_who_it_is_makes_room_when_descriptors_are_short(
+def test_an_unidentified_connection_is_closed_when_descriptors_are_scarce(
     context: Context,
 ) -> None:
     many = 25
@@ -357,7 +357,7 @@ def test_who_has_not_said_who_it_is_makes_room_when_descriptors_are_short(
             send_and_receive(peers, known, b"still there")
 
 
-def test_when_all_have_said_who_they_are_nobody_else_gets_in(context: Context) -> None:
+def test_a_new_connection_is_refused_when_all_others_are_identified(context: Context) -> None:
     descriptors = Descriptors(lambda: 90, lambda: 100)
     peers = Peers(context, "tcp://127.0.0.1:0", MAX_FRAME_BYTES, descriptors=descriptors)
     with ExitStack() as stack:

@@ -56,7 +56,7 @@ def test_ask_raises_what_the_client_raises(serve: Serve, context: Context) -> No
         ref.ask(SHUTDOWN, timeout=0.1)
 
 
-def test_what_is_told_and_asked_arrives_in_that_order(serve: Serve, context: Context) -> None:
+def test_a_tell_before_an_ask_arrives_first(serve: Serve, context: Context) -> None:
     told: queue.Queue[str] = queue.Queue()
 
     def dispatch(request: IncomingRequest) -> None:
@@ -75,14 +75,14 @@ def test_what_is_told_and_asked_arrives_in_that_order(serve: Serve, context: Con
     ]
 
 
-def test_what_is_told_just_before_closing_arrives(serve: Serve, context: Context) -> None:
+def test_a_tell_just_before_closing_arrives(serve: Serve, context: Context) -> None:
     told: queue.Queue[IncomingRequest] = queue.Queue()
     with RemoteActorRef(context, serve(told.put).endpoint, client_id="broker-1") as ref:
         ref.tell(SHUTDOWN)
     assert told.get(timeout=scaled(5)).body == SHUTDOWN
 
 
-def test_telling_nobody_is_logged_and_raises_nothing(
+def test_a_message_to_an_absent_receiver_is_logged_and_raises_nothing(
     serve: Serve, context: Context, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = serve(lambda _: None)

@@ -92,9 +92,7 @@ def test_a_refusal_has_only_an_error_code(serve: Serve, connect: Connect) -> Non
     assert caught.value.error_code is Errors.NOT_CONTROLLER
 
 
-def test_a_request_that_everybody_forgot_is_answered_with_an_error(
-    serve: Serve, connect: Connect
-) -> None:
+def test_a_forgotten_request_is_answered_with_an_error(serve: Serve, connect: Connect) -> None:
     client = connect(serve(lambda _: None, max_outstanding=1).endpoint)
     for _ in range(3):
         with pytest.raises(RequestFailedError) as caught:
@@ -200,14 +198,14 @@ def test_a_server_is_reached_where_it_listens(
         assert client.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
 
 
-def test_a_name_that_nobody_knows_is_named(context: Context) -> None:
+def test_an_unknown_host_name_is_named(context: Context) -> None:
     for name in ("nobody.invalid", "x" * 64):
         server = ControlServer(context, f"tcp://{name}:0", answer_ready, name="nowhere")
         with pytest.raises(RegentError, match=f"cannot listen on tcp://{name}:0"):
             server.start()
 
 
-def test_an_address_of_no_use_is_named(context: Context) -> None:
+def test_an_unusable_address_is_named(context: Context) -> None:
     server = ControlServer(context, "nonsense", answer_ready, name="nowhere")
     with pytest.raises(RegentError, match="cannot listen on nonsense"):
         server.start()

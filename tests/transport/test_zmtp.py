@@ -38,7 +38,7 @@ def on_the_wire(*messages: list[bytes]) -> bytes:
 
 
 @pytest.mark.parametrize("portion", [1, 7, 8192, 1_000_000])
-def test_messages_arrive_in_whatever_portions_their_bytes_come(portion: int) -> None:
+def test_messages_arrive_whole_in_any_division_of_their_bytes(portion: int) -> None:
     sent = GREETING + READY + on_the_wire(*MESSAGES)
     zmtp = connection()
     portions = [sent[start : start + portion] for start in range(0, len(sent), portion)]
@@ -46,7 +46,7 @@ def test_messages_arrive_in_whatever_portions_their_bytes_come(portion: int) -> 
     assert zmtp.held_bytes == 0
 
 
-def test_a_peer_is_greeted_at_once_and_told_what_we_are_when_it_has_introduced_itself() -> None:
+def test_a_peer_gets_a_greeting_at_once_and_our_metadata_after_its_own_greeting() -> None:
     zmtp = connection()
     assert zmtp.take_to_send() == GREETING
     zmtp.receive(GREETING)

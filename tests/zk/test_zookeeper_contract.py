@@ -57,7 +57,7 @@ def test_absent_nodes_are_none(zk: ZooKeeper) -> None:
     assert zk.children_many(["/absent"]) == [None]
 
 
-def test_nothing_is_kept_of_those_who_read_an_absent_node(zk: ZooKeeper) -> None:
+def test_a_read_of_an_absent_node_keeps_no_object_of_its_caller(zk: ZooKeeper) -> None:
     """An error whose traceback is kept with the answer would keep the frames of all callers."""
 
     class Kept:

@@ -43,17 +43,11 @@ from regent.core.protocol.groups import (
 from tests.conformance.coordinators.coordinator_suite import CoordinatorSuite, SimulatedAppends
 from tests.conformance.coordinators.suite import ReadMapping, SeenSet, Step, named, partition_of
 from tests.conformance.fields import WholeMap
+from tests.support.world import subscription
 
 PARTITION = 0
 FIRST_LEAVE_OF_SEVERAL = 3
 Batch = tuple[int, int | None, Any]  # offset, producer of a transaction, what is in it
-
-
-def subscription(topics: Sequence[str]) -> bytes:
-    encoded = struct.pack(">hi", 0, len(topics))
-    for topic in topics:
-        encoded += struct.pack(">h", len(topic.encode())) + topic.encode()
-    return encoded + struct.pack(">i", -1)
 
 
 class SimulatedLog(SimulatedAppends):
@@ -165,7 +159,7 @@ def stored_group(row: Mapping[str, Any]) -> StoredGroup:
                 "/127.0.0.1",
                 member.get("rebalance", 500),
                 member.get("session", 500),
-                subscription(member["topics"]) if "topics" in member else b"\xff",
+                subscription(*member["topics"]) if "topics" in member else b"\xff",
                 bytes.fromhex(member.get("assignment", "")),
             )
             for member in row.get("members", ())
@@ -285,7 +279,7 @@ class GroupSuite(CoordinatorSuite):
             tuple(
                 SupportedProtocol(
                     row["name"],
-                    subscription(row["topics"])
+                    subscription(*row["topics"])
                     if "topics" in row
                     else bytes.fromhex(row.get("raw", "")),
                 )

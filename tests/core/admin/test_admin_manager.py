@@ -18,7 +18,6 @@ from regent.core.placement.replica_placer import Strategy, place
 from regent.core.ports import TopicAssignment
 from regent.core.protocol.control import (
     ControlHeader,
-    UpdateMetadataBroker,
     UpdateMetadataPartition,
     UpdateMetadataRequest,
     UpdateMetadataTopic,
@@ -44,7 +43,7 @@ from regent.core.protocol.topics import (
     TopicsResponse,
 )
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
-from tests.support.controller_parts import KnownTopicIds, topic_id
+from tests.support.world import TopicIds, live_broker, topic_id
 
 NOW, PATIENCE = 1_000, 500
 
@@ -65,7 +64,7 @@ class FakeAdmin:
         self.manager = AdminManager(
             self.cache,
             self,
-            KnownTopicIds(),
+            TopicIds(),
             lambda: self.is_active,
             self,
             settings,
@@ -146,7 +145,7 @@ class FakeAdmin:
             UpdateMetadataTopic(topic, topic_id(number), _rows(partitions, leaderless))
             for number, (topic, partitions) in enumerate(self.topics.items(), 1)
         )
-        brokers = tuple(UpdateMetadataBroker(b, 1, (), None, None, None) for b in range(3))
+        brokers = tuple(live_broker(b, 1) for b in range(3))
         header = ControlHeader(0, 1, 1)
         self.cache.update(header, UpdateMetadataRequest(states, brokers, lists_all=True))
 
@@ -486,12 +485,12 @@ def test_a_topic_may_be_deleted_by_its_id():
     assert [(o.topic, o.error_code) for o in twice.outcomes] == [("t", Errors.INVALID_REQUEST)]
 
 
-def test_a_controller_that_its_own_broker_has_not_heard_of_decides_later():
+def test_a_controller_that_its_own_broker_does_not_know_yet_decides_later():
     admin = FakeAdmin()
     admin.have("t", (0,))
     admin.cache.snapshot = MetadataSnapshot()
     assert admin.create(CreatableTopic("u", 1, 1)) == [Errors.NOT_CONTROLLER]
-    brokers = tuple(UpdateMetadataBroker(b, 1, (), None, None, None) for b in range(3))
+    brokers = tuple(live_broker(b, 1) for b in range(3))
     admin.cache.update(ControlHeader(0, 1, 1), UpdateMetadataRequest((), brokers))
     assert admin.create(CreatableTopic("u", 1, 1)) == [Errors.NONE]
     by_id = DeleteTopicsRequest((), PATIENCE, (topic_id(1),))

@@ -74,7 +74,7 @@ def test_filters_select_as_with_kafka(
     assert paths(*(QuotaFilter(*row) for row in filters), is_strict=is_strict) == expected
 
 
-def test_values_are_numbers_and_secrets_are_not_told():
+def test_values_are_numbers_and_secrets_are_hidden():
     (row,) = described([QuotaFilter("user", EXACT, "alice")], CONFIGS, is_strict=True)
     assert row.values == {"producer_byte_rate": 5.0}
 

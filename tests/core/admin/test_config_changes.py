@@ -22,7 +22,7 @@ from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer, act
 UNCLEAN = {"unclean.leader.election.enable": "true"}
 
 
-class Cluster:
+class ConfigReader:
     """A tree with ``/config/changes``, and the reader of broker 1."""
 
     def __init__(self, *, default: bool = False) -> None:
@@ -56,17 +56,17 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster() -> Cluster:
-    return Cluster()
+def cluster() -> ConfigReader:
+    return ConfigReader()
 
 
-def test_a_topic_that_allows_unclean_elections_is_an_event(cluster: Cluster):
+def test_a_topic_that_allows_unclean_elections_is_an_event(cluster: ConfigReader):
     cluster.configure("topics/orders", UNCLEAN)
     cluster.configure("topics/payments", {"retention.ms": "1"})
     assert cluster.catch_up() == [TopicUncleanLeaderElectionEnable("orders")]
 
 
-def test_a_change_is_read_once_and_the_next_one_fires_a_watch(cluster: Cluster):
+def test_a_change_is_read_once_and_the_next_one_fires_a_watch(cluster: ConfigReader):
     cluster.configure("topics/orders", UNCLEAN)
     assert cluster.catch_up() != []
     assert cluster.catch_up() == []
@@ -75,13 +75,13 @@ def test_a_change_is_read_once_and_the_next_one_fires_a_watch(cluster: Cluster):
     assert cluster.catch_up() == [TopicUncleanLeaderElectionEnable("orders")]
 
 
-def test_the_configuration_decides_and_not_the_notification(cluster: Cluster):
+def test_the_configuration_decides_and_not_the_notification(cluster: ConfigReader):
     cluster.configure("topics/orders", UNCLEAN)
     cluster.configure("topics/orders", {})
     assert cluster.catch_up() == []
 
 
-def test_both_versions_of_notifications_are_read(cluster: Cluster):
+def test_both_versions_of_notifications_are_read(cluster: ConfigReader):
     cluster.server.put(
         "/config/topics/orders", b'{"config":' + b'{"unclean.leader.election.enable":"TRUE"}}'
     )
@@ -93,21 +93,21 @@ def test_both_versions_of_notifications_are_read(cluster: Cluster):
     "garbage", [b"", b"not JSON", b'{"version":3}', b'{"version":2,"entity_path":"topics"}']
 )
 def test_an_unreadable_notification_is_skipped_and_later_ones_are_read(
-    cluster: Cluster, garbage: bytes
+    cluster: ConfigReader, garbage: bytes
 ):
     cluster.notify(garbage)
     cluster.configure("topics/orders", UNCLEAN)
     assert cluster.catch_up() == [TopicUncleanLeaderElectionEnable("orders")]
 
 
-def test_an_unreadable_configuration_allows_nothing(cluster: Cluster):
+def test_an_unreadable_configuration_allows_nothing(cluster: ConfigReader):
     cluster.configure("topics/orders", UNCLEAN)
     cluster.server.put("/config/topics/orders", b"not JSON")
     assert cluster.catch_up() == []
 
 
 def test_the_default_follows_the_cluster_wide_and_the_broker_configuration(
-    cluster: Cluster,
+    cluster: ConfigReader,
 ):
     assert cluster.catch_up() == []
     cluster.configure("brokers/<default>", UNCLEAN)
@@ -120,18 +120,18 @@ def test_the_default_follows_the_cluster_wide_and_the_broker_configuration(
     assert cluster.catch_up() == [UncleanLeaderElectionEnable(True)]
 
 
-def test_a_starting_broker_reads_the_default_without_a_notification(cluster: Cluster):
+def test_a_starting_broker_reads_the_default_without_a_notification(cluster: ConfigReader):
     cluster.server.put("/config/brokers/<default>", ConfigEntityZNode.encode(UNCLEAN))
     assert cluster.catch_up() == [UncleanLeaderElectionEnable(True)]
 
 
 def test_a_default_equal_to_the_file_is_no_event():
-    cluster = Cluster(default=True)
+    cluster = ConfigReader(default=True)
     cluster.configure("brokers/<default>", UNCLEAN)
     assert cluster.catch_up() == []
 
 
-def test_old_notifications_are_deleted_and_recent_ones_stay(cluster: Cluster):
+def test_old_notifications_are_deleted_and_recent_ones_stay(cluster: ConfigReader):
     cluster.configure("topics/orders", UNCLEAN)
     cluster.now_ms += CHANGE_EXPIRATION_MS + 1
     cluster.configure("topics/payments", UNCLEAN)
@@ -141,7 +141,7 @@ def test_old_notifications_are_deleted_and_recent_ones_stay(cluster: Cluster):
     assert cluster.catch_up() == []
 
 
-def test_a_notification_stays_until_there_is_a_much_later_one(cluster: Cluster):
+def test_a_notification_stays_until_there_is_a_much_later_one(cluster: ConfigReader):
     cluster.configure("topics/orders", UNCLEAN)
     cluster.now_ms += CHANGE_EXPIRATION_MS + 1
     cluster.catch_up()
@@ -149,7 +149,7 @@ def test_a_notification_stays_until_there_is_a_much_later_one(cluster: Cluster):
 
 
 def test_after_missed_notifications_everything_that_may_have_changed_is_read(
-    cluster: Cluster,
+    cluster: ConfigReader,
 ):
     cluster.configure("topics/orders", {})
     assert not cluster.look().has_missed_some
@@ -165,7 +165,7 @@ def test_after_missed_notifications_everything_that_may_have_changed_is_read(
 
 
 def test_no_change_is_missed_when_the_session_expires_during_the_deletion(
-    cluster: Cluster,
+    cluster: ConfigReader,
 ):
     cluster.configure("brokers/<default>", UNCLEAN)
     cluster.now_ms += CHANGE_EXPIRATION_MS + 1
@@ -181,7 +181,7 @@ def test_no_change_is_missed_when_the_session_expires_during_the_deletion(
     assert cluster.catch_up() == [UncleanLeaderElectionEnable(True)]
 
 
-def test_no_change_is_missed_after_an_expired_session(cluster: Cluster):
+def test_no_change_is_missed_after_an_expired_session(cluster: ConfigReader):
     cluster.configure("topics/orders", UNCLEAN)
     cluster.server.expire(cluster.session.session_id)
     with pytest.raises(SessionExpiredError):
@@ -190,7 +190,7 @@ def test_no_change_is_missed_after_an_expired_session(cluster: Cluster):
     assert cluster.catch_up() == [TopicUncleanLeaderElectionEnable("orders")]
 
 
-def test_topics_with_changed_configurations_are_listed(cluster: Cluster):
+def test_topics_with_changed_configurations_are_listed(cluster: ConfigReader):
     cluster.configure("topics/payments", {"retention.ms": "1"})
     cluster.configure("topics/orders", {})
     cluster.configure("clients/producer", {"producer_byte_rate": "1"})
@@ -198,7 +198,7 @@ def test_topics_with_changed_configurations_are_listed(cluster: Cluster):
     assert cluster.look() == ConfigNews([], [])
 
 
-def test_the_configuration_of_this_broker_is_returned_when_it_changes(cluster: Cluster):
+def test_the_configuration_of_this_broker_is_returned_when_it_changes(cluster: ConfigReader):
     assert cluster.look().broker_config is None
     cluster.configure("brokers/<default>", {"min.insync.replicas": "2", "log.retention.ms": "5"})
     cluster.configure("brokers/1", {"min.insync.replicas": "3"})
@@ -215,7 +215,7 @@ def test_the_configuration_of_this_broker_is_returned_when_it_changes(cluster: C
 SLOW, FAST = {"producer_byte_rate": "5"}, {"producer_byte_rate": "50"}
 
 
-def test_the_first_look_reads_all_quotas(cluster: Cluster):
+def test_the_first_look_reads_all_quotas(cluster: ConfigReader):
     of_all = {
         "users/u": {"request_percentage": "5"},
         "users/u/clients/c": SLOW,
@@ -228,7 +228,7 @@ def test_the_first_look_reads_all_quotas(cluster: Cluster):
     assert cluster.look().client_quotas is None
 
 
-def test_a_change_replaces_the_quotas_of_its_entity(cluster: Cluster):
+def test_a_change_replaces_the_quotas_of_its_entity(cluster: ConfigReader):
     cluster.configure("clients/a", SLOW)
     cluster.configure("clients/b", SLOW)
     assert cluster.look().client_quotas == {"clients/a": SLOW, "clients/b": SLOW}
@@ -241,7 +241,7 @@ def test_a_change_replaces_the_quotas_of_its_entity(cluster: Cluster):
     }
 
 
-def test_a_deleted_or_unreadable_quota_is_none(cluster: Cluster):
+def test_a_deleted_or_unreadable_quota_is_none(cluster: ConfigReader):
     cluster.configure("clients/a", SLOW)
     cluster.configure("clients/b", SLOW)
     cluster.look()
@@ -252,7 +252,7 @@ def test_a_deleted_or_unreadable_quota_is_none(cluster: Cluster):
     assert cluster.look().client_quotas == {}
 
 
-def test_after_missed_notifications_all_quotas_are_read(cluster: Cluster):
+def test_after_missed_notifications_all_quotas_are_read(cluster: ConfigReader):
     cluster.configure("clients/a", SLOW)
     cluster.look()
     cluster.configure("clients/a", FAST)

@@ -76,7 +76,7 @@ def test_a_broker_lists_all_settings_of_kafka() -> None:
 
 
 @pytest.mark.parametrize(("name", "type_name", "who"), KAFKAS)
-def test_who_can_change_a_setting_of_kafka_can_change_it_here(
+def test_a_setting_can_be_changed_where_kafka_can_change_it(
     name: str, type_name: str, who: str
 ) -> None:
     row = ROWS[name]

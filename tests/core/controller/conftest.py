@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.controller_parts import Candidate, Tree, topic_id
+from tests.support.controller_parts import Candidate
+from tests.support.world import World, topic_id
 
 
 @pytest.fixture
-def tree() -> Tree:
+def world() -> World:
     """Brokers 1 and 2 are registered, and t has a partition on each."""
-    tree = Tree((1, 2))
-    tree.put_topic("t", {0: (1, 2), 1: (2, 1)}, topic_id(77))
-    return tree
+    world = World((1, 2))
+    world.put_topic("t", {0: (1, 2), 1: (2, 1)}, topic_id(77))
+    return world
 
 
 @pytest.fixture
-def active(tree: Tree) -> Candidate:
+def active(world: World) -> Candidate:
     """The active controller, on broker 0, after it has handled all events."""
-    candidate = Candidate(tree, 0)
+    candidate = Candidate(world, 0)
     candidate.start()
     candidate.catch_up()
     assert candidate.controller.is_active

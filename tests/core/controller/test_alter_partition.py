@@ -24,19 +24,9 @@ from regent.core.protocol.controller import (
     AlterPartitionRow,
 )
 from regent.zk.codecs.znodes import TopicPartitionStateZNode
-from tests.support.controller_parts import (
-    T0,
-    T1,
-    Candidate,
-    ControllerParts,
-    Tree,
-    kinds,
-    leadership,
-    metadata_rows,
-    of_type,
-    topic_id,
-)
+from tests.support.controller_parts import Candidate, ControllerParts, kinds, metadata_rows, of_type
 from tests.support.fake_zookeeper import Call, Moment, act_once, lose_connection
+from tests.support.world import T0, T1, World, leadership, topic_id
 
 STATE = "/brokers/topics/t/partitions/%d/state"
 RECOVERING = LeaderRecoveryState.RECOVERING
@@ -88,15 +78,15 @@ def propose(
 
 def outcome(parts: ControllerParts, proposal: AlterPartitionRow, sender: int = 1) -> Errors:
     """Return the error of one proposal; check that it writes nothing."""
-    before = len(parts.server.transactions)
+    before = len(parts.zookeeper.transactions)
     (answer,) = propose(parts, proposal, sender=sender)
-    assert len(parts.server.transactions) == before
+    assert len(parts.zookeeper.transactions) == before
     return answer.error_code
 
 
 def on_write(parts: ControllerParts, moment: Moment, act: Callable[[], None]) -> None:
     """Call ``act`` once when partition states are written."""
-    act_once(parts.zookeeper, act, moment=moment, method="multi_many")
+    act_once(parts.session, act, moment=moment, method="multi_many")
 
 
 # --- accepted -------------------------------------------------------------------------------------
@@ -138,9 +128,9 @@ def test_many_proposals_are_written_in_one_transaction(parts: ControllerParts) -
     for partition in partitions:
         parts.lead(partition, (1, 2), leader=1, isr=(1, 2))
     rows = [row(1, partition=p, leader_epoch=0, partition_epoch=0) for p in partitions]
-    before = len(parts.server.transactions)
+    before = len(parts.zookeeper.transactions)
     assert {answer.error_code for answer in propose(parts, *rows)} == {Errors.NONE}
-    assert len(parts.server.transactions) == before + 1
+    assert len(parts.zookeeper.transactions) == before + 1
 
 
 def test_a_leader_that_is_shutting_down_may_add_a_replica(parts: ControllerParts) -> None:
@@ -177,9 +167,9 @@ def test_ci_36_the_present_isr_is_accepted_with_any_older_partition_epoch(
     parts: ControllerParts, isr: tuple[int, ...], partition_epoch: int
 ) -> None:
     proposal = row(*isr, partition_epoch=partition_epoch)
-    before = len(parts.server.transactions)
+    before = len(parts.zookeeper.transactions)
     assert propose(parts, proposal) == [AlteredPartition("t", 0, Errors.NONE, 1, 4, (1, 2), 0, 2)]
-    assert len(parts.server.transactions) == before
+    assert len(parts.zookeeper.transactions) == before
 
 
 def test_a_proposal_repeated_after_a_lost_response_gets_the_same_response(
@@ -375,7 +365,7 @@ def test_a_conflict_with_an_unreadable_state_fails_only_that_partition(
     parts: ControllerParts,
 ) -> None:
     parts.lead(T1, (1, 2), leader=1, isr=(1, 2))
-    on_write(parts, Moment.BEFORE, lambda: parts.server.put(STATE % 0, b"garbage"))
+    on_write(parts, Moment.BEFORE, lambda: parts.zookeeper.put(STATE % 0, b"garbage"))
     other = row(1, partition=T1, leader_epoch=0, partition_epoch=0)
     answers = propose(parts, row(1, 2, 3), other)
     assert [a.error_code for a in answers] == [Errors.UNKNOWN_SERVER_ERROR, Errors.NONE]
@@ -383,7 +373,7 @@ def test_a_conflict_with_an_unreadable_state_fails_only_that_partition(
 
 
 def test_a_state_that_cannot_be_written_gets_a_retriable_error(parts: ControllerParts) -> None:
-    parts.server.deny_writing(TopicPartitionStateZNode.path(T0))
+    parts.zookeeper.deny_writing(TopicPartitionStateZNode.path(T0))
     assert propose(parts, row(1, 2, 3))[0].error_code is Errors.UNKNOWN_SERVER_ERROR
 
 
@@ -391,7 +381,7 @@ def test_a_state_that_stays_unwritable_is_logged_once_in_ten_seconds(
     parts: ControllerParts, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    parts.server.deny_writing(TopicPartitionStateZNode.path(T0))
+    parts.zookeeper.deny_writing(TopicPartitionStateZNode.path(T0))
     for now_ms in range(0, 20_000, 100):
         parts.context.now_ms = now_ms
         propose(parts, row(1, 2, 3))
@@ -411,7 +401,7 @@ def test_a_partition_deleted_after_a_conflict_is_unknown(parts: ControllerParts)
         elif call == (Moment.BEFORE, "get_many", call.paths):
             parts.delete_topic("t")
 
-    parts.zookeeper.hook = hook
+    parts.session.hook = hook
     assert propose(parts, row(1, 2, 3))[0].error_code is Errors.UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -423,10 +413,10 @@ def test_a_deposed_controller_writes_nothing(parts: ControllerParts) -> None:
 
 
 def test_a_deposed_controller_resigns_and_answers_not_controller(
-    tree: Tree, active: Candidate
+    world: World, active: Candidate
 ) -> None:
     sender = active.controller.context.live_broker_epochs[1]
-    tree.elect_another_controller()
+    world.elect_another_controller()
     proposal = row(1, leader_epoch=0, partition_epoch=0)
     sent = AlterPartitionRequest(1, sender, (proposal,))
     effects = active.handle(AlterPartitionReceived(7, sent))

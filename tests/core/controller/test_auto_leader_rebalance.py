@@ -8,8 +8,9 @@ from regent.core.controller.effects import CancelScheduledEvents, ScheduleEvent
 from regent.core.controller.events import AutoPreferredReplicaLeaderElection
 from regent.core.controller.services import ControllerSettings
 from regent.core.model import ReplicaAssignment, TopicPartition
-from tests.support.controller_parts import T0, Candidate, ControllerParts, Tree, kinds, of_type
+from tests.support.controller_parts import Candidate, ControllerParts, kinds, of_type
 from tests.support.fake_zookeeper import Call
+from tests.support.world import T0, World
 
 U0 = TopicPartition("u", 0)
 
@@ -31,10 +32,10 @@ def lead_many(
     return partitions[led:]
 
 
-def let_2_lead(tree: Tree, active: Candidate) -> None:
+def let_2_lead(world: World, active: Candidate) -> None:
     """Let broker 2 lead t-0, whose preferred replica is 1, in ZooKeeper and in memory."""
-    tree.put_state(T0, 2, (1, 2), leader_epoch=tree.leads(T0)[2] + 1)
-    stored = tree.state(T0)
+    world.put_state(T0, 2, (1, 2), leader_epoch=world.leads(T0)[2] + 1)
+    stored = world.state(T0)
     assert stored is not None
     active.controller.context.put_partition_leadership_info(T0, stored)
 
@@ -99,7 +100,7 @@ def test_a_partition_without_a_first_leader_is_not_imbalanced(parts: ControllerP
 def test_a_balanced_cluster_is_not_read_or_written(parts: ControllerParts) -> None:
     lead_many(parts, 1, led=3, lost=0)
     calls: list[Call] = []
-    parts.zookeeper.hook = calls.append
+    parts.session.hook = calls.append
     parts.elections.rebalance()
     assert calls == []
     assert kinds(parts.effects()) == []
@@ -124,19 +125,19 @@ def test_no_timer_starts_when_auto_leader_rebalance_is_disabled() -> None:
     assert parts.effects() == []
 
 
-def test_a_timer_of_an_earlier_term_does_nothing(tree: Tree, active: Candidate) -> None:
-    let_2_lead(tree, active)
+def test_a_timer_of_an_earlier_term_does_nothing(world: World, active: Candidate) -> None:
+    let_2_lead(world, active)
     epoch = active.controller.context.epoch
     assert active.handle(AutoPreferredReplicaLeaderElection(epoch - 1)) == []
     active.handle(AutoPreferredReplicaLeaderElection(epoch))
-    assert tree.leads(T0)[0] == 1
+    assert world.leads(T0)[0] == 1
 
 
 def test_the_timer_is_cancelled_when_the_rebalance_finds_another_active_controller(
-    tree: Tree, active: Candidate
+    world: World, active: Candidate
 ) -> None:
-    let_2_lead(tree, active)
-    tree.elect_another_controller()
+    let_2_lead(world, active)
+    world.elect_another_controller()
     effects = active.handle(AutoPreferredReplicaLeaderElection(active.controller.context.epoch))
     assert not active.controller.is_active
     timers = [type(e) for e in effects if isinstance(e, ScheduleEvent | CancelScheduledEvents)]

@@ -23,19 +23,15 @@ from regent.core.protocol.control import (
 )
 from regent.zk.codecs.znodes import BrokerIdZNode
 from tests.support.controller_parts import (
-    T0,
-    T1,
     Candidate,
     ControllerParts,
-    Tree,
-    broker_info,
     kinds,
     leader_and_isr_rows,
     metadata_rows,
     of_type,
     requests,
-    topic_id,
 )
+from tests.support.world import T0, T1, World, broker_info, topic_id
 
 U0 = TopicPartition("u", 0)
 FULL, INCREMENTAL = LeaderAndIsrType.FULL, LeaderAndIsrType.INCREMENTAL
@@ -55,7 +51,7 @@ def change(parts: ControllerParts) -> list[object]:
 
 
 def scribble(parts: ControllerParts, broker_id: int, data: bytes = b"not JSON") -> None:
-    parts.server.put(BrokerIdZNode.path(broker_id), data)
+    parts.zookeeper.put(BrokerIdZNode.path(broker_id), data)
 
 
 # --- starting -------------------------------------------------------------------------------------
@@ -217,12 +213,12 @@ def test_failed_and_restarted_brokers_are_not_elected_for_each_other(
     parts: ControllerParts,
 ) -> None:
     parts.lead(T0, (2, 1, 3), leader=2, isr=(2, 1, 3))
-    before = len(parts.server.transactions)
+    before = len(parts.zookeeper.transactions)
     parts.unregister(1, 2)
     parts.register(2)
     parts.brokers.on_broker_change()
     assert parts.leads(T0)[0] == 3
-    written = repr(parts.server.transactions[before:])
+    written = repr(parts.zookeeper.transactions[before:])
     assert '"leader":1,' not in written
     assert '"leader":3,' in written
 
@@ -392,12 +388,12 @@ def test_the_full_state_contains_a_replica_that_is_being_added(parts: Controller
 @pytest.fixture
 def crowd() -> Candidate:
     """Broker 0 is the active controller of three brokers with thirty partitions."""
-    tree = Tree((1, 2))
-    tree.put_topic("t", {p: ((p + 1) % 3, (p + 2) % 3, p % 3) for p in range(30)}, topic_id(77))
-    candidate = Candidate(tree, 0)
+    world = World((1, 2))
+    world.put_topic("t", {p: ((p + 1) % 3, (p + 2) % 3, p % 3) for p in range(30)}, topic_id(77))
+    candidate = Candidate(world, 0)
     candidate.start()
     candidate.catch_up()
-    tree.unregister(1)
+    world.unregister(1)
     return candidate
 
 
@@ -435,35 +431,35 @@ def test_new_leaders_are_sent_before_the_failed_broker_leaves_the_other_isrs(
 
 
 def test_new_leaders_are_sent_before_the_next_ones_are_elected() -> None:
-    tree = Tree((1, 2))
-    tree.put_topic("t", dict.fromkeys(range(5), (1, 2)), topic_id(77))
-    candidate = Candidate(tree, 0, ControllerSettings(changes_at_once=2))
+    world = World((1, 2))
+    world.put_topic("t", dict.fromkeys(range(5), (1, 2)), topic_id(77))
+    candidate = Candidate(world, 0, ControllerSettings(changes_at_once=2))
     candidate.start()
     candidate.catch_up()
     performed: list[list[TopicPartition]] = []
 
     def perform(effects: list[Effect]) -> None:
-        led = [p for p in map(TopicPartition, "t" * 5, range(5)) if tree.leads(p)[0] == 2]
+        led = [p for p in map(TopicPartition, "t" * 5, range(5)) if world.leads(p)[0] == 2]
         rows = leader_and_isr_rows(effects)
         assert rows[2].keys() <= set(led), "what is written, and nothing else"
         performed.append(sorted(rows[2]))
 
     candidate.controller.flush_to(perform)
-    tree.unregister(1)
+    world.unregister(1)
     candidate.catch_up()
     assert list(map(len, performed)) == [2, 2, 1]
     assert [p.partition for some in performed for p in some] == [0, 1, 2, 3, 4]
 
 
-def test_leaders_are_told_of_smaller_isrs_before_the_next_ones_are_written() -> None:
-    tree = Tree((1, 2))
-    tree.put_topic("t", dict.fromkeys(range(5), (1, 2)), topic_id(77))
-    candidate = Candidate(tree, 0, ControllerSettings(changes_at_once=2))
+def test_leaders_get_smaller_isrs_before_the_next_isrs_are_written() -> None:
+    world = World((1, 2))
+    world.put_topic("t", dict.fromkeys(range(5), (1, 2)), topic_id(77))
+    candidate = Candidate(world, 0, ControllerSettings(changes_at_once=2))
     candidate.start()
     candidate.catch_up()
     performed: list[Effect] = []
     candidate.controller.flush_to(performed.extend)
-    tree.unregister(2)
+    world.unregister(2)
     rest = candidate.catch_up()
     assert kinds(performed) == [(1, "LeaderAndIsr")] * 2
     told = [[p.partition for p in leader_and_isr_rows([sent])[1]] for sent in requests(performed)]
@@ -474,11 +470,11 @@ def test_leaders_are_told_of_smaller_isrs_before_the_next_ones_are_written() -> 
 
 
 def test_a_new_controller_tells_smaller_isrs_once_in_the_full_request() -> None:
-    tree = Tree((1,))
-    tree.put_topic("t", dict.fromkeys(range(5), (1, 2)), topic_id(77))
+    world = World((1,))
+    world.put_topic("t", dict.fromkeys(range(5), (1, 2)), topic_id(77))
     for number in range(5):
-        tree.put_state(TopicPartition("t", number), 1, (1, 2))
-    candidate = Candidate(tree, 0, ControllerSettings(changes_at_once=2))
+        world.put_state(TopicPartition("t", number), 1, (1, 2))
+    candidate = Candidate(world, 0, ControllerSettings(changes_at_once=2))
     performed: list[Effect] = []
     candidate.controller.flush_to(performed.extend)
     rest = candidate.start()

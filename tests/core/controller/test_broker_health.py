@@ -21,7 +21,8 @@ from regent.core.protocol.controller import (
     AlterPartitionResponse,
     AlterPartitionRow,
 )
-from tests.support.controller_parts import T0, T1, Candidate, Tree, of_type, requests, topic_id
+from tests.support.controller_parts import Candidate, of_type, requests
+from tests.support.world import T0, T1, World, topic_id
 
 ALONE = TopicPartition("t", 2)
 EVERYWHERE = TopicPartition("t", 3)
@@ -31,11 +32,11 @@ TIMEOUT_MS = 4_000
 class Watched:
     """Broker 0, the active controller, checks every second that brokers 1 and 2 answer."""
 
-    def __init__(self, tree: Tree, timeout_ms: int = TIMEOUT_MS) -> None:
-        self.tree = tree
-        tree.put_topic("t", {0: (1, 2), 1: (2, 1), 2: (1,), 3: (1, 2, 0)}, topic_id(77))
+    def __init__(self, world: World, timeout_ms: int = TIMEOUT_MS) -> None:
+        self.world = world
+        world.put_topic("t", {0: (1, 2), 1: (2, 1), 2: (1,), 3: (1, 2, 0)}, topic_id(77))
         settings = ControllerSettings(broker_answer_timeout_ms=timeout_ms)
-        self.candidate = Candidate(tree, 0, settings)
+        self.candidate = Candidate(world, 0, settings)
         self.unanswered = requests(self.candidate.start())
         self.silent: set[BrokerId] = set()
 
@@ -71,8 +72,8 @@ class Watched:
 
 @pytest.fixture
 def watched() -> Watched:
-    tree = Tree((1, 2))
-    return Watched(tree)
+    world = World((1, 2))
+    return Watched(world)
 
 
 def test_an_unresponsive_broker_is_replaced_as_leader_in_a_new_leader_epoch(
@@ -81,11 +82,11 @@ def test_an_unresponsive_broker_is_replaced_as_leader_in_a_new_leader_epoch(
     watched.look(2)
     watched.silent = {1}
     watched.look(3)
-    assert watched.tree.leads(T0) == (1, (1, 2), 0), "the timeout has not passed"
+    assert watched.world.leads(T0) == (1, (1, 2), 0), "the timeout has not passed"
     watched.look(1)
-    assert watched.tree.leads(T0) == (2, (2,), 1)
-    assert watched.tree.leads(T1) == (2, (2,), 1)
-    assert watched.tree.leads(ALONE) == (1, (1,), 0), "it has no other replica"
+    assert watched.world.leads(T0) == (2, (2,), 1)
+    assert watched.world.leads(T1) == (2, (2,), 1)
+    assert watched.world.leads(ALONE) == (1, (1,), 0), "it has no other replica"
     controller = watched.candidate.controller
     gauges = take_gauges(controller.context, 0, is_active=True)
     assert (gauges.active_broker_count, gauges.fenced_broker_count) == (2, 1)
@@ -98,16 +99,16 @@ def test_an_unresponsive_broker_is_replaced_as_leader_in_a_new_leader_epoch(
 def test_an_unresponsive_broker_is_used_again_when_it_answers(watched: Watched) -> None:
     watched.silent = {1}
     watched.look(7)
-    assert watched.tree.leads(T0) == (2, (2,), 1)
+    assert watched.world.leads(T0) == (2, (2,), 1)
     watched.silent = set()
     watched.let_answer()
     context = watched.candidate.controller.context
     assert context.unresponsive_broker_ids == context.shutting_down_broker_ids == set()
-    assert watched.tree.leads(T0) == (2, (2,), 2), "its replica was stopped in the previous epoch"
+    assert watched.world.leads(T0) == (2, (2,), 2), "its replica was stopped in the previous epoch"
     proposal = AlterPartitionRow("t", 0, topic_id(77), 2, (2, 1), (-1, -1), 0, 2)
     epoch = context.registrations[2].broker_epoch
     watched.handle(AlterPartitionReceived(9, AlterPartitionRequest(2, epoch, (proposal,))))
-    assert watched.tree.leads(T0) == (2, (2, 1), 2)
+    assert watched.world.leads(T0) == (2, (2, 1), 2)
 
 
 def test_an_unresponsive_broker_is_not_elected_for_another_unresponsive_broker(
@@ -115,8 +116,8 @@ def test_an_unresponsive_broker_is_not_elected_for_another_unresponsive_broker(
 ) -> None:
     watched.silent = {1, 2}
     watched.look(7)
-    assert watched.tree.leads(EVERYWHERE) == (0, (0,), 1), "no unresponsive broker led between"
-    assert watched.tree.leads(T0) == (1, (1,), 1), "it has no other replica"
+    assert watched.world.leads(EVERYWHERE) == (0, (0,), 1), "no unresponsive broker led between"
+    assert watched.world.leads(T0) == (1, (1,), 1), "it has no other replica"
 
 
 def test_an_unresponsive_broker_cannot_join_an_isr(watched: Watched) -> None:
@@ -135,13 +136,13 @@ def test_an_unresponsive_broker_cannot_join_an_isr(watched: Watched) -> None:
 def test_no_leader_is_replaced_when_all_brokers_are_unresponsive(watched: Watched) -> None:
     watched.silent = {0, 1, 2}
     watched.look(30)
-    assert watched.tree.leads(T0) == (1, (1, 2), 0)
+    assert watched.world.leads(T0) == (1, (1, 2), 0)
 
 
 def test_a_broker_that_goes_offline_is_no_longer_unresponsive(watched: Watched) -> None:
     watched.silent = {1}
     watched.look(7)
-    watched.tree.unregister(1)
+    watched.world.unregister(1)
     watched.candidate.catch_up()
     context = watched.candidate.controller.context
     assert context.unresponsive_broker_ids == context.shutting_down_broker_ids == set()
@@ -155,18 +156,18 @@ def test_an_unresponsive_broker_that_is_shutting_down_is_not_used_again(watched:
     watched.silent = set()
     watched.let_answer()
     assert context.shutting_down_broker_ids == {1}
-    assert watched.tree.leads(T0)[0] == 2
+    assert watched.world.leads(T0)[0] == 2
 
 
 def test_brokers_are_not_checked_by_default() -> None:
-    tree = Tree()
-    tree.register(1)
-    watched = Watched(tree, timeout_ms=0)
+    world = World()
+    world.register(1)
+    watched = Watched(world, timeout_ms=0)
     assert not any(
         isinstance(sent.request, LeaderAndIsrRequest)
         and sent.request.type is LeaderAndIsrType.INCREMENTAL
         and not sent.request.topic_states
         for sent in watched.unanswered
     )
-    effects = Candidate(tree, 8).start()
+    effects = Candidate(world, 8).start()
     assert not [e for e in of_type(effects, ScheduleEvent) if isinstance(e.event, CheckBrokers)]

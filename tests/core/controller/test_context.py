@@ -18,7 +18,7 @@ from regent.core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from tests.support.controller_parts import T0, T1, broker_info, leadership, topic_id
+from tests.support.world import T0, T1, broker_info, leadership, topic_id
 
 A0, A1, B0 = TopicPartition("A", 0), TopicPartition("A", 1), TopicPartition("B", 0)
 

@@ -25,8 +25,6 @@ from regent.core.protocol.control import (
 from regent.core.protocol.controller import ControlledShutdownResponse
 from regent.zk.codecs.znodes import TopicPartitionStateZNode
 from tests.support.controller_parts import (
-    T0,
-    T1,
     ControllerParts,
     kinds,
     leader_and_isr_requests,
@@ -34,6 +32,7 @@ from tests.support.controller_parts import (
     of_type,
     stop_replica_rows,
 )
+from tests.support.world import T0, T1
 
 DONE = ControlledShutdownResponse(Errors.NONE)
 
@@ -310,10 +309,10 @@ def test_a_broker_that_does_not_stop_follows_again_when_the_state_can_be_written
     parts.lead(T0, (0, 1, 2), leader=0, isr=(0, 1))
     shut_down(parts, 2)
     abandoned = abandonment(parts)
-    parts.server.deny_writing(TopicPartitionStateZNode.path(T0))
+    parts.zookeeper.deny_writing(TopicPartitionStateZNode.path(T0))
     parts.shutdowns.on_abandoned(abandoned)
     assert parts.context.must_read_again
     parts.effects()
-    parts.server.allow(TopicPartitionStateZNode.path(T0))
+    parts.zookeeper.allow(TopicPartitionStateZNode.path(T0))
     parts.topics.read_again()
     assert leader_and_isr_rows(parts.effects())[2][T0].leader_epoch == 1

@@ -71,22 +71,16 @@ from regent.zk.codecs.znodes import BrokerIdsZNode, BrokerIdZNode
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.cluster_notes import NotesInMemory
 from tests.support.controller_parts import (
-    T0,
-    T1,
     Candidate,
-    KnownTopicIds,
-    Tree,
-    broker_info,
-    delete,
     kinds,
     leader_and_isr_requests,
     leader_and_isr_rows,
     metadata_rows,
     of_type,
     requests,
-    topic_id,
 )
 from tests.support.fake_zookeeper import FakeZooKeeper, act_once
+from tests.support.world import T0, T1, TopicIds, World, broker_info, delete, topic_id
 
 HEADER = ControlHeader(0, 1, 1)
 NOTHING = LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (), ())
@@ -118,8 +112,8 @@ def storage_error(*partitions: TopicPartition) -> LeaderAndIsrResponse:
 
 
 def test_the_first_broker_of_a_cluster_registers_and_becomes_controller() -> None:
-    tree = Tree()
-    candidate = Candidate(tree, 0)
+    world = World()
+    candidate = Candidate(world, 0)
     effects = candidate.start()
     registration = candidate.controller.context.registrations[0]
     assert effects[:3] == [
@@ -134,16 +128,16 @@ def test_the_first_broker_of_a_cluster_registers_and_becomes_controller() -> Non
     assert candidate.controller.active_controller_id == 0
 
 
-def test_startup_elects_without_registering_again(tree: Tree) -> None:
-    candidate = Candidate(tree, 1)
+def test_startup_elects_without_registering_again(world: World) -> None:
+    candidate = Candidate(world, 1)
     effects = candidate.handle(Startup())
     assert candidate.controller.is_active
     assert of_type(effects, BrokerRegistered) == []
 
 
-def test_a_new_controller_reads_the_whole_state_before_it_sends_requests(tree: Tree) -> None:
-    tree.put_state(T0, 9, (9, 2), leader_epoch=3, controller_epoch=0)
-    candidate = Candidate(tree, 0)
+def test_a_new_controller_reads_the_whole_state_before_it_sends_requests(world: World) -> None:
+    world.put_state(T0, 9, (9, 2), leader_epoch=3, controller_epoch=0)
+    candidate = Candidate(world, 0)
     effects = candidate.start()
     shape = [type(e).__name__ for e in effects if not isinstance(e, RecordChanges)]
     assert shape[:5] == [
@@ -180,24 +174,24 @@ def test_a_new_controller_reads_the_whole_state_before_it_sends_requests(tree: T
     assert listed[:5] == [[T0], [T0], [], [T0], [T0]]
     metadata = [r for r in told if isinstance(r, UpdateMetadataRequest)]
     assert [r.is_full for r in metadata[:9]] == [False] * 6 + [True] * 3
-    assert tree.leads(T0) == (2, (2,), 4)
-    assert tree.leads(T1) == (2, (2, 1), 0)
+    assert world.leads(T0) == (2, (2,), 4)
+    assert world.leads(T1) == (2, (2, 1), 0)
     assert leader_and_isr_rows(effects)[1][T0].leader == 2
 
 
-def test_the_last_requests_of_a_failover_agree_with_zookeeper(tree: Tree) -> None:
-    tree.put_state(T0, 9, (9, 1, 2), leader_epoch=3, controller_epoch=0)
-    effects = Candidate(tree, 0).start()
+def test_the_last_requests_of_a_failover_agree_with_zookeeper(world: World) -> None:
+    world.put_state(T0, 9, (9, 1, 2), leader_epoch=3, controller_epoch=0)
+    effects = Candidate(world, 0).start()
     for rows in leader_and_isr_rows(effects).values():
         for partition, row in rows.items():
-            assert (row.leader, row.isr, row.leader_epoch) == tree.leads(partition)
+            assert (row.leader, row.isr, row.leader_epoch) == world.leads(partition)
     for metadata in metadata_rows(effects).values():
         for partition, known in metadata.items():
-            assert (known.leader, known.isr, known.leader_epoch) == tree.leads(partition)
+            assert (known.leader, known.isr, known.leader_epoch) == world.leads(partition)
 
 
-def test_only_one_broker_is_the_active_controller(tree: Tree, active: Candidate) -> None:
-    other = Candidate(tree, 5)
+def test_only_one_broker_is_the_active_controller(world: World, active: Candidate) -> None:
+    other = Candidate(world, 5)
     effects = other.start()
     assert not other.controller.is_active
     assert other.controller.active_controller_id == 0
@@ -206,9 +200,9 @@ def test_only_one_broker_is_the_active_controller(tree: Tree, active: Candidate)
 
 
 def test_another_broker_becomes_controller_when_the_controller_fails(
-    tree: Tree, active: Candidate
+    world: World, active: Candidate
 ) -> None:
-    other = Candidate(tree, 5)
+    other = Candidate(world, 5)
     other.start()
     active.session.close()
     effects = other.catch_up()
@@ -217,19 +211,19 @@ def test_another_broker_becomes_controller_when_the_controller_fails(
     assert sorted(r.registration.info.broker_id for r in of_type(effects, AddBroker)) == [1, 2, 5]
 
 
-def test_registration_is_retried_while_the_broker_id_is_in_use(tree: Tree) -> None:
-    candidate = Candidate(tree, 1)
+def test_registration_is_retried_while_the_broker_id_is_in_use(world: World) -> None:
+    candidate = Candidate(world, 1)
     assert candidate.start() == [ScheduleEvent(500, RegisterBrokerAndReelect())]
     assert not candidate.controller.is_active
-    tree.unregister(1)
+    world.unregister(1)
     candidate.start()
     assert candidate.controller.is_active
 
 
 def test_registration_is_retried_after_any_error() -> None:
-    tree = Tree()
-    candidate = Candidate(tree, 0)
-    tool = FakeZooKeeper(tree.server)
+    world = World()
+    candidate = Candidate(world, 0)
+    tool = FakeZooKeeper(world.zookeeper)
 
     def wipe() -> None:
         delete(tool, BrokerIdsZNode.PATH)
@@ -242,34 +236,34 @@ def test_registration_is_retried_after_any_error() -> None:
 
 @pytest.mark.parametrize("is_active", [True, False])
 def test_a_deleted_registration_is_created_again_at_once(
-    tree: Tree, active: Candidate, is_active: bool
+    world: World, active: Candidate, is_active: bool
 ) -> None:
-    tree.unregister(1)
-    follower = Candidate(tree, 1)
+    world.unregister(1)
+    follower = Candidate(world, 1)
     follower.handle(RegisterBrokerAndReelect())
     broker_id, broker = (0, active) if is_active else (1, follower)
     active.catch_up()
-    tree.server.remove(BrokerIdZNode.path(broker_id))
+    world.zookeeper.remove(BrokerIdZNode.path(broker_id))
     effects = broker.catch_up()
-    node = tree.server.snapshot()[BrokerIdZNode.path(broker_id)]
+    node = world.zookeeper.snapshot()[BrokerIdZNode.path(broker_id)]
     assert BrokerRegistered(node.stat.czxid) in effects
     active.catch_up()
     assert active.controller.context.live_broker_epochs[broker_id] == node.stat.czxid
     assert active.controller.is_active
-    tree.server.put(BrokerIdZNode.path(broker_id), b"")  # uses up the watch
+    world.zookeeper.put(BrokerIdZNode.path(broker_id), b"")  # uses up the watch
     broker.catch_up()
-    tree.server.remove(BrokerIdZNode.path(broker_id))
+    world.zookeeper.remove(BrokerIdZNode.path(broker_id))
     assert of_type(broker.catch_up(), BrokerRegistered)
 
 
 def test_a_broker_id_taken_by_another_process_is_logged_once_and_retried(
-    tree: Tree, active: Candidate, caplog: pytest.LogCaptureFixture
+    world: World, active: Candidate, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tree.unregister(1)
-    follower = Candidate(tree, 1)
+    world.unregister(1)
+    follower = Candidate(world, 1)
     follower.handle(RegisterBrokerAndReelect())
-    tree.server.remove(BrokerIdZNode.path(1))
-    tree.register(1, incarnation=2)
+    world.zookeeper.remove(BrokerIdZNode.path(1))
+    world.register(1, incarnation=2)
     for _ in range(5):
         retries = of_type(
             follower.catch_up() or follower.handle(RegisterBrokerAndReelect()), ScheduleEvent
@@ -277,30 +271,30 @@ def test_a_broker_id_taken_by_another_process_is_logged_once_and_retried(
         assert [retry.event for retry in retries] == [RegisterBrokerAndReelect()]
     logged = [m for m in caplog.messages if "is registered by another process (session" in m]
     assert len(logged) == 1
-    tree.unregister(1)
+    world.unregister(1)
     assert of_type(follower.catch_up(), BrokerRegistered)
 
 
-def test_a_broker_with_the_data_of_another_cluster_stops(tree: Tree) -> None:
+def test_a_broker_with_the_data_of_another_cluster_stops(world: World) -> None:
     notes = NotesInMemory()
     notes.cluster_id = "ours"
-    before = tree.server.snapshot()
-    session = FakeZooKeeper(tree.server)
+    before = world.zookeeper.snapshot()
+    session = FakeZooKeeper(world.zookeeper)
     store = ZkControllerStore(session, notes.check_cluster)
-    controller = Controller(broker_info(0), store, KnownTopicIds())
+    controller = Controller(broker_info(0), store, TopicIds())
     (effect,) = controller.handle(RegisterBrokerAndReelect(), 1)
     assert isinstance(effect, BrokerMustEnd)
     assert isinstance(effect.reason, ForeignDirectoryError)
     controller.handle(Startup(), 1)
     assert not controller.is_active
-    assert tree.server.snapshot() == before
+    assert world.zookeeper.snapshot() == before
 
 
 @pytest.mark.parametrize("request_type", [LeaderAndIsrRequest, UpdateMetadataRequest])
 def test_a_controller_with_a_refused_epoch_is_elected_again_in_a_higher_epoch(
-    tree: Tree, active: Candidate, request_type: type
+    world: World, active: Candidate, request_type: type
 ) -> None:
-    tree.put_topic("t", {0: (0,)})
+    world.put_topic("t", {0: (0,)})
     active.catch_up()
     header = ControlHeader(0, 1, active.controller.context.live_broker_epochs[0])
     stale = Errors.STALE_CONTROLLER_EPOCH
@@ -313,73 +307,73 @@ def test_a_controller_with_a_refused_epoch_is_elected_again_in_a_higher_epoch(
     effects = active.handle(refused)
     assert active.controller.is_active
     assert active.controller.context.epoch == 42
-    assert tree.server.snapshot()["/controller_epoch"].data == b"42"
+    assert world.zookeeper.snapshot()["/controller_epoch"].data == b"42"
     assert {sent.header.controller_epoch for sent in requests(effects)} == {42}
     assert "t" in active.controller.context.all_topics
     assert active.handle(refused) == [], "the error_response is of the previous epoch"
 
 
 def test_a_deposed_controller_resigns_when_its_epoch_is_refused(
-    tree: Tree, active: Candidate
+    world: World, active: Candidate
 ) -> None:
     header = ControlHeader(0, 1, active.controller.context.live_broker_epochs[0])
-    tree.elect_another_controller()
+    world.elect_another_controller()
     response = UpdateMetadataResponse(Errors.STALE_CONTROLLER_EPOCH, 41)
     active.handle(UpdateMetadataResponseReceived(0, header, response))
     assert not active.controller.is_active
-    assert tree.server.snapshot()["/controller_epoch"].data == b"2"
+    assert world.zookeeper.snapshot()["/controller_epoch"].data == b"2"
 
 
 def test_a_controller_whose_epoch_was_overwritten_resigns_when_a_broker_doubts_it(
-    tree: Tree, active: Candidate
+    world: World, active: Candidate
 ) -> None:
     assert active.handle(ElectionDoubted()) == [], "its election is in force"
-    tree.server.put("/controller_epoch", b"7")  # its version changes
+    world.zookeeper.put("/controller_epoch", b"7")  # its version changes
     resigned = active.handle(ElectionDoubted())
     assert ControllerRoleChanged(is_active=False, controller_epoch=1) in resigned
     assert active.handle(ElectionDoubted()) == [], "it is not the controller any more"
     elected = active.handle(Reelect())
     assert ControllerRoleChanged(is_active=True, controller_epoch=8) in elected
-    tree.elect_another_controller()
+    world.elect_another_controller()
     resigned = active.handle(ElectionDoubted())
     assert ControllerRoleChanged(is_active=False, controller_epoch=8) in resigned
 
 
 def test_a_state_with_a_higher_controller_epoch_is_changed_if_it_is_older_than_the_term(
-    tree: Tree,
+    world: World,
 ) -> None:
     """``/controller_epoch`` was set back; no broker remembers the higher epoch."""
-    tree.put_topic("t", {0: (1, 2)})
-    tree.put_state(T0, 1, (1, 2), controller_epoch=41)
-    candidate = Candidate(tree, 0)
+    world.put_topic("t", {0: (1, 2)})
+    world.put_state(T0, 1, (1, 2), controller_epoch=41)
+    candidate = Candidate(world, 0)
     candidate.handle(RegisterBrokerAndReelect())
     assert candidate.controller.context.epoch == 1
-    tree.unregister(1)
+    world.unregister(1)
     candidate.catch_up()
-    assert tree.leads(T0)[:2] == (2, (2,))
-    tree.put_state(T0, 2, (2, 1), controller_epoch=42)
-    tree.unregister(2)
+    assert world.leads(T0)[:2] == (2, (2,))
+    world.put_state(T0, 2, (2, 1), controller_epoch=42)
+    world.unregister(2)
     candidate.catch_up()
-    assert tree.leads(T0)[0] == 2, "a later controller wrote the state"
+    assert world.leads(T0)[0] == 2, "a later controller wrote the state"
 
 
 def test_an_election_that_is_not_possible_is_logged_once_a_minute(
-    tree: Tree, caplog: pytest.LogCaptureFixture
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tree.server.put("/controller_epoch", b"%d" % MAX_CONTROLLER_EPOCH)
-    candidate = Candidate(tree, 0)
+    world.zookeeper.put("/controller_epoch", b"%d" % MAX_CONTROLLER_EPOCH)
+    candidate = Candidate(world, 0)
     for _ in range(130):
         candidate.handle(RegisterBrokerAndReelect())
         candidate.now_ms += 1000
     logged = [m for m in caplog.messages if "cannot stand for election" in m]
     assert len(logged) == 3
-    assert tree.server.snapshot()["/controller_epoch"].data == b"%d" % MAX_CONTROLLER_EPOCH
+    assert world.zookeeper.snapshot()["/controller_epoch"].data == b"%d" % MAX_CONTROLLER_EPOCH
 
 
-def test_the_controller_settings_are_used_in_elections(tree: Tree) -> None:
-    tree.put_state(T0, 9, (9,))
-    Candidate(tree, 0, ControllerSettings(unclean_leader_election_enable=True)).start()
-    assert tree.leads(T0)[:2] == (1, (1,))
+def test_the_controller_settings_are_used_in_elections(world: World) -> None:
+    world.put_state(T0, 9, (9,))
+    Candidate(world, 0, ControllerSettings(unclean_leader_election_enable=True)).start()
+    assert world.leads(T0)[:2] == (1, (1,))
 
 
 # --- the registration -----------------------------------------------------------------------------
@@ -387,20 +381,20 @@ def test_the_controller_settings_are_used_in_elections(tree: Tree) -> None:
 
 @pytest.mark.parametrize("broker_id", [0, 3])
 def test_new_listeners_for_clients_change_the_registration_and_the_metadata(
-    tree: Tree, active: Candidate, broker_id: BrokerId
+    world: World, active: Candidate, broker_id: BrokerId
 ) -> None:
     """Of the active controller, and of another broker."""
-    broker = active if broker_id == 0 else Candidate(tree, broker_id)
+    broker = active if broker_id == 0 else Candidate(world, broker_id)
     broker.start()
     active.catch_up()
     path = BrokerIdZNode.path(broker_id)
-    before = tree.server.snapshot()[path]
+    before = world.zookeeper.snapshot()[path]
     endpoint = EndPoint("PLAINTEXT", "elsewhere", 1)
 
     effects = broker.handle(AdvertisedListenersChanged((endpoint,)))
     effects += active.catch_up()
 
-    node = tree.server.snapshot()[path]
+    node = world.zookeeper.snapshot()[path]
     info = BrokerIdZNode.decode(node.data, broker_id)
     assert (info.endpoints, node.stat.czxid) == ((endpoint,), before.stat.czxid)
     assert info.control_endpoint == broker_info(broker_id).control_endpoint
@@ -415,18 +409,18 @@ def test_new_listeners_for_clients_change_the_registration_and_the_metadata(
     assert sent == ("elsewhere", 1)
     broker.expire()
     broker.start()
-    data = tree.server.snapshot()[path].data
+    data = world.zookeeper.snapshot()[path].data
     assert BrokerIdZNode.decode(data, broker_id).endpoints == (endpoint,)
 
 
 # --- while active ---------------------------------------------------------------------------------
 
 
-def test_watches_of_brokers_and_topics_become_events(tree: Tree, active: Candidate) -> None:
-    tree.register(3)
-    tree.put_topic("t", {0: (1, 2), 1: (2, 1), 2: (3,)}, topic_id(77))
-    tree.put_topic("u", {0: (3,)})
-    tree.server.put(BrokerIdZNode.path(1), BrokerIdZNode.encode(broker_info(1, incarnation=2)))
+def test_watches_of_brokers_and_topics_become_events(world: World, active: Candidate) -> None:
+    world.register(3)
+    world.put_topic("t", {0: (1, 2), 1: (2, 1), 2: (3,)}, topic_id(77))
+    world.put_topic("u", {0: (3,)})
+    world.zookeeper.put(BrokerIdZNode.path(1), BrokerIdZNode.encode(broker_info(1, incarnation=2)))
     assert list(active.inbox) == [
         BrokerChange(),
         PartitionModifications("t"),
@@ -434,11 +428,13 @@ def test_watches_of_brokers_and_topics_become_events(tree: Tree, active: Candida
         BrokerModifications(1),
     ]
     effects = active.catch_up()
-    assert tree.leads(TopicPartition("t", 2)) == tree.leads(TopicPartition("u", 0)) == (3, (3,), 0)
+    assert (
+        world.leads(TopicPartition("t", 2)) == world.leads(TopicPartition("u", 0)) == (3, (3,), 0)
+    )
     assert [r.registration.info.broker_id for r in of_type(effects, AddBroker)] == [3, 1]
-    tree.unregister(2)
+    world.unregister(2)
     active.catch_up()
-    assert tree.leads(T1) == (1, (1,), 1)
+    assert world.leads(T1) == (1, (1,), 1)
 
 
 @pytest.mark.parametrize("event", [Startup(), ControllerChange(), Reelect()])
@@ -458,11 +454,11 @@ def test_a_repeated_registration_does_not_end_the_term(active: Candidate) -> Non
 
 
 def test_a_controlled_shutdown_is_answered_when_the_new_leader_has_answered(
-    tree: Tree, active: Candidate
+    world: World, active: Candidate
 ) -> None:
     epoch = active.controller.context.live_broker_epochs[2]
     effects = active.handle(ControlledShutdown(17, 2, epoch))
-    assert tree.leads(T1) == (1, (1,), 1)
+    assert world.leads(T1) == (1, (1,), 1)
     assert of_type(effects, SendResponse) == [], "the new leader has not answered"
     _, request = leader_and_isr_requests(effects, 1)[0]
     response = LeaderAndIsrResponse(Errors.NONE, (PartitionError("t", 1, Errors.NONE),))
@@ -472,9 +468,9 @@ def test_a_controlled_shutdown_is_answered_when_the_new_leader_has_answered(
 
 
 def test_recorded_changes_are_the_last_effect_and_are_limited(
-    tree: Tree, active: Candidate
+    world: World, active: Candidate
 ) -> None:
-    tree.put_topic("wide", dict.fromkeys(range(50), (1, 2)), topic_id(5))
+    world.put_topic("wide", dict.fromkeys(range(50), (1, 2)), topic_id(5))
     effects = active.catch_up()
     changes = effects[-1]
     assert isinstance(changes, RecordChanges)
@@ -494,16 +490,16 @@ def answer(
     return active.handle(LeaderAndIsrResponseReceived(broker_id, asked, NOTHING, response))
 
 
-def test_a_replica_in_a_failed_log_directory_is_replaced(tree: Tree, active: Candidate) -> None:
+def test_a_replica_in_a_failed_log_directory_is_replaced(world: World, active: Candidate) -> None:
     effects = answer(active, 1, storage_error(T0))
-    assert tree.leads(T0) == (2, (2,), 1)
-    assert tree.leads(T1) == (2, (2, 1), 0)
+    assert world.leads(T0) == (2, (2,), 1)
+    assert world.leads(T1) == (2, (2, 1), 0)
     assert leader_and_isr_rows(effects)[2][T0].leader == 2
     assert active.controller.context.replicas_on_offline_dirs == {1: {T0}}
     assert answer(active, 1, storage_error(T0)) == [], "a repeated response changes nothing"
 
 
-def test_a_repaired_replica_may_lead_again(tree: Tree, active: Candidate) -> None:
+def test_a_repaired_replica_may_lead_again(world: World, active: Candidate) -> None:
     answer(active, 1, storage_error(T0))
     healthy = LeaderAndIsrResponse(Errors.NONE, (PartitionError(*T0, Errors.NONE),))
     rows_by_broker = metadata_rows(answer(active, 1, healthy))
@@ -520,28 +516,28 @@ def test_a_repaired_replica_may_lead_again(tree: Tree, active: Candidate) -> Non
     ("controller_epoch", "broker_epoch"), [(0, None), (2, None), (None, 0), (None, 10_000)]
 )
 def test_a_response_with_another_controller_or_broker_epoch_is_dropped(
-    tree: Tree, active: Candidate, controller_epoch: int | None, broker_epoch: int | None
+    world: World, active: Candidate, controller_epoch: int | None, broker_epoch: int | None
 ) -> None:
     changes = {"controller_epoch": controller_epoch, "broker_epoch": broker_epoch}
     known = {key: value for key, value in changes.items() if value is not None}
     assert answer(active, 1, storage_error(T0), **known) == []
-    assert tree.leads(T0) == (1, (1, 2), 0)
+    assert world.leads(T0) == (1, (1, 2), 0)
 
 
-def test_a_response_of_an_offline_broker_is_dropped(tree: Tree, active: Candidate) -> None:
+def test_a_response_of_an_offline_broker_is_dropped(world: World, active: Candidate) -> None:
     stale = header(active, 1)
-    tree.unregister(1)
+    world.unregister(1)
     active.catch_up()
-    before = tree.leads(T0)
+    before = world.leads(T0)
     assert active.handle(LeaderAndIsrResponseReceived(1, stale, NOTHING, storage_error(T0))) == []
-    assert tree.leads(T0) == before
+    assert world.leads(T0) == before
 
 
 def test_a_response_about_replicas_of_other_brokers_is_ignored(
-    tree: Tree, active: Candidate
+    world: World, active: Candidate
 ) -> None:
     gone, foreign = TopicPartition("gone", 0), TopicPartition("u", 0)
-    tree.put_topic("u", {0: (2,)}, topic_id(5))
+    world.put_topic("u", {0: (2,)}, topic_id(5))
     active.catch_up()
     assert answer(active, 1, storage_error(gone, foreign)) == []
     assert not active.controller.context.replicas_on_offline_dirs.get(1)
@@ -549,23 +545,23 @@ def test_a_response_about_replicas_of_other_brokers_is_ignored(
 
 
 def test_a_response_about_an_earlier_topic_of_the_same_name_is_ignored(
-    tree: Tree, active: Candidate
+    world: World, active: Candidate
 ) -> None:
     earlier = LeaderAndIsrRequest(
         LeaderAndIsrType.INCREMENTAL, (LeaderAndIsrTopic("t", topic_id(9), ()),), ()
     )
     event = LeaderAndIsrResponseReceived(1, header(active, 1), earlier, storage_error(T0))
     assert active.handle(event) == []
-    assert tree.leads(T0) == (1, (1, 2), 0)
+    assert world.leads(T0) == (1, (1, 2), 0)
 
 
 @pytest.mark.parametrize("error", [Errors.STALE_BROKER_EPOCH, Errors.STALE_CONTROLLER_EPOCH])
 def test_replica_errors_in_a_refused_request_are_ignored(
-    tree: Tree, active: Candidate, error: Errors
+    world: World, active: Candidate, error: Errors
 ) -> None:
     refused = LeaderAndIsrResponse(error, (PartitionError(*T0, Errors.KAFKA_STORAGE_ERROR),))
     assert answer(active, 1, refused) == []
-    assert tree.leads(T0) == (1, (1, 2), 0)
+    assert world.leads(T0) == (1, (1, 2), 0)
 
 
 def test_refused_metadata_is_only_logged(active: Candidate) -> None:
@@ -576,17 +572,17 @@ def test_refused_metadata_is_only_logged(active: Candidate) -> None:
 
 
 def test_a_waiting_controlled_shutdown_is_answered_with_the_partitions_led_at_the_end(
-    tree: Tree, active: Candidate
+    world: World, active: Candidate
 ) -> None:
     effects = active.handle(ControlledShutdown(1, 1, UNKNOWN_BROKER_EPOCH))
     (request,) = (r for _, r in leader_and_isr_requests(effects, 2) if T0 in dict(r.partitions()))
     scheduled = [effect.event for effect in of_type(effects, ScheduleEvent)]
     (abandoned,) = (e for e in scheduled if isinstance(e, ControlledShutdownAbandoned))
     active.handle(abandoned)
-    tree.put_state(T0, 2, (2, 1), leader_epoch=2)
+    world.put_state(T0, 2, (2, 1), leader_epoch=2)
     failed = LeaderAndIsrResponseReceived(2, header(active, 2), request, storage_error(T0))
     (reply,) = of_type(active.handle(failed), SendResponse)
-    assert tree.leads(T0) == (1, (1,), 3)
+    assert world.leads(T0) == (1, (1,), 3)
     assert reply == SendResponse(1, ControlledShutdownResponse(Errors.NONE, (T0,)))
 
 
@@ -599,14 +595,14 @@ def test_a_broker_whose_channel_overflowed_gets_the_full_state(active: Candidate
 
 
 def test_a_known_failed_log_causes_no_election_when_its_broker_gets_the_full_state(
-    tree: Tree, active: Candidate
+    world: World, active: Candidate
 ) -> None:
     answer(active, 1, storage_error(T0))
-    before = tree.leads(T0)
+    before = world.leads(T0)
     effects = active.handle(ChannelOverflowed(1, header(active, 1)))
     assert sorted(leader_and_isr_rows(effects)[1]) == [T0, T1], "an unlisted replica would be stray"
     assert answer(active, 1, storage_error(T0)) == [], "the failure is known"
-    assert tree.leads(T0) == before
+    assert world.leads(T0) == before
 
 
 def test_a_broker_that_failed_to_apply_a_request_gets_the_full_state(active: Candidate) -> None:
@@ -618,11 +614,11 @@ def test_a_broker_that_failed_to_apply_a_request_gets_the_full_state(active: Can
 
 
 def test_replica_errors_are_used_although_the_request_failed_in_part(
-    tree: Tree, active: Candidate
+    world: World, active: Candidate
 ) -> None:
     effects = answer(active, 1, replace(storage_error(T0), error_code=Errors.UNKNOWN_SERVER_ERROR))
     assert of_type(effects, ScheduleEvent)
-    assert tree.leads(T0)[0] != 1
+    assert world.leads(T0)[0] != 1
 
 
 def test_an_overflow_of_a_closed_channel_is_ignored(active: Candidate) -> None:
@@ -634,12 +630,12 @@ def test_an_overflow_of_a_closed_channel_is_ignored(active: Candidate) -> None:
 
 
 def test_a_broker_that_is_not_the_controller_refuses_requests_and_ignores_other_events(
-    tree: Tree, active: Candidate
+    world: World, active: Candidate
 ) -> None:
-    other = Candidate(tree, 5)
+    other = Candidate(world, 5)
     other.start()
     other.catch_up()
-    before = len(tree.server.transactions)
+    before = len(world.zookeeper.transactions)
     assert other.handle(ControlledShutdown(1, 5, 1)) == [
         SendResponse(1, ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH))
     ]
@@ -648,7 +644,7 @@ def test_a_broker_that_is_not_the_controller_refuses_requests_and_ignores_other_
     ]
     for event in EVENTS_OF_THE_ACTIVE_CONTROLLER:
         assert other.handle(event) == []
-    assert len(tree.server.transactions) == before
+    assert len(world.zookeeper.transactions) == before
 
 
 def test_the_response_to_an_event_that_is_never_handled_is_a_refusal() -> None:

@@ -9,7 +9,8 @@ import pytest
 from regent.core.controller.election import OfflineElection
 from regent.core.controller.states import PartitionState, ReplicaState
 from regent.core.model import PartitionAndReplica
-from tests.support.controller_parts import T0, ControllerParts
+from tests.support.controller_parts import ControllerParts
+from tests.support.world import T0
 
 OF_A_REQUEST = "event 1-0: Sending"
 REPLICAS = [PartitionAndReplica(T0, 1), PartitionAndReplica(T0, 2)]

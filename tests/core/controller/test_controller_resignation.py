@@ -32,19 +32,15 @@ from regent.core.model import UNKNOWN_BROKER_EPOCH, TopicPartition
 from regent.core.protocol.controller import ControlledShutdownResponse
 from regent.zk.codecs.znodes import BrokerIdZNode, ControllerZNode
 from tests.support.controller_parts import (
-    T0,
     Candidate,
-    Tree,
-    broker_info,
-    delete,
     kinds,
     leader_and_isr_rows,
     metadata_rows,
     of_type,
     requests,
-    topic_id,
 )
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, act_once
+from tests.support.world import T0, World, broker_info, delete, topic_id
 
 CONTROLLER = "/controller"
 
@@ -74,37 +70,37 @@ def assert_resigned(candidate: Candidate, effects: list[Effect], epoch: int = 1)
     assert vars(controller.context) == vars(fresh)
 
 
-def fire_all_watches(tree: Tree) -> None:
+def fire_all_watches(world: World) -> None:
     """Change every znode that a controller watches."""
-    tree.register(8)
-    tree.put_topic("new", {0: (1,)}, topic_id(66))
-    tree.put_topic("t", {0: (1, 2), 1: (2, 1), 2: (1,)}, topic_id(77))
-    tree.server.put(BrokerIdZNode.path(1), BrokerIdZNode.encode(broker_info(1, incarnation=7)))
+    world.register(8)
+    world.put_topic("new", {0: (1,)}, topic_id(66))
+    world.put_topic("t", {0: (1, 2), 1: (2, 1), 2: (1,)}, topic_id(77))
+    world.zookeeper.put(BrokerIdZNode.path(1), BrokerIdZNode.encode(broker_info(1, incarnation=7)))
 
 
 @pytest.mark.parametrize(
     "event", [TopicChange(), BrokerChange(), ControlledShutdown(9, 1, UNKNOWN_BROKER_EPOCH)]
 )
 def test_a_refused_write_makes_the_controller_resign_and_look_again(
-    tree: Tree, active: Candidate, event: ControllerEvent
+    world: World, active: Candidate, event: ControllerEvent
 ) -> None:
-    tree.put_topic("u", {0: (1,)}, topic_id(5))
-    tree.unregister(2)
-    tree.elect_another_controller()
+    world.put_topic("u", {0: (1,)}, topic_id(5))
+    world.unregister(2)
+    world.elect_another_controller()
     effects = active.handle(event)
     assert_resigned(active, effects)
     again = ScheduleEvent(1000, Reelect())
     assert effects.index(again) > effects.index(CancelScheduledEvents())
     assert requests(effects) == []
-    assert tree.state(TopicPartition("u", 0)) is None
+    assert world.state(TopicPartition("u", 0)) is None
     if isinstance(event, ControlledShutdown):
         refused = SendResponse(9, ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH))
         assert of_type(effects, SendResponse) == [refused]
 
 
-def test_a_refused_failover_leaves_no_state_and_is_tried_again(tree: Tree) -> None:
-    candidate = Candidate(tree, 0)
-    act_once(candidate.session, tree.elect_another_controller, method="multi_many")
+def test_a_refused_failover_leaves_no_state_and_is_tried_again(world: World) -> None:
+    candidate = Candidate(world, 0)
+    act_once(candidate.session, world.elect_another_controller, method="multi_many")
     effects = candidate.start()
     assert_resigned(candidate, effects)
     assert ScheduleEvent(1000, Reelect()) in effects
@@ -115,45 +111,45 @@ def test_a_refused_failover_leaves_no_state_and_is_tried_again(tree: Tree) -> No
 
 @pytest.mark.parametrize("how", ["deleted", "overwritten", "taken"])
 def test_a_controller_that_finds_its_znode_lost_resigns_at_once(
-    tree: Tree, active: Candidate, how: str
+    world: World, active: Candidate, how: str
 ) -> None:
     if how == "overwritten":
-        tree.server.put(CONTROLLER, ControllerZNode.encode(7, 0))
+        world.zookeeper.put(CONTROLLER, ControllerZNode.encode(7, 0))
     else:
-        delete(FakeZooKeeper(tree.server), CONTROLLER)
-    other = Candidate(tree, 5)
+        delete(FakeZooKeeper(world.zookeeper), CONTROLLER)
+    other = Candidate(world, 5)
     if how == "taken":
         other.handle(Startup())
     effects = active.catch_up()
     resigned = effects[: effects.index(ControllerRoleChanged(False, 1)) + 1]
     assert {e.broker_id for e in of_type(resigned, RemoveBroker)} == {0, 1, 2}
     assert active.controller.is_active == (how != "taken")
-    assert tree.controller() == (5 if how == "taken" else 0)
-    assert active.controller.active_controller_id == tree.controller()
+    assert world.controller_id() == (5 if how == "taken" else 0)
+    assert active.controller.active_controller_id == world.controller_id()
     if how != "taken":
         assert active.controller.context.epoch == 2, "no other broker stood for election"
 
 
 def test_after_a_resignation_only_the_controller_znode_is_watched(
-    tree: Tree, active: Candidate
+    world: World, active: Candidate
 ) -> None:
-    delete(FakeZooKeeper(tree.server), CONTROLLER)
-    Candidate(tree, 5).handle(Startup())
+    delete(FakeZooKeeper(world.zookeeper), CONTROLLER)
+    Candidate(world, 5).handle(Startup())
     active.catch_up()
-    fire_all_watches(tree)
+    fire_all_watches(world)
     assert list(active.inbox) == []
-    tree.server.put(CONTROLLER, ControllerZNode.encode(5, 1))
+    world.zookeeper.put(CONTROLLER, ControllerZNode.encode(5, 1))
     assert list(active.inbox) == [ControllerChange()], "/controller is still watched"
 
 
 def test_a_second_term_in_one_process_equals_a_first_term_in_a_new_process(
-    tree: Tree, active: Candidate
+    world: World, active: Candidate
 ) -> None:
     active.expire()
     again = active.start()
-    assert tree.leads(T0) == (1, (1, 2), 0), "no election was necessary"
+    assert world.leads(T0) == (1, (1, 2), 0), "no election was necessary"
     active.session.close()
-    fresh = Candidate(tree, 0).start()
+    fresh = Candidate(world, 0).start()
     assert [type(e) for e in again] == [type(e) for e in fresh]
     assert kinds(again) == kinds(fresh)
     assert [s.header.controller_epoch for s in requests(again)] == [2] * len(kinds(again))
@@ -164,7 +160,7 @@ def test_a_second_term_in_one_process_equals_a_first_term_in_a_new_process(
 # --- session expiry -------------------------------------------------------------------------------
 
 
-def test_an_expired_session_ends_the_term(tree: Tree, active: Candidate) -> None:
+def test_an_expired_session_ends_the_term(world: World, active: Candidate) -> None:
     effects = active.expire()
     assert_resigned(active, effects)
     assert active.controller.active_controller_id == -1
@@ -175,16 +171,16 @@ def test_an_expired_session_ends_the_term(tree: Tree, active: Candidate) -> None
 
 
 def test_an_expired_session_of_an_inactive_controller_has_no_effect(
-    tree: Tree, active: Candidate
+    world: World, active: Candidate
 ) -> None:
-    other = Candidate(tree, 5)
+    other = Candidate(world, 5)
     other.start()
     assert other.expire() == []
     assert other.controller.active_controller_id == -1
 
 
 def test_an_event_interrupted_by_session_expiry_leaves_the_resignation_to_expire(
-    tree: Tree, active: Candidate
+    world: World, active: Candidate
 ) -> None:
     epoch = active.controller.context.live_broker_epochs[1]
     lose_session_at(active, "/brokers/topics/t/partitions/0/state")
@@ -204,9 +200,9 @@ def test_an_event_interrupted_by_session_expiry_leaves_the_resignation_to_expire
     ],
 )
 def test_a_failover_interrupted_by_session_expiry_leaves_no_state(
-    tree: Tree, path: str, method: str
+    world: World, path: str, method: str
 ) -> None:
-    candidate = Candidate(tree, 0)
+    candidate = Candidate(world, 0)
     lose_session_at(candidate, path, method)
     effects = candidate.handle(Startup())
     added = {e.registration.info.broker_id for e in of_type(effects, AddBroker)}
@@ -216,13 +212,13 @@ def test_a_failover_interrupted_by_session_expiry_leaves_no_state(
     assert list(candidate.controller.context.all_topics) == []
     candidate.start()
     assert candidate.controller.context.epoch == 2
-    assert tree.leads(T0) == (1, (1, 2), 0)
+    assert world.leads(T0) == (1, (1, 2), 0)
 
 
 def test_a_registration_interrupted_by_session_expiry_is_repeated(
-    tree: Tree,
+    world: World,
 ) -> None:
-    candidate = Candidate(tree, 0)
+    candidate = Candidate(world, 0)
     lose_session_at(candidate, "/brokers/ids/0")
     assert candidate.start() == []
     candidate.expire()
@@ -232,14 +228,14 @@ def test_a_registration_interrupted_by_session_expiry_is_repeated(
 # --- resignation after a failed event -------------------------------------------------------------
 
 
-def test_a_resigned_controller_deletes_its_znode_and_waits(tree: Tree, active: Candidate) -> None:
+def test_a_resigned_controller_deletes_its_znode_and_waits(world: World, active: Candidate) -> None:
     effects = active.handle(Resign("TopicChange failed: a defect"))
     assert_resigned(active, effects)
     assert of_type(effects, ScheduleEvent) == [ScheduleEvent(1000, StandAgain())]
-    assert tree.controller() is None
+    assert world.controller_id() is None
     assert active.catch_up() == [], "Reelect is ignored during the pause"
-    assert tree.controller() is None
-    other = Candidate(tree, 5)
+    assert world.controller_id() is None
+    other = Candidate(world, 5)
     other.start()
     assert other.controller.is_active
     assert active.handle(ControllerChange()) == []
@@ -247,12 +243,12 @@ def test_a_resigned_controller_deletes_its_znode_and_waits(tree: Tree, active: C
 
 
 def test_a_resigned_controller_is_elected_again_after_the_pause_if_there_is_no_other(
-    tree: Tree, active: Candidate
+    world: World, active: Candidate
 ) -> None:
     active.handle(Resign("a defect"))
     effects = active.handle(StandAgain())
     assert ControllerRoleChanged(True, 2) in effects
-    assert tree.controller() == 0
+    assert world.controller_id() == 0
 
 
 def test_the_pause_doubles_up_to_one_minute(active: Candidate) -> None:
@@ -290,37 +286,37 @@ def test_the_pause_is_short_when_the_next_term_sets_the_failed_event_aside(
 
 
 def test_a_resignation_after_a_lost_election_does_not_disturb_the_new_controller(
-    tree: Tree, active: Candidate
+    world: World, active: Candidate
 ) -> None:
-    delete(FakeZooKeeper(tree.server), CONTROLLER)
-    other = Candidate(tree, 5)
+    delete(FakeZooKeeper(world.zookeeper), CONTROLLER)
+    other = Candidate(world, 5)
     other.handle(Startup())
     effects = active.handle(Resign("a defect"))
     assert_resigned(active, effects)
-    assert tree.controller() == 5
+    assert world.controller_id() == 5
     assert ScheduleEvent(1000, StandAgain()) in effects
 
 
 def test_an_inactive_controller_also_waits_after_a_resignation(
-    tree: Tree, active: Candidate
+    world: World, active: Candidate
 ) -> None:
-    other = Candidate(tree, 5)
+    other = Candidate(world, 5)
     other.start()
     assert other.handle(Resign("a defect")) == [ScheduleEvent(1000, StandAgain())]
     active.session.close()
     other.catch_up()
-    assert tree.controller() is None
+    assert world.controller_id() is None
     other.handle(StandAgain())
-    assert tree.controller() == 5
+    assert world.controller_id() == 5
 
 
-def test_the_next_event_undoes_what_a_failed_event_began(tree: Tree) -> None:
+def test_the_next_event_undoes_what_a_failed_event_began(world: World) -> None:
     def hook(call: Call) -> None:
         if "/brokers/topics/t" in call.paths:
             candidate.session.hook = None
             raise UnexpectedError
 
-    candidate = Candidate(tree, 0)
+    candidate = Candidate(world, 0)
     candidate.session.hook = hook
     with pytest.raises(UnexpectedError):
         candidate.start()
@@ -329,16 +325,16 @@ def test_the_next_event_undoes_what_a_failed_event_began(tree: Tree) -> None:
     added = {e.registration.info.broker_id for e in of_type(effects, AddBroker)}
     assert added == {e.broker_id for e in of_type(effects, RemoveBroker)} == {0, 1, 2}
     assert_resigned(candidate, effects)
-    assert tree.controller() is None
+    assert world.controller_id() is None
     candidate.handle(StandAgain())
     assert candidate.controller.context.epoch == 2
 
 
 @pytest.mark.parametrize("garbage", [b"seven", b"", b"2147483648"])
-def test_an_unreadable_controller_epoch_is_overwritten(tree: Tree, garbage: bytes) -> None:
-    tree.server.put("/controller_epoch", garbage)
-    candidate = Candidate(tree, 0)
+def test_an_unreadable_controller_epoch_is_overwritten(world: World, garbage: bytes) -> None:
+    world.zookeeper.put("/controller_epoch", garbage)
+    candidate = Candidate(world, 0)
     candidate.start()
-    assert tree.controller() == 0
-    written = tree.server.snapshot()["/controller_epoch"].data.decode()
+    assert world.controller_id() == 0
+    written = world.zookeeper.snapshot()["/controller_epoch"].data.decode()
     assert written == str(candidate.controller.context.epoch)

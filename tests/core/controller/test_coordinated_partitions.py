@@ -10,7 +10,8 @@ from regent.core.controller.effects import Effect
 from regent.core.model import NO_EPOCH, NO_LEADER, TopicPartition
 from regent.core.protocol.control import UpdateMetadataRequest
 from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicPartitionsZNode
-from tests.support.controller_parts import T0, Candidate, Tree, requests, topic_id
+from tests.support.controller_parts import Candidate, requests
+from tests.support.world import T0, World, topic_id
 
 TOPIC = "__consumer_offsets"
 NOTE = TopicPartitionsZNode.path(TOPIC)
@@ -30,8 +31,8 @@ def told(effects: Iterable[Effect]) -> set[int]:
     return {t.coordinated_partitions for t in topics if t.topic_name == TOPIC}
 
 
-def noted(tree: Tree) -> int:
-    node = tree.server.node(NOTE)
+def noted(world: World) -> int:
+    node = world.zookeeper.node(NOTE)
     assert node is not None
     return TopicPartitionsZNode.coordinated_partitions(node.data)
 
@@ -42,71 +43,73 @@ def again(active: Candidate) -> list[Effect]:
     return [*active.start(), *active.catch_up()]
 
 
-def test_the_number_is_told_with_every_partition_and_noted_with_the_first_state(
-    tree: Tree, active: Candidate
+def test_the_number_is_sent_with_every_partition_and_noted_with_the_first_state(
+    world: World, active: Candidate
 ) -> None:
-    tree.put_topic(TOPIC, FIRST, ID)
+    world.put_topic(TOPIC, FIRST, ID)
     assert told(active.catch_up()) == {3}
-    assert noted(tree) == 3
-    node = tree.server.node(NOTE)
+    assert noted(world) == 3
+    node = world.zookeeper.node(NOTE)
     assert node is not None
     assert TopicPartitionsZNode.decode(node.data) == ID
 
 
 def test_added_partitions_do_not_change_it_also_for_the_next_controller(
-    tree: Tree, active: Candidate
+    world: World, active: Candidate
 ) -> None:
-    tree.put_topic(TOPIC, FIRST, ID)
+    world.put_topic(TOPIC, FIRST, ID)
     active.catch_up()
-    tree.put_topic(TOPIC, GROWN, ID)
+    world.put_topic(TOPIC, GROWN, ID)
     assert told(active.catch_up()) == {3}
     assert told(again(active)) == {3}
 
 
-def test_a_topic_created_again_has_a_number_of_its_own(tree: Tree, active: Candidate) -> None:
-    tree.put_topic(TOPIC, FIRST, ID)
+def test_a_topic_created_again_has_a_number_of_its_own(world: World, active: Candidate) -> None:
+    world.put_topic(TOPIC, FIRST, ID)
     active.catch_up()
-    tree.delete_topic(TOPIC)
+    world.delete_topic(TOPIC)
     active.catch_up()
-    tree.put_topic(TOPIC, GROWN, topic_id(10))
+    world.put_topic(TOPIC, GROWN, topic_id(10))
     assert told(active.catch_up()) == {5}
-    assert noted(tree) == 5
+    assert noted(world) == 5
 
 
 @pytest.mark.parametrize("data", [b"", TopicPartitionsZNode.encode(ID)])
-def test_the_number_of_a_topic_of_earlier_versions_is_noted_once(tree: Tree, data: bytes) -> None:
-    tree.put_topic(TOPIC, FIRST, ID)
-    tree.server.put(NOTE, data)
+def test_the_number_of_a_topic_of_earlier_versions_is_noted_once(world: World, data: bytes) -> None:
+    world.put_topic(TOPIC, FIRST, ID)
+    world.zookeeper.put(NOTE, data)
     for number in FIRST:
-        tree.put_state(TopicPartition(TOPIC, number), 1, (1, 2), leader_epoch=4)
-    candidate = Candidate(tree, 0)
+        world.put_state(TopicPartition(TOPIC, number), 1, (1, 2), leader_epoch=4)
+    candidate = Candidate(world, 0)
     assert told(candidate.start()) == {3}
-    assert noted(tree) == 3
-    tree.put_topic(TOPIC, GROWN, ID)
+    assert noted(world) == 3
+    world.put_topic(TOPIC, GROWN, ID)
     candidate.catch_up()
     assert told(again(candidate)) == {3}
 
 
-def test_a_note_that_an_acl_hides_is_not_replaced_by_a_guess(tree: Tree, active: Candidate) -> None:
-    tree.put_topic(TOPIC, FIRST, ID)
+def test_a_note_that_an_acl_hides_is_not_replaced_by_a_guess(
+    world: World, active: Candidate
+) -> None:
+    world.put_topic(TOPIC, FIRST, ID)
     active.catch_up()
-    tree.put_topic(TOPIC, GROWN, ID)
+    world.put_topic(TOPIC, GROWN, ID)
     active.catch_up()
-    tree.server.deny(NOTE)
+    world.zookeeper.deny(NOTE)
     assert told(again(active)) == {0}, "brokers keep what they know"
 
 
-def test_other_topics_have_no_number(active: Candidate, tree: Tree) -> None:
-    tree.put_topic("u", FIRST)
+def test_other_topics_have_no_number(active: Candidate, world: World) -> None:
+    world.put_topic("u", FIRST)
     topics = [t for request in metadata(active.catch_up()) for t in request.topic_states]
     assert {t.coordinated_partitions for t in topics} == {0}
 
 
-def test_brokers_need_not_wait_for_a_state_that_cannot_be_read(tree: Tree) -> None:
+def test_brokers_need_not_wait_for_a_state_that_cannot_be_read(world: World) -> None:
     """The partition is listed, so that no broker counts too few; nothing else is forgotten."""
-    tree.put_state(T0, 1, (1, 2), leader_epoch=4)
-    tree.server.put(TopicPartitionStateZNode.path(T0), b"garbage")
-    candidate = Candidate(tree, 0)
+    world.put_state(T0, 1, (1, 2), leader_epoch=4)
+    world.zookeeper.put(TopicPartitionStateZNode.path(T0), b"garbage")
+    candidate = Candidate(world, 0)
     whole = [r for r in metadata(candidate.start()) if r.lists_all]
     assert whole
     assert not any(request.is_full for request in whole)
@@ -115,7 +118,7 @@ def test_brokers_need_not_wait_for_a_state_that_cannot_be_read(tree: Tree) -> No
     assert row.replicas == (1, 2)
 
 
-def test_only_complete_lists_are_marked_as_such(tree: Tree, active: Candidate) -> None:
-    tree.put_topic("u", FIRST)
+def test_only_complete_lists_are_marked_as_such(world: World, active: Candidate) -> None:
+    world.put_topic("u", FIRST)
     assert not any(request.lists_all for request in metadata(active.catch_up()))
     assert [request.lists_all for request in metadata(again(active))][-1]

@@ -38,18 +38,15 @@ from regent.core.protocol.control import (
 from regent.zk.codecs.admin_znodes import IsrChangeNotificationSequenceZNode
 from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicPartitionsZNode
 from tests.support.controller_parts import (
-    T0,
-    T1,
     Candidate,
     ControllerParts,
-    Tree,
     leader_and_isr_requests,
     leader_and_isr_rows,
     of_type,
     requests,
-    topic_id,
 )
 from tests.support.fake_zookeeper import FakeZooKeeperServer
+from tests.support.world import T0, T1, World, topic_id
 
 PATH = TopicPartitionStateZNode.path(T0)
 LEADERS_WRITE = ControllerSettings(isr_changes_through_zookeeper=True)
@@ -72,23 +69,23 @@ LeaderAndIsr = tuple[ControlHeader, LeaderAndIsrRequest]
 
 
 @pytest.fixture
-def tree() -> Tree:
+def world() -> World:
     """Broker 1 leads, broker 2 is in sync; broker 3 has no replica."""
-    tree = Tree((1, 2))
-    tree.put_topic("t", {0: (1, 2)})
-    tree.put_state(T0, 1, (1, 2), leader_epoch=5)
-    return tree
+    world = World((1, 2))
+    world.put_topic("t", {0: (1, 2)})
+    world.put_state(T0, 1, (1, 2), leader_epoch=5)
+    return world
 
 
 @pytest.fixture
-def candidate(tree: Tree) -> Candidate:
+def candidate(world: World) -> Candidate:
     """Broker 3, which becomes the controller when it starts."""
-    return Candidate(tree, 3)
+    return Candidate(world, 3)
 
 
-def allow(tree: Tree, candidate: Candidate) -> list[Effect]:
+def allow(world: World, candidate: Candidate) -> list[Effect]:
     """Repair the ACL, and let the timer that reads again fire."""
-    tree.server.allow(PATH)
+    world.zookeeper.allow(PATH)
     effects = candidate.handle(ReadAgain(candidate.controller.context.epoch))
     return [*effects, *candidate.catch_up()]
 
@@ -101,13 +98,13 @@ def answer(
     return candidate.handle(LeaderAndIsrResponseReceived(broker_id, *request, response))
 
 
-def with_a_hidden_isr(tree: Tree) -> Candidate:
+def with_a_hidden_isr(world: World) -> Candidate:
     """Return a controller that does not know that broker 1 added broker 2 to the ISR."""
-    candidate = Candidate(tree, 3, LEADERS_WRITE)
-    tree.put_state(T0, 1, (1,), leader_epoch=5)
+    candidate = Candidate(world, 3, LEADERS_WRITE)
+    world.put_state(T0, 1, (1,), leader_epoch=5)
     candidate.start()
-    tree.put_state(T0, 1, (1, 2), leader_epoch=5)
-    tree.server.deny(PATH)
+    world.put_state(T0, 1, (1, 2), leader_epoch=5)
+    world.zookeeper.deny(PATH)
     return candidate
 
 
@@ -120,42 +117,42 @@ def leaders_sent(effects: list[Effect], broker_id: int) -> set[int]:
 @denials
 @suspects
 def test_a_suspect_leader_that_restarted_is_not_sent_its_old_leadership(
-    tree: Tree, candidate: Candidate, found: SuspectReplicas, deny: Deny
+    world: World, candidate: Candidate, found: SuspectReplicas, deny: Deny
 ) -> None:
     candidate.start()
-    deny(tree.server, PATH)
-    tree.restart(1, found)
+    deny(world.zookeeper, PATH)
+    world.restart(1, found)
     effects = candidate.catch_up()
-    assert tree.leads(T0) == (1, (1, 2), 5)
+    assert world.leads(T0) == (1, (1, 2), 5)
     assert leaders_sent(effects, 1) == {NO_LEADER}
     assert ScheduleEvent(10_000, ReadAgain(1)) in effects
-    effects = allow(tree, candidate)
-    assert tree.leads(T0) == (2, (2,), 6)
+    effects = allow(world, candidate)
+    assert world.leads(T0) == (2, (2,), 6)
     for replica in (1, 2):
         assert leader_and_isr_rows(effects)[replica][T0].leader_epoch == 6
 
 
 @denials
 def test_a_leader_that_failed_and_returns_suspect_is_not_sent_its_old_leadership(
-    tree: Tree, candidate: Candidate, deny: Deny
+    world: World, candidate: Candidate, deny: Deny
 ) -> None:
     candidate.start()
-    deny(tree.server, PATH)
-    tree.unregister(1)
+    deny(world.zookeeper, PATH)
+    world.unregister(1)
     candidate.catch_up()
-    tree.register(1, incarnation=2, suspects=EMPTY)
+    world.register(1, incarnation=2, suspects=EMPTY)
     assert leaders_sent(candidate.catch_up(), 1) == {NO_LEADER}
-    allow(tree, candidate)
-    assert tree.leads(T0) == (2, (2,), 6)
+    allow(world, candidate)
+    assert world.leads(T0) == (2, (2,), 6)
 
 
-def test_a_leader_that_restarts_is_not_sent_an_isr_that_it_may_have_changed(tree: Tree) -> None:
-    candidate = with_a_hidden_isr(tree)
-    tree.restart(1)
+def test_a_leader_that_restarts_is_not_sent_an_isr_that_it_may_have_changed(world: World) -> None:
+    candidate = with_a_hidden_isr(world)
+    world.restart(1)
     assert leaders_sent(candidate.catch_up(), 1) == set()
-    effects = allow(tree, candidate)
+    effects = allow(world, candidate)
     rows = leader_and_isr_rows(effects)
-    assert tree.leads(T0) == (2, (2,), 6)
+    assert world.leads(T0) == (2, (2,), 6)
     assert {rows[replica][T0].isr for replica in (1, 2)} == {(2,)}
     told_all = [
         (sent.broker_id, sent.request.is_full)
@@ -165,116 +162,116 @@ def test_a_leader_that_restarts_is_not_sent_an_isr_that_it_may_have_changed(tree
     assert {(1, True), (2, True)} <= set(told_all), "a deleted partition would stay known"
 
 
-def test_a_suspect_replica_is_not_sent_an_isr_from_before_its_leader_added_it(tree: Tree) -> None:
-    candidate = with_a_hidden_isr(tree)
-    tree.unregister(2)
+def test_a_suspect_replica_is_not_sent_an_isr_from_before_its_leader_added_it(world: World) -> None:
+    candidate = with_a_hidden_isr(world)
+    world.unregister(2)
     candidate.catch_up()
     candidate.handle(ReadAgain(1))
-    tree.register(2, incarnation=2, suspects=SHORT)
+    world.register(2, incarnation=2, suspects=SHORT)
     assert leaders_sent(candidate.catch_up(), 2) == set(), "it would take itself for replaced"
-    rows = leader_and_isr_rows(allow(tree, candidate))
-    assert tree.leads(T0) == (1, (1,), 6)
+    rows = leader_and_isr_rows(allow(world, candidate))
+    assert world.leads(T0) == (1, (1,), 6)
     assert rows[2][T0].isr == (1,)
 
 
 @suspects
 def test_a_new_controller_that_cannot_replace_a_suspect_leader_does_not_let_it_lead(
-    tree: Tree, candidate: Candidate, found: SuspectReplicas
+    world: World, candidate: Candidate, found: SuspectReplicas
 ) -> None:
-    tree.restart(1, found)
-    tree.server.deny_writing(PATH)
+    world.restart(1, found)
+    world.zookeeper.deny_writing(PATH)
     effects = candidate.start()
     assert leaders_sent(effects, 1) == {NO_LEADER}
     assert candidate.controller.context.offline_partition_count == 1
     assert ScheduleEvent(10_000, ReadAgain(1)) in effects
-    allow(tree, candidate)
-    assert tree.leads(T0) == (2, (2,), 6)
+    allow(world, candidate)
+    assert world.leads(T0) == (2, (2,), 6)
 
 
 @denials
 def test_a_suspect_leader_whose_partition_waits_for_another_replica_is_removed_when_possible(
-    tree: Tree, candidate: Candidate, deny: Deny
+    world: World, candidate: Candidate, deny: Deny
 ) -> None:
     candidate.start()
-    deny(tree.server, PATH)
-    tree.unregister(2)
+    deny(world.zookeeper, PATH)
+    world.unregister(2)
     candidate.catch_up()
-    tree.restart(1, SHORT)
+    world.restart(1, SHORT)
     candidate.catch_up()
-    assert leaders_sent(allow(tree, candidate), 1) == {NO_LEADER}
-    assert tree.leads(T0)[:2] == (NO_LEADER, (1, 2))
-    tree.register(2)
+    assert leaders_sent(allow(world, candidate), 1) == {NO_LEADER}
+    assert world.leads(T0)[:2] == (NO_LEADER, (1, 2))
+    world.register(2)
     candidate.catch_up()
-    assert tree.leads(T0)[:2] == (2, (2,))
+    assert world.leads(T0)[:2] == (2, (2,))
 
 
 @denials
 def test_a_suspect_leader_stays_removed_when_the_isr_shrinks_before_the_next_read(
-    tree: Tree, candidate: Candidate, deny: Deny
+    world: World, candidate: Candidate, deny: Deny
 ) -> None:
     candidate.start()
-    deny(tree.server, PATH)
-    tree.restart(1, SHORT)
+    deny(world.zookeeper, PATH)
+    world.restart(1, SHORT)
     effects = candidate.catch_up()
-    tree.server.allow(PATH)
-    tree.unregister(2)
+    world.zookeeper.allow(PATH)
+    world.unregister(2)
     effects += candidate.catch_up()
     assert leaders_sent(effects, 1) == {NO_LEADER}
-    assert tree.leads(T0)[0] == NO_LEADER
+    assert world.leads(T0)[0] == NO_LEADER
 
 
 @denials
 def test_a_suspect_leader_that_asks_for_a_later_epoch_does_not_lead_in_it(
-    tree: Tree, candidate: Candidate, deny: Deny
+    world: World, candidate: Candidate, deny: Deny
 ) -> None:
     candidate.start()
-    deny(tree.server, PATH)
-    tree.restart(1, SHORT)
+    deny(world.zookeeper, PATH)
+    world.restart(1, SHORT)
     request = leader_and_isr_requests(candidate.catch_up(), 1)[0]
-    tree.server.allow(PATH)
+    world.zookeeper.allow(PATH)
     effects = answer(candidate, 1, request, Errors.CORRUPT_MESSAGE)
     assert leaders_sent(effects, 1) <= {NO_LEADER, 2}
-    assert tree.leads(T0)[0] != 1 or tree.leads(T0)[2] == 5
+    assert world.leads(T0)[0] != 1 or world.leads(T0)[2] == 5
 
 
 @denials
 def test_an_offline_leader_is_replaced_when_the_state_can_be_written(
-    tree: Tree, candidate: Candidate, deny: Deny
+    world: World, candidate: Candidate, deny: Deny
 ) -> None:
     candidate.start()
-    deny(tree.server, PATH)
-    tree.unregister(1)
+    deny(world.zookeeper, PATH)
+    world.unregister(1)
     assert ScheduleEvent(10_000, ReadAgain(1)) in candidate.catch_up()
-    assert tree.leads(T0) == (1, (1, 2), 5)
+    assert world.leads(T0) == (1, (1, 2), 5)
     again = candidate.handle(ReadAgain(1))
     assert of_type(again, ScheduleEvent) == [ScheduleEvent(10_000, ReadAgain(1))]
-    assert of_type(allow(tree, candidate), ScheduleEvent) == []
-    assert tree.leads(T0)[:2] == (2, (2,))
+    assert of_type(allow(world, candidate), ScheduleEvent) == []
+    assert world.leads(T0)[:2] == (2, (2,))
 
 
 @denials
 def test_an_offline_follower_leaves_the_isr_when_the_state_can_be_written(
-    tree: Tree, candidate: Candidate, deny: Deny
+    world: World, candidate: Candidate, deny: Deny
 ) -> None:
     candidate.start()
-    deny(tree.server, PATH)
-    tree.unregister(2)
+    deny(world.zookeeper, PATH)
+    world.unregister(2)
     candidate.catch_up()
-    assert tree.leads(T0) == (1, (1, 2), 5)
-    allow(tree, candidate)
-    assert tree.leads(T0) == (1, (1,), 6)
+    assert world.leads(T0) == (1, (1, 2), 5)
+    allow(world, candidate)
+    assert world.leads(T0) == (1, (1,), 6)
 
 
 @denials
 def test_a_follower_whose_log_failed_leaves_the_isr_when_the_state_can_be_written(
-    tree: Tree, candidate: Candidate, deny: Deny
+    world: World, candidate: Candidate, deny: Deny
 ) -> None:
     request = leader_and_isr_requests(candidate.start(), 2)[0]
-    deny(tree.server, PATH)
+    deny(world.zookeeper, PATH)
     answer(candidate, 2, request, Errors.KAFKA_STORAGE_ERROR)
-    assert tree.leads(T0) == (1, (1, 2), 5)
-    allow(tree, candidate)
-    assert tree.leads(T0) == (1, (1,), 6)
+    assert world.leads(T0) == (1, (1, 2), 5)
+    allow(world, candidate)
+    assert world.leads(T0) == (1, (1,), 6)
     state = candidate.controller.context.replica_state(PartitionAndReplica(T0, 2))
     assert state is ReplicaState.OFFLINE
 
@@ -282,58 +279,58 @@ def test_a_follower_whose_log_failed_leaves_the_isr_when_the_state_can_be_writte
 @denials
 @suspects
 def test_a_restarted_suspect_follower_leaves_the_isr_when_the_state_can_be_written(
-    tree: Tree, candidate: Candidate, found: SuspectReplicas, deny: Deny
+    world: World, candidate: Candidate, found: SuspectReplicas, deny: Deny
 ) -> None:
     candidate.start()
-    deny(tree.server, PATH)
-    tree.restart(2, found)
+    deny(world.zookeeper, PATH)
+    world.restart(2, found)
     candidate.catch_up()
-    assert tree.leads(T0) == (1, (1, 2), 5)
-    effects = allow(tree, candidate)
-    assert tree.leads(T0) == (1, (1,), 6)
+    assert world.leads(T0) == (1, (1, 2), 5)
+    effects = allow(world, candidate)
+    assert world.leads(T0) == (1, (1,), 6)
     for replica in (1, 2):
         row = leader_and_isr_rows(effects)[replica][T0]
         assert (row.leader, row.isr, row.leader_epoch) == (1, (1,), 6)
 
 
 def test_a_new_controller_removes_a_suspect_follower_when_the_state_can_be_written(
-    tree: Tree, candidate: Candidate
+    world: World, candidate: Candidate
 ) -> None:
-    tree.restart(2, SHORT)
-    tree.server.deny_writing(PATH)
+    world.restart(2, SHORT)
+    world.zookeeper.deny_writing(PATH)
     assert ScheduleEvent(10_000, ReadAgain(1)) in candidate.start()
-    assert tree.leads(T0) == (1, (1, 2), 5)
-    effects = allow(tree, candidate)
-    assert tree.leads(T0) == (1, (1,), 6)
+    assert world.leads(T0) == (1, (1, 2), 5)
+    effects = allow(world, candidate)
+    assert world.leads(T0) == (1, (1,), 6)
     assert leader_and_isr_rows(effects)[2][T0].isr == (1,)
 
 
 def test_a_suspect_leader_does_not_lead_while_its_state_can_be_read_but_not_written(
-    tree: Tree, candidate: Candidate
+    world: World, candidate: Candidate
 ) -> None:
-    tree.restart(1, EMPTY)
-    tree.server.deny(PATH)
+    world.restart(1, EMPTY)
+    world.zookeeper.deny(PATH)
     candidate.start()
-    tree.server.allow(PATH)
-    tree.server.deny_writing(PATH)
+    world.zookeeper.allow(PATH)
+    world.zookeeper.deny_writing(PATH)
     assert leaders_sent(candidate.handle(ReadAgain(1)), 1) == {NO_LEADER}
-    allow(tree, candidate)
-    assert tree.leads(T0) == (2, (2,), 6)
+    allow(world, candidate)
+    assert world.leads(T0) == (2, (2,), 6)
 
 
 def test_an_elected_suspect_replica_is_sent_its_leadership_again(
-    tree: Tree, candidate: Candidate
+    world: World, candidate: Candidate
 ) -> None:
-    tree.unregister(2)
-    tree.restart(1, SHORT)
-    tree.register(2, incarnation=2, suspects=EMPTY)
+    world.unregister(2)
+    world.restart(1, SHORT)
+    world.register(2, incarnation=2, suspects=EMPTY)
     candidate.start()
-    assert tree.leads(T0) == (1, (1,), 6)
-    tree.server.deny(PATH)
+    assert world.leads(T0) == (1, (1,), 6)
+    world.zookeeper.deny(PATH)
     epoch = candidate.controller.context.registrations[1].broker_epoch
     again = candidate.handle(ControlRequestFailed(1, ControlHeader(3, 1, epoch)))
     assert leaders_sent(again, 1) == {1}
-    assert tree.leads(T0) == (1, (1,), 6)
+    assert world.leads(T0) == (1, (1,), 6)
 
 
 @pytest.mark.parametrize(
@@ -361,28 +358,28 @@ def test_a_late_request_to_a_replica_depends_on_its_state(
 
 
 def test_the_last_step_of_a_reassignment_is_written_when_possible(
-    tree: Tree, candidate: Candidate
+    world: World, candidate: Candidate
 ) -> None:
-    tree.put_topic("t", {0: ReplicaAssignment((2, 1), (2,), (1,))})
-    tree.server.deny_writing(PATH)
+    world.put_topic("t", {0: ReplicaAssignment((2, 1), (2,), (1,))})
+    world.zookeeper.deny_writing(PATH)
     candidate.start()
-    assert tree.leads(T0) == (1, (1, 2), 5)
-    allow(tree, candidate)
-    assert tree.leads(T0)[:2] == (2, (2,))
-    assert tree.topic("t").partitions == {0: ReplicaAssignment((2,))}
+    assert world.leads(T0) == (1, (1, 2), 5)
+    allow(world, candidate)
+    assert world.leads(T0)[:2] == (2, (2,))
+    assert world.topic("t").partitions == {0: ReplicaAssignment((2,))}
 
 
 def test_a_partition_gets_its_first_leader_when_its_state_can_be_created(
-    tree: Tree, candidate: Candidate
+    world: World, candidate: Candidate
 ) -> None:
     path = TopicPartitionsZNode.path("t")
-    tree.server.put(path)
-    tree.server.deny_writing(path)
-    tree.put_topic("t", {0: (1, 2), 1: (1, 2)}, topic_id(1))
+    world.zookeeper.put(path)
+    world.zookeeper.deny_writing(path)
+    world.put_topic("t", {0: (1, 2), 1: (1, 2)}, topic_id(1))
     assert ScheduleEvent(10_000, ReadAgain(1)) in candidate.start()
-    tree.server.allow(path)
+    world.zookeeper.allow(path)
     candidate.handle(ReadAgain(1))
-    assert tree.leads(T1) == (1, (1, 2), 0)
+    assert world.leads(T1) == (1, (1, 2), 0)
 
 
 def test_a_suspect_leader_of_a_topic_queued_for_deletion_may_lead() -> None:
@@ -407,14 +404,16 @@ def test_an_elected_suspect_leader_leads_on_while_it_is_shutting_down() -> None:
     assert leaders_sent(parts.effects(), 1) == {1}
 
 
-def test_an_isr_written_by_a_leader_is_read_when_possible(tree: Tree, candidate: Candidate) -> None:
+def test_an_isr_written_by_a_leader_is_read_when_possible(
+    world: World, candidate: Candidate
+) -> None:
     candidate.start()
-    tree.server.deny(PATH)
-    tree.put_state(T0, 1, (1,), leader_epoch=5)
+    world.zookeeper.deny(PATH)
+    world.put_state(T0, 1, (1,), leader_epoch=5)
     change = IsrChangeNotificationSequenceZNode.encode([T0])
-    tree.server.put("/isr_change_notification/isr_change_0", change)
+    world.zookeeper.put("/isr_change_notification/isr_change_0", change)
     assert ScheduleEvent(10_000, ReadAgain(1)) in candidate.catch_up()
-    allow(tree, candidate)
+    allow(world, candidate)
     known = candidate.controller.context.partition_leadership_info(T0)
     assert known is not None
     assert known.leader_and_isr.isr == (1,)
@@ -447,14 +446,14 @@ def test_a_replica_elected_before_its_reassignment_could_start_is_sent_its_leade
 
 @denials
 def test_a_repaired_replica_is_used_when_a_new_leader_epoch_can_be_written(
-    tree: Tree, candidate: Candidate, deny: Deny
+    world: World, candidate: Candidate, deny: Deny
 ) -> None:
     request = leader_and_isr_requests(candidate.start(), 2)[0]
     answer(candidate, 2, request, Errors.KAFKA_STORAGE_ERROR)
-    deny(tree.server, PATH)
+    deny(world.zookeeper, PATH)
     answer(candidate, 2, request, Errors.NONE)
-    assert tree.leads(T0) == (1, (1,), 6)
-    effects = allow(tree, candidate)
+    assert world.leads(T0) == (1, (1,), 6)
+    effects = allow(world, candidate)
     assert {b: rows[T0].leader_epoch for b, rows in leader_and_isr_rows(effects).items()} == {
         1: 7,
         2: 7,
@@ -462,40 +461,40 @@ def test_a_repaired_replica_is_used_when_a_new_leader_epoch_can_be_written(
     state = candidate.controller.context.replica_state(PartitionAndReplica(T0, 2))
     assert state is ReplicaState.ONLINE
     candidate.handle(ReadAgain(1))
-    assert tree.leads(T0) == (1, (1,), 7), "no second new epoch"
+    assert world.leads(T0) == (1, (1,), 7), "no second new epoch"
 
 
 @denials
 def test_a_damaged_log_gets_a_later_leader_epoch_when_it_can_be_written(
-    tree: Tree, candidate: Candidate, deny: Deny
+    world: World, candidate: Candidate, deny: Deny
 ) -> None:
     request = leader_and_isr_requests(candidate.start(), 2)[0]
-    deny(tree.server, PATH)
+    deny(world.zookeeper, PATH)
     answer(candidate, 2, request, Errors.CORRUPT_MESSAGE)
-    assert leader_and_isr_rows(allow(tree, candidate))[2][T0].leader_epoch == 6
+    assert leader_and_isr_rows(allow(world, candidate))[2][T0].leader_epoch == 6
 
 
 @denials
 def test_a_repaired_replica_whose_broker_failed_meanwhile_is_not_used(
-    tree: Tree, candidate: Candidate, deny: Deny
+    world: World, candidate: Candidate, deny: Deny
 ) -> None:
     request = leader_and_isr_requests(candidate.start(), 2)[0]
     answer(candidate, 2, request, Errors.KAFKA_STORAGE_ERROR)
-    deny(tree.server, PATH)
+    deny(world.zookeeper, PATH)
     answer(candidate, 2, request, Errors.NONE)
-    tree.unregister(2)
+    world.unregister(2)
     candidate.catch_up()
-    allow(tree, candidate)
+    allow(world, candidate)
     state = candidate.controller.context.replica_state(PartitionAndReplica(T0, 2))
     assert state is ReplicaState.OFFLINE
-    assert tree.leads(T0) == (1, (1,), 6)
+    assert world.leads(T0) == (1, (1,), 6)
 
 
 def test_a_replica_of_a_removed_topic_does_not_wait_to_be_used(
-    tree: Tree, candidate: Candidate
+    world: World, candidate: Candidate
 ) -> None:
     request = leader_and_isr_requests(candidate.start(), 2)[0]
-    deny_all(tree.server, PATH)
+    deny_all(world.zookeeper, PATH)
     answer(candidate, 2, request, Errors.CORRUPT_MESSAGE)
     assert candidate.controller.context.waiting_to_restart == {PartitionAndReplica(T0, 2)}
     candidate.controller.context.remove_topic("t")
@@ -503,14 +502,14 @@ def test_a_replica_of_a_removed_topic_does_not_wait_to_be_used(
 
 
 def test_a_repaired_replica_is_used_after_the_next_election(
-    tree: Tree, candidate: Candidate
+    world: World, candidate: Candidate
 ) -> None:
     request = leader_and_isr_requests(candidate.start(), 2)[0]
     answer(candidate, 2, request, Errors.KAFKA_STORAGE_ERROR)
-    deny_all(tree.server, PATH)
-    tree.restart(1, SHORT)
+    deny_all(world.zookeeper, PATH)
+    world.restart(1, SHORT)
     candidate.catch_up()
-    tree.server.allow(PATH)
+    world.zookeeper.allow(PATH)
     answer(candidate, 2, request, Errors.NONE)  # broker 1 must not lead before this answer
     leadership = candidate.controller.context.partition_leadership_info(T0)
     assert leadership is not None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from regent.core.controller.gauges import ControllerGauges, take_gauges
 from regent.core.controller.states import PartitionState, ReplicaState
 from regent.core.model import TopicPartition
-from tests.support.controller_parts import T0, T1, ControllerParts
+from tests.support.controller_parts import ControllerParts
+from tests.support.world import T0, T1
 
 
 def test_an_inactive_controller_has_zero_gauges() -> None:

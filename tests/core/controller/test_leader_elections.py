@@ -16,16 +16,9 @@ from regent.core.protocol.controller import (
     ElectLeadersResponse,
 )
 from regent.zk.codecs.admin_znodes import PreferredReplicaElectionZNode
-from tests.support.controller_parts import (
-    T0,
-    T1,
-    Candidate,
-    ControllerParts,
-    Tree,
-    leader_and_isr_rows,
-    of_type,
-)
+from tests.support.controller_parts import Candidate, ControllerParts, leader_and_isr_rows, of_type
 from tests.support.fake_zookeeper import Call, Moment, act_once, lose_connection
+from tests.support.world import T0, T1, World
 
 PREFERRED, UNCLEAN = ElectionType.PREFERRED, ElectionType.UNCLEAN
 ZNODE = PreferredReplicaElectionZNode.PATH
@@ -48,14 +41,14 @@ def elect(
     }
 
 
-def write_znode(tree: Tree, *partitions: TopicPartition) -> None:
-    tree.server.put(ZNODE, PreferredReplicaElectionZNode.encode(partitions))
+def write_znode(world: World, *partitions: TopicPartition) -> None:
+    world.zookeeper.put(ZNODE, PreferredReplicaElectionZNode.encode(partitions))
 
 
-def move(tree: Tree, active: Candidate, partition: TopicPartition, leader: int) -> None:
+def move(world: World, active: Candidate, partition: TopicPartition, leader: int) -> None:
     """Change the leader in ZooKeeper and in the controller's memory."""
-    tree.put_state(partition, leader, (1, 2), leader_epoch=tree.leads(partition)[2] + 1)
-    stored = tree.state(partition)
+    world.put_state(partition, leader, (1, 2), leader_epoch=world.leads(partition)[2] + 1)
+    stored = world.state(partition)
     assert stored is not None
     active.controller.context.put_partition_leadership_info(partition, stored)
 
@@ -152,7 +145,7 @@ def test_many_elections_are_one_write_without_a_read(parts: ControllerParts) -> 
     for partition in partitions:
         parts.lead(partition, (1, 2), leader=2, isr=(1, 2))
     calls: list[str] = []
-    parts.zookeeper.hook = lambda c: calls.append(c.method) if c.moment is Moment.BEFORE else None
+    parts.session.hook = lambda c: calls.append(c.method) if c.moment is Moment.BEFORE else None
     answers = elect(parts, *partitions)
     assert set(answers.values()) == {(Errors.NONE, 1)}
     assert calls == ["multi_many"]
@@ -210,7 +203,7 @@ def test_the_elections_in_the_znode_are_run_and_the_znode_is_deleted(
     parts.elections.on_preferred_replica_election()
     assert parts.leads(T0) == (1, (1, 2), 1)
     assert parts.leads(T1) == (2, (2,), 0)
-    assert ZNODE not in parts.server.snapshot()
+    assert ZNODE not in parts.zookeeper.snapshot()
 
 
 def test_failed_elections_are_one_log_line(
@@ -238,7 +231,7 @@ def test_failures_of_a_request_are_answered_and_not_logged_again(
         (ElectionTrigger.ADMIN_CLIENT_TRIGGERED, 2),
     ],
 )
-def test_the_log_and_the_journal_say_who_asked_for_an_election(
+def test_the_log_and_the_journal_name_the_cause_of_an_election(
     parts: ControllerParts, caplog: pytest.LogCaptureFixture, trigger: ElectionTrigger, of: int
 ) -> None:
     caplog.set_level("INFO", logger="regent.core.controller.leader_elections")
@@ -260,17 +253,17 @@ def test_the_log_and_the_journal_say_who_asked_for_an_election(
 def test_an_unreadable_znode_is_logged_and_deleted(
     parts: ControllerParts, caplog: pytest.LogCaptureFixture
 ) -> None:
-    parts.server.put(ZNODE, b"{")
+    parts.zookeeper.put(ZNODE, b"{")
     parts.elections.on_preferred_replica_election()
     (line,) = caplog.messages
     assert ZNODE in line
-    assert ZNODE not in parts.server.snapshot()
+    assert ZNODE not in parts.zookeeper.snapshot()
 
 
 def test_without_the_znode_nothing_is_written(parts: ControllerParts) -> None:
-    before = len(parts.server.transactions)
+    before = len(parts.zookeeper.transactions)
     parts.elections.on_preferred_replica_election()
-    assert len(parts.server.transactions) == before
+    assert len(parts.zookeeper.transactions) == before
     write_znode(parts, T0)
     assert parts.watches[-1].path == ZNODE, "the znode is watched"
 
@@ -280,35 +273,35 @@ def test_without_the_znode_nothing_is_written(parts: ControllerParts) -> None:
     [("multi_many", Moment.AFTER), ("get", Moment.BEFORE), ("get", Moment.AFTER)],
 )
 def test_a_znode_created_right_after_the_deletion_is_read(
-    tree: Tree, active: Candidate, method: str, moment: Moment
+    world: World, active: Candidate, method: str, moment: Moment
 ) -> None:
     def hook(call: Call) -> None:
         is_now = (call.method, call.moment) == (method, moment) and ZNODE in call.paths
-        if is_now and asked and ZNODE not in tree.server.snapshot():
-            write_znode(tree, asked.pop())
+        if is_now and asked and ZNODE not in world.zookeeper.snapshot():
+            write_znode(world, asked.pop())
 
-    move(tree, active, T0, leader=2)
-    move(tree, active, T1, leader=1)
+    move(world, active, T0, leader=2)
+    move(world, active, T1, leader=1)
     asked = [T1, T0]
     active.session.hook = hook
-    write_znode(tree, asked.pop())
+    write_znode(world, asked.pop())
     active.catch_up()
-    assert (tree.leads(T0)[0], tree.leads(T1)[0]) == (1, 2)
-    assert ZNODE not in tree.server.snapshot()
+    assert (world.leads(T0)[0], world.leads(T1)[0]) == (1, 2)
+    assert ZNODE not in world.zookeeper.snapshot()
     active.session.hook = None
-    move(tree, active, T0, leader=2)
-    write_znode(tree, T0)
+    move(world, active, T0, leader=2)
+    write_znode(world, T0)
     active.catch_up()
-    assert tree.leads(T0)[0] == 1, "the znode is still watched"
+    assert world.leads(T0)[0] == 1, "the znode is still watched"
 
 
-def test_a_lost_response_to_the_deletion_changes_nothing(tree: Tree, active: Candidate) -> None:
-    move(tree, active, T0, leader=2)
+def test_a_lost_response_to_the_deletion_changes_nothing(world: World, active: Candidate) -> None:
+    move(world, active, T0, leader=2)
     act_once(active.session, lose_connection, moment=Moment.AFTER, method="multi_many", path=ZNODE)
-    write_znode(tree, T0)
+    write_znode(world, T0)
     active.catch_up()
-    assert tree.leads(T0)[0] == 1
-    assert ZNODE not in tree.server.snapshot()
+    assert world.leads(T0)[0] == 1
+    assert ZNODE not in world.zookeeper.snapshot()
 
 
 def test_a_deposed_controller_does_not_delete_the_znode(parts: ControllerParts) -> None:
@@ -316,32 +309,32 @@ def test_a_deposed_controller_does_not_delete_the_znode(parts: ControllerParts) 
     parts.elect_another_controller()
     with pytest.raises(ControllerMovedError):
         parts.elections.on_preferred_replica_election()
-    assert ZNODE in parts.server.snapshot()
+    assert ZNODE in parts.zookeeper.snapshot()
 
 
-def test_ci_25_a_deposed_controller_resigns(tree: Tree, active: Candidate) -> None:
-    tree.elect_another_controller()
-    write_znode(tree, T0)
+def test_ci_25_a_deposed_controller_resigns(world: World, active: Candidate) -> None:
+    world.elect_another_controller()
+    write_znode(world, T0)
     active.catch_up()
     assert not active.controller.is_active
 
 
-def test_a_new_controller_runs_the_elections_of_the_znode(tree: Tree) -> None:
-    tree.put_state(T0, 2, (1, 2), leader_epoch=5, controller_epoch=0)
-    write_znode(tree, T0, T1)
-    Candidate(tree, 0).start()
-    assert tree.leads(T0) == (1, (1, 2), 6)
-    assert tree.leads(T1) == (2, (2, 1), 0), "a new partition is led by its preferred replica"
-    assert ZNODE not in tree.server.snapshot()
+def test_a_new_controller_runs_the_elections_of_the_znode(world: World) -> None:
+    world.put_state(T0, 2, (1, 2), leader_epoch=5, controller_epoch=0)
+    write_znode(world, T0, T1)
+    Candidate(world, 0).start()
+    assert world.leads(T0) == (1, (1, 2), 6)
+    assert world.leads(T1) == (2, (2, 1), 0), "a new partition is led by its preferred replica"
+    assert ZNODE not in world.zookeeper.snapshot()
 
 
-def test_a_request_gets_one_response(tree: Tree, active: Candidate) -> None:
-    move(tree, active, T0, leader=2)
+def test_a_request_gets_one_response(world: World, active: Candidate) -> None:
+    move(world, active, T0, leader=2)
     asked = ReplicaLeaderElection(7, ElectLeadersRequest(PREFERRED, (T0,)))
     elected = ElectedPartition("t", 0, Errors.NONE, leader=1)
     answers = of_type(active.handle(asked), SendResponse)
     assert answers == [SendResponse(7, ElectLeadersResponse(Errors.NONE, (elected,)))]
-    move(tree, active, T0, leader=2)
-    tree.elect_another_controller()
+    move(world, active, T0, leader=2)
+    world.elect_another_controller()
     answers = of_type(active.handle(asked), SendResponse)
     assert answers == [SendResponse(7, ElectLeadersResponse(Errors.NOT_CONTROLLER))]

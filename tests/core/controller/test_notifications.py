@@ -24,19 +24,16 @@ from regent.zk.client.operations import WatchEvent, WatchKind
 from regent.zk.codecs.admin_znodes import IsrChangeNotificationSequenceZNode as IsrChange
 from regent.zk.codecs.admin_znodes import LogDirEventNotificationSequenceZNode as LogDirEvent
 from tests.support.controller_parts import (
-    T0,
-    T1,
     Candidate,
     ControllerParts,
-    Tree,
     kinds,
     leader_and_isr_requests,
     leader_and_isr_rows,
     metadata_rows,
     of_type,
-    topic_id,
 )
 from tests.support.fake_zookeeper import Moment, act_once
+from tests.support.world import T0, T1, World, topic_id
 
 ISR_CHANGES, LOG_DIR_EVENTS = "/isr_change_notification", "/log_dir_event_notification"
 STATE = "/brokers/topics/t/partitions/%d/state"
@@ -52,17 +49,17 @@ def parts() -> ControllerParts:
     return parts
 
 
-def notify_isr_change(tree: Tree, number: int, *partitions: TopicPartition) -> None:
-    tree.server.put(f"{IsrChange.PATH_PREFIX}{number:010d}", IsrChange.encode(partitions))
+def notify_isr_change(world: World, number: int, *partitions: TopicPartition) -> None:
+    world.zookeeper.put(f"{IsrChange.PATH_PREFIX}{number:010d}", IsrChange.encode(partitions))
 
 
-def notify_log_dir_failure(tree: Tree, number: int, broker_id: BrokerId) -> None:
-    tree.server.put(f"{LogDirEvent.PATH_PREFIX}{number:010d}", LogDirEvent.encode(broker_id))
+def notify_log_dir_failure(world: World, number: int, broker_id: BrokerId) -> None:
+    world.zookeeper.put(f"{LogDirEvent.PATH_PREFIX}{number:010d}", LogDirEvent.encode(broker_id))
 
 
-def left_in(tree: Tree, path: str) -> list[str]:
+def left_in(world: World, path: str) -> list[str]:
     """Return the notifications that are left."""
-    return [node for node in tree.server.snapshot() if node.startswith(path + "/")]
+    return [node for node in world.zookeeper.snapshot() if node.startswith(path + "/")]
 
 
 # --- ISR changes ----------------------------------------------------------------------------------
@@ -86,7 +83,7 @@ def test_many_notifications_are_read_and_deleted_together(parts: ControllerParts
     for number in range(300):
         notify_isr_change(parts, number, T0, T1)
     calls: list[str] = []
-    parts.zookeeper.hook = lambda c: calls.append(c.method) if c.moment is Moment.BEFORE else None
+    parts.session.hook = lambda c: calls.append(c.method) if c.moment is Moment.BEFORE else None
     parts.notifications.on_isr_change_notification()
     assert calls == ["children", "get_many", "get_many", "multi_many"]
     assert left_in(parts, ISR_CHANGES) == []
@@ -109,7 +106,7 @@ def test_an_unreadable_notification_is_deleted_with_the_others(
 ) -> None:
     parts.put_state(T0, 1, (1,))
     for number in range(3):
-        parts.server.put(f"{IsrChange.PATH_PREFIX}{number:010d}", data)
+        parts.zookeeper.put(f"{IsrChange.PATH_PREFIX}{number:010d}", data)
     notify_isr_change(parts, 3, T0)
     parts.notifications.on_isr_change_notification()
     assert parts.known(T0) == (1, (1,), 0)
@@ -121,7 +118,7 @@ def test_an_unreadable_notification_is_deleted_with_the_others(
 def test_unusable_states_do_not_change_the_memory(
     parts: ControllerParts, caplog: pytest.LogCaptureFixture
 ) -> None:
-    parts.server.put(STATE % 0, b"garbage")
+    parts.zookeeper.put(STATE % 0, b"garbage")
     parts.put_state(T1, 3, (3,), leader_epoch=5, controller_epoch=2)
     notify_isr_change(parts, 0, T0, T1)
     parts.notifications.on_isr_change_notification()
@@ -132,7 +129,7 @@ def test_unusable_states_do_not_change_the_memory(
 
 
 def test_a_notification_written_meanwhile_is_kept_and_watched(parts: ControllerParts) -> None:
-    act_once(parts.zookeeper, lambda: notify_isr_change(parts, 1, T1), method="multi_many")
+    act_once(parts.session, lambda: notify_isr_change(parts, 1, T1), method="multi_many")
     notify_isr_change(parts, 0, T0)
     parts.notifications.on_isr_change_notification()
     assert left_in(parts, ISR_CHANGES) == [f"{IsrChange.PATH_PREFIX}0000000001"]
@@ -169,10 +166,10 @@ def test_a_reassignment_in_a_queued_topic_does_not_wait_for_a_sound_replica(
 
 
 def test_without_notifications_nothing_is_written(parts: ControllerParts) -> None:
-    before = len(parts.server.transactions)
+    before = len(parts.zookeeper.transactions)
     parts.notifications.on_isr_change_notification()
     parts.notifications.on_log_dir_event_notification()
-    assert len(parts.server.transactions) == before
+    assert len(parts.zookeeper.transactions) == before
     assert parts.effects() == []
 
 
@@ -332,7 +329,7 @@ def test_an_unreadable_failure_or_one_of_an_unknown_broker_is_deleted(
     parts: ControllerParts,
 ) -> None:
     notify_log_dir_failure(parts, 0, 9)
-    parts.server.put(f"{LogDirEvent.PATH_PREFIX}0000000001", b"garbage")
+    parts.zookeeper.put(f"{LogDirEvent.PATH_PREFIX}0000000001", b"garbage")
     parts.notifications.on_log_dir_event_notification()
     assert parts.effects() == []
     assert left_in(parts, LOG_DIR_EVENTS) == []
@@ -341,29 +338,31 @@ def test_an_unreadable_failure_or_one_of_an_unknown_broker_is_deleted(
 # --- a new controller -----------------------------------------------------------------------------
 
 
-def test_a_new_controller_deletes_the_notifications_of_its_predecessor(tree: Tree) -> None:
-    tree.put_state(T0, 1, (1, 2), controller_epoch=0)
-    notify_isr_change(tree, 0, T0)
-    notify_log_dir_failure(tree, 0, 1)
-    Candidate(tree, 0).start()
-    assert left_in(tree, ISR_CHANGES) == left_in(tree, LOG_DIR_EVENTS) == []
+def test_a_new_controller_deletes_the_notifications_of_its_predecessor(world: World) -> None:
+    world.put_state(T0, 1, (1, 2), controller_epoch=0)
+    notify_isr_change(world, 0, T0)
+    notify_log_dir_failure(world, 0, 1)
+    Candidate(world, 0).start()
+    assert left_in(world, ISR_CHANGES) == left_in(world, LOG_DIR_EVENTS) == []
 
 
-def test_notifications_after_the_start_of_a_term_are_handled(tree: Tree, active: Candidate) -> None:
-    tree.put_state(T0, 1, (1,), controller_epoch=1)
-    notify_isr_change(tree, 0, T0)
-    notify_log_dir_failure(tree, 0, 2)
+def test_notifications_after_the_start_of_a_term_are_handled(
+    world: World, active: Candidate
+) -> None:
+    world.put_state(T0, 1, (1,), controller_epoch=1)
+    notify_isr_change(world, 0, T0)
+    notify_log_dir_failure(world, 0, 2)
     effects = active.catch_up()
     assert metadata_rows(effects)[2][T0].isr == (1,)
     assert set(leader_and_isr_rows(effects)[2]) == {T0, T1}
-    assert left_in(tree, ISR_CHANGES) == left_in(tree, LOG_DIR_EVENTS) == []
-    tree.put_state(T0, 1, (1, 2), controller_epoch=1)
-    notify_isr_change(tree, 1, T0)
+    assert left_in(world, ISR_CHANGES) == left_in(world, LOG_DIR_EVENTS) == []
+    world.put_state(T0, 1, (1, 2), controller_epoch=1)
+    notify_isr_change(world, 1, T0)
     assert metadata_rows(active.catch_up())[2][T0].isr == (1, 2), "the path is still watched"
 
 
-def test_a_topic_created_meanwhile_is_read_before_its_isr(tree: Tree, active: Candidate) -> None:
-    tree.put_topic("u", {0: (1, 2)}, topic_id(78))
-    notify_isr_change(tree, 0, U0)
+def test_a_topic_created_meanwhile_is_read_before_its_isr(world: World, active: Candidate) -> None:
+    world.put_topic("u", {0: (1, 2)}, topic_id(78))
+    notify_isr_change(world, 0, U0)
     active.catch_up()
-    assert tree.leads(U0) == (1, (1, 2), 0)
+    assert world.leads(U0) == (1, (1, 2), 0)

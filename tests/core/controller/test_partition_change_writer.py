@@ -20,8 +20,9 @@ from regent.core.model import (
     SuspectReplicas,
     TopicPartition,
 )
-from tests.support.controller_parts import T0, T1, ControllerParts, of_type
+from tests.support.controller_parts import ControllerParts, of_type
 from tests.support.fake_zookeeper import Call, Moment, lose_connection
+from tests.support.world import T0, T1
 
 STATE = "/brokers/topics/t/partitions/%d/state"
 
@@ -49,7 +50,7 @@ def on_writes(
             left -= 1
             act()
 
-    parts.zookeeper.hook = hook
+    parts.session.hook = hook
 
 
 def test_an_accepted_change_is_in_zookeeper_in_memory_and_in_the_result(
@@ -96,18 +97,18 @@ def test_a_partition_without_a_conflict_is_not_tried_again(parts: ControllerPart
 
 
 def test_a_partition_that_changes_in_every_round_fails(parts: ControllerParts) -> None:
-    before = len(parts.server.transactions)
+    before = len(parts.zookeeper.transactions)
     on_writes(parts, Moment.BEFORE, lambda: parts.put_state(T0, 1, (1, 2)), times=1000)
     accepted, failures = change_partitions(parts.services, [T0], MOVE_TO_2)
     assert accepted == {}
     assert f"while {MAX_ROUNDS} attempts were made" in str(failures[T0])
-    assert len(parts.server.transactions) - before == MAX_ROUNDS, "only the writes of the other"
+    assert len(parts.zookeeper.transactions) - before == MAX_ROUNDS, "only the writes of the other"
     assert parts.known(T0) == (1, (1, 2, 3), 0)
 
 
 def test_what_is_known_is_changed_without_a_read(parts: ControllerParts) -> None:
     calls: list[str] = []
-    parts.zookeeper.hook = lambda call: calls.append(call.method)
+    parts.session.hook = lambda call: calls.append(call.method)
     change_partitions(parts.services, [T0, T1], MOVE_TO_2)
     assert set(calls) == {"multi_many"}
 
@@ -148,13 +149,13 @@ def test_a_write_whose_response_is_lost_is_repeated_in_the_next_epoch(
 def test_an_unusable_state_fails_only_its_partition(
     parts: ControllerParts, data: bytes, reason: str
 ) -> None:
-    parts.server.put(STATE % 0, data)
+    parts.zookeeper.put(STATE % 0, data)
     accepted, failures = change_partitions(parts.services, [T0, T1], MOVE_TO_2)
     assert list(accepted) == [T1]
     assert isinstance(failures[T0], StateChangeFailedError)
     assert str(failures[T0]).startswith("t-0: ")
     assert reason in str(failures[T0])
-    assert parts.server.snapshot()[STATE % 0].data == data
+    assert parts.zookeeper.snapshot()[STATE % 0].data == data
 
 
 def test_a_state_deleted_before_the_write_fails(parts: ControllerParts) -> None:
@@ -165,13 +166,13 @@ def test_a_state_deleted_before_the_write_fails(parts: ControllerParts) -> None:
 
 
 def test_a_refused_or_empty_change_is_not_written(parts: ControllerParts) -> None:
-    before = len(parts.server.transactions)
+    before = len(parts.zookeeper.transactions)
     accepted, failures = change_partitions(parts.services, [T0], RemoveReplica(9))
     assert (accepted, failures) == ({}, {})
     accepted, failures = change_partitions(parts.services, [T1], LeaderLeavesAssignment((9,)))
     assert accepted == {}
     assert str(failures[T1]).startswith("t-1: leader 1 would be stopped")
-    assert len(parts.server.transactions) == before
+    assert len(parts.zookeeper.transactions) == before
 
 
 def test_an_unknown_state_that_needs_no_write_is_remembered(parts: ControllerParts) -> None:
@@ -192,7 +193,7 @@ def test_a_deposed_controller_writes_nothing_after_its_read(
 
 
 def test_an_expired_session_writes_nothing(parts: ControllerParts) -> None:
-    on_writes(parts, Moment.BEFORE, parts.zookeeper.expire, times=1)
+    on_writes(parts, Moment.BEFORE, parts.session.expire, times=1)
     with pytest.raises(SessionExpiredError):
         change_partitions(parts.services, [T0], MOVE_TO_2)
     assert parts.leads(T0) == (1, (1, 2, 3), 0)
@@ -200,7 +201,7 @@ def test_an_expired_session_writes_nothing(parts: ControllerParts) -> None:
 
 def test_an_empty_change_reads_nothing(parts: ControllerParts) -> None:
     calls: list[Call] = []
-    parts.zookeeper.hook = calls.append
+    parts.session.hook = calls.append
     assert change_partitions(parts.services, [], MOVE_TO_2) == ({}, {})
     assert calls == []
 

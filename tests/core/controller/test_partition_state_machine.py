@@ -20,16 +20,13 @@ from regent.core.errors import ControllerMovedError, StateChangeFailedError
 from regent.core.model import LeaderRecoveryState, ReplicaAssignment, TopicPartition
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode
 from tests.support.controller_parts import (
-    T0,
-    T1,
     ControllerParts,
     kinds,
     leader_and_isr_rows,
-    leadership,
     metadata_rows,
-    topic_id,
 )
 from tests.support.fake_zookeeper import Moment, act_once, lose_connection
+from tests.support.world import T0, T1, leadership, topic_id
 
 NON_EXISTENT, NEW = PartitionState.NON_EXISTENT, PartitionState.NEW
 ONLINE, OFFLINE = PartitionState.ONLINE, PartitionState.OFFLINE
@@ -43,7 +40,7 @@ def parts() -> ControllerParts:
 
 def allow_unclean(parts: ControllerParts, topic: str, value: str = "true") -> None:
     config = ConfigEntityZNode.encode({"unclean.leader.election.enable": value})
-    parts.server.put(ConfigEntityZNode.path("topics", topic), config)
+    parts.zookeeper.put(ConfigEntityZNode.path("topics", topic), config)
 
 
 # --- valid and invalid transitions ----------------------------------------------------------------
@@ -63,11 +60,11 @@ def test_transitions_that_only_change_memory(
     parts: ControllerParts, source: PartitionState, target: PartitionState
 ) -> None:
     parts.assign(T0, (5,), source)
-    before = len(parts.server.transactions)
+    before = len(parts.zookeeper.transactions)
     assert parts.partitions.handle_state_changes([T0], target) == {}
     assert parts.context.partition_state(T0) is target
     assert parts.effects() == []
-    assert len(parts.server.transactions) == before
+    assert len(parts.zookeeper.transactions) == before
 
 
 @pytest.mark.parametrize(
@@ -140,7 +137,7 @@ def test_a_state_created_by_an_attempt_with_a_lost_response_is_accepted(
     parts: ControllerParts,
 ) -> None:
     parts.assign(T0, (5, 6))
-    act_once(parts.zookeeper, lose_connection, moment=Moment.AFTER, path=STATE)
+    act_once(parts.session, lose_connection, moment=Moment.AFTER, path=STATE)
     assert parts.partitions.handle_state_changes([T0], ONLINE, OfflineElection()) == {}
     assert parts.state(T0) == leadership(5, (5, 6))
     assert leader_and_isr_rows(parts.effects())[6][T0].is_new
@@ -159,11 +156,11 @@ def test_a_new_partition_that_has_a_state_is_elected_from_that_state(
 
 def test_a_new_partition_does_not_overwrite_an_unreadable_state(parts: ControllerParts) -> None:
     parts.assign(T0, (5, 6))
-    parts.server.put(STATE, b"not JSON")
+    parts.zookeeper.put(STATE, b"not JSON")
     failures = parts.partitions.handle_state_changes([T0], ONLINE, OfflineElection())
     assert "not JSON" in str(failures[T0])
     assert parts.context.partition_state(T0) is NEW
-    assert parts.server.snapshot()[STATE].data == b"not JSON"
+    assert parts.zookeeper.snapshot()[STATE].data == b"not JSON"
 
 
 def test_many_partitions_are_created_in_a_few_transactions(parts: ControllerParts) -> None:
@@ -172,9 +169,9 @@ def test_many_partitions_are_created_in_a_few_transactions(parts: ControllerPart
     for partition in partitions:
         parts.context.update_partition_full_replica_assignment(partition, ReplicaAssignment((5, 6)))
         parts.context.put_partition_state(partition, NEW)
-    before = len(parts.server.transactions)
+    before = len(parts.zookeeper.transactions)
     assert parts.partitions.handle_state_changes(partitions, ONLINE, OfflineElection()) == {}
-    assert len(parts.server.transactions) - before == 3, "one for parents, two for states"
+    assert len(parts.zookeeper.transactions) - before == 3, "one for parents, two for states"
     effects = parts.effects()
     assert len(leader_and_isr_rows(effects)[5]) == 900
     assert len(kinds(effects)) == 5
@@ -215,7 +212,7 @@ def test_an_unclean_election_allowed_by_the_caller_does_not_read_the_topic_setti
     parts: ControllerParts,
 ) -> None:
     reads: list[str] = []
-    parts.zookeeper.hook = lambda call: reads.extend(call.paths)
+    parts.session.hook = lambda call: reads.extend(call.paths)
     parts.lead(T0, (6, 5), leader=8, isr=(8,), state=OFFLINE)
     strategy = OfflineElection(allow_unclean=True)
     assert parts.partitions.handle_state_changes([T0], ONLINE, strategy) == {}
@@ -255,7 +252,7 @@ def test_the_topic_setting_overrides_the_broker_setting_of_unclean_elections(
 
 def test_the_topic_setting_is_read_only_without_a_live_isr_member(parts: ControllerParts) -> None:
     reads: list[str] = []
-    parts.zookeeper.hook = lambda call: reads.extend(call.paths)
+    parts.session.hook = lambda call: reads.extend(call.paths)
     u0 = TopicPartition("u", 0)
     parts.lead(T0, (8, 5, 6), leader=8, isr=(8, 5, 6), state=OFFLINE)
     parts.lead(u0, (8, 5), leader=8, isr=(8,), state=OFFLINE)
@@ -281,7 +278,7 @@ def test_an_unreadable_topic_setting_leaves_only_that_topic_offline(parts: Contr
     for partition in (T0, u0):
         parts.lead(partition, (8, 5), leader=8, isr=(8,), state=OFFLINE)
     allow_unclean(parts, "t")
-    parts.server.put("/config/topics/u", b"{")
+    parts.zookeeper.put("/config/topics/u", b"{")
     failures = parts.partitions.trigger_online_partition_state_change()
     assert list(failures) == [u0]
     assert "JSON" in str(failures[u0])
@@ -330,7 +327,7 @@ def test_a_damaged_partition_does_not_stop_the_others(parts: ControllerParts, da
         parts.delete_topic("t")
         parts.put_state(T1, 8, (8, 5))
     elif damage == "unreadable":
-        parts.server.put(STATE, b"[]")
+        parts.zookeeper.put(STATE, b"[]")
     else:
         parts.put_state(T0, 8, (8, 5), controller_epoch=2)
     failures = parts.partitions.trigger_online_partition_state_change()

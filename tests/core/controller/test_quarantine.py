@@ -49,8 +49,9 @@ from regent.zk.client.operations import ConnectionLossError
 from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
 from regent.zk.codecs.znodes import TopicPartitionStateZNode
 from regent.zk.stores.failure_store import ControllerFailuresZNode
-from tests.support.controller_parts import T0, Candidate, Tree, delete, of_type, topic_id
+from tests.support.controller_parts import Candidate, of_type
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment
+from tests.support.world import T0, World, delete, topic_id
 
 EVIL = TopicPartition("evil", 0)
 RECORDS = ControllerFailuresZNode.PATH
@@ -61,12 +62,12 @@ class PlantedError(Exception):
     """An error that no handler expects."""
 
 
-class Cluster:
+class ThreeControllers:
     """Brokers 0, 8 and 9 with controllers; it handles errors as the event manager does."""
 
-    def __init__(self, tree: Tree) -> None:
-        self.tree = tree
-        self.candidates = [Candidate(tree, broker_id) for broker_id in (0, 8, 9)]
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.candidates = [Candidate(world, broker_id) for broker_id in (0, 8, 9)]
         self.waiting: deque[tuple[Candidate, ControllerEvent]] = deque()
         self.failures = 0
         for candidate in self.candidates:
@@ -125,15 +126,15 @@ class Cluster:
 
     def records(self) -> dict[str, int]:
         """Return how many controllers each failed event or topic has ended."""
-        node = self.tree.server.snapshot().get(RECORDS)
+        node = self.world.zookeeper.snapshot().get(RECORDS)
         failures = () if node is None else ControllerFailuresZNode.decode(node.data)
         return {f.what: f.controllers for f in failures}
 
 
 @pytest.fixture
-def cluster(tree: Tree) -> Cluster:
-    tree.put_topic("evil", {0: (1, 2)}, topic_id(66))
-    return Cluster(tree)
+def cluster(world: World) -> ThreeControllers:
+    world.put_topic("evil", {0: (1, 2)}, topic_id(66))
+    return ThreeControllers(world)
 
 
 HEADER = ControlHeader(0, 1, 1)
@@ -178,7 +179,7 @@ def example(kind: type[ControllerEvent]) -> ControllerEvent:
 
 @pytest.fixture
 def poisoned(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    cluster: ThreeControllers, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> type[ControllerEvent]:
     """An event type whose handling always raises, before or after its work."""
     kind: type[ControllerEvent] = request.param[0]
@@ -206,8 +207,8 @@ def poisoned(
     indirect=True,
     ids=lambda param: f"{param[0].__name__}-{param[1]}",
 )
-def test_the_cluster_continues_whichever_handler_raises(
-    cluster: Cluster, poisoned: type[ControllerEvent]
+def test_the_cluster_continues_when_any_handler_raises(
+    cluster: ThreeControllers, poisoned: type[ControllerEvent]
 ) -> None:
     for _ in range(
         12
@@ -218,13 +219,13 @@ def test_the_cluster_continues_whichever_handler_raises(
     assert active is not None
     cluster.failures = 0
     if poisoned is events.BrokerChange:  # without broker changes, only new topics can be seen
-        cluster.tree.put_topic("new", {0: (2, 1)}, topic_id(5))
+        cluster.world.put_topic("new", {0: (2, 1)}, topic_id(5))
         cluster.settle()
-        assert cluster.tree.leads(TopicPartition("new", 0))[0] == 2
+        assert cluster.world.leads(TopicPartition("new", 0))[0] == 2
     else:
-        cluster.tree.unregister(1)
+        cluster.world.unregister(1)
         cluster.settle()
-        assert cluster.tree.leads(T0)[0] == 2
+        assert cluster.world.leads(T0)[0] == 2
     elections = (events.Startup, events.ControllerChange, events.Reelect, events.StandAgain)
     others = (events.Expire, events.Resign, events.RegisterBrokerAndReelect)
     if poisoned not in (*elections, *others):
@@ -263,13 +264,13 @@ def raise_for_evil(function: Callable[..., Any]) -> Callable[..., Any]:
     ],
 )
 def test_a_topic_that_ends_two_controllers_is_quarantined_by_the_third(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
+    cluster: ThreeControllers, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:
-    tree = cluster.tree
+    world = cluster.world
     monkeypatch.setattr(owner, name, raise_for_evil(getattr(owner, name)))
     first = cluster.active
     assert first is not None
-    delete(FakeZooKeeper(tree.server), "/controller")
+    delete(FakeZooKeeper(world.zookeeper), "/controller")
     cluster.settle()
     assert cluster.failures == 2
     active = cluster.active
@@ -278,107 +279,113 @@ def test_a_topic_that_ends_two_controllers_is_quarantined_by_the_third(
     assert active.controller.context.epoch == 4
     (reason,) = active.controller.context.bad_topics.values()
     assert "evil failed" in reason or "about topic evil: PlantedError" in reason
-    tree.unregister(1)
+    world.unregister(1)
     cluster.settle()
-    assert tree.leads(T0)[0] == 2
+    assert world.leads(T0)[0] == 2
     assert (cluster.failures, cluster.active) == (2, active)
 
 
 @pytest.fixture
-def quarantined(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+def quarantined(cluster: ThreeControllers, monkeypatch: pytest.MonkeyPatch) -> ThreeControllers:
     """A cluster whose third controller has quarantined ``evil``; the cause is repaired."""
     with monkeypatch.context() as patched:
         patched.setattr(ControllerContext, "add_topic", raise_for_evil(ControllerContext.add_topic))
-        delete(FakeZooKeeper(cluster.tree.server), "/controller")
+        delete(FakeZooKeeper(cluster.world.zookeeper), "/controller")
         cluster.settle()
-    cluster.tree.unregister(1)
+    cluster.world.unregister(1)
     cluster.settle()
-    assert cluster.tree.leads(EVIL)[0] == 1, "a topic that is quarantined gets no new leader"
+    assert cluster.world.leads(EVIL)[0] == 1, "a topic that is quarantined gets no new leader"
     return cluster
 
 
-def test_a_topic_is_tried_again_when_its_znode_changes(quarantined: Cluster) -> None:
-    quarantined.tree.put_topic("evil", {0: (1, 2), 1: (2, 1)}, topic_id(66))
+def test_a_topic_is_tried_again_when_its_znode_changes(quarantined: ThreeControllers) -> None:
+    quarantined.world.put_topic("evil", {0: (1, 2), 1: (2, 1)}, topic_id(66))
     quarantined.settle()
-    assert quarantined.tree.leads(EVIL)[0] == 2
+    assert quarantined.world.leads(EVIL)[0] == 2
     assert quarantined.records() == {}
 
 
-def test_a_topic_is_tried_again_when_the_record_is_deleted(quarantined: Cluster) -> None:
-    delete(FakeZooKeeper(quarantined.tree.server), RECORDS)
+def test_a_topic_is_tried_again_when_the_record_is_deleted(quarantined: ThreeControllers) -> None:
+    delete(FakeZooKeeper(quarantined.world.zookeeper), RECORDS)
     quarantined.settle()
-    assert quarantined.tree.leads(EVIL)[0] == 2
+    assert quarantined.world.leads(EVIL)[0] == 2
 
 
 def test_the_event_that_ends_quarantines_is_never_quarantined(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: ThreeControllers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tree, new = cluster.tree, TopicPartition("new", 0)
+    world, new = cluster.world, TopicPartition("new", 0)
     failure = ControllerFailure("TopicChange", "TopicChange", "a test", 2, 0, 1)
-    tree.server.put(RECORDS, ControllerFailuresZNode.encode([failure]))
+    world.zookeeper.put(RECORDS, ControllerFailuresZNode.encode([failure]))
     with monkeypatch.context() as patched:
         patched.setattr(Quarantine, "on_change", raise_planted)
         for _ in range(3):
             cluster.tell_active(events.ControllerFailuresChange())
         cluster.settle()
-    tree.put_topic("new", {0: (2, 1)}, topic_id(5))
+    world.put_topic("new", {0: (2, 1)}, topic_id(5))
     cluster.settle()
-    assert TopicPartitionStateZNode.path(new) not in tree.server.snapshot(), "it skips TopicChange"
-    delete(FakeZooKeeper(tree.server), RECORDS)
+    assert TopicPartitionStateZNode.path(new) not in world.zookeeper.snapshot(), (
+        "it skips TopicChange"
+    )
+    delete(FakeZooKeeper(world.zookeeper), RECORDS)
     cluster.settle()
-    assert tree.leads(new)[0] == 2
+    assert world.leads(new)[0] == 2
 
 
 def test_reassignments_set_aside_continue_when_the_record_is_deleted(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: ThreeControllers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The request has no targets: the topic's znode has the assignment to continue."""
     moving = ReplicaAssignment((8, 1, 2), adding_replicas=(8,), removing_replicas=(1, 2))
     with monkeypatch.context() as patched:
         patched.setattr(Reassignments, "resume", raise_planted)
-        cluster.tree.put_topic("t", {0: moving}, topic_id(77))
-        delete(FakeZooKeeper(cluster.tree.server), "/controller")
+        cluster.world.put_topic("t", {0: moving}, topic_id(77))
+        delete(FakeZooKeeper(cluster.world.zookeeper), "/controller")
         cluster.settle()
     assert "ZkPartitionReassignment" in cluster.records()
-    leader, isr, epoch = cluster.tree.leads(T0)
-    delete(FakeZooKeeper(cluster.tree.server), RECORDS)
+    leader, isr, epoch = cluster.world.leads(T0)
+    delete(FakeZooKeeper(cluster.world.zookeeper), RECORDS)
     cluster.settle()
-    assert cluster.tree.leads(T0) == (leader, isr, epoch + 1), "the first epoch of the reassignment"
+    assert cluster.world.leads(T0) == (leader, isr, epoch + 1), (
+        "the first epoch of the reassignment"
+    )
 
 
-def test_a_new_topic_of_the_same_name_is_not_set_aside(quarantined: Cluster) -> None:
-    quarantined.tree.delete_topic("evil")
+def test_a_new_topic_of_the_same_name_is_not_set_aside(quarantined: ThreeControllers) -> None:
+    quarantined.world.delete_topic("evil")
     quarantined.settle()
     assert quarantined.records() == {}
-    quarantined.tree.put_topic("evil", {0: (2, 1)}, topic_id(67))
+    quarantined.world.put_topic("evil", {0: (2, 1)}, topic_id(67))
     quarantined.settle()
-    assert quarantined.tree.leads(EVIL)[0] == 2
+    assert quarantined.world.leads(EVIL)[0] == 2
 
 
 @pytest.mark.parametrize("fate", ["repaired", "removed", "replaced"])
-def test_a_deletion_of_a_topic_that_is_quarantined_waits(quarantined: Cluster, fate: str) -> None:
+def test_a_deletion_of_a_topic_that_is_quarantined_waits(
+    quarantined: ThreeControllers, fate: str
+) -> None:
     request = DeleteTopicsTopicZNode.path("evil")
-    quarantined.tree.server.put(request)
+    quarantined.world.zookeeper.put(request)
     quarantined.settle()
-    assert request in quarantined.tree.server.snapshot()
+    assert request in quarantined.world.zookeeper.snapshot()
     if fate == "repaired":
-        quarantined.tree.put_topic("evil", {0: (1, 2), 1: (2, 1)}, topic_id(66))
+        quarantined.world.put_topic("evil", {0: (1, 2), 1: (2, 1)}, topic_id(66))
     else:
-        quarantined.tree.delete_topic("evil")
+        quarantined.world.delete_topic("evil")
     if fate == "replaced":  # before the controller looks
-        quarantined.tree.put_topic("evil", {0: (2, 1)}, topic_id(67))
+        quarantined.world.put_topic("evil", {0: (2, 1)}, topic_id(67))
     quarantined.settle()
     assert quarantined.active is not None
     is_to_go = quarantined.active.controller.context.is_topic_queued_for_deletion("evil")
     assert is_to_go == (fate == "repaired")
-    assert (request in quarantined.tree.server.snapshot()) == is_to_go, (
+    assert (request in quarantined.world.zookeeper.snapshot()) == is_to_go, (
         "the request was for an earlier topic"
     )
 
 
-def test_later_controllers_also_set_the_topic_aside(quarantined: Cluster) -> None:
+def test_later_controllers_also_set_the_topic_aside(quarantined: ThreeControllers) -> None:
     for _ in range(3):
-        delete(FakeZooKeeper(quarantined.tree.server), "/controller")
+        delete(FakeZooKeeper(quarantined.world.zookeeper), "/controller")
         quarantined.settle()
     assert quarantined.active is not None
     assert set(quarantined.active.controller.context.bad_topics) == {"evil"}
@@ -386,7 +393,7 @@ def test_later_controllers_also_set_the_topic_aside(quarantined: Cluster) -> Non
 
 
 def test_the_rebalance_timer_is_scheduled_again_although_it_is_quarantined(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: ThreeControllers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rebalance continues in the same term when the cause is repaired."""
 
@@ -405,7 +412,7 @@ def test_the_rebalance_timer_is_scheduled_again_although_it_is_quarantined(
 
 
 def test_failures_after_the_first_minute_of_a_term_count_once(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: ThreeControllers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Controller, "_read_again", raise_for_evil(lambda *_, **__: 1 / 0))
     for _ in range(4):
@@ -418,7 +425,7 @@ def test_failures_after_the_first_minute_of_a_term_count_once(
 
 
 def test_a_request_that_is_quarantined_gets_an_error(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: ThreeControllers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise PlantedError
@@ -433,16 +440,18 @@ def test_a_request_that_is_quarantined_gets_an_error(
 
 
 def test_a_deposed_controller_records_no_failure(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: ThreeControllers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     active = cluster.active
     assert active is not None
-    cluster.tree.elect_another_controller()
+    cluster.world.elect_another_controller()
     active.handle(resignation(TopicChange(), PlantedError()))
-    assert RECORDS not in cluster.tree.server.snapshot()
+    assert RECORDS not in cluster.world.zookeeper.snapshot()
 
 
-def test_a_failure_counts_once_although_the_response_to_its_write_is_lost(cluster: Cluster) -> None:
+def test_a_failure_counts_once_although_the_response_to_its_write_is_lost(
+    cluster: ThreeControllers,
+) -> None:
     active = cluster.active
     assert active is not None
     session = active.session
@@ -452,17 +461,17 @@ def test_a_failure_counts_once_although_the_response_to_its_write_is_lost(cluste
             session.hook = None
             raise ConnectionLossError("a test")
 
-    cluster.tree.server.put(RECORDS, ControllerFailuresZNode.encode(()))
+    cluster.world.zookeeper.put(RECORDS, ControllerFailuresZNode.encode(()))
     session.hook = lose_the_answer
     active.handle(resignation(TopicChange(), PlantedError()))
     assert cluster.records() == {"TopicChange": 1}
 
 
 def test_the_failure_records_are_bounded_and_unreadable_records_are_dropped(
-    cluster: Cluster,
+    cluster: ThreeControllers,
 ) -> None:
     many = [ControllerFailure(f"event {n}", "e", "x" * 300, 1, 0, 1) for n in range(MAX_FAILURES)]
-    cluster.tree.server.put(RECORDS, ControllerFailuresZNode.encode(many))
+    cluster.world.zookeeper.put(RECORDS, ControllerFailuresZNode.encode(many))
     active = cluster.active
     assert active is not None
     active.handle(resignation(TopicChange(), PlantedError("y" * 10_000)))
@@ -470,22 +479,22 @@ def test_the_failure_records_are_bounded_and_unreadable_records_are_dropped(
     assert len(records) == MAX_FAILURES
     assert "event 0" not in records
     assert records["TopicChange"] == 1
-    assert len(cluster.tree.server.snapshot()[RECORDS].data) < 50_000
-    cluster.tree.server.put(RECORDS, b"garbage")
+    assert len(cluster.world.zookeeper.snapshot()[RECORDS].data) < 50_000
+    cluster.world.zookeeper.put(RECORDS, b"garbage")
     cluster.settle()
     assert cluster.active is not None
 
 
-def test_hidden_failure_records_quarantine_nothing(cluster: Cluster) -> None:
-    cluster.tree.server.put(RECORDS, ControllerFailuresZNode.encode([]))
-    cluster.tree.server.deny(RECORDS)
-    delete(FakeZooKeeper(cluster.tree.server), "/controller")
+def test_hidden_failure_records_quarantine_nothing(cluster: ThreeControllers) -> None:
+    cluster.world.zookeeper.put(RECORDS, ControllerFailuresZNode.encode([]))
+    cluster.world.zookeeper.deny(RECORDS)
+    delete(FakeZooKeeper(cluster.world.zookeeper), "/controller")
     cluster.settle()
     assert cluster.active is not None
     assert cluster.failures == 0
 
 
-def test_a_registration_that_fails_unexpectedly_is_tried_again(tree: Tree) -> None:
+def test_a_registration_that_fails_unexpectedly_is_tried_again(world: World) -> None:
     def hook(call: Call) -> None:
         if (
             call.method == "multi"
@@ -495,10 +504,10 @@ def test_a_registration_that_fails_unexpectedly_is_tried_again(tree: Tree) -> No
             candidate.session.hook = None
             raise PlantedError
 
-    candidate = Candidate(tree, 0)
+    candidate = Candidate(world, 0)
     candidate.session.hook = hook
     effects = candidate.start()
     (again,) = [e.event for e in of_type(effects, ScheduleEvent)]
     assert isinstance(again, events.RegisterBrokerAndReelect)
     (registered,) = of_type(candidate.handle(again), BrokerRegistered)
-    assert registered.broker_epoch == tree.server.snapshot()["/brokers/ids/0"].stat.czxid
+    assert registered.broker_epoch == world.zookeeper.snapshot()["/brokers/ids/0"].stat.czxid

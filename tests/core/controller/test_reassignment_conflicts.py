@@ -12,9 +12,9 @@ from regent.core.controller.services import ControllerSettings
 from regent.core.errors import Errors
 from regent.core.model import ReplicaAssignment, TopicPartition
 from regent.zk.stores.fenced_writes import BYTES_OF_FENCE
-from tests.support.controller_parts import T0, T1, topic_id
 from tests.support.fake_zookeeper import Call, Moment, act_once
 from tests.support.moving_cluster import MovingCluster, cluster, topic_path
+from tests.support.world import T0, T1, topic_id
 
 T = topic_path("t")
 STATE = f"{T}/partitions/0/state"
@@ -73,7 +73,7 @@ def test_a_topic_that_changes_in_every_round_is_not_reassigned() -> None:
 
 def test_a_topic_too_large_to_write_is_not_reassigned() -> None:
     moving = cluster((1, 2))
-    moving.server.max_request_bytes = 200 + BYTES_OF_FENCE
+    moving.zookeeper.max_request_bytes = 200 + BYTES_OF_FENCE
     assert moving.submit({T0: (3, 4)}) == {T0: Errors.UNKNOWN_SERVER_ERROR}
     assert moving.replicas(T0) == ((1, 2), (), ())
     assert moving.ongoing() == ()
@@ -139,11 +139,11 @@ def test_the_end_of_a_reassignment_is_written_when_possible() -> None:
 def test_a_reassignment_ends_when_its_topic_can_be_read_again() -> None:
     moving = cluster((1, 2))
     moving.submit({T0: (3, 4)})
-    readable = moving.server.snapshot()[T].data
+    readable = moving.zookeeper.snapshot()[T].data
     moving.put_state(T0, 1, (1, 2, 3, 4), leader_epoch=1)
-    moving.server.put(T, b"not JSON")
+    moving.zookeeper.put(T, b"not JSON")
     moving.handle(PartitionReassignmentIsrChange(T0))
-    moving.server.put(T, readable)
+    moving.zookeeper.put(T, readable)
     assert moving.replicas(T0) == ((3, 4, 1, 2), (3, 4), (1, 2))
     moving.settle()
     moving.assert_at_rest()
@@ -154,8 +154,8 @@ def test_an_end_that_cannot_be_written_does_not_trigger_itself() -> None:
     moving.put_topic("t", {0: (1, 2)}, topic_id(77))
     moving.start_controller()
     moving.submit({T0: (3, 4)})
-    readable = moving.server.snapshot()[T].data
-    moving.server.put(T, b"not JSON")
+    readable = moving.zookeeper.snapshot()[T].data
+    moving.zookeeper.put(T, b"not JSON")
     moving.put_state(T0, 1, (1, 2, 3, 4), leader_epoch=1)
     inbox = moving.active.inbox
     handled = 0
@@ -163,7 +163,7 @@ def test_an_end_that_cannot_be_written_does_not_trigger_itself() -> None:
         moving.handle(inbox.popleft())
         handled += 1
     assert handled < 10
-    moving.server.put(T, readable)
+    moving.zookeeper.put(T, readable)
     moving.settle()
     moving.assert_at_rest()
 
@@ -171,18 +171,18 @@ def test_an_end_that_cannot_be_written_does_not_trigger_itself() -> None:
 def test_a_new_controller_continues_a_reassignment_when_its_topic_can_be_read() -> None:
     moving = cluster((1, 2))
     moving.submit({T0: (3, 4)})
-    readable = moving.server.snapshot()[T].data
+    readable = moving.zookeeper.snapshot()[T].data
     moving.put_state(T0, 1, (1, 2, 3, 4), leader_epoch=1)
-    moving.server.put(T, b"not JSON")
+    moving.zookeeper.put(T, b"not JSON")
     moving.succeed()
-    moving.server.put(T, readable)
+    moving.zookeeper.put(T, readable)
     moving.settle()
     moving.assert_at_rest()
 
 
 def test_no_replica_is_removed_while_the_state_cannot_be_read() -> None:
     moving = cluster((1, 2))
-    moving.server.put(STATE, b"not JSON")
+    moving.zookeeper.put(STATE, b"not JSON")
     moving.submit({T0: (2,)})
     assert moving.replicas(T0) == ((2, 1), (), (1,))
     assert moving.hosts(T0) == [1, 2]
@@ -197,7 +197,7 @@ def test_the_assignment_does_not_change_when_the_isr_cannot_be_changed(reads_bef
     moving = cluster((1, 2, 3))
     moving.submit({T0: (3, 4)})
     moving.put_state(T0, 1, (1, 2, 3, 4), leader_epoch=1)
-    good = moving.server.snapshot()[STATE].data
+    good = moving.zookeeper.snapshot()[STATE].data
     reads = 0
 
     def spoil(call: Call) -> None:
@@ -205,7 +205,7 @@ def test_the_assignment_does_not_change_when_the_isr_cannot_be_changed(reads_bef
         if call.moment is Moment.BEFORE and call.method == "get_many" and STATE in call.paths:
             reads += 1
             if reads == reads_before + 1:
-                moving.server.put(STATE, b"not JSON")
+                moving.zookeeper.put(STATE, b"not JSON")
 
     moving.active.session.hook = spoil
     moving.handle(PartitionReassignmentIsrChange(T0))
@@ -213,7 +213,7 @@ def test_the_assignment_does_not_change_when_the_isr_cannot_be_changed(reads_bef
     assert moving.replicas(T0) == ((3, 4, 1, 2), (4,), (1, 2)), "unchanged in ZooKeeper"
     context = moving.active.controller.context
     assert context.partition_replica_assignment(T0) == (3, 4, 1, 2), "unchanged in memory"
-    moving.server.put(STATE, good)
+    moving.zookeeper.put(STATE, good)
     moving.handle(PartitionReassignmentIsrChange(T0))
     moving.settle()
     moving.catch_up_with_everything()
@@ -224,7 +224,7 @@ def test_the_assignment_does_not_change_when_the_isr_cannot_be_changed(reads_bef
 def test_a_topic_is_deleted_when_its_partitions_are_reassigned() -> None:
     moving = cluster((1, 2), (2, 1))
     moving.submit({T0: (3, 2), T1: (3, 1)})
-    moving.server.put("/admin/delete_topics/t")
+    moving.zookeeper.put("/admin/delete_topics/t")
     moving.settle()
     assert moving.partitions() == [T0, T1]
     moving.catch_up()

@@ -9,9 +9,9 @@ from contextlib import suppress
 import pytest
 
 from regent.core.model import TopicPartition
-from tests.support.controller_parts import T0, T1, Replicas, SimulatedCrashError, topic_id
 from tests.support.fake_zookeeper import Call, Moment, lose_connection
 from tests.support.moving_cluster import ADMIN, MovingCluster
+from tests.support.world import T0, T1, Replicas, SimulatedCrashError, topic_id
 
 U0 = TopicPartition("u", 0)
 ORIGIN: dict[TopicPartition, Replicas] = {T0: (1, 2, 3), T1: (2, 1, 3), U0: (1, 2)}
@@ -114,7 +114,7 @@ def allowed_ends(moving: MovingCluster, script: Script) -> list[dict[TopicPartit
     """Return the possible final assignments; requests are not repeated, but a znode stays."""
     asked_by_znode = any(
         operation.path == ADMIN
-        for transaction in moving.server.transactions
+        for transaction in moving.zookeeper.transactions
         for operation in transaction.operations
         if transaction.session_id == 0
     )

@@ -8,9 +8,9 @@ import pytest
 
 from regent.core.model import TopicPartition
 from regent.core.protocol.control import LeaderAndIsrPartition
-from tests.support.controller_parts import T0, T1, Replicas, SimulatedCrashError, topic_id
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.moving_cluster import MovingCluster
+from tests.support.world import T0, T1, Replicas, SimulatedCrashError, topic_id
 
 U0 = TopicPartition("u", 0)
 ORIGIN: dict[TopicPartition, Replicas] = {T0: (1, 2, 3), T1: (2, 1, 3), U0: (1, 2)}

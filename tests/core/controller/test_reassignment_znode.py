@@ -11,9 +11,10 @@ from regent.core.controller.services import ControllerSettings
 from regent.core.errors import Errors
 from regent.core.model import ReplicaAssignment, TopicPartition
 from regent.zk.client.operations import WatchKind
-from tests.support.controller_parts import T0, T1, ControllerParts, topic_id
+from tests.support.controller_parts import ControllerParts
 from tests.support.fake_zookeeper import Moment, act_once
 from tests.support.moving_cluster import ADMIN, MovingCluster, topic_path
+from tests.support.world import T0, T1, topic_id
 
 STATE = f"{topic_path('t')}/partitions/0/state"
 
@@ -27,7 +28,7 @@ def moving() -> MovingCluster:
 
 
 def write(moving: MovingCluster, data: bytes) -> None:
-    moving.server.put(ADMIN, data)
+    moving.zookeeper.put(ADMIN, data)
     moving.settle()
 
 
@@ -156,7 +157,7 @@ def test_the_original_replicas_as_target_end_the_reassignment(moving: MovingClus
 
 def test_a_deleted_znode_stops_nothing_and_the_next_znode_is_read(moving: MovingCluster) -> None:
     moving.write_znode({T0: (3, 4)})
-    moving.server.remove(ADMIN)
+    moving.zookeeper.remove(ADMIN)
     moving.settle()
     assert moving.replicas(T0) == ((3, 4, 1, 2), (3, 4), (1, 2))
     moving.write_znode({T1: (4, 5)})
@@ -170,7 +171,7 @@ def test_a_znode_created_during_the_deletion_is_read(moving: MovingCluster) -> N
     data = b'{"version":1,"partitions":[{"topic":"t","partition":1,"replicas":[4,5]}]}'
 
     def create() -> None:
-        moving.server.put(ADMIN, data)
+        moving.zookeeper.put(ADMIN, data)
 
     moving.write_znode({T0: (3, 2)})
     act_once(moving.active.session, create, moment=Moment.AFTER, method="multi_many", path=ADMIN)
@@ -184,7 +185,7 @@ def test_an_entry_changed_while_another_is_removed_is_kept(
     data = b'{"version":1,"partitions":[{"topic":"t","partition":1,"replicas":[4,5]}]}'
 
     def change() -> None:
-        moving.server.put(ADMIN, data)
+        moving.zookeeper.put(ADMIN, data)
 
     moving.write_znode({T0: (3, 2)})
     act_once(moving.active.session, change, method="multi_many", path=ADMIN)
@@ -213,7 +214,7 @@ def test_a_request_by_rpc_removes_its_partitions_from_the_znode(moving: MovingCl
 def test_after_a_failover_the_znode_overrides_the_topic(moving: MovingCluster) -> None:
     moving.submit({T0: (3, 2)})
     moving.active.session.expire()
-    moving.server.put(
+    moving.zookeeper.put(
         ADMIN, b'{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[4,2]}]}'
     )
     moving.succeed()
@@ -242,7 +243,7 @@ def test_after_a_failover_a_reassignment_still_waits_for_an_offline_broker(
 def parts() -> ControllerParts:
     parts = ControllerParts((1, 2, 3), ControllerSettings(isr_changes_through_zookeeper=True))
     parts.lead(T0, (1, 2), leader=1, isr=(1, 2))
-    parts.server.put(
+    parts.zookeeper.put(
         ADMIN, b'{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[3,2]}]}'
     )
     return parts
@@ -272,7 +273,7 @@ def test_states_are_watched_when_leaders_write_isr_changes(parts: ControllerPart
 def test_states_are_not_watched_when_leaders_use_alter_partition() -> None:
     parts = ControllerParts((1, 2, 3))
     parts.lead(T0, (1, 2), leader=1, isr=(1, 2))
-    parts.server.put(
+    parts.zookeeper.put(
         ADMIN, b'{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[3,2]}]}'
     )
     parts.reassignments.on_zk_reassignment()

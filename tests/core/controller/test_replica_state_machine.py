@@ -25,14 +25,13 @@ from regent.core.model import (
 from regent.core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrType, StopReplicaPartition
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.controller_parts import (
-    T0,
-    T1,
     ControllerParts,
     kinds,
     leader_and_isr_rows,
     metadata_rows,
     stop_replica_rows,
 )
+from tests.support.world import T0, T1
 
 R = ReplicaState
 REPLICA = PartitionAndReplica(T0, 5)
@@ -145,12 +144,12 @@ def test_a_known_replica_that_goes_online_gets_its_unchanged_leadership(
 ) -> None:
     parts.lead(T0, (5,), leader=5, isr=(5,))
     parts.put_replica_state(T0, 5, source)
-    before = len(parts.server.transactions)
+    before = len(parts.zookeeper.transactions)
     move(parts, R.ONLINE)
     assert parts.replica_state(T0, 5) is R.ONLINE
     row = leader_and_isr_rows(parts.effects())[5][T0]
     assert (row.leader, row.isr, row.leader_epoch, row.is_new) == (5, (5,), 0, False)
-    assert len(parts.server.transactions) == before
+    assert len(parts.zookeeper.transactions) == before
 
 
 def test_a_replica_without_a_leader_goes_online_without_a_request(parts: ControllerParts) -> None:
@@ -246,7 +245,7 @@ def test_a_replica_whose_state_cannot_be_written_stays_online(
         parts.delete_topic("t")
         parts.put_state(T1, 5, (5, 6))
     elif damage == "unreadable":
-        parts.server.put("/brokers/topics/t/partitions/0/state", b"")
+        parts.zookeeper.put("/brokers/topics/t/partitions/0/state", b"")
     else:
         parts.put_state(T0, 5, (5, 6), controller_epoch=2)
     parts.replicas.handle_state_changes([REPLICA, PartitionAndReplica(T1, 5)], R.OFFLINE)

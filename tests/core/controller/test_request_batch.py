@@ -30,14 +30,12 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
 )
 from tests.support.controller_parts import (
-    broker_info,
     kinds,
     leader_and_isr_rows,
-    leadership,
     metadata_rows,
     stop_replica_rows,
-    topic_id,
 )
+from tests.support.world import broker_info, leadership, topic_id
 
 FOO0, FOO1 = TopicPartition("foo", 0), TopicPartition("foo", 1)
 BAR0, BAR1 = TopicPartition("bar", 0), TopicPartition("bar", 1)
@@ -408,7 +406,7 @@ def test_rows_with_and_without_deletion_are_in_one_request(
     assert deletes == {BAR0: False, BAR1: False, FOO0: True, FOO1: True}
 
 
-def test_every_replica_that_is_online_is_told_its_leadership(
+def test_every_online_replica_gets_its_leadership(
     batch: ControlRequestBatch, context: ControllerContext
 ) -> None:
     """One on a broker that is gone, or in a failed directory, is not."""

@@ -18,19 +18,16 @@ from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode, ReassignPartit
 from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicZNode
 from regent.zk.stores.fenced_writes import BYTES_OF_FENCE
 from tests.support.controller_parts import (
-    T0,
-    T1,
     ControllerParts,
     kinds,
     leader_and_isr_requests,
     leader_and_isr_rows,
-    leadership,
     metadata_rows,
     requests,
     stop_replica_rows,
-    topic_id,
 )
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment, act_once
+from tests.support.world import T0, T1, leadership, topic_id
 
 T = "/brokers/topics/t"
 
@@ -99,7 +96,7 @@ def test_a_topic_may_have_no_partitions(parts: ControllerParts) -> None:
 
 def test_known_topics_are_not_read_again(grown: ControllerParts) -> None:
     paths: list[str] = []
-    grown.zookeeper.hook = lambda call: paths.extend(call.paths)
+    grown.session.hook = lambda call: paths.extend(call.paths)
     grown.put_topic("u", {0: (3,)}, topic_id(78))
     grown.topics.on_topic_change()
     assert f"{TopicZNode.path('u')}" in paths
@@ -140,7 +137,7 @@ def test_each_topic_gets_its_own_id(parts: ControllerParts) -> None:
 
 
 def test_a_topic_rewritten_by_an_old_tool_keeps_its_id(grown: ControllerParts) -> None:
-    grown.server.put(T, b'{"version":1,"partitions":{"0":[1,2],"1":[2,3],"2":[3,1]}}')
+    grown.zookeeper.put(T, b'{"version":1,"partitions":{"0":[1,2],"1":[2,3],"2":[3,1]}}')
     grown.topics.on_partition_modifications("t")
     assert grown.topic("t").topic_id == topic_id(77), "KAFKA-12835"
     assert grown.context.topic_id("t") == topic_id(77)
@@ -189,7 +186,7 @@ def test_the_id_is_written_again_after_a_concurrent_write(parts: ControllerParts
         parts.put_topic("t", {0: (1,), 1: (2,)})
 
     parts.put_topic("t", {0: (1,)})
-    act_once(parts.zookeeper, write, method="multi_many", path=T)
+    act_once(parts.session, write, method="multi_many", path=T)
     parts.topics.on_topic_change()
     stored = parts.topic("t")
     assert sorted(stored.partitions) == [0, 1], "the concurrent write is kept"
@@ -205,16 +202,16 @@ def test_a_topic_that_changes_in_every_round_is_quarantined_until_its_watch_fire
             parts.put_topic("t", {0: (1,)})
 
     parts.put_topic("t", {0: (1,)})
-    parts.zookeeper.hook = hook
+    parts.session.hook = hook
     parts.watches.clear()
     parts.topics.on_topic_change()
     assert list(parts.context.all_topics) == []
     assert (WatchKind.CHANGED, T) in parts.watches
     assert full_requests(parts, 1) == [], "a FULL request would delete its logs"
-    parts.server.put("/admin/delete_topics/t")
+    parts.zookeeper.put("/admin/delete_topics/t")
     parts.deletions.on_topic_deletion()
-    assert T in parts.server.snapshot(), "brokers may still have its logs"
-    parts.zookeeper.hook = None
+    assert T in parts.zookeeper.snapshot(), "brokers may still have its logs"
+    parts.session.hook = None
     parts.topics.on_partition_modifications("t")
     assert parts.context.bad_topics == {}
     assert parts.context.is_topic_queued_for_deletion("t")
@@ -324,10 +321,10 @@ def test_reassignments_of_a_topic_removed_by_a_tool_are_removed_from_the_znode(
     )
     grown.context.partitions_being_reassigned.add(T0)
     path = ReassignPartitionsZNode.PATH
-    grown.server.put(path, ReassignPartitionsZNode.encode({T0: (3,), elsewhere: (1,)}))
+    grown.zookeeper.put(path, ReassignPartitionsZNode.encode({T0: (3,), elsewhere: (1,)}))
     grown.delete_topic("t")
     grown.topics.on_topic_change()
-    left = ReassignPartitionsZNode.decode(grown.server.snapshot()[path].data)
+    left = ReassignPartitionsZNode.decode(grown.zookeeper.snapshot()[path].data)
     assert left == {elsewhere: (1,)}
     assert grown.context.partitions_being_reassigned == set()
 
@@ -377,32 +374,32 @@ def test_a_topic_recreated_without_an_id_does_not_get_the_old_one(grown: Control
 def test_an_unreadable_topic_is_quarantined_and_the_others_are_not(
     parts: ControllerParts, data: bytes
 ) -> None:
-    parts.server.put("/brokers/topics/bad", data)
+    parts.zookeeper.put("/brokers/topics/bad", data)
     parts.put_topic("t", {0: (1,)}, topic_id(77))
     parts.topics.on_topic_change()
     assert list(parts.context.all_topics) == ["t"]
     assert list(parts.context.bad_topics) == ["bad"]
     assert parts.leads(T0) == (1, (1,), 0)
-    assert parts.server.snapshot()["/brokers/topics/bad"].data == data
+    assert parts.zookeeper.snapshot()["/brokers/topics/bad"].data == data
 
 
 def test_a_topic_without_an_id_gets_one_although_an_earlier_topic_was_to_be_deleted(
     parts: ControllerParts,
 ) -> None:
-    parts.server.put(DeleteTopicsTopicZNode.path("t"))
+    parts.zookeeper.put(DeleteTopicsTopicZNode.path("t"))
     parts.put_topic("t", {0: (1, 2)})
-    parts.server.deny_writing(T)
+    parts.zookeeper.deny_writing(T)
     parts.topics.on_topic_change()
     parts.deletions.on_topic_deletion()
     assert list(parts.context.bad_topics) == ["t"]
-    parts.server.allow(T)
+    parts.zookeeper.allow(T)
     parts.topics.read_again()
     assert parts.context.bad_topics == {}
     assert parts.topic("t").topic_id is not None
 
 
 def test_a_topic_too_large_to_get_an_id_has_none(parts: ControllerParts) -> None:
-    parts.server.max_request_bytes = 400 + BYTES_OF_FENCE
+    parts.zookeeper.max_request_bytes = 400 + BYTES_OF_FENCE
     parts.put_topic("large", dict.fromkeys(range(20), (1, 2, 3)))
     parts.put_topic("t", {0: (1, 2)})
     parts.topics.on_topic_change()
@@ -414,7 +411,7 @@ def test_a_topic_too_large_to_get_an_id_has_none(parts: ControllerParts) -> None
 def test_an_ephemeral_topic_has_no_leaders_and_does_not_stop_the_others(
     parts: ControllerParts,
 ) -> None:
-    tool = FakeZooKeeper(parts.server)
+    tool = FakeZooKeeper(parts.zookeeper)
     data = TopicZNode.encode(topic_id(5), {0: ReplicaAssignment((1, 2))})
     assert isinstance(tool.multi([Create(T, data, ephemeral=True)]), Committed)
     parts.put_topic("u", {0: (1, 2)})
@@ -425,7 +422,7 @@ def test_an_ephemeral_topic_has_no_leaders_and_does_not_stop_the_others(
 
 
 def test_a_repaired_topic_gets_leaders(parts: ControllerParts) -> None:
-    parts.server.put(T, b"not JSON")
+    parts.zookeeper.put(T, b"not JSON")
     parts.topics.on_topic_change()
     parts.watches.clear()
     parts.put_topic("t", {0: (1, 2)})
@@ -436,7 +433,7 @@ def test_a_repaired_topic_gets_leaders(parts: ControllerParts) -> None:
 
 
 def test_a_topic_that_becomes_unreadable_keeps_its_state(grown: ControllerParts) -> None:
-    grown.server.put(T, b"not JSON")
+    grown.zookeeper.put(T, b"not JSON")
     grown.topics.on_partition_modifications("t")
     assert list(grown.context.bad_topics) == ["t"]
     assert grown.context.partitions_of("t") == [T0, T1]
@@ -447,8 +444,8 @@ def test_a_topic_that_becomes_unreadable_keeps_its_state(grown: ControllerParts)
 
 
 def test_an_unreadable_topic_that_is_removed_leaves_no_entry(grown: ControllerParts) -> None:
-    grown.server.put(T, b"not JSON")
-    grown.server.put("/brokers/topics/bad", b"not JSON")
+    grown.zookeeper.put(T, b"not JSON")
+    grown.zookeeper.put("/brokers/topics/bad", b"not JSON")
     grown.topics.on_partition_modifications("t")
     grown.topics.on_topic_change()
     for topic in ("t", "bad"):
@@ -462,7 +459,7 @@ def test_a_repaired_topic_continues_with_its_stored_leaderships(parts: Controlle
     parts.put_topic("t", {0: (1, 2), 1: (9, 8)}, topic_id(77))
     parts.put_state(T0, 9, (9, 2), leader_epoch=4)
     parts.put_state(T1, 9, (9,), leader_epoch=4)
-    parts.server.put(T, b"not JSON")
+    parts.zookeeper.put(T, b"not JSON")
     parts.topics.load()
     parts.put_topic("t", {0: (1, 2), 1: (9, 8)}, topic_id(77))
     parts.topics.on_partition_modifications("t")
@@ -478,7 +475,7 @@ def test_a_returning_broker_gets_the_replicas_of_a_topic_repaired_meanwhile(
 ) -> None:
     parts.put_topic("t", {0: (3, 1)}, topic_id(77))
     parts.put_state(T0, 3, (3,), leader_epoch=4)
-    parts.server.put(T, b"not JSON")
+    parts.zookeeper.put(T, b"not JSON")
     parts.topics.load()
     parts.unregister(3)
     parts.brokers.on_broker_change()
@@ -495,7 +492,7 @@ def test_a_returning_broker_gets_the_replicas_of_a_topic_repaired_meanwhile(
 def test_no_request_is_full_while_a_state_is_unreadable(parts: ControllerParts) -> None:
     parts.put_topic("t", {0: (1, 2)}, topic_id(77))
     state = TopicPartitionStateZNode.path(T0)
-    parts.server.put(state, b"not JSON")
+    parts.zookeeper.put(state, b"not JSON")
     parts.topics.load()
     parts.partitions.startup()
     assert full_requests(parts, 2) == []
@@ -524,7 +521,7 @@ def test_a_term_starts_with_all_topics_and_leaderships(parts: ControllerParts) -
 
 def test_an_unreadable_state_does_not_prevent_the_start_of_a_term(parts: ControllerParts) -> None:
     parts.put_topic("t", {0: (1, 2), 1: (2, 3)}, topic_id(77))
-    parts.server.put(TopicPartitionStateZNode.path(T0), b"not JSON")
+    parts.zookeeper.put(TopicPartitionStateZNode.path(T0), b"not JSON")
     parts.put_state(T1, 2, (2,), leader_epoch=4)
     parts.topics.load()
     assert parts.known(T0) is None
@@ -547,9 +544,9 @@ def test_reading_leaderships_of_an_earlier_term_does_not_rewrite_them(
 ) -> None:
     parts.put_topic("t", {0: (1, 2)}, topic_id(77))
     parts.put_state(T0, 1, (1, 2), leader_epoch=4, controller_epoch=0)
-    before = len(parts.server.transactions)
+    before = len(parts.zookeeper.transactions)
     parts.topics.load()
-    assert len(parts.server.transactions) == before
+    assert len(parts.zookeeper.transactions) == before
     assert parts.context.partition_leadership_info(T0) == leadership(
         1, (1, 2), leader_epoch=4, controller_epoch=0
     )

@@ -35,9 +35,9 @@ from tests.support.controller_parts import (
     of_type,
     requests,
     stop_replica_rows,
-    topic_id,
 )
 from tests.support.fake_zookeeper import Call, Moment, act_once
+from tests.support.world import topic_id
 
 STARTED, SUCCESSFUL = ReplicaState.DELETION_STARTED, ReplicaState.DELETION_SUCCESSFUL
 INELIGIBLE, OFFLINE = ReplicaState.DELETION_INELIGIBLE, ReplicaState.OFFLINE
@@ -49,10 +49,10 @@ RETRY = ScheduleEvent(10_000, TopicDeletion())
 def make_office(settings: ControllerSettings | None = None) -> ControllerParts:
     """Topics foo and bar, two partitions each on brokers 1 to 3, without pending effects."""
     parts = ControllerParts(brokers=(1, 2, 3), settings=settings)
-    parts.server.put("/admin/delete_topics")
+    parts.zookeeper.put("/admin/delete_topics")
     for number, topic in enumerate(("foo", "bar")):
         parts.put_topic(topic, {0: (1, 2, 3), 1: (2, 3, 1)}, topic_id(number))
-        parts.server.put(f"/config/topics/{topic}", b"{}")
+        parts.zookeeper.put(f"/config/topics/{topic}", b"{}")
     parts.topics.on_topic_change()
     parts.effects()
     return parts
@@ -66,7 +66,7 @@ def parts() -> ControllerParts:
 def request_deletion(parts: ControllerParts, *topics: str) -> None:
     """Request the deletion of topics, and let the controller handle it."""
     for topic in topics:
-        parts.server.put(f"/admin/delete_topics/{topic}")
+        parts.zookeeper.put(f"/admin/delete_topics/{topic}")
     parts.deletions.on_topic_deletion()
 
 
@@ -92,7 +92,7 @@ def states(
 
 def left_of(parts: ControllerParts, topic: str) -> list[str]:
     """Return the znodes of a topic, its configuration and its deletion request."""
-    return [path for path in parts.server.snapshot() if topic in path.split("/")]
+    return [path for path in parts.zookeeper.snapshot() if topic in path.split("/")]
 
 
 def fail_broker(parts: ControllerParts, broker_id: BrokerId) -> None:
@@ -194,8 +194,8 @@ def test_a_topic_without_partitions_is_deleted_at_once(parts: ControllerParts) -
 
 
 def test_del_12_a_topic_with_missing_znodes_is_deleted(parts: ControllerParts) -> None:
-    parts.server.remove(TopicPartitionStateZNode.path(FOO[0]))
-    parts.server.remove("/brokers/topics/foo/partitions/0")
+    parts.zookeeper.remove(TopicPartitionStateZNode.path(FOO[0]))
+    parts.zookeeper.remove("/brokers/topics/foo/partitions/0")
     request_deletion(parts, "foo")
     answer(parts, FOO, 1, 2, 3)
     assert left_of(parts, "foo") == []
@@ -227,7 +227,7 @@ def test_many_topics_need_as_many_calls_as_one() -> None:
             nonlocal seen
             seen += call.moment is Moment.BEFORE
 
-        parts.zookeeper.hook = hook
+        parts.session.hook = hook
         request_deletion(parts, *topics)
         partitions = [TopicPartition(topic, p) for topic in topics for p in range(10)]
         answer(parts, partitions, 1, 2, 3)
@@ -248,7 +248,7 @@ def test_del_11_when_deletion_is_disabled_the_request_is_deleted_and_the_topic_s
     assert left_of(parts, "absent") == []
     assert not parts.context.is_topic_queued_for_deletion("foo")
     assert parts.sent() == []
-    parts.server.put("/admin/delete_topics/foo")
+    parts.zookeeper.put("/admin/delete_topics/foo")
     parts.deletions.load()
     assert left_of(parts, "foo") == before
 
@@ -264,7 +264,7 @@ def test_a_topic_created_and_deleted_before_the_next_read_is_removed(
     parts: ControllerParts,
 ) -> None:
     parts.put_topic("brief", {0: (1, 2)})
-    parts.server.put("/config/topics/brief", b"{}")
+    parts.zookeeper.put("/config/topics/brief", b"{}")
     request_deletion(parts, "brief")
     assert left_of(parts, "brief") == []
     parts.topics.on_topic_change()
@@ -273,8 +273,8 @@ def test_a_topic_created_and_deleted_before_the_next_read_is_removed(
 
 
 def test_an_unreadable_topic_can_be_deleted(parts: ControllerParts) -> None:
-    parts.server.put("/brokers/topics/bad", b"not JSON")
-    parts.server.put("/brokers/topics/bad/partitions/0/state", b"not JSON either")
+    parts.zookeeper.put("/brokers/topics/bad", b"not JSON")
+    parts.zookeeper.put("/brokers/topics/bad/partitions/0/state", b"not JSON either")
     parts.topics.on_topic_change()
     request_deletion(parts, "bad")
     assert left_of(parts, "bad") == []
@@ -284,14 +284,14 @@ def test_an_unreadable_topic_can_be_deleted(parts: ControllerParts) -> None:
 def test_a_topic_hidden_by_an_acl_is_deleted_with_its_replicas_when_it_can_be_read() -> None:
     parts = ControllerParts(brokers=(1, 2, 3))
     parts.put_topic("foo", {0: (1, 2, 3)}, topic_id(0))
-    parts.server.deny("/brokers/topics/foo")
+    parts.zookeeper.deny("/brokers/topics/foo")
     parts.topics.on_topic_change()
 
     def allow(call: Call) -> None:
         if call.paths == ("/brokers/topics/foo",) and call.moment is Moment.AFTER:
-            parts.server.allow("/brokers/topics/foo")
+            parts.zookeeper.allow("/brokers/topics/foo")
 
-    parts.zookeeper.hook = allow
+    parts.session.hook = allow
     request_deletion(parts, "foo")
     assert left_of(parts, "foo") != [], "the topic could not be read"
     assert of_type(parts.effects(), ScheduleEvent) == [RETRY]
@@ -305,7 +305,7 @@ def test_a_topic_hidden_by_an_acl_is_deleted_with_its_replicas_when_it_can_be_re
 def test_a_topic_repaired_after_its_last_read_is_read_before_it_is_deleted(
     parts: ControllerParts,
 ) -> None:
-    parts.server.put("/brokers/topics/bad", b"not JSON")
+    parts.zookeeper.put("/brokers/topics/bad", b"not JSON")
     parts.topics.on_topic_change()
     parts.put_topic("bad", {0: (1, 2)}, topic_id(7))
     request_deletion(parts, "bad")
@@ -321,9 +321,9 @@ def test_a_topic_repaired_in_the_middle_of_its_deletion_is_not_led_again(
     parts: ControllerParts, *, is_found_in_list: bool
 ) -> None:
     """The states of its partitions are gone, but an ACL kept its znode: epochs begin at 0 again."""
-    parts.server.put("/brokers/topics/bad", b"not JSON")
+    parts.zookeeper.put("/brokers/topics/bad", b"not JSON")
     parts.topics.on_topic_change()
-    parts.server.put("/admin/delete_topics/bad")
+    parts.zookeeper.put("/admin/delete_topics/bad")
     parts.put_topic("bad", {0: (1, 2)}, topic_id(7))
     if is_found_in_list:
         parts.topics.on_topic_change()
@@ -339,13 +339,11 @@ def test_a_topic_repaired_in_the_middle_of_its_deletion_is_not_led_again(
 def test_a_topic_repaired_while_its_znodes_are_being_deleted_keeps_them_until_brokers_are_asked(
     parts: ControllerParts, method: str
 ) -> None:
-    parts.server.put("/brokers/topics/bad", b"not JSON")
-    parts.server.put("/brokers/topics/bad/partitions/0/state", b"{}")
+    parts.zookeeper.put("/brokers/topics/bad", b"not JSON")
+    parts.zookeeper.put("/brokers/topics/bad/partitions/0/state", b"{}")
     parts.topics.on_topic_change()
     before = left_of(parts, "bad")
-    act_once(
-        parts.zookeeper, lambda: parts.put_topic("bad", {0: (1, 2)}, topic_id(7)), method=method
-    )
+    act_once(parts.session, lambda: parts.put_topic("bad", {0: (1, 2)}, topic_id(7)), method=method)
     request_deletion(parts, "bad")
     assert set(left_of(parts, "bad")) == {*before, "/admin/delete_topics/bad"}
     assert RETRY in parts.effects()
@@ -354,7 +352,7 @@ def test_a_topic_repaired_while_its_znodes_are_being_deleted_keeps_them_until_br
 def test_a_known_topic_that_became_unreadable_is_deleted_with_its_replicas(
     parts: ControllerParts,
 ) -> None:
-    parts.server.put("/brokers/topics/foo", b"not JSON")
+    parts.zookeeper.put("/brokers/topics/foo", b"not JSON")
     parts.topics.on_partition_modifications("foo")
     request_deletion(parts, "foo")
     assert set(states(parts, FOO).values()) == {STARTED}
@@ -550,16 +548,16 @@ def test_znodes_that_could_not_be_deleted_are_tried_again_later(parts: Controlle
 
     def create_children(call: Call) -> None:
         if call.method == "multi_many" and call.moment is Moment.BEFORE:
-            parts.server.put(f"/brokers/topics/foo/partitions/{next(number)}")
+            parts.zookeeper.put(f"/brokers/topics/foo/partitions/{next(number)}")
 
     request_deletion(parts, "foo")
     answer(parts, FOO, 1, 2)
-    parts.zookeeper.hook = create_children
+    parts.session.hook = create_children
     parts.effects()
     answer(parts, FOO, 3)
     assert of_type(parts.effects(), ScheduleEvent) == [RETRY]
     assert {"/brokers/topics/foo", "/admin/delete_topics/foo"} <= set(left_of(parts, "foo"))
-    parts.zookeeper.hook = None
+    parts.session.hook = None
     parts.deletions.on_topic_deletion()
     assert left_of(parts, "foo") == []
     assert "foo" not in parts.context.all_topics
@@ -635,18 +633,18 @@ def test_added_partitions_are_removed_despite_a_concurrent_write(parts: Controll
 
     request_deletion(parts, "foo")
     parts.put_topic("foo", dict.fromkeys(range(3), (1, 2, 3)), topic_id(0))
-    act_once(parts.zookeeper, add_another, method="multi_many")
+    act_once(parts.session, add_another, method="multi_many")
     parts.topics.on_partition_modifications("foo")
     assert sorted(parts.topic("foo").partitions) == [0, 1]
 
 
 def test_added_partitions_are_removed_when_an_acl_allows_it(parts: ControllerParts) -> None:
     request_deletion(parts, "foo")
-    parts.server.deny_writing("/brokers/topics/foo")
+    parts.zookeeper.deny_writing("/brokers/topics/foo")
     parts.put_topic("foo", dict.fromkeys(range(3), (1, 2, 3)), topic_id(0))
     parts.topics.on_partition_modifications("foo")
     assert parts.context.must_read_again
-    parts.server.allow("/brokers/topics/foo")
+    parts.zookeeper.allow("/brokers/topics/foo")
     parts.topics.read_again()
     assert sorted(parts.topic("foo").partitions) == [0, 1]
     parts.context.must_read_again = False
@@ -659,9 +657,9 @@ def test_a_topic_removed_during_the_removal_of_partitions_is_not_created_again(
 ) -> None:
     request_deletion(parts, "foo")
     parts.put_topic("foo", dict.fromkeys(range(3), (1, 2, 3)), topic_id(0))
-    act_once(parts.zookeeper, lambda: parts.delete_topic("foo"), method="multi_many")
+    act_once(parts.session, lambda: parts.delete_topic("foo"), method="multi_many")
     parts.topics.on_partition_modifications("foo")
-    assert "/brokers/topics/foo" not in parts.server.snapshot()
+    assert "/brokers/topics/foo" not in parts.zookeeper.snapshot()
 
 
 # --- at the start of a term -----------------------------------------------------------------------
@@ -674,7 +672,7 @@ def test_tdm_01_queued_and_ineligible_topics_at_the_start_of_a_term() -> None:
     for number, replicas in enumerate(assignments):
         parts.put_topic(f"t{number}", {0: replicas}, topic_id(number))
     for topic in ("t0", "t1", "t2", "absent"):
-        parts.server.put(f"/admin/delete_topics/{topic}")
+        parts.zookeeper.put(f"/admin/delete_topics/{topic}")
     parts.topics.load()
     parts.deletions.load()
     assert parts.context.topics_to_be_deleted == {"t0", "t1", "t2"}

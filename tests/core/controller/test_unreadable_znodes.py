@@ -30,23 +30,17 @@ from regent.zk.codecs.znodes import (
     TopicsZNode,
     TopicZNode,
 )
-from tests.support.controller_parts import (
-    T0,
-    Candidate,
-    Tree,
-    leader_and_isr_rows,
-    of_type,
-    topic_id,
-)
+from tests.support.controller_parts import Candidate, leader_and_isr_rows, of_type
+from tests.support.world import T0, World, topic_id
 
 E0 = TopicPartition("evil", 0)
 
 
 @pytest.fixture
-def candidate(tree: Tree) -> Candidate:
+def candidate(world: World) -> Candidate:
     """Broker 0, before its start, in a cluster with one more topic, ``evil``."""
-    tree.put_topic("evil", {0: (1, 2)}, topic_id(66))
-    return Candidate(tree, 0)
+    world.put_topic("evil", {0: (1, 2)}, topic_id(66))
+    return Candidate(world, 0)
 
 
 def read_again(candidate: Candidate) -> None:
@@ -55,20 +49,20 @@ def read_again(candidate: Candidate) -> None:
     candidate.catch_up()
 
 
-def assert_failures_are_handled(tree: Tree, candidate: Candidate) -> None:
+def assert_failures_are_handled(world: World, candidate: Candidate) -> None:
     """Let broker 1, the leader of t-0, fail: another broker leads, in the first term."""
-    assert tree.leads(T0)[0] == 1
-    tree.unregister(1)
+    assert world.leads(T0)[0] == 1
+    world.unregister(1)
     candidate.catch_up()
-    assert tree.leads(T0)[0] == 2
+    assert world.leads(T0)[0] == 2
     assert candidate.controller.is_active
     assert candidate.controller.context.epoch == 1
 
 
 def test_an_unreadable_topic_is_quarantined_at_the_start_of_a_term(
-    tree: Tree, candidate: Candidate
+    world: World, candidate: Candidate
 ) -> None:
-    tree.server.deny(TopicZNode.path("evil"))
+    world.zookeeper.deny(TopicZNode.path("evil"))
     effects = candidate.start()
     bad = candidate.controller.context.bad_topics
     assert bad["evil"] == (
@@ -76,103 +70,105 @@ def test_an_unreadable_topic_is_quarantined_at_the_start_of_a_term(
         " to allow it: setAcl /brokers/topics/evil world:anyone:cdrwa"
     )
     assert ScheduleEvent(10_000, ReadAgain(1)) in effects
-    assert_failures_are_handled(tree, candidate)
+    assert_failures_are_handled(world, candidate)
 
 
-def test_a_topic_gets_leaders_when_it_can_be_read_again(tree: Tree, candidate: Candidate) -> None:
-    tree.server.deny(TopicZNode.path("evil"))
+def test_a_topic_gets_leaders_when_it_can_be_read_again(world: World, candidate: Candidate) -> None:
+    world.zookeeper.deny(TopicZNode.path("evil"))
     candidate.start()
     again = candidate.handle(ReadAgain(1))
-    assert tree.state(E0) is None
+    assert world.state(E0) is None
     assert of_type(again, ScheduleEvent) == [ScheduleEvent(10_000, ReadAgain(1))]
-    tree.server.allow(TopicZNode.path("evil"))
+    world.zookeeper.allow(TopicZNode.path("evil"))
     assert of_type(candidate.handle(ReadAgain(1)), ScheduleEvent) == []
-    assert tree.leads(E0) == (1, (1, 2), 0)
+    assert world.leads(E0) == (1, (1, 2), 0)
     assert candidate.controller.context.bad_topics == {}
 
 
-def test_a_topic_that_becomes_unreadable_keeps_its_state(tree: Tree, candidate: Candidate) -> None:
+def test_a_topic_that_becomes_unreadable_keeps_its_state(
+    world: World, candidate: Candidate
+) -> None:
     candidate.start()
-    tree.server.deny(TopicZNode.path("evil"))
+    world.zookeeper.deny(TopicZNode.path("evil"))
     candidate.handle(PartitionModifications("evil"))
     assert "evil" in candidate.controller.context.bad_topics
-    assert_failures_are_handled(tree, candidate)
-    assert tree.leads(E0)[0] == 2, "its leaders are replaced too"
+    assert_failures_are_handled(world, candidate)
+    assert world.leads(E0)[0] == 2, "its leaders are replaced too"
 
 
 def test_an_unreadable_state_waits_and_everything_else_continues(
-    tree: Tree, candidate: Candidate
+    world: World, candidate: Candidate
 ) -> None:
-    tree.put_state(E0, 1, (1, 2))
-    tree.server.deny(TopicPartitionStateZNode.path(E0))
+    world.put_state(E0, 1, (1, 2))
+    world.zookeeper.deny(TopicPartitionStateZNode.path(E0))
     candidate.start()
-    assert_failures_are_handled(tree, candidate)
-    assert tree.leads(E0) == (1, (1, 2), 0)
-    tree.server.allow(TopicPartitionStateZNode.path(E0))
+    assert_failures_are_handled(world, candidate)
+    assert world.leads(E0) == (1, (1, 2), 0)
+    world.zookeeper.allow(TopicPartitionStateZNode.path(E0))
     effects = candidate.handle(ReadAgain(1))
-    assert tree.leads(E0) == (2, (2,), 1)
+    assert world.leads(E0) == (2, (2,), 1)
     assert E0 in leader_and_isr_rows(effects)[2]
 
 
 @pytest.mark.parametrize("epoch", [MAX_LEADER_EPOCH, 2**31 - 1, 2**31, 2**63 - 1])
 def test_a_leader_epoch_at_the_end_of_its_range_costs_only_that_partition(
-    tree: Tree, candidate: Candidate, epoch: int
+    world: World, candidate: Candidate, epoch: int
 ) -> None:
-    tree.put_state(E0, 1, (1, 2), leader_epoch=epoch)
+    world.put_state(E0, 1, (1, 2), leader_epoch=epoch)
     path = TopicPartitionStateZNode.path(E0)
-    before = tree.server.snapshot()[path].data
+    before = world.zookeeper.snapshot()[path].data
     candidate.start()
-    assert_failures_are_handled(tree, candidate)
-    assert tree.server.snapshot()[path].data == before, "no epoch beyond the range is written"
+    assert_failures_are_handled(world, candidate)
+    assert world.zookeeper.snapshot()[path].data == before, "no epoch beyond the range is written"
 
 
 @pytest.mark.parametrize("path", [TopicZNode.path("evil"), TopicPartitionStateZNode.path(E0)])
 def test_a_reassignment_that_could_not_be_read_is_finished_when_possible(
-    tree: Tree, candidate: Candidate, path: str
+    world: World, candidate: Candidate, path: str
 ) -> None:
-    tree.put_topic("evil", {0: ReplicaAssignment((2, 1), (2,), (1,))}, topic_id(66))
-    tree.put_state(E0, 1, (1, 2))
-    tree.server.deny(path)
+    world.put_topic("evil", {0: ReplicaAssignment((2, 1), (2,), (1,))}, topic_id(66))
+    world.put_state(E0, 1, (1, 2))
+    world.zookeeper.deny(path)
     candidate.start()
-    assert tree.leads(E0) == (1, (1, 2), 0)
-    tree.server.allow(path)
+    assert world.leads(E0) == (1, (1, 2), 0)
+    world.zookeeper.allow(path)
     read_again(candidate)
-    assert tree.leads(E0)[:2] == (2, (2,))
-    assert tree.topic("evil").partitions == {0: ReplicaAssignment((2,))}
+    assert world.leads(E0)[:2] == (2, (2,))
+    assert world.topic("evil").partitions == {0: ReplicaAssignment((2,))}
 
 
 def test_a_state_that_became_inaccessible_is_changed_when_possible(
-    tree: Tree, candidate: Candidate
+    world: World, candidate: Candidate
 ) -> None:
-    tree.put_topic("evil", {0: (2, 1)}, topic_id(66))
+    world.put_topic("evil", {0: (2, 1)}, topic_id(66))
     candidate.start()
-    tree.server.deny(TopicPartitionStateZNode.path(E0))
-    tree.server.deny_writing(TopicPartitionStateZNode.path(E0))
-    assert_failures_are_handled(tree, candidate)
-    assert tree.leads(E0) == (2, (2, 1), 0), "offline replicas stay in the ISR meanwhile"
-    tree.server.allow(TopicPartitionStateZNode.path(E0))
+    world.zookeeper.deny(TopicPartitionStateZNode.path(E0))
+    world.zookeeper.deny_writing(TopicPartitionStateZNode.path(E0))
+    assert_failures_are_handled(world, candidate)
+    assert world.leads(E0) == (2, (2, 1), 0), "offline replicas stay in the ISR meanwhile"
+    world.zookeeper.allow(TopicPartitionStateZNode.path(E0))
     read_again(candidate)
-    assert tree.leads(E0) == (2, (2,), 1)
+    assert world.leads(E0) == (2, (2,), 1)
 
 
 def test_an_unreadable_registration_is_ignored_until_it_can_be_read(
-    tree: Tree, candidate: Candidate
+    world: World, candidate: Candidate
 ) -> None:
-    tree.server.deny(BrokerIdZNode.path(2))
+    world.zookeeper.deny(BrokerIdZNode.path(2))
     candidate.start()
     assert sorted(candidate.controller.context.registrations) == [0, 1]
-    tree.server.allow(BrokerIdZNode.path(2))
+    world.zookeeper.allow(BrokerIdZNode.path(2))
     read_again(candidate)
     assert sorted(candidate.controller.context.registrations) == [0, 1, 2]
     assert candidate.controller.context.epoch == 1
 
 
 def test_a_registration_that_becomes_unreadable_keeps_its_state(
-    tree: Tree, candidate: Candidate
+    world: World, candidate: Candidate
 ) -> None:
     candidate.start()
-    tree.server.deny(BrokerIdZNode.path(2))
-    assert_failures_are_handled(tree, candidate)
+    world.zookeeper.deny(BrokerIdZNode.path(2))
+    assert_failures_are_handled(world, candidate)
 
 
 @pytest.mark.parametrize(
@@ -186,16 +182,16 @@ def test_a_registration_that_becomes_unreadable_keeps_its_state(
     ],
 )
 def test_unreadable_requests_are_handled_when_they_can_be_read(
-    tree: Tree, candidate: Candidate, path: str
+    world: World, candidate: Candidate, path: str
 ) -> None:
-    if path not in tree.server.snapshot():
-        tree.server.put(path, b"{}")
-    tree.server.deny(path)
+    if path not in world.zookeeper.snapshot():
+        world.zookeeper.put(path, b"{}")
+    world.zookeeper.deny(path)
     effects = candidate.start()
     assert ScheduleEvent(10_000, ReadAgain(1)) in effects
-    assert_failures_are_handled(tree, candidate)
-    tree.server.allow(path)
-    tree.server.put("/admin/delete_topics/evil")
+    assert_failures_are_handled(world, candidate)
+    world.zookeeper.allow(path)
+    world.zookeeper.put("/admin/delete_topics/evil")
     read_again(candidate)
     context = candidate.controller.context
     assert "evil" in context.topics_to_be_deleted | (set(context.all_topics) ^ {"evil", "t"})
@@ -204,18 +200,18 @@ def test_unreadable_requests_are_handled_when_they_can_be_read(
 
 @pytest.mark.parametrize("path", [BrokerIdsZNode.PATH, TopicsZNode.PATH])
 def test_a_list_that_becomes_unreadable_is_not_treated_as_empty(
-    tree: Tree, candidate: Candidate, path: str
+    world: World, candidate: Candidate, path: str
 ) -> None:
     candidate.start()
-    tree.server.deny(path)
-    tree.register(3)
-    tree.put_topic("late", {0: (1, 2)}, topic_id(67))
+    world.zookeeper.deny(path)
+    world.register(3)
+    world.put_topic("late", {0: (1, 2)}, topic_id(67))
     for event in (BrokerChange(), TopicChange()):
         candidate.handle(event)
     context = candidate.controller.context
     assert {1, 2} < set(context.registrations)
     assert {"evil", "t"} <= set(context.all_topics)
-    tree.server.allow(path)
+    world.zookeeper.allow(path)
     read_again(candidate)
     assert sorted(context.registrations) == [0, 1, 2, 3]
     assert sorted(context.all_topics) == ["evil", "late", "t"]
@@ -223,40 +219,40 @@ def test_a_list_that_becomes_unreadable_is_not_treated_as_empty(
 
 @pytest.mark.parametrize("path", [BrokerIdsZNode.PATH, TopicsZNode.PATH])
 def test_a_broker_that_cannot_read_the_lists_uses_no_controller_epochs(
-    tree: Tree, candidate: Candidate, caplog: pytest.LogCaptureFixture, path: str
+    world: World, candidate: Candidate, caplog: pytest.LogCaptureFixture, path: str
 ) -> None:
-    tree.server.deny(path)
+    world.zookeeper.deny(path)
     effects = candidate.start()
     assert of_type(effects, ScheduleEvent) == [ScheduleEvent(1000, Reelect())]
-    assert tree.server.node(ControllerZNode.PATH) is None
-    assert tree.server.node(ControllerEpochZNode.PATH) is None
+    assert world.zookeeper.node(ControllerZNode.PATH) is None
+    assert world.zookeeper.node(ControllerEpochZNode.PATH) is None
     assert f"cannot stand for election: {path}: ZooKeeper refuses to show it" in caplog.text
-    tree.server.allow(path)
+    world.zookeeper.allow(path)
     candidate.handle(Reelect())
     assert candidate.controller.is_active
     assert candidate.controller.context.epoch == 1
 
 
 def test_failures_are_seen_while_registrations_cannot_be_listed(
-    tree: Tree, candidate: Candidate
+    world: World, candidate: Candidate
 ) -> None:
     candidate.start()
-    tree.server.deny(BrokerIdsZNode.PATH)
-    assert_failures_are_handled(tree, candidate)
-    tree.register(1)
-    tree.server.allow(BrokerIdsZNode.PATH)
+    world.zookeeper.deny(BrokerIdsZNode.PATH)
+    assert_failures_are_handled(world, candidate)
+    world.register(1)
+    world.zookeeper.allow(BrokerIdsZNode.PATH)
     read_again(candidate)
-    assert tree.leads(T0)[0] == 2
+    assert world.leads(T0)[0] == 2
     assert sorted(candidate.controller.context.registrations) == [0, 1, 2]
 
 
 def test_the_failure_of_a_controller_whose_znode_is_hidden_is_found_by_polling(
-    tree: Tree, candidate: Candidate
+    world: World, candidate: Candidate
 ) -> None:
-    other = Candidate(tree, 5)
+    other = Candidate(world, 5)
     other.start()
     candidate.start()
-    tree.server.deny(ControllerZNode.PATH)
+    world.zookeeper.deny(ControllerZNode.PATH)
     assert of_type(candidate.handle(LookAgain()), ScheduleEvent) == [ScheduleEvent(1000, Reelect())]
     assert candidate.handle(LookAgain()) == [], "at most one attempt a second"
     other.expire()
@@ -266,13 +262,13 @@ def test_the_failure_of_a_controller_whose_znode_is_hidden_is_found_by_polling(
 
 
 def test_a_change_made_while_a_znode_was_hidden_is_found_by_polling(
-    tree: Tree, candidate: Candidate
+    world: World, candidate: Candidate
 ) -> None:
     candidate.start()
-    tree.server.deny(TopicsZNode.PATH)
-    tree.put_topic("late", {0: (1, 2)}, topic_id(67))
-    tree.server.allow(TopicsZNode.PATH)
+    world.zookeeper.deny(TopicsZNode.PATH)
+    world.put_topic("late", {0: (1, 2)}, topic_id(67))
+    world.zookeeper.allow(TopicsZNode.PATH)
     assert candidate.catch_up() == [], "no watch fires"
     candidate.handle(LookAgain())
-    assert tree.leads(TopicPartition("late", 0)) == (1, (1, 2), 0)
+    assert world.leads(TopicPartition("late", 0)) == (1, (1, 2), 0)
     assert candidate.controller.context.epoch == 1

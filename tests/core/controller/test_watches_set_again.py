@@ -25,53 +25,54 @@ from regent.zk.codecs.admin_znodes import (
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
 )
-from tests.support.controller_parts import Candidate, ControllerParts, Tree, topic_id
+from tests.support.controller_parts import Candidate, ControllerParts
+from tests.support.world import World, topic_id
 
 REQUESTS = "/admin/delete_topics"
 T0 = TopicPartition("t", 0)
 
 
 @pytest.fixture
-def tree() -> Tree:
-    tree = Tree(brokers=(2, 3))
-    tree.put_topic("t", {0: (2, 3), 1: (3, 2)}, topic_id(1))
-    return tree
+def world() -> World:
+    world = World(brokers=(2, 3))
+    world.put_topic("t", {0: (2, 3), 1: (3, 2)}, topic_id(1))
+    return world
 
 
-def restart_broker(tree: Tree, number: int) -> None:
-    tree.restart(2 + number % 2)
+def restart_broker(world: World, number: int) -> None:
+    world.restart(2 + number % 2)
 
 
-def put_topic(tree: Tree, number: int) -> None:
-    tree.put_topic(f"new-{number}", {0: (2, 3)}, topic_id(10 + number))
+def put_topic(world: World, number: int) -> None:
+    world.put_topic(f"new-{number}", {0: (2, 3)}, topic_id(10 + number))
 
 
-def grow(tree: Tree, number: int) -> None:
-    tree.put_topic("t", dict.fromkeys(range(3 + number), (2, 3)), topic_id(1))
+def grow(world: World, number: int) -> None:
+    world.put_topic("t", dict.fromkeys(range(3 + number), (2, 3)), topic_id(1))
 
 
-def request_deletion(tree: Tree, number: int) -> None:
-    tree.server.put(f"{REQUESTS}/unknown-{number}")
+def request_deletion(world: World, number: int) -> None:
+    world.zookeeper.put(f"{REQUESTS}/unknown-{number}")
 
 
-def notify_isr_change(tree: Tree, number: int) -> None:
+def notify_isr_change(world: World, number: int) -> None:
     data = b'{"version":1,"partitions":[{"topic":"t","partition":0}]}'
-    tree.server.put(f"/isr_change_notification/isr_change_{number:010d}", data)
+    world.zookeeper.put(f"/isr_change_notification/isr_change_{number:010d}", data)
 
 
-def notify_log_dir_event(tree: Tree, number: int) -> None:
+def notify_log_dir_event(world: World, number: int) -> None:
     path = f"/log_dir_event_notification/log_dir_event_{number:010d}"
-    tree.server.put(path, b'{"version":1,"broker":2,"event":1}')
+    world.zookeeper.put(path, b'{"version":1,"broker":2,"event":1}')
 
 
-def request_election(tree: Tree, number: int) -> None:
+def request_election(world: World, number: int) -> None:
     path = PreferredReplicaElectionZNode.PATH
-    tree.server.put(path, PreferredReplicaElectionZNode.encode([T0]))
+    world.zookeeper.put(path, PreferredReplicaElectionZNode.encode([T0]))
 
 
-def request_reassignment(tree: Tree, number: int) -> None:
+def request_reassignment(world: World, number: int) -> None:
     data = ReassignPartitionsZNode.encode({TopicPartition("unknown", number): (2, 3)})
-    tree.server.put(ReassignPartitionsZNode.PATH, data)
+    world.zookeeper.put(ReassignPartitionsZNode.PATH, data)
 
 
 @pytest.mark.parametrize(
@@ -88,13 +89,13 @@ def request_reassignment(tree: Tree, number: int) -> None:
     ],
 )
 def test_every_later_change_is_noticed_too(
-    tree: Tree, change: Callable[[Tree, int], None], event: ControllerEvent
+    world: World, change: Callable[[World, int], None], event: ControllerEvent
 ) -> None:
-    candidate = Candidate(tree, 1)
+    candidate = Candidate(world, 1)
     candidate.start()
     candidate.catch_up()
     for number in range(3):
-        change(tree, number)
+        change(world, number)
         assert event in candidate.inbox, number
         candidate.catch_up()
 
@@ -107,7 +108,7 @@ def at_the_start_of_a_term(parts: ControllerParts) -> None:
 
 
 def request_deletion_of(parts: ControllerParts, topic: str) -> None:
-    parts.server.put(f"{REQUESTS}/{topic}")
+    parts.zookeeper.put(f"{REQUESTS}/{topic}")
     settle(parts)
 
 
@@ -124,7 +125,7 @@ def when_a_topic_was_deleted(parts: ControllerParts) -> None:
     for broker_id in (2, 3):
         deleted = {T0: Errors.NONE, TopicPartition("t", 1): Errors.NONE}
         parts.deletions.on_stop_replica_response(broker_id, deleted)
-    assert "/brokers/topics/t" not in parts.server.snapshot()
+    assert "/brokers/topics/t" not in parts.zookeeper.snapshot()
     settle(parts)
 
 
@@ -136,21 +137,21 @@ def when_a_replica_could_not_be_deleted(parts: ControllerParts) -> None:
 
 
 def when_the_list_cannot_be_read(parts: ControllerParts) -> None:
-    parts.server.deny(REQUESTS)
+    parts.zookeeper.deny(REQUESTS)
     parts.deletions.on_topic_deletion()
-    parts.server.allow(REQUESTS)
+    parts.zookeeper.allow(REQUESTS)
     parts.deletions.on_topic_deletion()
 
 
 def when_the_list_was_absent(parts: ControllerParts) -> None:
-    parts.server.remove(REQUESTS)
+    parts.zookeeper.remove(REQUESTS)
     settle(parts)
-    parts.server.put(REQUESTS)
+    parts.zookeeper.put(REQUESTS)
     settle(parts)
 
 
 def when_a_topic_is_unusable(parts: ControllerParts) -> None:
-    parts.server.put("/brokers/topics/bad", b"garbage")
+    parts.zookeeper.put("/brokers/topics/bad", b"garbage")
     parts.topics.on_topic_change()
     request_deletion_of(parts, "bad")
 
@@ -185,14 +186,14 @@ def test_a_later_request_for_a_deletion_is_noticed(
     way: Callable[[ControllerParts], None], is_enabled: bool
 ) -> None:
     parts = ControllerParts((2, 3), ControllerSettings(delete_topic_enable=is_enabled))
-    parts.server.put(REQUESTS)
+    parts.zookeeper.put(REQUESTS)
     parts.put_topic("t", {0: (2, 3), 1: (3, 2)}, topic_id(1))
     parts.topics.on_topic_change()
     parts.deletions.load()
     way(parts)
     for topic in ("later", "last"):
         parts.watches.clear()
-        parts.server.put(f"{REQUESTS}/{topic}")
+        parts.zookeeper.put(f"{REQUESTS}/{topic}")
         assert WatchEvent(WatchKind.CHILDREN, REQUESTS) in parts.watches, topic
         settle(parts)
-        assert f"{REQUESTS}/{topic}" not in parts.server.snapshot()
+        assert f"{REQUESTS}/{topic}" not in parts.zookeeper.snapshot()

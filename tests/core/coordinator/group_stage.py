@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import struct
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
@@ -36,21 +35,13 @@ from regent.core.protocol.groups import (
     SyncGroupResult,
     VerifiedProducer,
 )
+from tests.support.world import NO_DELAY
 
 A = TypeVar("A")
 
 NAME = TopicPartition("orders", 0)
 SESSION_MS = 10_000
 NOTHING: Final[Mapping[str, bytes]] = {}
-NO_DELAY = GroupConfig(group_initial_rebalance_delay_ms=0)
-
-
-def subscription(*topics: str) -> bytes:
-    """Return what a consumer tells its leader: version 0, the topics, no user data."""
-    encoded = struct.pack(">hi", 0, len(topics))
-    for topic in topics:
-        encoded += struct.pack(">h", len(topic)) + topic.encode()
-    return encoded + struct.pack(">i", -1)
 
 
 class Log:
@@ -76,7 +67,7 @@ class Log:
         self.loads.append((partition, term))
 
 
-class Broker:
+class GroupBroker:
     """A coordinator of one partition, its log and its clock."""
 
     def __init__(self, config: GroupConfig = NO_DELAY) -> None:

@@ -18,11 +18,11 @@ from regent.core.protocol.groups import (
     SyncGroupResult,
     VerifiedProducer,
 )
-from tests.core.coordinator.group_stage import NAME, SESSION_MS, Broker
+from tests.core.coordinator.group_stage import NAME, SESSION_MS, GroupBroker
 
 
 def test_a_commit_that_is_appended_counts_although_a_later_one_was_refused():
-    broker = Broker()
+    broker = GroupBroker()
     broker.lead()
     answers = broker.commit(1)
     refused = broker.commit(2)
@@ -39,7 +39,7 @@ def test_a_position_is_deleted_together_with_a_commit_before_the_deletion(
     is_deletion_told_first: bool,
 ):
     """With the defect, seed 51009078: the position was gone only after a failover."""
-    broker = Broker()
+    broker = GroupBroker()
     broker.lead()
     broker.commit(1)
     broker.log.appends[-1][1](Errors.NONE, 0)
@@ -55,7 +55,7 @@ def test_a_position_is_deleted_together_with_a_commit_before_the_deletion(
 
 
 def test_a_position_that_is_committed_after_its_deletion_stays():
-    broker = Broker()
+    broker = GroupBroker()
     broker.lead()
     broker.commit(1)
     broker.log.appends[-1][1](Errors.NONE, 0)
@@ -67,7 +67,7 @@ def test_a_position_that_is_committed_after_its_deletion_stays():
 
 
 def test_a_commit_before_a_deletion_that_failed_stays():
-    broker = Broker()
+    broker = GroupBroker()
     broker.lead()
     broker.commit(1)
     broker.log.appends[-1][1](Errors.NONE, 0)
@@ -86,7 +86,7 @@ def test_a_deletion_and_the_marker_of_a_transaction_take_effect_in_the_order_of_
     is_deletion_told_first: bool, is_marker_first: bool
 ):
     """With the defect, a position deleted after its marker was gone only after a failover."""
-    broker = Broker()
+    broker = GroupBroker()
     broker.lead()
     broker.commit(1)
     broker.log.appends[-1][1](Errors.NONE, 0)
@@ -110,7 +110,7 @@ def test_a_deletion_and_the_marker_of_a_transaction_take_effect_in_the_order_of_
 
 def test_a_marker_is_sent_again_while_the_log_is_read():
     """The log may have been read up to the marker, and the coordinator not know it yet."""
-    broker = Broker()
+    broker = GroupBroker()
     broker.coordinator.manager.on_elected(0, 0, 0)
     ended = CompleteTransactions((CompletedTransaction(0, 7, 3, is_commit=True),))
     answers: list[Errors] = []
@@ -122,7 +122,7 @@ def test_a_marker_is_sent_again_while_the_log_is_read():
 
 def test_a_leader_that_sends_another_assignment_does_not_replace_the_one_that_is_stored():
     """With the defect, seed 495: after a failover members had other partitions."""
-    broker = Broker()
+    broker = GroupBroker()
     broker.lead()
     joined = broker.join()
     answers: list[SyncGroupResult] = []
@@ -143,7 +143,7 @@ def test_a_leader_that_sends_another_assignment_does_not_replace_the_one_that_is
 
 def test_a_static_member_that_waited_longer_than_its_session_is_removed_if_it_is_silent_again():
     """With the defect it stayed for ever, with its partitions: no session had begun again."""
-    broker = Broker()
+    broker = GroupBroker()
     broker.lead()
     former = broker.join("static")
     assignments = {former.member_id: b"all"}
@@ -164,7 +164,7 @@ def test_a_static_member_that_waited_longer_than_its_session_is_removed_if_it_is
 
 def test_a_partition_that_could_not_be_read_is_read_again():
     """With the defect, seed 1860: no broker coordinated the groups for ever."""
-    broker = Broker()
+    broker = GroupBroker()
     manager = broker.coordinator.manager
     manager.on_elected(0, 3, 3)
     broker.coordinator.on_loaded(0, 3, None)
@@ -177,7 +177,7 @@ def test_a_partition_that_could_not_be_read_is_read_again():
 
 
 def test_a_partition_that_is_led_by_another_broker_is_not_read_again():
-    broker = Broker()
+    broker = GroupBroker()
     broker.coordinator.manager.on_elected(0, 3, 3)
     broker.coordinator.on_loaded(0, 3, None)
     broker.coordinator.on_resigned(0, 4)
@@ -188,7 +188,7 @@ def test_a_partition_that_is_led_by_another_broker_is_not_read_again():
 
 def test_a_coordinator_leads_a_topic_that_was_created_again_with_lower_epochs():
     """The deletion of a replica is not told to a broker that does not lead it."""
-    broker = Broker()
+    broker = GroupBroker()
     broker.lead(epoch=5)
     broker.coordinator.on_resigned(0, 6)
     broker.lead(epoch=0)
@@ -197,7 +197,7 @@ def test_a_coordinator_leads_a_topic_that_was_created_again_with_lower_epochs():
 
 def test_a_group_that_was_used_while_it_was_deleted_keeps_its_later_generation():
     """With the defect, seed 3244: generation 1 followed generation 9 in the log."""
-    broker = Broker()
+    broker = GroupBroker()
     broker.lead()
     broker.join_and_leave()
     answers: list[Errors] = []

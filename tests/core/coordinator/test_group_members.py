@@ -25,14 +25,15 @@ from regent.core.protocol.groups import (
     SyncGroup,
     SyncGroupResult,
 )
-from tests.core.coordinator.group_stage import NO_DELAY, SESSION_MS, Broker, subscription
+from tests.core.coordinator.group_stage import SESSION_MS, GroupBroker
+from tests.support.world import NO_DELAY, subscription
 
 MINUTE_MS = 60_000
 RANGE = (SupportedProtocol("range", b""),)
 
 
-def leading() -> Broker:
-    broker = Broker()
+def leading() -> GroupBroker:
+    broker = GroupBroker()
     broker.lead()
     return broker
 
@@ -92,9 +93,11 @@ def test_the_assignment_of_a_static_leader_that_came_back_is_that_of_its_group()
     assert [answer.assignment for answer in told] == [b"all"]
 
 
-def test_only_positions_that_nobody_needs_expire():
+def test_only_unneeded_positions_expire():
     """Those in subscribed topics stay while their group is stable, however old they are."""
-    broker = Broker(GroupConfig(group_initial_rebalance_delay_ms=0, offsets_retention_minutes=60))
+    broker = GroupBroker(
+        GroupConfig(group_initial_rebalance_delay_ms=0, offsets_retention_minutes=60)
+    )
     broker.lead()
     used, unused = TopicPartition("used", 0), TopicPartition("unused", 0)
     joined = broker.join(metadata=subscription("used"))
@@ -117,7 +120,7 @@ def test_only_positions_that_nobody_needs_expire():
 # --- joining again --------------------------------------------------------------------------------
 
 
-def pair(broker: Broker) -> tuple[JoinGroupResult, JoinGroupResult]:
+def pair(broker: GroupBroker) -> tuple[JoinGroupResult, JoinGroupResult]:
     """Return a leader and another member of generation 2; both have their assignments."""
     first = broker.join()
     broker.sync(first, {first.member_id: b"all"})
@@ -132,7 +135,7 @@ def pair(broker: Broker) -> tuple[JoinGroupResult, JoinGroupResult]:
     return leader, other
 
 
-def test_a_member_that_joins_again_unchanged_is_told_the_present_generation():
+def test_a_member_that_joins_again_unchanged_gets_the_present_generation():
     """The answer to its earlier request was lost. A leader wants a rebalance."""
     broker = leading()
     leader, other = pair(broker)
@@ -250,7 +253,7 @@ def test_a_member_that_asks_again_for_its_assignment_keeps_its_session():
 
 def test_members_are_asked_to_join_again_while_their_partition_is_read():
     """They wait there; and their heartbeats are taken, for their sessions begin again."""
-    broker = Broker()
+    broker = GroupBroker()
     broker.coordinator.manager.on_elected(0, 0, 0)
     joined = JoinGroupResult(Errors.NONE, "m", 1)
     assert broker.sync(joined) == [SyncGroupResult(Errors.REBALANCE_IN_PROGRESS)]
@@ -326,7 +329,7 @@ def test_requests_of_the_former_self_of_a_static_member_are_fenced_while_they_wa
 
 
 @pytest.mark.parametrize("can_skip", [True, False])
-def test_only_a_client_that_knows_it_is_told_that_it_leads_without_a_rebalance(can_skip: bool):
+def test_only_clients_that_support_it_learn_that_they_lead_without_a_rebalance(can_skip: bool):
     """Below version 9 of JoinGroup a restarted leader must not believe that it leads (KIP-814)."""
     broker = leading()
     former = broker.join("static")
@@ -353,8 +356,8 @@ def stored(name: str, instance_id: str | None = None) -> StoredMember:
     )
 
 
-def test_a_group_that_was_read_goes_on_as_it_was():
-    broker = Broker()
+def test_a_loaded_group_continues_unchanged():
+    broker = GroupBroker()
     broker.coordinator.manager.on_elected(0, 3, 3)
     group = StoredGroup("consumer", 5, "range", "b", 0, (stored("a"), stored("b", "static")))
     broker.coordinator.on_loaded(0, 3, {"g": LoadedGroup(group)})
@@ -369,7 +372,7 @@ def test_a_group_that_was_read_goes_on_as_it_was():
 
 
 def test_a_group_that_was_read_and_has_too_many_members_is_rebalanced_until_it_has_not():
-    broker = Broker(GroupConfig(group_initial_rebalance_delay_ms=0, group_max_size=2))
+    broker = GroupBroker(GroupConfig(group_initial_rebalance_delay_ms=0, group_max_size=2))
     broker.coordinator.manager.on_elected(0, 3, 3)
     group = StoredGroup("consumer", 5, "range", "a", 0, tuple(map(stored, "abc")))
     small = StoredGroup("consumer", 5, "range", "d", 0, tuple(map(stored, "de")))
@@ -384,7 +387,7 @@ def test_a_group_that_was_read_and_has_too_many_members_is_rebalanced_until_it_h
 
 
 @pytest.mark.parametrize("way", ["resigned", "elected", "stopped"])
-def test_a_member_that_waits_is_told_when_the_coordinator_forgets_the_group(way: str):
+def test_a_waiting_member_gets_an_answer_when_the_coordinator_forgets_the_group(way: str):
     broker = leading()
     joined = broker.join()
     synchronising = broker.sync(joined)
@@ -405,7 +408,7 @@ def test_a_member_that_waits_is_told_when_the_coordinator_forgets_the_group(way:
 
 
 def test_the_record_of_a_group_has_all_that_its_next_coordinator_needs():
-    broker = Broker(NO_DELAY)
+    broker = GroupBroker(NO_DELAY)
     broker.lead()
     broker.now_ms = 7
     (joined,) = broker.ask_to_join("static", rebalance_ms=50_000, metadata=b"m")

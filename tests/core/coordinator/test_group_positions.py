@@ -33,7 +33,8 @@ from regent.core.protocol.groups import (
     OffsetAndMetadata,
     VerifiedProducer,
 )
-from tests.core.coordinator.group_stage import NO_DELAY, Broker, subscription
+from tests.core.coordinator.group_stage import GroupBroker
+from tests.support.world import NO_DELAY, subscription
 
 MINUTE_MS = 60_000
 RETENTION = replace(NO_DELAY, offsets_retention_minutes=60)
@@ -42,13 +43,13 @@ U0, U1 = TopicPartition("u", 0), TopicPartition("u", 1)
 PRODUCER, OTHER = VerifiedProducer(7, 3), VerifiedProducer(8, 0)
 
 
-def leading(config: GroupConfig = NO_DELAY) -> Broker:
-    broker = Broker(config)
+def leading(config: GroupConfig = NO_DELAY) -> GroupBroker:
+    broker = GroupBroker(config)
     broker.lead()
     return broker
 
 
-def stable(broker: Broker, *topics: str) -> JoinGroupResult:
+def stable(broker: GroupBroker, *topics: str) -> JoinGroupResult:
     """Return the only member, which has its assignment."""
     joined = broker.join(metadata=subscription(*topics))
     broker.sync(joined, {joined.member_id: b"all"})
@@ -56,13 +57,13 @@ def stable(broker: Broker, *topics: str) -> JoinGroupResult:
     return joined
 
 
-def leave(broker: Broker, joined: JoinGroupResult) -> None:
+def leave(broker: GroupBroker, joined: JoinGroupResult) -> None:
     broker.ask(LeaveGroup("g", (LeavingMember(joined.member_id),)))
     broker.replicate()
 
 
 def commit(
-    broker: Broker,
+    broker: GroupBroker,
     positions: Mapping[TopicPartition, int],
     producer: VerifiedProducer | None = None,
     group: str = "g",
@@ -76,14 +77,19 @@ def commit(
     return broker.ask(CommitOffsets(group, values, producer=producer))
 
 
-def committed(broker: Broker, *names: TopicPartition, group: str = "g") -> dict[str, int]:
+def committed(broker: GroupBroker, *names: TopicPartition, group: str = "g") -> dict[str, int]:
     (answer,) = broker.ask(FetchOffsets(group, names or None))
     assert answer.error_code is Errors.NONE
     return {str(tp): row.offset for tp, row in answer.offsets.items()}
 
 
 def end(
-    broker: Broker, producer: VerifiedProducer, offset: int, *, is_commit: bool, partition: int = 0
+    broker: GroupBroker,
+    producer: VerifiedProducer,
+    offset: int,
+    *,
+    is_commit: bool,
+    partition: int = 0,
 ) -> list[Errors]:
     ended = CompletedTransaction(partition, producer.producer_id, offset, is_commit)
     return list(broker.ask(CompleteTransactions((ended,)))[0])
@@ -151,8 +157,8 @@ def test_a_client_without_a_group_commits_if_it_names_no_generation():
     assert "new" in broker.coordinator.manager.groups
 
 
-def test_old_clients_are_told_an_error_that_they_know_while_a_partition_is_read():
-    broker = Broker()
+def test_old_clients_get_an_error_that_they_know_while_a_partition_is_read():
+    broker = GroupBroker()
     broker.coordinator.manager.on_elected(0, 0, 0)
     request = CommitOffsets("g", {T0: OffsetAndMetadata(5)}, producer=PRODUCER)
     assert broker.ask(request) == [{T0: Errors.COORDINATOR_LOAD_IN_PROGRESS}]
@@ -258,7 +264,7 @@ def test_a_transaction_without_positions_is_forgotten():
     assert not broker.group.offsets.transactional
 
 
-def test_of_two_commits_the_one_with_the_later_record_counts_whichever_is_known_first():
+def test_the_commit_with_the_later_record_counts_in_either_order_of_arrival():
     broker = leading()
     for offset in (5, 6):
         commit(broker, {T0: offset})
@@ -371,7 +377,7 @@ def test_the_last_position_of_a_client_without_a_group_goes_with_all_that_is_kno
 # --- expiry ---------------------------------------------------------------------------------------
 
 
-def expire(broker: Broker) -> int:
+def expire(broker: GroupBroker) -> int:
     count = broker.coordinator.manager.expire(list(broker.coordinator.manager.groups.values()))
     broker.replicate()
     return count
@@ -471,9 +477,9 @@ def test_nothing_expires_while_a_group_rebalances_or_it_is_not_known_what_it_con
 
 
 @pytest.mark.parametrize(("since_ms", "expires"), [(-1, True), (0, True), (MINUTE_MS, False)])
-def test_a_group_that_was_read_expires_as_it_says(since_ms: int, expires: bool):
+def test_a_loaded_group_expires_after_its_stored_time(since_ms: int, expires: bool):
     """An old record does not say since when its group is empty: then the commit counts."""
-    broker = Broker(RETENTION)
+    broker = GroupBroker(RETENTION)
     broker.coordinator.manager.on_elected(0, 3, 3)
     stored = StoredGroup("consumer", 5, None, None, since_ms, ())
     position = CommittedOffset(4, OffsetAndMetadata(5, commit_timestamp_ms=0), 4)
@@ -484,7 +490,7 @@ def test_a_group_that_was_read_expires_as_it_says(since_ms: int, expires: bool):
 
 
 def test_a_transaction_that_was_read_ends_with_its_marker():
-    broker = Broker()
+    broker = GroupBroker()
     broker.coordinator.manager.on_elected(0, 3, 3)
     position = CommittedOffset(4, OffsetAndMetadata(5), 4)
     broker.coordinator.on_loaded(0, 3, {"g": LoadedGroup(None, {}, {7: {T0: position}})})

@@ -22,18 +22,18 @@ from regent.core.protocol.groups import (
     LeavingMember,
     SyncGroup,
 )
-from tests.core.coordinator.group_stage import SESSION_MS, Broker
+from tests.core.coordinator.group_stage import SESSION_MS, GroupBroker
 
 DELAY_MS = 3_000
 
 
-def leading(config: GroupConfig | None = None) -> Broker:
-    broker = Broker() if config is None else Broker(config)
+def leading(config: GroupConfig | None = None) -> GroupBroker:
+    broker = GroupBroker() if config is None else GroupBroker(config)
     broker.lead()
     return broker
 
 
-def stable(broker: Broker, rebalance_ms: int = SESSION_MS) -> JoinGroupResult:
+def stable(broker: GroupBroker, rebalance_ms: int = SESSION_MS) -> JoinGroupResult:
     """Return the only member, which has its assignment."""
     (member,) = broker.ask_to_join(rebalance_ms=rebalance_ms)
     broker.sync(member, {member.member_id: b"all"})
@@ -43,12 +43,12 @@ def stable(broker: Broker, rebalance_ms: int = SESSION_MS) -> JoinGroupResult:
 
 
 def rejoin(
-    broker: Broker, member: JoinGroupResult, rebalance_ms: int = SESSION_MS
+    broker: GroupBroker, member: JoinGroupResult, rebalance_ms: int = SESSION_MS
 ) -> list[JoinGroupResult]:
     return broker.ask_to_join(member_id=member.member_id, rebalance_ms=rebalance_ms)
 
 
-def two_members(broker: Broker) -> tuple[JoinGroupResult, JoinGroupResult]:
+def two_members(broker: GroupBroker) -> tuple[JoinGroupResult, JoinGroupResult]:
     """Return a leader and another member of generation 2, which wait for their assignment."""
     first = stable(broker)
     other = broker.ask_to_join()
@@ -57,7 +57,7 @@ def two_members(broker: Broker) -> tuple[JoinGroupResult, JoinGroupResult]:
     return leader[0], other[0]
 
 
-def keep(broker: Broker, *members: JoinGroupResult, for_ms: int) -> list[Errors]:
+def keep(broker: GroupBroker, *members: JoinGroupResult, for_ms: int) -> list[Errors]:
     """Let time pass in which members send heartbeats; return the last answers."""
     answers: list[Errors] = []
     for _ in range(for_ms // 1_000):
@@ -262,7 +262,7 @@ def test_a_member_that_does_not_ask_for_its_assignment_is_removed_from_a_stable_
     assert broker.beat(leader) is Errors.REBALANCE_IN_PROGRESS
 
 
-def test_nobody_is_removed_when_all_have_asked_for_their_assignment():
+def test_no_member_is_removed_when_all_have_asked_for_their_assignment():
     broker = leading()
     leader, other = two_members(broker)
     told = broker.sync(other)
@@ -364,7 +364,7 @@ def test_a_group_waits_again_for_static_members_that_are_away_and_no_longer_than
     assert (joined.generation_id, joined.leader_id) == (2, joined.member_id)
 
 
-def test_a_group_that_waits_only_for_a_member_that_leaves_goes_on():
+def test_a_group_continues_when_the_last_missing_member_leaves():
     broker = leading()
     leader, other = two_members(broker)
     joining = broker.ask_to_join()
@@ -373,7 +373,7 @@ def test_a_group_that_waits_only_for_a_member_that_leaves_goes_on():
     assert [answer.generation_id for answer in (*joining, *waiting)] == [3, 3]
 
 
-def test_a_member_that_is_removed_is_told_so_if_it_waits_for_its_assignment():
+def test_a_removed_member_that_waits_for_its_assignment_gets_an_error():
     broker = leading()
     _, other = two_members(broker)
     told = broker.sync(other)
@@ -529,7 +529,7 @@ def test_groups_of_other_partitions_stay_when_a_partition_has_another_leader():
 
 
 def test_sessions_begin_when_a_group_was_read():
-    broker = Broker()
+    broker = GroupBroker()
     members = tuple(
         StoredMember(name, None, "c", "/h", SESSION_MS, SESSION_MS, b"", name.encode())
         for name in ("a", "b")

@@ -26,7 +26,7 @@ def test_a_partition_that_could_not_be_read_is_awaited_until_the_leadership_ends
     assert not owned.on_loaded(7, 3, is_read=True)
 
 
-def test_a_leadership_that_goes_on_is_not_read_again():
+def test_a_continued_leadership_is_not_read_again():
     owned = OwnedPartitions()
     owned.on_elected(7, epoch=3, term=3)
     owned.on_loaded(7, 3, is_read=True)
@@ -35,7 +35,7 @@ def test_a_leadership_that_goes_on_is_not_read_again():
     assert owned.term(7) == 3
 
 
-def test_another_leadership_is_read_even_if_the_end_of_the_former_was_not_told():
+def test_a_new_leadership_is_read_even_without_a_message_about_the_end_of_the_former_one():
     owned = OwnedPartitions()
     owned.on_elected(7, epoch=3, term=3)
     owned.on_loaded(7, 3, is_read=True)

@@ -409,7 +409,7 @@ def test_a_partition_that_could_not_be_read_is_not_read_again_for_another_leader
     assert office.loads == [(PARTITION, TERM)]
 
 
-def test_decisions_that_were_read_are_carried_out_and_open_transactions_go_on():
+def test_loaded_decisions_are_carried_out_and_open_transactions_continue():
     office = Office()
     rows = [
         TransactionMetadata("a", 11, 3, 1_000, PREPARE_COMMIT, {T0}, 40, 60),
@@ -520,7 +520,7 @@ def test_positions_take_effect_where_a_marker_is_in_the_log_of_their_group():
     assert results == [TxnMarkerResult(7, (*first[:3], again)), TxnMarkerResult(8, second)]
 
 
-def test_markers_of_other_topics_are_nothing_to_the_group_coordinator():
+def test_markers_of_other_topics_do_not_reach_the_group_coordinator():
     result = TxnMarkerResult(7, (PartitionOutcome("t", 0, Errors.NONE, 10),))
     brokers = Brokers(result)
     assert receive(brokers, TxnMarker(7, 0, True, 1, (T0,))) == [result]

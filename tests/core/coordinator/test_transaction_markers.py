@@ -134,7 +134,7 @@ def test_a_broker_that_does_not_answer_is_asked_again():
     assert desk.state() == "CompleteCommit"
 
 
-def test_an_answer_that_nobody_expects_does_not_lose_a_marker():
+def test_an_unexpected_answer_does_not_lose_a_marker():
     desk = Desk(T0)
     desk.commit()
     desk.answer(Errors.CORRUPT_MESSAGE)

@@ -173,7 +173,7 @@ def test_a_quota_of_mutations_that_is_set_later_limits_a_client_that_is_known():
     assert manager.record(ALICE, 1, 0, is_strict=True) == (False, 4_000)
 
 
-def test_a_known_client_has_the_quota_that_is_left_when_its_own_is_removed():
+def test_a_known_client_gets_the_next_matching_quota_when_its_own_is_removed():
     manager = ClientQuotaManager(WINDOW)
     manager.set_limits({"users/alice": 9, "clients/<default>": 4})
     assert limit_of(manager, ALICE) == 9

@@ -24,18 +24,15 @@ from regent.core.protocol.control import (
     LeaderAndIsrType,
     UpdateMetadataRequest,
 )
-from regent.core.protocol.controller import AlterPartitionResponse
 from regent.core.records import RecordBytes
 from regent.core.replication.delayed_operation import DelayedOperation
-from regent.core.replication.metadata_cache import MetadataCache
-from regent.core.replication.partition import Partition
 from regent.core.replication.prefetches import RunBeside
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.replication.replication_settings import ReplicationSettings
-from tests.core.replication.stage import HEADER, LAG_MS, T0, A, accepted, live, state
-from tests.support.controller_parts import topic_id
+from tests.core.replication.stage import SETTINGS, T0, A, ReplicaBroker, accepted, live, state
 from tests.support.memory_logs import MemoryLog, MemoryLogs
 from tests.support.record_batches import batch, values_of
+from tests.support.world import topic_id
 
 T = TypeVar("T")
 TWO_IN_SYNC = LogConfig(min_insync_replicas=2)
@@ -71,8 +68,8 @@ class Pending(Generic[T]):
         return self.answer
 
 
-class RecordBroker:
-    """One broker with broker epoch 100; the test sets the time."""
+class RecordBroker(ReplicaBroker):
+    """A broker with logs of real batches."""
 
     def __init__(
         self,
@@ -83,25 +80,13 @@ class RecordBroker:
         logs: MemoryLogs | None = None,
         run_beside: RunBeside | None = None,
     ) -> None:
-        self.broker_id = broker_id
         self.logs = logs or MemoryLogs({"t": config} if config else None)
-        self.cache = MetadataCache()
-        self.manager = ReplicaManager(
-            broker_id,
-            self.logs,
-            self.cache,
-            settings or ReplicationSettings(replica_lag_time_max_ms=LAG_MS),
-            lock,
-            run_beside,
-        )
-        self.manager.broker_epoch = 100
-        self.now_ms = 0
+        super().__init__(broker_id, self.logs, settings or SETTINGS, lock, run_beside)
         self.meet(1, 2, 3)
 
     def meet(self, *brokers: BrokerId) -> None:
         """Set the live brokers."""
-        request = UpdateMetadataRequest((), tuple(live(b, 100) for b in brokers), lists_all=True)
-        self.manager.handle(HEADER, request, self.now_ms)
+        self.handle(UpdateMetadataRequest((), tuple(live(b, 100) for b in brokers), lists_all=True))
 
     def apply(
         self,
@@ -128,13 +113,9 @@ class RecordBroker:
             ),
             (),
         )
-        response = self.manager.handle(HEADER, request, self.now_ms)
+        response = self.handle(request)
         assert isinstance(response, LeaderAndIsrResponse)
         return {error.topic_partition: error.error_code for error in response.partition_errors}
-
-    def hosted(self, topic_partition: TopicPartition = T0) -> Partition:
-        """Return a replica."""
-        return self.manager.partitions[topic_partition]
 
     def log(self, topic_partition: TopicPartition = T0) -> MemoryLog:
         """Return a log."""
@@ -216,11 +197,8 @@ class RecordBroker:
 
     def commit_isr(self) -> None:
         """Let the controller accept the proposed ISR."""
-        request = self.manager.alter_partition_request()
-        assert request is not None
-        answers = tuple(accepted(row, leader=self.broker_id) for row in request.partitions)
-        response = AlterPartitionResponse(Errors.NONE, answers)
-        self.manager.on_alter_partition_response(request, response, self.now_ms)
+        request = self.send()
+        self.answer(request, *(accepted(r, leader=self.broker_id) for r in request.partitions))
 
 
 def rows(response: FetchResponse) -> dict[TopicPartition, FetchedPartition]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
 from regent.core.errors import Errors
-from regent.core.model import NO_EPOCH, LeaderRecoveryState, TopicPartition
+from regent.core.model import NO_EPOCH, BrokerId, LeaderRecoveryState, TopicPartition
 from regent.core.protocol.broker import (
     FetchedPartition,
     FetchPartition,
@@ -35,12 +36,14 @@ from regent.core.protocol.controller import (
     AlterPartitionResponse,
     AlterPartitionRow,
 )
+from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.partition import Partition, Role
+from regent.core.replication.prefetches import RunBeside
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.replication.replication_settings import ReplicationSettings
 from tests.core.replication.numbered_logs import NumberedLogs
-from tests.support.controller_parts import topic_id
+from tests.support.world import live_broker, topic_id
 
 ME = 1
 A, B = topic_id(1), topic_id(2)
@@ -51,24 +54,59 @@ LAG_MS = 30_000
 SETTINGS = ReplicationSettings(replica_lag_time_max_ms=LAG_MS)
 
 
-class Broker:
-    """A replica manager with epoch 100 and controller epoch 7.
+class ReplicaBroker:
+    """A replica manager with broker epoch 100 and controller epoch 7; the test sets the time."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        logs: ReplicaLogs,
+        settings: ReplicationSettings = SETTINGS,
+        lock: AbstractContextManager[object] | None = None,
+        run_beside: RunBeside | None = None,
+    ) -> None:
+        self.broker_id = broker_id
+        self.cache = MetadataCache()
+        self.manager = ReplicaManager(broker_id, logs, self.cache, settings, lock, run_beside)
+        self.manager.broker_epoch = 100
+        self.now_ms = 0
+
+    def handle(self, request: ControlRequest, **epochs: int) -> object:
+        """Handle a request of the controller; return the response."""
+        return self.manager.handle(HEADER._replace(**epochs), request, self.now_ms)
+
+    def hosted(self, topic_partition: TopicPartition = T0) -> Partition:
+        """Return a hosted partition."""
+        return self.manager.partitions[topic_partition]
+
+    def send(self) -> AlterPartitionRequest:
+        """Return the request with the present proposals, which is then in flight."""
+        request = self.manager.alter_partition_request()
+        assert request is not None
+        return request
+
+    def answer(
+        self,
+        request: AlterPartitionRequest,
+        *answers: AlteredPartition,
+        error: Errors = Errors.NONE,
+    ) -> None:
+        """Answer an AlterPartition request."""
+        response = AlterPartitionResponse(error, answers)
+        self.manager.on_alter_partition_response(request, response, self.now_ms)
+
+
+class BareBroker(ReplicaBroker):
+    """A broker with logs without records.
 
     ``is_told``: it knows that there are no topics.
     """
 
     def __init__(self, broker_id: int = ME, *, is_told: bool = True) -> None:
         self.logs = NumberedLogs()
-        self.cache = MetadataCache()
-        self.manager = ReplicaManager(broker_id, self.logs, self.cache, SETTINGS)
-        self.manager.broker_epoch = 100
+        super().__init__(broker_id, self.logs)
         if is_told:
             self.cache.update(HEADER, UpdateMetadataRequest((), (), lists_all=True))
-        self.now_ms = 0
-
-    def handle(self, request: ControlRequest, **epochs: int) -> object:
-        """Handle a request of the controller; return the response."""
-        return self.manager.handle(HEADER._replace(**epochs), request, self.now_ms)
 
     def apply(
         self,
@@ -99,10 +137,6 @@ class Broker:
         (error,) = response.partition_errors
         assert error.topic_partition == topic_partition
         return error.error_code
-
-    def hosted(self, topic_partition: TopicPartition = T0) -> Partition:
-        """Return a hosted partition."""
-        return self.manager.partitions[topic_partition]
 
     def role(self, topic_partition: TopicPartition) -> Role | None:
         """Return the role of a partition, or None if it is not hosted."""
@@ -143,26 +177,10 @@ class Broker:
         self.manager.on_alter_partition_response(request, None, self.now_ms)
         return list(request.partitions)
 
-    def send(self) -> AlterPartitionRequest:
-        """Return the request with the present proposals, which is then in flight."""
-        request = self.manager.alter_partition_request()
-        assert request is not None
-        return request
-
-    def answer(
-        self,
-        request: AlterPartitionRequest,
-        *answers: AlteredPartition,
-        error: Errors = Errors.NONE,
-    ) -> None:
-        """Answer an AlterPartition request."""
-        response = AlterPartitionResponse(error, answers)
-        self.manager.on_alter_partition_response(request, response, self.now_ms)
-
 
 def live(broker_id: int, broker_epoch: int) -> UpdateMetadataBroker:
     """Return a live broker of an UpdateMetadata request."""
-    return UpdateMetadataBroker(broker_id, broker_epoch, (), None, None, f"tcp://{broker_id}")
+    return live_broker(broker_id, broker_epoch, replication_endpoint=f"tcp://{broker_id}")
 
 
 def state(

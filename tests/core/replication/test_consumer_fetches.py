@@ -10,7 +10,6 @@ import pytest
 from regent.core.errors import Errors
 from regent.core.model import NO_LEADER, TopicPartition
 from regent.core.protocol.client import ConsumedPartition, ConsumerFetch, ConsumerPosition
-from regent.core.protocol.control import UpdateMetadataBroker
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.partition import Role
 from regent.core.replication.replica_manager import ReplicaManager
@@ -19,6 +18,7 @@ from tests.core.replication.stage import T0, T1, T2, A, B
 from tests.support.disk_logs import BROKER, Machine, create, send
 from tests.support.led_partitions import lead
 from tests.support.record_batches import batch
+from tests.support.world import live_broker
 
 EPOCH = 5
 
@@ -148,7 +148,7 @@ def fill(leader: RecordBroker, *partitions: TopicPartition) -> int:
     return len(batch(b"x" * 100))
 
 
-def test_the_first_batch_is_returned_whatever_its_size(leader: RecordBroker) -> None:
+def test_the_first_batch_of_any_size_is_returned(leader: RecordBroker) -> None:
     fill(leader, T1, T2)
     answer = leader.consume({T0: 2, T1: ConsumerPosition(0, 1), T2: 0}, max_bytes=1).answer
     assert [len(consumed(answer[topic_partition])) for topic_partition in (T0, T1, T2)] == [0, 1, 0]
@@ -305,7 +305,7 @@ def test_a_fetch_waits_in_the_active_segment_only(
         for _ in range(7):
             send(log, b"0000")
         manager = ReplicaManager(BROKER, logs, MetadataCache())
-        alive = UpdateMetadataBroker(BROKER, -1, (), None, None, None)
+        alive = live_broker(BROKER)
         lead(manager, alive, {"t": 1}, (BROKER,))
         fetch = ConsumerFetch({T0: ConsumerPosition(fetch_offset, 10_000)}, 10_000, 10_000)
         asked: Pending[Mapping[TopicPartition, ConsumedPartition]] = Pending(

@@ -129,7 +129,7 @@ def test_a_stale_request_is_answered_without_a_read(
     assert fence.refuse(stale, is_metadata=True) is error
 
 
-def test_a_registration_that_only_zookeeper_has_told_of_is_ours(
+def test_a_registration_that_only_zookeeper_has_confirmed_is_ours(
     fence: ControlRequestFence, logs: MemoryLogs
 ) -> None:
     """The controller may learn of it before we do."""

@@ -12,7 +12,7 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
-from tests.core.replication.stage import FULL, T0, T1, A, Broker, state
+from tests.core.replication.stage import FULL, T0, T1, A, BareBroker, state
 
 PREFIX = "[Broker id=1 epoch=100] event 7-0:"
 
@@ -22,7 +22,7 @@ def update_metadata(leader: int, leader_epoch: int) -> UpdateMetadataRequest:
     return UpdateMetadataRequest((UpdateMetadataTopic("t", A, (row,)),), ())
 
 
-def use(broker: Broker) -> None:
+def use(broker: BareBroker) -> None:
     """Send every kind of request, some of them twice."""
     broker.apply({T0: state(1, leader_epoch=1), T1: state(2, leader_epoch=1)}, type=FULL)
     broker.apply({T0: state(2, leader_epoch=0)})
@@ -34,7 +34,7 @@ def use(broker: Broker) -> None:
 
 def test_a_request_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="state.change")
-    use(Broker())
+    use(BareBroker())
     refused = f"0 of 1 partitions, not {T0}: STALE_CONTROLLER_EPOCH"
     assert caplog.messages == [
         f"{PREFIX} LeaderAndIsr FULL: made leader or follower of 2 of 2 partitions",
@@ -46,7 +46,7 @@ def test_a_request_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_at_debug_one_partition_can_be_followed(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG", logger="state.change")
-    use(Broker())
+    use(BareBroker())
     lines = [line.removeprefix(f"{PREFIX} ") for line in caplog.messages if line.startswith(PREFIX)]
     values = re.compile(r" \w+\(.*\)")
     of_t0 = [values.sub("", line) for line in lines if "t-0" in line and "tions, not" not in line]

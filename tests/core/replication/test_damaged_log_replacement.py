@@ -175,7 +175,7 @@ def restarted() -> RecordBroker:
 
 
 @pytest.mark.parametrize("leader_epoch", [1, 2])
-def test_a_log_refused_at_startup_is_kept_in_the_first_epoch_that_its_broker_is_told(
+def test_a_log_refused_at_startup_is_kept_in_the_first_epoch_that_its_broker_receives(
     leader_epoch: int,
 ) -> None:
     """It may have followed in that epoch without a record of it, and be in the ISR since then."""

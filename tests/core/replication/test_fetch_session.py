@@ -19,7 +19,7 @@ from tests.core.replication.stage import (
     T2,
     A,
     B,
-    Broker,
+    BareBroker,
     accepted,
     errors,
     state,
@@ -33,7 +33,7 @@ class Pair:
     """Broker 1, and its follower broker 2."""
 
     def __init__(self) -> None:
-        self.leader, self.follower = Broker(1), Broker(2)
+        self.leader, self.follower = BareBroker(1), BareBroker(2)
         for broker in (self.leader, self.follower):
             broker.meet(EVERYBODY)
 
@@ -341,7 +341,7 @@ def test_an_answer_to_an_earlier_fetch_is_ignored(pair: Pair) -> None:
 
 
 def test_a_restarted_leader_knows_no_session(pair: Pair) -> None:
-    pair.leader = Broker(1)
+    pair.leader = BareBroker(1)
     pair.leader.meet(EVERYBODY)
     pair.leader.apply(
         {topic_partition: state(1, 1, isr=(1, 2)) for topic_partition in (T0, T1, T2)}
@@ -430,7 +430,7 @@ def test_a_follower_removed_from_the_isr_returns_without_being_listed(pair: Pair
 
 def test_a_session_of_a_follower_that_is_gone_is_forgotten(pair: Pair) -> None:
     """When another one begins: a broker that was removed for good would keep its session."""
-    other = Broker(3)
+    other = BareBroker(3)
     other.meet(EVERYBODY)
     for broker in (pair.leader, other):
         broker.apply({T0: state(1, 2, isr=(1, 2, 3), replicas=(1, 2, 3))})

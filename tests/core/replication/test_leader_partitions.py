@@ -17,7 +17,7 @@ from tests.core.replication.stage import (
     T2,
     A,
     B,
-    Broker,
+    BareBroker,
     accepted,
     refused,
     state,
@@ -41,16 +41,16 @@ REJECTED = [Errors.INELIGIBLE_REPLICA, Errors.OPERATION_NOT_ATTEMPTED]
 
 
 @pytest.fixture
-def leader() -> Broker:
+def leader() -> BareBroker:
     """A broker that leads t-0 in leader epoch 1 with ISR [1]; brokers 2 and 3 are live."""
-    broker = Broker()
+    broker = BareBroker()
     broker.meet({1: 100, 2: 100, 3: 100})
     broker.apply({T0: state(leader_epoch=1, isr=(1,), replicas=(1, 2, 3))})
     return broker
 
 
 @pytest.fixture
-def full(leader: Broker) -> Broker:
+def full(leader: BareBroker) -> BareBroker:
     """The same with ISR [1, 2, 3], leader epoch 2 and log end 10; no follower has fetched."""
     leader.logs.ends[T0] = 10
     leader.apply({T0: state(leader_epoch=2, isr=(1, 2, 3), replicas=(1, 2, 3))})
@@ -61,7 +61,7 @@ def full(leader: Broker) -> Broker:
 
 
 def test_a_follower_at_the_log_end_is_proposed_and_joins_when_accepted(
-    leader: Broker,
+    leader: BareBroker,
 ) -> None:  # ISR-05
     leader.fetched_by(2)
     (row,) = leader.proposals()
@@ -77,7 +77,9 @@ def test_a_follower_at_the_log_end_is_proposed_and_joins_when_accepted(
     assert leader.proposals() == []
 
 
-def test_there_is_one_proposal_at_a_time_and_new_members_are_last(leader: Broker) -> None:  # ISR-12
+def test_there_is_one_proposal_at_a_time_and_new_members_are_last(
+    leader: BareBroker,
+) -> None:  # ISR-12
     leader.fetched_by(3)
     leader.fetched_by(2)
     (row,) = leader.proposals()
@@ -92,7 +94,7 @@ def test_there_is_one_proposal_at_a_time_and_new_members_are_last(leader: Broker
 
 
 def test_a_follower_behind_the_start_of_the_epoch_does_not_join(
-    leader: Broker,
+    leader: BareBroker,
 ) -> None:  # ISR-13, KAFKA-7128
     leader.logs.ends[T0] = 10
     leader.apply({T0: state(leader_epoch=2, isr=(1,), replicas=(1, 2, 3))})
@@ -104,7 +106,7 @@ def test_a_follower_behind_the_start_of_the_epoch_does_not_join(
     assert [row.new_isr for row in leader.proposals()] == [(1, 2)]
 
 
-def test_a_follower_that_is_not_live_does_not_join(leader: Broker) -> None:  # KAFKA-14140
+def test_a_follower_that_is_not_live_does_not_join(leader: BareBroker) -> None:  # KAFKA-14140
     leader.meet({1: 100, 3: 100})
     leader.fetched_by(2)
     assert leader.proposals() == []
@@ -114,7 +116,7 @@ def test_a_follower_that_is_not_live_does_not_join(leader: Broker) -> None:  # K
 
 
 def test_the_broker_epoch_of_the_fetch_must_be_the_registered_one(
-    leader: Broker,
+    leader: BareBroker,
 ) -> None:  # KIP-903
     leader.fetched_by(2, replica_epoch=150)  # restarted; the leader does not know it yet
     assert leader.proposals() == []
@@ -124,7 +126,7 @@ def test_the_broker_epoch_of_the_fetch_must_be_the_registered_one(
     assert row.isr_broker_epochs == (UNKNOWN_BROKER_EPOCH, 150)
 
 
-def test_a_restarted_follower_is_proposed_with_its_new_broker_epoch(leader: Broker) -> None:
+def test_a_restarted_follower_is_proposed_with_its_new_broker_epoch(leader: BareBroker) -> None:
     leader.fetched_by(2)
     request = leader.send()
     leader.meet({1: 100, 2: 150, 3: 100})
@@ -139,7 +141,7 @@ def test_a_restarted_follower_is_proposed_with_its_new_broker_epoch(leader: Brok
 # --- shrinking ------------------------------------------------------------------------------------
 
 
-def test_a_lagging_follower_is_proposed_for_removal(full: Broker) -> None:  # ISR-07
+def test_a_lagging_follower_is_proposed_for_removal(full: BareBroker) -> None:  # ISR-07
     full.fetched_by(3, 10, leader_epoch=2)
     full.manager.shrink_isrs(LAG_MS)
     assert full.proposals() == []
@@ -157,19 +159,19 @@ def test_a_lagging_follower_is_proposed_for_removal(full: Broker) -> None:  # IS
     assert full.manager.counters.isr_shrinks == 1
 
 
-def test_lagging_followers_leave_together_and_the_leader_stays(full: Broker) -> None:
+def test_lagging_followers_leave_together_and_the_leader_stays(full: BareBroker) -> None:
     full.manager.shrink_isrs(LAG_MS + 1)
     assert [row.new_isr for row in full.proposals()] == [(1,)]
 
 
-def test_an_unassigned_member_leaves_at_once(leader: Broker) -> None:
+def test_an_unassigned_member_leaves_at_once(leader: BareBroker) -> None:
     leader.apply({T0: state(leader_epoch=2, isr=(1, 4, 2), replicas=(1, 2))})
     leader.fetched_by(2, leader_epoch=2)
     leader.manager.shrink_isrs(0)
     assert [row.new_isr for row in leader.proposals()] == [(1, 2)]
 
 
-def test_nothing_is_committed_before_an_unassigned_member_has_left(full: Broker) -> None:
+def test_nothing_is_committed_before_an_unassigned_member_has_left(full: BareBroker) -> None:
     full.apply({T0: state(leader_epoch=3, isr=(1, 3, 2), replicas=(1, 2))})
     full.fetched_by(2, 10, leader_epoch=3)
     assert full.hosted().high_watermark == 0, "3 does not have the records and could be elected"
@@ -180,7 +182,9 @@ def test_nothing_is_committed_before_an_unassigned_member_has_left(full: Broker)
     assert full.hosted().high_watermark == 10
 
 
-def test_an_offline_follower_leaves_after_the_limit_even_at_the_log_end(full: Broker) -> None:
+def test_an_offline_follower_leaves_after_the_limit_even_at_the_log_end(
+    full: BareBroker,
+) -> None:
     for replica in (2, 3):
         full.fetched_by(replica, 10, leader_epoch=2)
     full.meet({1: 100, 3: 100})
@@ -190,7 +194,7 @@ def test_an_offline_follower_leaves_after_the_limit_even_at_the_log_end(full: Br
     assert [row.new_isr for row in full.proposals()] == [(1, 3)]
 
 
-def test_only_led_partitions_are_checked(full: Broker) -> None:
+def test_only_led_partitions_are_checked(full: BareBroker) -> None:
     full.apply({T1: state(2, isr=(1, 2)), T2: state(ME, isr=(1, 2))})
     full.logs.ends.update({T1: 5, T2: 5})
     full.stop(T0, EPOCH_DURING_DELETE, delete=True)
@@ -203,7 +207,7 @@ def test_only_led_partitions_are_checked(full: Broker) -> None:
 
 @pytest.mark.parametrize("error", GIVEN_UP)
 def test_a_leader_with_an_outdated_epoch_waits_for_the_next_leader_and_isr(
-    leader: Broker, error: Errors
+    leader: BareBroker, error: Errors
 ) -> None:  # ISR-10, ISR-11
     leader.fetched_by(2)
     request = leader.send()
@@ -220,7 +224,7 @@ def test_a_leader_with_an_outdated_epoch_waits_for_the_next_leader_and_isr(
     assert [row.new_isr for row in leader.proposals()] == [(1, 3)]
 
 
-def test_a_refused_removal_is_not_proposed_again(full: Broker) -> None:  # ISR-10
+def test_a_refused_removal_is_not_proposed_again(full: BareBroker) -> None:  # ISR-10
     full.manager.shrink_isrs(LAG_MS + 1)
     request = full.send()
     full.answer(request, refused(request.partitions[0], Errors.INVALID_UPDATE_VERSION))
@@ -232,7 +236,7 @@ def test_a_refused_removal_is_not_proposed_again(full: Broker) -> None:  # ISR-1
 
 @pytest.mark.parametrize("error", RETRIED)
 def test_a_proposal_that_failed_for_another_reason_is_sent_again(
-    leader: Broker, error: Errors
+    leader: BareBroker, error: Errors
 ) -> None:
     leader.fetched_by(2)  # ISR-11, KAFKA-14010
     request = leader.send()
@@ -243,7 +247,7 @@ def test_a_proposal_that_failed_for_another_reason_is_sent_again(
 
 @pytest.mark.parametrize("error", REJECTED)
 def test_a_rejected_change_is_withdrawn_and_may_be_proposed_again(
-    leader: Broker, error: Errors
+    leader: BareBroker, error: Errors
 ) -> None:
     leader.fetched_by(2)
     request = leader.send()
@@ -255,7 +259,7 @@ def test_a_rejected_change_is_withdrawn_and_may_be_proposed_again(
 
 
 def test_a_member_that_is_out_of_sync_is_removed_when_a_follower_could_not_be_added(
-    leader: Broker,
+    leader: BareBroker,
 ) -> None:
     """With the defect, seed 57003806: the follower was proposed again before each check."""
     leader.apply({T0: state(leader_epoch=2, isr=(1, 2), replicas=(1, 2, 3))})
@@ -270,7 +274,7 @@ def test_a_member_that_is_out_of_sync_is_removed_when_a_follower_could_not_be_ad
 
 
 def test_an_outdated_partition_epoch_is_replaced_by_the_controllers_state(
-    leader: Broker,
+    leader: BareBroker,
 ) -> None:
     leader.fetched_by(2)
     request = leader.send()
@@ -286,7 +290,7 @@ def test_an_outdated_partition_epoch_is_replaced_by_the_controllers_state(
 @pytest.mark.parametrize(("leader_epoch", "partition_epoch"), [(2, 8), (1, 2)])
 @pytest.mark.parametrize("error", [Errors.NONE, Errors.INVALID_UPDATE_VERSION])
 def test_a_state_of_another_epoch_is_ignored(
-    leader: Broker, error: Errors, leader_epoch: int, partition_epoch: int
+    leader: BareBroker, error: Errors, leader_epoch: int, partition_epoch: int
 ) -> None:
     leader.fetched_by(2)
     other = AlteredPartition("t", 0, error, ME, leader_epoch, (1, 3), 0, partition_epoch)
@@ -297,7 +301,7 @@ def test_a_state_of_another_epoch_is_ignored(
 
 
 def test_a_change_that_was_accepted_before_is_committed_at_an_equal_epoch(
-    leader: Broker,
+    leader: BareBroker,
 ) -> None:  # KAFKA-12751
     leader.fetched_by(2)
     request = leader.send()
@@ -306,7 +310,7 @@ def test_a_change_that_was_accepted_before_is_committed_at_an_equal_epoch(
     assert (leader.hosted().isr, leader.hosted().partition_epoch) == ((1, 2), 3)
 
 
-def test_a_proposal_with_a_lost_answer_is_sent_again(leader: Broker) -> None:
+def test_a_proposal_with_a_lost_answer_is_sent_again(leader: BareBroker) -> None:
     leader.fetched_by(2)
     first = leader.send()
     assert leader.manager.alter_partition_request() is None, "one in flight"
@@ -318,7 +322,7 @@ def test_a_proposal_with_a_lost_answer_is_sent_again(leader: Broker) -> None:
     assert leader.hosted().isr == (1, 2)
 
 
-def test_each_request_has_the_present_broker_epoch(leader: Broker) -> None:
+def test_each_request_has_the_present_broker_epoch(leader: BareBroker) -> None:
     leader.fetched_by(2)
     first = leader.send()
     leader.answer(first, error=Errors.STALE_BROKER_EPOCH)
@@ -330,7 +334,7 @@ def test_each_request_has_the_present_broker_epoch(leader: Broker) -> None:
 
 
 @pytest.mark.parametrize("error", [Errors.NONE, *GIVEN_UP, *RETRIED, *REJECTED])
-def test_an_answer_of_an_earlier_leader_epoch_is_ignored(leader: Broker, error: Errors) -> None:
+def test_an_answer_of_an_earlier_leader_epoch_is_ignored(leader: BareBroker, error: Errors) -> None:
     leader.fetched_by(2)
     request = leader.send()
     leader.apply({T0: state(leader_epoch=2, isr=(1, 3), replicas=(1, 2, 3))})
@@ -345,7 +349,7 @@ def test_an_answer_of_an_earlier_leader_epoch_is_ignored(leader: Broker, error: 
     assert leader.proposals() == [newer]
 
 
-def test_a_deposed_leader_proposes_nothing(leader: Broker) -> None:
+def test_a_deposed_leader_proposes_nothing(leader: BareBroker) -> None:
     leader.fetched_by(2)
     leader.apply({T0: state(2, leader_epoch=2)})
     assert leader.proposals() == []
@@ -353,7 +357,9 @@ def test_a_deposed_leader_proposes_nothing(leader: Broker) -> None:
     assert leader.hosted().followers == {}
 
 
-def test_a_deleted_partition_is_not_proposed_and_its_answer_is_ignored(leader: Broker) -> None:
+def test_a_deleted_partition_is_not_proposed_and_its_answer_is_ignored(
+    leader: BareBroker,
+) -> None:
     leader.fetched_by(2)
     request = leader.send()
     assert leader.stop(T0, EPOCH_DURING_DELETE, delete=True) is Errors.NONE
@@ -363,7 +369,7 @@ def test_a_deleted_partition_is_not_proposed_and_its_answer_is_ignored(leader: B
     assert leader.proposals() == []
 
 
-def test_a_stray_or_offline_partition_is_not_proposed(leader: Broker) -> None:
+def test_a_stray_or_offline_partition_is_not_proposed(leader: BareBroker) -> None:
     leader.apply({T1: state(isr=(1,), replicas=(1, 2))})
     leader.fetched_by(2)
     leader.logs.offline.add(T0)
@@ -374,14 +380,16 @@ def test_a_stray_or_offline_partition_is_not_proposed(leader: Broker) -> None:
     assert leader.manager.offline_replica_count == 0
 
 
-def test_a_stop_without_deletion_keeps_the_leader_and_its_proposal(leader: Broker) -> None:
+def test_a_stop_without_deletion_keeps_the_leader_and_its_proposal(leader: BareBroker) -> None:
     leader.fetched_by(2)
     assert leader.stop(T0, 1, delete=False) is Errors.NONE
     assert leader.role(T0) is Role.LEADER
     assert len(leader.proposals()) == 1
 
 
-def test_a_leader_epoch_that_cannot_be_stored_is_not_led(leader: Broker) -> None:  # KAFKA-9769
+def test_a_leader_epoch_that_cannot_be_stored_is_not_led(
+    leader: BareBroker,
+) -> None:  # KAFKA-9769
     leader.logs.unwritable.add(T0)
     errors = leader.apply({T0: state(leader_epoch=2)})
     assert errors == {T0: Errors.KAFKA_STORAGE_ERROR}
@@ -389,7 +397,7 @@ def test_a_leader_epoch_that_cannot_be_stored_is_not_led(leader: Broker) -> None
     assert (leader.manager.leader_count, leader.manager.offline_replica_count) == (0, 1)
 
 
-def test_a_leader_in_a_new_epoch_remembers_the_followers_positions(full: Broker) -> None:
+def test_a_leader_in_a_new_epoch_remembers_the_followers_positions(full: BareBroker) -> None:
     full.fetched_by(2, 8, leader_epoch=2)
     full.now_ms = 5
     full.apply({T0: state(leader_epoch=3, isr=(1, 2), replicas=(1, 2, 3))})
@@ -404,7 +412,7 @@ def test_a_leader_in_a_new_epoch_remembers_the_followers_positions(full: Broker)
 
 
 def test_an_unclean_leader_reports_its_recovery_before_a_replica_joins() -> None:  # KIP-704
-    leader = Broker()
+    leader = BareBroker()
     leader.meet({1: 100, 2: 100})
     unclean = state(leader_epoch=1, isr=(1,), recovery=LeaderRecoveryState.RECOVERING)
     leader.apply({T0: unclean})
@@ -425,7 +433,7 @@ def test_an_unclean_leader_reports_its_recovery_before_a_replica_joins() -> None
 # --- high watermark -------------------------------------------------------------------------------
 
 
-def test_records_of_all_members_are_committed_and_stay_committed(full: Broker) -> None:
+def test_records_of_all_members_are_committed_and_stay_committed(full: BareBroker) -> None:
     full.fetched_by(2, 10, leader_epoch=2)
     assert full.hosted().high_watermark == 0, "3 never fetched"
     assert full.fetched_by(3, 6, leader_epoch=2).high_watermark == 6
@@ -433,7 +441,7 @@ def test_records_of_all_members_are_committed_and_stay_committed(full: Broker) -
     assert full.hosted().high_watermark == 6
 
 
-def test_a_proposed_member_counts_for_the_high_watermark(leader: Broker) -> None:
+def test_a_proposed_member_counts_for_the_high_watermark(leader: BareBroker) -> None:
     leader.fetched_by(2)
     leader.logs.ends[T0] = 5
     leader.now_ms = LAG_MS + 1
@@ -443,7 +451,7 @@ def test_a_proposed_member_counts_for_the_high_watermark(leader: Broker) -> None
     assert leader.hosted().high_watermark == 5
 
 
-def test_a_leader_alone_in_the_isr_commits_at_once(leader: Broker) -> None:
+def test_a_leader_alone_in_the_isr_commits_at_once(leader: BareBroker) -> None:
     leader.logs.ends[T0] = 7
     leader.apply({T0: state(leader_epoch=2, isr=(1,), replicas=(1, 2, 3))})
     assert leader.hosted().high_watermark == 7
@@ -451,7 +459,7 @@ def test_a_leader_alone_in_the_isr_commits_at_once(leader: Broker) -> None:
 
 @pytest.mark.parametrize(("live", "high_watermark"), [({2, 3}, 0), ({2}, 5)])
 def test_a_replica_about_to_join_is_waited_for_unless_it_cannot(
-    leader: Broker, live: set[int], high_watermark: int
+    leader: BareBroker, live: set[int], high_watermark: int
 ) -> None:
     leader.meet(dict.fromkeys(live, 100))
     leader.fetched_by(2)  # proposed; so no other replica is
@@ -468,7 +476,7 @@ def test_a_replica_about_to_join_is_waited_for_unless_it_cannot(
 # --- what is counted ------------------------------------------------------------------------------
 
 
-def test_leaders_and_under_replicated_partitions_are_counted(leader: Broker) -> None:
+def test_leaders_and_under_replicated_partitions_are_counted(leader: BareBroker) -> None:
     assert (leader.manager.leader_count, leader.manager.under_replicated_count) == (1, 1)
     leader.apply(
         {
@@ -481,7 +489,7 @@ def test_leaders_and_under_replicated_partitions_are_counted(leader: Broker) -> 
 
 
 def test_a_proposal_that_is_refused_again_and_again_is_logged_once_in_ten_seconds(
-    leader: Broker, caplog: pytest.LogCaptureFixture
+    leader: BareBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     leader.fetched_by(2)

@@ -297,7 +297,7 @@ def test_a_follower_appends_without_the_lock() -> None:
     assert follower.values() == [b"a"]
 
 
-def test_an_error_of_an_append_after_the_replica_was_deleted_concerns_nobody() -> None:
+def test_the_error_of_an_append_is_ignored_after_its_replica_was_deleted() -> None:
     lock = InterruptedLock()
     leader, follower = RecordBroker(1), RecordBroker(2, lock=lock)
     for broker in (leader, follower):

@@ -17,7 +17,7 @@ from regent.core.protocol.control import (
     UpdateMetadataTopic,
 )
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
-from tests.support.controller_parts import topic_id
+from tests.support.world import live_broker, topic_id
 
 HEADER = ControlHeader(controller_id=3, controller_epoch=7, broker_epoch=100)
 OLD, NEW = topic_id(1), topic_id(2)
@@ -30,7 +30,7 @@ def cache() -> MetadataCache:
 
 
 def broker(broker_id: int) -> UpdateMetadataBroker:
-    return UpdateMetadataBroker(broker_id, 10, (), None, None, None)
+    return live_broker(broker_id, 10)
 
 
 def row(
@@ -130,7 +130,7 @@ def test_a_snapshot_does_not_change(cache: MetadataCache) -> None:
 # --- sequence -------------------------------------------------------------------------------------
 
 
-def test_the_newest_row_remains_whatever_the_sequence() -> None:
+def test_the_newest_row_remains_in_every_sequence() -> None:
     rows = [
         row(leader=1, leader_epoch=4, partition_epoch=9),
         row(leader=2, leader_epoch=5, partition_epoch=10),
@@ -283,7 +283,7 @@ def test_the_cache_stays_complete_in_the_next_term(cache: MetadataCache) -> None
     assert update(cache, row(0), header=HEADER._replace(controller_epoch=8)).is_complete
 
 
-def test_who_waits_is_told_once_when_the_cache_is_complete(cache: MetadataCache) -> None:
+def test_a_waiting_caller_is_notified_once_when_the_cache_is_complete(cache: MetadataCache) -> None:
     told: list[int] = []
     cache.when_complete(lambda: told.append(1))
     update(cache, row(0))

@@ -62,7 +62,9 @@ def test_records_in_memory_are_read_at_once(leader: RecordBroker, disk: DiskThre
     assert not disk.queue
 
 
-def test_appends_go_on_while_a_consumer_waits_for_the_disk(leader: RecordBroker, disk: DiskThread):
+def test_appends_continue_while_a_consumer_waits_for_the_disk(
+    leader: RecordBroker, disk: DiskThread
+):
     fetch = leader.consume({T0: 0})
     leader.produce(b"c", acks=1)
     assert fetch.is_waiting

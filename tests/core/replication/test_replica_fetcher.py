@@ -28,7 +28,7 @@ from tests.core.replication.stage import (
     T1,
     T2,
     A,
-    Broker,
+    BareBroker,
     state,
 )
 
@@ -36,21 +36,21 @@ BACKOFF_MS = SETTINGS.replica_fetch_backoff_ms
 
 
 @pytest.fixture
-def follower() -> Broker:
+def follower() -> BareBroker:
     """Follows broker 2 in t-0 and t-1 (leader epoch 5) and leads t-2."""
-    broker = Broker()
+    broker = BareBroker()
     broker.meet({1: 100, 2: 100, 3: 100})
     broker.apply({T0: state(2, 5), T1: state(2, 5), T2: state(ME, 5)})
     return broker
 
 
-def ask(broker: Broker, leader: int = 2) -> FetchRequest:
+def ask(broker: BareBroker, leader: int = 2) -> FetchRequest:
     request = broker.manager.fetch_request(leader, broker.now_ms)
     assert request is not None
     return request
 
 
-def asked(broker: Broker, leader: int = 2) -> list[TopicPartition]:
+def asked(broker: BareBroker, leader: int = 2) -> list[TopicPartition]:
     request = broker.manager.fetch_request(leader, broker.now_ms)
     return (
         [] if request is None else [topic_partition for topic_partition, _ in request.partitions()]
@@ -70,14 +70,16 @@ def row(
     return FetchedPartition(partition, error, high_watermark, 0, *diverging)
 
 
-def take(broker: Broker, request: FetchRequest, response: FetchResponse, leader: int = 2) -> None:
+def take(
+    broker: BareBroker, request: FetchRequest, response: FetchResponse, leader: int = 2
+) -> None:
     broker.manager.on_fetch_response(leader, request, response, broker.now_ms)
 
 
 # --- targets of fetches ---------------------------------------------------------------------------
 
 
-def test_all_partitions_with_one_leader_are_in_one_fetch(follower: Broker) -> None:
+def test_all_partitions_with_one_leader_are_in_one_fetch(follower: BareBroker) -> None:
     follower.logs.ends[T1] = 7
     follower.logs.starts[T1] = 2
     follower.logs.epochs[T1] = [(4, 2)]
@@ -88,14 +90,14 @@ def test_all_partitions_with_one_leader_are_in_one_fetch(follower: Broker) -> No
     assert topic.partitions == (FetchPartition(0, 5, 0, -1, 0), FetchPartition(1, 5, 7, 4, 2))
 
 
-def test_leader_addresses_come_from_the_metadata(follower: Broker) -> None:
+def test_leader_addresses_come_from_the_metadata(follower: BareBroker) -> None:
     assert follower.manager.leaders_to_fetch_from() == {2: "tcp://2"}
     follower.apply({T1: state(3, 6)})
     assert follower.manager.leaders_to_fetch_from() == {2: "tcp://2", 3: "tcp://3"}
     assert (asked(follower, 2), asked(follower, 3)) == ([T0], [T1])
 
 
-def test_an_offline_leader_is_fetched_from_when_it_is_live(follower: Broker) -> None:
+def test_an_offline_leader_is_fetched_from_when_it_is_live(follower: BareBroker) -> None:
     follower.apply({T0: state(9, 6), T1: state(9, 6)})  # KAFKA-1647, 11.6
     assert follower.hosted(T0).leader_epoch == 6
     assert follower.manager.leaders_to_fetch_from() == {}
@@ -107,19 +109,19 @@ def test_an_offline_leader_is_fetched_from_when_it_is_live(follower: Broker) -> 
 
 
 def test_a_deposed_leader_follows_its_successor_even_if_that_is_not_live(
-    follower: Broker,
+    follower: BareBroker,
 ) -> None:
     follower.apply({T2: state(9, 6)})
     assert follower.role(T2) is Role.FOLLOWER
     assert follower.manager.leader_count == 0
 
 
-def test_a_partition_without_a_leader_is_not_fetched(follower: Broker) -> None:
+def test_a_partition_without_a_leader_is_not_fetched(follower: BareBroker) -> None:
     follower.apply({T0: state(NO_LEADER, 6)})
     assert asked(follower) == [T1]
 
 
-def test_a_leader_does_not_fetch(follower: Broker) -> None:
+def test_a_leader_does_not_fetch(follower: BareBroker) -> None:
     follower.apply({T0: state(ME, 6), T1: state(ME, 6)})
     assert follower.manager.leaders_to_fetch_from() == {}
     assert asked(follower) == []
@@ -127,7 +129,7 @@ def test_a_leader_does_not_fetch(follower: Broker) -> None:
 
 @pytest.mark.parametrize("delete", [False, True])
 def test_a_stopped_replica_is_not_fetched_until_the_next_leader_and_isr(
-    follower: Broker, delete: bool
+    follower: BareBroker, delete: bool
 ) -> None:
     follower.stop(T0, 5, delete=delete)
     assert asked(follower) == [T1]
@@ -135,13 +137,13 @@ def test_a_stopped_replica_is_not_fetched_until_the_next_leader_and_isr(
     assert asked(follower) == [T1, T0]
 
 
-def test_a_stray_or_offline_replica_is_not_fetched(follower: Broker) -> None:
+def test_a_stray_or_offline_replica_is_not_fetched(follower: BareBroker) -> None:
     follower.logs.offline.add(T0)
     follower.apply({T0: state(2, 6)}, type=FULL)
     assert asked(follower) == []
 
 
-def test_a_replica_whose_deletion_failed_is_not_fetched(follower: Broker) -> None:
+def test_a_replica_whose_deletion_failed_is_not_fetched(follower: BareBroker) -> None:
     follower.logs.failing.add(T0)
     follower.stop(T0, 5, delete=True)
     assert asked(follower) == [T1]
@@ -161,7 +163,9 @@ def test_a_replica_whose_deletion_failed_is_not_fetched(follower: Broker) -> Non
         Errors.OFFSET_OUT_OF_RANGE,
     ],
 )
-def test_a_failed_partition_waits_and_the_others_do_not(follower: Broker, error: Errors) -> None:
+def test_a_failed_partition_waits_and_the_others_do_not(
+    follower: BareBroker, error: Errors
+) -> None:
     take(follower, ask(follower), answer(row(0, error), row(1)))
     assert asked(follower) == [T1]
     follower.now_ms += FIRST_BACKOFF_MS - 1
@@ -170,7 +174,7 @@ def test_a_failed_partition_waits_and_the_others_do_not(follower: Broker, error:
     assert asked(follower) == [T0, T1]
 
 
-def test_repeated_failures_wait_longer_each_time(follower: Broker) -> None:
+def test_repeated_failures_wait_longer_each_time(follower: BareBroker) -> None:
     waits = []
     for _ in range(8):
         take(follower, ask(follower), answer(row(0, Errors.UNKNOWN_LEADER_EPOCH), row(1)))
@@ -186,7 +190,7 @@ def test_repeated_failures_wait_longer_each_time(follower: Broker) -> None:
 
 
 def test_a_fetch_does_not_wait_at_the_leader_while_a_partition_is_in_its_pause(
-    follower: Broker,
+    follower: BareBroker,
 ) -> None:
     before = ask(follower)
     take(follower, before, answer(row(0, Errors.UNKNOWN_LEADER_EPOCH), row(1)))
@@ -195,7 +199,7 @@ def test_a_fetch_does_not_wait_at_the_leader_while_a_partition_is_in_its_pause(
     assert request.max_wait_ms == FIRST_BACKOFF_MS
 
 
-def test_a_follower_without_news_waits_longer_at_its_leader(follower: Broker) -> None:
+def test_a_follower_without_news_waits_longer_at_its_leader(follower: BareBroker) -> None:
     wait_ms = SETTINGS.replica_fetch_wait_max_ms
     take(follower, ask(follower), replace(answer(row(0), row(1)), session_id=7))
     waits = []
@@ -213,7 +217,9 @@ def test_the_longer_wait_does_not_make_a_follower_seem_to_lag() -> None:
         assert ReplicationSettings(replica_lag_time_max_ms=lag_ms).idle_fetch_wait_ms == idle_ms
 
 
-def test_a_fetch_is_outdated_until_the_next_one_lists_what_has_changed(follower: Broker) -> None:
+def test_a_fetch_is_outdated_until_the_next_one_lists_what_has_changed(
+    follower: BareBroker,
+) -> None:
     request = ask(follower)
     assert not follower.manager.outdated_fetches()
     follower.apply({T2: state(2, 6)})
@@ -223,7 +229,7 @@ def test_a_fetch_is_outdated_until_the_next_one_lists_what_has_changed(follower:
     assert not follower.manager.outdated_fetches()
 
 
-def test_a_fenced_follower_waits_for_the_next_leader_and_isr(follower: Broker) -> None:
+def test_a_fenced_follower_waits_for_the_next_leader_and_isr(follower: BareBroker) -> None:
     take(follower, ask(follower), answer(row(0, Errors.FENCED_LEADER_EPOCH), row(1)))
     follower.now_ms += 10 * BACKOFF_MS
     assert asked(follower) == [T1]
@@ -232,7 +238,7 @@ def test_a_fenced_follower_waits_for_the_next_leader_and_isr(follower: Broker) -
     assert asked(follower) == [T1, T0]
 
 
-def test_a_new_leader_and_isr_ends_the_pause(follower: Broker) -> None:
+def test_a_new_leader_and_isr_ends_the_pause(follower: BareBroker) -> None:
     take(follower, ask(follower), answer(row(0, Errors.UNKNOWN_LEADER_EPOCH), row(1)))
     follower.apply({T0: state(3, 6)})
     assert asked(follower, 3) == [T0]
@@ -241,14 +247,16 @@ def test_a_new_leader_and_isr_ends_the_pause(follower: Broker) -> None:
 @pytest.mark.parametrize(
     "response", [FetchResponse(Errors.STALE_BROKER_EPOCH), FetchResponse(Errors.NONE)]
 )
-def test_after_a_lost_answer_all_partitions_wait(follower: Broker, response: FetchResponse) -> None:
+def test_after_a_lost_answer_all_partitions_wait(
+    follower: BareBroker, response: FetchResponse
+) -> None:
     take(follower, ask(follower), response)
     assert follower.manager.fetch_request(2, follower.now_ms) is None
     follower.now_ms += BACKOFF_MS
     assert asked(follower) == [T0, T1]
 
 
-def test_a_broker_that_shuts_down_does_not_fetch_what_it_led(follower: Broker) -> None:
+def test_a_broker_that_shuts_down_does_not_fetch_what_it_led(follower: BareBroker) -> None:
     follower.manager.begin_shutdown()
     follower.apply({T2: state(3, 6, isr=(2, 3)), T1: state(3, 6, isr=(ME, 3))})
     assert asked(follower, 3) == [T1], "an ISR that has this broker waits for its fetches"
@@ -264,7 +272,7 @@ def test_a_broker_that_shuts_down_does_not_fetch_what_it_led(follower: Broker) -
 )
 @pytest.mark.parametrize("leader", [2, 3])
 def test_an_answer_of_an_earlier_leader_epoch_is_ignored(
-    follower: Broker, error: Errors, leader: int
+    follower: BareBroker, error: Errors, leader: int
 ) -> None:
     request = ask(follower)
     follower.logs.ends[T0] = 8
@@ -276,7 +284,7 @@ def test_an_answer_of_an_earlier_leader_epoch_is_ignored(
     assert follower.hosted(T0).high_watermark == 0
 
 
-def test_an_answer_to_an_earlier_offset_is_ignored(follower: Broker) -> None:
+def test_an_answer_to_an_earlier_offset_is_ignored(follower: BareBroker) -> None:
     follower.logs.ends[T0] = 8
     request = ask(follower)
     follower.logs.ends[T0] = 6
@@ -285,7 +293,9 @@ def test_an_answer_to_an_earlier_offset_is_ignored(follower: Broker) -> None:
     assert follower.hosted(T0).high_watermark == 0
 
 
-def test_an_answer_for_a_partition_deleted_or_led_meanwhile_is_ignored(follower: Broker) -> None:
+def test_an_answer_for_a_partition_deleted_or_led_meanwhile_is_ignored(
+    follower: BareBroker,
+) -> None:
     request = ask(follower)
     follower.stop(T0, 5, delete=True)
     follower.apply({T1: state(ME, 6)})
@@ -298,14 +308,14 @@ def test_an_answer_for_a_partition_deleted_or_led_meanwhile_is_ignored(follower:
 
 @pytest.mark.parametrize(("leaders", "expected"), [(3, 3), (20, 8), (1, 2)])
 def test_the_leaders_high_watermark_is_used_up_to_the_log_end(
-    follower: Broker, leaders: int, expected: int
+    follower: BareBroker, leaders: int, expected: int
 ) -> None:
     follower.logs.starts[T0], follower.logs.ends[T0] = 2, 8
     take(follower, ask(follower), answer(row(0, high_watermark=leaders), row(1)))
     assert follower.hosted(T0).high_watermark == expected
 
 
-def test_a_diverging_log_is_truncated_to_the_common_end(follower: Broker) -> None:
+def test_a_diverging_log_is_truncated_to_the_common_end(follower: BareBroker) -> None:
     follower.logs.ends[T0] = 8
     follower.logs.epochs[T0] = [(2, 0), (4, 6)]
     take(follower, ask(follower), answer(row(0, high_watermark=7, diverging=(3, 5)), row(1)))
@@ -319,7 +329,7 @@ def test_a_diverging_log_is_truncated_to_the_common_end(follower: Broker) -> Non
     assert follower.logs.ends[T0] == 5
 
 
-def test_truncated_records_are_not_committed(follower: Broker) -> None:  # KAFKA-9491
+def test_truncated_records_are_not_committed(follower: BareBroker) -> None:  # KAFKA-9491
     follower.logs.ends[T0] = 8
     take(follower, ask(follower), answer(row(0, high_watermark=7), row(1)))
     follower.logs.ends[T0] = 9
@@ -345,7 +355,7 @@ def test_a_log_is_truncated_to_the_smaller_end_of_the_epoch(
     assert truncation_offset(EpochEndOffset(*leaders), EpochEndOffset(*own), 8) == expected
 
 
-def test_a_log_that_cannot_be_truncated_goes_offline(follower: Broker) -> None:
+def test_a_log_that_cannot_be_truncated_goes_offline(follower: BareBroker) -> None:
     follower.logs.ends[T0] = 8
     follower.logs.unwritable.add(T0)
     take(follower, ask(follower), answer(row(0, diverging=(2, 5)), row(1)))
@@ -355,7 +365,7 @@ def test_a_log_that_cannot_be_truncated_goes_offline(follower: Broker) -> None:
 
 
 def test_an_error_that_lasts_is_logged_once_in_ten_seconds(
-    follower: Broker, caplog: pytest.LogCaptureFixture
+    follower: BareBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     for follower.now_ms in range(0, 20_000, BACKOFF_MS):

@@ -49,7 +49,7 @@ from tests.core.replication.stage import (
     T2,
     A,
     B,
-    Broker,
+    BareBroker,
     accepted,
     leader_and_isr,
     state,
@@ -64,18 +64,18 @@ REQUESTS: dict[str, ControlRequest] = {
 
 
 @pytest.fixture
-def broker() -> Broker:
-    return Broker()
+def broker() -> BareBroker:
+    return BareBroker()
 
 
 @pytest.fixture
-def leader(broker: Broker) -> Broker:
+def leader(broker: BareBroker) -> BareBroker:
     """A broker that leads t-0 in leader epoch 1."""
     assert broker.apply({T0: state(leader_epoch=1)}) == {T0: Errors.NONE}
     return broker
 
 
-def test_the_newest_known_leader_of_a_partition_is_named(broker: Broker) -> None:
+def test_the_newest_known_leader_of_a_partition_is_named(broker: BareBroker) -> None:
     assert broker.manager.current_leader(T0) == (NO_LEADER, NO_EPOCH)
     broker.apply({T0: state(2, leader_epoch=4)})
     assert broker.manager.current_leader(T0) == (2, 4)
@@ -99,7 +99,7 @@ def test_the_newest_known_leader_of_a_partition_is_named(broker: Broker) -> None
     ],
 )
 def test_a_request_for_another_broker_epoch_is_refused(
-    broker: Broker, kind: str, broker_epoch: int, error: Errors
+    broker: BareBroker, kind: str, broker_epoch: int, error: Errors
 ) -> None:
     response = broker.handle(REQUESTS[kind], broker_epoch=broker_epoch)
     assert isinstance(response, LeaderAndIsrResponse | StopReplicaResponse | UpdateMetadataResponse)
@@ -116,7 +116,7 @@ def test_a_request_for_another_broker_epoch_is_refused(
 )
 @pytest.mark.parametrize("first", REQUESTS)
 def test_a_request_of_a_deposed_controller_is_refused(
-    broker: Broker, kind: str, controller_epoch: int, error: Errors, first: str
+    broker: BareBroker, kind: str, controller_epoch: int, error: Errors, first: str
 ) -> None:
     broker.handle(REQUESTS[first])
     before = dict(broker.manager.partitions)
@@ -129,7 +129,7 @@ def test_a_request_of_a_deposed_controller_is_refused(
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
-def test_an_outdated_request_can_be_refused_by_its_header(broker: Broker, kind: str) -> None:
+def test_an_outdated_request_can_be_refused_by_its_header(broker: BareBroker, kind: str) -> None:
     broker.handle(REQUESTS[kind], controller_epoch=7)
 
     def refused(controller_epoch: int, broker_epoch: int) -> Errors | None:
@@ -153,7 +153,7 @@ def test_a_refused_leader_and_isr_has_the_error_for_every_partition() -> None:
     assert stop == StopReplicaResponse(Errors.STALE_CONTROLLER_EPOCH)
 
 
-def test_update_metadata_updates_the_cache(broker: Broker) -> None:
+def test_update_metadata_updates_the_cache(broker: BareBroker) -> None:
     broker.handle(UpdateMetadataRequest((), ()), controller_id=5)
     assert broker.cache.snapshot.controller_id == 5
     broker.handle(UpdateMetadataRequest((), ()), controller_id=6, controller_epoch=6)
@@ -163,7 +163,7 @@ def test_update_metadata_updates_the_cache(broker: Broker) -> None:
 # --- roles ----------------------------------------------------------------------------------------
 
 
-def test_a_leader_and_isr_row_is_applied_completely(broker: Broker) -> None:
+def test_a_leader_and_isr_row_is_applied_completely(broker: BareBroker) -> None:
     row = LeaderAndIsrPartition(0, 6, 2, 4, (2,), 9, (3, 1, 2), (3,), (2,), False, 0)
     assert broker.apply({T0: row}) == {T0: Errors.NONE}
     assert broker.hosted(T0) == Partition(
@@ -184,26 +184,28 @@ def test_a_leader_and_isr_row_is_applied_completely(broker: Broker) -> None:
 @pytest.mark.parametrize(
     ("named", "role"), [(ME, Role.LEADER), (2, Role.FOLLOWER), (NO_LEADER, Role.NONE)]
 )
-def test_the_leader_in_the_row_decides_the_role(leader: Broker, named: int, role: Role) -> None:
+def test_the_leader_in_the_row_decides_the_role(leader: BareBroker, named: int, role: Role) -> None:
     assert leader.apply({T0: state(named, leader_epoch=2)}) == {T0: Errors.NONE}
     assert leader.role(T0) is role
 
 
 @pytest.mark.parametrize("leader_epoch", [0, 1])
 def test_a_row_with_an_old_or_equal_leader_epoch_is_refused(
-    leader: Broker, leader_epoch: int
+    leader: BareBroker, leader_epoch: int
 ) -> None:
     errors = leader.apply({T0: state(2, leader_epoch)})
     assert errors == {T0: Errors.STALE_CONTROLLER_EPOCH}
     assert leader.role(T0) is Role.LEADER
 
 
-def test_leader_epochs_may_be_skipped(leader: Broker) -> None:
+def test_leader_epochs_may_be_skipped(leader: BareBroker) -> None:
     assert leader.apply({T0: state(2, leader_epoch=9)}) == {T0: Errors.NONE}
     assert leader.role(T0) is Role.FOLLOWER
 
 
-def test_a_partition_that_is_not_assigned_to_the_broker_is_not_hosted(broker: Broker) -> None:
+def test_a_partition_that_is_not_assigned_to_the_broker_is_not_hosted(
+    broker: BareBroker,
+) -> None:
     errors = broker.apply({T0: state(2, replicas=(2, 3)), T1: state()})
     assert errors == {T0: Errors.UNKNOWN_TOPIC_OR_PARTITION, T1: Errors.NONE}
     assert list(broker.manager.partitions) == [T1]
@@ -225,7 +227,7 @@ def test_a_partition_that_is_not_assigned_to_the_broker_is_not_hosted(broker: Br
     ],
 )
 def test_an_invalid_partition_is_refused_and_the_others_are_hosted(
-    broker: Broker, topic_partition: TopicPartition
+    broker: BareBroker, topic_partition: TopicPartition
 ) -> None:
     errors = broker.apply({topic_partition: state(), T0: state()}, type=FULL)
     assert errors == {topic_partition: Errors.INVALID_TOPIC_EXCEPTION, T0: Errors.NONE}
@@ -233,12 +235,12 @@ def test_an_invalid_partition_is_refused_and_the_others_are_hosted(
     assert list(broker.logs.hosted()) == [T0]
 
 
-def test_a_leader_epoch_over_32_bits_is_refused(broker: Broker) -> None:
+def test_a_leader_epoch_over_32_bits_is_refused(broker: BareBroker) -> None:
     assert broker.apply({T0: state(leader_epoch=2**31)}) == {T0: Errors.INVALID_TOPIC_EXCEPTION}
     assert broker.apply({T0: state(leader_epoch=2**31 - 1)}) == {T0: Errors.NONE}
 
 
-def test_a_row_for_another_topic_of_the_same_name_is_refused(broker: Broker) -> None:
+def test_a_row_for_another_topic_of_the_same_name_is_refused(broker: BareBroker) -> None:
     assert broker.apply({T0: state(leader_epoch=0)}, id=A) == {T0: Errors.NONE}
     assert broker.apply({T0: state(leader_epoch=1)}, id=A) == {T0: Errors.NONE}
     for leader_epoch in (1, 2):
@@ -247,14 +249,14 @@ def test_a_row_for_another_topic_of_the_same_name_is_refused(broker: Broker) -> 
     assert broker.hosted(T0).leader_epoch == 1
 
 
-def test_a_log_of_another_topic_of_the_same_name_is_not_used(broker: Broker) -> None:
+def test_a_log_of_another_topic_of_the_same_name_is_not_used(broker: BareBroker) -> None:
     broker.logs.get_or_create(T0, A, is_new=True)
     assert broker.apply({T0: state()}, id=B) == {T0: Errors.INCONSISTENT_TOPIC_ID}
     assert broker.manager.partitions == {}
     assert broker.logs.hosted() == {T0: A}
 
 
-def test_a_topic_id_added_later_reaches_the_log_without_a_new_epoch(broker: Broker) -> None:
+def test_a_topic_id_added_later_reaches_the_log_without_a_new_epoch(broker: BareBroker) -> None:
     broker.apply({T0: state()}, id=None)
     assert broker.logs.hosted() == {T0: None}
     assert broker.apply({T0: state()}, id=A) == {T0: Errors.NONE}, "KAFKA-13132"
@@ -263,7 +265,7 @@ def test_a_topic_id_added_later_reaches_the_log_without_a_new_epoch(broker: Brok
     assert broker.apply({T0: state()}, id=A) == {T0: Errors.STALE_CONTROLLER_EPOCH}
 
 
-def test_a_topic_id_added_later_with_an_old_epoch_is_ignored(leader: Broker) -> None:
+def test_a_topic_id_added_later_with_an_old_epoch_is_ignored(leader: BareBroker) -> None:
     leader.apply({T1: state(leader_epoch=1)}, id=None)
     assert leader.apply({T1: state()}, id=A) == {T1: Errors.STALE_CONTROLLER_EPOCH}
     assert leader.hosted(T1).topic_id is None
@@ -272,13 +274,13 @@ def test_a_topic_id_added_later_with_an_old_epoch_is_ignored(leader: Broker) -> 
 # --- failed directories ---------------------------------------------------------------------------
 
 
-def test_a_failed_directory_is_reported_before_epochs_are_checked(leader: Broker) -> None:
+def test_a_failed_directory_is_reported_before_epochs_are_checked(leader: BareBroker) -> None:
     leader.logs.offline.add(T0)
     assert leader.apply({T0: state(leader_epoch=0)}) == {T0: Errors.KAFKA_STORAGE_ERROR}
     assert leader.role(T0) is Role.OFFLINE
 
 
-def test_a_log_that_may_be_in_a_failed_directory_is_not_created(broker: Broker) -> None:
+def test_a_log_that_may_be_in_a_failed_directory_is_not_created(broker: BareBroker) -> None:
     broker.logs.failing.update((T0, T1))
     errors = broker.apply({T0: state(), T1: state(is_new=True), T2: state()})
     assert errors == {T0: Errors.KAFKA_STORAGE_ERROR, T1: Errors.NONE, T2: Errors.NONE}
@@ -286,7 +288,7 @@ def test_a_log_that_may_be_in_a_failed_directory_is_not_created(broker: Broker) 
     assert broker.role(T1) is Role.LEADER
 
 
-def test_a_repaired_directory_is_used_by_the_next_request(broker: Broker) -> None:
+def test_a_repaired_directory_is_used_by_the_next_request(broker: BareBroker) -> None:
     broker.logs.failing.add(T0)
     broker.apply({T0: state()})
     broker.logs.failing.clear()
@@ -297,7 +299,7 @@ def test_a_repaired_directory_is_used_by_the_next_request(broker: Broker) -> Non
 # --- FULL -----------------------------------------------------------------------------------------
 
 
-def test_logs_that_a_full_request_does_not_list_are_set_aside(broker: Broker) -> None:
+def test_logs_that_a_full_request_does_not_list_are_set_aside(broker: BareBroker) -> None:
     broker.apply({T0: state(), T1: state()})
     stray = TopicPartition("stray", 0)
     broker.logs.get_or_create(stray, B, is_new=True)
@@ -306,7 +308,9 @@ def test_logs_that_a_full_request_does_not_list_are_set_aside(broker: Broker) ->
     assert list(broker.manager.partitions) == [T1]
 
 
-def test_a_stray_log_on_a_failed_disk_stays_and_others_are_set_aside(broker: Broker) -> None:
+def test_a_stray_log_on_a_failed_disk_stays_and_others_are_set_aside(
+    broker: BareBroker,
+) -> None:
     broker.apply({T0: state(), T1: state(), T2: state()})
     broker.logs.failing.add(T0)
     broker.apply({T2: state()}, type=FULL)
@@ -314,19 +318,19 @@ def test_a_stray_log_on_a_failed_disk_stays_and_others_are_set_aside(broker: Bro
     assert list(broker.manager.partitions) == [T2]
 
 
-def test_an_empty_full_request_sets_all_logs_aside(leader: Broker) -> None:
+def test_an_empty_full_request_sets_all_logs_aside(leader: BareBroker) -> None:
     assert leader.apply({}, type=FULL) == {}
     assert leader.logs.aside == [T0]
     assert leader.manager.partitions == {}
 
 
-def test_an_incremental_request_sets_nothing_aside(leader: Broker) -> None:
+def test_an_incremental_request_sets_nothing_aside(leader: BareBroker) -> None:
     leader.apply({T1: state()})
     leader.apply({})
     assert leader.logs.aside == []
 
 
-def test_a_listed_replica_is_not_stray_even_if_it_fails(leader: Broker) -> None:
+def test_a_listed_replica_is_not_stray_even_if_it_fails(leader: BareBroker) -> None:
     leader.logs.offline.add(T0)
     leader.logs.failing.add(T1)
     leader.apply({T0: state(), T1: state(), T2: state(2, replicas=(2,))}, type=FULL)
@@ -334,7 +338,7 @@ def test_a_listed_replica_is_not_stray_even_if_it_fails(leader: Broker) -> None:
 
 
 def test_a_late_duplicate_of_a_full_request_does_not_undo_later_requests(
-    broker: Broker,
+    broker: BareBroker,
 ) -> None:
     broker.apply({T0: state()}, type=FULL)
     broker.apply({T1: state(is_new=True)})
@@ -345,7 +349,7 @@ def test_a_late_duplicate_of_a_full_request_does_not_undo_later_requests(
 
 @pytest.mark.parametrize("epochs", [{"controller_epoch": 8}, {"broker_epoch": 101}])
 def test_a_full_request_with_newer_epochs_is_applied(
-    broker: Broker, epochs: dict[str, int]
+    broker: BareBroker, epochs: dict[str, int]
 ) -> None:
     broker.apply({T0: state()}, type=FULL)
     broker.apply({T1: state(is_new=True)})
@@ -355,13 +359,13 @@ def test_a_full_request_with_newer_epochs_is_applied(
     assert broker.logs.aside == [T1]
 
 
-def test_a_full_request_of_a_deposed_controller_sets_nothing_aside(leader: Broker) -> None:
+def test_a_full_request_of_a_deposed_controller_sets_nothing_aside(leader: BareBroker) -> None:
     response = leader.handle(leader_and_isr({}, type=FULL), controller_epoch=6)
     assert response == LeaderAndIsrResponse(Errors.STALE_CONTROLLER_EPOCH, controller_epoch=7)
     assert leader.logs.aside == []
 
 
-def test_a_controller_epoch_belongs_to_one_controller(broker: Broker) -> None:
+def test_a_controller_epoch_belongs_to_one_controller(broker: BareBroker) -> None:
     """``/controller_epoch`` was set back, and another controller was elected in the same epoch."""
     broker.handle(leader_and_isr({T0: state(leader_epoch=1)}), controller_id=0)
     again = leader_and_isr({T1: state(leader_epoch=1)}, type=FULL)
@@ -372,7 +376,7 @@ def test_a_controller_epoch_belongs_to_one_controller(broker: Broker) -> None:
     assert broker.hosted(T1).leader_epoch == 1
 
 
-def test_a_restarted_broker_refuses_a_deposed_controller(broker: Broker) -> None:
+def test_a_restarted_broker_refuses_a_deposed_controller(broker: BareBroker) -> None:
     broker.handle(leader_and_isr({T0: state(leader_epoch=1)}), controller_epoch=9)
     again = ReplicaManager(broker.manager.broker_id, broker.logs, MetadataCache())
     again.broker_epoch = 100
@@ -381,14 +385,14 @@ def test_a_restarted_broker_refuses_a_deposed_controller(broker: Broker) -> None
     assert broker.logs.aside == []
 
 
-def test_the_highest_epochs_are_stored_before_a_request_is_applied(broker: Broker) -> None:
+def test_the_highest_epochs_are_stored_before_a_request_is_applied(broker: BareBroker) -> None:
     broker.manager.broker_epoch = 300
     broker.manager.broker_epoch = 200  # a late answer
     broker.handle(leader_and_isr({}), controller_epoch=9, broker_epoch=200)
     assert broker.logs.seen == SeenOfCluster(controller_epoch=9, zxid=300)
 
 
-def test_a_log_of_an_earlier_topic_is_set_aside_for_the_present_one(leader: Broker) -> None:
+def test_a_log_of_an_earlier_topic_is_set_aside_for_the_present_one(leader: BareBroker) -> None:
     leader.logs.get_or_create(T1, A, is_new=True)  # left on disk
     leader.apply({T2: state(leader_epoch=5)})
     errors = leader.apply({T0: state(2), T1: state(), T2: state()}, id=B, type=FULL)
@@ -399,14 +403,14 @@ def test_a_log_of_an_earlier_topic_is_set_aside_for_the_present_one(leader: Brok
     assert leader.manager.leader_count == 2
 
 
-def test_a_topic_without_an_id_sets_no_log_aside(leader: Broker) -> None:
+def test_a_topic_without_an_id_sets_no_log_aside(leader: BareBroker) -> None:
     leader.apply({T1: state()}, id=None)
     assert leader.apply({T0: state(), T1: state()}, id=None, type=FULL)
     assert leader.logs.aside == []
 
 
 def test_only_the_first_full_request_of_a_term_sets_logs_of_other_topics_aside(
-    leader: Broker,
+    leader: BareBroker,
 ) -> None:
     leader.apply({T0: state(leader_epoch=1)}, type=FULL)
     late = leader.apply({T0: state(leader_epoch=9)}, id=B, type=FULL)
@@ -431,7 +435,7 @@ def test_only_the_first_full_request_of_a_term_sets_logs_of_other_topics_aside(
 )
 @pytest.mark.parametrize("delete", [False, True])
 def test_a_stop_is_applied_unless_its_leader_epoch_is_old(
-    leader: Broker, leader_epoch: int, error: Errors, delete: bool
+    leader: BareBroker, leader_epoch: int, error: Errors, delete: bool
 ) -> None:
     assert leader.stop(T0, leader_epoch, delete=delete) is error
     is_gone = delete and error is Errors.NONE
@@ -439,7 +443,7 @@ def test_a_stop_is_applied_unless_its_leader_epoch_is_old(
     assert (T0 not in leader.logs.hosted()) == is_gone
 
 
-def test_a_stop_ends_following_but_not_leading(leader: Broker) -> None:
+def test_a_stop_ends_following_but_not_leading(leader: BareBroker) -> None:
     leader.apply({T1: state(2, leader_epoch=1)})
     for topic_partition in (T0, T1):
         assert leader.stop(topic_partition, 1, delete=False) is Errors.NONE
@@ -448,7 +452,9 @@ def test_a_stop_ends_following_but_not_leading(leader: Broker) -> None:
     assert leader.apply({T1: state(2, leader_epoch=1)}) == {T1: Errors.STALE_CONTROLLER_EPOCH}
 
 
-def test_a_stopped_replica_follows_again_in_the_next_controller_epoch(broker: Broker) -> None:
+def test_a_stopped_replica_follows_again_in_the_next_controller_epoch(
+    broker: BareBroker,
+) -> None:
     broker.apply({T1: state(2, leader_epoch=1)})
     broker.stop(T1, 1, delete=False)
     next_term = HEADER.controller_epoch + 1
@@ -457,13 +463,15 @@ def test_a_stopped_replica_follows_again_in_the_next_controller_epoch(broker: Br
     assert broker.role(T1) is Role.FOLLOWER
 
 
-def test_a_repeated_stop_changes_nothing(leader: Broker) -> None:
+def test_a_repeated_stop_changes_nothing(leader: BareBroker) -> None:
     for delete in (False, True, True, False):
         assert leader.stop(T0, 1, delete=delete) is Errors.NONE
     assert leader.manager.partitions == {}
 
 
-def test_the_deletion_of_a_partition_that_is_not_hosted_deletes_its_log(broker: Broker) -> None:
+def test_the_deletion_of_a_partition_that_is_not_hosted_deletes_its_log(
+    broker: BareBroker,
+) -> None:
     broker.logs.get_or_create(T0, A, is_new=True)
     assert broker.stop(T0, NO_EPOCH, delete=False) is Errors.NONE
     assert broker.logs.hosted() == {T0: A}
@@ -471,13 +479,13 @@ def test_the_deletion_of_a_partition_that_is_not_hosted_deletes_its_log(broker: 
     assert broker.logs.hosted() == {}
 
 
-def test_a_deleted_partition_may_be_created_again(leader: Broker) -> None:
+def test_a_deleted_partition_may_be_created_again(leader: BareBroker) -> None:
     leader.stop(T0, EPOCH_DURING_DELETE, delete=True)
     assert leader.apply({T0: state(is_new=True)}, id=B) == {T0: Errors.NONE}
     assert leader.hosted(T0).topic_id == B
 
 
-def test_a_late_stop_for_an_earlier_topic_is_refused(leader: Broker) -> None:
+def test_a_late_stop_for_an_earlier_topic_is_refused(leader: BareBroker) -> None:
     for delete in (False, True):
         late = leader.stop(T0, EPOCH_DURING_DELETE, delete=delete, id=B)
         assert late is Errors.INCONSISTENT_TOPIC_ID
@@ -487,7 +495,7 @@ def test_a_late_stop_for_an_earlier_topic_is_refused(leader: Broker) -> None:
 
 @pytest.mark.parametrize("epoch", [NO_EPOCH, EPOCH_DURING_DELETE])
 def test_a_stop_for_another_topic_does_not_delete_a_log_that_is_not_hosted(
-    broker: Broker, epoch: int
+    broker: BareBroker, epoch: int
 ) -> None:
     broker.logs.get_or_create(T0, B, is_new=True)
     assert broker.stop(T0, epoch, delete=True, id=A) is Errors.INCONSISTENT_TOPIC_ID
@@ -496,7 +504,9 @@ def test_a_stop_for_another_topic_does_not_delete_a_log_that_is_not_hosted(
     assert broker.logs.hosted() == {}
 
 
-def test_a_log_that_may_be_in_a_failed_directory_is_not_reported_as_deleted(broker: Broker) -> None:
+def test_a_log_that_may_be_in_a_failed_directory_is_not_reported_as_deleted(
+    broker: BareBroker,
+) -> None:
     broker.logs.out_of_sight.add(T0)
     assert broker.stop(T0, EPOCH_DURING_DELETE, delete=True) is Errors.KAFKA_STORAGE_ERROR
     assert broker.role(T0) is None
@@ -505,7 +515,7 @@ def test_a_log_that_may_be_in_a_failed_directory_is_not_reported_as_deleted(brok
     assert broker.stop(T0, EPOCH_DURING_DELETE, delete=True) is Errors.NONE
 
 
-def test_a_log_of_a_topic_whose_znode_is_missing_is_set_aside(leader: Broker) -> None:
+def test_a_log_of_a_topic_whose_znode_is_missing_is_set_aside(leader: BareBroker) -> None:
     assert leader.stop(T0, EPOCH_OF_LOST_TOPIC, delete=True, id=B) is Errors.INCONSISTENT_TOPIC_ID
     for _ in range(2):
         assert leader.stop(T0, EPOCH_OF_LOST_TOPIC, delete=True) is Errors.NONE
@@ -513,7 +523,7 @@ def test_a_log_of_a_topic_whose_znode_is_missing_is_set_aside(leader: Broker) ->
     assert T0 in leader.logs.aside
 
 
-def test_a_log_of_a_restored_topic_needs_a_later_leader_epoch(broker: Broker) -> None:
+def test_a_log_of_a_restored_topic_needs_a_later_leader_epoch(broker: BareBroker) -> None:
     log = broker.logs.get_or_create(T0, A, is_new=True)
     broker.logs.epochs[T0] = [(2, 0)]
     log.stray_high_watermark = 0  # type: ignore[misc]
@@ -524,7 +534,7 @@ def test_a_log_of_a_restored_topic_needs_a_later_leader_epoch(broker: Broker) ->
 
 
 @pytest.mark.parametrize("leader_epoch", [1, EPOCH_DURING_DELETE])
-def test_a_failed_deletion_takes_the_replica_offline(leader: Broker, leader_epoch: int) -> None:
+def test_a_failed_deletion_takes_the_replica_offline(leader: BareBroker, leader_epoch: int) -> None:
     leader.logs.failing.add(T0)
     assert leader.stop(T0, leader_epoch, delete=True) is Errors.KAFKA_STORAGE_ERROR
     assert leader.role(T0) is Role.OFFLINE
@@ -533,7 +543,7 @@ def test_a_failed_deletion_takes_the_replica_offline(leader: Broker, leader_epoc
 
 @pytest.mark.parametrize("delete", [False, True])
 def test_a_stop_in_a_failed_directory_is_a_storage_error_in_any_epoch(
-    leader: Broker, delete: bool, caplog: pytest.LogCaptureFixture
+    leader: BareBroker, delete: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="state.change")
     leader.logs.offline.add(T0)
@@ -551,11 +561,11 @@ def test_a_duplicate_or_late_request_changes_nothing() -> None:
         stop_replica(T1, 0, delete=False),
         leader_and_isr({T1: state(ME, 1), T0: state(NO_LEADER, 2)}),
     ]
-    expected = Broker()
+    expected = BareBroker()
     for request in control_requests:
         expected.handle(request)
     for late in control_requests:
-        broker = Broker()
+        broker = BareBroker()
         for request in control_requests:
             broker.handle(request)
         broker.handle(late)
@@ -625,7 +635,7 @@ def test_every_method_takes_the_lock_once_and_releases_it() -> None:
 # --- late duplicates within a term ----------------------------------------------------------------
 
 
-def test_a_late_duplicate_of_an_earlier_request_changes_nothing(broker: Broker) -> None:
+def test_a_late_duplicate_of_an_earlier_request_changes_nothing(broker: BareBroker) -> None:
     host, drop = leader_and_isr({T0: state(leader_epoch=1)}), stop_replica(T0, 1, delete=True)
     broker.handle(host, sequence=3)
     broker.handle(drop, sequence=4)
@@ -634,7 +644,7 @@ def test_a_late_duplicate_of_an_earlier_request_changes_nothing(broker: Broker) 
     assert broker.manager.partitions == {}, "a deleted replica does not come back"
 
 
-def test_update_metadata_is_in_no_order_with_the_other_requests(broker: Broker) -> None:
+def test_update_metadata_is_in_no_order_with_the_other_requests(broker: BareBroker) -> None:
     host, metadata = leader_and_isr({T0: state(leader_epoch=1)}), UpdateMetadataRequest((), ())
     assert broker.handle(metadata, sequence=4) == UpdateMetadataResponse(Errors.NONE)
     broker.handle(host, sequence=3)  # it was sent first, and its connection broke
@@ -642,13 +652,13 @@ def test_update_metadata_is_in_no_order_with_the_other_requests(broker: Broker) 
     assert broker.handle(metadata, sequence=2) == refusal(metadata, Errors.STALE_CONTROLLER_EPOCH)
 
 
-def test_a_duplicate_request_gets_the_same_response(broker: Broker) -> None:
+def test_a_duplicate_request_gets_the_same_response(broker: BareBroker) -> None:
     drop = stop_replica(T0, 1, delete=True)
     assert broker.handle(drop, sequence=4) == broker.handle(drop, sequence=4)
 
 
 def test_sequence_numbers_restart_with_the_controller_epoch_and_may_be_missing(
-    broker: Broker,
+    broker: BareBroker,
 ) -> None:
     host = leader_and_isr({T0: state(leader_epoch=1)})
     broker.handle(host, sequence=9)
@@ -663,7 +673,9 @@ def test_sequence_numbers_restart_with_the_controller_epoch_and_may_be_missing(
     assert set(broker.manager.partitions) == {T0, T1, T2}
 
 
-def test_a_second_full_request_of_a_term_is_applied_if_it_is_no_duplicate(broker: Broker) -> None:
+def test_a_second_full_request_of_a_term_is_applied_if_it_is_no_duplicate(
+    broker: BareBroker,
+) -> None:
     broker.handle(leader_and_isr({T0: state()}, type=FULL), sequence=1)
     broker.handle(leader_and_isr({T1: state()}), sequence=2)
     broker.handle(leader_and_isr({T1: state()}, type=FULL), sequence=3)
@@ -672,7 +684,7 @@ def test_a_second_full_request_of_a_term_is_applied_if_it_is_no_duplicate(broker
 
 @pytest.mark.parametrize("newer", ["controller_epoch", "broker_epoch"])
 def test_a_replica_stopped_for_a_shutdown_follows_again_in_newer_epochs(
-    broker: Broker, newer: str
+    broker: BareBroker, newer: str
 ) -> None:
     follow = leader_and_isr({T0: state(2, leader_epoch=1)}, type=FULL)
     broker.handle(follow)
@@ -724,7 +736,7 @@ class ShortOfDescriptors(NumberedLogs):
 
 
 def test_a_row_without_a_file_descriptor_fails_the_request_so_that_it_is_repeated() -> None:
-    broker, logs = Broker(), ShortOfDescriptors()
+    broker, logs = BareBroker(), ShortOfDescriptors()
     broker.manager = ReplicaManager(ME, logs, broker.cache, SETTINGS)
     broker.manager.broker_epoch = 100
     request = leader_and_isr({T0: state(), T1: state()}, A, INCREMENTAL)
@@ -744,7 +756,7 @@ def test_a_row_without_a_file_descriptor_fails_the_request_so_that_it_is_repeate
 
 
 def test_a_leader_whose_log_cannot_be_set_aside_for_lack_of_descriptors_leads_on() -> None:
-    broker, logs = Broker(), ShortOfDescriptors()
+    broker, logs = BareBroker(), ShortOfDescriptors()
     logs.short = None
     broker.manager = ReplicaManager(ME, logs, broker.cache, SETTINGS)
     broker.manager.broker_epoch = 100
@@ -760,8 +772,8 @@ def test_a_leader_whose_log_cannot_be_set_aside_for_lack_of_descriptors_leads_on
 
 
 @pytest.fixture
-def poisoned() -> Broker:
-    broker = Broker()
+def poisoned() -> BareBroker:
+    broker = BareBroker()
     broker.logs = PoisonedLogs()
     broker.manager = ReplicaManager(ME, broker.logs, broker.cache, SETTINGS)
     broker.manager.broker_epoch = 100
@@ -769,7 +781,7 @@ def poisoned() -> Broker:
 
 
 @pytest.mark.parametrize("type", [FULL, INCREMENTAL])
-def test_a_row_that_raises_fails_alone(poisoned: Broker, type: LeaderAndIsrType) -> None:
+def test_a_row_that_raises_fails_alone(poisoned: BareBroker, type: LeaderAndIsrType) -> None:
     rows = {topic_partition: state() for topic_partition in (T0, T1, T2)}
     for _ in range(2):
         errors = poisoned.apply(rows, type=type)
@@ -778,7 +790,7 @@ def test_a_row_that_raises_fails_alone(poisoned: Broker, type: LeaderAndIsrType)
     assert [poisoned.role(t) for t in (T0, T1, T2)] == [Role.LEADER, Role.OFFLINE, Role.LEADER]
 
 
-def test_a_row_that_raised_is_applied_when_it_is_repeated(poisoned: Broker) -> None:
+def test_a_row_that_raised_is_applied_when_it_is_repeated(poisoned: BareBroker) -> None:
     poisoned.apply({T1: state()})
     assert isinstance(poisoned.logs, PoisonedLogs)
     poisoned.logs.poisoned = None
@@ -788,7 +800,7 @@ def test_a_row_that_raised_is_applied_when_it_is_repeated(poisoned: Broker) -> N
 
 
 def test_a_role_change_that_raised_is_repeated_in_the_same_epoch(
-    poisoned: Broker, monkeypatch: pytest.MonkeyPatch
+    poisoned: BareBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def raise_after(partition: Partition, *args: Any) -> None:
         make_leader(partition, *args)
@@ -802,14 +814,14 @@ def test_a_role_change_that_raised_is_repeated_in_the_same_epoch(
     assert poisoned.role(T0) is Role.LEADER
 
 
-def test_a_replica_that_cannot_be_stopped_fails_alone(poisoned: Broker) -> None:
+def test_a_replica_that_cannot_be_stopped_fails_alone(poisoned: BareBroker) -> None:
     poisoned.apply({T0: state()})
     assert poisoned.stop(T1, EPOCH_DURING_DELETE, delete=True) is Errors.KAFKA_STORAGE_ERROR
     assert poisoned.stop(T0, EPOCH_DURING_DELETE, delete=True) is Errors.NONE
 
 
 def test_a_stray_log_that_raises_does_not_stop_other_rows(
-    poisoned: Broker, monkeypatch: pytest.MonkeyPatch
+    poisoned: BareBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     poisoned.apply({T0: state()})
 

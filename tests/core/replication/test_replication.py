@@ -15,7 +15,7 @@ from regent.core.protocol.controller import (
     AlterPartitionRow,
 )
 from regent.core.replication.partition import Role
-from tests.core.replication.stage import LAG_MS, Broker, leader_and_isr, state
+from tests.core.replication.stage import LAG_MS, BareBroker, leader_and_isr, state
 
 PARTITIONS = [TopicPartition("t", number) for number in range(4)]
 REPLICAS: tuple[BrokerId, ...] = (1, 2, 3)
@@ -24,7 +24,7 @@ REPLICAS: tuple[BrokerId, ...] = (1, 2, 3)
 class Authority:
     """Holds leaders and ISRs as the controller does, without ZooKeeper."""
 
-    def __init__(self, brokers: dict[BrokerId, Broker]) -> None:
+    def __init__(self, brokers: dict[BrokerId, BareBroker]) -> None:
         self.brokers = brokers
         self.held = dict.fromkeys(PARTITIONS, (1, 0, 0, REPLICAS))  # leader, epochs, ISR
         for topic_partition in PARTITIONS:
@@ -67,11 +67,11 @@ class Net:
 
     def __init__(self, seed: int) -> None:
         self.coin = random.Random(seed)
-        self.brokers = {broker_id: Broker(broker_id) for broker_id in REPLICAS}
+        self.brokers = {broker_id: BareBroker(broker_id) for broker_id in REPLICAS}
         for broker in self.brokers.values():
             broker.meet(dict.fromkeys(REPLICAS, 100))
         self.authority = Authority(self.brokers)
-        self.late: list[tuple[Broker, AlterPartitionRequest, AlterPartitionResponse]] = []
+        self.late: list[tuple[BareBroker, AlterPartitionRequest, AlterPartitionResponse]] = []
 
     def round(self, loss: float) -> None:
         """Let one second pass in which all brokers fetch and propose."""
@@ -87,7 +87,7 @@ class Net:
             assert broker_id not in broker.manager.leaders_to_fetch_from()
             self.propose(broker, loss)
 
-    def propose(self, broker: Broker, loss: float) -> None:
+    def propose(self, broker: BareBroker, loss: float) -> None:
         request = broker.manager.alter_partition_request()
         if request is None:
             return

@@ -22,8 +22,8 @@ from regent.core.protocol.control import (
     UpdateMetadataTopic,
 )
 from regent.transport.codec import encode_request
-from tests.core.replication.stage import ME, T0, T1, T2, A, B, Broker, state
-from tests.support.controller_parts import broker_info, leadership, topic_id
+from tests.core.replication.stage import ME, T0, T1, T2, A, B, BareBroker, state
+from tests.support.world import broker_info, leadership, topic_id
 
 ALL = (T0, T1, T2)
 STRAY = TopicPartition("t", 9)
@@ -46,14 +46,14 @@ def part(
 
 
 @pytest.fixture
-def broker() -> Broker:
+def broker() -> BareBroker:
     """A broker that hosts a partition which no part lists, and one in the last part."""
-    broker = Broker()
+    broker = BareBroker()
     broker.apply({STRAY: state(), T2: state()}, sequence=1)
     return broker
 
 
-def give(broker: Broker, parts: Iterable[int], *, of: int = 3, sequence: int = 2) -> None:
+def give(broker: BareBroker, parts: Iterable[int], *, of: int = 3, sequence: int = 2) -> None:
     """Apply parts of a FULL request that lists ``ALL``, in controller epoch 8."""
     for step, number in enumerate(parts):
         broker.handle(
@@ -66,7 +66,7 @@ def give(broker: Broker, parts: Iterable[int], *, of: int = 3, sequence: int = 2
 @pytest.mark.parametrize("sequence", [0, 2])
 @pytest.mark.parametrize("parts", [(0, 1, 2), (0, 0, 1, 1, 2, 2), (0, 1, 0, 1, 2)])
 def test_stray_logs_are_set_aside_after_the_last_part(
-    broker: Broker, parts: tuple[int, ...], sequence: int
+    broker: BareBroker, parts: tuple[int, ...], sequence: int
 ) -> None:
     give(broker, parts[:-1] if parts[-2:] != (2, 2) else parts[:-2], sequence=sequence)
     assert {STRAY, T2} < set(broker.manager.partitions)
@@ -76,7 +76,7 @@ def test_stray_logs_are_set_aside_after_the_last_part(
 
 @pytest.mark.parametrize("parts", [(1, 2), (0, 2), (2, 1, 0), (0, 2, 1), (0, 1)])
 def test_an_incomplete_list_sets_nothing_aside_but_its_rows_are_applied(
-    broker: Broker, parts: tuple[int, ...]
+    broker: BareBroker, parts: tuple[int, ...]
 ) -> None:
     give(broker, parts)
     assert STRAY in broker.manager.partitions
@@ -84,7 +84,7 @@ def test_an_incomplete_list_sets_nothing_aside_but_its_rows_are_applied(
         assert broker.hosted(ALL[number]).leader_epoch == 1
 
 
-def test_a_new_controller_in_between_starts_again(broker: Broker) -> None:
+def test_a_new_controller_in_between_starts_again(broker: BareBroker) -> None:
     give(broker, [0, 1])
     broker.handle(part(2, 3, {T2: state(leader_epoch=2)}), controller_epoch=9, sequence=9)
     assert STRAY in broker.manager.partitions
@@ -94,20 +94,20 @@ def test_a_new_controller_in_between_starts_again(broker: Broker) -> None:
     assert set(broker.manager.partitions) == {T0, T1}
 
 
-def test_two_lists_of_one_controller_are_not_mixed(broker: Broker) -> None:
+def test_two_lists_of_one_controller_are_not_mixed(broker: BareBroker) -> None:
     give(broker, [0, 1], of=3)
     give(broker, [0], of=3, sequence=30)
     give(broker, [2], of=3, sequence=31)
     assert STRAY in broker.manager.partitions
 
 
-def test_a_log_of_an_earlier_topic_is_set_aside_by_its_own_part(broker: Broker) -> None:
+def test_a_log_of_an_earlier_topic_is_set_aside_by_its_own_part(broker: BareBroker) -> None:
     broker.handle(part(0, 2, {T2: state()}, id=B), controller_epoch=8, sequence=2)
     assert broker.hosted(T2).topic_id == B
     assert STRAY in broker.manager.partitions
 
 
-def test_metadata_is_removed_after_the_last_part(broker: Broker) -> None:
+def test_metadata_is_removed_after_the_last_part(broker: BareBroker) -> None:
     def update(number: int, parts: int, *topic_partitions: TopicPartition) -> None:
         row = UpdateMetadataPartition(0, 7, 1, 0, (1,), 0, (1,), ())
         topics = tuple(
@@ -176,7 +176,7 @@ def test_no_request_is_larger_than_the_limit() -> None:
     )
 
 
-def test_errors_of_a_part_are_about_its_rows(broker: Broker) -> None:
+def test_errors_of_a_part_are_about_its_rows(broker: BareBroker) -> None:
     answer = broker.handle(part(0, 2, {T0: state()}), controller_epoch=8, sequence=2)
     errors = answer.partition_errors  # type: ignore[attr-defined]
     assert [(e.topic_partition, e.error_code) for e in errors] == [(T0, Errors.NONE)]

@@ -31,7 +31,7 @@ _MNTR = (
 )
 
 
-def test_sessions_have_their_requests_and_packets_and_other_connections_are_left_out():
+def test_sessions_have_their_requests_and_packets_and_other_connections_are_omitted():
     assert connected_sessions(_CONS) == {
         0x10003B5A2390000: SessionCounts(last_request=31, packets=18),
         0x10003B5A2390001: SessionCounts(last_request=0, packets=2),

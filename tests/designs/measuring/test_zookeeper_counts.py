@@ -91,7 +91,7 @@ def test_watches_are_counted_when_they_are_set_and_when_they_fire(
     assert (found.watches_set, found.watches_fired) == (2, 1)
 
 
-def test_pings_are_told_apart_from_reads(
+def test_pings_are_distinguished_from_reads(
     client: ZooKeeperClient, counted: Counted, zookeeper_server: EmbeddedZooKeeper
 ):
     words = FourLetterWords(zookeeper_server.port)

@@ -109,7 +109,7 @@ def test_a_move_begins_when_there_is_room_and_not_before(
     assert controller.submitted == [[0], [1], [2]]
 
 
-def test_the_others_go_on_while_one_move_is_slow(controller: MovingController, plan: Path):
+def test_other_moves_continue_while_one_move_is_slow(controller: MovingController, plan: Path):
     controller.lasts = {0}
 
     def end(count: int) -> Errors:
@@ -310,7 +310,7 @@ def test_a_plan_that_is_done_needs_no_controller(
     controller: MovingController, cluster: FakeCluster, plan: Path
 ):
     controller.assign(dict.fromkeys(range(3), ReplicaAssignment(TARGET)))
-    cluster.remove_broker(0)
+    cluster.unregister(0)
     assert execute(controller, plan)["reached_before"] == 3
 
 
@@ -373,7 +373,9 @@ def test_nothing_begins_while_others_move_partitions(controller: MovingControlle
     assert controller.submitted == [[0, 1, 2]]
 
 
-def test_no_more_moves_begin_while_others_move_partitions(controller: MovingController, plan: Path):
+def test_no_new_moves_begin_while_other_tools_move_partitions(
+    controller: MovingController, plan: Path
+):
     def begin(_: int) -> Errors:
         controller.others = [OngoingReassignment("other", 7, (1, 2), (2,), (1,))]
         return Errors.NONE
@@ -434,7 +436,7 @@ def test_temporarily_refused_moves_are_submitted_again(controller: MovingControl
 def test_moves_to_a_dead_broker_wait_by_name_and_do_not_block_others(
     controller: MovingController, cluster: FakeCluster, plan: Path
 ):
-    cluster.remove_broker(3)
+    cluster.unregister(3)
     document = json.loads((plan / "plan.json").read_text())
     document["partitions"][2]["replicas"] = [2, 1]
     (plan / "plan.json").write_text(json.dumps(document))
@@ -455,7 +457,7 @@ def test_a_broker_that_dies_during_its_moves_is_waited_for(
     controller.lasts = {0}
 
     def kill(_: int) -> Errors:
-        cluster.remove_broker(3)
+        cluster.unregister(3)
         return Errors.NONE
 
     controller.before_answer = kill
@@ -482,7 +484,7 @@ def test_a_new_controller_continues(controller: MovingController, cluster: FakeC
         cluster.elect(1)
         return Errors.NOT_CONTROLLER
 
-    cluster.remove_broker(0)
+    cluster.unregister(0)
     cluster.add_broker(0, control_endpoint=cluster.serve(cluster.lead))
     cluster.elect(0)
     controller.before_answer = resign
@@ -494,7 +496,7 @@ def test_no_controller_is_an_error(
     controller: MovingController, cluster: FakeCluster, plan: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("regent.jobs.execution.plan_execution._FIRST_ANSWER_S", 0.0)
-    cluster.remove_broker(0)
+    cluster.unregister(0)
     with pytest.raises(RegentError, match="there is no controller"):
         execute(controller, plan)
 

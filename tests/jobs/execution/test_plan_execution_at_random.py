@@ -90,7 +90,7 @@ class Misfortune:
     def _kill_or_revive(self) -> None:
         if self._dead is None:
             self._dead = self._chance.choice([1, 2, 3])  # 0 is the controller
-            self._cluster.remove_broker(self._dead)
+            self._cluster.unregister(self._dead)
         else:
             self._cluster.add_broker(self._dead)
             self._dead = None

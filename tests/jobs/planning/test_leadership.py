@@ -87,7 +87,7 @@ def test_leaders_of_a_skewed_cluster_become_even():
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_brokers_that_are_not_listed_keep_their_leaderships_and_get_no_more(seed: int):
+def test_brokers_that_are_not_listed_keep_their_leaderships_and_get_no_new_ones(seed: int):
     cluster = random_cluster(seed)
     before = cluster.brokers.leaders
     counts = plan(cluster)

@@ -13,7 +13,7 @@ from regent.jobs.command import InputError
 from regent.jobs.reports import event_journals
 from regent.jobs.reports.event_job import read_journals, write_tables
 from regent.jobs.reports.event_journals import Period, find_journals, read_journal
-from tests.jobs.journals import Event, Leadership, World, write_journals
+from tests.jobs.journals import Event, GeneratedHistory, Leadership, write_journals
 from tests.jobs.local_files import LOCAL_FILES
 
 TORN = b'{"ts_ms":1795000000000,"broker_id":1,"contr'
@@ -24,7 +24,10 @@ NO_EVENTS = (
     b'"ts_ms"',
     b"{}",
     b'{"ts_ms":"soon","broker_id":1}',
-    next(World(1).events(1, 0)).line().replace("179500", "179500000000", 1).encode(),  # year 58,851
+    next(GeneratedHistory(1).events(1, 0))
+    .line()
+    .replace("179500", "179500000000", 1)
+    .encode(),  # year 58,851
     b"\x00\x00\x00",
     b'{"event":"\xe2\x86',  # half a character
     TORN,
@@ -118,7 +121,7 @@ def test_every_event_is_a_row_and_other_lines_are_counted(
     block_bytes: int, old: int, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(event_journals, "_BLOCK_BYTES", block_bytes)
-    events = [event for event in World(3).events(3, 100) if event.broker_id == 1]
+    events = [event for event in GeneratedHistory(3).events(3, 100) if event.broker_id == 1]
     rows, unreadable = read(journal_of(events, *NO_EVENTS[:-1], b"", old=old))
     assert unreadable == len(NO_EVENTS)
     expected = [row(event, is_old=number < old) for number, event in enumerate(events)]
@@ -127,7 +130,7 @@ def test_every_event_is_a_row_and_other_lines_are_counted(
 
 
 def test_sentences_can_be_left_out():
-    [event, *_] = World(3).events(1, 1)
+    [event, *_] = GeneratedHistory(3).events(1, 1)
     [block] = read_journal(io.BytesIO(event.line().encode()), Period(), has_sentences=False)
     assert "changes" not in block.events.column_names
     assert block.events["change_count"].to_pylist() == [1]
@@ -139,7 +142,7 @@ def test_an_empty_journal_has_no_events(data: bytes):
 
 
 def test_only_events_of_the_period_are_read():
-    events = list(World(4).events(3, 10))
+    events = list(GeneratedHistory(4).events(3, 10))
     since_ms, until_ms = events[5].ts_ms, events[-5].ts_ms
     rows, unreadable = read(journal_of(events), Period(since_ms, until_ms))
     wanted = [event for event in events if since_ms <= event.ts_ms < until_ms]
@@ -152,7 +155,7 @@ def test_the_table_is_compressed_and_has_a_folder_for_each_controller_epoch(
     spark: SparkSession, tmp_path: Path
 ):
     cluster, table = tmp_path / "a b{c}[1]%20*,d", tmp_path / "table"  # of globs and URIs
-    events = list(World(4).events(3, 10))
+    events = list(GeneratedHistory(4).events(3, 10))
     write_journals(cluster, events)
     torn = cluster / "broker-2" / "events.jsonl"
     torn.write_bytes(torn.read_bytes() + TORN)
@@ -170,7 +173,7 @@ def test_the_table_is_compressed_and_has_a_folder_for_each_controller_epoch(
 
 
 def test_journals_are_found_in_a_cluster_a_broker_or_by_name(tmp_path: Path):
-    write_journals(tmp_path, list(World(5).events(2, 20)))
+    write_journals(tmp_path, list(GeneratedHistory(5).events(2, 20)))
     first = tmp_path / "broker-0"
     later, earlier = str(first / "events.jsonl"), str(first / "events.jsonl.1")
     assert found_in(first) == [later, earlier]

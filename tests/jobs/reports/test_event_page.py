@@ -77,5 +77,5 @@ def kolkata(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("kolkata")
-def test_the_time_zone_is_told_by_its_distance_from_utc():
+def test_the_time_zone_is_given_by_its_distance_from_utc():
     assert time_zone(START_MS) == "UTC+05:30"

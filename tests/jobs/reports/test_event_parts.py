@@ -5,7 +5,7 @@ from random import Random
 
 from regent.jobs.reports.event_journals import Period, read_journal
 from regent.jobs.reports.event_parts import Parts, merged, parts_of
-from tests.jobs.journals import Event, World
+from tests.jobs.journals import Event, GeneratedHistory
 
 
 def parts(events: list[Event]) -> Parts:
@@ -26,14 +26,14 @@ def rows(found: Parts) -> dict[str, list[str]]:
 
 
 def test_the_parts_of_all_blocks_together_are_those_of_the_whole():
-    events = list(World(7).events(3, 200))
+    events = list(GeneratedHistory(7).events(3, 200))
     cut = [parts(events[low : low + 100]) for low in range(0, len(events), 100)]
     assert rows(merged([{}, merged(cut[:3], 3), *cut[3:]], 3)) == rows(parts(events))
 
 
 def test_random_durations_are_counted_by_four_digits_and_the_longest_is_exact():
     rng = Random(1)
-    events = list(World(7).events(1, 20_000))
+    events = list(GeneratedHistory(7).events(1, 20_000))
     for event in events:
         event.event = "BrokerChange"
         event.handling_ms = round(rng.uniform(10, 100), 3)
@@ -45,7 +45,7 @@ def test_random_durations_are_counted_by_four_digits_and_the_longest_is_exact():
 
 
 def test_a_duration_of_millennia_is_counted_too():
-    [event, *_] = World(7).events(1, 1)
+    [event, *_] = GeneratedHistory(7).events(1, 1)
     event.handling_ms = 5e15
     [row] = parts([event])["handling"].to_pylist()
     assert (row["handling_us"], row["handling_ms"]) == (5 * 10**18, 5e15)

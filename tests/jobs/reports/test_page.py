@@ -119,7 +119,7 @@ def test_a_page_ends_with_the_findings_that_are_not_among_the_worst(tmp_path: Pa
     assert words.count("Finding 0.") == words.count("Finding 4.") == 1
 
 
-def test_a_page_prints_black_on_white_whatever_the_scheme(document: str):
+def test_a_page_prints_black_on_white_in_every_color_scheme(document: str):
     style, _, _ = document.partition("</style>")
     _, _, printed = style.partition("@media print")
     assert "--page: #fff; --ink: #1b1b1a;" in printed

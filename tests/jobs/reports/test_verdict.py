@@ -239,7 +239,7 @@ def test_partitions_that_one_failure_loses_are_counted_with_their_topics():
     assert "replication-factor --factor 2 --topics x " in remedies(verdict)[0].command
 
 
-def test_the_doubled_rack_is_left_by_a_replica_more_and_then_one_less():
+def test_a_partition_leaves_a_doubled_rack_by_an_added_and_then_a_removed_replica():
     racks = [(0, "a"), (1, "a"), (2, "b")]
     at_risk = AtRisk({}, {f"t{n}": 1 for n in range(12)})
     found = remedies(verdict_of([[0, 1], [1, 2], [2, 0]], racks, at_risk, assignment="a.jsonl"))

@@ -229,7 +229,7 @@ def test_an_append_needs_the_guard_of_its_verification(log: PartitionLog, produc
 
 
 @pytest.mark.parametrize("ends", [[], ["restart"], ["crash"], ["crash", "restart"]])
-def test_readers_are_told_of_aborted_transactions(
+def test_readers_get_the_aborted_transactions(
     host: Host, log: PartitionLog, producers: Producers, ends: list[str]
 ):
     producers.send(ONE)  # 0

@@ -40,7 +40,7 @@ def test_every_version_lists_the_apis_and_itself(version: int):
 
 
 @pytest.mark.parametrize("version", [-1, 5, 6, 32_767])
-def test_who_asks_in_an_unknown_version_is_told_in_the_first_one(version: int):
+def test_an_unknown_version_is_answered_in_version_0(version: int):
     request = request_of(18, version, b"whatever that version looks like")
 
     async def answer() -> KafkaAnswer:

@@ -128,7 +128,7 @@ def test_a_response_may_come_in_pieces_and_be_larger_than_the_buffer(peer: Peer)
     assert peer.ask() == ANSWER
 
 
-def test_nobody_there_is_unreachable(peer: Peer):
+def test_an_absent_peer_is_unreachable(peer: Peer):
     with socket.create_server(("127.0.0.1", 0)) as listening:
         endpoint = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
     connection = BrokerConnection(endpoint, client_id="me")
@@ -137,13 +137,13 @@ def test_nobody_there_is_unreachable(peer: Peer):
 
 
 @pytest.mark.parametrize("endpoint", ["inproc://nobody", "tcp://no such host:1", ""])
-def test_an_endpoint_that_is_none_is_unreachable(endpoint: str):
+def test_an_invalid_endpoint_is_unreachable(endpoint: str):
     connection = BrokerConnection(endpoint, client_id="me")
     with pytest.raises(PeerUnreachableError):
         connection.exchange(KafkaApiKey.FETCH, 17, BODY, timeout_ms=1_000)
 
 
-def test_a_peer_that_does_not_answer_is_left_after_the_timeout(peer: Peer):
+def test_a_peer_that_does_not_answer_is_disconnected_after_the_timeout(peer: Peer):
     peer.serve(wait_for_end, answer_once)
     started = monotonic()
     with pytest.raises(RequestTimeoutError):
@@ -152,7 +152,7 @@ def test_a_peer_that_does_not_answer_is_left_after_the_timeout(peer: Peer):
     assert peer.ask() == ANSWER  # on another connection
 
 
-def test_a_peer_that_answers_byte_by_byte_is_left_too(peer: Peer):
+def test_a_peer_that_answers_byte_by_byte_is_also_disconnected(peer: Peer):
     def trickle(sock: socket.socket) -> None:
         data = framed(receive(sock)[0], bytes(100_000))
         try:
@@ -202,7 +202,9 @@ def nonsense(data: bytes) -> Callable[[socket.socket], None]:
         (struct.pack(">iib", 5, 1, 9), "more than|elements|bytes are left"),
     ],
 )
-def test_a_peer_that_speaks_nonsense_is_named_and_left(peer: Peer, data: bytes, complaint: str):
+def test_a_peer_that_sends_garbage_is_named_and_disconnected(
+    peer: Peer, data: bytes, complaint: str
+):
     peer.serve(nonsense(data), lambda sock: sock.sendall(framed(receive(sock)[0], ANSWER)))
     with pytest.raises(RequestFailedError, match=complaint) as failed:
         peer.ask()
@@ -295,7 +297,7 @@ def test_a_thread_may_hurry_while_another_one_waits(peer: Peer):
     assert peer.ask() == ANSWER
 
 
-def test_a_second_answer_that_nobody_wants_is_nonsense(peer: Peer):
+def test_an_unrequested_second_answer_is_an_error(peer: Peer):
     peer.serve(
         lambda sock: sock.sendall(
             framed(receive(sock)[0], ANSWER) + struct.pack(">ii", 4, 2) + b"more"

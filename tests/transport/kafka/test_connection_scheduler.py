@@ -69,7 +69,7 @@ def scheduler(loop: Loop) -> ConnectionScheduler:
     return ConnectionScheduler(cast("asyncio.AbstractEventLoop", cast("Any", loop)))
 
 
-def test_who_comes_while_many_go_on_waits_for_one_turn(
+def test_a_new_client_among_many_busy_ones_waits_for_one_turn(
     loop: Loop, scheduler: ConnectionScheduler
 ) -> None:
     greedy = [Client(loop, scheduler, 10_000) for _ in range(200)]
@@ -109,7 +109,7 @@ def test_everybody_is_done_in_the_end(loop: Loop, scheduler: ConnectionScheduler
     assert loop.now == pytest.approx(10 * 1_011 * REQUEST_S)
 
 
-def test_one_that_fails_does_not_keep_the_others_from_their_scheduler(
+def test_a_failed_callback_does_not_stop_other_callbacks(
     loop: Loop, scheduler: ConnectionScheduler
 ) -> None:
     def fail(_until: float) -> None:

@@ -129,7 +129,7 @@ def others_request(request: FetchRequest) -> bytes:
 
 
 @pytest.mark.parametrize(("request_", "version"), [(REQUEST, 17), (BY_NAME, 12)])
-def test_a_request_is_that_of_others(request_: FetchRequest, version: int):
+def test_a_request_equals_that_of_another_library(request_: FetchRequest, version: int):
     assert request_version(request_) == version
     body = encode_request(request_)
     assert body == others_request(request_)
@@ -165,7 +165,7 @@ def test_a_consumer_is_not_taken_for_a_follower(version: int, rack: str):
 
 
 @pytest.mark.parametrize("version", [12, 17])
-def test_a_response_is_that_of_others(version: int):
+def test_a_response_can_be_decoded_by_another_library(version: int):
     body = joined(encode_response(received(b"", version), FETCHED))
     read = OthersResponse.decode(body, version=version)
     assert (read.error_code, read.session_id, read.throttle_time_ms) == (0, 12, 0)

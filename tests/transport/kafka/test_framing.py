@@ -33,7 +33,7 @@ def receive(buffer: FrameBuffer, data: bytes) -> list[memoryview]:
     return taken
 
 
-def test_requests_are_found_wherever_the_stream_is_cut():
+def test_requests_are_found_in_every_division_of_the_stream():
     requests = [b"the first request", b"12345678", b"x" * 300]
     stream = framed(*requests)
     for cut in range(len(stream) + 1):
@@ -86,7 +86,7 @@ def test_the_size_is_known_before_the_request_is_there():
     assert buffer.next_size == 1000
 
 
-def test_little_memory_does_until_a_larger_request_comes():
+def test_small_requests_use_little_memory():
     buffer = FrameBuffer(MAX_BYTES, RequestBuffers())
     for _ in range(100):
         receive(buffer, framed(b"a small request"))

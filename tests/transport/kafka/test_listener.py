@@ -103,7 +103,7 @@ def test_nothing_is_sent_for_a_request_without_an_answer(listen: Listen):
         assert client.answer() == (2, b"acks=1")
 
 
-def test_versions_are_told_even_to_those_who_ask_in_an_unknown_one(listen: Listen):
+def test_a_request_in_an_unknown_version_gets_the_versions(listen: Listen):
     with RawClient(listen(Desk().apis)) as client:
         software = b"\0\2a\2b\0"
         for version, body, error in [(0, b"", 0), (3, software, 0), (99, b"\0\0\0\0", 35)]:
@@ -117,7 +117,7 @@ def test_versions_are_told_even_to_those_who_ask_in_an_unknown_one(listen: Liste
 # --- limits ---
 
 
-def test_a_connection_has_so_many_requests_under_way_and_others_go_on(listen: Listen):
+def test_the_requests_of_a_connection_are_limited_and_other_connections_continue(listen: Listen):
     desk = Desk()
     listener = listen(desk.apis, KafkaLimits(queued_requests_per_connection=2))
     with RawClient(listener) as busy, RawClient(listener) as other:
@@ -135,7 +135,7 @@ def test_a_connection_has_so_many_requests_under_way_and_others_go_on(listen: Li
 
 
 @pytest.mark.parametrize("size", [300_000, 1_500_000, 4_000_000])
-def test_who_does_not_read_answers_has_no_more_requests_taken_up(listen: Listen, size: int):
+def test_a_client_that_reads_no_answers_gets_no_further_request_handled(listen: Listen, size: int):
     requests = 80_000_000 // size
     taken: list[int] = []
     answer = bytes(size)
@@ -184,7 +184,7 @@ def test_what_is_announced_and_does_not_come_takes_no_memory(listen: Listen):
             assert other.ask(b"now" + bytes(140_000))[:3] == b"now"
 
 
-def test_who_stops_in_the_middle_of_a_request_that_others_wait_for_is_cut_off(listen: Listen):
+def test_a_client_that_pauses_in_a_request_is_cut_off_when_others_wait(listen: Listen):
     listener = listen(Desk().apis, KafkaLimits(queued_max_request_bytes=1_000_000))
     with RawClient(listener) as stalled, RawClient(listener) as other:
         stalled.send(request_bytes(bytes(1_000_000))[:900_000])
@@ -194,7 +194,7 @@ def test_who_stops_in_the_middle_of_a_request_that_others_wait_for_is_cut_off(li
         assert +listener.metrics.closed == {Closed.SLOW: 1}
 
 
-def test_who_stops_in_the_middle_of_a_request_that_is_in_nobody_s_way_goes_on_later(
+def test_a_client_may_pause_in_the_middle_of_a_request_that_blocks_no_other(
     listen: Listen,
 ):
     listener = listen(Desk().apis, KafkaLimits(queued_max_request_bytes=1_000_000))
@@ -251,7 +251,7 @@ def test_memory_is_free_again_when_a_client_leaves(listen: Listen):
         assert desk.next_begun().startswith(b"waiting")
 
 
-def test_who_connects_when_there_are_max_connections_waits_until_one_ends(listen: Listen):
+def test_a_new_connection_waits_while_there_are_max_connections(listen: Listen):
     listener = listen(Desk().apis, KafkaLimits(max_connections=2))
     with RawClient(listener) as first, RawClient(listener) as second, RawClient(listener) as third:
         assert second.ask(b"now") == first.ask(b"now") == b"now"
@@ -264,7 +264,9 @@ def test_who_connects_when_there_are_max_connections_waits_until_one_ends(listen
     assert +listener.metrics.closed == {}
 
 
-def test_as_many_connections_as_allowed_are_told(listen: Listen, caplog: pytest.LogCaptureFixture):
+def test_reaching_the_limit_of_connections_is_reported_once(
+    listen: Listen, caplog: pytest.LogCaptureFixture
+):
     listener = listen(Desk().apis, KafkaLimits(max_connections=1))
     with RawClient(listener) as first, RawClient(listener):
         deadline = time.monotonic() + WAIT_S
@@ -275,7 +277,7 @@ def test_as_many_connections_as_allowed_are_told(listen: Listen, caplog: pytest.
     assert len(caplog.records) == 1
 
 
-def test_an_address_has_so_many_connections_and_others_have_theirs(listen: Listen):
+def test_the_connections_of_an_address_are_limited_and_other_addresses_can_connect(listen: Listen):
     limits = KafkaLimits(
         max_connections_per_ip=1, max_connections_per_ip_overrides={"127.0.0.3": 2}
     )
@@ -329,7 +331,7 @@ def test_the_last_descriptors_are_not_for_clients(listen: Listen):
     assert +listener.metrics.closed == {Closed.NO_DESCRIPTORS: 1}
 
 
-def test_clients_wait_to_be_accepted_while_no_descriptor_is_left(
+def test_new_clients_wait_while_no_descriptor_is_free(
     listen: Listen, caplog: pytest.LogCaptureFixture
 ):
     listener = listen(Desk().apis)
@@ -347,7 +349,7 @@ def test_clients_wait_to_be_accepted_while_no_descriptor_is_left(
     )
 
 
-def test_descriptors_that_logs_use_keep_clients_out_only_when_few_are_left(
+def test_descriptors_of_logs_keep_clients_out_only_when_few_descriptors_are_free(
     listen: Listen, caplog: pytest.LogCaptureFixture
 ):
     in_use = 1_000_000 - RESERVED_DESCRIPTORS  # 99.99 percent
@@ -380,7 +382,7 @@ def test_idle_connections_are_closed_and_waiting_ones_are_not(listen: Listen):
     assert +listener.metrics.closed == {Closed.IDLE: 3}
 
 
-def test_one_who_floods_does_not_starve_the_others(listen: Listen):
+def test_a_flooding_client_does_not_starve_other_clients(listen: Listen):
     flood = 10_000
     handled = 0
     others_had_a_turn = threading.Event()
@@ -465,7 +467,7 @@ def test_a_request_that_fails_unexpectedly_closes_its_connection_only(
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_requests_that_fail_after_their_connection_was_closed_say_nothing(
+def test_requests_that_fail_after_their_connection_was_closed_log_nothing(
     listen: Listen, caplog: pytest.LogCaptureFixture
 ):
     may_fail = threading.Event()
@@ -493,7 +495,7 @@ def test_requests_that_fail_after_their_connection_was_closed_say_nothing(
     assert len(caplog.records) == 1
 
 
-def test_an_error_that_nobody_answers_for_is_counted_and_told_once_in_a_while(
+def test_an_error_outside_of_a_request_is_counted_and_logged_at_intervals(
     listen: Listen, caplog: pytest.LogCaptureFixture
 ):
     async def handle(request: KafkaRequest) -> KafkaAnswer:
@@ -643,6 +645,6 @@ def test_a_port_in_use_is_an_error_that_names_it_and_free_after_close(listen: Li
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no such host"])
-def test_an_address_of_no_use_is_an_error(host: str):
+def test_an_unusable_address_is_an_error(host: str):
     with pytest.raises(RegentError, match="cannot listen"):
         KafkaListener(host, 0, []).start()

@@ -139,6 +139,6 @@ def test_an_answer_leaves_out_the_rows_that_do_not_fit(bad: _Row, version: int):
     assert found == _Rows(rows=good, more=())
 
 
-def test_a_request_of_ours_never_leaves_out_a_row():
+def test_our_requests_never_omit_a_row():
     with pytest.raises(struct.error):
         encoded(_Rows(rows=(_Row(number=2**31),)), 0, is_flexible=True)

@@ -46,7 +46,7 @@ def reader(data: bytes | bytearray, *, is_flexible: bool = False) -> Reader:
 @FORMS
 @repeatable
 @given(values=st.lists(TYPED, max_size=10))
-def test_what_was_written_is_read_and_nothing_is_left(
+def test_written_values_are_read_and_no_byte_remains(
     values: list[tuple[str, Any]], is_flexible: bool
 ):
     writer = Writer(is_flexible=is_flexible)
@@ -158,7 +158,7 @@ def test_records_are_written_by_reference():
     assert writer.pieces() == [b"\x01\x00\x00\x00\x07", records, b"\x02\x00\x00\x00\x00"]
 
 
-def test_the_arrays_of_a_request_have_so_many_elements_together():
+def test_the_total_of_elements_in_the_arrays_of_a_request_is_limited():
     half = struct.pack(">i", MAX_ELEMENTS // 2) + bytes(MAX_ELEMENTS // 2)
     reader = Reader(memoryview(half * 3))
     for _ in range(2):

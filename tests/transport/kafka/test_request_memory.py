@@ -31,7 +31,7 @@ def three_of_which_one_holds(size: int) -> tuple[RequestMemory, Request, Request
     return memory, holder, older, younger
 
 
-def test_who_needs_more_than_there_is_waits_in_line():
+def test_a_request_for_more_memory_than_is_free_waits_in_sequence():
     memory, first, second, third = three_of_which_one_holds(80)
     assert not second.reserve(60)
     assert not third.reserve(10)  # there is room, but another was first
@@ -63,7 +63,7 @@ def test_a_request_may_reserve_ahead_only_what_is_little_of_the_free_memory():
     assert memory.ample_bytes == 0
 
 
-def test_the_oldest_request_goes_first_whoever_waited_first():
+def test_the_oldest_request_gets_memory_first():
     _, holder, older, younger = three_of_which_one_holds(80)
     assert not younger.reserve(50)
     assert not older.reserve(60)
@@ -80,7 +80,7 @@ def test_a_request_larger_than_all_memory_goes_through_alone():
     assert large.grants == 1
 
 
-def test_when_all_that_hold_memory_wait_for_more_the_oldest_goes_on():
+def test_the_oldest_request_continues_when_all_holders_of_memory_wait_for_more():
     memory = RequestMemory(100)
     requests = [Request(memory) for _ in range(4)]
     for request in requests:
@@ -93,7 +93,7 @@ def test_when_all_that_hold_memory_wait_for_more_the_oldest_goes_on():
     assert [request.grants for request in requests] == [1, 1, 0, 0]
 
 
-def test_who_gives_up_lets_those_behind_pass():
+def test_the_next_request_gets_the_memory_of_one_that_gives_up():
     _, _, impatient, patient = three_of_which_one_holds(50)
     assert not impatient.reserve(100)
     assert not patient.reserve(50)

@@ -64,7 +64,7 @@ def test_a_stopped_server_has_no_process_and_no_port(tmp_path: Path, stack: Exit
     "locale",
     ["C", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("C.UTF-8", "xx_XX.UTF-8"))],
 )
-def test_the_data_are_in_their_folder_and_can_be_moved_whatever_it_is_called(
+def test_the_data_folder_can_be_moved_and_can_have_any_name(
     tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch, locale: str
 ) -> None:
     monkeypatch.setenv("LC_ALL", locale)

@@ -235,7 +235,7 @@ CLIENTS = {"endpoints": (EndPoint("L", "h", 9100, "SSL"),)}
     ("ours", "option"),
     [(CLIENTS, "--port"), (CONTROL, "--control-port"), (REPLICATION, "--replication-port")],
 )
-def test_every_address_belongs_to_one_broker_whatever_it_is_for(
+def test_every_address_of_any_kind_belongs_to_one_broker(
     server: FakeZooKeeperServer,
     zookeeper: FakeZooKeeper,
     theirs: dict[str, Any],

@@ -76,7 +76,9 @@ def test_the_last_of_two_that_create_a_position_wins(server: FakeZooKeeperServer
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"1.0", b"9" * 19, b"9" * 5_000])
-def test_a_position_that_is_no_number_spoils_no_other(server: FakeZooKeeperServer, data: bytes):
+def test_a_position_that_is_not_a_number_does_not_affect_other_positions(
+    server: FakeZooKeeperServer, data: bytes
+):
     offsets = ZkConsumerOffsets(FakeZooKeeper(server))
     offsets.write("g", {T0: 1, T1: 2})
     server.put("/consumers/g/offsets/t/0", data)

@@ -35,8 +35,8 @@ from regent.zk.codecs.znodes import (
 from regent.zk.stores.cluster_identity import join_cluster
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.cluster_notes import NotesInMemory
-from tests.support.controller_parts import KeptSession, broker_info, leadership, topic_id
 from tests.support.fake_zookeeper import Call, FakeZooKeeperServer, Moment, lose_connection, once
+from tests.support.world import KeptSession, broker_info, leadership, topic_id
 
 EPOCH = "/controller_epoch"
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)

@@ -23,7 +23,6 @@ from regent.zk.client.operations import (
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.codecs.znodes import ControllerTermZNode
 from regent.zk.stores.controller_store import ZkControllerStore
-from tests.support.controller_parts import leadership
 from tests.support.fake_zookeeper import (
     FakeZooKeeper,
     FakeZooKeeperServer,
@@ -31,6 +30,7 @@ from tests.support.fake_zookeeper import (
     lose_connection,
     once,
 )
+from tests.support.world import leadership
 from tests.support.zookeeper_sessions import Ensemble, apply
 
 CONTROLLER, EPOCH = "/controller", "/controller_epoch"

@@ -21,8 +21,8 @@ from regent.zk.codecs.admin_znodes import LogDirEventNotificationSequenceZNode a
 from regent.zk.stores.controller_store import ZkControllerStore
 from regent.zk.stores.notification_store import notify_log_dir_failure
 from tests.support.connected_sessions import Connect
-from tests.support.controller_parts import KeptSession
 from tests.support.fake_zookeeper import FakeZooKeeperServer, Moment, lose_connection, once
+from tests.support.world import KeptSession
 
 ISR_CHANGES, LOG_DIR_EVENTS = "/isr_change_notification", "/log_dir_event_notification"
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -117,7 +117,7 @@ def test_new_notifications_fire_a_watch(
     assert len(controller.watches) == 1
 
 
-def test_a_notification_deleted_during_the_read_is_left_out(
+def test_a_notification_deleted_during_the_read_is_omitted(
     controller: WatchedStore, kind: tuple[str, Read, Delete]
 ) -> None:
     path, read, _ = kind

@@ -11,8 +11,8 @@ from regent.zk.client.operations import Create, WatchEvent, WatchKind
 from regent.zk.codecs.admin_znodes import PreferredReplicaElectionZNode
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.connected_sessions import Connect
-from tests.support.controller_parts import KeptSession
 from tests.support.fake_zookeeper import FakeZooKeeperServer, Moment, lose_connection, once
+from tests.support.world import KeptSession
 
 PATH = PreferredReplicaElectionZNode.PATH
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

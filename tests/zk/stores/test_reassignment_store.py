@@ -10,8 +10,9 @@ from regent.core.errors import BadDataError, ControllerMovedError
 from regent.core.model import TopicPartition
 from regent.zk.client.operations import WatchEvent, WatchKind
 from regent.zk.codecs.admin_znodes import ReassignPartitionsZNode
-from tests.support.controller_parts import T0, T1, ControllerParts
+from tests.support.controller_parts import ControllerParts
 from tests.support.fake_zookeeper import Moment, lose_connection, once
+from tests.support.world import T0, T1
 
 PATH = ReassignPartitionsZNode.PATH
 WANTED = {T0: (3, 2), T1: (4, 5)}
@@ -21,13 +22,13 @@ STATE = "/brokers/topics/t/partitions/0/state"
 @pytest.fixture
 def parts() -> ControllerParts:
     parts = ControllerParts(brokers=())
-    parts.server.put(PATH, ReassignPartitionsZNode.encode(WANTED))
+    parts.zookeeper.put(PATH, ReassignPartitionsZNode.encode(WANTED))
     parts.watches.clear()
     return parts
 
 
 def left(parts: ControllerParts) -> object:
-    node = parts.server.snapshot().get(PATH)
+    node = parts.zookeeper.snapshot().get(PATH)
     return None if node is None else ReassignPartitionsZNode.decode(node.data)
 
 
@@ -37,13 +38,13 @@ def remove(parts: ControllerParts, settled: Mapping[TopicPartition, tuple[int, .
 
 def test_pending_reassignments_are_read_and_watched(parts: ControllerParts) -> None:
     assert parts.store.read_reassignments() == WANTED
-    parts.server.put(PATH, b"not JSON")
+    parts.zookeeper.put(PATH, b"not JSON")
     assert parts.watches == [WatchEvent(WatchKind.CHANGED, PATH)]
     assert isinstance(parts.store.read_reassignments(), BadDataError)
-    parts.server.remove(PATH)
+    parts.zookeeper.remove(PATH)
     assert parts.store.read_reassignments() is None
     parts.watches.clear()
-    parts.server.put(PATH, b"")
+    parts.zookeeper.put(PATH, b"")
     assert parts.watches == [WatchEvent(WatchKind.CREATED, PATH)]
 
 
@@ -57,15 +58,15 @@ def test_completed_entries_are_removed_and_the_others_stay(parts: ControllerPart
 
 
 def test_entries_with_other_replicas_stay(parts: ControllerParts) -> None:
-    before = len(parts.server.transactions)
+    before = len(parts.zookeeper.transactions)
     remove(parts, {T0: (2, 3)})
     assert left(parts) == WANTED
-    assert len(parts.server.transactions) == before
+    assert len(parts.zookeeper.transactions) == before
 
 
 @pytest.mark.parametrize("data", [b"not JSON", b'{"version":1,"partitions":[]}'])
 def test_an_unusable_node_is_deleted(parts: ControllerParts, data: bytes) -> None:
-    parts.server.put(PATH, data)
+    parts.zookeeper.put(PATH, data)
     remove(parts, {})
     assert left(parts) is None
 
@@ -79,7 +80,7 @@ def test_the_deletion_fires_the_watch_so_that_the_next_node_is_noticed(
 
 def test_a_concurrent_write_of_a_tool_is_kept(parts: ControllerParts) -> None:
     data = ReassignPartitionsZNode.encode({T0: (3, 2), T1: (6, 7)})
-    parts.zookeeper.hook = once(Moment.BEFORE, lambda: parts.server.put(PATH, data))
+    parts.session.hook = once(Moment.BEFORE, lambda: parts.zookeeper.put(PATH, data))
     remove(parts, WANTED)
     assert left(parts) == {T1: (6, 7)}
 
@@ -89,7 +90,7 @@ def test_a_concurrent_write_of_a_tool_is_kept(parts: ControllerParts) -> None:
 def test_a_lost_request_or_answer_changes_nothing(
     parts: ControllerParts, settled: Mapping[TopicPartition, tuple[int, ...]], moment: Moment
 ) -> None:
-    parts.zookeeper.hook = once(moment, lose_connection)
+    parts.session.hook = once(moment, lose_connection)
     remove(parts, settled)
     assert left(parts) == ({T1: (4, 5)} if len(settled) == 1 else None)
 
@@ -118,5 +119,5 @@ def test_no_watch_outlives_the_term(parts: ControllerParts) -> None:
     parts.store.read_reassignments()
     parts.store.unwatch_all_but_controller()
     parts.put_state(T0, 1, (1, 2))
-    parts.server.remove(PATH)
+    parts.zookeeper.remove(PATH)
     assert parts.watches == []

@@ -33,7 +33,7 @@ REQUESTS = "/admin/delete_topics"
 T = "/brokers/topics/t"
 
 
-class Stage:
+class DeletionStore:
     """A store over a tree, and the watches that fired."""
 
     def __init__(self) -> None:
@@ -75,28 +75,28 @@ class Stage:
 
 
 @pytest.fixture
-def stage() -> Stage:
-    return Stage()
+def stage() -> DeletionStore:
+    return DeletionStore()
 
 
 # --- deletion requests ----------------------------------------------------------------------------
 
 
-def test_an_absent_list_is_watched(stage: Stage) -> None:
+def test_an_absent_list_is_watched(stage: DeletionStore) -> None:
     stage.server.remove(REQUESTS)
     assert stage.store.read_topics_to_delete() == {}
     stage.server.put(REQUESTS)
     assert [watch.path for watch in stage.watches] == [REQUESTS]
 
 
-def test_requests_are_read_with_their_zxids_and_watched(stage: Stage) -> None:
+def test_requests_are_read_with_their_zxids_and_watched(stage: DeletionStore) -> None:
     later, earlier = stage.request_deletion("u"), stage.request_deletion("t")
     assert stage.store.read_topics_to_delete() == {"t": earlier, "u": later}
     stage.request_deletion("v")
     assert stage.watches == [WatchEvent(WatchKind.CHILDREN, REQUESTS)]
 
 
-def test_a_request_deleted_during_the_read_is_left_out(stage: Stage) -> None:
+def test_a_request_deleted_during_the_read_is_omitted(stage: DeletionStore) -> None:
     stage.request_deletion("t")
     zxid = stage.request_deletion("u")
     stage.zookeeper.hook = once(
@@ -105,7 +105,7 @@ def test_a_request_deleted_during_the_read_is_left_out(stage: Stage) -> None:
     assert stage.store.read_topics_to_delete() == {"u": zxid}
 
 
-def test_requests_are_deleted_and_the_topics_stay(stage: Stage) -> None:
+def test_requests_are_deleted_and_the_topics_stay(stage: DeletionStore) -> None:
     stage.put_topic("t")
     stage.request_deletion("t")
     before = [path for path in stage.left() if not path.startswith(REQUESTS)]
@@ -116,7 +116,7 @@ def test_requests_are_deleted_and_the_topics_stay(stage: Stage) -> None:
 # --- sequence and size ----------------------------------------------------------------------------
 
 
-def test_children_are_deleted_first_and_the_request_last(stage: Stage) -> None:
+def test_children_are_deleted_first_and_the_request_last(stage: DeletionStore) -> None:
     zxid = stage.put_topic("t", partitions=2)
     stage.request_deletion("t")
     stage.server.transactions.clear()
@@ -133,7 +133,7 @@ def test_children_are_deleted_first_and_the_request_last(stage: Stage) -> None:
     ]
 
 
-def test_many_topics_are_deleted_in_one_transaction(stage: Stage) -> None:
+def test_many_topics_are_deleted_in_one_transaction(stage: DeletionStore) -> None:
     topics = {f"t{n}": stage.put_topic(f"t{n}", partitions=5) for n in range(50)}
     for topic in topics:
         stage.request_deletion(topic)
@@ -148,7 +148,7 @@ def test_many_topics_are_deleted_in_one_transaction(stage: Stage) -> None:
 
 
 def test_a_topic_with_thousands_of_partitions_is_deleted_in_transactions_of_a_thousand(
-    stage: Stage,
+    stage: DeletionStore,
 ) -> None:
     zxid = stage.put_topic("t", partitions=2_500)
     stage.request_deletion("t")
@@ -180,7 +180,7 @@ def test_a_real_zookeeper_deletes_a_topic_of_thousands_of_partitions(connect: Co
 
 @pytest.mark.parametrize("crash_after", range(3))
 def test_a_topic_and_its_request_are_deleted_together_even_after_a_crash(
-    stage: Stage, crash_after: int
+    stage: DeletionStore, crash_after: int
 ) -> None:
     zxid = stage.put_topic("t", partitions=1_000)
     stage.request_deletion("t")
@@ -202,7 +202,7 @@ def test_a_topic_and_its_request_are_deleted_together_even_after_a_crash(
     assert stage.left() == []
 
 
-def test_a_deposed_controller_deletes_nothing(stage: Stage) -> None:
+def test_a_deposed_controller_deletes_nothing(stage: DeletionStore) -> None:
     zxid = stage.put_topic("t")
     stage.request_deletion("t")
     stage.server.put(EPOCH, b"8")
@@ -228,7 +228,7 @@ def test_a_deposed_controller_deletes_nothing(stage: Stage) -> None:
         [f"{REQUESTS}/t"],
     ],
 )
-def test_already_deleted_nodes_are_skipped(stage: Stage, missing: list[str]) -> None:
+def test_already_deleted_nodes_are_skipped(stage: DeletionStore, missing: list[str]) -> None:
     zxid = stage.put_topic("t")
     stage.request_deletion("t")
     for path in missing:
@@ -237,13 +237,15 @@ def test_already_deleted_nodes_are_skipped(stage: Stage, missing: list[str]) -> 
     assert stage.left() == []
 
 
-def test_a_request_for_an_unknown_topic_is_deleted(stage: Stage) -> None:
+def test_a_request_for_an_unknown_topic_is_deleted(stage: DeletionStore) -> None:
     assert stage.store.delete_topics({"t": stage.request_deletion("t")}, 0) == {"t"}
     assert stage.left() == []
 
 
 @pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
-def test_a_deletion_succeeds_after_a_lost_request_or_answer(stage: Stage, moment: Moment) -> None:
+def test_a_deletion_succeeds_after_a_lost_request_or_answer(
+    stage: DeletionStore, moment: Moment
+) -> None:
     zxid = stage.put_topic("t", partitions=3)
     stage.request_deletion("t")
     stage.zookeeper.hook = once(moment, lose_connection)
@@ -251,7 +253,7 @@ def test_a_deletion_succeeds_after_a_lost_request_or_answer(stage: Stage, moment
     assert stage.left() == []
 
 
-def test_a_concurrently_created_node_is_deleted_too(stage: Stage) -> None:
+def test_a_concurrently_created_node_is_deleted_too(stage: DeletionStore) -> None:
     zxid = stage.put_topic("t")
     stage.request_deletion("t")
     late = f"{T}/partitions/1/state"
@@ -260,14 +262,14 @@ def test_a_concurrently_created_node_is_deleted_too(stage: Stage) -> None:
     assert stage.left() == []
 
 
-def test_a_concurrently_written_topic_is_deleted_too(stage: Stage) -> None:
+def test_a_concurrently_written_topic_is_deleted_too(stage: DeletionStore) -> None:
     zxid = stage.put_topic("t")
     stage.zookeeper.hook = once(Moment.BEFORE, lambda: stage.server.put(T, b"{}"))
     assert stage.store.delete_topics({"t": zxid}, 0) == {"t"}
     assert stage.left() == []
 
 
-def test_a_topic_that_keeps_getting_nodes_does_not_delay_others(stage: Stage) -> None:
+def test_a_topic_that_keeps_getting_nodes_does_not_delay_others(stage: DeletionStore) -> None:
     topics = {topic: stage.put_topic(topic) for topic in ("t", "u")}
     stage.request_deletion("t")
     partition = itertools.count(1)
@@ -285,7 +287,9 @@ def test_a_topic_that_keeps_getting_nodes_does_not_delay_others(stage: Stage) ->
 # --- another topic with the same name -------------------------------------------------------------
 
 
-def test_a_later_topic_with_the_name_stays_and_an_older_request_is_deleted(stage: Stage) -> None:
+def test_a_later_topic_with_the_name_stays_and_an_older_request_is_deleted(
+    stage: DeletionStore,
+) -> None:
     request_deletion = stage.request_deletion("t")
     stage.put_topic("t")
     kept = [path for path in stage.left() if not path.startswith(REQUESTS)]
@@ -293,7 +297,7 @@ def test_a_later_topic_with_the_name_stays_and_an_older_request_is_deleted(stage
     assert stage.left() == kept
 
 
-def test_a_later_request_for_a_later_topic_stays(stage: Stage) -> None:
+def test_a_later_request_for_a_later_topic_stays(stage: DeletionStore) -> None:
     zxid = stage.put_topic("t")
     for path in reversed(stage.left()):
         stage.server.remove(path)
@@ -306,7 +310,7 @@ def test_a_later_request_for_a_later_topic_stays(stage: Stage) -> None:
     assert stage.left() == kept
 
 
-def test_a_topic_created_again_after_a_lost_answer_stays(stage: Stage) -> None:
+def test_a_topic_created_again_after_a_lost_answer_stays(stage: DeletionStore) -> None:
     def create_again() -> None:
         stage.put_topic("t")
         stage.request_deletion("t")

@@ -16,16 +16,13 @@ from regent.core.ports import TopicAssignment
 from regent.zk.codecs.admin_znodes import ReassignPartitionsZNode
 from regent.zk.stores.controller_store import ZkControllerStore, topic_assignment
 from tests.support.controller_parts import (
-    T0,
-    T1,
-    broker_info,
     leader_and_isr_requests,
     leader_and_isr_rows,
     stop_replica_rows,
-    topic_id,
 )
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.moving_cluster import ADMIN, MovingCluster, cluster, topic_path
+from tests.support.world import T0, T1, broker_info, topic_id
 
 T = topic_path("t")
 STATE = f"{T}/partitions/0/state"
@@ -403,7 +400,9 @@ def test_five_hundred_partitions_are_reassigned_in_a_few_bulk_calls() -> None:
         if call.moment is Moment.BEFORE:
             calls.append(call.method)
 
-    moving.server.put(ADMIN, ReassignPartitionsZNode.encode(dict.fromkeys(partitions, (4, 5, 3))))
+    moving.zookeeper.put(
+        ADMIN, ReassignPartitionsZNode.encode(dict.fromkeys(partitions, (4, 5, 3)))
+    )
     moving.active.session.hook = count
     moving.handle(moving.active.inbox.popleft())
     assert calls == [
@@ -429,7 +428,7 @@ def test_five_hundred_partitions_are_reassigned_in_a_few_bulk_calls() -> None:
         *("get_many", "multi_many"),  # topics
         *("get", "multi_many"),  # /admin/reassign_partitions
     ]
-    znodes = moving.server.snapshot()
+    znodes = moving.zookeeper.snapshot()
     assert ADMIN not in znodes
     for topic in topics:
         read = topic_assignment(znodes[topic_path(topic)], topic)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from regent.core.controller.reassignment.reassignment_elections import ReassignmentElections
 from regent.core.controller.states import PartitionState, ReplicaState
 from regent.core.model import ReplicaAssignment
-from tests.support.controller_parts import T0, Candidate, ControllerParts, Tree
+from tests.support.controller_parts import Candidate, ControllerParts
+from tests.support.world import T0, World
 
 
 def test_an_offline_leader_in_the_target_is_replaced_at_the_end_of_a_reassignment() -> None:
@@ -18,11 +19,11 @@ def test_an_offline_leader_in_the_target_is_replaced_at_the_end_of_a_reassignmen
 def test_a_leader_outside_the_assignment_stays_when_other_unassigned_replicas_leave_the_isr() -> (
     None
 ):
-    tree = Tree((1, 2, 4))
-    tree.put_topic("t", {0: (1, 2)})
-    tree.put_state(T0, 4, (4, 1), leader_epoch=5)
-    Candidate(tree, 3).start()
-    assert tree.leads(T0) == (4, (4, 1), 5)
+    world = World((1, 2, 4))
+    world.put_topic("t", {0: (1, 2)})
+    world.put_state(T0, 4, (4, 1), leader_epoch=5)
+    Candidate(world, 3).start()
+    assert world.leads(T0) == (4, (4, 1), 5)
 
 
 def test_a_new_leader_epoch_keeps_the_leader_in_the_isr_although_its_replica_was_deleted() -> None:

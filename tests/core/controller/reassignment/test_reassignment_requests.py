@@ -8,7 +8,7 @@ from regent.core.controller.context import ControllerContext
 from regent.core.controller.reassignment.reassignment_requests import Refusal, requested_assignment
 from regent.core.errors import Errors
 from regent.core.model import BrokerRegistration, ReplicaAssignment, TopicPartition
-from tests.support.controller_parts import T0, T1, broker_info
+from tests.support.world import T0, T1, broker_info
 
 IDLE = ReplicaAssignment((1, 2, 3))
 ALL_ADDED = TopicPartition("u", 0)  # there is no assignment to return to
