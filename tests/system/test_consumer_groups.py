@@ -49,7 +49,7 @@ def values(rows: list[dict[str, Any]]) -> list[str]:
     return [row["value"] for row in rows]
 
 
-def test_what_was_consumed_as_json_can_be_produced_again(cluster: RegentCluster) -> None:
+def test_records_consumed_as_json_can_be_produced_again(cluster: RegentCluster) -> None:
     first, second = new_topic(cluster), new_topic(cluster)
     records: list[dict[str, Any]] = [
         {"key": "k", "value": "v", "headers": [{"key": "h", "value": "1"}], "timestamp_ms": 10**12},
