@@ -1,4 +1,4 @@
-"""The actors of the designs have no end of their own: a process ends with them."""
+"""The actors of a simulated world have no threads: they end with it, and nobody stops them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from pykka import ActorRegistry
 
 
 @pytest.fixture(autouse=True)
-def no_actor_remains() -> Iterator[None]:
-    """Remove the actors of a test from the registry: tests of other folders look at all of them."""
-    before = {ref.actor_urn for ref in ActorRegistry.get_all()}
+def _actors_end_with_their_world() -> Iterator[None]:
     yield
     for ref in ActorRegistry.get_all():
-        if ref.actor_urn not in before:
-            ActorRegistry.unregister(ref)
+        ActorRegistry.unregister(ref)
