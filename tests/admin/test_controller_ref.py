@@ -114,7 +114,7 @@ def test_the_reason_of_a_refusal_omits_the_name_of_the_partition():
     assert refusal(row._replace(message="")) == "PREFERRED_LEADER_NOT_AVAILABLE"
 
 
-def test_what_is_too_much_for_one_request_is_asked_in_several() -> None:
+def test_too_many_rows_for_one_request_are_sent_in_several() -> None:
     assert list(batches([])) == []
     assert list(batches([1, 2], 2)) == [(1, 2)]
     assert list(batches([1, 2, 3, 4, 5], 2)) == [(1, 2), (3, 4), (5,)]

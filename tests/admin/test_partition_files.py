@@ -29,7 +29,7 @@ def file(content: object) -> io.BytesIO:
     return stream
 
 
-def test_what_is_written_is_read_again() -> None:
+def test_a_written_file_can_be_read_again() -> None:
     content = reassignment_json(dict(reversed(MOVES.items())))
 
     assert content == {
@@ -51,7 +51,7 @@ def test_log_directories_are_kept() -> None:
     assert str(TopicPartitionReplica(4, T0)) == "t-0-4"
 
 
-def test_what_kafkas_tool_takes_is_taken() -> None:
+def test_files_that_kafkas_tool_accepts_are_accepted() -> None:
     entry = {"topic": "t", "partition": 0, "replicas": [1], "log_dirs": ["any"]}
 
     for version in ({}, {"version": 1}, {"version": "1"}, {"version": None}):
@@ -160,7 +160,9 @@ def test_the_other_files_name_topics_and_partitions() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_named_with_what_it_must_be(content: object, problem: str) -> None:
+def test_an_error_names_the_wrong_field_and_its_allowed_values(
+    content: object, problem: str
+) -> None:
     if isinstance(content, list) and content:
         content = {"version": 1, "partitions": content}
 

@@ -93,7 +93,7 @@ def test_a_request_that_waits_for_the_cluster_says_for_how_long(
     assert (9_000 < waited.timeout_ms <= 10_000, at_once.timeout_ms) == (True, 0)
 
 
-def test_what_a_lost_attempt_has_done_is_done(cluster: FakeCluster):
+def test_the_effect_of_an_attempt_with_a_lost_answer_counts_as_success(cluster: FakeCluster):
     cluster.put_topic("t", {0: (0,)})
     request = growth("t", 2, PlacementOptions("ring"))
     (grown,) = lose_the_first_answer(cluster).grow(request).outcomes

@@ -11,7 +11,7 @@ from regent.transport.sockets import new_context
 _PATIENCE_MS = 10_000
 
 
-def test_a_stub_that_is_asked_whether_it_runs_says_so() -> None:
+def test_a_stub_answers_whether_it_runs() -> None:
     with new_context() as context, context.socket(zmq.DEALER) as controller:
         stub = StubBroker(context, 1)
         try:

@@ -44,7 +44,7 @@ def test_a_line_is_a_record_with_its_key_before_the_separator(
         LineRecord(b"\xff\xfe", b"\x80", [("binary", b"\x00\xff"), ("text", b"x")], 2**63 - 1),
     ],
 )
-def test_what_is_printed_as_json_is_read_again(record: LineRecord) -> None:
+def test_printed_json_can_be_read_again(record: LineRecord) -> None:
     line = orjson.dumps({"topic": "t", "partition": 7, "offset": 3, **record_fields(record)})
     assert parse_record(line) == record
     assert parse_record(printable_json(line)) == record
@@ -97,7 +97,7 @@ def test_a_record_in_text_keeps_its_bytes(record: LineRecord, plain: bytes, whol
     assert record_text(record, with_timestamp=True, with_headers=True) == whole
 
 
-def test_what_would_control_a_terminal_is_escaped() -> None:
+def test_control_characters_of_terminals_are_escaped() -> None:
     assert printable(b"\x1b[31mred\x07\r\n\t\x00") == rb"\x1b[31mred\x07\r\n\t\x00"
     assert printable("grün 日本 \u009b \u202e".encode()) == "grün 日本 \\x9b \\u202e".encode()
     assert printable(b"\xff") == rb"\xff"

@@ -47,7 +47,7 @@ async def values_from(
 
 
 @pytest.mark.parametrize("compression", [None, "gzip", "snappy", "lz4", "zstd"])
-def test_what_is_acknowledged_can_be_read(
+def test_acknowledged_records_can_be_read(
     bootstrap: str, new_topic: CreateTopic, compression: str | None
 ):
     has = {"snappy": has_snappy, "lz4": has_lz4, "zstd": has_zstd}

@@ -100,7 +100,7 @@ def test_only_a_check_creates_nothing(admin: AdminClient):
     assert name not in admin.list_topics(timeout=TIMEOUT_S).topics
 
 
-def test_what_does_not_exist_cannot_be_deleted(admin: AdminClient):
+def test_a_topic_that_does_not_exist_cannot_be_deleted(admin: AdminClient):
     asked = [f"absent-{uuid.uuid4().hex[:12]}"]
     refused = code_of_refusal(lambda: admin.delete_topics(asked))
     assert refused == KafkaError.UNKNOWN_TOPIC_OR_PART

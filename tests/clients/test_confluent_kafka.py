@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 VALUES = [b"value-%d" % number for number in range(100)]
 
 
-def test_what_is_acknowledged_can_be_read(bootstrap: str, new_topic: CreateTopic):
+def test_acknowledged_records_can_be_read(bootstrap: str, new_topic: CreateTopic):
     topic = new_topic()
     delivered = produce(producer(bootstrap, acks="all"), topic, VALUES)
     assert [message.offset() for message in delivered] == list(range(len(VALUES)))

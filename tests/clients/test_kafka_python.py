@@ -63,7 +63,7 @@ def values_from(bootstrap: str, topic: str, offset: int, count: int) -> list[byt
 
 @pytest.mark.parametrize("acks", ["all", 1])
 @pytest.mark.parametrize("compression", [None, "gzip", "snappy", "lz4", "zstd"])
-def test_what_is_acknowledged_can_be_read(
+def test_acknowledged_records_can_be_read(
     bootstrap: str, new_topic: CreateTopic, acks: str | int, compression: str | None
 ):
     has = {"snappy": has_snappy, "lz4": has_lz4, "zstd": has_zstd}
@@ -165,6 +165,6 @@ def partitions_of(admin: KafkaAdminClient, topic: str) -> list[object]:
     return found
 
 
-def test_what_does_not_exist_cannot_be_deleted(python_admin: KafkaAdminClient):
+def test_a_topic_that_does_not_exist_cannot_be_deleted(python_admin: KafkaAdminClient):
     with pytest.raises(KafkaError):
         python_admin.delete_topics([f"absent-{uuid.uuid4().hex[:12]}"])

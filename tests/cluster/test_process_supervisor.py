@@ -222,7 +222,7 @@ def test_a_required_child_is_restarted_after_every_exit_status(
     assert ended(processes, worker)
 
 
-def test_what_cannot_be_started_again_is_tried_again(
+def test_a_failed_restart_of_a_child_is_tried_again(
     processes: ProcessSupervisor, recorder: Recorder, tmp_path: Path, death_pipe: DeathPipe
 ) -> None:
     program = tmp_path / "program"
@@ -236,7 +236,7 @@ def test_what_cannot_be_started_again_is_tried_again(
     assert "worker cannot be started: " in recorder.failed_launches[0]
 
 
-def test_what_cannot_be_started_at_all_is_an_error(
+def test_a_child_that_cannot_be_started_at_all_is_an_error(
     processes: ProcessSupervisor, tmp_path: Path, death_pipe: DeathPipe
 ) -> None:
     missing = str(tmp_path / "missing")

@@ -52,7 +52,7 @@ def test_of_a_name_with_several_addresses_everybody_chooses_the_ipv4_one(
 
 
 @pytest.mark.parametrize("name", ["nobody.invalid", "x" * 64 + ".example", "a\0b", ""])
-def test_what_is_no_name_is_an_error_of_the_system(name: str) -> None:
+def test_an_invalid_host_name_is_an_error_of_the_system(name: str) -> None:
     with pytest.raises(OSError, match=r"not known|not the name|No address|resolution"):
         resolve(name)
 

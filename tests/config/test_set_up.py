@@ -181,7 +181,7 @@ def outdate(checkout: Checkout) -> None:
     os.utime(checkout.venv / ".installed", (0, 0))
 
 
-def test_what_is_complete_stays_as_it_is(checkout: Checkout) -> None:
+def test_a_complete_environment_is_not_changed(checkout: Checkout) -> None:
     made = checkout.make()
     assert "up to date" in made.stdout
     assert checkout.log() == []

@@ -104,7 +104,7 @@ def test_the_command_line_has_the_last_word(write: Write) -> None:
     assert (settings.broker.port, settings.broker.metrics_port) == (1234, 1)
 
 
-def test_what_was_given_is_known_from_the_defaults(write: Write) -> None:
+def test_given_settings_are_distinguished_from_defaults(write: Write) -> None:
     path = write("[broker]\nnum_partitions = 1\n")
     assert load_settings(path, {"broker": {"port": 0}, "zookeeper": {}}).given == {
         "broker.num_partitions",

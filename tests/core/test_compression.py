@@ -192,7 +192,7 @@ def test_a_changed_byte_does_not_exceed_the_limit(codec: int, at: int, byte: int
 @example(LZ4, TEXT)
 @example(LZ4, TEXT + random.Random(1).randbytes(200_000))
 @example(ZSTD, TEXT)
-def test_what_is_compressed_can_be_decompressed(codec: int, data: bytes):
+def test_compressed_data_can_be_decompressed(codec: int, data: bytes):
     assert unpacked(codec, compressed(codec, data)) == data
 
 

@@ -29,7 +29,7 @@ def test_quantiles_are_right_to_a_tenth():
         assert abs(quantile(timer.counts, share) / (1000 * share) - 1) < 0.1
 
 
-def test_what_is_longer_than_every_bound_counts_as_the_last_one():
+def test_a_time_above_the_last_bound_counts_as_the_last_bound():
     timer = Timer()
     timer.record(1e9)
     assert quantile(timer.counts, 0.99) == BOUNDS_MS[-1]

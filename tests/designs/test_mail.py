@@ -91,7 +91,7 @@ def test_fetches_and_answers_arrive_as_they_were_sent(sender: Sender, receiver: 
     assert receiver.mail.get(timeout=TIMEOUT_S) == DeliverMailRequest((), (FETCHED,))
 
 
-def test_what_waits_goes_in_one_request(sender: Sender, receiver: Receiver):
+def test_waiting_messages_go_in_one_request(sender: Sender, receiver: Receiver):
     receiver.may_answer.clear()
     sender.post_office.send(1, FETCH)
     receiver.mail.get(timeout=TIMEOUT_S)

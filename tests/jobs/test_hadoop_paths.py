@@ -106,7 +106,7 @@ def test_journals_on_hdfs_give_the_same_report_as_a_local_copy(
     assert counts[0] == counts[1] > 0
 
 
-def test_what_is_on_hdfs_is_not_overwritten(
+def test_files_on_hdfs_are_not_overwritten(
     hdfs: str, spark: SparkSession, files: JobFiles, capsys: Any
 ):
     inputs = ["--topics", f"{hdfs}/topics.json", "--brokers", f"{hdfs}/brokers.json"]

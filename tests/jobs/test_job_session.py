@@ -57,7 +57,7 @@ def test_spark_defaults_are_read_and_options_are_stronger(directory: Path):
 
 
 @pytest.mark.nightly
-def test_what_spark_was_waiting_for_is_said_and_how_it_may_wait_longer(directory: Path):
+def test_a_timeout_of_spark_names_the_reason_and_the_setting_for_a_longer_wait(directory: Path):
     # As docs/spark.md tells for a cluster of one's own: the class archive is not of this Spark.
     variables = {"SPARK_HOME": str(Path(pyspark.__file__).parent), "SPARK_LOCAL_IP": "127.0.0.1"}
     options = ("--master", "spark://127.0.0.1:1", "--start-timeout", "15")

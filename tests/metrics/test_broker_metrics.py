@@ -35,7 +35,7 @@ def test_a_silent_connection_is_closed(
     assert capsys.readouterr() == ("", "")
 
 
-def test_where_the_port_is_taken_another_one_serves_and_both_are_named(
+def test_another_port_is_used_when_one_is_taken_and_both_are_named(
     server: MetricsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     second = MetricsServer(HOST, server.port)

@@ -184,7 +184,7 @@ def test_the_file_is_not_written_without_a_change(tmp_path: Path) -> None:
     assert not (tmp_path / FILE).exists()
 
 
-def test_what_an_earlier_process_wrote_is_flushed_too(tmp_path: Path) -> None:
+def test_writes_of_an_earlier_process_are_flushed_too(tmp_path: Path) -> None:
     epochs_of(tmp_path, (2, 10)).save()  # did not wait for the disk, then the process was killed
     disk = DurableFiles()
     epochs = LeaderEpochFileCache(tmp_path)

@@ -182,7 +182,7 @@ def test_a_follower_moves_too(host: Host):
     assert values(host.log) == numbered(0, 10)
 
 
-def test_what_a_log_knows_beside_its_records_moves_with_it(two: Machine, host: Host):
+def test_the_notes_of_a_log_move_with_its_records(two: Machine, host: Host):
     send(host.log, b"x", producer_id=7, producer_epoch=0, base_sequence=0)
     for _ in range(3):
         fill(host.log, 3)

@@ -169,7 +169,7 @@ def test_consecutive_reads_miss_nothing(segment: LogSegment) -> None:
         assert offset == 210
 
 
-def test_what_follows_the_last_read_is_found_without_a_look_into_the_file(
+def test_the_next_read_after_the_last_one_finds_its_position_without_the_file(
     segment: LogSegment,
 ) -> None:
     fill(segment, 2)

@@ -33,7 +33,6 @@ from regent.zk.stores.producer_ids import ZkProducerIds
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.led_partitions import lead
 from tests.support.stage import Stage
-from tests.support.world import World
 
 BROKER = 0
 
@@ -49,10 +48,8 @@ class ServedEndpoint:
     ) -> None:
         context = new_context()
         stack.callback(context.destroy, linger=0)
-        stage = stack.enter_context(Stage())
-        self.world = World()
-        self.world.register(BROKER)
-        zookeeper = FakeZooKeeper(self.world.zookeeper)
+        self.world = stage = stack.enter_context(Stage())
+        zookeeper = FakeZooKeeper(stage.zookeeper)
         scheduler = Scheduler("scheduler")
         stack.callback(scheduler.shutdown)
         cache = MetadataCache()

@@ -50,7 +50,7 @@ def values(rows: list[dict[str, Any]]) -> list[str]:
 
 
 @pytest.mark.nightly
-def test_what_was_consumed_as_json_can_be_produced_again(cluster: RegentCluster) -> None:
+def test_records_consumed_as_json_can_be_produced_again(cluster: RegentCluster) -> None:
     first, second = new_topic(cluster), new_topic(cluster)
     records: list[dict[str, Any]] = [
         {"key": "k", "value": "v", "headers": [{"key": "h", "value": "1"}], "timestamp_ms": 10**12},

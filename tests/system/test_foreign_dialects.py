@@ -151,7 +151,7 @@ def test_a_topic_without_an_id_gets_one(cluster: OperatedCluster, version: int, 
     assert len(znode(cluster, topic)["topic_id"]) == 22
 
 
-def test_a_rewrite_without_id_and_moves_loses_neither(cluster: OperatedCluster):
+def test_a_rewrite_without_id_and_moves_loses_no_id_and_no_move(cluster: OperatedCluster):
     cluster.create_as_tools_do("rewritten", (0, 1), (1, 2))
     row = f'{{"topic":"rewritten","partition":0,"replicas":[{ABSENT},1]}}'
     cluster.write(REASSIGN, f'{{"version":1,"partitions":[{row}]}}')

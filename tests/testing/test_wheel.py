@@ -79,7 +79,7 @@ def test_a_wheel_without_extras_runs_a_cluster_beside_modules_of_the_same_names(
         (["jobs", "report", "balance"], "the command jobs balance needs "),
     ],
 )
-def test_what_only_the_jobs_extra_brings_is_named_with_the_remedy(
+def test_a_command_that_needs_the_jobs_extra_names_the_remedy(
     tmp_path: Path, install_wheel: InstallWheel, arguments: list[str | Path], expected: str
 ) -> None:
     regent = install_wheel() / "bin" / "regent"

@@ -249,7 +249,7 @@ def leave(peer: socket.socket) -> None:
         pass
 
 
-def test_what_a_peer_sent_before_it_left_is_received(peers: Peers) -> None:
+def test_bytes_sent_before_a_peer_left_are_received(peers: Peers) -> None:
     with introduce(peers) as peer:
         peer.sendall(b"\0\1a\0\1b" + PING + b"\0\1c" * 500)
         leave(peer)
@@ -330,7 +330,7 @@ def test_the_port_whose_peer_leaves_most_unread_is_to_cut_it_off() -> None:
     assert limit.is_exceeded_by(other, 101, 45)
 
 
-def test_a_peer_that_reads_is_sent_as_much_as_it_likes(peers: Peers) -> None:
+def test_a_peer_that_reads_gets_any_amount(peers: Peers) -> None:
     answer = bytes(MAX_UNREAD_BYTES // 4)
     with introduce(peers) as peer:
         for _ in range(20):

@@ -90,7 +90,7 @@ def test_a_large_frame_is_sent_from_where_it_is() -> None:
         pytest.param(GREETING + b"\x06" + struct.pack(">Q", 2**40), id="a command without end"),
     ],
 )
-def test_what_is_not_zmtp_is_refused(sent: bytes) -> None:
+def test_bytes_that_are_not_zmtp_are_refused(sent: bytes) -> None:
     with pytest.raises(NotZmtpError, match="somebody: "):
         connection().receive(sent)
 

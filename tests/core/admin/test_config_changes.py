@@ -241,7 +241,7 @@ def test_a_change_replaces_the_quotas_of_its_entity(cluster: ConfigReader):
     }
 
 
-def test_a_deleted_or_unreadable_quota_is_none(cluster: ConfigReader):
+def test_a_deleted_or_unreadable_quota_is_no_limit(cluster: ConfigReader):
     cluster.configure("clients/a", SLOW)
     cluster.configure("clients/b", SLOW)
     cluster.look()

@@ -113,7 +113,9 @@ def test_a_setting_can_be_changed_where_kafka_can_change_it(
         ("listener.security.protocol.map", "PLAINTEXT:SSL", "with PLAINTEXT:PLAINTEXT", "id"),
     ],
 )
-def test_a_broker_takes_what_kafka_takes(name: str, value: str, of_one: str, of_all: str) -> None:
+def test_a_broker_accepts_the_values_that_kafka_accepts(
+    name: str, value: str, of_one: str, of_all: str
+) -> None:
     for expected, is_all in ((of_one, False), (of_all, True)):
         problem = broker_config_problem(name, value, ALL_ROWS, of_all=is_all)
         assert expected in (problem or "")

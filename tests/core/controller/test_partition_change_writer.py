@@ -106,7 +106,7 @@ def test_a_partition_that_changes_in_every_round_fails(parts: ControllerParts) -
     assert parts.known(T0) == (1, (1, 2, 3), 0)
 
 
-def test_what_is_known_is_changed_without_a_read(parts: ControllerParts) -> None:
+def test_known_states_are_changed_without_a_read(parts: ControllerParts) -> None:
     calls: list[str] = []
     parts.session.hook = lambda call: calls.append(call.method)
     change_partitions(parts.services, [T0, T1], MOVE_TO_2)

@@ -371,7 +371,7 @@ def test_a_loaded_group_continues_unchanged():
     assert described == ("b", "static", "client", "/host", subscription("t"), b"b")
 
 
-def test_a_group_that_was_read_and_has_too_many_members_is_rebalanced_until_it_has_not():
+def test_a_loaded_group_with_too_many_members_is_rebalanced_until_it_has_few():
     broker = GroupBroker(GroupConfig(group_initial_rebalance_delay_ms=0, group_max_size=2))
     broker.coordinator.manager.on_elected(0, 3, 3)
     group = StoredGroup("consumer", 5, "range", "a", 0, tuple(map(stored, "abc")))

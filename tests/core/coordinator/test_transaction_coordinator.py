@@ -424,7 +424,7 @@ def test_loaded_decisions_are_carried_out_and_open_transactions_continue():
     assert office.ask(DescribeTransaction("x")) == [TransactionDescription(Errors.NOT_COORDINATOR)]
 
 
-def test_what_was_decided_in_a_former_leadership_is_not_done(office: Office):
+def test_a_decision_of_a_former_leadership_is_not_carried_out(office: Office):
     producer = given(office)
     answers = office.ask(adding(producer, T0))
     office.coordinator.on_elected(PARTITION, EPOCH + 3, TERM + 3)

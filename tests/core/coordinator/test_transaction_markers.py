@@ -245,7 +245,7 @@ def test_large_transactions_are_sent_in_pieces():
     assert desk.state() == "CompleteCommit"
 
 
-def test_what_waits_is_counted():
+def test_waiting_markers_are_counted():
     desk = Desk(T0, T1)
     markers = desk.coordinator.markers
     desk.leaders[T0] = NO_LEADER

@@ -96,7 +96,7 @@ def test_a_new_epoch_is_believed_when_zookeeper_has_it(
     ],
 )
 @pytest.mark.parametrize("header", NEWS)
-def test_what_zookeeper_does_not_confirm_is_neither_answered_nor_noted(
+def test_a_request_without_zookeepers_confirmation_is_refused_and_not_noted(
     fence: ControlRequestFence, logs: MemoryLogs, header: ControlHeader, facts: ControlFacts
 ) -> None:
     assert refusal(fence, header, facts) is Errors.NOT_CONTROLLER

@@ -42,7 +42,7 @@ def test_as_many_appends_are_read_as_fit(appends: RecentAppends):
     assert [appends.read(T0, 3, NO_LIMIT), appends.read(T1, 0, NO_LIMIT)] == [b"", b""]
 
 
-def test_what_is_committed_is_forgotten(appends: RecentAppends):
+def test_committed_appends_are_forgotten(appends: RecentAppends):
     appends.on_committed(T0, 2)
     assert [len(appends.read(T0, offset, NO_LIMIT)) for offset in (0, 1, 2)] == [0, 0, 30]
     appends.on_committed(T0, 3)
@@ -82,7 +82,7 @@ def test_a_leader_keeps_what_followers_have_not_fetched():
     assert fetched_values(follower.follow(leader)) == {T0: [b"a", b"b"]}
 
 
-def test_what_a_former_leadership_appended_is_not_sent_after_a_truncation():
+def test_records_of_a_former_leadership_are_not_sent_after_a_truncation():
     first, second, third = map(RecordBroker, (1, 2, 3))
     for broker in (first, second):
         broker.apply(1, 1)

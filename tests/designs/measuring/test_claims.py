@@ -46,7 +46,7 @@ def test_a_claim_about_a_design_that_was_not_measured_is_open():
     assert six.is_borne_out is None
 
 
-def test_what_a_controller_costs_is_a_claim_too():
+def test_the_cost_of_a_controller_is_a_claim_too():
     price = claim_about(both(SETTING), "The price of a controller")
     assert price.numbers == "znodes read, against the death of another broker: v3 100"
     assert price.is_borne_out is True

@@ -220,7 +220,7 @@ def test_racks_that_a_plan_gains_are_not_given_up_for_bytes():
         assert known_racks(row, alone) == 3
 
 
-def test_what_is_removed_is_no_move():
+def test_a_removed_replica_is_not_a_move():
     cluster = skewed_cluster(9, 0, 300)
     found = plan(cluster, ReplicationFactor(2), sizes=False)
     partitions = len(cluster.replicas)

@@ -129,7 +129,7 @@ def test_every_event_is_a_row_and_other_lines_are_counted(
     assert any(event.unnamed for event in events)
 
 
-def test_sentences_can_be_left_out():
+def test_sentences_can_be_omitted():
     [event, *_] = GeneratedHistory(3).events(1, 1)
     [block] = read_journal(io.BytesIO(event.line().encode()), Period(), has_sentences=False)
     assert "changes" not in block.events.column_names

@@ -86,7 +86,9 @@ def test_a_wrong_option_of_write_once_is_an_error_of_one_line(session: SparkSess
 
 
 @pytest.mark.nightly
-def test_what_the_connector_is_better_for_is_refused_in_a_line(session: SparkSession, logs: Path):
+def test_a_stream_is_refused_in_one_line_that_names_the_connector(
+    session: SparkSession, logs: Path
+):
     source = RegentDataSource({"logDirs": str(logs), "subscribe": "orders"})
     stream = session.readStream.format("regent").options(**source.options).load()
     query = stream.writeStream.format("noop").option("checkpointLocation", str(logs / "x")).start()

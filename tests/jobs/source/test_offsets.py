@@ -16,7 +16,7 @@ from regent.jobs.source.options import (
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
 
-def test_missing_offsets_are_an_error_or_left_out():
+def test_missing_offsets_are_an_error_or_omitted():
     wanted = OffsetRange(A0, 5, 20)
 
     def existing(earliest: int, latest: int, *, strict: bool = True) -> OffsetRange:

@@ -172,7 +172,7 @@ def test_large_requests_wait_for_memory_and_small_ones_do_not(listen: Listen):
         assert desk.next_begun() == large[1]
 
 
-def test_what_is_announced_and_does_not_come_takes_no_memory(listen: Listen):
+def test_an_announced_request_that_does_not_arrive_takes_no_memory(listen: Listen):
     desk = Desk()
     listener = listen(desk.apis, KafkaLimits(queued_max_request_bytes=150_000))
     with ExitStack() as silent:
@@ -524,7 +524,7 @@ def test_a_request_is_given_up_when_its_client_leaves(listen: Listen):
 # --- the listener itself ---
 
 
-def test_what_it_counts(listen: Listen):
+def test_the_listener_counts_requests_and_connections(listen: Listen):
     listener = listen(Desk().apis)
     with RawClient(listener) as client:
         for _ in range(3):

@@ -97,7 +97,7 @@ def test_arrays_may_be_null(values: list[int] | None, is_flexible: bool):
 
 
 @pytest.mark.parametrize("name", ["string", "bytes_"])
-def test_what_must_not_be_null_is_not(name: str):
+def test_a_null_is_refused_where_it_is_not_allowed(name: str):
     with pytest.raises(MalformedRequestError):
         getattr(reader(b"\xff" * 4), name)()
 

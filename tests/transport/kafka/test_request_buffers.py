@@ -37,7 +37,7 @@ def test_a_limited_number_of_bytes_is_kept_and_the_longest_unused_are_dropped():
     assert buffers.take(100 * KB).obj is last
 
 
-def test_what_is_free_is_released():
+def test_free_buffers_are_released():
     buffers = RequestBuffers()
     kept = buffers.take(64 * KB)
     buffers.take(128 * KB)

@@ -118,7 +118,7 @@ def test_the_controllers_endpoint_is_in_its_registration(
     assert admin.read_controller_endpoint() == "tcp://127.0.0.1:1"
 
 
-def test_where_no_broker_ever_started_no_controller_is_waited_for() -> None:
+def test_a_command_does_not_wait_for_a_controller_where_no_broker_ever_started() -> None:
     nowhere = ZkAdminStore(FakeZooKeeper(FakeZooKeeperServer()))
     with pytest.raises(NoClusterError, match="it has no /brokers/topics: no broker has ever"):
         nowhere.read_controller_endpoint()

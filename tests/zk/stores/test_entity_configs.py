@@ -171,7 +171,7 @@ def test_a_change_whose_answer_is_lost_is_written_once(
     assert changes(server) == [{"version": 2, "entity_path": "brokers/<default>"}]
 
 
-def test_what_does_not_change_is_not_written(
+def test_a_configuration_without_a_change_is_not_written(
     server: FakeZooKeeperServer, configs: ZkEntityConfigs
 ) -> None:
     assert configs.change_config("brokers/1", lambda _: {"log.roll.ms": None}) == {}
