@@ -26,7 +26,8 @@ def test_replicas_of_a_lost_broker_move_to_the_others_with_a_summary_of_one_line
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     data, out = tmp_path / "data", tmp_path / "plan"
-    with RegentCluster(data, "--brokers", "4", "--no-placement-service") as cluster:
+    options = ("--brokers", "4", "--no-placement-service", "--no-internal-topics")
+    with RegentCluster(data, *options) as cluster:
         cluster.create_topic_on("orders", BEFORE)
         cluster.signal(LOST, signal.SIGKILL)
         eventually(lambda: cluster.broker_epoch(LOST) is None, "its registration is gone")
