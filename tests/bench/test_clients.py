@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from bench.__main__ import main
 from regent.testing.regent_cluster import cluster
 
-pytestmark = [pytest.mark.system, pytest.mark.usefixtures("zookeeper_server")]
+pytestmark = [pytest.mark.nightly, pytest.mark.system, pytest.mark.usefixtures("zookeeper_server")]
 
 
 @pytest.fixture(scope="module")

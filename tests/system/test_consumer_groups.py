@@ -107,6 +107,7 @@ def offsets(cluster: RegentCluster, group: str) -> list[tuple[Any, ...]]:
     ]
 
 
+@pytest.mark.nightly
 def test_a_group_continues_where_it_stopped_and_is_reset_and_deleted(
     cluster: RegentCluster,
 ) -> None:

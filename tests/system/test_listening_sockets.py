@@ -60,7 +60,7 @@ OF_PYTHON_WORKERS = {
 }
 
 
-@pytest.fixture(scope="module", params=OF_PYTHON_WORKERS)
+@pytest.fixture(scope="module", params=["tcp", pytest.param("unix", marks=pytest.mark.nightly)])
 def workers(request: pytest.FixtureRequest) -> str:
     """How the JVM reaches its Python workers; paths of Unix sockets have a limit."""
     kind: str = request.param

@@ -176,6 +176,7 @@ def test_brokers_end_when_zookeeper_has_lost_its_data_or_has_those_of_another_cl
     replaceable.start_all()
 
 
+@pytest.mark.nightly
 def test_brokers_end_when_zookeeper_was_set_back(replaceable: ReplaceableData) -> None:
     replaceable.replace(replaceable.older)
     said = "the ZooKeeper data is older than what this broker has seen"

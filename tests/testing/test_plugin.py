@@ -93,6 +93,7 @@ def test_without_zookeeper_leaders_continue(regent_cluster, regent_topic):
 """
 
 
+@pytest.mark.nightly
 def test_an_application_uses_the_fixtures_of_an_installed_wheel(
     tmp_path: Path, install_wheel: InstallWheel
 ) -> None:

@@ -107,6 +107,7 @@ def test_a_folder_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
         EmbeddedZooKeeper(tmp_path / os.fsdecode(b"\xff")).start()
 
 
+@pytest.mark.nightly
 def test_the_heap_of_each_server_of_an_ensemble_is_as_large_as_asked(
     tmp_path: Path, stack: ExitStack
 ) -> None:
@@ -185,6 +186,7 @@ def test_the_server_dies_with_the_process_that_started_it(tmp_path: Path, stack:
     assert ended
 
 
+@pytest.mark.nightly
 def test_an_ensemble_serves_while_one_member_is_down_and_takes_it_back(
     tmp_path: Path, stack: ExitStack
 ) -> None:
