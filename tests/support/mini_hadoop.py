@@ -67,8 +67,11 @@ class MiniHadoop:
     def __init__(self, *, hidden: Path | None = None) -> None:
         classpath = [*HADOOP.fetched(), *spark_jars(*_OF_SPARK)]
         with ExitStack() as undo:
+            # Not below pytest's folder, which may be hidden.
             home = undo.enter_context(
-                tempfile.TemporaryDirectory(prefix="regent-hadoop-", ignore_cleanup_errors=True)
+                tempfile.TemporaryDirectory(
+                    prefix="regent-hadoop-", dir="/tmp", ignore_cleanup_errors=True
+                )
             )
             self._home = Path(home)
             self._undo = undo
