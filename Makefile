@@ -29,6 +29,9 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 # A worker for each core. The tests of a file run in one worker, in which they share what they start.
 PARALLEL := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# Bytecode is kept even in a shell that forbids it: without it each worker, and each of the hundreds
+# of brokers that the tests start, compiles every module again.
+unexport PYTHONDONTWRITEBYTECODE
 RUNNERS := python3 /usr/bin/python3 $(PYTHON)
 
 .DEFAULT_GOAL := test

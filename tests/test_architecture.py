@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -101,14 +102,20 @@ class Source:
                 yield node.module or ""
 
 
-SOURCES = {source.name: source for source in map(Source, sources())}
-# A test checks all modules, and names those that break its rule: tests by the thousand take longer.
+@functools.cache
+def all_sources() -> dict[str, Source]:
+    """Return the sources by name.
+
+    A test checks all, and names those that break its rule: tests by the thousand take longer.
+    They are parsed by the first test: while tests are collected, every worker would do it.
+    """
+    return {source.name: source for source in map(Source, sources())}
 
 
 def test_imports_point_one_way():
     wrong = {
         name: source.packages - allowed
-        for name, source in SOURCES.items()
+        for name, source in all_sources().items()
         for allowed in [TOP_LEVEL.get(name) or MAY_IMPORT.get(source.package, set())]
         if not source.packages <= allowed | {source.package}
     }
@@ -116,11 +123,11 @@ def test_imports_point_one_way():
 
 
 def test_our_modules_are_imported_by_their_full_names():
-    assert [s.name for s in SOURCES.values() if s.libraries & MAY_IMPORT.keys()] == []
+    assert [s.name for s in all_sources().values() if s.libraries & MAY_IMPORT.keys()] == []
 
 
 def test_the_guardian_imports_nothing_but_the_standard_library():
-    guardian = SOURCES["zk/client/orphaned_session.py"]
+    guardian = all_sources()["zk/client/orphaned_session.py"]
     assert guardian.packages == set()
     assert guardian.libraries <= sys.stdlib_module_names
 
@@ -128,7 +135,7 @@ def test_the_guardian_imports_nothing_but_the_standard_library():
 def test_every_library_has_a_home():
     wrong = [
         f"{source.name} imports {module}"
-        for source in SOURCES.values()
+        for source in all_sources().values()
         for module in source.libraries & HOMES.keys()
         if not {source.package, source.name} & HOMES[module]
     ]
@@ -136,18 +143,18 @@ def test_every_library_has_a_home():
 
 
 def test_the_core_has_no_clock_no_dice_and_no_outside():
-    core = [source for source in SOURCES.values() if source.package == "core"]
+    core = [source for source in all_sources().values() if source.package == "core"]
     assert [source.name for source in core if IMPURE & source.libraries] == []
 
 
 def test_files_stay_short():
-    assert [s.name for s in SOURCES.values() if s.lines > MAX_FILE_LINES] == []
+    assert [s.name for s in all_sources().values() if s.lines > MAX_FILE_LINES] == []
 
 
 def test_functions_stay_short():
     functions = {
         f"{source.name}::{node.name}": (node.end_lineno or 0) - node.lineno + 1
-        for source in SOURCES.values()
+        for source in all_sources().values()
         for node in source.nodes
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
@@ -157,7 +164,7 @@ def test_functions_stay_short():
 
 def test_names_say_what_a_module_is_about():
     vague = {"utils.py", "common.py", "helpers.py", "misc.py"}
-    assert [name for name in SOURCES if vague & set(name.split("/"))] == []
+    assert [name for name in all_sources() if vague & set(name.split("/"))] == []
 
 
 def topic_partitions(source: Source) -> Iterator[tuple[str, int]]:
@@ -185,7 +192,7 @@ def topic_partitions(source: Source) -> Iterator[tuple[str, int]]:
 def test_variables_with_a_topic_partition_have_that_name():
     wrong = [
         f"{source.name}:{line}: {called}"
-        for source in SOURCES.values()
+        for source in all_sources().values()
         for called, line in topic_partitions(source)
         if not called.endswith("topic_partition")
     ]
@@ -195,7 +202,7 @@ def test_variables_with_a_topic_partition_have_that_name():
 def test_a_class_has_a_name_of_its_own():
     names = Counter(
         node.name
-        for source in SOURCES.values()
+        for source in all_sources().values()
         if not source.name.startswith("transport/kafka/messages/")  # these have Kafka's names
         for node in source.tree.body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
@@ -216,7 +223,7 @@ def test_the_threads_of_a_broker_have_its_prefix():
     of_brokers = MAY_IMPORT["broker"] | {"broker"}
     wrong = {
         source.name: started
-        for source in SOURCES.values()
+        for source in all_sources().values()
         if source.package in of_brokers and source.name != "config/threads.py"
         if (started := starts_of_threads(source))
     }
@@ -254,7 +261,9 @@ def kept_exceptions(source: Source) -> Iterator[int]:
 
 def test_no_code_keeps_an_exception_with_its_traceback():
     wrong = [
-        f"{name}:{line}" for name, source in SOURCES.items() for line in kept_exceptions(source)
+        f"{name}:{line}"
+        for name, source in all_sources().items()
+        for line in kept_exceptions(source)
     ]
     assert wrong == [], (
         "a variable or object that keeps an exception keeps all local variables of the frames in"
@@ -265,7 +274,7 @@ def test_no_code_keeps_an_exception_with_its_traceback():
 def test_no_module_unwraps_the_ref_of_an_actor():
     wrong = {
         source.name
-        for source in SOURCES.values()
+        for source in all_sources().values()
         for node in source.nodes
         if isinstance(node, ast.Attribute) and node.attr == "_actor_weakref"
     }

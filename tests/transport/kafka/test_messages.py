@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import pkgutil
 import struct
@@ -49,13 +50,17 @@ def messages() -> Iterator[type]:
                 yield value
 
 
+@functools.cache
+def others_modules() -> list[types.ModuleType]:
+    """Return the modules in which kafka-python's messages are declared, and our declarations."""
+    found = pkgutil.walk_packages(kafka.protocol.__path__, "kafka.protocol.")
+    modules = [importlib.import_module(module.name) for module in found]
+    return [*modules, delegation_token_messages]
+
+
 def others_type(name: str) -> Any:
     """Return kafka-python's class of a message."""
-    modules = (
-        importlib.import_module(module_info.name)
-        for module_info in pkgutil.walk_packages(kafka.protocol.__path__, "kafka.protocol.")
-    )
-    for module in (*modules, delegation_token_messages):
+    for module in others_modules():
         found = getattr(module, name, None)
         if isinstance(found, type) and issubclass(found, ApiMessage):
             return found
