@@ -27,8 +27,8 @@ from regent.core.errors import Errors, RegentError
 from regent.core.protocol.controller import AlterPartitionRequest, AlterPartitionResponse
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
-from regent.transport.client import RequestAbandonedError
-from regent.transport.codec import Response
+from regent.transport.control.client import RequestAbandonedError
+from regent.transport.control.codec import Response
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, TypeAlias
 from regent.actors.inbox import Reply
 from regent.actors.timer import OneShotTimer, monotonic_ms
 from regent.core.admin.admin_requests import PASSING
-from regent.core.admin.topic_validation import INTERNAL_TOPICS
 from regent.core.errors import ApiError, Errors
 from regent.core.protocol.topics import (
     CreatableTopic,
@@ -22,6 +21,7 @@ from regent.core.protocol.topics import (
     TopicOutcome,
 )
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.topic_validation import INTERNAL_TOPICS
 
 logger = logging.getLogger(__name__)
 

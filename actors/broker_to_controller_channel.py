@@ -24,8 +24,8 @@ from regent.core.protocol.controller import (
 )
 from regent.core.protocol.topics import TopicsRequest, TopicsResponse
 from regent.core.replication.metadata_cache import MetadataCache
-from regent.transport.client import RequestError
-from regent.transport.codec import Response
+from regent.transport.control.client import RequestError
+from regent.transport.control.codec import Response
 
 ForwardedRequest: TypeAlias = TopicsRequest | PartitionsRequest
 ForwardedResponse: TypeAlias = TopicsResponse | PartitionsResponse

@@ -32,7 +32,7 @@ from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, BrokerRegistration
 from regent.core.protocol.control import ControlHeader, ControlRequest, ControlResponse
 from regent.core.protocol.controller import UnansweredRequest
-from regent.transport.codec import EncodedBody, encode_request
+from regent.transport.control.codec import EncodedBody, encode_request
 
 logger = logging.getLogger(__name__)
 

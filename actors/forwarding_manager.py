@@ -50,7 +50,7 @@ from regent.core.protocol.topics import (
     TopicsResponse,
 )
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
-from regent.transport.client import PeerUnreachableError
+from regent.transport.control.client import PeerUnreachableError
 
 logger = logging.getLogger(__name__)
 

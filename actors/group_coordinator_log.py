@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from regent.actors.coordinator_log import Appended, CoordinatorLog, Flush, Loaded, PartitionReader
-from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
 from regent.core.coordinator.group.group_loading import GroupLoader, LoadedGroup
 from regent.core.coordinator.group.group_metadata_manager import (
     ACKS_ALL,
@@ -18,9 +17,10 @@ from regent.core.coordinator.group.group_metadata_manager import (
 from regent.core.coordinator.group.group_records import Record, encode_key, encode_value
 from regent.core.protocol.groups import VerifiedProducer
 from regent.core.replication.replica_manager import ReplicaManager
-from regent.storage.end_transaction_marker import decode_marker_type
-from regent.storage.record_batch import BatchHeader
-from regent.storage.record_batch_builder import KeyAndValue
+from regent.core.topic_validation import GROUP_METADATA_TOPIC
+from regent.records.end_transaction_marker import decode_marker_type
+from regent.records.record_batch import BatchHeader
+from regent.records.record_batch_builder import KeyAndValue
 
 
 class GroupCoordinatorLog(CoordinatorLog[Mapping[str, LoadedGroup]]):

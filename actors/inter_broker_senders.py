@@ -19,7 +19,7 @@ from regent.actors.request_channel import ChannelToCurrent, RequestChannel
 from regent.actors.runtime import RegentActor, start_actor, stop_actor
 from regent.core.model import BrokerId
 from regent.core.protocol.transactions import TxnRequest, TxnResponse
-from regent.transport.client import RequestError
+from regent.transport.control.client import RequestError
 
 log = logging.getLogger(__name__)
 

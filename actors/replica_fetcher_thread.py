@@ -23,7 +23,7 @@ from regent.core.errors import Errors
 from regent.core.model import BrokerId
 from regent.core.protocol.broker import SESSION_ERRORS, FetchRequest, FetchResponse
 from regent.core.replication.replica_manager import ReplicaManager
-from regent.transport.client import RequestAbandonedError, RequestError
+from regent.transport.control.client import RequestAbandonedError, RequestError
 
 logger = logging.getLogger(__name__)
 

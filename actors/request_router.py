@@ -27,7 +27,7 @@ from regent.core.protocol.controller import ControllerRequest
 from regent.core.protocol.topics import TopicsRequest
 from regent.core.repeated_lines import RepeatedLines
 from regent.core.replication.control_request_fence import ControlRequestRefusedError
-from regent.transport.server import IncomingRequest
+from regent.transport.control.server import IncomingRequest
 
 logger = logging.getLogger(__name__)
 

@@ -29,12 +29,12 @@ from regent.core.protocol.control import (
 from regent.core.repeated_lines import RepeatedLines
 from regent.core.replication.control_request_handler import refusal
 from regent.core.timers import Timer
-from regent.transport.client import (
+from regent.transport.control.client import (
     PeerUnreachableError,
     RequestError,
     RequestFailedError,
 )
-from regent.transport.codec import EncodedBody, Response
+from regent.transport.control.codec import EncodedBody, Response
 
 logger = logging.getLogger(__name__)
 

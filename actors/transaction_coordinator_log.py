@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from regent.actors.coordinator_log import Appended, CoordinatorLog, Flush, Loaded, PartitionReader
-from regent.core.admin.topic_validation import TRANSACTION_STATE_TOPIC
 from regent.core.coordinator.transaction.transaction_metadata import TransactionMetadata
 from regent.core.coordinator.transaction.transaction_records import (
     EncodedRecord,
@@ -22,8 +21,9 @@ from regent.core.coordinator.transaction.transaction_state_manager import (
     TransactionLogSettings,
 )
 from regent.core.replication.replica_manager import ReplicaManager
-from regent.storage.record_batch import BatchHeader
-from regent.storage.record_batch_builder import KeyAndValue
+from regent.core.topic_validation import TRANSACTION_STATE_TOPIC
+from regent.records.record_batch import BatchHeader
+from regent.records.record_batch_builder import KeyAndValue
 
 log = logging.getLogger(__name__)
 

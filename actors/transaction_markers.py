@@ -18,7 +18,7 @@ from regent.core.protocol.client import ProducedPartition
 from regent.core.protocol.transactions import PartitionOutcome, TxnMarker, TxnMarkerResult
 from regent.core.replication.delayed_operation import DelayedOperation
 from regent.core.replication.replica_manager import ReplicaManager
-from regent.storage.end_transaction_marker import EndTransactionMarker, build_marker
+from regent.records.end_transaction_marker import EndTransactionMarker, build_marker
 
 
 class PartitionMarkers:

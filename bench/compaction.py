@@ -45,9 +45,9 @@ from bench.result import Case
 from regent.core import model
 from regent.core.log_config import LogConfig
 from regent.core.replica_logs import NO_TIMESTAMP
-from regent.core.varints import varint
+from regent.records.record_batch import BatchHeader, encode
+from regent.records.varints import varint
 from regent.storage.log_manager import LogManager
-from regent.storage.record_batch import BatchHeader, encode
 
 Figures: TypeAlias = dict[str, Any]
 

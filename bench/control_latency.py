@@ -48,8 +48,8 @@ from regent.core.protocol.controller import (
     ReassignablePartition,
 )
 from regent.testing.regent_cluster import RegentCluster
-from regent.transport.client import RequestClient
-from regent.transport.sockets import Context, new_context
+from regent.transport.control.client import RequestClient
+from regent.transport.control.sockets import Context, new_context
 
 BROKERS: tuple[BrokerId, ...] = (0, 1, 2)
 ELECTED = "elected"

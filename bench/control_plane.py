@@ -19,11 +19,11 @@ from bench.pauses import WatchedProcess
 from bench.processes import cpu_seconds, cpu_seconds_of_threads, resident_mb
 from bench.stub_brokers import Look, StubBrokers
 from bench.told import Told
+from regent.cluster.embedded_zookeeper import HEAP_MB, EmbeddedZooKeeper
 from regent.core.model import BrokerId
 from regent.zk.client.operations import Delete
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs.znodes import ControllerEpochZNode, ControllerZNode
-from regent.zk.embedded.embedded_zookeeper import HEAP_MB, EmbeddedZooKeeper
 from regent.zk.stores.controller_store import ZkControllerStore
 
 TIMEOUT_S: Final = 1_200.0

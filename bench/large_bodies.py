@@ -25,7 +25,7 @@ from regent.core.model import (
     TopicPartition,
 )
 from regent.core.protocol.api import ApiKey
-from regent.transport.codec import encode_request, max_request_bytes
+from regent.transport.control.codec import encode_request, max_request_bytes
 
 
 @benchmark("large-bodies")

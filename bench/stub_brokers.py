@@ -20,8 +20,8 @@ from bench.told import Arrival, ReceivedBody, Told
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, BrokerInfo, EndPoint
 from regent.core.protocol.api import ApiKey
-from regent.transport.codec import PING, decode_request_header, encode_reply_header
-from regent.transport.sockets import new_context
+from regent.transport.control.codec import PING, decode_request_header, encode_reply_header
+from regent.transport.control.sockets import new_context
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.stores.controller_store import ZkControllerStore
 

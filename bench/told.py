@@ -19,7 +19,7 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from regent.transport.codec import Request, decode_request_body, encode_body
+from regent.transport.control.codec import Request, decode_request_body, encode_body
 
 
 class ReceivedBody:

@@ -22,8 +22,8 @@ from regent.core.controller.controller import Controller
 from regent.core.controller.events import ControllerEvent, Expire
 from regent.core.errors import SessionExpiredError
 from regent.core.model import BrokerId
-from regent.transport.client import RequestClient
-from regent.transport.sockets import Context
+from regent.transport.control.client import RequestClient
+from regent.transport.control.sockets import Context
 from regent.zk.client.session import SessionKeeper
 
 logger = logging.getLogger(__name__)

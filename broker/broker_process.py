@@ -48,6 +48,16 @@ from regent.broker.machine_settings import (
     log_directories,
     replication_settings,
 )
+from regent.broker.metrics.broker_metrics import (
+    BrokerMetrics,
+    GuardianMetrics,
+    MetricsServer,
+    TopicMetrics,
+)
+from regent.broker.metrics.coordinator_metrics import GroupMetrics, TransactionMetrics
+from regent.broker.metrics.exposition import MetricSource
+from regent.broker.metrics.listener_metrics import KafkaClientMetrics
+from regent.broker.metrics.quota_metrics import QuotaMetrics
 from regent.broker.partition_warnings import late_transaction_warnings, under_min_isr_warnings
 from regent.broker.replication import Replication
 from regent.broker.topic_ids import RandomTopicIds
@@ -73,20 +83,10 @@ from regent.core.protocol.control import ControlHeader, ControlResponse
 from regent.core.protocol.controller import ControlledShutdownRequest
 from regent.core.protocol.transactions import MarkerTarget
 from regent.core.quota.quota_managers import QuotaManagers
-from regent.metrics.broker_metrics import (
-    BrokerMetrics,
-    GuardianMetrics,
-    MetricsServer,
-    TopicMetrics,
-)
-from regent.metrics.coordinator_metrics import GroupMetrics, TransactionMetrics
-from regent.metrics.exposition import MetricSource
-from regent.metrics.listener_metrics import KafkaClientMetrics
-from regent.metrics.quota_metrics import QuotaMetrics
-from regent.transport.codec import CONTROL_REQUESTS, max_request_bytes
+from regent.transport.control.codec import CONTROL_REQUESTS, max_request_bytes
+from regent.transport.control.server import ControlServer, IncomingRequest
+from regent.transport.control.sockets import new_context
 from regent.transport.kafka.listener_loop import ListenerLoop
-from regent.transport.server import ControlServer, IncomingRequest
-from regent.transport.sockets import new_context
 from regent.zk.client.channel import ConnectionState
 from regent.zk.client.operations import WatchEvent
 from regent.zk.client.session import SessionKeeper

@@ -21,8 +21,8 @@ from regent.core.errors import Errors, RegentError
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.controller import ControlledShutdownRequest, ControlledShutdownResponse
 from regent.core.replication.metadata_cache import MetadataSnapshot
-from regent.transport.remote_ref import RemoteActorRef
-from regent.transport.sockets import Context
+from regent.transport.control.remote_ref import RemoteActorRef
+from regent.transport.control.sockets import Context
 
 logger = logging.getLogger(__name__)
 

@@ -19,12 +19,12 @@ from regent.actors.scheduler import Scheduler
 from regent.broker.internal_topics import deleted_partitions, is_news_of
 from regent.broker.machine_settings import group_config, group_log_settings
 from regent.config.settings import Settings
-from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
 from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.protocol.coordinator import CoordinatorService
 from regent.core.replication.leader_partitions import Leadership
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
+from regent.core.topic_validation import GROUP_METADATA_TOPIC
 
 _STOP_TIMEOUT_S = 2.0
 

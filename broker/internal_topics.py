@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from regent.config.settings import Settings
 from regent.config.tables.groups import GroupsConfig
 from regent.config.tables.transactions import TransactionsConfig
-from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.model import TopicPartition
 from regent.core.protocol.topics import ConfigEntry, CreatableTopic
 from regent.core.replication.log_reads import differ
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
+from regent.core.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 
 COORDINATED_TOPICS = {
     GROUP_METADATA_TOPIC: ("groups", "offsets_topic_replication_factor"),

@@ -14,37 +14,37 @@ from dataclasses import dataclass
 from functools import partial
 
 from regent.actors.coordinator_log import begin_verification
-from regent.api.acls import acl_apis
-from regent.api.authentication import authentication_apis
-from regent.api.client_quotas import client_quota_apis
-from regent.api.config_changes import config_change_apis
-from regent.api.configs import ConfigView, config_apis
-from regent.api.consumer_group_heartbeat import consumer_group_heartbeat_apis
-from regent.api.coordinator_requests import CoordinatorRequests
-from regent.api.delete_records import delete_records_apis
-from regent.api.describe_cluster import describe_cluster_apis
-from regent.api.describe_producers import describe_producers_apis
-from regent.api.features import feature_apis
-from regent.api.fetch import fetch_apis
-from regent.api.find_coordinator import find_coordinator_apis
-from regent.api.group_offsets import group_offset_apis
-from regent.api.groups import group_apis
-from regent.api.log_dirs import log_dir_apis
-from regent.api.metadata import metadata_apis
-from regent.api.offsets import offset_apis
-from regent.api.partitions import partition_apis
-from regent.api.produce import produce_apis
-from regent.api.producer_ids import producer_id_apis
-from regent.api.replies import Replies
-from regent.api.scram_credentials import scram_credential_apis
-from regent.api.topics import topic_apis
-from regent.api.transactions import (
+from regent.broker.api.acls import acl_apis
+from regent.broker.api.authentication import authentication_apis
+from regent.broker.api.client_quotas import client_quota_apis
+from regent.broker.api.config_changes import config_change_apis
+from regent.broker.api.configs import ConfigView, config_apis
+from regent.broker.api.consumer_group_heartbeat import consumer_group_heartbeat_apis
+from regent.broker.api.coordinator_requests import CoordinatorRequests
+from regent.broker.api.delete_records import delete_records_apis
+from regent.broker.api.describe_cluster import describe_cluster_apis
+from regent.broker.api.describe_producers import describe_producers_apis
+from regent.broker.api.features import feature_apis
+from regent.broker.api.fetch import fetch_apis
+from regent.broker.api.find_coordinator import find_coordinator_apis
+from regent.broker.api.group_offsets import group_offset_apis
+from regent.broker.api.groups import group_apis
+from regent.broker.api.log_dirs import log_dir_apis
+from regent.broker.api.metadata import metadata_apis
+from regent.broker.api.offsets import offset_apis
+from regent.broker.api.partitions import partition_apis
+from regent.broker.api.produce import produce_apis
+from regent.broker.api.producer_ids import producer_id_apis
+from regent.broker.api.replies import Replies
+from regent.broker.api.scram_credentials import scram_credential_apis
+from regent.broker.api.topics import topic_apis
+from regent.broker.api.transactions import (
     TransactionHandlers,
     transaction_apis,
     transaction_apis_of_brokers,
 )
-from regent.api.txn_offset_commit import TxnOffsetCommitHandler
-from regent.api.zookeeper_offsets import ZooKeeperOffsets
+from regent.broker.api.txn_offset_commit import TxnOffsetCommitHandler
+from regent.broker.api.zookeeper_offsets import ZooKeeperOffsets
 from regent.broker.broker_settings import LISTENER, StartedBroker, described_settings
 from regent.broker.group_service import BrokerGroupService
 from regent.broker.machine_settings import kafka_limits, with_broker_config

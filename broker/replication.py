@@ -21,8 +21,8 @@ from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.actors.timer import RepeatingTimer
 from regent.actors.zk_isr_manager import PropagateIsrChanges, ZkIsrManager
-from regent.api.fetch import fetch_apis
-from regent.api.offsets import offset_apis
+from regent.broker.api.fetch import fetch_apis
+from regent.broker.api.offsets import offset_apis
 from regent.broker.broker_settings import LISTENER
 from regent.broker.machine_settings import isr_changes_through_zookeeper
 from regent.config.addresses import tcp_endpoint
@@ -31,7 +31,8 @@ from regent.config.threads import named_executor
 from regent.core.model import BrokerId
 from regent.core.replication.isr_change_propagation import CHECK_INTERVAL_MS
 from regent.core.setting import INT_MAX
-from regent.transport.client import RequestClient
+from regent.transport.control.client import RequestClient
+from regent.transport.control.sockets import Context
 from regent.transport.kafka.api import KafkaApi, KafkaApiKey
 from regent.transport.kafka.connection import KafkaLimits
 from regent.transport.kafka.fetch_channel import FetchChannel
@@ -39,7 +40,6 @@ from regent.transport.kafka.listener import KafkaListener
 from regent.transport.kafka.listener_loop import ListenerLoop
 from regent.transport.kafka.request_metrics import RequestMetrics
 from regent.transport.kafka.transaction_channel import TransactionChannel
-from regent.transport.sockets import Context
 from regent.zk.client.operations import ZooKeeper
 from regent.zk.stores.isr_store import ZkIsrStore
 

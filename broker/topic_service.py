@@ -50,8 +50,8 @@ from regent.core.quota.client_quota_manager import (
     QuotaClient,
 )
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
-from regent.transport.client import RequestClient
-from regent.transport.sockets import Context
+from regent.transport.control.client import RequestClient
+from regent.transport.control.sockets import Context
 from regent.zk.client.operations import ZooKeeper
 from regent.zk.stores.topic_store import ZkTopicStore
 

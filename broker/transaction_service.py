@@ -34,7 +34,6 @@ from regent.broker.machine_settings import (
     with_broker_config,
 )
 from regent.config.settings import Settings
-from regent.core.admin.topic_validation import TRANSACTION_STATE_TOPIC
 from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.coordinator.transaction.marker_receiver import MarkerReceiver
 from regent.core.coordinator.transaction.transaction_marker_manager import PartitionLeaders
@@ -56,6 +55,7 @@ from regent.core.protocol.transactions import (
 from regent.core.replication.leader_partitions import Leadership
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
+from regent.core.topic_validation import TRANSACTION_STATE_TOPIC
 
 _STOP_TIMEOUT_S = 2.0
 _ANSWER_MS = 5_000

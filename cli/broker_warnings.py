@@ -11,7 +11,7 @@ from regent.core.model import BrokerRegistration
 from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
 
 if TYPE_CHECKING:
-    from regent.transport.sockets import Context
+    from regent.transport.control.sockets import Context
 
 _AT_ONCE = 32
 _ASK_TIMEOUT_S = 0.5
@@ -20,7 +20,7 @@ _MAX_BROKERS = 200  # metrics are better for a larger cluster
 
 def broker_warnings(registrations: Collection[BrokerRegistration]) -> Iterator[str]:
     """Yield a line for each warning; skip brokers that do not answer."""
-    from regent.transport.sockets import new_context
+    from regent.transport.control.sockets import new_context
 
     context = new_context()
     try:
@@ -39,7 +39,7 @@ def broker_warnings(registrations: Collection[BrokerRegistration]) -> Iterator[s
 
 def _ask(context: Context, endpoint: str) -> tuple[str, ...]:
     from regent.cli.remote_actors import CLIENT_ID
-    from regent.transport.remote_ref import RemoteActorRef, ask
+    from regent.transport.control.remote_ref import RemoteActorRef, ask
 
     request = DescribeMetadataRequest(topics=())
     try:

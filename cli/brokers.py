@@ -8,14 +8,14 @@ from collections.abc import Mapping
 
 import click
 
-from regent.admin.cluster_connection import Cluster, pass_cluster
-from regent.admin.live_brokers import not_registered
-from regent.admin.obstacles import shutdown_obstacles
-from regent.admin.wording import counted
 from regent.cli.brokers_config import config
 from regent.cli.local_brokers import pid, start
 from regent.cli.output import Output, examples, note, output_option, print_json, print_table
 from regent.cli.waiting import Waiting
+from regent.client.cluster_connection import Cluster, pass_cluster
+from regent.client.live_brokers import not_registered
+from regent.client.obstacles import shutdown_obstacles
+from regent.client.wording import counted
 from regent.config.addresses import bracketed
 from regent.core.errors import BadDataError, Errors, RegentError
 from regent.core.model import BrokerId, BrokerRegistration
@@ -156,8 +156,8 @@ def _ask_to_shut_down(
 ) -> ShutdownBrokerResponse | None:
     """Return the partitions that the broker still leads; None when it ended without an answer."""
     from regent.cli.remote_actors import actor_at
-    from regent.transport.client import PeerDisconnectedError, RequestError
-    from regent.transport.remote_ref import ask
+    from regent.transport.control.client import PeerDisconnectedError, RequestError
+    from regent.transport.control.remote_ref import ask
 
     broker_id = registration.info.broker_id
     endpoint = control_endpoint(broker_id, registration)

@@ -7,9 +7,9 @@ from difflib import get_close_matches
 
 import click
 
-from regent.admin.cluster_connection import Cluster, pass_cluster
 from regent.cli.config_options import changes_options, check_removed, config_changes, show_config
 from regent.cli.output import examples, note, output_option
+from regent.client.cluster_connection import Cluster, pass_cluster
 from regent.config.settings import KAFKA_SETTINGS
 from regent.core.admin.broker_config_manager import BrokerConfigAlteration, BrokerConfigManager
 from regent.core.admin.config_alterations import ConfigRefusedError

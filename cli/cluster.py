@@ -18,11 +18,12 @@ from typing import Any
 import click
 from click.types import convert_type
 
-from regent.admin.wording import counted
+from regent.client.wording import counted
 from regent.cluster.child_process import when_parent_ends
 from regent.cluster.cluster_file import listed_processes
 from regent.cluster.cluster_plan import HOST, PORT_SPACING, ClusterPlan
 from regent.cluster.cluster_supervisor import ClusterSupervisor
+from regent.cluster.embedded_zookeeper import HEAP_MB, MIN_HEAP_MB, server_classpath
 from regent.config.addresses import listening_socket
 from regent.config.cluster_location import DATA_DIR
 from regent.config.command_line import COMMAND, JOBS, SAME_SIGNAL_S, pip_install
@@ -32,7 +33,6 @@ from regent.core.errors import RegentError
 from regent.core.model import BrokerId
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.embedded.embedded_zookeeper import HEAP_MB, MIN_HEAP_MB, server_classpath
 
 LOCK_FILE = ".cluster.lock"
 MAX_BROKERS = 100

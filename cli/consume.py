@@ -21,9 +21,6 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from regent.admin.cluster_connection import Cluster, pass_cluster
-from regent.admin.obstacles import record_obstacles
-from regent.admin.wording import counted, listed
 from regent.cli.kafka_client import KafkaClientError, client_settings, tell_throttling
 from regent.cli.output import Output, examples, note, output_option, quoted
 from regent.cli.record_lines import (
@@ -36,6 +33,9 @@ from regent.cli.record_lines import (
 )
 from regent.cli.topic_options import refuse_empty
 from regent.cli.waiting import Explained, timeout_option
+from regent.client.cluster_connection import Cluster, pass_cluster
+from regent.client.obstacles import record_obstacles
+from regent.client.wording import counted, listed
 from regent.config.moments import parse_moment
 
 _POLL_S: Final = 0.2

@@ -6,9 +6,9 @@ import time
 
 import click
 
-from regent.admin.cluster_connection import Cluster, pass_cluster
-from regent.admin.wording import listed
 from regent.cli.output import Output, output_option, print_facts, print_json
+from regent.client.cluster_connection import Cluster, pass_cluster
+from regent.client.wording import listed
 from regent.core.errors import RegentError
 from regent.zk.stores.admin_store import ActiveController, ZkAdminStore
 

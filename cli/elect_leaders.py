@@ -8,14 +8,14 @@ from typing import BinaryIO
 
 import click
 
-from regent.admin.cluster_connection import Cluster, pass_cluster
-from regent.admin.controller_ref import ControllerRef, batches, refusal
-from regent.admin.partition_files import read_partitions_file
-from regent.admin.pauses import pauses
-from regent.admin.wording import counted, listed
 from regent.cli.output import Output, examples, note, output_option, print_json
 from regent.cli.remote_actors import controller_of
 from regent.cli.waiting import timeout_option
+from regent.client.cluster_connection import Cluster, pass_cluster
+from regent.client.controller_ref import ControllerRef, batches, refusal
+from regent.client.partition_files import read_partitions_file
+from regent.client.pauses import pauses
+from regent.client.wording import counted, listed
 from regent.core.errors import Errors, RegentError
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse

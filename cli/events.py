@@ -16,9 +16,9 @@ from typing import IO, Any, Final, NamedTuple
 import click
 import orjson
 
-from regent.admin.cluster_connection import data_dir_option
-from regent.admin.wording import counted
 from regent.cli.output import Output, examples, note, output_option
+from regent.client.cluster_connection import data_dir_option
+from regent.client.wording import counted
 from regent.config.moments import parse_moment
 from regent.core.errors import RegentError
 from regent.core.model import BrokerId

@@ -17,15 +17,15 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, OffsetSpec
 
-from regent.admin.cluster_connection import Cluster
-from regent.admin.obstacles import record_obstacles
 from regent.cli.kafka_client import KafkaClientError, client_settings
 from regent.cli.output import quoted
 from regent.cli.waiting import Waiting
+from regent.client.cluster_connection import Cluster
+from regent.client.obstacles import record_obstacles
 from regent.config.addresses import bracketed
 from regent.config.command_line import program
-from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
 from regent.core.model import TopicPartition
+from regent.core.topic_validation import GROUP_METADATA_TOPIC
 
 DEAD: Final = "Dead"
 _STATES: Final[Mapping[Enum, str]] = {

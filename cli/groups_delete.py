@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import click
 
-from regent.admin.cluster_connection import Cluster, pass_cluster
 from regent.cli.group_admin import GroupAdmin, GroupError, UnknownGroupError, refuse_empty_groups
 from regent.cli.output import Output, examples, note, output_option, print_json, quoted
 from regent.cli.waiting import timeout_option
+from regent.client.cluster_connection import Cluster, pass_cluster
 
 
 @click.command(epilog=examples("groups delete billing", "groups delete billing audit --if-exists"))

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import click
 
-from regent.admin.cluster_connection import Cluster, pass_cluster
 from regent.cli.group_admin import (
     LATEST,
     Group,
@@ -19,6 +18,7 @@ from regent.cli.group_admin import (
 )
 from regent.cli.output import Output, examples, note, output_option, print_json, print_table, quoted
 from regent.cli.waiting import timeout_option
+from regent.client.cluster_connection import Cluster, pass_cluster
 from regent.core.model import TopicPartition
 
 _OFFSET_COLUMNS = (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from regent.admin.cluster_connection import Cluster, pass_cluster
 from regent.cli.group_admin import GroupAdmin
 from regent.cli.output import Output, output_option, print_json, print_table, quoted
 from regent.cli.waiting import timeout_option
+from regent.client.cluster_connection import Cluster, pass_cluster
 
 
 @click.command("list")

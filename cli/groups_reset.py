@@ -14,8 +14,6 @@ from typing import Any, BinaryIO, NamedTuple
 
 import click
 
-from regent.admin.cluster_connection import Cluster, pass_cluster
-from regent.admin.wording import counted
 from regent.cli.group_admin import (
     EARLIEST,
     LATEST,
@@ -27,6 +25,8 @@ from regent.cli.group_admin import (
 )
 from regent.cli.output import Output, examples, note, output_option, print_json, print_table
 from regent.cli.waiting import timeout_option
+from regent.client.cluster_connection import Cluster, pass_cluster
+from regent.client.wording import counted
 from regent.config.moments import parse_duration
 from regent.core.model import TopicPartition
 

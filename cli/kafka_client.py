@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from regent.admin.cluster_connection import Cluster
 from regent.cli.output import note
+from regent.client.cluster_connection import Cluster
 from regent.config.addresses import bracketed
 from regent.core.errors import BadDataError, RegentError
 

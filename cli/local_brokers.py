@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import click
 
-from regent.admin.cluster_connection import Cluster, data_dir_option, local_cluster, pass_cluster
-from regent.admin.wording import listed
 from regent.cli.output import Output, examples, note, output_option, print_json
 from regent.cli.waiting import Waiting
+from regent.client.cluster_connection import Cluster, data_dir_option, local_cluster, pass_cluster
+from regent.client.wording import listed
 from regent.cluster.supervisor_socket import start_brokers
 from regent.core.errors import RegentError
 from regent.core.model import BrokerId

@@ -6,10 +6,10 @@ from operator import itemgetter
 
 import click
 
-from regent.admin.cluster_connection import Cluster, ClusterNotFoundError, pass_cluster
-from regent.admin.wording import listed
 from regent.cli.brokers import broker_json
 from regent.cli.output import Output, examples, output_option, print_json, print_table
+from regent.client.cluster_connection import Cluster, ClusterNotFoundError, pass_cluster
+from regent.client.wording import listed
 from regent.core.errors import BrokerNotFoundError, Errors, RegentError
 from regent.core.model import BrokerId, BrokerInfo, BrokerRegistration, EndPoint
 from regent.core.protocol.broker import (
@@ -45,8 +45,8 @@ def metadata(cluster: Cluster, /, broker_id: BrokerId, output: str) -> None:
     A broker without registration is asked too, if it belongs to the local cluster.
     """
     from regent.cli.remote_actors import actor_at
-    from regent.transport.client import RequestError
-    from regent.transport.remote_ref import ask
+    from regent.transport.control.client import RequestError
+    from regent.transport.control.remote_ref import ask
 
     try:
         with actor_at(_endpoint(cluster, broker_id)) as actor:

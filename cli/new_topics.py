@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import orjson
 
-from regent.admin.json_files import decode_file, unknown_keys
-from regent.admin.topics import TopicsRefusedError
+from regent.client.json_files import decode_file, unknown_keys
+from regent.client.topics import TopicsRefusedError
 from regent.core.errors import BadDataError
 from regent.core.model import MAX_BROKER_ID, BrokerId
 from regent.core.protocol.topics import ConfigEntry, CreatableTopic

@@ -58,8 +58,8 @@ def placement_status(
 ) -> PlacementStatusResponse | None:
     """Return the status of the service; None when it does not answer."""
     from regent.cli.remote_actors import actor_at
-    from regent.transport.client import RequestError
-    from regent.transport.remote_ref import ask
+    from regent.transport.control.client import RequestError
+    from regent.transport.control.remote_ref import ask
 
     try:
         with actor_at(service.endpoint) as actor:

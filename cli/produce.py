@@ -10,14 +10,14 @@ from typing import Any, BinaryIO, Final
 import click
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from regent.admin.cluster_connection import Cluster, pass_cluster
-from regent.admin.obstacles import record_obstacles
-from regent.admin.wording import counted
 from regent.cli.kafka_client import KafkaClientError, client_settings, tell_throttling
 from regent.cli.output import examples
 from regent.cli.record_lines import Headers, LineRecord, is_timestamp, json_records, text_records
 from regent.cli.topic_options import refuse_empty
 from regent.cli.waiting import Explained, Progress, timeout_option
+from regent.client.cluster_connection import Cluster, pass_cluster
+from regent.client.obstacles import record_obstacles
+from regent.client.wording import counted
 from regent.config.moments import parse_moment
 
 _POLL_S: Final = 0.2

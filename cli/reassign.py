@@ -8,18 +8,18 @@ from typing import Any, BinaryIO
 import click
 import orjson
 
-from regent.admin.cluster_connection import Cluster, pass_cluster
-from regent.admin.live_brokers import not_registered, read_live_brokers
-from regent.admin.log_dir_moves import LogDirMoveState, LogDirs
-from regent.admin.partition_files import (
+from regent.cli.output import Output, examples, note, output_option, print_json
+from regent.client.cluster_connection import Cluster, pass_cluster
+from regent.client.live_brokers import not_registered, read_live_brokers
+from regent.client.log_dir_moves import LogDirMoveState, LogDirs
+from regent.client.partition_files import (
     ReassignmentFile,
     read_reassignment_file,
     read_topics_to_move_file,
     reassignment_json,
 )
-from regent.admin.reassign_progress import ReassignmentError, ReassignmentState, read_moves
-from regent.admin.reassignment_throttles import are_throttled, clear_throttles
-from regent.cli.output import Output, examples, note, output_option, print_json
+from regent.client.reassign_progress import ReassignmentError, ReassignmentState, read_moves
+from regent.client.reassignment_throttles import are_throttled, clear_throttles
 from regent.core.model import BrokerId, BrokerRegistration, TopicPartition
 from regent.zk.stores.admin_store import ZkAdminStore
 

@@ -12,24 +12,24 @@ from typing import NamedTuple, TypeAlias
 import click
 import orjson
 
-from regent.admin.controller_ref import ControllerRef, batches, refusal
-from regent.admin.live_brokers import not_registered, read_live_brokers
-from regent.admin.log_dir_moves import LogDirMoveState, LogDirs
-from regent.admin.obstacles import move_obstacles
-from regent.admin.partition_files import ReassignmentFile, TopicPartitionReplica, reassignment_json
-from regent.admin.pauses import pauses
-from regent.admin.reassign_progress import (
+from regent.cli.output import Output, note, print_json
+from regent.cli.remote_actors import controller_of
+from regent.cli.topic_options import read_existing
+from regent.cli.waiting import Explained, Progress
+from regent.client.controller_ref import ControllerRef, batches, refusal
+from regent.client.live_brokers import not_registered, read_live_brokers
+from regent.client.log_dir_moves import LogDirMoveState, LogDirs
+from regent.client.obstacles import move_obstacles
+from regent.client.partition_files import ReassignmentFile, TopicPartitionReplica, reassignment_json
+from regent.client.pauses import pauses
+from regent.client.reassign_progress import (
     ReassignmentError,
     ReassignmentState,
     ReassignmentStatus,
     read_moves,
 )
-from regent.admin.reassignment_throttles import set_log_dirs_throttle, set_replication_throttle
-from regent.admin.wording import listed
-from regent.cli.output import Output, note, print_json
-from regent.cli.remote_actors import controller_of
-from regent.cli.topic_options import read_existing
-from regent.cli.waiting import Explained, Progress
+from regent.client.reassignment_throttles import set_log_dirs_throttle, set_replication_throttle
+from regent.client.wording import listed
 from regent.core.admin.reassignment_plan import PartitionMove, partition_move
 from regent.core.errors import BadDataError, Errors
 from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition

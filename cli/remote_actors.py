@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from regent.admin.controller_ref import ControllerRef
 from regent.cli.waiting import Explained
-from regent.transport import remote_ref
-from regent.transport.remote_ref import RemoteActorRef
+from regent.client.controller_ref import ControllerRef
+from regent.transport.control import remote_ref
+from regent.transport.control.remote_ref import RemoteActorRef
 from regent.zk.stores.admin_store import ZkAdminStore
 
 CLIENT_ID = "regent-cli"

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import click
 
-from regent.admin.cluster_connection import Cluster, ClusterNotFoundError, pass_cluster
-from regent.admin.deletion_obstacles import deletion_obstacles
-from regent.admin.group_states import group_states
-from regent.admin.partitions import read_partitions
-from regent.admin.wording import counted, listed
 from regent.cli.broker_warnings import broker_warnings
 from regent.cli.brokers import broker_json
 from regent.cli.controller import controller_json
 from regent.cli.output import Output, output_option, print_facts, print_json
 from regent.cli.placement import placement_status
+from regent.client.cluster_connection import Cluster, ClusterNotFoundError, pass_cluster
+from regent.client.deletion_obstacles import deletion_obstacles
+from regent.client.group_states import group_states
+from regent.client.partitions import read_partitions
+from regent.client.wording import counted, listed
 from regent.cluster.cluster_file import ClusterFile
 from regent.config.command_line import program
 from regent.config.settings import KAFKA_SETTINGS
@@ -28,7 +28,7 @@ from regent.core.admin.config_problems import (
     unusable_in_quota,
     unusable_in_topic,
 )
-from regent.core.controller.quarantine import FAILURES_TO_QUARANTINE
+from regent.core.controller.brokers.quarantine import FAILURES_TO_QUARANTINE
 from regent.core.errors import (
     BadDataError,
     ForeignDirectoryError,

@@ -8,9 +8,9 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from regent.core.admin.topic_validation import topic_name_problem
 from regent.core.errors import BadDataError, RegentError
 from regent.core.ports import TopicAssignment
+from regent.core.topic_validation import topic_name_problem
 from regent.zk.stores.admin_store import ZkAdminStore
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from regent.admin.cluster_connection import Cluster, pass_cluster
 from regent.cli.lazy_group import LazyCommand, LazyGroup
 from regent.cli.output import Output, output_option, print_json, quoted
+from regent.client.cluster_connection import Cluster, pass_cluster
 
 COMMANDS = {
     "create": LazyCommand("regent.cli.topics_create", "create", "Create one topic or many."),

@@ -6,14 +6,14 @@ import time
 
 import click
 
-from regent.admin.cluster_connection import Cluster, pass_cluster
-from regent.admin.topics import TopicsClient, growth, raise_if_refused
-from regent.admin.wording import counted
 from regent.cli.output import Output, examples, note, output_option, print_json
 from regent.cli.placement import service_options
 from regent.cli.remote_actors import controller_of
 from regent.cli.topic_options import named, topic_argument
 from regent.cli.waiting import Waiting, timeout_option
+from regent.client.cluster_connection import Cluster, pass_cluster
+from regent.client.topics import TopicsClient, growth, raise_if_refused
+from regent.client.wording import counted
 from regent.core.ports import TopicAssignment
 from regent.core.protocol.topics import PlacementOptions
 

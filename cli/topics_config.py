@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import click
 
-from regent.admin.cluster_connection import Cluster, pass_cluster
-from regent.admin.topics import TopicsClient, raise_if_refused
 from regent.cli.config_options import changes_options, check_removed, config_changes, show_config
 from regent.cli.output import examples, output_option
 from regent.cli.remote_actors import controller_of
 from regent.cli.topic_options import TopicError, read_existing, topic_argument
+from regent.client.cluster_connection import Cluster, pass_cluster
+from regent.client.topics import TopicsClient, raise_if_refused
 from regent.core.admin.config_problems import unusable_in_topic
 from regent.core.admin.topic_settings import TOPIC_SETTINGS
 from regent.core.errors import BadDataError

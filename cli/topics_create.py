@@ -8,16 +8,6 @@ from typing import Any, BinaryIO
 
 import click
 
-from regent.admin.cluster_connection import Cluster, pass_cluster
-from regent.admin.controller_ref import ControllerRef
-from regent.admin.topics import (
-    TopicsClient,
-    TopicsRefusedError,
-    creation,
-    new_topic_id,
-    raise_if_refused,
-)
-from regent.admin.wording import counted
 from regent.cli.new_topics import (
     not_positive,
     parse_config,
@@ -29,6 +19,16 @@ from regent.cli.placement import placement_options
 from regent.cli.remote_actors import controller_of
 from regent.cli.topic_options import topic_argument
 from regent.cli.waiting import Waiting, timeout_option
+from regent.client.cluster_connection import Cluster, pass_cluster
+from regent.client.controller_ref import ControllerRef
+from regent.client.topics import (
+    TopicsClient,
+    TopicsRefusedError,
+    creation,
+    new_topic_id,
+    raise_if_refused,
+)
+from regent.client.wording import counted
 from regent.core.errors import ApiError, Errors
 from regent.core.ports import TopicAssignment
 from regent.core.protocol.topics import (

@@ -7,18 +7,18 @@ from collections.abc import Collection, Mapping, Sequence
 
 import click
 
-from regent.admin.cluster_connection import Cluster, pass_cluster
-from regent.admin.deletion_obstacles import deletion_obstacles
-from regent.admin.pauses import pauses
-from regent.admin.topics import TopicsClient, raise_if_refused
 from regent.cli.output import Output, examples, note, output_option, print_json
 from regent.cli.remote_actors import controller_of
 from regent.cli.topic_options import TopicError, read_existing, refuse_empty
 from regent.cli.waiting import Explained, Progress, timeout_option
-from regent.core.admin.topic_validation import INTERNAL_TOPICS
+from regent.client.cluster_connection import Cluster, pass_cluster
+from regent.client.deletion_obstacles import deletion_obstacles
+from regent.client.pauses import pauses
+from regent.client.topics import TopicsClient, raise_if_refused
 from regent.core.errors import BadDataError, Errors
 from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
 from regent.core.protocol.topics import TopicOutcome
+from regent.core.topic_validation import INTERNAL_TOPICS
 from regent.zk.stores.admin_store import ZkAdminStore
 
 _REASON_TIMEOUT_S = 2.0

@@ -7,10 +7,10 @@ from itertools import groupby
 
 import click
 
-from regent.admin.cluster_connection import Cluster, pass_cluster
-from regent.admin.partitions import DescribedPartition, Topics, read_partitions
 from regent.cli.output import Output, examples, note, output_option, print_json, quoted
 from regent.cli.topic_options import TopicError, named, topic_argument
+from regent.client.cluster_connection import Cluster, pass_cluster
+from regent.client.partitions import DescribedPartition, Topics, read_partitions
 from regent.core.admin.config_problems import unusable_in_topic
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, BrokerRegistration

@@ -8,16 +8,16 @@ from pathlib import Path
 import click
 
 from regent.cluster.child_process import describe_exit
-from regent.cluster.process_supervisor import ProcessSupervisor
-from regent.cluster.zookeeper_node import ZooKeeperNode
-from regent.core.errors import RegentError
-from regent.zk.embedded.embedded_zookeeper import (
+from regent.cluster.embedded_zookeeper import (
     HEAP_MB,
     LOOPBACK,
     MIN_HEAP_MB,
     EmbeddedZooKeeper,
     server_of,
 )
+from regent.cluster.process_supervisor import ProcessSupervisor
+from regent.cluster.zookeeper_node import ZooKeeperNode
+from regent.core.errors import RegentError
 
 _STOP_TIMEOUT_S = 10.0
 

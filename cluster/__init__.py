@@ -1,1 +1,1 @@
-"""The processes of a local cluster, and their supervision."""
+"""The processes of a local cluster, its ZooKeeper server, and their supervision."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from regent.cluster.embedded_zookeeper import HEAP_MB
 from regent.config.cluster_location import CLUSTER_FILE
 from regent.core.model import BrokerId
-from regent.zk.embedded.embedded_zookeeper import HEAP_MB
 
 HOST = "127.0.0.1"
 PORT_SPACING = 1_000

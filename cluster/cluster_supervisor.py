@@ -21,6 +21,7 @@ from regent.cluster.cluster_file import (
     ZooKeeperEntry,
 )
 from regent.cluster.cluster_plan import HOST, BrokerPorts, ClusterPlan
+from regent.cluster.embedded_zookeeper import HEAP_MB, EmbeddedZooKeeper, start_ensemble
 from regent.cluster.process_supervisor import (
     Backoff,
     ProcessSupervisor,
@@ -34,12 +35,11 @@ from regent.config.command_line import EXIT_INTERRUPTED, program
 from regent.core.errors import BadDataError, RegentError, SessionExpiredError, StorageError
 from regent.core.model import BrokerId
 from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
-from regent.transport.client import RequestError
-from regent.transport.remote_ref import actor_at, ask
+from regent.transport.control.client import RequestError
+from regent.transport.control.remote_ref import actor_at, ask
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs.znodes import ControllerZNode
-from regent.zk.embedded.embedded_zookeeper import HEAP_MB, EmbeddedZooKeeper, start_ensemble
 
 EXIT_UNCLEAN = 1
 

@@ -6,7 +6,7 @@ import os
 import signal
 from typing import IO
 
-from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
+from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 
 
 class ZooKeeperNode:

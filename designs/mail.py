@@ -21,9 +21,9 @@ from regent.core.protocol.designs import (
     RecordsFetched,
     ReplicaMail,
 )
-from regent.transport.client import RequestError
-from regent.transport.remote_ref import RemoteActorRef, ask
-from regent.transport.sockets import Context
+from regent.transport.control.client import RequestError
+from regent.transport.control.remote_ref import RemoteActorRef, ask
+from regent.transport.control.sockets import Context
 
 logger = logging.getLogger(__name__)
 

@@ -25,8 +25,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from regent.admin import cluster_connection
-from regent.admin.cluster_connection import ClusterNotFoundError, open_session
+from regent.client import cluster_connection
+from regent.client.cluster_connection import ClusterNotFoundError, open_session
 from regent.core.errors import RegentError
 from regent.core.placement.replica_placer import PlacementError
 from regent.jobs.progress_line import ProgressLine

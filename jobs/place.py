@@ -16,7 +16,7 @@ from typing import Any, Final
 import click
 from pyspark.sql import SparkSession
 
-from regent.admin.cluster_connection import cluster_options
+from regent.client.cluster_connection import cluster_options
 from regent.core.errors import RegentError
 from regent.core.placement.replica_placer import RANDOM, Strategy, scatter_width
 from regent.jobs.command import cluster_admin, print_summary, progress, run_job

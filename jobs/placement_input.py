@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from regent.admin.cluster_connection import zookeeper_address
+from regent.client.cluster_connection import zookeeper_address
 from regent.core.admin.topic_settings import (
     similar_names,
     topic_config_conflict,
     topic_config_problem,
 )
-from regent.core.admin.topic_validation import TopicNames, topic_name_problem
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId
 from regent.core.placement.replica_placer import LEAST_LOADED, RANDOM, Strategy, check
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.core.protocol.topics import ConfigEntry
 from regent.core.setting import text_of
+from regent.core.topic_validation import TopicNames, topic_name_problem
 from regent.jobs.assignment_source import ZOOKEEPER
 from regent.jobs.brokers_file import PlannedBroker, read_brokers
 from regent.jobs.command import InputError, cluster_admin

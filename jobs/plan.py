@@ -23,7 +23,7 @@ from typing import Any, Final
 import click
 from pyspark.sql import SparkSession
 
-from regent.admin.cluster_connection import cluster_options, zookeeper_address
+from regent.client.cluster_connection import cluster_options, zookeeper_address
 from regent.core.model import BrokerId
 from regent.jobs.assignment_source import ZOOKEEPER, AssignmentSource
 from regent.jobs.brokers_file import PlannedBroker, read_brokers

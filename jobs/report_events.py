@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import click
 
-from regent.admin.cluster_connection import data_dir_option
-from regent.admin.wording import listed
+from regent.client.cluster_connection import data_dir_option
+from regent.client.wording import listed
 from regent.config.moments import parse_moment
 from regent.core.errors import RegentError
 from regent.jobs.command import InputError, progress, run_job

@@ -17,7 +17,7 @@ import click
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
-from regent.admin.wording import how_many, number_range
+from regent.client.wording import how_many, number_range
 from regent.core.model import NO_LEADER
 from regent.jobs.assignment_source import assignment_frame, check_assignment
 from regent.jobs.command import InputError, progress, run_job

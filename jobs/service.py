@@ -46,8 +46,8 @@ from regent.core.protocol.placement import (
 from regent.jobs.placement_job import place_with_spark
 from regent.jobs.session import DIRECTORY_PREFIX, START_TIMEOUT_S, SparkJvm
 from regent.jobs.spark_settings import QUICK_START, ignore_user_settings
-from regent.transport.server import ControlServer, IncomingRequest
-from regent.transport.sockets import Context, new_context
+from regent.transport.control.server import ControlServer, IncomingRequest
+from regent.transport.control.sockets import Context, new_context
 
 MAX_WAITING: Final = 100
 MAX_PARTITIONS: Final = 200_000

@@ -17,7 +17,7 @@ from typing import Any, Final
 import click
 from pyspark.sql import SparkSession
 
-from regent.admin.wording import listed, number_range
+from regent.client.wording import listed, number_range
 from regent.core.placement.replica_placer import Strategy, check
 from regent.jobs.command import InputError, progress, run_job
 from regent.jobs.job_session import JobSession

@@ -11,9 +11,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from regent.admin.controller_ref import ControllerRef
-from regent.admin.live_brokers import not_registered
-from regent.admin.topics import TopicsClient, new_topic_id, raise_if_refused, slices
+from regent.client.controller_ref import ControllerRef
+from regent.client.live_brokers import not_registered
+from regent.client.topics import TopicsClient, new_topic_id, raise_if_refused, slices
 from regent.core.errors import Errors, RegentError
 from regent.core.model import ReplicaAssignment
 from regent.core.ports import TopicAssignment

@@ -1,1 +1,1 @@
-"""Logs on the disks of one broker: segments, indexes, checkpoints, recovery."""
+"""Logs on the disks of one broker: the log manager, the log directories, the checkpoints."""

@@ -23,6 +23,8 @@ CLEANED_OFFSETS = "cleaner-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 
+NEVER_CLEANED = -1  # the cleaned offset of a log without an entry
+
 _VERSION = "0"
 _METADATA = re.compile(rf"version: {_VERSION}\ntopic_id: ([\w-]{{22}})\n?")
 

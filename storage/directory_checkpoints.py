@@ -13,15 +13,15 @@ from regent.storage.checkpoints import (
     CLEANED_OFFSETS,
     HIGH_WATERMARKS,
     LOG_START_OFFSETS,
+    NEVER_CLEANED,
     RECOVERY_POINTS,
     read_offsets,
     write_offsets,
 )
-from regent.storage.cleanable_logs import NEVER_CLEANED
 from regent.storage.log_directory import LogDirectory
 
 if TYPE_CHECKING:
-    from regent.storage.unified_log import UnifiedLog
+    from regent.storage.log.unified_log import UnifiedLog
 
 _log = logging.getLogger(__name__)
 

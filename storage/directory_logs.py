@@ -21,19 +21,21 @@ from regent.storage.checkpoints import (
     CLEANED_OFFSETS,
     HIGH_WATERMARKS,
     LOG_START_OFFSETS,
+    NEVER_CLEANED,
     RECOVERY_POINTS,
     read_topic_id,
     write_topic_id,
 )
-from regent.storage.cleanable_logs import NEVER_CLEANED
 from regent.storage.directory_checkpoints import DirectoryCheckpoints
 from regent.storage.future_logs import FutureLogs
-from regent.storage.log_contents import LogContents
+from regent.storage.log.log_contents import LogContents
+from regent.storage.log.log_file import CorruptSegmentError
+from regent.storage.log.log_loader import CheckpointedOffsets, LoadedLog, load_log
+from regent.storage.log.log_segment import LogSegment
+from regent.storage.log.open_files import OpenFiles
+from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_deletion import delete_renamed_logs, rename_log
 from regent.storage.log_directory import LogDirectory
-from regent.storage.log_end_offset_file import LogEndOffsetFile
-from regent.storage.log_file import CorruptSegmentError
-from regent.storage.log_loader import CheckpointedOffsets, LoadedLog, load_log
 from regent.storage.log_names import (
     STRAY,
     TO_DELETE,
@@ -42,17 +44,15 @@ from regent.storage.log_names import (
     log_of_future_directory,
     out_of_use,
 )
-from regent.storage.log_segment import LogSegment
-from regent.storage.open_files import OpenFiles
-from regent.storage.stray_logs import (
+from regent.storage.recovery.log_end_offset_file import LogEndOffsetFile
+from regent.storage.recovery.stray_logs import (
     StrayLogCheckpoint,
     StrayLogs,
     read_checkpoint,
     remove_checkpoint,
     write_checkpoint,
 )
-from regent.storage.suspect_logs import FoundLogs, SuspectLogs
-from regent.storage.unified_log import UnifiedLog
+from regent.storage.recovery.suspect_logs import FoundLogs, SuspectLogs
 
 _MAX_BYTES = 2**63 - 1  # of Kafka's protocol
 _FLUSHING_THREADS = 8  # they wait for the disk; the file system merges concurrent flushes

@@ -21,7 +21,7 @@ from regent.core.model import BrokerId
 from regent.core.replica_logs import SeenOfCluster
 from regent.storage.atomic_file import write_atomically
 from regent.storage.file_errors import storage_error
-from regent.storage.log_file import CorruptSegmentError
+from regent.storage.log.log_file import CorruptSegmentError
 
 _VERSION = "0"
 _SEEN = "control-plane.properties"

@@ -25,14 +25,14 @@ from regent.core.log_dirs import LogDirectoryState
 from regent.core.model import NO_LOG_END, BrokerId, SuspectReplicas, TopicPartition
 from regent.core.protocol.control import TopicId
 from regent.core.replica_logs import SeenOfCluster
+from regent.storage.compaction.log_cleaner_manager import LogCleanerManager
 from regent.storage.directory_logs import DirectoryLogs, LogSettings
-from regent.storage.log_cleaner_manager import LogCleanerManager
+from regent.storage.log.open_files import OpenFiles
+from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_directory import LogDirectory
 from regent.storage.log_moves import MovesOfLogs
 from regent.storage.log_names import STRAY, TO_DELETE
-from regent.storage.open_files import OpenFiles
-from regent.storage.segment_scrubber import SegmentScrubber
-from regent.storage.unified_log import UnifiedLog
+from regent.storage.recovery.segment_scrubber import SegmentScrubber
 
 _NEVER = 2**63 - 1  # a zxid that ZooKeeper never reaches
 _REMOVED = 100_000  # removed partitions to remember at most

@@ -20,8 +20,8 @@ from regent.core.protocol.broker import (
     MetadataPartition,
 )
 from regent.testing.waits import TIMEOUT_S, eventually, scaled
-from regent.transport.remote_ref import RemoteActorRef
-from regent.transport.sockets import Context
+from regent.transport.control.remote_ref import RemoteActorRef
+from regent.transport.control.sockets import Context
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs.znodes import ControllerEpochZNode, ControllerZNode, TopicPartitionStateZNode
 

@@ -21,23 +21,23 @@ from signal import Signals
 from typing import Any, Final, Self
 
 from regent.cluster.child_process import DeathPipe
+from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.cluster.supervisor_socket import start_brokers
 from regent.config.command_line import COMMAND
 from regent.core.admin.topic_settings import topic_config_problem
-from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from regent.core.model import BrokerId, ReplicaAssignment
+from regent.core.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from regent.testing.cluster_observer import ClusterObserver
 from regent.testing.janitor import Janitor
 from regent.testing.network import Network
 from regent.testing.network_proxy import ZOOKEEPER, Member
 from regent.testing.waits import TIMEOUT_S, await_end, eventually, next_line, scaled, timeout_factor
-from regent.transport.sockets import new_context
+from regent.transport.control.sockets import new_context
 from regent.zk.client.channel import ConnectionState
 from regent.zk.client.operations import Create, Delete, Operation
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode, DeleteTopicsTopicZNode
 from regent.zk.codecs.znodes import ControllerZNode, TopicZNode, encode_topic_id
-from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 SESSION_TIMEOUT_MS: Final = 2_000
 READER_TIMEOUT_MS: Final = 10_000

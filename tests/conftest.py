@@ -13,10 +13,10 @@ import hypothesis
 import pytest
 from pykka import ActorRegistry
 
+from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.config.java import JavaNotFoundError
 from regent.testing.waits import scaled
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 pytest_plugins = ["tests.support.runs"]
 

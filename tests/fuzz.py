@@ -31,8 +31,8 @@ from regent.core.protocol.broker import DescribeMetadataRequest
 from regent.core.protocol.control import ControlHeader
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import scaled
-from regent.transport.remote_ref import RemoteActorRef
-from regent.transport.sockets import new_context
+from regent.transport.control.remote_ref import RemoteActorRef
+from regent.transport.control.sockets import new_context
 from tests.support import fuzzed_frames
 from tests.support.fuzzed_requests import (
     TOPIC,

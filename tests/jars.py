@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 from regent.config.java import JavaNotFoundError
-from tests.clients.java_clients import KAFKA_CLIENTS
+from tests.genuine_clients.java_clients import KAFKA_CLIENTS
 from tests.support.maven_jars import JarsUnavailableError, MavenJars
 from tests.support.mini_hadoop import HADOOP
 from tests.support.object_store import CLIENT, SERVER

@@ -11,30 +11,46 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 
-MAY_IMPORT = {
+MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
     "config": {"core"},
-    "storage": {"core", "config"},
+    "records": {"core"},
+    "storage": {"core", "config", "records"},
     "zk": {"core", "config"},
     "transport": {"core", "config"},
-    "api": {"core", "transport"},
     "cluster": {"core", "config", "storage", "zk", "transport"},
-    "actors": {"core", "config", "storage", "zk", "transport"},
-    "metrics": {"core", "config", "storage", "zk", "transport", "cluster", "actors"},
-    "broker": {
-        *("core", "config", "storage", "zk", "transport"),
-        *("api", "cluster", "actors", "metrics"),
-    },
-    "admin": {"core", "config", "zk", "transport", "cluster"},
-    "jobs": {"core", "config", "zk", "transport", "storage", "admin"},
+    "actors": {"core", "config", "records", "storage", "zk", "transport"},
+    "broker": {"core", "config", "records", "storage", "zk", "transport", "cluster", "actors"},
+    "client": {"core", "config", "zk", "transport", "cluster"},
+    "jobs": {"core", "config", "records", "storage", "zk", "transport", "client"},
     "testing": {"core", "config", "zk", "transport", "cluster"},
     "designs": {"core", "config", "zk", "transport", "cluster", "actors", "testing", "jobs"},
     "cli": {
         *("core", "config", "storage", "zk", "transport"),
-        *("api", "cluster", "actors", "broker", "admin", "jobs", "designs", ""),
+        *("cluster", "broker", "client", "jobs", "designs", ""),
     },
 }
 """The packages inside ``regent``, and which each may import beside itself; "" is the top level."""
+
+ROOMS: dict[str, dict[str, set[str]]] = {
+    "core": {
+        "protocol": set(),
+        "quota": set(),
+        "placement": {"protocol"},
+        "replication": {"protocol"},
+        "coordinator": {"protocol", "replication"},
+        "controller": {"protocol"},
+        "admin": {"protocol", "quota", "placement", "replication", "controller"},
+    },
+    "storage": {"log": set(), "recovery": {"log"}, "compaction": {"log"}},
+    "zk": {"client": set(), "codecs": set(), "stores": {"client", "codecs"}},
+    "transport": {"control": set(), "kafka": {"control"}},
+    "broker": {"api": set(), "metrics": set()},
+}
+"""The rooms inside a package, and which of its rooms each may import.
+
+What lies in the package itself is either below all of its rooms, or puts them together.
+"""
 
 TOP_LEVEL = {"__init__.py": set(), "__main__.py": {"cli"}, "run.py": {"cli"}, "spark.py": {"jobs"}}
 """The modules of the top level, and which package each may import: they are short names for it."""
@@ -45,11 +61,11 @@ HOMES = {
     "msgpack": {"transport"},
     "pyspark": {"jobs"},
     "py4j": {"jobs"},
-    "pykka": {"actors", "broker", "metrics", "designs"},
-    "click": {"cli", "jobs", "admin/cluster_connection.py"},
+    "pykka": {"actors", "broker", "designs"},
+    "click": {"cli", "jobs", "client/cluster_connection.py"},
     "rich": {"cli"},
-    "cramjam": {"core/compression.py"},
-    "crc32c": {"storage", "api/record_validation.py", "api/old_message_formats.py"},
+    "cramjam": {"records/compression.py"},
+    "crc32c": {"records", "storage"},
     "numpy": {"jobs"},
     "pyarrow": {"jobs"},
     "matplotlib": {"jobs/reports/page.py"},
@@ -64,7 +80,7 @@ MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 50
 LONG_BY_NATURE = {
     "core/controller/controller.py::_dispatch",  # one match over every event
-    "api/record_walk.py::walk",  # for every record: a call costs as much as it
+    "records/record_walk.py::walk",  # for every record: a call costs as much as it
 }
 
 
@@ -91,6 +107,9 @@ class Source:
         ours = [module.split(".") for module in imported]
         self.packages = {"".join(names[1:2]) for names in ours if names[0] == "regent"}
         """Our packages that it imports; "" for the top level."""
+        own = ["regent", self.package]
+        self.rooms = {"".join(names[2:3]) for names in ours if names[:2] == own}
+        """The rooms and modules of its own package that it imports."""
 
     def _imported(self) -> Iterator[str]:
         """Yield the module that every import names, wherever it stands."""
@@ -119,6 +138,17 @@ def test_imports_point_one_way():
         for allowed in [TOP_LEVEL.get(name) or MAY_IMPORT.get(source.package, set())]
         if not source.packages <= allowed | {source.package}
     }
+    assert wrong == {}
+
+
+def test_imports_point_one_way_inside_a_package():
+    wrong: dict[str, set[str]] = {}
+    for package, rooms in ROOMS.items():
+        for room, allowed in rooms.items():
+            for name, source in all_sources().items():
+                if name.startswith(f"{package}/{room}/"):
+                    others = source.rooms & rooms.keys() - allowed - {room}
+                    wrong |= {name: others} if others else {}
     assert wrong == {}
 
 

@@ -25,10 +25,10 @@ WAITING: Final = {"threading", "subprocess", "multiprocessing", "queue", "concur
 HAVE_LIMITS: Final = {
     "testing/waits.py: process.stdout.readline()",  # there is a line
     "tests/actors/test_inbox.py: inbox.get()",  # an inbox of pykka that is not empty
-    "tests/api/test_groups.py: group.join(3)",  # a member joins a group
-    "tests/api/test_groups.py: self.join(3)",
+    "tests/broker/api/test_groups.py: group.join(3)",  # a member joins a group
+    "tests/broker/api/test_groups.py: self.join(3)",
     "tests/broker/test_broker_process.py: process.wait()",  # a BrokerProcess, told to stop
-    "tests/clients/test_compressed_frames.py: reader.stdout",  # a Watch kills the reader
+    "tests/genuine_clients/test_compressed_frames.py: reader.stdout",  # a Watch kills the reader
     "tests/support/fake_zookeeper.py: self.wait()",  # time of a simulation passes
     "tests/system/test_hardship.py: threading.Event().wait(1.5 * SESSION_TIMEOUT_MS / 1000)",
     "tests/system/test_plan_execution.py: process.stderr",  # a timer kills the process

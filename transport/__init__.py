@@ -1,1 +1,1 @@
-"""Bytes between processes: ZeroMQ frames, msgpack bodies, remote actor references."""
+"""Bytes between processes: the control port, and the Kafka protocol."""

@@ -1,1 +1,1 @@
-"""ZooKeeper: the client, the codecs of znodes, the stores, and an embedded server."""
+"""ZooKeeper: the client, the codecs of znodes, and the stores."""

@@ -20,15 +20,6 @@ from regent.core.admin.topic_settings import (
     topic_config_conflict,
     topic_config_problem,
 )
-from regent.core.admin.topic_validation import (
-    TopicNames,
-    assignment_problem,
-    growth_problem,
-    shown_topic,
-    size_problem,
-    topic_name_problem,
-    unknown_topic,
-)
 from regent.core.controller.services import ControllerSettings
 from regent.core.errors import (
     ApiError,
@@ -68,6 +59,15 @@ from regent.core.protocol.topics import (
     TopicsResponse,
 )
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.topic_validation import (
+    TopicNames,
+    assignment_problem,
+    growth_problem,
+    shown_topic,
+    size_problem,
+    topic_name_problem,
+    unknown_topic,
+)
 
 MAX_MESSAGE_LENGTH = 1_000  # a message may quote a string that is as long as the protocol allows
 

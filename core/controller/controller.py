@@ -14,13 +14,13 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import assert_never
 
-from regent.core.controller import quarantine
-from regent.core.controller.alter_partition import AlterPartitions
-from regent.core.controller.broker_changes import BrokerChanges
-from regent.core.controller.broker_health import BrokerHealth
+from regent.core.controller.brokers import quarantine
+from regent.core.controller.brokers.broker_changes import BrokerChanges
+from regent.core.controller.brokers.broker_health import BrokerHealth
+from regent.core.controller.brokers.controlled_shutdown import ControlledShutdowns
+from regent.core.controller.brokers.quarantine import Quarantine, event_name
 from regent.core.controller.changes import ControllerElected, ControllerResigned
 from regent.core.controller.context import ControllerContext
-from regent.core.controller.controlled_shutdown import ControlledShutdowns
 from regent.core.controller.controller_election import ControllerElection
 from regent.core.controller.effects import (
     BrokerMustEnd,
@@ -31,6 +31,8 @@ from regent.core.controller.effects import (
     RemoveBroker,
     SendResponse,
 )
+from regent.core.controller.election.alter_partition import AlterPartitions
+from regent.core.controller.election.leader_elections import LeaderElections
 from regent.core.controller.error_responses import error_response
 from regent.core.controller.events import (
     AdvertisedListenersChanged,
@@ -77,16 +79,14 @@ from regent.core.controller.events import (
     UpdateMetadataResponseReceived,
     ZkPartitionReassignment,
 )
-from regent.core.controller.leader_elections import LeaderElections
 from regent.core.controller.notifications import Notifications
 from regent.core.controller.partition_state_machine import PartitionStateMachine
-from regent.core.controller.quarantine import Quarantine, event_name
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.responses import ControlResponses
 from regent.core.controller.services import ControllerServices, ControllerSettings
-from regent.core.controller.topic_changes import TopicChanges
-from regent.core.controller.topic_deletion import TopicDeletions
+from regent.core.controller.topics.topic_changes import TopicChanges
+from regent.core.controller.topics.topic_deletion import TopicDeletions
 from regent.core.errors import (
     BadDataError,
     ControllerMovedError,

@@ -16,15 +16,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from regent.core.controller.changes import PartitionCreated
-from regent.core.controller.election import ElectionStrategy, OfflineElection
-from regent.core.controller.partition_change import ReplicasRestarted, first_leadership
-from regent.core.controller.partition_change_writer import (
+from regent.core.controller.election.election import ElectionStrategy, OfflineElection
+from regent.core.controller.election.partition_change import (
+    ReplicasRestarted,
+    first_leadership,
+)
+from regent.core.controller.election.partition_change_writer import (
     Changes,
     Failures,
     change_partitions,
     partition_replicas,
 )
-from regent.core.controller.partition_replicas import ChangeRefused
+from regent.core.controller.election.partition_replicas import ChangeRefused
 from regent.core.controller.request_batch import ControlRequestBatch
 from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import (

@@ -20,8 +20,8 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.controller_log import ControllerLog
 from regent.core.controller.effects import SendControlRequest
+from regent.core.controller.election.partition_replicas import Brokers, PartitionChange
 from regent.core.controller.partition_entries import PartitionEntry
-from regent.core.controller.partition_replicas import Brokers, PartitionChange
 from regent.core.model import (
     EPOCH_DURING_DELETE,
     EPOCH_OF_LOST_TOPIC,

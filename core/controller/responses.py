@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from regent.core.controller.broker_changes import BrokerChanges
+from regent.core.controller.brokers.broker_changes import BrokerChanges
 from regent.core.controller.events import (
     ControllerEvent,
     ControlRequestFailed,
@@ -19,7 +19,7 @@ from regent.core.controller.events import (
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import ReplicaState
-from regent.core.controller.topic_deletion import TopicDeletions
+from regent.core.controller.topics.topic_deletion import TopicDeletions
 from regent.core.errors import Errors
 from regent.core.model import EPOCH_DURING_DELETE, BrokerId, PartitionAndReplica, TopicPartition
 from regent.core.protocol.control import (

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
 from regent.core.protocol.control import TopicId
 from regent.core.replication.leader_partitions import Leadership
 from regent.core.replication.log_reads import differ
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
+from regent.core.topic_validation import GROUP_METADATA_TOPIC
 
 UNKNOWN_PARTITION: Final = -1
 _INT32_MIN: Final = -(2**31)

@@ -17,7 +17,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from regent.core.admin.topic_validation import topic_name_problem
 from regent.core.errors import Errors, StorageError
 from regent.core.model import (
     EPOCH_DURING_DELETE,
@@ -58,6 +57,7 @@ from regent.core.replication.partition import Partition, Role
 from regent.core.replication.replica_fetcher import ReplicaFetcher
 from regent.core.replication.request_parts import ListedPartitions, RequestParts
 from regent.core.replication.suspect_replicas import SuspectTracker
+from regent.core.topic_validation import topic_name_problem
 
 log = logging.getLogger("state.change")
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from regent.core.admin.topic_validation import INTERNAL_TOPICS
 from regent.core.errors import Errors, StorageError
 from regent.core.model import UNKNOWN_BROKER_EPOCH, BrokerId, LeaderRecoveryState, TopicPartition
 from regent.core.protocol.control import TopicId
@@ -33,6 +32,7 @@ from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.partition import Partition
 from regent.core.replication.recent_appends import RecentAppends
 from regent.core.replication.replica import Replica
+from regent.core.topic_validation import INTERNAL_TOPICS
 
 log = logging.getLogger("state.change")
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from regent.actors.timer import monotonic_ms
 from regent.cluster.child_process import ChildProcess, DeathPipe
+from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.config.command_line import COMMAND
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.placement.replica_placer import place_ring
@@ -53,12 +54,11 @@ from regent.designs.znodes import (
     replicas_path,
     topic_path,
 )
-from regent.transport.client import RequestError
-from regent.transport.remote_ref import RemoteActorRef, ask
-from regent.transport.sockets import new_context
+from regent.transport.control.client import RequestError
+from regent.transport.control.remote_ref import RemoteActorRef, ask
+from regent.transport.control.sockets import new_context
 from regent.zk.client.operations import Create, Operation
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 KEEP_IN_SYNC_MS: Final = 1_000
 """``believers`` stops ZooKeeper for this time: shorter than a session, not Kafka's 30 s."""

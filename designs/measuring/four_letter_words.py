@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Final, NamedTuple
 
+from regent.cluster.embedded_zookeeper import LOOPBACK
 from regent.core.errors import BadDataError, RegentError
-from regent.zk.embedded.embedded_zookeeper import LOOPBACK
 
 _TIMEOUT_S: Final = 30.0  # a loaded machine
 _CONNECTION: Final = re.compile(

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
+from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.core.errors import RegentError
 from regent.core.model import BrokerId
-from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 TOPIC: Final = "measured"
 REPLICATION_FACTOR: Final = 3

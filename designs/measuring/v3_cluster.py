@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from pathlib import Path
 from typing import Final
 
+from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.config.addresses import tcp_endpoint
 from regent.core.model import NO_LEADER, BrokerId, ReplicaAssignment
 from regent.core.placement.replica_placer import place_ring
@@ -34,8 +35,8 @@ from regent.designs.measuring.measured_cluster import (
 from regent.designs.measuring.transaction_log import Transaction, ZooKeeperLog
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually
-from regent.transport.client import RequestError
-from regent.transport.remote_ref import RemoteActorRef, ask
+from regent.transport.control.client import RequestError
+from regent.transport.control.remote_ref import RemoteActorRef, ask
 from regent.zk.client.operations import Create
 from regent.zk.codecs.znodes import (
     BrokerIdZNode,
@@ -43,7 +44,6 @@ from regent.zk.codecs.znodes import (
     TopicZNode,
     encode_topic_id,
 )
-from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 _TIMEOUT_S: Final = 600.0
 _LOG_POLL_S: Final = 0.005

@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 import orjson
 
-from regent.admin.cluster_connection import Cluster, pass_cluster
+from regent.client.cluster_connection import Cluster, pass_cluster
 from regent.config.command_line import program
 from regent.jobs.command import InputError, cluster_admin, print_summary
 from regent.jobs.execution.plan_directory import PAUSED, ROLLING_BACK, check_is_plan, read_plan

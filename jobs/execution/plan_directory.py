@@ -21,9 +21,9 @@ from typing import Any, Final
 import orjson
 
 from regent.config.command_line import program
-from regent.core.admin.topic_validation import topic_name_problem
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, TopicPartition
+from regent.core.topic_validation import topic_name_problem
 from regent.jobs.command import InputError
 from regent.jobs.execution.planned_move import PlannedMove
 from regent.jobs.files import plain

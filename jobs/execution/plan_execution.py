@@ -22,9 +22,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from regent.admin.cluster_connection import ClusterNotFoundError
-from regent.admin.controller_ref import ControllerRef, batches
-from regent.admin.wording import counted, listed
+from regent.client.cluster_connection import ClusterNotFoundError
+from regent.client.controller_ref import ControllerRef, batches
+from regent.client.wording import counted, listed
 from regent.config.command_line import program
 from regent.core.errors import Errors, RegentError
 from regent.core.model import LeaderIsrAndControllerEpoch, ReplicaAssignment, TopicPartition

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from regent.admin.controller_ref import ControllerRef, batches, refusal
-from regent.admin.wording import listed
+from regent.client.controller_ref import ControllerRef, batches, refusal
+from regent.client.wording import listed
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.controller import (

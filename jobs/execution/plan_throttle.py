@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
-from regent.admin.reassignment_throttles import (
+from regent.client.reassignment_throttles import (
     FOLLOWER_RATE,
     FOLLOWER_REPLICAS,
     LEADER_RATE,

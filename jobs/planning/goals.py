@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from regent.admin.wording import counted
+from regent.client.wording import counted
 from regent.core.model import BrokerId
 from regent.jobs.command import InputError
 from regent.jobs.planning.fair_share import Share, fair_share, moves_needed, rack_limits, spreads

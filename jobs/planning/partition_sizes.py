@@ -15,7 +15,7 @@ import pyarrow.compute
 import pyarrow.json
 import pyarrow.parquet
 
-from regent.admin.broker_request import NoAnswerError, ask_broker
+from regent.client.broker_request import NoAnswerError, ask_broker
 from regent.core.errors import BadDataError, RegentError
 from regent.core.model import EndPoint
 from regent.jobs.command import InputError

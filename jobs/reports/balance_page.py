@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regent.admin.wording import how_many
+from regent.client.wording import how_many
 from regent.jobs.reports.balance import Balance, broker_tables, loss_table, rack_table, spread_table
 from regent.jobs.reports.charts import (
     MOST_BARS,

@@ -10,7 +10,7 @@ import numpy as np
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from regent.admin.wording import how_many, number_range
+from regent.client.wording import how_many, number_range
 from regent.jobs.assignment_source import ZOOKEEPER
 from regent.jobs.reports.balance import Balance, Shares
 from regent.jobs.reports.page import shown

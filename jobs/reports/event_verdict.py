@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any, Final
 
-from regent.admin.wording import how_many
+from regent.client.wording import how_many
 from regent.jobs.reports.event_analysis import RESTLESS
 from regent.jobs.reports.event_tables import Row, moment
 from regent.jobs.reports.verdict import (

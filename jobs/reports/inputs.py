@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from regent.admin.cluster_connection import cluster_options, zookeeper_address
+from regent.client.cluster_connection import cluster_options, zookeeper_address
 from regent.jobs.assignment_source import ZOOKEEPER, AssignmentSource
 from regent.jobs.brokers_file import PlannedBroker, read_brokers
 from regent.jobs.command import InputError

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from regent.admin.wording import how_many, listed
+from regent.client.wording import how_many, listed
 from regent.config.cluster_location import DATA_DIR
 from regent.config.command_line import program
 

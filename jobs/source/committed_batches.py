@@ -16,8 +16,8 @@ from functools import cached_property
 
 from regent.core.errors import BadDataError, StorageError
 from regent.jobs.source.log_segments import SegmentFile
-from regent.storage.end_transaction_marker import marker_of
-from regent.storage.record_batch import BatchHeader
+from regent.records.end_transaction_marker import marker_of
+from regent.records.record_batch import BatchHeader
 
 
 class CommittedBatches:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from regent.core.errors import BadDataError, StorageError
-from regent.storage.log_file import CorruptSegmentError, LogFile, WholeBatch
+from regent.storage.log.log_file import CorruptSegmentError, LogFile, WholeBatch
+from regent.storage.log.offset_index import OffsetIndex
 from regent.storage.log_names import INDEX_SUFFIXES, base_offset_of
-from regent.storage.offset_index import OffsetIndex
 
 _BLOCK_BYTES: Final = 1024 * 1024
 

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from regent.core.varints import read_varint, signed
 from regent.jobs.source.columns import Makers, record_batch
 from regent.jobs.source.offsets import OffsetRange
-from regent.storage.record_batch import BatchHeader
+from regent.records.record_batch import BatchHeader
+from regent.records.varints import read_varint, signed
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 Payload: TypeAlias = tuple[BatchHeader, bytes]

@@ -11,6 +11,8 @@ import pytest
 
 from regent.actors.controller_channel_manager import ControllerChannelManager
 from regent.actors.request_send_thread import DeliverySettings
+from regent.broker.metrics.controller_metrics import channel_metrics
+from regent.broker.metrics.recent import Recent
 from regent.core.controller.effects import SendControlRequest
 from regent.core.controller.events import ControllerEvent, UpdateMetadataResponseReceived
 from regent.core.errors import Errors
@@ -24,9 +26,11 @@ from regent.core.protocol.control import (
     StopReplicaTopic,
     UpdateMetadataRequest,
 )
-from regent.metrics.controller_metrics import channel_metrics
-from regent.metrics.recent import Recent
-from regent.transport.client import PeerUnreachableError, RequestFailedError, RequestTimeoutError
+from regent.transport.control.client import (
+    PeerUnreachableError,
+    RequestFailedError,
+    RequestTimeoutError,
+)
 from tests.support.stage import TIMEOUT_S, Sent, Stage, accept
 
 HEADER = ControlHeader(9, 5, 1, event_id=12)

@@ -52,13 +52,13 @@ from regent.core.protocol.topics import (
     TopicsResponse,
 )
 from regent.core.replication.metadata_cache import MetadataCache
-from regent.transport.client import (
+from regent.transport.control.client import (
     PeerDisconnectedError,
     PeerUnreachableError,
     RequestFailedError,
     RequestTimeoutError,
 )
-from regent.transport.codec import Response
+from regent.transport.control.codec import Response
 from regent.zk.codecs.znodes import TopicZNode
 from regent.zk.stores.topic_store import ZkTopicStore
 from tests.support.fake_zookeeper import FakeZooKeeper

@@ -32,9 +32,9 @@ from regent.core.protocol.topics import (
     TopicsResponse,
 )
 from regent.core.replication.metadata_cache import MetadataCache
-from regent.transport import codec
-from regent.transport.codec import Response
-from regent.transport.server import IncomingRequest, WireReply
+from regent.transport.control import codec
+from regent.transport.control.codec import Response
+from regent.transport.control.server import IncomingRequest, WireReply
 from regent.zk.stores.topic_store import ZkTopicStore
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.local_placer import LocalPlacer

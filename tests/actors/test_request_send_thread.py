@@ -21,8 +21,8 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from regent.transport.client import RequestError, RequestFailedError
-from regent.transport.codec import encode_request
+from regent.transport.control.client import RequestError, RequestFailedError
+from regent.transport.control.codec import encode_request
 from tests.support.stage import TIMEOUT_S, BrokenChannelError, Sent, Stage, accept, actor_of
 
 Answers: TypeAlias = "queue.Queue[ControlResponse]"

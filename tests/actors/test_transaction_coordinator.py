@@ -9,7 +9,6 @@ from queue import Empty, Queue
 
 import pytest
 
-from regent.core.admin.topic_validation import TRANSACTION_STATE_TOPIC
 from regent.core.errors import Errors, SessionExpiredError
 from regent.core.model import TopicPartition
 from regent.core.protocol.control import (
@@ -33,6 +32,7 @@ from regent.core.protocol.transactions import (
     TxnMarker,
 )
 from regent.core.replication.metadata_cache import MetadataSnapshot
+from regent.core.topic_validation import TRANSACTION_STATE_TOPIC
 from regent.testing.waits import eventually
 from tests.support.led_groups import BROKER, ORDERS_0, LedGroups
 from tests.support.led_partitions import now_ms

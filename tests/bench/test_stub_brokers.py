@@ -5,8 +5,8 @@ from __future__ import annotations
 import zmq
 
 from bench.stub_brokers import StubBroker
-from regent.transport.codec import PING
-from regent.transport.sockets import new_context
+from regent.transport.control.codec import PING
+from regent.transport.control.sockets import new_context
 
 _PATIENCE_MS = 10_000
 

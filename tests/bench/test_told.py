@@ -19,7 +19,7 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
-from regent.transport.codec import decode_response_body, encode_request
+from regent.transport.control.codec import decode_response_body, encode_request
 
 
 def leader_and_isr(

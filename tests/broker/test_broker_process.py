@@ -23,14 +23,14 @@ from regent.core.protocol.control import (
     UpdateMetadataResponse,
 )
 from regent.testing.waits import eventually, scaled
-from regent.transport.client import RequestClient, RequestFailedError
-from regent.transport.sockets import new_context
+from regent.transport.control.client import RequestClient, RequestFailedError
+from regent.transport.control.sockets import new_context
 from regent.zk.client.operations import Create
 from regent.zk.codecs.znodes import BrokerIdZNode
 from tests.support.connected_sessions import Session
 from tests.support.free_ports import free_ports
 from tests.support.world import topic_id
-from tests.transport.raw_peer import TIMEOUT_MS
+from tests.transport.control.raw_peer import TIMEOUT_MS
 
 pytestmark = pytest.mark.zookeeper
 

@@ -11,7 +11,6 @@ from regent.broker.group_service import expiry_interval_ms
 from regent.broker.internal_topics import creatable_topic
 from regent.broker.machine_settings import group_config, group_log_settings
 from regent.config.settings_file import load_settings
-from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
 from regent.core.coordinator.group.group_metadata_manager import GroupConfig
 from regent.core.errors import Errors
 from regent.core.protocol.groups import (
@@ -20,6 +19,7 @@ from regent.core.protocol.groups import (
     OffsetAndMetadata,
     SupportedProtocol,
 )
+from regent.core.topic_validation import GROUP_METADATA_TOPIC
 from regent.testing.waits import eventually, scaled
 from tests.support.led_groups import ORDERS_0, LedGroups
 from tests.support.stage import TIMEOUT_S

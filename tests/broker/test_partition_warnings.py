@@ -8,7 +8,7 @@ from regent.broker.partition_warnings import late_transaction_warnings, under_mi
 from regent.core.model import TopicPartition
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
-from regent.storage.producer_state_manager import LATE_TRANSACTION_BUFFER_MS
+from regent.storage.log.producer_state_manager import LATE_TRANSACTION_BUFFER_MS
 from tests.core.replication.record_stage import TWO_IN_SYNC, RecordBroker
 from tests.support.disk_logs import BROKER, T0, Machine, create, log_of
 from tests.support.led_partitions import lead

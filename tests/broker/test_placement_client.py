@@ -24,8 +24,8 @@ from regent.core.protocol.placement import (
     PlaceTopicsResponse,
 )
 from regent.testing.waits import scaled
-from regent.transport.server import ControlServer, IncomingRequest
-from regent.transport.sockets import Context, new_context
+from regent.transport.control.server import ControlServer, IncomingRequest
+from regent.transport.control.sockets import Context, new_context
 
 REQUEST = PlaceTopicsRequest(
     (PlacementSpec("t", 2, 2, 0), PlacementSpec("u", 1, 1, 3)),

@@ -28,8 +28,8 @@ from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.storage.log_manager import LogManager
 from regent.testing.waits import scaled
-from regent.transport.server import PortInUseError
-from regent.transport.sockets import Context, new_context
+from regent.transport.control.server import PortInUseError
+from regent.transport.control.sockets import Context, new_context
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.memory_logs import MemoryLogs
 from tests.support.record_batches import batch, values_of

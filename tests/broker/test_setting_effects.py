@@ -69,14 +69,14 @@ from regent.core.quota.quota_managers import QuotaManagers
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.setting import DOUBLE_MAX, Scope, text_of
-from regent.storage.log_contents import with_jitter
-from regent.storage.log_validator import batches_of_producer
-from regent.storage.retention import SegmentSpan, segments_to_delete
-from regent.storage.unified_log import UnifiedLog
+from regent.storage.log.log_contents import with_jitter
+from regent.storage.log.log_validator import batches_of_producer
+from regent.storage.log.retention import SegmentSpan, segments_to_delete
+from regent.storage.log.unified_log import UnifiedLog
 from regent.testing.waits import scaled
+from regent.transport.control.server import ControlServer, IncomingRequest
+from regent.transport.control.sockets import new_context
 from regent.transport.kafka.metrics import Closed
-from regent.transport.server import ControlServer, IncomingRequest
-from regent.transport.sockets import new_context
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.core.replication.record_stage import RecordBroker
 from tests.support.controller_parts import Candidate, ControllerParts, of_type

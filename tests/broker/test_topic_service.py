@@ -11,12 +11,12 @@ import pytest
 from regent.actors.request_router import RequestRouter
 from regent.actors.scheduler import Scheduler
 from regent.broker import topic_service
+from regent.broker.metrics.broker_metrics import TopicMetrics
 from regent.broker.topic_service import BrokerTopicService
 from regent.config.settings import Settings
 from regent.config.tables.broker import BrokerConfig
 from regent.config.tables.groups import GroupsConfig
 from regent.config.tables.transactions import TransactionsConfig
-from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from regent.core.errors import ApiError, Errors
 from regent.core.model import BrokerId
 from regent.core.protocol.control import (
@@ -35,9 +35,9 @@ from regent.core.protocol.topics import (
 from regent.core.quota.client_quota_manager import ControllerMutationQuotaManager
 from regent.core.quota.quota_config import QuotaConfig
 from regent.core.replication.metadata_cache import MetadataCache
-from regent.metrics.broker_metrics import TopicMetrics
-from regent.transport.server import ControlServer
-from regent.transport.sockets import new_context
+from regent.core.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from regent.transport.control.server import ControlServer
+from regent.transport.control.sockets import new_context
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.stage import TIMEOUT_S, Stage
 from tests.support.world import World, live_broker

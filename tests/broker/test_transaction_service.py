@@ -15,7 +15,6 @@ from regent.broker.internal_topics import creatable_topic
 from regent.broker.kafka_endpoint import apis_of_other_brokers
 from regent.broker.machine_settings import transaction_log_settings
 from regent.config.settings_file import load_settings
-from regent.core.admin.topic_validation import TRANSACTION_STATE_TOPIC
 from regent.core.errors import Errors
 from regent.core.protocol.transactions import (
     InitProducerId,
@@ -30,6 +29,7 @@ from regent.core.protocol.transactions import (
     WriteMarkersRequest,
     WriteMarkersResponse,
 )
+from regent.core.topic_validation import TRANSACTION_STATE_TOPIC
 from regent.testing.waits import eventually
 from regent.transport.kafka.listener import KafkaListener
 from regent.transport.kafka.transaction_channel import TransactionChannel

@@ -14,7 +14,7 @@ from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.broker import ShutdownBrokerRequest, ShutdownBrokerResponse
 from regent.testing.waits import scaled
-from regent.transport.codec import Request, Response
+from regent.transport.control.codec import Request, Response
 from tests.support.fake_cluster import FakeCluster, failing, write_cluster_file
 
 

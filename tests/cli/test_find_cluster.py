@@ -191,7 +191,7 @@ def test_a_command_for_the_controller_does_not_wait_where_no_cluster_is(
 
 
 def test_an_invalid_address_is_a_usage_error() -> None:
-    from regent.admin.cluster_connection import open_session
+    from regent.client.cluster_connection import open_session
 
     with pytest.raises(click.UsageError, match="ZooKeeper address 'a:b:c'"):
         open_session("a:b:c", None).__enter__()

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from regent.admin.topics import TopicsRefusedError
 from regent.cli.new_topics import parse_config, parse_replica_assignment, parse_topics_file
+from regent.client.topics import TopicsRefusedError
 from regent.core.protocol.topics import ConfigEntry, CreatableTopic
 
 

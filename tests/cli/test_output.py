@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from regent.admin.wording import counted, listed
 from regent.cli.output import print_json, print_table, quoted
+from regent.client.wording import counted, listed
 
 
 class Terminal(io.TextIOWrapper):

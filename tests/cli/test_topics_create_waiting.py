@@ -10,7 +10,7 @@ from regent.core.protocol.topics import (
     TopicOutcome,
     TopicsResponse,
 )
-from regent.transport.codec import Request, Response
+from regent.transport.control.codec import Request, Response
 from tests.support.fake_cluster import FakeCluster, failing, replicas
 
 CREATE = ("topics", "create", "t", "--partitions", "1", "--replication-factor", "1")

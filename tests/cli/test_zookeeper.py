@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from regent.cluster.embedded_zookeeper import start_ensemble
 from regent.config.command_line import COMMAND
 from regent.testing.waits import await_end, next_line, scaled
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.embedded.embedded_zookeeper import start_ensemble
 from tests.support.ipv6 import needs_ipv6
 
 TIMEOUT_S = scaled(30.0)

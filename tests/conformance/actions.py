@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Mapping
 
 from regent.core.admin.admin_requests import NewTopic
-from regent.core.admin.topic_validation import INTERNAL_TOPICS
 from regent.core.controller.events import TopicUncleanLeaderElectionEnable
 from regent.core.errors import Errors
 from regent.core.model import NO_LEADER, BrokerId, ReplicaAssignment, TopicPartition
@@ -18,6 +17,7 @@ from regent.core.protocol.controller import (
     ControlledShutdownResponse,
     ReassignablePartition,
 )
+from regent.core.topic_validation import INTERNAL_TOPICS
 from regent.zk.client.operations import Committed, Create
 from regent.zk.codecs.admin_znodes import (
     ConfigEntityZNode,

@@ -14,6 +14,10 @@ from pykka import ActorDeadError
 from regent.actors.controller_event_manager import ControllerEventManager
 from regent.actors.event_manager_stats import EventManagerStats
 from regent.actors.runtime import stop_actor
+from regent.broker.metrics.broker_metrics import MetricsServer
+from regent.broker.metrics.controller_metrics import controller_metrics
+from regent.broker.metrics.exposition import Family
+from regent.broker.metrics.recent import Recent
 from regent.core.controller import events
 from regent.core.controller.events import ControllerEvent
 from regent.core.errors import Errors
@@ -36,10 +40,6 @@ from regent.core.protocol.controller import (
     ListPartitionReassignmentsRequest,
     ReassignablePartition,
 )
-from regent.metrics.broker_metrics import MetricsServer
-from regent.metrics.controller_metrics import controller_metrics
-from regent.metrics.exposition import Family
-from regent.metrics.recent import Recent
 from regent.testing.waits import scaled
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of
 from tests.conformance.sentences import understand

@@ -13,7 +13,7 @@ from regent.core.admin.reassignment_plan import (
     partition_move,
     reassigning_brokers,
 )
-from regent.core.controller.election import (
+from regent.core.controller.election.election import (
     ControlledShutdownElection,
     ElectionStrategy,
     OfflineElection,
@@ -21,7 +21,10 @@ from regent.core.controller.election import (
     ReassignElection,
     elect,
 )
-from regent.core.controller.partition_replicas import PartitionChange, PartitionReplicas
+from regent.core.controller.election.partition_replicas import (
+    PartitionChange,
+    PartitionReplicas,
+)
 from regent.core.errors import Errors
 from regent.core.model import LeaderAndIsr, ReplicaAssignment
 from regent.core.placement.replica_placer import (

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from regent.core import compression
-from regent.core.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, compressed, decompressed
+from regent.records import compression
+from regent.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, compressed, decompressed
 from regent.testing.waits import scaled
 
 ROOT = Path(__file__).parents[3]
@@ -149,7 +149,7 @@ def test_a_zstd_frame_with_a_large_window_is_refused(window_log: int | None, con
 _MEASURE = """
 import re, sys
 from pathlib import Path
-from regent.core.compression import decompressed
+from regent.records.compression import decompressed
 peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 data, before = sys.stdin.buffer.read(), peak()
 try:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regent.core.varints import read_varint, signed, varint, zigzag
+from regent.records.varints import read_varint, signed, varint, zigzag
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.binary(max_size=3))

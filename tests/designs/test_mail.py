@@ -19,8 +19,8 @@ from regent.core.protocol.designs import (
 )
 from regent.designs.mail import PostOffice
 from regent.testing.waits import scaled
-from regent.transport.server import ControlServer, IncomingRequest
-from regent.transport.sockets import Context, new_context
+from regent.transport.control.server import ControlServer, IncomingRequest
+from regent.transport.control.sockets import Context, new_context
 
 TIMEOUT_S = scaled(20.0)
 T0 = TopicPartition("payments", 0)

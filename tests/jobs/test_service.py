@@ -24,8 +24,8 @@ from regent.core.protocol.placement import (
 from regent.jobs.service import MAX_PARTITIONS, MAX_WAITING, PlacementService
 from regent.jobs.session import DIRECTORY_PREFIX
 from regent.testing.waits import eventually, next_line, scaled
-from regent.transport.remote_ref import RemoteActorRef
-from regent.transport.sockets import new_context
+from regent.transport.control.remote_ref import RemoteActorRef
+from regent.transport.control.sockets import new_context
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("java")]
 

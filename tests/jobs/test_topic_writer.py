@@ -7,7 +7,7 @@ from typing import TypeAlias
 import pyarrow
 import pytest
 
-import regent.admin.topics
+import regent.client.topics
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.core.protocol.topics import ConfigEntry
 from regent.jobs.command import InputError
@@ -126,7 +126,7 @@ def test_the_same_command_continues_an_interrupted_run(
     capsys: pytest.CaptureFixture[str],
     done: int,
 ):
-    monkeypatch.setattr(regent.admin.topics, "_MAX_SLICE_TOPICS", 3)
+    monkeypatch.setattr(regent.client.topics, "_MAX_SLICE_TOPICS", 3)
 
     def interrupted() -> Iterator[Placed]:
         yield from TOPICS[: done + 2]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from regent.core.controller.broker_changes import BrokerChanges
+from regent.core.controller.brokers.broker_changes import BrokerChanges
 from regent.core.model import BrokerId, BrokerInfo, BrokerRegistration
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from regent.core.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 
 LEDGER = "ledger"
 """Has the records of transactions."""

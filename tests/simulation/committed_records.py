@@ -11,8 +11,8 @@ import bisect
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
 from regent.core.model import BrokerId, TopicPartition
+from regent.core.topic_validation import GROUP_METADATA_TOPIC
 from tests.simulation.simulated_logs import SimulatedLog
 from tests.support.memory_logs import StoredBatch
 from tests.support.record_batches import CONTROL_MASK, values_of

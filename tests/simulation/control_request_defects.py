@@ -10,8 +10,8 @@ from typing import Any
 from unittest.mock import patch
 
 from regent.core.controller import request_batch
-from regent.core.controller.broker_changes import BrokerChanges
-from regent.core.controller.controlled_shutdown import ControlledShutdowns
+from regent.core.controller.brokers.broker_changes import BrokerChanges
+from regent.core.controller.brokers.controlled_shutdown import ControlledShutdowns
 from regent.core.controller.states import ReplicaState
 from regent.core.model import BrokerId, PartitionAndReplica
 

@@ -14,7 +14,7 @@ from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.request_batch import ControlRequestBatch
 from regent.core.controller.responses import ControlResponses
 from regent.core.controller.states import ReplicaState
-from regent.core.controller.topic_deletion import TopicDeletions
+from regent.core.controller.topics.topic_deletion import TopicDeletions
 from regent.core.errors import DamagedRecordsError, Errors
 from regent.core.model import NO_LEADER
 from regent.core.replication.all_partitions import AllPartitions

@@ -14,18 +14,21 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import ANY, patch
 
-from regent.core.controller import partition_change
-from regent.core.controller.alter_partition import AlterPartitions
+from regent.core.controller.brokers.controlled_shutdown import ControlledShutdowns
 from regent.core.controller.context import ControllerContext
-from regent.core.controller.controlled_shutdown import ControlledShutdowns
-from regent.core.controller.partition_change import AlterIsr
-from regent.core.controller.partition_replicas import ChangeRefused, PartitionChange
+from regent.core.controller.election import partition_change
+from regent.core.controller.election.alter_partition import AlterPartitions
+from regent.core.controller.election.partition_change import AlterIsr
+from regent.core.controller.election.partition_replicas import (
+    ChangeRefused,
+    PartitionChange,
+)
 from regent.core.controller.partition_state_machine import PartitionStateMachine
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.controller.reassignment.reassignment_elections import ReassignmentElections
 from regent.core.controller.reassignment.reassignment_phases import ReassignmentPhases
 from regent.core.controller.request_batch import ControlRequestBatch
-from regent.core.controller.topic_deletion import TopicDeletions
+from regent.core.controller.topics.topic_deletion import TopicDeletions
 from regent.core.errors import Errors, StateChangeFailedError
 from regent.core.model import NO_LEADER, LeaderAndIsr
 from regent.core.protocol.control import StopReplicaRequest

@@ -14,7 +14,7 @@ from unittest.mock import patch
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
-from regent.core.controller.topic_changes import TopicChanges
+from regent.core.controller.topics.topic_changes import TopicChanges
 from regent.core.errors import Errors
 from regent.core.replication import leader_partitions
 

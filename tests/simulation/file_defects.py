@@ -10,12 +10,14 @@ from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
-from regent.storage import directory_logs, log_loader, segment_scrubber, unified_log
-from regent.storage.leader_epoch_file_cache import LeaderEpochFileCache
+from regent.storage import directory_logs
+from regent.storage.log import log_loader, unified_log
+from regent.storage.log.leader_epoch_file_cache import LeaderEpochFileCache
+from regent.storage.log.log_loader import LoadedLog
+from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_directory import LogDirectory
-from regent.storage.log_loader import LoadedLog
-from regent.storage.suspect_logs import SuspectLogs
-from regent.storage.unified_log import UnifiedLog
+from regent.storage.recovery import segment_scrubber
+from regent.storage.recovery.suspect_logs import SuspectLogs
 
 
 def start_beyond_the_end_accepted() -> Any:

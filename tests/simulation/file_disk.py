@@ -27,8 +27,8 @@ from regent.core.protocol.control import TopicId
 from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.storage import log_moves
+from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_manager import LogManager
-from regent.storage.unified_log import UnifiedLog
 from tests.simulation.application_topics import APPLICATION_TOPICS
 from tests.simulation.disk import CLOCK_APART_MS, TOPIC_CONFIGS
 from tests.simulation.file_damage import draw_change

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from regent.core.errors import RecordsRefusedError
 from regent.core.records import RecordBytes
 from regent.core.replica_logs import AppendedRecords, AppendOrigin
+from regent.storage.log.log_segment import LogSegment
+from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_names import FUTURE
-from regent.storage.log_segment import LogSegment
-from regent.storage.unified_log import UnifiedLog
 from tests.simulation.records import BrokenInvariantError, past_all_guards
 from tests.support.memory_logs import StoredBatch, stored_batch
 from tests.support.record_batches import UNCOUNTED_BYTES, Record, records_of

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
 from regent.core.coordinator.group.group_metadata import (
     COMPLETING_REBALANCE,
     EMPTY,
@@ -52,6 +51,7 @@ from regent.core.protocol.groups import (
     SyncGroupResult,
 )
 from regent.core.replication.partition import Role
+from regent.core.topic_validation import GROUP_METADATA_TOPIC
 from tests.simulation.cluster import Cluster
 from tests.simulation.group_members import partitions_of
 from tests.simulation.group_server import GroupObserver, GroupServer, GroupWorld

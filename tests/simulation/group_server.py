@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from regent.actors.coordinator_log import begin_verification
 from regent.actors.group_coordinator_log import GroupReader
-from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
 from regent.core.coordinator.group.group_coordinator import GroupCoordinator
 from regent.core.coordinator.group.group_metadata_manager import (
     ACKS_ALL,
@@ -23,6 +22,7 @@ from regent.core.protocol.coordinator import A, CoordinatorRequest
 from regent.core.protocol.groups import CommitOffsets, GroupRequest, VerifiedProducer
 from regent.core.protocol.transactions import TransactionToVerify
 from regent.core.replica_logs import NO_VERIFICATION
+from regent.core.topic_validation import GROUP_METADATA_TOPIC
 from tests.simulation.client_requests import GroupAnswer, GroupCall
 from tests.simulation.coordinator_server import CoordinatorServer, CoordinatorWorld
 from tests.simulation.network import Exchange

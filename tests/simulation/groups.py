@@ -9,7 +9,6 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
 from regent.core.coordinator.group.group_metadata_manager import GroupConfig
 from regent.core.model import TopicPartition
 from regent.core.protocol.groups import (
@@ -24,6 +23,7 @@ from regent.core.protocol.groups import (
     ListGroups,
     SupportedProtocol,
 )
+from regent.core.topic_validation import GROUP_METADATA_TOPIC
 from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
 from tests.simulation.client_processes import ClientProcesses
 from tests.simulation.client_requests import GroupCall

@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from regent.core.controller import partition_change
-from regent.core.controller.partition_change import AlterIsr
+from regent.core.controller.election import partition_change
+from regent.core.controller.election.partition_change import AlterIsr
 from regent.core.errors import Errors
 from regent.core.model import LeaderRecoveryState
 from regent.core.replication.follower_fetches import FollowerFetches

@@ -11,7 +11,7 @@ from regent.core.log_config import LogConfig
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.control import TopicId
 from regent.storage.log_names import log_of_directory
-from regent.storage.suspect_logs import SUSPECT_LOGS, boot_id
+from regent.storage.recovery.suspect_logs import SUSPECT_LOGS, boot_id
 from tests.support.durable_files import DurableFiles
 from tests.support.record_batches import TIMESTAMP_MS
 

@@ -11,7 +11,7 @@ from regent.core.controller.controller import Controller
 from regent.core.controller.controller_election import ControllerElection
 from regent.core.controller.events import RegistrationDeleted
 from regent.core.controller.responses import ControlResponses
-from regent.core.controller.topic_changes import TopicChanges
+from regent.core.controller.topics.topic_changes import TopicChanges
 from regent.core.errors import BadDataError
 from regent.core.model import NO_SUSPECTS
 from regent.core.replication.control_request_fence import ControlRequestFence

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from regent.core.coordinator.group.group_records import OffsetKey, decode_key, decode_offset
 from regent.core.coordinator.transaction.transaction_records import (
     decode_transaction,
@@ -26,6 +25,7 @@ from regent.core.protocol.client import ConsumedPartition, ConsumerFetch, Consum
 from regent.core.protocol.groups import ProducerIdAndEpoch
 from regent.core.protocol.transactions import InitProducerId, TransactionRequest
 from regent.core.replica_logs import AbortedTransactionStart
+from regent.core.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from tests.simulation.application_topics import LEDGER
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.client_requests import ConsumeRequest

@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from regent.broker.internal_topics import deleted_partitions
-from regent.core.admin.topic_validation import TRANSACTION_STATE_TOPIC
 from regent.core.coordinator.transaction.marker_receiver import MarkerReceiver
 from regent.core.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from regent.core.coordinator.transaction.transaction_records import (
@@ -39,9 +38,10 @@ from regent.core.protocol.transactions import (
     WriteMarkersRequest,
     WriteMarkersResponse,
 )
-from regent.storage.end_transaction_marker import EndTransactionMarker, build_marker
-from regent.storage.record_batch import BatchHeader
-from regent.storage.record_batch_builder import KeyAndValue
+from regent.core.topic_validation import TRANSACTION_STATE_TOPIC
+from regent.records.end_transaction_marker import EndTransactionMarker, build_marker
+from regent.records.record_batch import BatchHeader
+from regent.records.record_batch_builder import KeyAndValue
 from tests.simulation.client_requests import TransactionAnswer, TransactionCall
 from tests.simulation.coordinator_server import (
     COMMIT_TIMEOUT_MS,

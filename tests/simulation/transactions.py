@@ -9,7 +9,6 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from regent.core.coordinator.group.group_metadata_manager import GroupConfig
 from regent.core.coordinator.transaction.transaction_metadata import EXPIRABLE
 from regent.core.coordinator.transaction.transaction_state_manager import TransactionConfig
@@ -23,6 +22,7 @@ from regent.core.protocol.groups import (
     GroupRequest,
     OffsetAndMetadata,
 )
+from regent.core.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from tests.simulation.application_topics import LEDGER
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.client_processes import ClientProcesses

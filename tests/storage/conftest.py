@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_manager import LogManager
-from regent.storage.unified_log import UnifiedLog
 from tests.support.disk_logs import Machine, create
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from regent.storage.batch_order_check import check_order
-from regent.storage.log_file import CorruptSegmentError
-from regent.storage.record_batch import PlacedBatch, batches
+from regent.records.record_batch import PlacedBatch, batches
+from regent.storage.log.batch_order_check import check_order
+from regent.storage.log.log_file import CorruptSegmentError
 from tests.support.record_batches import batch
 
 PATH = Path("segment.log")

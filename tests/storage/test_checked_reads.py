@@ -11,8 +11,8 @@ import pytest
 from regent.core.errors import DamagedRecordsError
 from regent.core.log_config import LogConfig
 from regent.core.replica_logs import MAX_TIMESTAMP
+from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_manager import LogManager
-from regent.storage.unified_log import UnifiedLog
 from tests.support.disk_logs import (
     BATCH_BYTES,
     THREE_A_SEGMENT,

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from regent.storage.batch_cleaning import BatchCleaning
-from regent.storage.log_cleaner import Cleaning
-from regent.storage.unified_log import UnifiedLog
+from regent.storage.compaction.batch_cleaning import BatchCleaning
+from regent.storage.compaction.log_cleaner import Cleaning
+from regent.storage.log.unified_log import UnifiedLog
 from tests.storage.test_cleaning_histories import CleaningHistory
 
 pytestmark = pytest.mark.nightly

@@ -19,13 +19,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from regent.core.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, compressed
 from regent.core.log_config import LogConfig
 from regent.core.replica_logs import LastOfProducer
-from regent.storage.cleanable_logs import NEVER_CLEANED
-from regent.storage.log_cleaner import Cleaning, CleaningAbortedError, Work
-from regent.storage.log_cleaner_manager import examine
-from regent.storage.offset_map import OffsetMap
+from regent.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, compressed
+from regent.storage.checkpoints import NEVER_CLEANED
+from regent.storage.compaction.log_cleaner import Cleaning, CleaningAbortedError, Work
+from regent.storage.compaction.log_cleaner_manager import examine
+from regent.storage.compaction.offset_map import OffsetMap
 from tests.support.disk_logs import T0, Machine, create, log_of
 from tests.support.kept_records import KeptBatch, KeptRecord, batches_of
 from tests.support.record_batches import keyed_batch

@@ -8,8 +8,8 @@ import pytest
 
 from regent.core.errors import StorageError
 from regent.core.model import TopicPartition
+from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_manager import LogManager
-from regent.storage.unified_log import UnifiedLog
 from tests.support.disk_logs import (
     OTHER_ID,
     T0,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regent.core.errors import StorageError
-from regent.storage.leader_epoch_file_cache import LeaderEpochFileCache
+from regent.storage.log.leader_epoch_file_cache import LeaderEpochFileCache
 from tests.support.durable_files import DurableFiles
 
 FILE = "leader-epoch-checkpoint"

@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from regent.core.compression import GZIP, LZ4, SNAPPY, ZSTD, compressed
 from regent.core.log_config import DEFAULT_CLEANER_SETTINGS, LogConfig
 from regent.core.replica_logs import MAX_TIMESTAMP, AppendOrigin
+from regent.records.compression import GZIP, LZ4, SNAPPY, ZSTD, compressed
+from regent.records.record_decoder import records_of
 from regent.storage.checkpoints import CLEANED_OFFSETS
-from regent.storage.io_throttle import IoThrottle
-from regent.storage.log_file import LogFile
+from regent.storage.compaction.io_throttle import IoThrottle
+from regent.storage.compaction.offset_map import OffsetMap
+from regent.storage.compaction.segment_groups import group_segments
+from regent.storage.log.log_file import LogFile
+from regent.storage.log.segment_indexes import SegmentIndexes
+from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_manager import LogManager
-from regent.storage.offset_map import OffsetMap
-from regent.storage.record_decoder import records_of
-from regent.storage.segment_groups import group_segments
-from regent.storage.segment_indexes import SegmentIndexes
-from regent.storage.unified_log import UnifiedLog
 from regent.testing.waits import eventually
 from tests.storage.test_power_loss import lose_power
 from tests.support.disk_logs import T0, T1, Machine, create, files, flip_byte, log_of, segment_file

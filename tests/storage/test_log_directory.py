@@ -9,8 +9,8 @@ import pytest
 
 from regent.core.errors import ForeignDirectoryError, StorageError
 from regent.core.replica_logs import SeenOfCluster
+from regent.storage.log.log_file import CorruptSegmentError
 from regent.storage.log_directory import LogDirectory
-from regent.storage.log_file import CorruptSegmentError
 
 META = "meta.properties"
 CLUSTER = "Yx3F9Jk0T1-abcdefghij_"

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from regent.core.replica_logs import EpochEndOffset
-from regent.storage.aborted_transaction import AbortedTransaction
+from regent.storage.log.aborted_transaction import AbortedTransaction
+from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_manager import LogManager
-from regent.storage.unified_log import UnifiedLog
 from tests.support.disk_logs import (
     BATCH_BYTES,
     T0,

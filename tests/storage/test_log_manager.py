@@ -14,9 +14,9 @@ import pytest
 from regent.core.errors import DamagedRecordsError, ForeignDirectoryError, StorageError
 from regent.core.model import TopicPartition
 from regent.core.replica_logs import SeenOfCluster
+from regent.storage.log.log_segment import LogSegment
+from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_manager import LogManager
-from regent.storage.log_segment import LogSegment
-from regent.storage.unified_log import UnifiedLog
 from tests.support.disk_logs import (
     BATCH_BYTES,
     OTHER_ID,

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from regent.core.errors import StorageError
 from regent.core.log_config import DEFAULT_LOG_CONFIG
-from regent.storage.log_segment import LogSegment
-from regent.storage.open_files import OpenFiles
-from regent.storage.record_batch import batches
+from regent.records.record_batch import batches
+from regent.storage.log.log_segment import LogSegment
+from regent.storage.log.open_files import OpenFiles
 from tests.support.record_batches import batch, offsets_of
 
 NOW_MS = 1_700_000_000_000

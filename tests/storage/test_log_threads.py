@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
+from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_manager import LogManager
-from regent.storage.unified_log import UnifiedLog
 from regent.testing.waits import scaled
 from tests.support.disk_logs import (
     BATCH_BYTES,

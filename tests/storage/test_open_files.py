@@ -10,9 +10,9 @@ import pytest
 
 from regent.core.model import TopicPartition
 from regent.core.records import Records
+from regent.storage.log.open_files import OpenFiles, default_limit
+from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_names import TO_DELETE
-from regent.storage.open_files import OpenFiles, default_limit
-from regent.storage.unified_log import UnifiedLog
 from tests.support.descriptors import no_descriptor_left
 from tests.support.disk_logs import (
     TOPIC_ID,

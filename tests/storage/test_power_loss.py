@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from regent.core.replica_logs import AppendOrigin
+from regent.records.record_batch import read_header
+from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_manager import LogManager
-from regent.storage.record_batch import read_header
-from regent.storage.unified_log import UnifiedLog
 from tests.support.disk_logs import T0, TOPIC_ID, Machine, create, fill, log_of, send, values
 from tests.support.durable_files import DurableFiles
 from tests.support.transactional_batches import ABORT, in_transaction, marker

@@ -11,11 +11,11 @@ import pytest
 
 from regent.core.errors import DamagedRecordsError
 from regent.core.log_config import LogConfig
-from regent.storage.log_segment import LogSegment
-from regent.storage.open_files import OpenFiles
-from regent.storage.prefetch import SMALL_BYTES
-from regent.storage.record_batch import batches
-from regent.storage.unified_log import UnifiedLog
+from regent.records.record_batch import batches
+from regent.storage.log.log_segment import LogSegment
+from regent.storage.log.open_files import OpenFiles
+from regent.storage.log.prefetch import SMALL_BYTES
+from regent.storage.log.unified_log import UnifiedLog
 from regent.testing.waits import eventually
 from tests.support.disk_logs import send
 from tests.support.record_batches import batch

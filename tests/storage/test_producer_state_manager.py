@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from regent.core.errors import Errors, RecordsRefusedError, StorageError
 from regent.core.setting import DAY_MS
-from regent.storage.end_transaction_marker import EndTransactionMarker
-from regent.storage.producer_state_manager import (
+from regent.records.end_transaction_marker import EndTransactionMarker
+from regent.records.record_batch import BatchHeader, read_header
+from regent.storage.log.producer_state_manager import (
     BATCHES_TO_RETAIN,
     ProducerStateManager,
 )
-from regent.storage.record_batch import BatchHeader, read_header
 from tests.support.record_batches import batch
 
 NOW_MS = 1_600_000_000_000

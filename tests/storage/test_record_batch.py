@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from regent.core.errors import Errors, RecordsRefusedError
 from regent.core.records import RecordBytes
-from regent.storage.record_batch import (
+from regent.records.record_batch import (
     HEADER_SIZE,
     BatchHeader,
     assign,

@@ -8,9 +8,9 @@ import pytest
 
 from regent.core.log_config import LogConfig
 from regent.core.replica_logs import EpochEndOffset
+from regent.storage.log.retention import SegmentSpan, segments_to_delete
+from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_manager import LogManager
-from regent.storage.retention import SegmentSpan, segments_to_delete
-from regent.storage.unified_log import UnifiedLog
 from tests.support.disk_logs import (
     BATCH_BYTES,
     T0,

@@ -13,11 +13,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from regent.core.log_config import DEFAULT_LOG_CONFIG
 from regent.core.records import Records
-from regent.storage.log_segment import LogSegment
-from regent.storage.offset_index import OffsetIndex
-from regent.storage.open_files import OpenFiles
-from regent.storage.record_batch import BatchHeader, batches
-from regent.storage.time_index import TimeIndex
+from regent.records.record_batch import BatchHeader, batches
+from regent.storage.log.log_segment import LogSegment
+from regent.storage.log.offset_index import OffsetIndex
+from regent.storage.log.open_files import OpenFiles
+from regent.storage.log.time_index import TimeIndex
 from tests.support.record_batches import batch
 
 BASE = 1_000

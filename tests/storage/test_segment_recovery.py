@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from regent.core.log_config import DEFAULT_LOG_CONFIG
 from regent.core.records import RecordBytes
-from regent.storage.log_file import CorruptSegmentError
-from regent.storage.log_segment import LogSegment
-from regent.storage.open_files import OpenFiles
-from regent.storage.record_batch import BatchHeader, batches
+from regent.records.record_batch import BatchHeader, batches
+from regent.storage.log.log_file import CorruptSegmentError
+from regent.storage.log.log_segment import LogSegment
+from regent.storage.log.open_files import OpenFiles
 from tests.support.record_batches import batch, offsets_of
 
 NOW_MS = 1_700_000_000_000

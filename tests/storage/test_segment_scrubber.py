@@ -13,10 +13,10 @@ import pytest
 
 from regent.core.errors import DamagedRecordsError
 from regent.core.log_config import LogConfig
-from regent.storage.log_file import LogFile
+from regent.storage.log.log_file import LogFile
+from regent.storage.log.log_segment import LogSegment
+from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_manager import LogManager
-from regent.storage.log_segment import LogSegment
-from regent.storage.unified_log import UnifiedLog
 from regent.testing.waits import scaled
 from tests.support.disk_logs import (
     BATCH_BYTES,

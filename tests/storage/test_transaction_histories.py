@@ -18,9 +18,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from regent.core.errors import RecordsRefusedError
 from regent.core.log_config import LogConfig
 from regent.core.replica_logs import AppendOrigin
-from regent.storage.log_contents import LogContents
-from regent.storage.producer_state_manager import ProducerStateManager
-from regent.storage.unified_log import UnifiedLog
+from regent.storage.log.log_contents import LogContents
+from regent.storage.log.producer_state_manager import ProducerStateManager
+from regent.storage.log.unified_log import UnifiedLog
 from tests.support.disk_logs import Machine, create, log_of, send
 from tests.support.transactional_batches import ABORT, COMMIT, in_transaction, marker
 from tests.support.transactions_in_memory import (

@@ -11,11 +11,11 @@ import pytest
 from regent.core.errors import StorageError
 from regent.core.log_config import LogConfig
 from regent.core.replica_logs import MAX_TIMESTAMP
-from regent.storage.leader_epoch_file_cache import LeaderEpochFileCache
+from regent.storage.log.leader_epoch_file_cache import LeaderEpochFileCache
+from regent.storage.log.log_segment import LogSegment
+from regent.storage.log.open_files import OwnedFile
+from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_manager import LogManager
-from regent.storage.log_segment import LogSegment
-from regent.storage.open_files import OwnedFile
-from regent.storage.unified_log import UnifiedLog
 from tests.support.disk_logs import (
     BATCH_BYTES,
     T0,

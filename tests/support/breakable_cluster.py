@@ -13,11 +13,11 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.core.model import BrokerId, TopicPartition
 from regent.storage.log_names import STRAY
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually, scaled
-from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from tests.support.embedded_ensemble import EmbeddedEnsemble
 from tests.support.histories import Logs
 from tests.support.record_batches import Record, records_of

@@ -10,12 +10,14 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TypeAlias, TypeVar
 
-from regent.core.controller.alter_partition import AlterPartitions
-from regent.core.controller.broker_changes import BrokerChanges
-from regent.core.controller.controlled_shutdown import ControlledShutdowns
+from regent.core.controller.brokers.broker_changes import BrokerChanges
+from regent.core.controller.brokers.controlled_shutdown import ControlledShutdowns
+from regent.core.controller.brokers.quarantine import Quarantine
 from regent.core.controller.controller import Controller
 from regent.core.controller.controller_election import ControllerElection
 from regent.core.controller.effects import Effect, SendControlRequest, SendResponse
+from regent.core.controller.election.alter_partition import AlterPartitions
+from regent.core.controller.election.leader_elections import LeaderElections
 from regent.core.controller.events import (
     ControllerEvent,
     Expire,
@@ -23,17 +25,15 @@ from regent.core.controller.events import (
     RequestId,
     collapse_key,
 )
-from regent.core.controller.leader_elections import LeaderElections
 from regent.core.controller.notifications import Notifications
 from regent.core.controller.partition_state_machine import PartitionStateMachine
-from regent.core.controller.quarantine import Quarantine
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.responses import ControlResponses
 from regent.core.controller.services import ControllerServices, ControllerSettings
 from regent.core.controller.states import PartitionState, ReplicaState
-from regent.core.controller.topic_changes import TopicChanges
-from regent.core.controller.topic_deletion import TopicDeletions
+from regent.core.controller.topics.topic_changes import TopicChanges
+from regent.core.controller.topics.topic_deletion import TopicDeletions
 from regent.core.model import (
     BrokerId,
     PartitionAndReplica,

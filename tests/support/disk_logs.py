@@ -10,8 +10,8 @@ from typing import Any
 from regent.core.log_config import DEFAULT_CLEANER_SETTINGS, CleanerSettings, LogConfig
 from regent.core.model import TopicPartition
 from regent.core.replica_logs import AppendedRecords
+from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_manager import LogManager
-from regent.storage.unified_log import UnifiedLog
 from tests.support.record_batches import TIMESTAMP_MS, batch, values_of
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)

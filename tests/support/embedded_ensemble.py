@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper, start_ensemble
+from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper, start_ensemble
 
 
 class EmbeddedEnsemble:

@@ -37,9 +37,9 @@ from regent.core.protocol.placement import (
     PlaceTopicsResponse,
 )
 from regent.core.protocol.topics import TopicsRequest
-from regent.transport.codec import Request, Response
-from regent.transport.server import ControlServer, IncomingRequest
-from regent.transport.sockets import new_context
+from regent.transport.control.codec import Request, Response
+from regent.transport.control.server import ControlServer, IncomingRequest
+from regent.transport.control.sockets import new_context
 from regent.zk.client.operations import ConnectionLossError, ZooKeeper
 from regent.zk.codecs import znodes
 from tests.support.fake_zookeeper import FakeZooKeeper, Hook

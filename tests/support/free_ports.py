@@ -8,7 +8,7 @@ import socket
 from contextlib import ExitStack, suppress
 from typing import Final
 
-from regent.zk.embedded.embedded_zookeeper import ANY_PORTS
+from regent.cluster.embedded_zookeeper import ANY_PORTS
 
 _FOR_TESTS: Final = range(10_000, ANY_PORTS.start)
 

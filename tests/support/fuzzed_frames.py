@@ -27,8 +27,8 @@ from regent.core.protocol.api import ApiKey
 from regent.core.protocol.control import ControlHeader, LeaderAndIsrRequest, LeaderAndIsrType
 from regent.core.protocol.controller import ControlledShutdownRequest
 from regent.testing.waits import scaled
-from regent.transport import codec
-from regent.transport.zmtp import GREETING
+from regent.transport.control import codec
+from regent.transport.control.zmtp import GREETING
 
 TOPIC: Final = "fuzzed"  # it does not exist, and no change makes the name of an existing one
 READY: Final = b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06DEALER"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from regent.core.compression import decompressed
+from regent.records.compression import decompressed
 from tests.support.record_batches import (
     COMPRESSION_MASK,
     HEADER,

@@ -18,7 +18,6 @@ from regent.actors.coordinator import (
 from regent.actors.group_coordinator import GroupCoordinatorActor
 from regent.actors.runtime import launch, stop_actor
 from regent.actors.scheduler import Scheduler
-from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
 from regent.core.coordinator.group.group_metadata_manager import GroupConfig, GroupLogSettings
 from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.errors import Errors
@@ -26,6 +25,7 @@ from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.groups import FetchOffsets, FetchOffsetsResult, GroupRequest
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
+from regent.core.topic_validation import GROUP_METADATA_TOPIC
 from regent.testing.waits import eventually
 from tests.support.led_partitions import lead
 from tests.support.memory_logs import MemoryLogs

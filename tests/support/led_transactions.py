@@ -11,7 +11,6 @@ from regent.actors.request_channel import RequestChannel
 from regent.actors.scheduler import Scheduler
 from regent.broker.transaction_service import BrokerTransactionService
 from regent.config.settings_file import load_settings
-from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.coordinator import CoordinatorRequest
@@ -28,6 +27,7 @@ from regent.core.protocol.transactions import (
     TxnMarker,
     TxnMarkerResult,
 )
+from regent.core.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from regent.testing.waits import eventually
 from tests.support.led_groups import BROKER, ORDERS_0, LedGroups
 from tests.support.led_partitions import lead

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final, Self
 from xml.sax.saxutils import escape
 
+from regent.cluster.jvm_launcher import ending_with_this_process
 from regent.config.java import find_java
 from regent.testing.waits import eventually, scaled
-from regent.zk.embedded.jvm_launcher import ending_with_this_process
 from tests.support.free_ports import free_ports
 from tests.support.maven_jars import MavenJars, spark_jars
 from tests.support.own_disks import with_own_disk

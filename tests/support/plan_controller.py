@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
-from regent.admin.cluster_connection import cluster_admin
+from regent.client.cluster_connection import cluster_admin
 from regent.core.errors import Errors
 from regent.core.model import LeaderAndIsr, ReplicaAssignment
 from regent.core.protocol.controller import (
@@ -26,7 +26,7 @@ from regent.core.protocol.controller import (
     OngoingReassignment,
     ReassignedPartition,
 )
-from regent.transport.codec import Request, Response
+from regent.transport.control.codec import Request, Response
 from regent.zk.codecs.znodes import TopicZNode
 from regent.zk.stores.admin_store import ZkAdminStore
 from tests.support.fake_cluster import FakeCluster

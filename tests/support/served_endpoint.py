@@ -16,7 +16,6 @@ from regent.broker.kafka_endpoint import KafkaEndpoint, Served
 from regent.broker.topic_service import BrokerTopicService
 from regent.broker.transaction_service import BrokerTransactionService
 from regent.config.settings import Settings
-from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from regent.core.model import EndPoint
 from regent.core.protocol.control import UpdateMetadataBroker, UpdateMetadataEndPoint
 from regent.core.quota.quota_managers import QuotaManagers
@@ -24,10 +23,11 @@ from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from regent.core.replication.replica_manager import ReplicaManager
+from regent.core.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from regent.storage.log_manager import LogManager
+from regent.transport.control.server import ControlServer
+from regent.transport.control.sockets import new_context
 from regent.transport.kafka.metrics import Closed
-from regent.transport.server import ControlServer
-from regent.transport.sockets import new_context
 from regent.zk.codecs.znodes import encode_topic_id
 from regent.zk.stores.producer_ids import ZkProducerIds
 from tests.support.fake_zookeeper import FakeZooKeeper

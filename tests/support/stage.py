@@ -54,8 +54,8 @@ from regent.core.replication.replication_settings import (
     ReplicationSettings,
 )
 from regent.testing.waits import scaled
-from regent.transport.client import RequestError, RequestFailedError
-from regent.transport.codec import EncodedBody, decode_request_body
+from regent.transport.control.client import RequestError, RequestFailedError
+from regent.transport.control.codec import EncodedBody, decode_request_body
 from regent.zk.client.operations import WatchEvent
 from regent.zk.stores.controller_store import ZkControllerStore
 from regent.zk.stores.watches import controller_event

@@ -16,9 +16,9 @@ from typing import Any, Self
 
 import pyspark
 
+from regent.cluster.jvm_launcher import ending_with_this_process
 from regent.config.java import find_java
 from regent.testing.waits import eventually, scaled
-from regent.zk.embedded.jvm_launcher import ending_with_this_process
 from tests.support.own_disks import with_own_disk
 
 _SPARK_HOME = Path(pyspark.__file__).parent

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from regent.zk.embedded.embedded_zookeeper import ANY_PORTS
+from regent.cluster.embedded_zookeeper import ANY_PORTS
 from tests.support.free_ports import free_ports, ports_of_this_worker
 
 

@@ -13,8 +13,8 @@ from regent.core.model import BrokerInfo, EndPoint
 from regent.core.protocol.control import UpdateMetadataPartition
 from regent.core.protocol.topics import TopicsRequest, TopicsResponse
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
-from regent.transport.server import ControlServer, IncomingRequest
-from regent.transport.sockets import new_context
+from regent.transport.control.server import ControlServer, IncomingRequest
+from regent.transport.control.sockets import new_context
 from regent.zk.client.operations import Create, ZooKeeper
 from regent.zk.codecs import znodes
 from regent.zk.stores.admin_store import ZkAdminStore

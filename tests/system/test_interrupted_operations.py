@@ -22,7 +22,7 @@ from regent.core.ports import TopicAssignment
 from regent.core.protocol.broker import ShutdownBrokerRequest
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually, scaled
-from regent.transport.client import RequestError
+from regent.transport.control.client import RequestError
 from regent.zk.client.operations import Create
 from regent.zk.codecs.admin_znodes import (
     DeleteTopicsTopicZNode,

@@ -17,7 +17,7 @@ import pytest
 from regent.core.protocol.placement import PlacementStatusRequest, PlacementStatusResponse
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually, scaled
-from regent.transport.remote_ref import RemoteActorRef
+from regent.transport.control.remote_ref import RemoteActorRef
 from tests.support.listening_sockets import (
     LOOPBACK,
     ListeningSocket,

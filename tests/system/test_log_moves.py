@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from regent.admin.reassignment_throttles import set_log_dirs_throttle
+from regent.client.reassignment_throttles import set_log_dirs_throttle
 from regent.core.model import TopicPartition
 from regent.core.setting import LONG_MAX
 from regent.testing.waits import eventually

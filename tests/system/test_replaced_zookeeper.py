@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.core.model import BrokerId, ReplicaAssignment
 from regent.testing.waits import eventually, scaled
 from regent.zk.client.operations import Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs.znodes import ControllerEpochZNode, TopicZNode, encode_topic_id
-from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from regent.zk.stores.cluster_identity import join_cluster
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.breakable_cluster import ALONE, BROKERS, BreakableCluster

@@ -14,13 +14,13 @@ from typing import Self
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from regent.cluster.jvm_launcher import ending_with_this_process
 from regent.config.command_line import COMMAND
 from regent.core.model import BrokerId, TopicPartition
 from regent.testing.cluster_observer import ClusterObserver
 from regent.testing.regent_cluster import START_TIMEOUT_S
 from regent.testing.waits import await_end, eventually, next_line, scaled
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.embedded.jvm_launcher import ending_with_this_process
 from tests.support.breakable_cluster import read_log
 from tests.support.histories import Logs, check, summary
 from tests.support.load import Load

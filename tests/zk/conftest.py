@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
+from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from tests.support.connected_sessions import Connect
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.zookeeper_sessions import (

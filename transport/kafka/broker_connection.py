@@ -19,7 +19,7 @@ from regent.config.addresses import host_of, port_of, resolve
 from regent.config.closing import Closing
 from regent.core.errors import Errors
 from regent.core.setting import INT_MAX
-from regent.transport.client import (
+from regent.transport.control.client import (
     PeerDisconnectedError,
     PeerUnreachableError,
     RequestAbandonedError,

@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 from regent.core.admin.topic_settings import unclean_leader_election
-from regent.core.admin.topic_validation import topic_name_problem
 from regent.core.errors import (
     BadDataError,
     ControllerMovedError,
@@ -34,6 +33,7 @@ from regent.core.ports import (
     WriteError,
 )
 from regent.core.protocol.control import ControlHeader, TopicId
+from regent.core.topic_validation import topic_name_problem
 from regent.zk.client.operations import (
     ANY_VERSION,
     Check,

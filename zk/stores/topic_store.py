@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from regent.core.admin.admin_requests import NewTopic
-from regent.core.admin.topic_validation import growth_problem, unknown_topic
 from regent.core.errors import ApiError, BadDataError, Errors, RegentError
 from regent.core.model import ReplicaAssignment
 from regent.core.ports import TopicAssignment, WriteError
+from regent.core.topic_validation import growth_problem, unknown_topic
 from regent.zk.client.operations import (
     ANY_VERSION,
     MAX_ATTEMPTS,

@@ -21,7 +21,7 @@ from regent.core.controller.reassignment.reassignment_requests import (
 )
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.services import ControllerServices
-from regent.core.controller.topic_deletion import TopicDeletions
+from regent.core.controller.topics.topic_deletion import TopicDeletions
 from regent.core.errors import BadDataError, Errors
 from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
 from regent.core.protocol.controller import (

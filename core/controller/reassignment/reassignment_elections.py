@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from regent.core.controller.election import ReassignElection
-from regent.core.controller.partition_change import (
+from regent.core.controller.election.election import ReassignElection
+from regent.core.controller.election.partition_change import (
     LeaderLeavesAssignment,
     ReassignmentEpoch,
     RemoveUnassignedReplicas,
     is_reassignment_complete,
 )
-from regent.core.controller.partition_change_writer import (
+from regent.core.controller.election.partition_change_writer import (
     Changes,
     Failures,
     change_partitions,

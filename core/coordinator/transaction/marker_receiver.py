@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from regent.core.admin.topic_validation import GROUP_METADATA_TOPIC
 from regent.core.errors import Errors
 from regent.core.protocol.coordinator import CoordinatorService
 from regent.core.protocol.groups import CompletedTransaction, CompleteTransactions
@@ -19,6 +18,7 @@ from regent.core.protocol.transactions import (
     TxnMarker,
     TxnMarkerResult,
 )
+from regent.core.topic_validation import GROUP_METADATA_TOPIC
 
 
 class MarkerReceiver:

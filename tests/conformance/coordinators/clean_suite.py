@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from regent.core.log_config import LogConfig
-from regent.storage.log_cleaner import Cleaning, Work
-from regent.storage.log_cleaner_manager import examine
-from regent.storage.offset_map import OffsetMap
+from regent.storage.compaction.log_cleaner import Cleaning, Work
+from regent.storage.compaction.log_cleaner_manager import examine
+from regent.storage.compaction.offset_map import OffsetMap
 from tests.conformance.coordinators.suite import ReadMapping, Step, Suite
 from tests.conformance.fields import UnknownInCaseError
 from tests.support.disk_logs import T0, Machine, create

@@ -9,14 +9,14 @@ from typing import Any
 from regent.core.log_config import LogConfig
 from regent.core.model import TopicPartition
 from regent.core.setting import LONG_MAX
-from regent.storage.cleanable_logs import (
-    NEVER_CLEANED,
+from regent.storage.checkpoints import NEVER_CLEANED
+from regent.storage.compaction.cleanable_logs import (
     CleanableLog,
     CleanableRange,
     choose,
     cleanable_range,
 )
-from regent.storage.cleaning_states import CleaningStates
+from regent.storage.compaction.cleaning_states import CleaningStates
 from tests.conformance.coordinators.suite import ReadMapping, Step, Suite
 from tests.conformance.fields import UnknownInCaseError
 

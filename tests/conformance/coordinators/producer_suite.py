@@ -9,9 +9,9 @@ from typing import Any
 
 from regent.core.errors import RecordsRefusedError
 from regent.core.setting import DAY_MS
-from regent.storage.end_transaction_marker import EndTransactionMarker, build_marker
-from regent.storage.producer_state_manager import ProducerStateManager
-from regent.storage.record_batch import INT32_MAX, BatchHeader, read_header
+from regent.records.end_transaction_marker import EndTransactionMarker, build_marker
+from regent.records.record_batch import INT32_MAX, BatchHeader, read_header
+from regent.storage.log.producer_state_manager import ProducerStateManager
 from tests.conformance.coordinators.suite import ReadMapping, Step, Suite
 from tests.conformance.fields import UnknownInCaseError, one_of
 from tests.support.record_batches import TRANSACTIONAL_MASK, batch

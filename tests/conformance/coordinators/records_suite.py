@@ -27,12 +27,12 @@ from regent.core.coordinator.transaction.transaction_records import (
 )
 from regent.core.model import TopicPartition
 from regent.core.protocol.groups import OffsetAndMetadata
-from regent.storage.aborted_transaction import AbortedTransaction, decode_aborted_transaction
-from regent.storage.end_transaction_marker import (
+from regent.records.end_transaction_marker import (
     EndTransactionMarker,
     decode_coordinator_epoch,
     decode_marker_type,
 )
+from regent.storage.log.aborted_transaction import AbortedTransaction, decode_aborted_transaction
 from tests.conformance.coordinators.suite import ReadMapping, Step, Suite
 from tests.conformance.fields import UnknownInCaseError, WholeMap
 

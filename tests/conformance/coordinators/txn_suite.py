@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Any
 
-from regent.api.producer_ids import producer_id_apis
+from regent.broker.api.producer_ids import producer_id_apis
 from regent.core.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from regent.core.coordinator.transaction.transaction_metadata import (
     TransactionMetadata,

@@ -11,7 +11,6 @@ from regent.core.admin.admin_manager import (
     AdminSettings,
 )
 from regent.core.admin.admin_requests import NewTopic, PendingAnswer
-from regent.core.admin.topic_validation import unknown_topic
 from regent.core.errors import ApiError, BadDataError, Errors, SessionExpiredError
 from regent.core.model import BrokerId, ReplicaAssignment
 from regent.core.placement.replica_placer import Strategy, place
@@ -43,6 +42,7 @@ from regent.core.protocol.topics import (
     TopicsResponse,
 )
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
+from regent.core.topic_validation import unknown_topic
 from tests.support.world import TopicIds, live_broker, topic_id
 
 NOW, PATIENCE = 1_000, 500

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from regent.core.controller.election import OfflineElection
+from regent.core.controller.election.election import OfflineElection
 from regent.core.controller.states import PartitionState, ReplicaState
 from regent.core.model import PartitionAndReplica
 from tests.support.controller_parts import ControllerParts

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
+from regent.core.controller.brokers.quarantine import FAILURES_TO_QUARANTINE
 from regent.core.controller.effects import Effect, ScheduleEvent
 from regent.core.controller.events import (
     AlterPartitionReceived,
@@ -14,7 +15,6 @@ from regent.core.controller.events import (
     ReadAgain,
     ZkPartitionReassignment,
 )
-from regent.core.controller.quarantine import FAILURES_TO_QUARANTINE
 from regent.core.controller.services import ControllerSettings
 from regent.core.model import UNKNOWN_BROKER_EPOCH, BrokerId, ReplicaAssignment, TopicPartition
 from regent.core.ports import ControllerFailure

@@ -7,7 +7,7 @@ from itertools import chain, combinations, permutations
 
 import pytest
 
-from regent.core.controller.election import (
+from regent.core.controller.election.election import (
     ControlledShutdownElection,
     ElectionStrategy,
     OfflineElection,
@@ -15,7 +15,7 @@ from regent.core.controller.election import (
     ReassignElection,
     elect,
 )
-from regent.core.controller.partition_replicas import (
+from regent.core.controller.election.partition_replicas import (
     ChangeRefused,
     PartitionChange,
     PartitionReplicas,

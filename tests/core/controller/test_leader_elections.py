@@ -234,7 +234,7 @@ def test_failures_of_a_request_are_answered_and_not_logged_again(
 def test_the_log_and_the_journal_name_the_cause_of_an_election(
     parts: ControllerParts, caplog: pytest.LogCaptureFixture, trigger: ElectionTrigger, of: int
 ) -> None:
-    caplog.set_level("INFO", logger="regent.core.controller.leader_elections")
+    caplog.set_level("INFO", logger="regent.core.controller.election.leader_elections")
     parts.lead(T0, (1, 2), leader=2, isr=(1, 2))
     match trigger:
         case ElectionTrigger.AUTO_TRIGGERED:

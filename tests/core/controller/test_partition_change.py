@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from regent.core.controller.election import (
+from regent.core.controller.election.election import (
     ControlledShutdownElection,
     OfflineElection,
     PreferredElection,
 )
-from regent.core.controller.partition_change import (
+from regent.core.controller.election.partition_change import (
     AlterIsr,
     Cause,
     LeaderLeavesAssignment,
@@ -25,7 +25,7 @@ from regent.core.controller.partition_change import (
     is_reassignment_complete,
     may_need_unclean_election,
 )
-from regent.core.controller.partition_replicas import (
+from regent.core.controller.election.partition_replicas import (
     ChangeRefused,
     PartitionChange,
     PartitionReplicas,

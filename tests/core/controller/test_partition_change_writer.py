@@ -9,8 +9,15 @@ import pytest
 
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.effects import RecordChanges
-from regent.core.controller.partition_change import Cause, LeaderLeavesAssignment, RemoveReplica
-from regent.core.controller.partition_change_writer import MAX_ROUNDS, change_partitions
+from regent.core.controller.election.partition_change import (
+    Cause,
+    LeaderLeavesAssignment,
+    RemoveReplica,
+)
+from regent.core.controller.election.partition_change_writer import (
+    MAX_ROUNDS,
+    change_partitions,
+)
 from regent.core.controller.states import ReplicaState
 from regent.core.errors import ControllerMovedError, SessionExpiredError, StateChangeFailedError
 from regent.core.model import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regent.core.controller.election import (
+from regent.core.controller.election.election import (
     ControlledShutdownElection,
     OfflineElection,
     PreferredElection,

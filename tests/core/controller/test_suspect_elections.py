@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from regent.core.controller.election import (
+from regent.core.controller.election.election import (
     ControlledShutdownElection,
     ElectionStrategy,
     OfflineElection,
@@ -14,9 +14,9 @@ from regent.core.controller.election import (
     ReassignElection,
     elect,
 )
-from regent.core.controller.partition_change import with_eligible_replicas
-from regent.core.controller.partition_change_writer import NOBODY_COMMITS
-from regent.core.controller.partition_replicas import (
+from regent.core.controller.election.partition_change import with_eligible_replicas
+from regent.core.controller.election.partition_change_writer import NOBODY_COMMITS
+from regent.core.controller.election.partition_replicas import (
     ChangeRefused,
     PartitionChange,
     PartitionReplicas,

@@ -21,7 +21,7 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
-from regent.transport.codec import encode_request
+from regent.transport.control.codec import encode_request
 from tests.core.replication.stage import ME, T0, T1, T2, A, B, BareBroker, state
 from tests.support.world import broker_info, leadership, topic_id
 

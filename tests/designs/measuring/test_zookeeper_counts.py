@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import pytest
 
+from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.designs.measuring.four_letter_words import FourLetterWords
 from regent.designs.measuring.transaction_log import ZooKeeperLog
 from regent.designs.measuring.zookeeper_counts import (
@@ -18,7 +19,6 @@ from regent.designs.measuring.zookeeper_counts import (
 from regent.testing.waits import eventually
 from regent.zk.client.operations import Check, Create, Delete, Operation, SetData
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 Counted: TypeAlias = Callable[..., ZooKeeperActivity]
 

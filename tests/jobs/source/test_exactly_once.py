@@ -31,7 +31,7 @@ from regent.jobs.source.options import (
 )
 from regent.jobs.source.writer import RowColumns, SendError
 from regent.testing.waits import scaled
-from tests.clients.librdkafka import consumer, read_to_end
+from tests.genuine_clients.librdkafka import consumer, read_to_end
 from tests.support.breakable_cluster import BreakableCluster
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]

@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition as KafkaPosition
 
 from regent.config.java import find_java
 from regent.testing.waits import scaled
-from tests.clients.librdkafka import consumer, read_to_end
+from tests.genuine_clients.librdkafka import consumer, read_to_end
 from tests.support.breakable_cluster import BreakableCluster
 
 pytestmark = [

@@ -20,7 +20,7 @@ from regent.jobs.source.options import (
     ReadOptions,
     Subscription,
 )
-from tests.clients.librdkafka import TIMEOUT_S, produce, producer
+from tests.genuine_clients.librdkafka import TIMEOUT_S, produce, producer
 from tests.support.breakable_cluster import BROKERS, BreakableCluster
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]

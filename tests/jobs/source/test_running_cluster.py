@@ -15,7 +15,7 @@ from regent.jobs.source.log_directories import LogDirectories
 from regent.jobs.source.offsets import OffsetRange
 from regent.jobs.source.options import LATEST, ReadOptions, Subscription
 from regent.testing.waits import scaled
-from tests.clients.librdkafka import consumer, produce, producer, read_to_end
+from tests.genuine_clients.librdkafka import consumer, produce, producer, read_to_end
 from tests.support.breakable_cluster import BreakableCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.system, pytest.mark.zookeeper]

@@ -14,7 +14,7 @@ import pytest
 
 from regent.config.closing import Closing
 from regent.testing.waits import scaled
-from regent.transport.client import (
+from regent.transport.control.client import (
     PeerDisconnectedError,
     PeerUnreachableError,
     RequestAbandonedError,

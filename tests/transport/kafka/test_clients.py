@@ -17,7 +17,7 @@ from kafka import TopicPartition as PythonPartition
 
 from regent.storage.log_manager import LogManager
 from regent.testing.waits import scaled
-from tests.api.one_broker import OneBroker
+from tests.broker.api.one_broker import OneBroker
 from tests.support.memory_logs import MemoryLogs
 
 TOPIC = "orders"

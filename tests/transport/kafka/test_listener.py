@@ -18,6 +18,7 @@ from kafka.protocol.metadata import ApiVersionsRequest
 
 from regent.core.errors import RegentError
 from regent.testing.waits import eventually, scaled
+from regent.transport.control.server import PortInUseError
 from regent.transport.descriptors import RESERVED_DESCRIPTORS, Descriptors
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.client_software import ClientSoftware
@@ -26,7 +27,6 @@ from regent.transport.kafka.listener import KafkaListener
 from regent.transport.kafka.metrics import Closed, ListenerMetrics
 from regent.transport.kafka.primitives import MalformedRequestError
 from regent.transport.kafka.request_metrics import RequestMetrics
-from regent.transport.server import PortInUseError
 from tests.support.descriptors import no_descriptor_left
 from tests.transport.kafka.conftest import Listen
 from tests.transport.kafka.raw_client import METADATA, WAIT_S, Desk, RawClient, request_bytes

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.core.errors import SessionExpiredError
 from regent.testing.waits import scaled
 from regent.zk.client.channel import SessionChannel
@@ -26,7 +27,6 @@ from regent.zk.client.operations import (
 )
 from regent.zk.client.requests import Exists
 from regent.zk.client.zookeeper_client import ConnectionState, ZooKeeperClient
-from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from tests.support.connected_sessions import Connect, Session, read
 from tests.support.tcp_proxy import TcpProxy
 

@@ -8,13 +8,13 @@ from contextlib import ExitStack
 
 import pytest
 
+from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.core.errors import ForeignDirectoryError, SessionExpiredError
 from regent.testing.waits import eventually, scaled
 from regent.zk.client.operations import ConnectionLossError, Create, SetData, WatchEvent, ZooKeeper
 from regent.zk.client.orphaned_session import close_session
 from regent.zk.client.session import SessionKeeper
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from tests.support.tcp_proxy import TcpProxy
 
 pytestmark = pytest.mark.zookeeper

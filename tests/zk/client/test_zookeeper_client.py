@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.designs.measuring.four_letter_words import FourLetterWords
 from regent.testing.waits import scaled
 from regent.zk.client.operations import (
@@ -20,7 +21,6 @@ from regent.zk.client.operations import (
 )
 from regent.zk.client.requests import MAX_REQUEST_BYTES, RequestTooLargeError
 from regent.zk.client.zookeeper_client import ConnectionState, SessionCredentials, ZooKeeperClient
-from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from tests.support.connected_sessions import Connect, read
 from tests.support.tcp_proxy import TcpProxy
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from regent.core.admin.admin_requests import NewTopic
-from regent.core.admin.topic_validation import unknown_topic
 from regent.core.errors import ApiError, Errors
 from regent.core.model import ReplicaAssignment
+from regent.core.topic_validation import unknown_topic
 from regent.zk.client.operations import Create
 from regent.zk.codecs import znodes
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode

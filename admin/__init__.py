@@ -1,1 +1,0 @@
-"""Administration of a running cluster, used by the command line and by jobs."""

@@ -1,0 +1,386 @@
+"""Fetch, versions 0 to 17: for consumers here, for followers in ``follower_fetch``.
+
+Fetch sessions (KIP-227) of consumers are not supported: a client that requests one gets session 0,
+and continues to send full requests. A replica that does not lead answers only Kafka's
+ReplicaVerificationTool (replica id -2), not consumers (KIP-392). Readers of committed records get
+them up to the last stable offset, with those of aborted transactions, and a list of these
+transactions: the clients skip their records. Clients of the versions 0 to 3 get records in the
+message formats 0 and 1. Mirrors ``kafka.server.KafkaApis.handleFetchRequest``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Executor
+from functools import cache
+from itertools import filterfalse
+from typing import Final, NamedTuple, Protocol
+
+from regent.broker.api.current_leaders import CurrentLeaders, NamedLeaders
+from regent.broker.api.follower_fetch import FollowerFetchHandler, FollowerSource
+from regent.broker.api.replies import Replies, monotonic_ms
+from regent.broker.api.topic_names import TopicNamesById
+from regent.core.errors import Errors, StorageError
+from regent.core.model import NO_EPOCH, BrokerId, TopicPartition
+from regent.core.protocol.client import (
+    READ_COMMITTED,
+    ConsumedPartition,
+    ConsumerFetch,
+    ConsumerPosition,
+)
+from regent.core.protocol.control import TopicId
+from regent.core.records import NO_RECORDS, MemoryRecords
+from regent.core.replica_logs import AbortedTransactionStart
+from regent.core.replication.delayed_operation import DelayedOperation
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.setting import INT_MAX
+from regent.records.old_message_formats import down_converted
+from regent.transport.kafka.api import (
+    FIRST_FLEXIBLE_VERSION,
+    Answering,
+    KafkaAnswer,
+    KafkaApi,
+    KafkaApiKey,
+    KafkaRequest,
+)
+from regent.transport.kafka.follower_fetch import seems_of_follower
+from regent.transport.kafka.primitives import Reader, Writer
+
+MAX_RESPONSE_BYTES: Final = 57_671_680  # Kafka's fetch.max.bytes
+NO_SESSION: Final = 0
+
+_FIRST_OF_MAGIC_1, _FIRST_OF_MAGIC_2 = 2, 4
+_LIMITS: Final = struct.Struct(">iiib")  # max wait, min bytes, max bytes, isolation
+_LIMITS_V3: Final = struct.Struct(">iii")  # without the isolation
+_LIMITS_V0: Final = struct.Struct(">ii")  # without the max bytes
+_SESSION: Final = struct.Struct(">ii")
+_FULL_REQUESTS: Final = (0, -1)  # session epochs: begin a session, no session
+_PARTITION: Final = {
+    0: struct.Struct(">iqi"),  # index, fetch offset, max bytes
+    5: struct.Struct(">iqqi"),  # and the log start offset before the last
+    9: struct.Struct(">iiqqi"),  # and the leader epoch after the index
+    12: struct.Struct(">iiqiqi"),  # and the last fetched epoch after the fetch offset
+}
+_CONSUMER, _DEBUGGING_CONSUMER = -1, -2
+_CONSUMED: Final = struct.Struct(">ihq")  # index, error, high watermark
+_CONSUMED_V4: Final = struct.Struct(">ihqq")  # and the last stable offset
+_CONSUMED_V5: Final = struct.Struct(">ihqqq")  # and the log start offset
+_ABORTED: Final = struct.Struct(">qq")  # producer id, first offset
+_NO_PREFERRED_REPLICA: Final = -1
+_EPOCH_END: Final = struct.Struct(">iqb")  # leader epoch, end offset, no tagged fields
+_REPLICA_STATE: Final = 1  # tags: of the request,
+_DIVERGING_EPOCH, _CURRENT_LEADER = 0, 1  # of a partition in the response
+_LED_ELSEWHERE: Final = (Errors.NOT_LEADER_OR_FOLLOWER, Errors.FENCED_LEADER_EPOCH)
+_UNKNOWN_ID: Final = ConsumedPartition(Errors.UNKNOWN_TOPIC_ID)
+
+
+class FetchSource(FollowerSource, Protocol):
+    """Reads records; ``ReplicaManager`` implements it."""
+
+    def fetch_for_consumer(
+        self,
+        request: ConsumerFetch,
+        now_ms: int,
+        respond: Callable[[Mapping[TopicPartition, ConsumedPartition]], None],
+        *,
+        waits: bool = True,
+    ) -> DelayedOperation | None:
+        """Respond when there are ``min_bytes``, or at once if ``waits`` is false."""
+        ...
+
+    def current_leader(self, topic_partition: TopicPartition) -> tuple[BrokerId, int]:
+        """Return the leader of a partition and its leader epoch; -1 if unknown."""
+        ...
+
+    def converts_records(self, topic_partition: TopicPartition) -> bool:
+        """Whether old clients get the records (``message.downconversion.enable``)."""
+        ...
+
+
+class _Topic(NamedTuple):
+    """A topic of a request; ``name`` is None if no topic has the ``topic_id``."""
+
+    name: str | None
+    topic_id: TopicId | None
+    partitions: Sequence[TopicPartition]
+
+
+class _Fetch(NamedTuple):
+    """One request; its partitions in their original sequence."""
+
+    max_wait_ms: int
+    is_full: bool  # not only the changes in a session
+    topics: Sequence[_Topic]
+    request: ConsumerFetch
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def fetch_apis(
+    source: FetchSource,
+    cache: MetadataCache,
+    listener: str,
+    reader: Executor,
+    max_response_bytes: int = MAX_RESPONSE_BYTES,
+    on_follower: Callable[[], None] = _nothing,
+) -> Sequence[KafkaApi]:
+    """Return the API Fetch, which calls ``source``, for clients of ``listener``.
+
+    ``reader`` converts records for old clients beside the event loop. ``on_follower`` is called
+    after each fetch of a follower.
+    """
+    replies, names = Replies(), TopicNamesById(cache)
+    leaders = CurrentLeaders(source.current_leader, cache, listener)
+    followers = FollowerFetchHandler(source, names, on_follower)
+
+    def handle(request: KafkaRequest) -> Answering:
+        if seems_of_follower(request):
+            fetch = followers.decode(request)
+            if fetch.request.replica_id >= 0:
+                return followers.answer(request, fetch)
+        return consume(request)
+
+    async def consume(request: KafkaRequest) -> KafkaAnswer:
+        throttle = request.throttle
+        limit = INT_MAX if throttle is None else throttle.max_fetch_bytes
+        asked = _decode(request, names, min(max_response_bytes, limit))
+        if not asked.is_full:
+            return _without_topics(request, Errors.FETCH_SESSION_ID_NOT_FOUND)
+        reply = replies.new()
+        waits = asked.max_wait_ms > 0
+        operation = source.fetch_for_consumer(
+            asked.request, monotonic_ms(), reply.give, waits=waits
+        )
+        consumed = await reply.wait_for(operation, asked.max_wait_ms, source.expire)
+        if request.api_version < _FIRST_OF_MAGIC_2:
+            kept = frozenset(filterfalse(source.converts_records, consumed))
+            magic = int(request.api_version >= _FIRST_OF_MAGIC_1)
+            loop = asyncio.get_running_loop()
+            consumed = await loop.run_in_executor(
+                reader, _converted, asked.request, consumed, kept, magic
+            )
+        if throttle is not None:
+            size = sum(partition.records.size for partition in consumed.values())
+            if not throttle.may_fetch(size):
+                return _without_topics(request, Errors.NONE)
+        return _encode(request, asked, consumed, NamedLeaders(leaders))
+
+    return [KafkaApi(KafkaApiKey.FETCH, 0, 17, handle)]
+
+
+def _converted(
+    request: ConsumerFetch,
+    consumed: Mapping[TopicPartition, ConsumedPartition],
+    kept: Collection[TopicPartition],
+    magic: int,
+) -> Mapping[TopicPartition, ConsumedPartition]:
+    """Convert records for an old client, except those that are ``kept``; on another thread."""
+    converted, left = dict(consumed), request.max_bytes
+    for topic_partition, partition in consumed.items():
+        if partition.error_code is not Errors.NONE:
+            continue
+        if topic_partition in kept:
+            converted[topic_partition] = ConsumedPartition(Errors.UNSUPPORTED_VERSION)
+        elif left <= 0:
+            converted[topic_partition] = partition._replace(records=NO_RECORDS)
+        else:
+            position = request.positions[topic_partition]
+            limit = min(position.max_bytes, left)
+            outcome = _with_converted(partition, magic, position.fetch_offset, limit)
+            converted[topic_partition] = outcome
+            left -= outcome.records.size
+    return converted
+
+
+def _with_converted(
+    partition: ConsumedPartition, magic: int, fetch_offset: int, max_bytes: int
+) -> ConsumedPartition:
+    try:
+        data = memoryview(partition.records.read())
+        data = memoryview(down_converted(data, magic, fetch_offset, max_bytes))
+    except StorageError:
+        return ConsumedPartition(Errors.KAFKA_STORAGE_ERROR)
+    except ValueError:
+        return ConsumedPartition(Errors.CORRUPT_MESSAGE)
+    return partition._replace(records=MemoryRecords(data))
+
+
+def _decode(request: KafkaRequest, names: TopicNamesById, max_response_bytes: int) -> _Fetch:
+    version, reader = request.api_version, request.reader()
+    replica_id = reader.int32() if version < 15 else _CONSUMER
+    max_wait_ms, min_bytes, max_bytes, isolation = _decode_limits(reader, version)
+    session_epoch = reader.unpack(_SESSION)[1] if version >= 7 else -1
+    topics, positions = _decode_topics(reader, version, names)
+    if version >= 7:
+        _skip_forgotten_topics(reader, version)
+    if version >= 11:
+        reader.string()  # the rack
+    replica_state = reader.end_struct().get(_REPLICA_STATE)
+    if version >= 15 and replica_state is not None:
+        replica_id = Reader(replica_state).int32()
+    return _Fetch(
+        max_wait_ms,
+        session_epoch in _FULL_REQUESTS,
+        topics,
+        ConsumerFetch(
+            positions,
+            min_bytes,
+            min(max_bytes, max_response_bytes),
+            from_followers=replica_id == _DEBUGGING_CONSUMER,
+            is_read_committed=isolation == READ_COMMITTED,
+        ),
+    )
+
+
+def _decode_limits(reader: Reader, version: int) -> tuple[int, int, int, int]:
+    """Return the longest wait, the least and most bytes, and the isolation level."""
+    if version >= 4:
+        max_wait_ms, min_bytes, max_bytes, isolation = reader.unpack(_LIMITS)
+        return max_wait_ms, min_bytes, max_bytes, isolation
+    if version == 3:
+        return (*reader.unpack(_LIMITS_V3), 0)
+    return (*reader.unpack(_LIMITS_V0), INT_MAX, 0)
+
+
+def _decode_topics(
+    reader: Reader, version: int, names: TopicNamesById
+) -> tuple[Sequence[_Topic], Mapping[TopicPartition, ConsumerPosition]]:
+    topics: list[_Topic] = []
+    positions: dict[TopicPartition, ConsumerPosition] = {}
+    layout = _PARTITION[max(first for first in _PARTITION if first <= version)]
+    for _ in range(reader.array_length()):
+        topic_id = reader.uuid() if version >= 13 else None
+        name = names.current().get(topic_id) if version >= 13 else reader.string()
+        partitions: list[TopicPartition] = []
+        for _ in range(reader.array_length()):
+            values = reader.unpack(layout)
+            reader.end_struct()
+            if version >= 12:
+                index, epoch, offset, last_epoch, _, max_bytes = values
+            else:
+                index, max_bytes, last_epoch = values[0], values[-1], NO_EPOCH
+                epoch, offset = values[1:3] if version >= 9 else (NO_EPOCH, values[1])
+            topic_partition = TopicPartition(name or "", index)
+            partitions.append(topic_partition)
+            if name is not None:
+                positions[topic_partition] = ConsumerPosition(
+                    offset, max_bytes, epoch, last_epoch, topic_id
+                )
+        reader.end_struct()
+        topics.append(_Topic(name, topic_id, partitions))
+    return topics, positions
+
+
+def _skip_forgotten_topics(reader: Reader, version: int) -> None:
+    for _ in range(reader.array_length()):
+        if version >= 13:
+            reader.uuid()
+        else:
+            reader.string()
+        reader.array(reader.int32)
+        reader.end_struct()
+
+
+def _without_topics(request: KafkaRequest, error: Errors) -> KafkaAnswer:
+    writer = request.answer_writer()
+    _write_head(writer, request, error)
+    writer.array_length(0)
+    writer.end_struct()
+    return writer.pieces()
+
+
+def _encode(
+    request: KafkaRequest,
+    asked: _Fetch,
+    consumed: Mapping[TopicPartition, ConsumedPartition],
+    leaders: NamedLeaders,
+) -> KafkaAnswer:
+    version, writer = request.api_version, request.answer_writer()
+    is_read_committed = asked.request.is_read_committed
+    no_transactions = _no_transactions(version, is_read_committed)
+    _write_head(writer, request, Errors.NONE)
+    writer.array_length(len(asked.topics))
+    for name, topic_id, partitions in asked.topics:
+        if version >= 13:
+            writer.uuid(topic_id)
+        else:
+            writer.string(name or "")
+        writer.array_length(len(partitions))
+        for topic_partition in partitions:
+            index = topic_partition.partition
+            partition = _UNKNOWN_ID if name is None else consumed[topic_partition]
+            error, watermark, start, records, diverging_epoch, _, stable, aborted = partition
+            if version >= 6:
+                writer.pack(_CONSUMED_V5, index, error, watermark, stable, start)
+            else:
+                _write_old_numbers(writer, version, index, partition)
+            if aborted:
+                _write_transactions(writer, version, aborted)
+            else:
+                writer.encoded(no_transactions)
+            writer.records(records)
+            if error in _LED_ELSEWHERE and version >= 16:
+                writer.end_struct({_CURRENT_LEADER: leaders.name(topic_partition)})
+            elif diverging_epoch != NO_EPOCH:
+                writer.end_struct({_DIVERGING_EPOCH: _EPOCH_END.pack(*partition[4:6], 0)})
+            else:
+                writer.end_struct()
+        writer.end_struct()
+    writer.end_struct(leaders.node_endpoints())
+    return writer.pieces()
+
+
+def _write_head(writer: Writer, request: KafkaRequest, error: Errors) -> None:
+    version = request.api_version
+    if version >= 1:
+        writer.int32(request.throttle_time_ms)
+    if version >= 7:
+        writer.int16(error)
+        writer.int32(NO_SESSION)
+
+
+def _write_old_numbers(
+    writer: Writer, version: int, index: int, partition: ConsumedPartition
+) -> None:
+    error, watermark, start, stable = *partition[:3], partition.last_stable_offset
+    if error is Errors.KAFKA_STORAGE_ERROR:
+        error = Errors.NOT_LEADER_OR_FOLLOWER  # these clients look for the new leader after this
+    if version >= 5:
+        writer.pack(_CONSUMED_V5, index, error, watermark, stable, start)
+    elif version >= 4:
+        writer.pack(_CONSUMED_V4, index, error, watermark, stable)
+    else:
+        writer.pack(_CONSUMED, index, error, watermark)
+
+
+@cache
+def _no_transactions(version: int, is_read_committed: bool) -> bytes:
+    """Return what is between the numbers of a partition and its records, the same for all."""
+    if version < 4:
+        return b""
+    writer = Writer(is_flexible=version >= FIRST_FLEXIBLE_VERSION[KafkaApiKey.FETCH])
+    if is_read_committed:
+        _write_transactions(writer, version, ())
+    else:
+        writer.null_array()
+        _write_preferred_replica(writer, version)
+    return writer.whole()
+
+
+def _write_transactions(
+    writer: Writer, version: int, aborted: Sequence[AbortedTransactionStart]
+) -> None:
+    writer.array_length(len(aborted))
+    for producer_id, first_offset in aborted:
+        writer.pack(_ABORTED, producer_id, first_offset)
+        writer.end_struct()
+    _write_preferred_replica(writer, version)
+
+
+def _write_preferred_replica(writer: Writer, version: int) -> None:
+    if version >= 11:
+        writer.int32(_NO_PREFERRED_REPLICA)

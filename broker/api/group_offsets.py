@@ -1,0 +1,246 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete: the positions of groups.
+
+Version 0 of the first two is for positions in ZooKeeper. Mirrors the handlers of
+``kafka.server.KafkaApis``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from regent.broker.api.coordinator_requests import CoordinatorRequests
+from regent.broker.api.zookeeper_offsets import ZooKeeperOffsets
+from regent.core.errors import Errors
+from regent.core.model import TopicPartition
+from regent.core.protocol.groups import (
+    NO_TIMESTAMP,
+    CommitOffsets,
+    DeleteOffsets,
+    FetchedOffset,
+    FetchOffsets,
+    FetchOffsetsResult,
+    OffsetAndMetadata,
+)
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.message import answer, decode
+from regent.transport.kafka.messages.groups import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+)
+
+_IN_ZOOKEEPER: Final = 0
+_FIRST_FETCH_WITH_ERROR: Final = 2
+_FIRST_FETCH_OF_GROUPS: Final = 8
+_UNTIL_COMPLETE: Final = Errors.COORDINATOR_NOT_AVAILABLE  # see MetadataCache
+
+
+def group_offset_apis(
+    requests: CoordinatorRequests, cache: MetadataCache, zookeeper: ZooKeeperOffsets
+) -> Sequence[KafkaApi]:
+    """Return the APIs; ``cache`` knows which partitions exist."""
+
+    async def commit(request: KafkaRequest) -> KafkaAnswer:
+        return await _commit(requests, cache, zookeeper, request)
+
+    async def fetch(request: KafkaRequest) -> KafkaAnswer:
+        if request.api_version == _IN_ZOOKEEPER:
+            return await _fetch_from_zookeeper(cache, zookeeper, request)
+        return await _fetch(requests, request)
+
+    async def delete(request: KafkaRequest) -> KafkaAnswer:
+        return await _delete(requests, cache, request)
+
+    return [
+        KafkaApi(KafkaApiKey.OFFSET_COMMIT, 0, 9, commit),
+        KafkaApi(KafkaApiKey.OFFSET_FETCH, 0, 9, fetch),
+        KafkaApi(KafkaApiKey.OFFSET_DELETE, 0, 0, delete),
+    ]
+
+
+async def _commit(
+    requests: CoordinatorRequests,
+    cache: MetadataCache,
+    zookeeper: ZooKeeperOffsets,
+    request: KafkaRequest,
+) -> KafkaAnswer:
+    asked = decode(OffsetCommitRequest, request)
+    now_ms = time.time_ns() // 1_000_000
+    errors: dict[TopicPartition, Errors] = {}
+    offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+    snapshot = cache.snapshot
+    known = snapshot.partitions
+    for topic in asked.topics:
+        for row in topic.partitions:
+            topic_partition = TopicPartition(topic.name, row.partition_index)
+            if topic_partition in known:
+                offsets[topic_partition] = _position(row, now_ms, asked.retention_time_ms)
+            else:
+                errors[topic_partition] = snapshot.error_of_missing(_UNTIL_COMPLETE)
+    if offsets and request.api_version == _IN_ZOOKEEPER:
+        errors.update(await zookeeper.commit(asked.group_id, offsets))
+    elif offsets:
+        commit = CommitOffsets(
+            asked.group_id,
+            offsets,
+            asked.member_id,
+            asked.generation_id_or_member_epoch,
+            asked.group_instance_id,
+        )
+        stored = await requests.ask(commit)
+        errors.update(stored)
+    topics = tuple(
+        OffsetCommitResponseTopic(
+            name=topic.name,
+            partitions=tuple(
+                OffsetCommitResponsePartition(
+                    partition_index=row.partition_index,
+                    error_code=errors[TopicPartition(topic.name, row.partition_index)],
+                )
+                for row in topic.partitions
+            ),
+        )
+        for topic in asked.topics
+    )
+    return answer(OffsetCommitResponse(topics=topics), request)
+
+
+def _position(
+    row: OffsetCommitRequestPartition, now_ms: int, retention_ms: int
+) -> OffsetAndMetadata:
+    return OffsetAndMetadata(
+        row.committed_offset,
+        row.committed_leader_epoch,
+        row.committed_metadata or "",
+        now_ms if row.commit_timestamp == NO_TIMESTAMP else row.commit_timestamp,
+        NO_TIMESTAMP if retention_ms == NO_TIMESTAMP else now_ms + retention_ms,
+    )
+
+
+async def _fetch(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:
+    asked, version = decode(OffsetFetchRequest, request), request.api_version
+    groups = asked.groups
+    if version < _FIRST_FETCH_OF_GROUPS:
+        groups = (OffsetFetchRequestGroup(group_id=asked.group_id, topics=asked.topics),)
+    results = await requests.ask_all(
+        FetchOffsets(group.group_id, _wanted(group.topics), asked.require_stable)
+        for group in groups
+    )
+    if version >= _FIRST_FETCH_OF_GROUPS:
+        fetched = tuple(
+            OffsetFetchResponseGroup(
+                group_id=group.group_id,
+                topics=_fetched_topics(result.offsets),
+                error_code=result.error_code,
+            )
+            for group, result in zip(groups, results, strict=True)
+        )
+        return answer(OffsetFetchResponse(groups=fetched), request)
+    (result,) = results
+    if version < _FIRST_FETCH_WITH_ERROR:
+        result = _with_errors(result, _wanted(asked.topics) or ())
+    response = OffsetFetchResponse(
+        topics=_fetched_topics(result.offsets), error_code=result.error_code
+    )
+    return answer(response, request)
+
+
+async def _fetch_from_zookeeper(
+    cache: MetadataCache, zookeeper: ZooKeeperOffsets, request: KafkaRequest
+) -> KafkaAnswer:
+    asked = decode(OffsetFetchRequest, request)
+    wanted, snapshot = _wanted(asked.topics) or (), cache.snapshot
+    known = snapshot.partitions
+    found = await zookeeper.fetch(asked.group_id, [tp for tp in wanted if tp in known])
+    unknown = FetchedOffset(snapshot.error_of_missing(_UNTIL_COMPLETE))
+    offsets = {topic_partition: found.get(topic_partition, unknown) for topic_partition in wanted}
+    return answer(OffsetFetchResponse(topics=_fetched_topics(offsets)), request)
+
+
+def _wanted(
+    topics: Iterable[OffsetFetchRequestTopic] | None,
+) -> tuple[TopicPartition, ...] | None:
+    if topics is None:
+        return None
+    return tuple(
+        TopicPartition(topic.name, index) for topic in topics for index in topic.partition_indexes
+    )
+
+
+def _with_errors(
+    result: FetchOffsetsResult, wanted: Iterable[TopicPartition]
+) -> FetchOffsetsResult:
+    """Return a result whose error is that of every partition."""
+    if result.error_code is Errors.NONE:
+        return result
+    refused = FetchedOffset(result.error_code)
+    return FetchOffsetsResult(Errors.NONE, dict.fromkeys(wanted, refused))
+
+
+def _fetched_topics(
+    offsets: Mapping[TopicPartition, FetchedOffset],
+) -> tuple[OffsetFetchResponseTopic, ...]:
+    rows: dict[str, list[OffsetFetchResponsePartition]] = {}
+    for topic_partition, fetched in offsets.items():
+        row = OffsetFetchResponsePartition(
+            partition_index=topic_partition.partition,
+            committed_offset=fetched.offset,
+            committed_leader_epoch=fetched.leader_epoch,
+            metadata=fetched.metadata,
+            error_code=fetched.error_code,
+        )
+        rows.setdefault(topic_partition.topic, []).append(row)
+    return tuple(
+        OffsetFetchResponseTopic(name=topic, partitions=tuple(partitions))
+        for topic, partitions in rows.items()
+    )
+
+
+async def _delete(
+    requests: CoordinatorRequests, cache: MetadataCache, request: KafkaRequest
+) -> KafkaAnswer:
+    asked = decode(OffsetDeleteRequest, request)
+    named = [
+        TopicPartition(topic.name, row.partition_index)
+        for topic in asked.topics
+        for row in topic.partitions
+    ]
+    snapshot = cache.snapshot
+    partitions = snapshot.partitions
+    known = tuple(topic_partition for topic_partition in named if topic_partition in partitions)
+    if len(known) < len(named) and not snapshot.is_complete:
+        return answer(OffsetDeleteResponse(error_code=_UNTIL_COMPLETE), request)
+    deleted = await requests.ask(DeleteOffsets(asked.group_id, known))
+    if deleted.error_code is not Errors.NONE:
+        return answer(OffsetDeleteResponse(error_code=deleted.error_code), request)
+    errors = {**dict.fromkeys(named, Errors.UNKNOWN_TOPIC_OR_PARTITION), **deleted.partitions}
+    topics = tuple(
+        OffsetDeleteResponseTopic(
+            name=topic.name,
+            partitions=tuple(
+                OffsetDeleteResponsePartition(
+                    partition_index=row.partition_index,
+                    error_code=errors[TopicPartition(topic.name, row.partition_index)],
+                )
+                for row in topic.partitions
+            ),
+        )
+        for topic in asked.topics
+    )
+    return answer(OffsetDeleteResponse(error_code=Errors.NONE, topics=topics), request)

@@ -1,0 +1,222 @@
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DescribeGroups, ListGroups and DeleteGroups.
+
+Versions as in Kafka 3.9. Mirrors the handlers of ``kafka.server.KafkaApis`` for groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from regent.broker.api.authorized_operations import GROUP_OPERATIONS, operations_if
+from regent.broker.api.coordinator_requests import CoordinatorRequests
+from regent.core.errors import Errors
+from regent.core.protocol.groups import (
+    DeleteGroup,
+    DescribeGroup,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    LeavingMember,
+    ListGroups,
+    SupportedProtocol,
+    SyncGroup,
+)
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest, apis_of
+from regent.transport.kafka.message import answer, decode
+from regent.transport.kafka.messages.groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    LeftMember,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+_FIRST_WITH_REBALANCE_TIMEOUT: Final = 1
+_FIRST_WITH_REQUIRED_MEMBER_ID: Final = 4  # KIP-394
+_FIRST_WITH_NULLABLE_PROTOCOL: Final = 7
+_FIRST_WITH_SKIPPED_ASSIGNMENT: Final = 9  # KIP-814
+_FIRST_SYNC_WITH_PROTOCOL: Final = 5
+_FIRST_LEAVE_OF_SEVERAL: Final = 3
+_CLASSIC: Final = "classic"
+
+
+def group_apis(requests: CoordinatorRequests) -> Sequence[KafkaApi]:
+    """Return the APIs of members and of tools, which ask ``requests``."""
+    return apis_of(
+        requests,
+        [
+            (KafkaApiKey.JOIN_GROUP, 9, _join),
+            (KafkaApiKey.HEARTBEAT, 4, _heartbeat),
+            (KafkaApiKey.LEAVE_GROUP, 5, _leave),
+            (KafkaApiKey.SYNC_GROUP, 5, _sync),
+            (KafkaApiKey.DESCRIBE_GROUPS, 5, _describe),
+            (KafkaApiKey.LIST_GROUPS, 5, _list),
+            (KafkaApiKey.DELETE_GROUPS, 2, _delete),
+        ],
+    )
+
+
+async def _join(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:
+    asked, version = decode(JoinGroupRequest, request), request.api_version
+    has_timeout = version >= _FIRST_WITH_REBALANCE_TIMEOUT
+    joined = await requests.ask(
+        JoinGroup(
+            asked.group_id,
+            asked.member_id,
+            asked.group_instance_id,
+            request.client_id or "",
+            f"/{request.client_host}",  # as Java prints an address
+            asked.session_timeout_ms,
+            asked.rebalance_timeout_ms if has_timeout else asked.session_timeout_ms,
+            asked.protocol_type,
+            tuple(SupportedProtocol(row.name, row.metadata) for row in asked.protocols),
+            requires_member_id=version >= _FIRST_WITH_REQUIRED_MEMBER_ID,
+            can_skip_assignment=version >= _FIRST_WITH_SKIPPED_ASSIGNMENT,
+        )
+    )
+    protocol_name = joined.protocol_name
+    if protocol_name is None and version < _FIRST_WITH_NULLABLE_PROTOCOL:
+        protocol_name = ""
+    response = JoinGroupResponse(
+        error_code=joined.error_code,
+        generation_id=joined.generation_id,
+        protocol_type=joined.protocol_type,
+        protocol_name=protocol_name,
+        leader=joined.leader_id,
+        skip_assignment=joined.skips_assignment,
+        member_id=joined.member_id,
+        members=tuple(
+            JoinGroupResponseMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                metadata=member.metadata,
+            )
+            for member in joined.members
+        ),
+    )
+    return answer(response, request)
+
+
+async def _sync(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:
+    asked = decode(SyncGroupRequest, request)
+    synchronised = await requests.ask(
+        SyncGroup(
+            asked.group_id,
+            asked.generation_id,
+            asked.member_id,
+            asked.group_instance_id,
+            asked.protocol_type,
+            asked.protocol_name,
+            {row.member_id: row.assignment for row in asked.assignments},
+            needs_protocol=request.api_version >= _FIRST_SYNC_WITH_PROTOCOL,
+        )
+    )
+    response = SyncGroupResponse(
+        error_code=synchronised.error_code,
+        protocol_type=synchronised.protocol_type,
+        protocol_name=synchronised.protocol_name,
+        assignment=synchronised.assignment,
+    )
+    return answer(response, request)
+
+
+async def _heartbeat(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:
+    asked = decode(HeartbeatRequest, request)
+    error = await requests.ask(
+        Heartbeat(asked.group_id, asked.member_id, asked.generation_id, asked.group_instance_id)
+    )
+    return answer(HeartbeatResponse(error_code=error), request)
+
+
+async def _leave(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:
+    asked = decode(LeaveGroupRequest, request)
+    leaving: tuple[LeavingMember, ...] = (LeavingMember(asked.member_id),)
+    is_of_several = request.api_version >= _FIRST_LEAVE_OF_SEVERAL
+    if is_of_several:
+        leaving = tuple(
+            LeavingMember(row.member_id, row.group_instance_id) for row in asked.members
+        )
+    left = await requests.ask(LeaveGroup(asked.group_id, leaving))
+    error = left.error_code
+    if not is_of_several and error is Errors.NONE:
+        ((_, error),) = left.members
+    members = tuple(
+        LeftMember(
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            error_code=member_error,
+        )
+        for member, member_error in left.members
+    )
+    return answer(LeaveGroupResponse(error_code=error, members=members), request)
+
+
+async def _describe(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:
+    asked = decode(DescribeGroupsRequest, request)
+    described = await requests.ask_all(map(DescribeGroup, asked.groups))
+    groups = tuple(
+        DescribedGroup(
+            error_code=group.error_code,
+            group_id=group_id,
+            group_state=group.state,
+            protocol_type=group.protocol_type,
+            protocol_data=group.protocol_name,
+            members=tuple(
+                DescribedGroupMember(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    member_metadata=member.metadata,
+                    member_assignment=member.assignment,
+                )
+                for member in group.members
+            ),
+            authorized_operations=operations_if(
+                asked.include_authorized_operations, GROUP_OPERATIONS
+            ),
+        )
+        for group_id, group in zip(asked.groups, described, strict=True)
+    )
+    return answer(DescribeGroupsResponse(groups=groups), request)
+
+
+async def _list(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:
+    asked = decode(ListGroupsRequest, request)
+    listed = await requests.ask(ListGroups(asked.states_filter, asked.types_filter))
+    groups = tuple(
+        ListedGroup(
+            group_id=group.group_id,
+            protocol_type=group.protocol_type,
+            group_state=group.state,
+            group_type=_CLASSIC,
+        )
+        for group in listed.groups
+    )
+    return answer(ListGroupsResponse(error_code=listed.error_code, groups=groups), request)
+
+
+async def _delete(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:
+    names = tuple(dict.fromkeys(decode(DeleteGroupsRequest, request).groups_names))
+    errors: list[Any] = await requests.ask_all(map(DeleteGroup, names))
+    results = tuple(
+        DeletableGroupResult(group_id=group_id, error_code=error)
+        for group_id, error in zip(names, errors, strict=True)
+    )
+    return answer(DeleteGroupsResponse(results=results), request)

@@ -1,0 +1,271 @@
+"""ListOffsets, versions 0 to 9, and OffsetForLeaderEpoch, versions 0 to 4.
+
+The log finds the batch with a record; this module finds the record in it, on another thread. A
+follower asks about the whole log of its leader, a consumer about committed records. Mirrors
+``kafka.server.KafkaApis.handleListOffsetRequest`` and ``handleOffsetForLeaderEpochRequest``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Final, Protocol, TypeAlias
+
+from regent.core.errors import Errors, StorageError
+from regent.core.model import NO_EPOCH, TopicPartition
+from regent.core.protocol.client import (
+    READ_COMMITTED,
+    EpochEnd,
+    EpochQuery,
+    ListedOffset,
+    OffsetQuery,
+)
+from regent.core.replica_logs import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+)
+from regent.records.batch_records import batches_of
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+
+_LISTED: Final = struct.Struct(">ihqq")  # index, error, timestamp, offset
+_EPOCH_END: Final = struct.Struct(">hiiq")  # error, index, leader epoch, end offset
+_EPOCH_END_V0: Final = struct.Struct(">hiq")  # without the leader epoch
+_Topics: TypeAlias = Sequence[tuple[str, Sequence[TopicPartition]]]
+_FIRST_WITH: Final = {
+    EARLIEST_TIMESTAMP: 0,
+    LATEST_TIMESTAMP: 0,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL_TIMESTAMP: 8,
+    LATEST_TIERED_TIMESTAMP: 9,
+}
+"""The first version with each timestamp that has a meaning of its own."""
+
+
+class OffsetSource(Protocol):
+    """Looks up offsets; ``ReplicaManager`` implements it."""
+
+    def list_offsets(
+        self, queries: Mapping[TopicPartition, OffsetQuery]
+    ) -> Mapping[TopicPartition, ListedOffset]:
+        """Return the offsets for timestamps."""
+        ...
+
+    def offsets_for_leader_epoch(
+        self, queries: Mapping[TopicPartition, EpochQuery]
+    ) -> Mapping[TopicPartition, EpochEnd]:
+        """Return the end offsets of leader epochs."""
+        ...
+
+
+def offset_apis(source: OffsetSource, reader: Executor) -> Sequence[KafkaApi]:
+    """Return the APIs ListOffsets and OffsetForLeaderEpoch, which call ``source``.
+
+    ``reader`` decodes records beside the event loop.
+    """
+
+    async def list_offsets(request: KafkaRequest) -> KafkaAnswer:
+        topics, queries, refused = _decode_list(request)
+        listed = await _records_found(source, reader, queries, source.list_offsets(queries))
+        return _encode_list(request, topics, {**listed, **refused})
+
+    async def offsets_for_leader_epoch(request: KafkaRequest) -> KafkaAnswer:
+        topics, queries = _decode_epochs(request)
+        return _encode_epochs(request, topics, source.offsets_for_leader_epoch(queries))
+
+    return [
+        KafkaApi(KafkaApiKey.LIST_OFFSETS, 0, 9, list_offsets),
+        KafkaApi(KafkaApiKey.OFFSET_FOR_LEADER_EPOCH, 0, 4, offsets_for_leader_epoch),
+    ]
+
+
+def _decode_list(
+    request: KafkaRequest,
+) -> tuple[_Topics, Mapping[TopicPartition, OffsetQuery], Mapping[TopicPartition, ListedOffset]]:
+    """Return the partitions, the queries, and the answers to those that are refused."""
+    version, reader = request.api_version, request.reader()
+    is_of_follower = reader.int32() >= 0
+    is_read_committed = version >= 2 and reader.int8() == READ_COMMITTED
+    topics: list[tuple[str, Sequence[TopicPartition]]] = []
+    queries: dict[TopicPartition, OffsetQuery] = {}
+    refused: dict[TopicPartition, ListedOffset] = {}
+    for _ in range(reader.array_length()):
+        topic, partitions = reader.string(), list[TopicPartition]()
+        for _ in range(reader.array_length()):
+            topic_partition = TopicPartition(topic, reader.int32())
+            epoch = reader.int32() if version >= 4 else NO_EPOCH
+            timestamp_ms = reader.int64()
+            max_num_offsets = reader.int32() if version == 0 else None
+            reader.end_struct()
+            partitions.append(topic_partition)
+            if timestamp_ms < 0 and version < _FIRST_WITH.get(timestamp_ms, version + 1):
+                refused[topic_partition] = ListedOffset(Errors.UNSUPPORTED_VERSION)
+            elif topic_partition in queries and version >= 1:
+                refused[topic_partition] = ListedOffset(Errors.INVALID_REQUEST)
+            else:
+                queries[topic_partition] = OffsetQuery(
+                    timestamp_ms,
+                    epoch,
+                    max_num_offsets=max_num_offsets,
+                    is_read_committed=is_read_committed,
+                    is_of_follower=is_of_follower,
+                )
+        reader.end_struct()
+        topics.append((topic, partitions))
+    reader.end_struct()
+    return topics, queries, refused
+
+
+async def _records_found(
+    source: OffsetSource,
+    reader: Executor,
+    queries: Mapping[TopicPartition, OffsetQuery],
+    listed: Mapping[TopicPartition, ListedOffset],
+) -> Mapping[TopicPartition, ListedOffset]:
+    """Return the answers with the offsets of records where they had those of batches.
+
+    The log may start inside a batch. If the record is before its start, look in later batches.
+    """
+    answers, found = dict(listed), dict[TopicPartition, ListedOffset]()
+    searched = _with_batch(listed)
+    while searched:
+        asked = {topic_partition: queries[topic_partition] for topic_partition in searched}
+        loop = asyncio.get_running_loop()
+        results = await loop.run_in_executor(reader, _search_all, asked, searched)
+        further: dict[TopicPartition, OffsetQuery] = {}
+        for topic_partition, (answer, next_offset) in results.items():
+            earlier = found.get(topic_partition)
+            if answer is not None and (
+                earlier is None or answer.timestamp_ms > earlier.timestamp_ms
+            ):
+                found[topic_partition] = answer
+            if next_offset is not None:
+                further[topic_partition] = asked[topic_partition]._replace(from_offset=next_offset)
+        later = source.list_offsets(further) if further else {}
+        answers.update(later)
+        searched = _with_batch(later)
+    return {**answers, **found}
+
+
+def _with_batch(
+    listed: Mapping[TopicPartition, ListedOffset],
+) -> Mapping[TopicPartition, ListedOffset]:
+    return {
+        topic_partition: answer
+        for topic_partition, answer in listed.items()
+        if answer.batch is not None
+    }
+
+
+def _search_all(
+    queries: Mapping[TopicPartition, OffsetQuery], listed: Mapping[TopicPartition, ListedOffset]
+) -> Mapping[TopicPartition, tuple[ListedOffset | None, int | None]]:
+    return {
+        topic_partition: _search(queries[topic_partition].timestamp_ms, answer)
+        for topic_partition, answer in listed.items()
+    }
+
+
+def _search(timestamp_ms: int, listed: ListedOffset) -> tuple[ListedOffset | None, int | None]:
+    """Return the record, if it is in the batch, and from where on to look further, if necessary.
+
+    Runs on another thread.
+    """
+    assert listed.batch is not None
+    try:
+        (batch,) = batches_of(memoryview(listed.batch.read()))
+        visible = [record for record in batch.records() if record.offset >= listed.offset]
+    except StorageError:
+        return ListedOffset(Errors.KAFKA_STORAGE_ERROR), None
+    except ValueError:
+        return ListedOffset(Errors.CORRUPT_MESSAGE), None
+    if timestamp_ms == MAX_TIMESTAMP:
+        record = max(visible, key=lambda record: record.timestamp, default=None)
+        is_final = record is not None and record.timestamp >= batch.max_timestamp
+    else:
+        record = next((record for record in visible if record.timestamp >= timestamp_ms), None)
+        is_final = record is not None
+    found = (
+        None
+        if record is None
+        else ListedOffset(Errors.NONE, record.timestamp, record.offset, listed.leader_epoch)
+    )
+    return found, None if is_final else batch.next_offset
+
+
+def _encode_list(
+    request: KafkaRequest, topics: _Topics, listed: Mapping[TopicPartition, ListedOffset]
+) -> KafkaAnswer:
+    version, writer = request.api_version, request.answer_writer()
+    if version >= 2:
+        writer.int32(request.throttle_time_ms)
+    writer.array_length(len(topics))
+    for topic, partitions in topics:
+        writer.string(topic)
+        writer.array_length(len(partitions))
+        for topic_partition in partitions:
+            answer = listed[topic_partition]
+            index, error = topic_partition.partition, answer.error_code
+            if error is Errors.OFFSET_NOT_AVAILABLE and version < 5:
+                error = Errors.LEADER_NOT_AVAILABLE  # the code that older clients know (KIP-207)
+            if version >= 1:
+                writer.pack(_LISTED, index, error, answer.timestamp_ms, answer.offset)
+            else:
+                writer.int32(index)
+                writer.int16(error)
+                writer.array(answer.old_style_offsets, writer.int64)
+            if version >= 4:
+                writer.int32(answer.leader_epoch)
+            writer.end_struct()
+        writer.end_struct()
+    writer.end_struct()
+    return writer.pieces()
+
+
+def _decode_epochs(
+    request: KafkaRequest,
+) -> tuple[_Topics, Mapping[TopicPartition, EpochQuery]]:
+    version, reader = request.api_version, request.reader()
+    if version >= 3:
+        reader.int32()  # the replica id
+    topics: list[tuple[str, Sequence[TopicPartition]]] = []
+    queries: dict[TopicPartition, EpochQuery] = {}
+    for _ in range(reader.array_length()):
+        topic, partitions = reader.string(), list[TopicPartition]()
+        for _ in range(reader.array_length()):
+            topic_partition = TopicPartition(topic, reader.int32())
+            current_epoch = reader.int32() if version >= 2 else NO_EPOCH
+            queries[topic_partition] = EpochQuery(reader.int32(), current_epoch)
+            reader.end_struct()
+            partitions.append(topic_partition)
+        reader.end_struct()
+        topics.append((topic, partitions))
+    reader.end_struct()
+    return topics, queries
+
+
+def _encode_epochs(
+    request: KafkaRequest, topics: _Topics, ends: Mapping[TopicPartition, EpochEnd]
+) -> KafkaAnswer:
+    version, writer = request.api_version, request.answer_writer()
+    if version >= 2:
+        writer.int32(request.throttle_time_ms)
+    writer.array_length(len(topics))
+    for topic, partitions in topics:
+        writer.string(topic)
+        writer.array_length(len(partitions))
+        for topic_partition in partitions:
+            error, leader_epoch, end_offset = ends[topic_partition]
+            index = topic_partition.partition
+            if version >= 1:
+                writer.pack(_EPOCH_END, error, index, leader_epoch, end_offset)
+            else:
+                writer.pack(_EPOCH_END_V0, error, index, end_offset)
+            writer.end_struct()
+        writer.end_struct()
+    writer.end_struct()
+    return writer.pieces()

@@ -1,0 +1,1 @@
+"""What commands and jobs use to talk to a running cluster."""

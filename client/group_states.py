@@ -1,0 +1,60 @@
+"""How many consumer groups are in which state: a question to every broker, of one request each.
+
+It needs no Kafka client library, and only as long as the slowest broker.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from regent.client.broker_request import NoAnswerError, ask_broker
+from regent.core.errors import Errors
+from regent.core.model import EndPoint
+from regent.transport.kafka.api import KafkaApiKey
+from regent.transport.kafka.messages.groups import ListGroupsRequest, ListGroupsResponse
+
+_REBALANCING: Final = "rebalancing"
+_NAMES: Final = {
+    "Stable": "stable",
+    "Empty": "empty",
+    "PreparingRebalance": _REBALANCING,
+    "CompletingRebalance": _REBALANCING,
+}
+_LIST_GROUPS: Final = (KafkaApiKey.LIST_GROUPS, 4)  # the first version with states (KIP-518)
+_MAX_BROKERS_AT_ONCE: Final = 32
+
+
+def group_states(brokers: Sequence[EndPoint], timeout_s: float) -> dict[str, int] | None:
+    """Return how many groups are stable, empty and rebalancing.
+
+    None if a broker does not tell in this time, or tells an error.
+    """
+    counts = dict.fromkeys(_NAMES.values(), 0)
+    if not brokers:
+        return counts
+    deadline = time.monotonic() + timeout_s
+    with ThreadPoolExecutor(min(len(brokers), _MAX_BROKERS_AT_ONCE)) as threads:
+        answers = list(threads.map(lambda broker: _states(broker, deadline), brokers))
+    for states in answers:
+        if states is None:
+            return None
+        for name in filter(None, map(_NAMES.get, states)):
+            counts[name] += 1
+    return counts
+
+
+def _states(broker: EndPoint, deadline: float) -> Iterable[str] | None:
+    """Return the state of each group of a broker; None if it does not tell."""
+    left_s = deadline - time.monotonic()
+    if left_s <= 0:
+        return None
+    try:
+        answer = ask_broker(broker, _LIST_GROUPS, ListGroupsRequest(), ListGroupsResponse, left_s)
+    except NoAnswerError:
+        return None
+    if answer.error_code != Errors.NONE:
+        return None
+    return [group.group_state for group in answer.groups]

@@ -1,0 +1,1 @@
+"""Who leads a partition: the decision, its conditional write, elections on request."""

@@ -1,0 +1,259 @@
+"""ISR changes that leaders propose (KIP-497).
+
+Mirrors ``KafkaController.processAlterPartition``.
+
+A proposal replaces one version of a partition's state: the version that the leader knows. The
+leader epoch stays, because no leadership changes. The response tells the leader, UpdateMetadata
+tells every broker, and followers get no LeaderAndIsr.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from regent.core.controller.changes import PartitionChanged
+from regent.core.controller.election.partition_change import AlterIsr, change_partition
+from regent.core.controller.election.partition_change_writer import (
+    Changes,
+    keep_eligible_replicas,
+    partition_replicas,
+)
+from regent.core.controller.election.partition_replicas import (
+    ChangeRefused,
+    PartitionChange,
+)
+from regent.core.controller.services import ControllerServices
+from regent.core.errors import BadDataError, Errors
+from regent.core.model import (
+    BrokerId,
+    LeaderAndIsr,
+    LeaderIsrAndControllerEpoch,
+    TopicPartition,
+)
+from regent.core.ports import WriteError
+from regent.core.protocol.controller import (
+    AlteredPartition,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterPartitionRow,
+)
+
+
+class AlterPartitions:
+    """Answers leaders that propose ISRs."""
+
+    def __init__(self, services: ControllerServices) -> None:
+        self._services = services
+        self._log = services.log(__name__)
+        self._context = services.context
+
+    def alter(
+        self, request: AlterPartitionRequest
+    ) -> tuple[AlterPartitionResponse, list[TopicPartition]]:
+        """Validate, write and announce; return the answer and the partitions that changed.
+
+        The answer has the present state of every partition, so that a leader whose proposal was
+        refused can continue without a LeaderAndIsr. Raises ``ControllerMovedError``.
+        """
+        sender = self._context.registrations.get(request.broker_id)
+        if sender is None or sender.broker_epoch != request.broker_epoch:
+            return AlterPartitionResponse(Errors.STALE_BROKER_EPOCH), []
+        rows = {row.topic_partition: row for row in request.partitions}
+        outcomes: dict[TopicPartition, Errors] = {}
+        changes: Changes = {}
+        for topic_partition, row in rows.items():
+            decided = self._decide(row, request.broker_id)
+            if isinstance(decided, ChangeRefused):
+                outcomes[topic_partition] = decided.error_code
+            elif decided.leader_and_isr == self._current(topic_partition):
+                outcomes[topic_partition] = Errors.NONE
+            else:
+                changes[topic_partition] = decided
+        before = {topic_partition: self._known(topic_partition) for topic_partition in rows}
+        joining = {
+            topic_partition: self._joining(rows[topic_partition]) for topic_partition in changes
+        }
+        if changes:
+            current = {
+                topic_partition: self._current(topic_partition) for topic_partition in changes
+            }
+            outcomes |= self._write(keep_eligible_replicas(self._services, current, changes))
+        for topic_partition, members in joining.items():
+            if outcomes[topic_partition] is Errors.NONE:
+                for member in members:
+                    self._context.note_rejoined(member, topic_partition)
+        self._announce(rows)
+        self._log_refusals(request.broker_id, outcomes)
+        answers = tuple(
+            self._answer(topic_partition, outcomes[topic_partition]) for topic_partition in rows
+        )
+        changed = [
+            topic_partition
+            for topic_partition in rows
+            if self._known(topic_partition) != before[topic_partition]
+        ]
+        return AlterPartitionResponse(Errors.NONE, answers), changed
+
+    def _joining(self, row: AlterPartitionRow) -> list[BrokerId]:
+        """Return the replicas that join the ISR with the broker epoch they are registered with."""
+        known = self._known(row.topic_partition)
+        before = () if known is None else known.leader_and_isr.isr
+        epochs = self._context.live_broker_epochs
+        return [
+            member
+            for member, epoch in zip(row.new_isr, row.isr_broker_epochs, strict=True)
+            if member not in before and epoch == epochs.get(member)
+        ]
+
+    def _known(self, topic_partition: TopicPartition) -> LeaderIsrAndControllerEpoch | None:
+        return self._context.partition_leadership_info(topic_partition)
+
+    def _current(self, topic_partition: TopicPartition) -> LeaderAndIsr:
+        known = self._known(topic_partition)
+        assert known is not None, "only partitions with a leadership are changed"
+        return known.leader_and_isr
+
+    def _decide(self, row: AlterPartitionRow, sender: BrokerId) -> PartitionChange | ChangeRefused:
+        """Return the change to be written, or why the proposal is refused."""
+        known, topic_id = self._known(row.topic_partition), self._context.topic_id(row.topic)
+        if row.topic_id is not None and row.topic_id != topic_id:
+            is_known = topic_id is not None
+            error = Errors.INCONSISTENT_TOPIC_ID if is_known else Errors.UNKNOWN_TOPIC_ID
+            return ChangeRefused("it is of another topic of this name", error)
+        if known is None and self._cannot_be_read(row.topic_partition):
+            # The leader must ask again: when they can be read, it may get the same epochs, and
+            # then it would not propose anew.
+            return ChangeRefused("its znodes cannot be read", Errors.UNKNOWN_SERVER_ERROR)
+        # The deletion of a topic waits for its reassignments, and these change ISRs.
+        if known is None or not self._context.is_to_be_led(row.topic_partition):
+            return ChangeRefused("there is no such partition", Errors.UNKNOWN_TOPIC_OR_PARTITION)
+        if self._context.is_of_newer_controller(known):
+            return ChangeRefused("a newer controller wrote its state", Errors.NOT_CONTROLLER)
+        proposed = AlterIsr(
+            sender,
+            row.leader_epoch,
+            row.partition_epoch,
+            row.new_isr,
+            row.isr_broker_epochs,
+            row.leader_recovery_state,
+        )
+        replicas = partition_replicas(self._context, row.topic_partition)
+        return change_partition(known.leader_and_isr, replicas, proposed)
+
+    def _cannot_be_read(self, topic_partition: TopicPartition) -> bool:
+        """Whether the partition may exist: its topic or its state could not be used."""
+        return (
+            topic_partition.topic in self._context.bad_topics
+            or topic_partition in self._context.unreadable_partitions
+        )
+
+    # --- writing ---
+
+    def _write(self, changes: Changes) -> dict[TopicPartition, Errors]:
+        """Write changes and put what ZooKeeper holds then into the context."""
+        epoch = self._context.epoch
+        states = {
+            topic_partition: LeaderIsrAndControllerEpoch(change.leader_and_isr, epoch)
+            for topic_partition, change in changes.items()
+        }
+        store = self._services.store
+        written = store.update_partition_states(states, self._context.epoch_zk_version)
+        conflicts = [p for p in changes if written[p] is WriteError.BAD_VERSION]
+        found = store.read_partition_states(conflicts) if conflicts else {}
+        outcomes: dict[TopicPartition, Errors] = {}
+        for topic_partition, state in states.items():
+            outcome = written[topic_partition]
+            if outcome is WriteError.BAD_VERSION:
+                outcomes[topic_partition] = self._reconcile(
+                    topic_partition, state, found.get(topic_partition)
+                )
+            elif outcome is WriteError.NO_NODE:
+                outcomes[topic_partition] = Errors.UNKNOWN_TOPIC_OR_PARTITION
+            elif isinstance(outcome, WriteError):  # no LeaderAndIsr follows, so it must ask again
+                self._log_unchangeable(topic_partition, outcome.value)
+                outcomes[topic_partition] = Errors.UNKNOWN_SERVER_ERROR
+            else:
+                self._apply(topic_partition, _stored(state, outcome))
+                outcomes[topic_partition] = Errors.NONE
+        self._services.log("state.change").each(
+            "Partition %s state changed to %s, as its leader proposed",
+            ((p, self._current(p)) for p, error in outcomes.items() if error is Errors.NONE),
+        )
+        return outcomes
+
+    def _reconcile(
+        self,
+        topic_partition: TopicPartition,
+        attempted: LeaderIsrAndControllerEpoch,
+        found: LeaderIsrAndControllerEpoch | BadDataError | None,
+    ) -> Errors:
+        """Handle a version conflict. ``found`` may be our own write, whose answer was lost."""
+        if found is None:
+            return Errors.UNKNOWN_TOPIC_OR_PARTITION
+        if isinstance(found, BadDataError):
+            self._log_unchangeable(topic_partition, str(found))
+            return Errors.UNKNOWN_SERVER_ERROR
+        if self._context.is_of_newer_controller(found):
+            return Errors.NOT_CONTROLLER
+        self._apply(topic_partition, found)
+        is_ours = found == _stored(attempted, attempted.leader_and_isr.partition_epoch + 1)
+        return Errors.NONE if is_ours else Errors.INVALID_UPDATE_VERSION
+
+    def _apply(
+        self, topic_partition: TopicPartition, leadership: LeaderIsrAndControllerEpoch
+    ) -> None:
+        before = self._known(topic_partition)
+        self._context.put_partition_leadership_info(topic_partition, leadership)
+        self._services.outbox.record(
+            PartitionChanged, topic_partition, before, leadership.leader_and_isr
+        )
+
+    # --- announcing ---
+
+    def _announce(self, partitions: Iterable[TopicPartition]) -> None:
+        known = [
+            topic_partition
+            for topic_partition in partitions
+            if self._known(topic_partition) is not None
+        ]
+        if known:
+            self._services.announce_metadata(known)
+
+    def _answer(self, topic_partition: TopicPartition, error: Errors) -> AlteredPartition:
+        known = self._known(topic_partition)
+        if known is None:
+            return AlteredPartition(*topic_partition, error)
+        now = known.leader_and_isr
+        return AlteredPartition(
+            *topic_partition,
+            error,
+            now.leader,
+            now.leader_epoch,
+            now.isr,
+            int(now.leader_recovery_state),
+            now.partition_epoch,
+        )
+
+    def _log_unchangeable(self, topic_partition: TopicPartition, reason: str) -> None:
+        """Log why no ISR can be written; the leader asks again several times a second."""
+        if self._services.is_line_due((topic_partition, reason)):
+            self._log.error("%s: its ISR cannot change: %s", topic_partition, reason)
+
+    def _log_refusals(self, sender: BrokerId, outcomes: Mapping[TopicPartition, Errors]) -> None:
+        refused = [p for p, error in outcomes.items() if error is not Errors.NONE]
+        if refused and self._services.is_line_due((sender, refused[0], outcomes[refused[0]])):
+            self._log.info(
+                "%d ISRs proposed by broker %d were refused, the first: %s with %s",
+                len(refused),
+                sender,
+                refused[0],
+                outcomes[refused[0]].name,
+            )
+
+
+def _stored(
+    state: LeaderIsrAndControllerEpoch, partition_epoch: int
+) -> LeaderIsrAndControllerEpoch:
+    """Return a state as ZooKeeper holds it at this version."""
+    stored = state.leader_and_isr.with_partition_epoch(partition_epoch)
+    return LeaderIsrAndControllerEpoch(stored, state.controller_epoch)

@@ -1,0 +1,1 @@
+"""Topics that are created, extended and deleted, as the controller sees them."""

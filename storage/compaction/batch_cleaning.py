@@ -1,0 +1,162 @@
+"""Decides what is left of a batch when its log is cleaned.
+
+Mirrors ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo``. A batch of which something is left
+keeps its offsets, sequence numbers, leader epoch and codec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from regent.core.records import RecordBytes
+from regent.core.replica_logs import LastOfProducer
+from regent.records.compression import compressed
+from regent.records.record_batch import BatchHeader, encode, read_header
+from regent.records.record_decoder import (
+    DecodedRecord,
+    marker_of,
+    records_of,
+    uncompressed,
+    with_timestamp_delta,
+)
+from regent.storage.compaction.cleaned_transactions import CleanedTransactions
+from regent.storage.compaction.offset_map import GOES, TOMBSTONE, OffsetMap
+
+
+class CleanedBatch(NamedTuple):
+    """What is left of a batch."""
+
+    header: BatchHeader
+    data: RecordBytes
+
+
+class BatchCleaning:
+    """Cleans batch by batch, in the order of their offsets.
+
+    ``offsets`` has the newest offset of each key. ``producers`` has the last batch of each live
+    producer: that batch stays, even empty, because it has the producer's sequence number.
+    """
+
+    def __init__(
+        self,
+        offsets: OffsetMap,
+        transactions: CleanedTransactions,
+        producers: Mapping[int, LastOfProducer],
+        *,
+        now_ms: int,
+        delete_retention_ms: int,
+    ) -> None:
+        self._offsets = offsets
+        self._transactions = transactions
+        self._producers = producers
+        self._now_ms = now_ms
+        self._delete_retention_ms = delete_retention_ms
+
+    def clean(self, header: BatchHeader, data: memoryview) -> CleanedBatch | None:
+        """Return what is left of a batch; None: nothing. Raises ``ValueError``, ``IndexError``."""
+        if header.is_control:
+            return self._clean_marker(header, data)
+        if self._transactions.is_aborted(header):
+            return self._emptied(header)
+        if header.base_offset > self._offsets.latest_offset:
+            return CleanedBatch(header, data)
+        marks = self._offsets.marks(header)
+        if marks is not None:
+            gone = marks.count(GOES)
+            if gone == header.record_count:
+                return self._emptied(header)
+            if gone == 0 and TOMBSTONE not in marks:
+                return CleanedBatch(header, data)
+        records = uncompressed(header, data)
+        kept = self._kept(header, records)
+        if not kept:
+            return self._emptied(header)
+        if self._needs_horizon(header) and any(is_tombstone for *_, is_tombstone in kept):
+            return self._with_horizon(header, records, kept)
+        if len(kept) == header.record_count:
+            return CleanedBatch(header, data)
+        return _rewritten(header, kept, [records[start:end] for start, end, *_ in kept])
+
+    # --- inside ---
+
+    def _kept(self, header: BatchHeader, records: bytes) -> list[DecodedRecord]:
+        base_offset, latest = header.base_offset, self._offsets.latest_offset
+        newest_of = self._offsets.get
+        horizon_ms = header.delete_horizon_ms
+        drops_tombstones = horizon_ms is not None and self._now_ms >= horizon_ms
+        kept = []
+        for record in records_of(records, header.record_count):
+            _, _, _, delta, key, is_tombstone = record
+            offset = base_offset + delta
+            if offset <= latest:
+                if key is None or newest_of(key) > offset:
+                    continue
+                if is_tombstone and drops_tombstones:
+                    continue
+            kept.append(record)
+        return kept
+
+    def _needs_horizon(self, header: BatchHeader) -> bool:
+        """Whether the horizon of a batch with a tombstone must be set now.
+
+        Not if only a part of the batch was compared: the other tombstones would go too early, and
+        consumers that read an older value of their keys would miss them. (Kafka sets it.)
+        """
+        is_new = header.delete_horizon_ms is None
+        return is_new and header.last_offset <= self._offsets.latest_offset
+
+    def _with_horizon(
+        self, header: BatchHeader, records: bytes, kept: list[DecodedRecord]
+    ) -> CleanedBatch:
+        """Return a batch with a horizon; its timestamps then count from the horizon."""
+        horizon_ms = self._now_ms + self._delete_retention_ms
+        shift = header.base_timestamp - horizon_ms
+        shifted = [
+            with_timestamp_delta(records, start, time + shift) for start, _, time, *_ in kept
+        ]
+        return _rewritten(header, kept, shifted, horizon_ms)
+
+    def _clean_marker(self, header: BatchHeader, data: memoryview) -> CleanedBatch | None:
+        marker = marker_of(header, data)
+        horizon_ms = header.delete_horizon_ms
+        if not self._transactions.is_marker_done(header, marker):
+            return CleanedBatch(header, data)
+        if marker is None or (horizon_ms is not None and horizon_ms <= self._now_ms):
+            return self._emptied(header)
+        if horizon_ms is not None:
+            return CleanedBatch(header, data)
+        records = uncompressed(header, data)
+        return self._with_horizon(header, records, list(records_of(records, header.record_count)))
+
+    def _emptied(self, header: BatchHeader) -> CleanedBatch | None:
+        """Return an empty batch if it is the last one of a live producer."""
+        last = self._producers.get(header.producer_id) if header.producer_id >= 0 else None
+        if last is None:
+            return None
+        if last.offset >= 0:
+            is_last = header.last_offset == last.offset
+        else:  # only markers are left of it
+            is_last = header.is_control and header.producer_epoch == last.epoch
+        return _encoded(header.emptied(), b"") if is_last else None
+
+
+def _rewritten(
+    header: BatchHeader,
+    kept: list[DecodedRecord],
+    records: list[bytes],
+    horizon_ms: int | None = None,
+) -> CleanedBatch:
+    """Return a batch with the records that are kept. ``horizon_ms``: the horizon to set."""
+    greatest = header.max_timestamp
+    if not header.stamps_append_time:
+        greatest = header.base_timestamp + max(time for _, _, time, *_ in kept)
+    changed = header._replace(max_timestamp=greatest, record_count=len(kept))
+    if horizon_ms is not None:
+        changed = changed.with_delete_horizon(horizon_ms)
+    return _encoded(changed, compressed(header.compression, b"".join(records)))
+
+
+def _encoded(header: BatchHeader, records: bytes) -> CleanedBatch:
+    data = encode(header, records)
+    return CleanedBatch(read_header(data), data)

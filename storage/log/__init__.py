@@ -1,0 +1,1 @@
+"""One log: its segments with their indexes, leader epochs and producer state."""

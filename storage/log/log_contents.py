@@ -1,0 +1,426 @@
+"""The segments, leader epochs and producer state of a log, kept consistent with each other.
+
+Mirrors ``kafka.log.LocalLog``, and the state that ``kafka.log.UnifiedLog`` adds to it. Not
+thread-safe. ``storage.unified_log`` locks, validates what is appended, and handles failures.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
+
+from regent.core.errors import BadDataError, Errors, RecordsRefusedError
+from regent.core.log_config import LogConfig
+from regent.core.records import RecordBytes, Records
+from regent.core.replica_logs import (
+    MAX_TIMESTAMP,
+    AbortedTransactionStart,
+    AppendOrigin,
+    OffsetOfTimestamp,
+)
+from regent.records.end_transaction_marker import EndTransactionMarker, markers_in
+from regent.records.record_batch import INT32_MAX, BatchHeader, PlacedBatch
+from regent.storage.checkpoints import NEVER_CLEANED
+from regent.storage.log.aborted_transaction import AbortedTransaction
+from regent.storage.log.leader_epoch_file_cache import LeaderEpochFileCache
+from regent.storage.log.log_segment import LogSegment
+from regent.storage.log.open_files import OpenFiles
+from regent.storage.log.producer_state_manager import AppendedBatch, ProducerStateManager
+from regent.storage.log.retention import SegmentSpan, segments_to_delete
+from regent.storage.log.timestamps import first_at_or_after, greatest
+from regent.storage.log.transaction_index import TransactionIndex
+from regent.storage.log_names import DELETED_SUFFIX, SWAP_SUFFIX
+
+
+@dataclass(slots=True)
+class LogContents:
+    """The parts of a log. ``segments`` is sorted and never empty; the last one is active.
+
+    Records before ``recovery_point`` are flushed and survive a power failure. Records of the active
+    segment from ``trusted_from`` on were appended by this process. Each segment begins where the
+    one before it ends, unless the log ``is_compacted``. The log cleaner has cleaned the records
+    before ``first_dirty``; ``NEVER_CLEANED``: it did not begin yet. Methods that drop segments
+    rename and return them; the caller deletes them later.
+    """
+
+    path: Path
+    config: LogConfig
+    segments: list[LogSegment]
+    epochs: LeaderEpochFileCache
+    producers: ProducerStateManager
+    files: OpenFiles
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    recovery_point: int = 0
+    trusted_from: int = 0
+    first_dirty: int = NEVER_CLEANED
+    is_compacted: bool = False  # a log cleaner, ours or Kafka's, took records out of it
+    has_new_files: bool = False  # whose directory entries may not be flushed yet
+
+    def __post_init__(self) -> None:
+        """A log that was cleaned is compacted."""
+        self.is_compacted |= self.first_dirty != NEVER_CLEANED
+
+    @classmethod
+    def create(cls, path: Path, config: LogConfig, now_ms: int, files: OpenFiles) -> LogContents:
+        """Return an empty log. Raises ``StorageError``."""
+        segment = LogSegment.create(path, 0, with_jitter(config), now_ms, files)
+        epochs, producers = LeaderEpochFileCache(path), ProducerStateManager(path)
+        return cls(path, config, [segment], epochs, producers, files, has_new_files=True)
+
+    @property
+    def active(self) -> LogSegment:
+        """The segment that is appended to."""
+        return self.segments[-1]
+
+    @property
+    def has_many_unflushed(self) -> bool:
+        """Whether as many records are not flushed as ``flush.messages`` says."""
+        return self.log_end_offset - self.recovery_point >= self.config.flush_messages
+
+    @property
+    def size(self) -> int:
+        """The size of all records in bytes."""
+        return sum(segment.size for segment in self.segments)
+
+    def segments_from(self, offset: int) -> Sequence[LogSegment]:
+        """Return the segment that may hold ``offset``, or else the first one, and all later."""
+        return self.segments[max(0, self._count_up_to(offset) - 1) :]
+
+    def spans_from(self, offset: int) -> Iterator[tuple[LogSegment, int]]:
+        """Yield the segments of ``segments_from``, each with its exclusive end offset."""
+        segments = self.segments_from(offset)
+        for segment, after in zip_longest(segments, segments[1:]):
+            yield segment, self.log_end_offset if after is None else after.base_offset
+
+    def count_to_delete(self, limit: int, now_ms: int) -> int:
+        """Return how many of the first segments retention deletes; ``limit``: none beyond it."""
+        return segments_to_delete(
+            [
+                SegmentSpan(end, segment.size, segment.largest_timestamp)
+                for segment, end in self.spans_from(0)
+            ],
+            self.config,
+            log_start_offset=self.log_start_offset,
+            limit=limit,
+            now_ms=now_ms,
+        )
+
+    def offset_of_timestamp(
+        self, timestamp_ms: int, limit: int, from_offset: int
+    ) -> OffsetOfTimestamp | None:
+        """Return the first record at or after a time, or with the greatest, before ``limit``."""
+        start = max(self.log_start_offset, from_offset)
+        segments = self.segments_from(start)
+        if timestamp_ms == MAX_TIMESTAMP:
+            return greatest(segments, start, limit)
+        return first_at_or_after(segments, timestamp_ms, start, limit)
+
+    def offsets_before(self, timestamp_ms: int, count: int, now_ms: int) -> list[int]:
+        """Return up to ``count`` offsets at which segments begin or the log ends, newest first."""
+        segments = self.segments_from(self.log_start_offset)
+        is_past = timestamp_ms < now_ms
+        while segments and is_past and segments[-1].modified_ms > timestamp_ms:
+            segments = segments[:-1]
+        offsets = [max(segment.base_offset, self.log_start_offset) for segment in segments]
+        if not is_past and self.active.size:
+            offsets.append(self.log_end_offset)
+        return offsets[::-1][:count]
+
+    def configure(self, config: LogConfig) -> None:
+        """Change the settings."""
+        self.config = config
+        for segment in self.segments:
+            segment.config = with_jitter(config)
+
+    def check(
+        self,
+        records: RecordBytes,
+        batches: Sequence[PlacedBatch],
+        origin: AppendOrigin,
+        guard: int | None,
+    ) -> AppendedBatch | None:
+        """Check the producers of batches; return the original of a duplicate of a client.
+
+        Raises ``RecordsRefusedError``.
+        """
+        if origin is AppendOrigin.CLIENT:
+            return self.producers.check([header for _, header in batches], guard)
+        markers = _markers_in(records, batches)
+        for position, header in batches:
+            self.producers.check_of_coordinator(header, markers.get(position), guard)
+        return None
+
+    def append(self, records: RecordBytes, batches: Sequence[PlacedBatch], now_ms: int) -> None:
+        """Append batches at the log end offset, in a new segment if one is due.
+
+        Raises ``RecordsRefusedError`` if a marker is not well-formed.
+        """
+        markers = _markers_in(records, batches)
+        first, last = batches[0][1], batches[-1][1]
+        newest = max(header.max_timestamp for _, header in batches)
+        if self.active.should_roll(len(records), last.last_offset, newest, now_ms):
+            # Roll at the log end offset even if a compacted leader's batch begins later, so that
+            # the new segment begins where the last one ends.
+            is_near = last.last_offset - self.log_end_offset <= INT32_MAX
+            self.roll(self.log_end_offset if is_near else first.base_offset, now_ms)
+        if markers:
+            self.transactions_of(self.active)  # read the file before: that may fail
+        self.active.append(records, batches)
+        for position, header in batches:
+            self.note(header, markers.get(position))
+        self.log_end_offset = last.next_offset
+        self.epochs.save_or_put_off()
+
+    def note(self, header: BatchHeader, marker: EndTransactionMarker | None) -> None:
+        """Update the leader epochs and the producer state for a batch that was appended."""
+        aborted = self.producers.update(header, marker)
+        if aborted is not None:
+            self.active.transactions.append(aborted)
+        if header.partition_leader_epoch >= 0:
+            offset = max(header.base_offset, self.log_start_offset)
+            self.epochs.assign(header.partition_leader_epoch, offset)
+
+    def roll(self, base_offset: int, now_ms: int) -> None:
+        """Roll to a new segment, unless the active one is empty and begins at ``base_offset``."""
+        if self.active.size == 0 and self.active.base_offset == base_offset:
+            return
+        self.active.seal()
+        self.active.verified.forget()
+        self.producers.take_snapshot(base_offset)
+        self._begin_segment(base_offset, now_ms)
+
+    def truncate_to(self, offset: int, now_ms: int) -> list[LogSegment]:
+        """Drop the batches with records from ``offset`` on; return the dropped segments."""
+        self.epochs.truncate_from_end(offset)
+        dropped: list[LogSegment] = []
+        if offset < self.segments[0].base_offset:
+            dropped = self.restart_at(offset, now_ms)
+        elif offset < self.log_end_offset:
+            dropped = self._take(self._count_up_to(offset), len(self.segments))
+            self.transactions_of(self.active)  # the whole one: below, only its end is replayed
+            self.active.truncate_to(offset)
+            self.log_end_offset = self.active.next_offset
+            self.epochs.truncate_from_end(self.log_end_offset)
+            self.replay_producers(now_ms)
+            if dropped or self.log_end_offset < self.trusted_from:
+                self.trusted_from = self.log_end_offset
+        self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
+        self.recovery_point = min(self.recovery_point, self.log_end_offset)
+        self.first_dirty = min(self.first_dirty, self.log_end_offset)
+        self.epochs.save()
+        return dropped
+
+    def restart_at(self, offset: int, now_ms: int) -> list[LogSegment]:
+        """Drop everything and continue at ``offset``; the log start offset does not change."""
+        self.epochs.clear()
+        # First: otherwise, after a crash, segments of these epochs would be reported as missing.
+        self.epochs.save()
+        self.producers.clear()
+        dropped = self._take(0, len(self.segments))
+        self._begin_segment(offset, now_ms)
+        self.log_end_offset = self.trusted_from = offset
+        self.recovery_point = min(self.recovery_point, offset)
+        self.first_dirty = min(self.first_dirty, offset)
+        return dropped
+
+    def begin_at(self, offset: int, now_ms: int) -> list[LogSegment]:
+        """Drop everything, and set the log start and log end offsets to ``offset``."""
+        dropped = self.restart_at(offset, now_ms)
+        self.log_start_offset = offset
+        return dropped
+
+    def drop_after(self, segment: LogSegment) -> list[LogSegment]:
+        """Drop the segments after one."""
+        return self._take(self.segments.index(segment) + 1, len(self.segments))
+
+    def advance_log_start_offset(self, offset: int) -> None:
+        """Make the records before ``offset`` unreadable."""
+        self.log_start_offset = offset
+        self.epochs.truncate_from_start(offset)
+        self.epochs.save_or_put_off()
+
+    def drop_first(self, count: int, now_ms: int) -> list[LogSegment]:
+        """Drop the oldest segments; if these are all segments, roll to a new one.
+
+        Save the new log start offset first, so that the next start does not report them as lost.
+        """
+        if count == len(self.segments):
+            self.roll(self.log_end_offset, now_ms)
+        first = self.segments[count].base_offset
+        if first > self.log_start_offset:
+            self.advance_log_start_offset(first)
+        self.epochs.save()
+        self.producers.delete_snapshots_before(first)
+        return self._take(0, count)
+
+    def replace(self, cleaned: LogSegment, replaced: Sequence[LogSegment]) -> bool:
+        """Put a cleaned segment in the place of those that it was made of.
+
+        Return False if they are not all here any more. A crash between two of these steps loses
+        nothing: ``unfinished_swaps`` completes what the first one begins.
+        """
+        start = self._count_up_to(cleaned.base_offset) - 1
+        end = start + len(replaced)
+        if start < 0 or end >= len(self.segments) or self.segments[start:end] != list(replaced):
+            return False
+        cleaned.rename_suffix(SWAP_SUFFIX)
+        for segment in replaced:
+            segment.rename_suffix(DELETED_SUFFIX)
+        cleaned.rename_suffix("")
+        self.segments[start:end] = [cleaned]
+        self.producers.delete_snapshots_at(segment.base_offset for segment in replaced[1:])
+        return True
+
+    def replay_producers(self, now_ms: int) -> None:
+        """Rebuild the producer state from a snapshot and the batches after it.
+
+        Also add what the transaction indexes of recovered segments lack.
+        """
+        known = self.producers.restore(
+            self.log_start_offset,
+            self.log_end_offset,
+            now_ms,
+            self.config.producer_id_expiration_ms,
+        )
+        if known >= self.log_end_offset:
+            return
+        for segment in self.segments_from(known):
+            for aborted in _replayed(self.producers, segment, known):
+                transactions = self.transactions_of(segment)
+                if aborted.last_offset > transactions.last_offset:
+                    transactions.append(aborted)
+            if segment is not self.active:
+                segment.seal()
+
+    def expire_producers(self, now_ms: int) -> None:
+        """Forget the producers that wrote nothing for long."""
+        self.producers.remove_expired(now_ms, self.config.producer_id_expiration_ms)
+
+    # --- aborted transactions ---
+
+    def aborted_transactions(
+        self, offset: int, records: Records
+    ) -> Sequence[AbortedTransactionStart]:
+        """Return the aborted transactions among records read from ``offset`` on, or some more."""
+        found = self.aborted_between(offset, self._end_of(offset, records))
+        return [AbortedTransactionStart(entry.producer_id, entry.first_offset) for entry in found]
+
+    def aborted_between(self, offset: int, end: int) -> Sequence[AbortedTransaction]:
+        """Return the aborted transactions with records from ``offset`` to before ``end``."""
+        found: list[AbortedTransaction] = []
+        for segment in self.segments_from(offset):
+            of_segment, are_all = self.transactions_of(segment).collect(offset, end)
+            found += of_segment
+            if are_all:
+                break
+        return found
+
+    def _end_of(self, offset: int, records: Records) -> int:
+        """Return an offset after ``records``, not far from their end."""
+        part = records.file_range
+        for segment, end in self.spans_from(offset):
+            if part is not None and segment.is_open_as(part.file):
+                indexed = segment.offset_from(part.position + records.size)
+                return end if indexed is None else indexed
+        return self.log_end_offset
+
+    def transactions_of(self, segment: LogSegment) -> TransactionIndex:
+        """Return the transaction index of a segment; rebuild it if its file is damaged."""
+        try:
+            return segment.transactions
+        except BadDataError:
+            producers = ProducerStateManager(self.path)
+            known = producers.load_before(segment.base_offset)
+            start = self.segments[0].base_offset if known is None else known
+            segment.forget_transactions()
+            for earlier in self.segments_from(start):
+                for aborted in _replayed(producers, earlier, start):
+                    if earlier is segment:
+                        segment.transactions.append(aborted)
+                if earlier is segment:
+                    break
+            return segment.transactions
+
+    def take_over(self, current: LogContents) -> None:
+        """Take over what a log with the same records knows beside them.
+
+        That is leader epochs without records, and producers whose records were deleted.
+        """
+        self.epochs.copy_from(current.epochs)
+        self.epochs.save()
+        self.producers.copy_from(current.producers)
+        self.producers.take_snapshot(self.log_end_offset)
+
+    def move_to(self, path: Path) -> None:
+        """Note that the directory of the log was renamed."""
+        self.path = self.epochs.directory = self.producers.directory = path
+        for segment in self.segments:
+            segment.move_to(path)
+        self.has_new_files = True
+
+    def close_idle(self) -> None:
+        """Close the files and drop the indexes of segments that were not read recently."""
+        for segment in self.segments[:-1]:
+            segment.close_idle()
+
+    def close(self) -> None:
+        """Write the indexes and a producer snapshot, which make the next start quick, and close."""
+        has_records = self.log_end_offset > self.log_start_offset
+        if has_records and self.log_end_offset not in self.producers.snapshot_offsets():
+            self.producers.take_snapshot(self.log_end_offset)
+        self.producers.remove_stray_snapshots([segment.base_offset for segment in self.segments])
+        self.epochs.save()
+        for segment in self.segments:
+            segment.close()
+
+    def _begin_segment(self, base_offset: int, now_ms: int) -> None:
+        config = with_jitter(self.config)
+        self.segments.append(LogSegment.create(self.path, base_offset, config, now_ms, self.files))
+        self.has_new_files = True
+
+    def _count_up_to(self, offset: int) -> int:
+        return bisect_right(self.segments, offset, key=lambda segment: segment.base_offset)
+
+    def _take(self, start: int, end: int) -> list[LogSegment]:
+        taken = self.segments[start:end]
+        del self.segments[start:end]
+        # Renaming in this sequence leaves no gap if a crash interrupts it.
+        for segment in taken if start == 0 else reversed(taken):
+            segment.rename_suffix(DELETED_SUFFIX)
+        return taken
+
+
+def _markers_in(
+    records: RecordBytes, batches: Sequence[PlacedBatch]
+) -> Mapping[int, EndTransactionMarker | None]:
+    try:
+        return markers_in(records, batches)
+    except BadDataError as error:
+        raise RecordsRefusedError(Errors.CORRUPT_MESSAGE, str(error)) from None
+
+
+def _replayed(
+    producers: ProducerStateManager, segment: LogSegment, offset: int
+) -> Iterator[AbortedTransaction]:
+    """Update the producers for the batches of a segment; yield the transactions they abort."""
+    for header, marker in segment.headers_and_markers(offset):
+        aborted = producers.update(header, marker)
+        if aborted is not None:
+            yield aborted
+
+
+def with_jitter(config: LogConfig) -> LogConfig:
+    """Return the settings of one segment: ``segment.ms`` minus a random part of the jitter.
+
+    Without it, many logs that began a segment together would all roll at the same time.
+    """
+    segment_ms = config.max_segment_ms
+    jitter_ms = min(config.segment_jitter_ms, segment_ms)
+    if jitter_ms > 0:
+        segment_ms -= random.randrange(jitter_ms)
+    return config if segment_ms == config.segment_ms else replace(config, segment_ms=segment_ms)

@@ -1,0 +1,219 @@
+"""Loads a log from the disk, after a clean shutdown or a crash.
+
+Mirrors ``kafka.log.LogLoader``.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+from regent.core.errors import BadDataError
+from regent.core.log_config import LogConfig
+from regent.core.model import NO_EPOCH
+from regent.records.record_batch import BatchHeader
+from regent.storage.checkpoints import NEVER_CLEANED
+from regent.storage.log.leader_epoch_file_cache import LeaderEpochFileCache
+from regent.storage.log.log_contents import LogContents, with_jitter
+from regent.storage.log.log_file import CorruptSegmentError
+from regent.storage.log.log_segment import LogSegment
+from regent.storage.log.missing_segments import check_first_segment, check_no_segment_is_missing
+from regent.storage.log.open_files import OpenFiles
+from regent.storage.log.producer_state_manager import ProducerStateManager
+from regent.storage.log.unfinished_swaps import complete_swaps
+
+_OLD_MESSAGE = struct.Struct(">qiIb")  # offset, size, CRC-32, magic: formats 0 and 1
+_OLD_CHECKED_FROM = 16
+
+
+class CheckpointedOffsets(NamedTuple):
+    """The entries of one log in the checkpoints of its directory.
+
+    ``first_dirty``: a log cleaner took records before this offset out of it, also from the ends of
+    segments; ``NEVER_CLEANED``: none did.
+    """
+
+    log_start_offset: int = 0
+    recovery_point: int = 0
+    first_dirty: int = NEVER_CLEANED
+
+    @property
+    def was_compacted(self) -> bool:
+        """Whether records may be missing between segments."""
+        return self.first_dirty != NEVER_CLEANED
+
+
+class LoadedLog(NamedTuple):
+    """A log, and how many bytes recovery cut off at its end."""
+
+    contents: LogContents
+    bytes_cut: int
+
+
+def load_log(
+    path: Path,
+    config: LogConfig,
+    checkpointed: CheckpointedOffsets,
+    *,
+    was_closed_cleanly: bool,
+    now_ms: int,
+    files: OpenFiles,
+) -> LoadedLog:
+    """Open a log; unless it was closed cleanly, recover it from its recovery point on.
+
+    Rebuild indexes, leader epochs and producer state from the records if they are missing or
+    incomplete. Raises ``BadDataError`` or ``CorruptSegmentError`` if this log cannot be used;
+    ``OSError`` and other ``StorageError`` if its directory cannot be used.
+    """
+    segments = _open_segments(path, config, now_ms, files)
+    first = segments[0].base_offset
+    start = max(checkpointed.log_start_offset, first)
+    contents = LogContents(
+        path,
+        config,
+        segments,
+        LeaderEpochFileCache(path),
+        ProducerStateManager(path),
+        files,
+        log_start_offset=start,
+        first_dirty=checkpointed.first_dirty,
+        has_new_files=not was_closed_cleanly,  # the crashed process may not have flushed them
+    )
+    knows_epochs = contents.epochs.load()
+    check_first_segment(contents)
+    cut, agrees = 0, True
+    if not was_closed_cleanly:
+        cut, agrees = _recover(contents, checkpointed)
+    try:
+        contents.log_end_offset = contents.active.next_offset
+    except CorruptSegmentError:  # the file was changed after the clean shutdown
+        end = CheckpointedOffsets(recovery_point=contents.active.base_offset)
+        cut, agrees = _recover(contents, end)
+        contents.log_end_offset = contents.active.next_offset
+    contents.recovery_point = contents.trusted_from = contents.log_end_offset
+    if cut or not was_closed_cleanly:
+        contents.recovery_point = min(checkpointed.recovery_point, contents.log_end_offset)
+    if contents.log_end_offset < start:  # never drop records because of a checkpoint
+        contents.log_start_offset, agrees = first, False
+    check_no_segment_is_missing(contents)
+    _settle_epochs(contents, is_rebuild=not (knows_epochs and agrees))
+    contents.replay_producers(now_ms)
+    contents.active.file = None  # it is opened when the log is used
+    return LoadedLog(contents, cut)
+
+
+def _open_segments(
+    path: Path, config: LogConfig, now_ms: int, files: OpenFiles
+) -> list[LogSegment]:
+    """Return the segments of a log, or a new one if it has none."""
+    offsets = complete_swaps(path)
+    if not offsets:
+        return [LogSegment.create(path, 0, with_jitter(config), now_ms, files)]
+    segments = [
+        LogSegment.open(path, offset, with_jitter(config), now_ms, files) for offset in offsets
+    ]
+    for segment in segments:
+        _refuse_old_format(segment)
+    return segments
+
+
+class _Witness:
+    """Observes every batch of the recovered segments, and compares them with what is known.
+
+    ``agrees``: the leader epochs match the batches. ``is_dense``: no segment misses records between
+    two others, as a compacted one does.
+    """
+
+    def __init__(self, contents: LogContents) -> None:
+        self.agrees = True
+        self.is_dense = True
+        self.next_offset = 0
+        self._epochs = contents.epochs
+        self._log_start_offset = contents.log_start_offset
+
+    def note(self, header: BatchHeader) -> None:
+        """Observe the next batch."""
+        epoch, start = header.partition_leader_epoch, self._log_start_offset
+        if epoch > self._epochs.latest_epoch:
+            self._epochs.assign(epoch, header.base_offset)
+        elif header.last_offset >= start:
+            known = self._epochs.epoch_for(max(header.base_offset, start))
+            self.agrees = self.agrees and known == epoch
+        is_full = header.record_count == header.last_offset_delta + 1
+        self.is_dense &= is_full and header.base_offset == self.next_offset
+        self.next_offset = header.next_offset
+
+
+def _recover(contents: LogContents, checkpointed: CheckpointedOffsets) -> tuple[int, bool]:
+    """Check the segments from the recovery point on.
+
+    Return how many bytes are dropped, and whether the known leader epochs agree with the records:
+    after a power failure the epoch file may be newer or older than the records. Everything after
+    the first bad batch is dropped, because records may be missing there. For the same reason,
+    everything after a gap between two segments is dropped, unless the log was compacted.
+    """
+    segments = contents.segments_from(checkpointed.recovery_point)
+    contents.producers.retain_snapshots(range(segments[0].base_offset + 1))
+    witness = _Witness(contents)
+    cut, last = 0, segments[0]
+    before_hole: LogSegment | None = None
+    for segment in segments:
+        is_next = before_hole is None and segment is not last
+        if is_next and witness.next_offset < segment.base_offset:
+            before_hole = last
+        witness.next_offset = segment.base_offset
+        last = segment
+        if not segment.size:  # its index files, if it has any, count only with records
+            segment.forget_transactions()
+            continue
+        cut = segment.recover(witness.note)
+        if cut:
+            break
+        if segment is not contents.active:
+            segment.close()
+    if before_hole is not None and witness.is_dense and not checkpointed.was_compacted:
+        last = before_hole
+    dropped = contents.drop_after(last)
+    for beyond in dropped:
+        beyond.delete()
+    # The log may begin below the first epoch: the log start offset is saved after the epochs.
+    is_complete = contents.epochs.epoch_for(contents.log_start_offset) != NO_EPOCH
+    return cut + sum(beyond.size for beyond in dropped), witness.agrees and is_complete
+
+
+def _settle_epochs(contents: LogContents, *, is_rebuild: bool) -> None:
+    epochs = contents.epochs
+    if is_rebuild:
+        epochs.clear()
+        for segment in contents.segments:
+            for header in segment.headers():
+                if header.partition_leader_epoch > epochs.latest_epoch:
+                    epochs.assign(header.partition_leader_epoch, header.base_offset)
+    # An epoch may begin at the log end offset: its leader has not written a record yet.
+    epochs.truncate_from_end(contents.log_end_offset + 1)
+    epochs.truncate_from_start(contents.log_start_offset)
+    epochs.save()
+
+
+def _refuse_old_format(segment: LogSegment) -> None:
+    """Raise ``BadDataError`` if a segment begins with a message of format 0 or 1.
+
+    A matching CRC proves that it is a message, which recovery must not truncate.
+    """
+    if segment.size < _OLD_MESSAGE.size:
+        return
+    file = os.open(segment.path, os.O_RDONLY)
+    try:
+        _, size, crc, magic = _OLD_MESSAGE.unpack(os.pread(file, _OLD_MESSAGE.size, 0))
+        if magic not in (0, 1) or not 0 < size <= segment.size:
+            return
+        if zlib.crc32(os.pread(file, size - 4, _OLD_CHECKED_FROM)) == crc:
+            raise BadDataError(
+                f"{segment.path}: messages of format {magic} are not supported;"
+                " with Kafka, copy them to a new topic"
+            )
+    finally:
+        os.close(file)

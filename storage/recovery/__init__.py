@@ -1,0 +1,1 @@
+"""What a crash or a failing disk leaves: loading, damage, stray and suspect logs."""

@@ -1,7 +1,0 @@
-"""Fixtures of the tests of what tools share."""
-
-from __future__ import annotations
-
-from tests.transport.conftest import context, serve
-
-__all__ = ["context", "serve"]

@@ -1,0 +1,185 @@
+"""DescribeClientQuotas, AlterClientQuotas and DescribeUserScramCredentials."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from kafka.protocol.admin import (
+    AlterClientQuotasRequest,
+    DescribeClientQuotasRequest,
+    DescribeUserScramCredentialsRequest,
+)
+
+from regent.broker.api.client_quotas import client_quota_apis
+from regent.broker.api.scram_credentials import scram_credential_apis
+from regent.core.errors import Errors, SessionExpiredError
+from regent.transport.kafka.api import KafkaApi
+from regent.zk.codecs.admin_znodes import ConfigEntityZNode
+from regent.zk.codecs.znodes import PERSISTENT_PATHS
+from regent.zk.stores.config_store import ZkConfigStore
+from regent.zk.stores.entity_configs import ZkEntityConfigs
+from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer
+from tests.transport.kafka.wire import ask
+
+VERSIONS = (0, 1)
+CREDENTIAL = "salt=c2FsdA==,stored_key=eA==,server_key=eQ==,iterations=4096"
+Names = Sequence[tuple[str, str | None]]
+Operations = Sequence[tuple[str, float, bool]]
+
+
+class Broker:
+    """The APIs of a broker over a fake ZooKeeper."""
+
+    def __init__(self, executor: ThreadPoolExecutor) -> None:
+        self.server = FakeZooKeeperServer()
+        for path in PERSISTENT_PATHS:
+            self.server.put(path)
+        self.zookeeper = FakeZooKeeper(self.server)
+        configs = ZkConfigStore(self.zookeeper)
+        change = ZkEntityConfigs(self.zookeeper).change_config
+        self._apis: Sequence[KafkaApi] = [
+            *client_quota_apis(configs.read_client_quotas, change, executor),
+            *scram_credential_apis(configs.read_configs, configs.read_client_quotas, executor),
+        ]
+
+    def put(self, path: str, config: dict[str, str]) -> None:
+        self.server.put(f"/config/{path}", ConfigEntityZNode.encode(config))
+
+    def config(self, path: str) -> Any:
+        return json.loads(self.server.snapshot()[f"/config/{path}"].data)["config"]
+
+    def alter(
+        self, *entries: tuple[Names, Operations], validate_only: bool = False, version: int = 1
+    ) -> list[tuple[Any, Errors, str | None]]:
+        entry = AlterClientQuotasRequest.EntryData
+        request = AlterClientQuotasRequest(
+            entries=[
+                entry(
+                    entity=[entry.EntityData(entity_type=t, entity_name=n) for t, n in names],
+                    ops=[entry.OpData(key=k, value=v, remove=r) for k, v, r in operations],
+                )
+                for names, operations in entries
+            ],
+            validate_only=validate_only,
+        )
+        return [
+            (
+                [(part.entity_type, part.entity_name) for part in row.entity],
+                Errors(row.error_code),
+                row.error_message,
+            )
+            for row in ask(self._apis, request, version).entries
+        ]
+
+    def describe(
+        self, *filters: tuple[str, int, str | None], strict: bool = False, version: int = 1
+    ) -> Any:
+        component = DescribeClientQuotasRequest.ComponentData
+        components = [component(entity_type=t, match_type=m, match=n) for t, m, n in filters]
+        request = DescribeClientQuotasRequest(components=components, strict=strict)
+        return ask(self._apis, request, version)
+
+    def credentials(self, *users: str) -> dict[str, Any]:
+        rows = [DescribeUserScramCredentialsRequest.UserName(name=user) for user in users]
+        answer = ask(self._apis, DescribeUserScramCredentialsRequest(users=rows or None), 0)
+        assert answer.error_code == 0
+        return {
+            row.user: Errors(row.error_code).name
+            if row.error_code
+            else [(info.mechanism, info.iterations) for info in row.credential_infos]
+            for row in answer.results
+        }
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with ThreadPoolExecutor(1) as executor:
+        yield Broker(executor)
+
+
+def quotas(answer: Any) -> dict[tuple[tuple[str, str | None], ...], dict[str, float]]:
+    return {
+        tuple((part.entity_type, part.entity_name) for part in entry.entity): {
+            value.key: value.value for value in entry.values
+        }
+        for entry in answer.entries
+    }
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_quotas_are_set_described_and_removed(broker: Broker, version: int):
+    pair: Names = [("user", "CN=a b"), ("client-id", None)]
+    outcomes = broker.alter(
+        (pair, [("producer_byte_rate", 1024.0, False), ("request_percentage", 12.5, False)]),
+        ([("ip", "127.0.0.1")], [("connection_creation_rate", 3.0, False)]),
+        version=version,
+    )
+    assert outcomes == [(pair, Errors.NONE, None), ([("ip", "127.0.0.1")], Errors.NONE, None)]
+    path = "users/CN%3Da%20b/clients/<default>"
+    assert broker.config(path) == {"producer_byte_rate": "1024", "request_percentage": "12.5"}
+    assert quotas(broker.describe(version=version)) == {
+        tuple(pair): {"producer_byte_rate": 1024.0, "request_percentage": 12.5},
+        (("ip", "127.0.0.1"),): {"connection_creation_rate": 3.0},
+    }
+    broker.alter((pair, [("producer_byte_rate", 0.0, True)]), version=version)
+    assert broker.config(path) == {"request_percentage": "12.5"}
+
+
+def test_an_error_of_one_entity_does_not_affect_others(broker: Broker):
+    rate: Operations = [("producer_byte_rate", 5.0, False)]
+    outcomes = broker.alter(([("user", "")], rate), ([("user", "u")], rate))
+    assert [(error, message) for _, error, message in outcomes] == [
+        (Errors.INVALID_REQUEST, "the user of a quota must not be empty"),
+        (Errors.NONE, None),
+    ]
+    assert broker.config("users/u") == {"producer_byte_rate": "5"}
+
+
+def test_credentials_of_a_user_are_kept(broker: Broker):
+    broker.put("users/u", {"SCRAM-SHA-256": CREDENTIAL})
+    broker.alter(([("user", "u")], [("producer_byte_rate", 5.0, False)]))
+    assert broker.config("users/u") == {"SCRAM-SHA-256": CREDENTIAL, "producer_byte_rate": "5"}
+
+
+def test_validation_writes_nothing(broker: Broker):
+    before = broker.server.snapshot()
+    rate: Operations = [("producer_byte_rate", 5.0, False)]
+    (outcome,) = broker.alter(([("user", "u")], rate), validate_only=True)
+    assert outcome[1] is Errors.NONE
+    assert broker.server.snapshot() == before
+
+
+def test_an_impossible_filter_has_no_entries(broker: Broker):
+    answer = broker.describe(("group", 2, None))
+    assert (answer.error_code, answer.entries) == (Errors.UNSUPPORTED_VERSION, None)
+    assert answer.error_message.startswith("there are no quotas of 'group'")
+
+
+def test_a_session_that_ends_is_a_timeout(broker: Broker):
+    def expire(call: Call) -> None:
+        raise SessionExpiredError("the session ended")
+
+    broker.zookeeper.hook = expire
+    (outcome,) = broker.alter(([("user", "u")], [("producer_byte_rate", 5.0, False)]))
+    assert outcome[1:] == (Errors.REQUEST_TIMED_OUT, "the session ended")
+    assert broker.describe().error_code == Errors.REQUEST_TIMED_OUT
+
+
+def test_credentials_are_described_without_their_secrets(broker: Broker):
+    broker.put("users/u", {"SCRAM-SHA-256": CREDENTIAL, "producer_byte_rate": "5"})
+    broker.put("users/a%20b", {"SCRAM-SHA-512": CREDENTIAL, "SCRAM-SHA-256": CREDENTIAL})
+    broker.put("users/none", {"producer_byte_rate": "5"})
+    broker.put("users/odd", {"SCRAM-SHA-256": "iterations=many"})
+    known = {"a b": [(1, 4096), (2, 4096)], "odd": "UNKNOWN_SERVER_ERROR", "u": [(1, 4096)]}
+    assert broker.credentials() == known
+    assert broker.credentials("u", "none", "nobody", "u2", "", "u2") == {
+        "u": [(1, 4096)],
+        "none": "RESOURCE_NOT_FOUND",
+        "nobody": "RESOURCE_NOT_FOUND",
+        "u2": "DUPLICATE_RESOURCE",
+        "": "RESOURCE_NOT_FOUND",
+    }

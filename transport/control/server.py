@@ -1,0 +1,426 @@
+"""Receives requests from other processes and hands them to an actor.
+
+One thread owns the connections. It decodes, dispatches and sends; answers may come from any thread,
+at once or later, and reach it through a queue. No message ends the loop: an invalid one is counted,
+answered with an error code if its correlation id is known, and dropped otherwise.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import logging
+import math
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+import zmq
+
+from regent.config.threads import NamedThread
+from regent.core.errors import BadDataError, Errors, RegentError
+from regent.core.protocol.api import ApiKey
+from regent.core.protocol.control import ControlHeader, ControlResponse
+from regent.core.records import RecordBytes
+from regent.transport.control import codec
+from regent.transport.control.codec import Frames, Request, RequestHeader, Response
+from regent.transport.control.peers import (
+    Message,
+    Peers,
+    TooManyMessagesError,
+    TooManyPeersError,
+    TooMuchUnreadError,
+)
+from regent.transport.control.sockets import Context
+from regent.transport.control.wakeup import Wakeup
+from regent.transport.control.zmtp import MessageTooLargeError, NotZmtpError, PeerError
+
+logger = logging.getLogger(__name__)
+
+MAX_OUTSTANDING: Final = 10_000
+_MAX_REQUEST_BYTES: Final = codec.max_request_bytes(ApiKey.PLACE_TOPICS)  # the largest of all
+_TURN_S: Final = 0.01  # of receiving; then answers are sent
+_STOP_TIMEOUT_S: Final = 5.0
+# Time for the last answers: closing drops what was not sent and what the peer has not read.
+_LAST_ANSWERS_S: Final = 0.05
+_LOG_INTERVAL_S: Final = 10.0
+_PAUSE_S: Final = 0.1  # after an unexpected error, of which there may be many
+
+
+class PortInUseError(RegentError):
+    """Another process listens on the address; the message names the remedy."""
+
+
+class Rejection(StrEnum):
+    """Why a message of a peer, or the answer to it, was dropped."""
+
+    BAD_HANDSHAKE = "not a ZeroMQ peer"
+    TOO_LARGE = "too large"
+    BAD_ENVELOPE = "bad envelope"
+    BAD_HEADER = "bad header"
+    BAD_BODY = "bad body"
+    UNSUPPORTED_VERSION = "unsupported version"
+    UNKNOWN_API = "unknown api"
+    UNFENCED = "control request without epochs or receiver"
+    OVERLOADED = "too many unanswered requests"
+    TOO_MANY_PEERS = "too few file descriptors"
+    UNREAD = "too many answers that the peer does not read"
+    DISPATCH_FAILED = "dispatch failed"
+    UNROUTABLE_ANSWER = "answer to a peer that is gone"
+    UNEXPECTED = "unexpected error"
+
+
+_REASONS_TO_CUT_OFF: Final[Mapping[type[PeerError], Rejection]] = {
+    NotZmtpError: Rejection.BAD_HANDSHAKE,
+    MessageTooLargeError: Rejection.TOO_LARGE,
+    TooManyMessagesError: Rejection.OVERLOADED,
+    TooManyPeersError: Rejection.TOO_MANY_PEERS,
+    TooMuchUnreadError: Rejection.UNREAD,
+}
+
+
+class RejectedFrames:
+    """Counts rejections by reason; logs the first of each and at most one line in ten seconds."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[Rejection] = Counter()
+        self._next_log_at = 0.0
+
+    @property
+    def counts(self) -> Mapping[Rejection, int]:
+        """The counts by reason."""
+        return dict(self._counts)
+
+    def add(self, reason: Rejection, detail: object) -> None:
+        """Count one; for ``UNEXPECTED`` log the exception that is being handled."""
+        self._counts[reason] += 1
+        now = time.monotonic()
+        if now >= self._next_log_at or self._counts[reason] == 1:
+            self._next_log_at = now + _LOG_INTERVAL_S
+            so_far = ", ".join(f"{count} {reason}" for reason, count in self._counts.items())
+            # A client may disconnect while its answer is held back: that is no error.
+            level = logging.INFO if reason is Rejection.UNROUTABLE_ANSWER else logging.WARNING
+            logger.log(
+                level,
+                "Rejected, %s: %s (so far: %s)",
+                reason,
+                detail,
+                so_far,
+                exc_info=reason is Rejection.UNEXPECTED,
+            )
+
+
+class WireReply:
+    """Answers one request, once, from any thread; with an error if it is garbage collected."""
+
+    def __init__(
+        self, api_key: ApiKey, correlation_id: int, deliver: Callable[[Frames], None]
+    ) -> None:
+        self._api_key = api_key
+        self._correlation_id = correlation_id
+        self._deliver = deliver
+        self._unanswered = threading.Lock()  # taken by the first answer and never released
+
+    def __call__(self, response: Response) -> None:
+        """Send ``response``; an answer that cannot be encoded becomes UNKNOWN_SERVER_ERROR."""
+        expected = codec.response_class(self._api_key)
+        try:
+            if not isinstance(response, expected):
+                raise BadDataError(
+                    f"expected a {expected.__name__}, found {type(response).__name__}"
+                )
+            frames = codec.encode_body(response)
+        except BadDataError:
+            logger.exception("Cannot answer %s", self._api_key.name)
+            self.fail(Errors.UNKNOWN_SERVER_ERROR)
+            return
+        self._answer(codec.encode_reply_header(self._correlation_id), *frames)
+
+    def fail(self, error: Errors, reason: str = "") -> None:
+        """Refuse the request: the answer is ``error`` without a body."""
+        self._answer(codec.encode_reply_header(self._correlation_id, error, reason))
+
+    def _answer(self, *frames: RecordBytes) -> None:
+        if self._unanswered.acquire(blocking=False):
+            self._deliver(frames)
+        else:
+            logger.debug("A second answer to %s is ignored", self._api_key.name)
+
+    def __del__(self) -> None:
+        # The actor died before it answered. The client must not wait until its timeout, and the
+        # request must not count as outstanding any more.
+        if self._unanswered.acquire(blocking=False):
+            logger.info("A %s was dropped without an answer", self._api_key.name)
+            self._deliver(
+                (codec.encode_reply_header(self._correlation_id, Errors.UNKNOWN_SERVER_ERROR),)
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class IncomingRequest:
+    """A request of another process, and how to answer it.
+
+    The peer chooses ``client_id``: use it for logs, not for decisions.
+    """
+
+    api_key: ApiKey
+    control_header: ControlHeader | None
+    correlation_id: int
+    client_id: str
+    body: Request
+    reply: WireReply
+
+
+class _RefusalError(Exception):
+    """A message that is refused."""
+
+    def __init__(self, reason: Rejection, detail: object, error_code: Errors) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.error_code = error_code
+
+
+Screen: TypeAlias = Callable[[ApiKey, ControlHeader], ControlResponse | None]
+"""Returns the answer to a large request of a controller before it is decoded; None: decode it."""
+
+
+def _screen_nothing(_key: ApiKey, _header: ControlHeader) -> None:
+    return None
+
+
+class ControlServer:
+    """Listens on ``bind`` (``tcp://host:port``, port 0 for a free one) with a thread of its own.
+
+    ``dispatch`` runs on that thread and must not block. While ``max_outstanding`` requests are
+    unanswered, more are refused with BROKER_NOT_AVAILABLE. ``screen``: see ``Screen``.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        bind: str,
+        dispatch: Callable[[IncomingRequest], None],
+        *,
+        name: str,
+        max_outstanding: int = MAX_OUTSTANDING,
+        max_frame_bytes: int = _MAX_REQUEST_BYTES,
+        screen: Screen = _screen_nothing,
+    ) -> None:
+        self.endpoint = bind
+        """The address listened on; with the real port once started."""
+        self.rejected = RejectedFrames()
+        self.requests: Counter[ApiKey] = Counter()
+        """How many valid requests came, by API. The I/O thread writes, any thread reads."""
+        self._context = context
+        self._dispatch = dispatch
+        self._name = name
+        self._max_outstanding = max_outstanding
+        self._max_frame_bytes = max_frame_bytes
+        self._screen = screen
+        self._outstanding = 0  # this and the next: read and written by the I/O thread alone
+        self._last_answer_at = -_LAST_ANSWERS_S
+        self._swept_at = 0.0
+        self._outbox: deque[tuple[bytes, Frames]] = deque()  # route and frames
+        self._stopping = threading.Event()
+        self._wakeup = Wakeup()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Listen, then return; once only.
+
+        Raises PortInUseError, or RegentError for an unusable address.
+        """
+        try:
+            peers = Peers(self._context, self.endpoint, self._max_frame_bytes)
+        except (zmq.ZMQError, OSError, ValueError) as error:
+            self._wakeup.close()
+            raise _cannot_listen(self.endpoint, error) from error
+        self.endpoint = peers.endpoint
+        self._thread = NamedThread(self._run, self._name, (peers,))
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Send the answers given so far, then stop listening; later ones are dropped.
+
+        The port is free afterwards. Idempotent; not for the server's own thread.
+        """
+        self._stopping.set()
+        self._wakeup.set()
+        if self._thread is not None:
+            self._thread.join(_STOP_TIMEOUT_S)
+            if self._thread.is_alive():
+                logger.error("%s does not stop: its dispatch blocks", self._name)
+                return
+        self._wakeup.close()
+
+    def _run(self, peers: Peers) -> None:
+        poller = zmq.Poller()
+        peers.register(poller)
+        poller.register(self._wakeup.fileno(), zmq.POLLIN)
+        try:
+            while not self._stopping.is_set():
+                try:
+                    self._take_turn(poller, peers)
+                except Exception as error:
+                    if isinstance(error, zmq.ContextTerminated) or peers.is_closed:
+                        raise
+                    self.rejected.add(Rejection.UNEXPECTED, error)
+                    self._stopping.wait(_PAUSE_S)
+            self._send_answers(peers)
+            time.sleep(max(0.0, self._last_answer_at + _LAST_ANSWERS_S - time.monotonic()))
+            if not peers.stop_listening():
+                logger.warning("%s: the port of %s is not free yet", self._name, self.endpoint)
+        except zmq.ContextTerminated:
+            logger.warning("%s ends: the context was destroyed before it was stopped", self._name)
+        finally:
+            peers.close()
+
+    def _take_turn(self, poller: zmq.Poller, peers: Peers) -> None:
+        wait_s = self._swept_at + peers.sweep_interval_s - time.monotonic()
+        poller.poll(0 if peers.has_messages else max(0, math.ceil(wait_s * 1000)))
+        self._wakeup.clear()
+        self._send_answers(peers)
+        self._receive(peers)
+        self._send_answers(peers)  # answers that dispatch gave itself
+        if time.monotonic() >= self._swept_at + peers.sweep_interval_s:
+            self._swept_at = time.monotonic()
+            try:
+                peers.sweep()
+            except PeerError as error:
+                self.rejected.add(_REASONS_TO_CUT_OFF[type(error)], error)
+
+    def _send_answers(self, peers: Peers) -> None:
+        while self._outbox:
+            route, frames = self._outbox.popleft()
+            self._outstanding -= 1
+            self._send(peers, route, frames)
+            self._last_answer_at = time.monotonic()
+
+    def _receive(self, peers: Peers) -> None:
+        end_of_turn = time.monotonic() + _TURN_S
+        while time.monotonic() < end_of_turn:
+            try:
+                has_come = peers.receive()
+            except PeerError as error:
+                has_come = True
+                self.rejected.add(_REASONS_TO_CUT_OFF[type(error)], error)
+            message = peers.next_message()
+            if message is not None:
+                try:
+                    self._accept(message)
+                except _RefusalError as refusal:
+                    self.rejected.add(refusal.reason, refusal)
+                    self._refuse(peers, message, refusal.error_code)
+            elif not has_come:
+                return
+
+    def _accept(self, message: Message) -> None:
+        """Dispatch the request in ``message``; raises _RefusalError."""
+        if tuple(message.frames) == codec.PING:
+            self._outstanding += 1
+            self._deliver(message.route, codec.PING[1:])
+            return
+        header, frames = self._open(message.frames)
+        api_key = ApiKey(header.api_key)
+        self.requests[api_key] += 1
+        answer = self._screened(header, api_key, frames[0])
+        if answer is not None:
+            encoded = codec.encode_body(answer)
+            reply_header = codec.encode_reply_header(header.correlation_id)
+            self._outstanding += 1
+            self._deliver(message.route, (reply_header, *encoded))
+            return
+        try:
+            body = codec.decode_request_body(api_key, *frames)
+        except BadDataError as error:
+            raise _RefusalError(Rejection.BAD_BODY, error, Errors.INVALID_REQUEST) from None
+        reply = WireReply(
+            api_key, header.correlation_id, functools.partial(self._deliver, message.route)
+        )
+        self._outstanding += 1
+        request = IncomingRequest(
+            api_key,
+            header.control_header,
+            header.correlation_id,
+            header.client_id,
+            body,
+            reply,
+        )
+        try:
+            self._dispatch(request)
+        except Exception as error:  # the loop must survive any error of a dispatch
+            logger.exception("%s cannot dispatch %s", self._name, api_key.name)
+            self.rejected.add(Rejection.DISPATCH_FAILED, error)
+            reply.fail(Errors.UNKNOWN_SERVER_ERROR)
+
+    def _screened(
+        self, header: RequestHeader, api_key: ApiKey, body: RecordBytes
+    ) -> ControlResponse | None:
+        """Return the answer to a request that needs no decoding, or None; raises _RefusalError."""
+        try:
+            codec.check_request_size(api_key, body)
+        except BadDataError as error:
+            raise _RefusalError(Rejection.TOO_LARGE, error, Errors.INVALID_REQUEST) from None
+        control = header.control_header
+        if control is None or len(body) <= codec.AT_ONCE_BYTES:
+            return None
+        return self._screen(api_key, control) if api_key in codec.CONTROL_REQUESTS else None
+
+    def _open(self, frames: list[RecordBytes]) -> tuple[RequestHeader, list[RecordBytes]]:
+        """Return the checked header, and the body's frames; raises _RefusalError."""
+        if len(frames) < 3 or frames[0]:
+            detail = f"{len(frames)} frames"
+            raise _RefusalError(Rejection.BAD_ENVELOPE, detail, Errors.INVALID_REQUEST)
+        try:
+            header = codec.decode_request_header(frames[1])
+        except BadDataError as error:
+            raise _RefusalError(Rejection.BAD_HEADER, error, Errors.INVALID_REQUEST) from None
+        versions = (header.header_version, header.api_version)
+        if versions != (codec.HEADER_VERSION, codec.API_VERSION):
+            detail = f"header version {versions[0]}, api version {versions[1]}"
+            raise _RefusalError(Rejection.UNSUPPORTED_VERSION, detail, Errors.UNSUPPORTED_VERSION)
+        if header.api_key not in codec.KNOWN_APIS:
+            raise _RefusalError(Rejection.UNKNOWN_API, header.api_key, Errors.INVALID_REQUEST)
+        if header.api_key in codec.CONTROL_REQUESTS and header.control_header is None:
+            raise _RefusalError(Rejection.UNFENCED, header.api_key, Errors.INVALID_REQUEST)
+        if self._outstanding >= self._max_outstanding:
+            detail = f"{self._outstanding} requests"
+            raise _RefusalError(Rejection.OVERLOADED, detail, Errors.BROKER_NOT_AVAILABLE)
+        return header, frames[2:]
+
+    def _refuse(self, peers: Peers, message: Message, error_code: Errors) -> None:
+        """Answer a message that was refused, if its correlation id is known."""
+        frames = message.frames
+        correlation_id = codec.peek_correlation_id(frames[1]) if len(frames) > 1 else None
+        if correlation_id is not None:
+            header = codec.encode_reply_header(correlation_id, error_code)
+            self._send(peers, message.route, (header,))
+
+    def _deliver(self, route: bytes, frames: Frames) -> None:
+        """Hand an answer to the I/O thread; called from any thread, even after ``stop``."""
+        self._outbox.append((route, frames))
+        if threading.current_thread() is not self._thread:  # which checks the outbox itself
+            self._wakeup.set()
+
+    def _send(self, peers: Peers, route: bytes, frames: Frames) -> None:
+        try:
+            peers.send(route, (b"", *frames))
+        except zmq.ContextTerminated:
+            raise
+        except PeerError as error:
+            self.rejected.add(_REASONS_TO_CUT_OFF[type(error)], error)
+        except zmq.ZMQError as error:  # EHOSTUNREACH: the peer left; EAGAIN: it does not read
+            self.rejected.add(Rejection.UNROUTABLE_ANSWER, error)
+
+
+def _cannot_listen(address: str, error: Exception) -> RegentError:
+    if getattr(error, "errno", None) == errno.EADDRINUSE:
+        return PortInUseError(
+            f"{address} is in use: stop the process that listens there, or configure another port"
+            " (0 takes a free one)"
+        )
+    return RegentError(f"cannot listen on {address}: {error}")

@@ -1,1 +1,0 @@
-"""A ZooKeeper server as a child process, from the jars that PySpark carries."""
