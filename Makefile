@@ -27,8 +27,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
-# A worker for each core. The tests of a file run in one worker, in which they share what they start.
-PARALLEL := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# A worker more than there are cores, because tests wait for processes a fifth of their time; five
+# at most. The tests of a file run in one worker, in which they share what they start.
+WORKERS := $(shell python3 -c 'import os; print(min(os.cpu_count() + 1, 5))')
+PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Bytecode is kept even in a shell that forbids it: without it each worker, and each of the hundreds
 # of brokers that the tests start, compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE
