@@ -70,16 +70,22 @@ def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
 @pytest.mark.parametrize("workers", [(), WORKERS], ids=["one process", "two workers"])
 @pytest.mark.parametrize(("signal", "reason"), [("SIGINT", "Ctrl-C"), ("SIGTERM", "SIGTERM")])
 def test_the_test_in_progress_is_the_last_and_has_failed(
-    pytester: pytest.Pytester, workers: tuple[str, ...], signal: str, reason: str
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    workers: tuple[str, ...],
+    signal: str,
+    reason: str,
 ) -> None:
     pytester.makepyfile(TESTS.replace("{signal}", signal))
-    ended = run(pytester, *workers, f"--basetemp={pytester.path}/run")
+    files = pytester.mkdir("files")
+    monkeypatch.setenv("TMPDIR", str(files))
+    ended = run(pytester, *workers)
     assert ended.ret == pytest.ExitCode.INTERRUPTED
     ended.assert_outcomes(failed=1)
     ended.stdout.fnmatch_lines(["*the fixture was torn down*"])
     ended.stdout.fnmatch_lines(["FAILED *test_that_makes_an_error_of_it*", f"*{reason}*"])
     ended.stdout.no_fnmatch_line("*it ran*")
-    assert list((pytester.path / "run").rglob("tmp*")) == []
+    assert list(files.iterdir()) == []
 
 
 def test_a_signal_inside_of_a_report_loses_none(pytester: pytest.Pytester) -> None:

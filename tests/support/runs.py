@@ -2,7 +2,8 @@
 
 SIGINT and SIGTERM end a run after the test in progress, which fails at once: its fixtures are torn
 down, its name is among the failures. A second signal of them does nothing. The workers of
-pytest-xdist do the same. One that does not end in ``ENDING_S`` is killed.
+pytest-xdist do the same. One that does not end in ``ENDING_S`` is killed. Temporary files are
+removed; pytest keeps those of failed tests only when a run comes to its end.
 """
 
 from __future__ import annotations
@@ -52,6 +53,17 @@ class Ending:
         elif any(of.f_code.co_name in _PHASES for of, _ in walk_stack(frame)):
             pytest.fail(f"{reason} ended the run during this test", pytrace=False)
 
+    def pytest_unconfigure(self, config: Any) -> None:
+        """Remove the temporary files of all workers."""
+        if self._session.shouldstop in _SIGNALS.values() and not hasattr(config, "workerinput"):
+            folder: Path = config._tmp_path_factory.getbasetemp()
+            shutil.rmtree(folder, ignore_errors=True)
+            current = folder.parent / "pytest-current"
+            if current.is_symlink() and not current.exists():
+                current.unlink()
+            with suppress(OSError):
+                folder.parent.rmdir()  # if no other run has a folder
+
     def _end_workers(self, number: int, reason: str) -> None:
         self._controller.shouldstop = reason
         for worker in _children():
@@ -68,7 +80,7 @@ def pytest_configure() -> None:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Handle the signals, also where ``make test &`` ignores Ctrl-C."""
-    Ending(session)
+    session.config.pluginmanager.register(Ending(session))
 
 
 @pytest.hookimpl(tryfirst=True)
