@@ -57,7 +57,7 @@ _EXCEPTION = re.compile(r"(Caused by: )?[\w.$]+(Exception|Error)\b")
 _JARS = re.compile(
     r"(zookeeper|netty-|slf4j-api|log4j-(api|core|slf4j2-impl)|metrics-core|snappy-java|jcl-over)"
 )
-_LOG_CONFIGURATION = Path(__file__).parents[2] / "config" / "log4j2-zookeeper.properties"
+_LOG_CONFIGURATION = Path(__file__).parents[1] / "config" / "log4j2-zookeeper.properties"
 _JVM_OPTIONS = (
     "-XX:+ExitOnOutOfMemoryError",  # otherwise it keeps running but does not answer
     "-XX:+UseSerialGC",
