@@ -11,7 +11,7 @@
 #   make bench                list the benchmarks;  ARGS='failover --topics 200' runs one
 #   make bench-compare        run some benchmarks; tell what got slower since the baseline
 #   make check                style, types and architecture
-#   make fix                  format the code and repair what can be repaired
+#   make fix                  format the code, repair what can be repaired, write generated pages
 #   make clean                remove .venv, caches and build products; ./data stays
 #
 # .venv gets python3, or the system's Python where that is faster; make PYTHON=/path/to/python
@@ -73,6 +73,8 @@ bench-compare: $(STAMP)
 fix: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/python -m regent.config.reference
+	$(BIN)/python -m tests.module_map
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.module_map import PAGE, module_map
+
 ROOT = Path(__file__).parent.parent
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -309,3 +311,7 @@ def test_no_module_unwraps_the_ref_of_an_actor():
         if isinstance(node, ast.Attribute) and node.attr == "_actor_weakref"
     }
     assert wrong == set()
+
+
+def test_the_map_has_a_line_for_every_module():
+    assert PAGE.read_text() == module_map(), "make fix writes docs/map.md again"
