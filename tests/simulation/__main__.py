@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
-from tests.simulation.history import run_seed
+from tests.simulation.history import run_seed, shown
 from tests.simulation.situations import Situation
 
 CHUNK = 10
@@ -26,7 +26,11 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1000, help="Number of seeds (default: 1000).")
     parser.add_argument("--first", type=int, default=0, help="The first seed (default: 0).")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="Default: all cores.")
+    parser.add_argument("--show", type=int, metavar="SEED", help="Print one history whole.")
+    parser.add_argument("--stop-at", type=int, metavar="LINE", help="With --show: debug from here.")
     options = parser.parse_args()
+    if options.show is not None:
+        return _show(options.show, options.stop_at)
     seeds = range(options.first, options.first + options.seeds)
     failed: list[int] = []
     met: Counter[Situation] = Counter()
@@ -45,6 +49,15 @@ def main() -> int:
     _print_situations(met, len(seeds))
     progress.end(failed)
     return 1 if failed else 0
+
+
+def _show(seed: int, stop_at: int | None) -> int:
+    """Print one history with the numbers of its lines."""
+    lines, failure = shown(seed, stop_at)
+    for number, line in enumerate(lines):
+        print(f"{number:5d} {line}")  # noqa: T201
+    print(f"seed {seed} holds" if failure is None else failure.splitlines()[0])  # noqa: T201
+    return 0 if failure is None else 1
 
 
 def _run_seeds(seeds: range, jobs: int) -> Iterator[tuple[int, str | None, frozenset[Situation]]]:

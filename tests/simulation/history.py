@@ -1,4 +1,7 @@
-"""Run one seed; on failure return the last lines of its trace and the command that repeats it."""
+"""Run one seed; on failure return the last lines of its trace and the command that repeats it.
+
+docs/simulation.md says how to read, shorten and debug a history.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.simulation.odds import STEPS
 from tests.simulation.records import BrokenInvariantError
 from tests.simulation.simulation import Simulation
 from tests.simulation.situations import Situation
@@ -19,10 +23,10 @@ def failure_of(seed: int) -> str | None:
     return _failure_of(Simulation(seed), seed)
 
 
-def _failure_of(simulation: Simulation, seed: int) -> str | None:
+def _failure_of(simulation: Simulation, seed: int, steps: int = STEPS) -> str | None:
     try:
         with silence():
-            simulation.run()
+            simulation.run(steps)
     except (Exception, BrokenInvariantError) as error:  # noqa: BLE001 - it needs its seed
         shown = [line[:MAX_LINE] for line in simulation.history[-SHOWN_LINES:]]
         return "\n".join(
@@ -31,9 +35,31 @@ def _failure_of(simulation: Simulation, seed: int) -> str | None:
                 *shown,
                 f"seed {seed} fails: {type(error).__name__}: {str(error)[:MAX_LINE]}",
                 f"repeat it: python -m tests.simulation --first {seed} --seeds 1",
+                f"see all of it, as short as it fails: python -m tests.simulation --show {seed}",
             ]
         )
     return None
+
+
+def shown(seed: int, stop_at: int | None = None) -> tuple[list[str], str | None]:
+    """Return all lines of a history and its failure; of one that fails, the shortest that does.
+
+    Fewer steps with faults are the beginning of the same history, then all faults end.
+    ``stop_at``: the number of a line of it, before which the debugger begins.
+    """
+    steps, simulation = STEPS, Simulation(seed)
+    failure = _failure_of(simulation, seed)
+    if failure is not None:
+        for steps in range(0, STEPS + 1, 10):
+            simulation = Simulation(seed)
+            failure = _failure_of(simulation, seed, steps)
+            if failure is not None:
+                break
+    if stop_at is not None:
+        stopped = Simulation(seed)
+        stopped.stop_at = stop_at
+        _failure_of(stopped, seed, steps)
+    return simulation.history, failure
 
 
 def run_seed(seed: int) -> tuple[int, str | None, frozenset[Situation]]:

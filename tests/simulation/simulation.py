@@ -111,6 +111,9 @@ class _Worlds(NamedTuple):
 class Simulation:
     """Picks what happens next with a seeded generator."""
 
+    stop_at: int | None = None
+    """The debugger begins before this line of ``history``; the first is 0."""
+
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self._boot_dice, self._thread_dice = (
@@ -829,6 +832,8 @@ class Simulation:
         broker.notice_failed_directory(self.random.randrange(2))
 
     def _note(self, template: str, *args: object) -> None:
+        if len(self.history) == self.stop_at:
+            breakpoint()
         self.history.append(f"{self.cluster.now_ms:6d} {template % args}")
 
 
