@@ -19,8 +19,7 @@ logger = logging.getLogger(__name__)
 class Watchdog:
     """Logs each actor that handles one message for longer than ``limit_s``, once per message.
 
-    It looks every ``limit_s``, and when an actor that was busy then would exceed the limit: so an
-    actor is reported when it exceeds the limit, and while none is busy the thread hardly wakes.
+    It checks every ``limit_s``, and again when an actor that is busy now would exceed the limit.
     """
 
     def __init__(self, limit_s: float = 5.0) -> None:

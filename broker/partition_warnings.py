@@ -15,7 +15,7 @@ _NAMED: Final = 5
 def late_transaction_warnings(replicas: ReplicaManager) -> Sequence[str]:
     """Return a line that names the led partitions with a late transaction, if any (KIP-664).
 
-    It is open for so long that its coordinator must have lost it: nothing will end it.
+    It is open longer than any coordinator allows: its coordinator has lost it, and nothing ends it.
     """
     limit_ms = replicas.max_transaction_timeout_ms
     late = [

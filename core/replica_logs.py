@@ -111,7 +111,7 @@ class ActiveProducer(NamedTuple):
 class ProducerSummary(NamedTuple):
     """How many idempotent producers a log knows, and whether one has a late transaction.
 
-    It is open for so long that its coordinator must have lost it.
+    It is open longer than any coordinator allows: its coordinator has lost it.
     """
 
     producers: int

@@ -44,7 +44,7 @@ class ReplicaLog(NamedTuple):
 
 
 class LogDirectories:
-    """The logs in these directories, which every machine that reads must see."""
+    """The logs in these directories; every executor must be able to read them."""
 
     def __init__(self, options: ReadOptions) -> None:
         """Keep the options; ``partitions`` reads the directories first."""
@@ -62,7 +62,7 @@ class LogDirectories:
     def list_offsets(
         self, partitions: Sequence[TopicPartition], time_ms: int
     ) -> dict[TopicPartition, int]:
-        """Return the first offset since a time: ``NO_OFFSET`` if there is none.
+        """Return the first offset whose timestamp is not before a time: else ``NO_OFFSET``.
 
         The time may be ``EARLIEST`` or ``LATEST``: the log start offset, or the high watermark
         (with ``includeUncommitted`` the log end offset). All records before a time are read.

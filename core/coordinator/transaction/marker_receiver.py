@@ -1,8 +1,8 @@
 """The markers that coordinators send to this broker.
 
 They are written to its partitions. In partitions of ``__consumer_offsets`` the positions of the
-transaction then take effect, before the coordinator is told: so nobody who knows that the
-transaction is complete finds the positions from before it.
+transaction then take effect, before the coordinator is told: a client that knows that the
+transaction is complete never reads the old positions.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ A producer with a transactional id gets a producer id and an epoch; a newer epoc
 transaction begins with the first partition that it adds. It ends when the decision, commit or
 abort, is in the log: then the producer is told, and the partitions get their markers.
 
-It is used on one thread only, and has no clock and no timers: ``abort_timed_out``, ``expire_ids``
-and ``markers.retry`` are to be called now and then. Mirrors
+It is used on one thread only, and has no clock and no timers: call ``abort_timed_out``,
+``expire_ids`` and ``markers.retry`` periodically. Mirrors
 ``kafka.coordinator.transaction.TransactionCoordinator``.
 """
 
@@ -55,7 +55,7 @@ RespondToInit = Callable[[InitProducerIdResult], None]
 RespondToPartitions = Callable[[Mapping[TopicPartition, Errors]], None]
 
 NextProducerId = Callable[[], int | Errors]
-"""Returns an id that no producer had before, at once, or why there is none."""
+"""Returns a new producer id without blocking, or the error that prevents it."""
 
 _PREPARED: Final = frozenset({PREPARE_COMMIT, PREPARE_ABORT})
 _AGAIN: Final = Errors.CONCURRENT_TRANSACTIONS
@@ -79,7 +79,7 @@ class TransactionCoordinator:
     ) -> None:
         """``partition_of`` returns the partition of a transactional id.
 
-        ``knows_all``: whether ``leader_of`` has had all partitions.
+        ``knows_all``: whether the metadata cache has received a complete list of partitions.
         """
         self.states = TransactionStateManager(config, log, time_ms, partition_of)
         self.markers = TransactionMarkerManager(
@@ -105,7 +105,7 @@ class TransactionCoordinator:
     def on_loaded(
         self, partition: int, term: int, transactions: Iterable[TransactionMetadata] | None
     ) -> None:
-        """A partition was read; None: it could not be. Go on with what was decided."""
+        """Send the markers of decided transactions after reading a partition; None: it failed."""
         for metadata in self.states.on_loaded(partition, term, transactions):
             if metadata.state in _PREPARED:
                 self.markers.add(metadata, term, metadata.prepare_complete(self._time_ms()))
@@ -203,7 +203,7 @@ class TransactionCoordinator:
         )
 
     def add_partitions(self, request: AddPartitionsToTxn, respond: RespondToPartitions) -> None:
-        """Add partitions to a transaction, or say which are part of it: all or none is added."""
+        """Add all partitions to a transaction, or none; or return which ones belong to it."""
         unknown = {row for row in request.partitions if self._leader_of(row) is None}
         if unknown and request.must_exist:
             error = (
@@ -255,8 +255,8 @@ class TransactionCoordinator:
             transit = metadata.prepare_abort_or_commit(state, self._time_ms())
             self._decide(found, transit, answer)
         elif metadata.state is (COMPLETE_COMMIT if is_commit else COMPLETE_ABORT):
-            # It asks again, because the answer was lost. Kafka answers at once: so a former
-            # coordinator says it, too, of a later transaction, which it does not know.
+            # A retry: the answer was lost. Kafka answers at once; a deposed coordinator would then
+            # confirm a later transaction that it has never seen.
             self.states.confirm(metadata, found.coordinator_epoch, answer)
         elif metadata.state is (PREPARE_COMMIT if is_commit else PREPARE_ABORT):
             answer(_AGAIN)
