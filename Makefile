@@ -51,7 +51,7 @@ test-all: $(STAMP)
 	$(PYTEST) $(PARALLEL) --seeds 400 --hypothesis-profile nightly $(ARGS)
 
 unit: $(STAMP)
-	$(PYTEST) -q -m 'not zookeeper and not spark and not system and not slow and not nightly' \
+	$(PYTEST) $(PARALLEL) -m 'not zookeeper and not spark and not system and not slow and not nightly' \
 		tests/core tests/config tests/scenarios \
 		tests/conformance/test_conformance.py tests/conformance/test_coordinators.py $(ARGS)
 
