@@ -31,7 +31,15 @@ from regent.testing.cluster_observer import ClusterObserver
 from regent.testing.janitor import Janitor
 from regent.testing.network import Network
 from regent.testing.network_proxy import ZOOKEEPER, Member
-from regent.testing.waits import TIMEOUT_S, await_end, eventually, next_line, scaled, timeout_factor
+from regent.testing.waits import (
+    TIMEOUT_S,
+    await_end,
+    eventually,
+    next_line,
+    pause_process,
+    scaled,
+    timeout_factor,
+)
 from regent.transport.control.sockets import new_context
 from regent.zk.client.channel import ConnectionState
 from regent.zk.client.operations import Create, Delete, Operation
@@ -280,11 +288,17 @@ class RegentCluster(ClusterObserver):
         return next((int(broker["pid"]) for broker in brokers if broker["id"] == broker_id), None)
 
     def signal(self, broker_id: BrokerId, number: Signals) -> None:
-        """Send a signal to a broker; raises ``ValueError`` if it does not run."""
+        """Send a signal to a broker; after SIGSTOP return when all of its threads have stopped.
+
+        Raises ``ValueError`` if it does not run.
+        """
         pid = self.pid(broker_id)
         if not _is_alive(pid):
             raise _stopped(broker_id)
-        os.kill(pid, number)
+        if number is signal.SIGSTOP:
+            pause_process(pid)
+        else:
+            os.kill(pid, number)
 
     def await_end(self, broker_id: BrokerId, pid: int, timeout_s: float = TIMEOUT_S) -> None:
         """Wait until the process ``pid`` of a broker has ended."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import selectors
+import signal
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
@@ -121,3 +122,25 @@ def await_end(process: subprocess.Popen[str], what: str, timeout_s: float = TIME
                 return ""  # a process that it started has its output still open
             if limit.left_s() <= 0:
                 raise AssertionError(f"{what} has not ended within {limit.allowed_s:g} s") from None
+
+
+def pause_process(pid: int) -> None:
+    """Send SIGSTOP, and wait until every thread has stopped.
+
+    A signal takes effect when a thread that handles it gets a processor: on a busy machine the
+    other threads may work on until then.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    if Path("/proc/self/stat").exists():
+        eventually(
+            lambda: _states(pid) <= set("TtZX"), f"all threads of process {pid} have stopped"
+        )
+
+
+def _states(pid: int) -> set[str]:
+    """Return the states of the threads of a process, letters as in ``ps``."""
+    found = set()
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found.add(stat.read_text(errors="replace").rpartition(")")[2].split()[0])
+    return found

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from regent.cluster.guardian import Guardian
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, pause_process
 from regent.zk.client.zookeeper_client import SessionCredentials
 
 NOTES_DOWN = """
@@ -118,7 +118,7 @@ def test_a_dismissed_guardian_leaves_nothing(program: Program, guardian: Guardia
 def test_a_guardian_that_does_not_listen_is_ended(program: Program, guardian: Guardian) -> None:
     eventually(lambda: program.starts(), "it runs")
     ((pid, _),) = program.starts()
-    os.kill(pid, signal.SIGSTOP)
+    pause_process(pid)
     guardian.dismiss()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

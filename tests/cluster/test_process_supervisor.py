@@ -27,7 +27,7 @@ from regent.cluster.process_supervisor import (
     SupervisionListener,
 )
 from regent.core.errors import RegentError
-from regent.testing.waits import next_line, scaled
+from regent.testing.waits import next_line, pause_process, scaled
 
 TIMEOUT_S = scaled(10.0)
 
@@ -151,7 +151,8 @@ def test_a_child_that_was_paused_ends_in_order(
     processes: ProcessSupervisor, recorder: Recorder, child: Callable[[str], ChildProcess]
 ) -> None:
     worker = serving(processes, child(ORDERLY))
-    worker.send_signal(signal.SIGSTOP)
+    assert worker.pid is not None
+    pause_process(worker.pid)
     assert processes.end(worker, TIMEOUT_S)
     assert recorder.exits == [("worker", 0, None)]
 

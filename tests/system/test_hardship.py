@@ -14,7 +14,7 @@ import pytest
 
 from regent.config.command_line import COMMAND
 from regent.testing.regent_cluster import SESSION_TIMEOUT_MS, START_TIMEOUT_S, RegentCluster
-from regent.testing.waits import eventually, next_line, scaled
+from regent.testing.waits import eventually, next_line, pause_process, scaled
 from regent.zk.client.operations import ANY_VERSION, Create, SetData
 from regent.zk.codecs.znodes import TopicZNode
 from tests.support.free_ports import free_ports
@@ -162,7 +162,7 @@ def test_two_signals_at_once_are_one_request(cluster: RegentCluster):
 @pytest.mark.nightly
 def test_a_broker_paused_and_resumed_still_handles_a_signal(cluster: RegentCluster):
     fourth = cluster.start_broker(3)
-    fourth.send_signal(signal.SIGSTOP)
+    pause_process(fourth.pid)
     fourth.send_signal(signal.SIGTERM)
     fourth.send_signal(signal.SIGCONT)
     assert fourth.wait(timeout=scaled(30)) == 0
@@ -171,7 +171,7 @@ def test_a_broker_paused_and_resumed_still_handles_a_signal(cluster: RegentClust
 @pytest.mark.nightly
 def test_the_cluster_outlives_a_zookeeper_that_hangs(cluster: RegentCluster):
     (node,) = cluster.description["zookeeper_nodes"]
-    os.kill(node["pid"], signal.SIGSTOP)
+    pause_process(node["pid"])
     try:
         threading.Event().wait(
             1.5 * SESSION_TIMEOUT_MS / 1000

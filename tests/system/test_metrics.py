@@ -13,7 +13,7 @@ from regent.testing.waits import eventually, scaled
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
-QUERIES = Path(__file__).parents[1] / "metrics" / "dashboard_queries.txt"
+QUERIES = Path(__file__).parents[1] / "broker" / "metrics" / "dashboard_queries.txt"
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 TIMERS = "kafka_controller_controllerstats_"  # described together
 ABSENT = {

@@ -22,7 +22,7 @@ from regent.cluster.embedded_zookeeper import (
     start_ensemble,
 )
 from regent.config.java import JavaNotFoundError
-from regent.testing.waits import eventually, next_line, scaled
+from regent.testing.waits import eventually, next_line, pause_process, scaled
 from regent.zk.client.operations import ConnectionLossError, Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 
@@ -177,7 +177,7 @@ def test_the_server_dies_with_the_process_that_started_it(tmp_path: Path, stack:
     with starter:
         server_pid = int(next_line(starter, "the server has started", 60))
         stack.callback(os.close, server := os.pidfd_open(server_pid))
-        os.kill(server_pid, signal.SIGSTOP)  # a server that hangs ends too
+        pause_process(server_pid)  # a server that hangs ends too
 
         starter.send_signal(signal.SIGKILL)
         starter.wait(scaled(5.0))

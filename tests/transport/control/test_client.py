@@ -60,8 +60,9 @@ def scripted_peer(context: Context, respond: Respond) -> Iterator[str]:
     def serve() -> None:
         while not stopping.is_set():
             if router.poll(20):
-                route, _, header, _ = router.recv_multipart()
-                for frames in respond(msgpack.unpackb(header)[3]):
+                route, _, header, *body = router.recv_multipart()
+                # A request without a body asks whether a silent peer still runs.
+                for frames in respond(msgpack.unpackb(header)[3]) if body else ():
                     router.send_multipart([route, *frames])
 
     thread = threading.Thread(target=serve)

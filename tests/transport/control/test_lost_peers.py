@@ -17,7 +17,7 @@ import pytest
 
 from regent.core.errors import Errors
 from regent.core.protocol.placement import PlacementStatusResponse
-from regent.testing.waits import next_line, scaled
+from regent.testing.waits import next_line, pause_process, scaled
 from regent.transport.control.client import (
     PeerDisconnectedError,
     PeerUnreachableError,
@@ -159,7 +159,7 @@ def test_a_stopped_peer_is_a_timeout_and_serves_again_when_continued(connect: Co
     with peer_process("tcp://127.0.0.1:0", "ready") as process:
         client = connect(read_line(process), connect_timeout_ms=1000)
         assert client.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
-        process.send_signal(signal.SIGSTOP)
+        pause_process(process.pid)
         os.waitpid(process.pid, os.WUNTRACED)  # until it really stands still
         with pytest.raises(RequestTimeoutError):
             client.request(STATUS, timeout_ms=100)
@@ -175,7 +175,7 @@ def test_a_stopped_peer_ends_a_wait_long_before_the_timeout(connect: Connect) ->
 
         def stop_when_asked() -> None:
             assert read_line(process) == "asked"
-            process.send_signal(signal.SIGSTOP)
+            pause_process(process.pid)
 
         thread = threading.Thread(target=stop_when_asked)
         thread.start()

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import os
 import queue
 import shutil
-import signal
 import threading
 import time
 from contextlib import ExitStack
@@ -13,7 +11,7 @@ import pytest
 
 from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.core.errors import SessionExpiredError
-from regent.testing.waits import scaled
+from regent.testing.waits import pause_process, scaled
 from regent.zk.client.channel import SessionChannel
 from regent.zk.client.operations import (
     ANY_VERSION,
@@ -183,7 +181,7 @@ def test_a_server_that_hangs_during_requests_is_noticed(tmp_path: Path) -> None:
         channel.latest_zxid()
         assert channel.lease_valid()
 
-        os.kill(server.pid, signal.SIGSTOP)
+        pause_process(server.pid)
         stopped_at = time.monotonic()
         noticed = None
         while noticed is None and time.monotonic() < stopped_at + 3 * timeout_s:
