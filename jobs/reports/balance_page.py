@@ -1,4 +1,4 @@
-"""The plots of balance and loss, for pages of reports and simulations."""
+"""The plots of balance and loss, for pages of reports."""
 
 from __future__ import annotations
 
