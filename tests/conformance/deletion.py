@@ -16,16 +16,21 @@ from regent.core.model import (
     TopicPartition,
 )
 from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
-from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of, partition
+from tests.conformance.fields import (
+    Case,
+    Fields,
+    UnknownInCaseError,
+    check_words,
+    one_of,
+    partition,
+)
 from tests.conformance.machines import PARTITION_STATES, REPLICA_STATES
-from tests.conformance.sentences import understand
 from tests.support.controller_parts import ControllerParts, metadata_rows
 from tests.support.world import topic_id
 
 _BROKER = r"(?:those |(?:the )?replicas? )?(?:on |of )?(?:broker )?(\d+)"
 _PUSHES = (
-    "every|all|once|each|live|named|its|topics?",
-    "(?:update)?metadata|brokers?|partitions?|sent",
+    "every once each live named topic topics updatemetadata broker brokers partition partitions"
 )
 
 
@@ -209,7 +214,7 @@ class Deletions:
         if isinstance(expected, list):
             assert set(map(partition, expected)) == set(self.named)
         elif expected not in (1, True):
-            understand(expected, "a metadata push", _PUSHES)
+            check_words(expected, "a metadata push", _PUSHES)
         rows = metadata_rows(self.parts.effects())
         for broker_id in self.parts.context.live_broker_ids:
             leaders = {

@@ -8,8 +8,9 @@ every partition is led by a reachable broker, with all reachable replicas in syn
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from regent.core.errors import Errors
@@ -24,8 +25,7 @@ from regent.core.protocol.controller import (
 from regent.core.replication.partition import Role
 from regent.zk.client.operations import Committed, Create
 from regent.zk.codecs.admin_znodes import LogDirEventNotificationSequenceZNode
-from tests.conformance.fault_words import Fault, Kind, Outcome, faults, outcome
-from tests.conformance.fields import Case, Fields, UnknownInCaseError
+from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of
 from tests.conformance.record_clients import RecordClient, StandingConsumer, throttle
 from tests.conformance.stage import MovedLog, Stage
 from tests.simulation.convergence import assert_converged
@@ -40,15 +40,107 @@ THROTTLED_S = 4  # the minimal duration of a throttled move
 BATCHES_A_SECOND = 10  # of a throttled move
 MOVE_TIMEOUT_MS = 600_000
 
-_TARGETS: Mapping[str, str] = {
-    "leader": r"(?:current )?leader(?: of partition (?P<number>\d+))?",
-    "follower": r"(?:one |a )?follower(?: of partition (?P<number>\d+))?",
-    "controller": "(?:current )?controller",
-    "odd": "every other broker",
-    "several": "several brokers",
-    "all": "(?:all|every) brokers?",
-    "broker": r"broker(?: node)? (?P<number>\d+)",
-}
+_EVERYTHING = {"brokers", "clients", "zookeeper"}
+_MODES = {"clean": "controlled", "hard": "hard"}
+
+
+class Kind(Enum):
+    """What happens to brokers."""
+
+    NONE = "none"
+    STOP = "stop"
+    BOUNCE = "bounce"
+    PAUSE = "pause"
+    CUT = "cut"
+    RESTART_ALL = "restart_all"
+    DIRECTORY = "directory"
+    REASSIGN = "reassign"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault; ``mode`` is how processes end: controlled or hard."""
+
+    kind: Kind
+    mode: str = "controlled"
+    rounds: int = 1
+    down_ms: int = 0  # until stopped processes start again; of a pause or cut, 0: never
+    bounces: bool = False  # the targets, during another operation
+    bytes_per_second: int | None = None  # of a reassignment; None: no throttle
+    has_deleted_records: bool = False  # logs do not begin with 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a case expects beside what holds after every fault; None: not given."""
+
+    is_available: bool = False
+    done_within_s: float | None = None
+    least_share: float | None = None  # of the time that the throttle makes a move take
+    share_below: float | None = None
+    is_directory_given_up: bool = False
+
+
+def _fault(fields: Fields) -> Fault:
+    kind = one_of(fields.take("kind"), {kind.value: kind for kind in Kind}, "fault.kind")
+    rounds, down_ms = _number(fields, "rounds", 1), fields.take("down_ms", 0)
+    match kind:
+        case Kind.STOP | Kind.BOUNCE | Kind.RESTART_ALL:
+            mode = one_of(fields.take("mode"), _MODES, "fault.mode")
+            # A stopped broker is not started again before its registration has gone.
+            one_of(fields.take("until", "unregistered"), {"unregistered": None}, "fault.until")
+            return Fault(kind, mode, rounds, down_ms)
+        case Kind.PAUSE | Kind.CUT:
+            if kind is Kind.CUT and set(fields.take("from_")) != _EVERYTHING:
+                raise UnknownInCaseError(f"fault.from_ is not {sorted(_EVERYTHING)}")
+            if (fields.take("until", None) == "end") is bool(down_ms):
+                raise UnknownInCaseError("fault.until must be end, or down_ms say how long")
+            return Fault(kind, rounds=rounds, down_ms=down_ms)
+        case Kind.DIRECTORY:
+            one_of(fields.take("index"), {1: None}, "fault.index")
+            return Fault(kind, bounces=fields.take("restart", False))
+        case Kind.REASSIGN:
+            one_of(fields.take("moves"), {"shuffle": None, "rotate": None}, "fault.moves")
+            bounce = one_of(fields.take("bounce", "none"), {"none": None, **_MODES}, "fault.bounce")
+            starts = {"zero": False, "above_zero": True}
+            return Fault(
+                kind,
+                bounce or "controlled",
+                bounces=bounce is not None,
+                bytes_per_second=fields.take("bytes_per_second", None),
+                has_deleted_records=one_of(
+                    fields.take("log_start", "zero"), starts, "fault.log_start"
+                ),
+            )
+        case _:
+            return Fault(kind)
+
+
+def _outcome(fields: Fields) -> Outcome:
+    """Return what is expected; raises ``UnknownInCaseError`` if it is nothing."""
+    if not fields.keys():
+        raise UnknownInCaseError("no expectation")
+    for always in ("acknowledged_consumed", "records_after_all_received"):
+        _is(fields, always, expected=True)
+    can_work = ("round_trip", "application_survives", "topic_writable")
+    available = [_is(fields, key, expected=True) for key in can_work]
+    directory = ("stays_up", "serves_alone_from_healthy_directory")
+    given_up = [_is(fields, key, expected=True) for key in directory]
+    given_up += [_is(fields, key, expected=False) for key in ("leads", "in_isr")]
+    fields.take("round_trip_records", None)  # a number: here every partition gets some
+    return Outcome(
+        is_available=any(available),
+        done_within_s=fields.take("done_within_s", None),
+        least_share=fields.take("at_least_of_throttle_estimate", None),
+        share_below=fields.take("below_of_throttle_estimate", None),
+        is_directory_given_up=any(given_up),
+    )
+
+
+def _is(fields: Fields, key: str, *, expected: bool) -> bool:
+    """Whether a key is there; it has one value that can be checked."""
+    given = [one_of(value, {expected: True}, f"expect.{key}") for value in fields.expected(key)]
+    return bool(given)
 
 
 class Field:
@@ -91,29 +183,33 @@ class Field:
         return list(dict.fromkeys(found))
 
     def _target(self, name: str) -> list[BrokerId]:
-        matches = ((kind, re.fullmatch(words, name)) for kind, words in _TARGETS.items())
-        kind, found = next((pair for pair in matches if pair[1] is not None), ("", None))
-        number = int((found.groupdict() if found else {}).get("number") or 0)
-        match kind:
-            case "leader" | "follower":
-                if number >= len(self.names):
-                    raise UnknownInCaseError(f"the target {name!r}: there is no such partition")
-                leader = self.leader(self.names[number])
-                others = [r for r in self.stage.isr(self.names[number]) if r != leader]
-                return [leader] if kind == "leader" else others[:1]
-            case "controller":
+        brokers = list(self.cluster.brokers)
+        match name.split("_"):
+            case ["leader", *of] if of in ([], ["of", "partition", *of[2:]]):
+                return [self.leader(self._partition(name, of[2:]))]
+            case ["follower", *of] if of in ([], ["of", "partition", *of[2:]]):
+                followed = self._partition(name, of[2:])
+                leader = self.leader(followed)
+                return [r for r in self.stage.isr(followed) if r != leader][:1]
+            case ["controller"]:
                 return [self.stage.controller.broker_id]
-            case "odd":
-                return [b for b in self.cluster.brokers if b % 2]
-            case "several":
+            case ["every", "other", "broker"]:
+                return [b for b in brokers if b % 2]
+            case ["several", "brokers"]:
                 leader = self.leader(self.names[0])
-                return [*[b for b in self.cluster.brokers if b != leader][:1], leader]
-            case "all":
-                return list(self.cluster.brokers)
-            case "broker" if number in self.cluster.brokers:
-                return [number]
+                return [*[b for b in brokers if b != leader][:1], leader]
+            case ["all", "brokers"]:
+                return brokers
+            case ["broker", number] if number.isdecimal() and int(number) in brokers:
+                return [int(number)]
             case _:
                 raise UnknownInCaseError(f"the target {name!r}")
+
+    def _partition(self, target: str, number: Sequence[str]) -> TopicPartition:
+        for name in self.names:
+            if str(name.partition) == "".join(number or "0"):
+                return name
+        raise UnknownInCaseError(f"the target {target!r}: there is no such partition")
 
     def leader(self, topic_partition: TopicPartition) -> BrokerId:
         """Return the leader."""
@@ -299,7 +395,7 @@ class Attack:
     def run(self) -> None:
         """Run the fault, and check the outcome after every step."""
         attacks: Mapping[Kind, Callable[[], None]] = {
-            Kind.NOTHING: self.field.assert_whole,
+            Kind.NONE: self.field.assert_whole,
             Kind.STOP: self._stop,
             Kind.BOUNCE: self._bounce,
             Kind.PAUSE: lambda: self._lose(self.field.pause),
@@ -329,7 +425,7 @@ class Attack:
                 self.field.stop(broker_id, self.fault.mode)
                 self.field.produce()
                 self.field.consume()
-                self.field.stage.go_on_for(self.fault.pause_ms)
+                self.field.stage.go_on_for(self.fault.down_ms)
                 self.field.stage.start(broker_id)
                 self.field.assert_whole()
 
@@ -338,9 +434,9 @@ class Attack:
             lose(broker_id)
         self.field.produce()
         self.field.assert_available()
-        if self.fault.pause_ms:
+        if self.fault.down_ms:
             self.field.consume()
-            self.field.stage.go_on_for(self.fault.pause_ms)
+            self.field.stage.go_on_for(self.fault.down_ms)
             self.field.heal()
             self.field.assert_whole()
 
@@ -348,7 +444,7 @@ class Attack:
         killed = self.targets()
         for broker_id in killed:
             self.field.stage.shut_down(broker_id, self.fault.mode)
-        self.field.stage.go_on_for(self.fault.pause_ms)
+        self.field.stage.go_on_for(self.fault.down_ms)
         for broker_id in killed:
             self.field.stage.start(broker_id)
         self.field.produce()
@@ -391,67 +487,49 @@ class Attack:
     def assert_outcome(self, expected: Outcome) -> None:
         """Compare the outcome with the case's expectations, beyond those of all cases."""
         kind = self.fault.kind
-        if expected.is_directory_given_up and kind is not Kind.DIRECTORY:
+        if expected.is_directory_given_up is not (kind is Kind.DIRECTORY):
             raise UnknownInCaseError(f"an expectation of lost directories: {kind.value}")
-        if kind is Kind.DIRECTORY:  # already checked before the others were stopped
-            self._assert_consumed(expected)
-            return
-        self.field.assert_nothing_is_lost()
-        self.field.consume()
-        self._assert_consumed(expected)
-        if expected.is_available and kind is not Kind.NOTHING:
-            self.field.assert_available()
-        limit_ms, share = expected.reassigned_within_ms, expected.share_of_throttled_time
-        if self.move_ms is None and (limit_ms is not None or share is not None):
-            raise UnknownInCaseError(f"a reassignment is expected: {kind.value}")
-        if limit_ms is not None:
-            assert self.move_ms is not None
-            assert self.move_ms <= limit_ms, f"the reassignment took {self.move_ms} ms"
-        if share is not None:
-            if not self.throttled_ms:
-                raise UnknownInCaseError("a throttled time of a move that copies nothing so slowly")
-            assert self.move_ms is not None
-            assert self.move_ms >= share * self.throttled_ms, f"it took {self.move_ms} ms"
-
-    def _assert_consumed(self, expected: Outcome) -> None:
+        if kind is not Kind.DIRECTORY:  # there it was checked before the others were stopped
+            self.field.assert_nothing_is_lost()
+            self.field.consume()
+            if expected.is_available and kind is not Kind.NONE:
+                self.field.assert_available()
         for consumer in self.field.consumers:
-            if expected.has_no_duplicates:
-                assert not consumer.duplicates, consumer.duplicates
-            if expected.has_no_gaps:
-                assert not consumer.gaps, consumer.gaps
-            if expected.has_no_resets:
-                assert not consumer.resets, f"{consumer.name}: {consumer.resets} resets"
+            assert not consumer.duplicates, consumer.duplicates
+            assert not consumer.gaps, consumer.gaps
+            assert not consumer.resets, f"{consumer.name}: {consumer.resets} resets"
+        self._assert_time(expected)
 
-
-def _check_roles(how: str, targets: Sequence[str]) -> None:
-    """A fault that names its target must agree with ``targets``."""
-    for role in ("leader", "controller", "follower"):
-        if role in how.lower() and not any(role in target for target in targets):
-            raise UnknownInCaseError(f"how is {how!r}, the targets are {targets}")
-
-
-def _check_brokers(how: str, targets: Sequence[str]) -> None:
-    all_brokers = re.compile("(?:all|every) brokers?")
-    if all_brokers.search(how.lower()) and not all(map(all_brokers.fullmatch, targets)):
-        raise UnknownInCaseError(f"how is {how!r}, the targets are {targets}")
+    def _assert_time(self, expected: Outcome) -> None:
+        within, shares = expected.done_within_s, (expected.least_share, expected.share_below)
+        if (within, *shares) == (None, None, None):
+            return
+        if self.move_ms is None:
+            raise UnknownInCaseError(f"a reassignment is expected: {self.fault.kind.value}")
+        if shares != (None, None) and not self.throttled_ms:
+            raise UnknownInCaseError("a throttled time of a move that copies nothing so slowly")
+        took = f"the reassignment took {self.move_ms} ms of {self.throttled_ms:g}"
+        least, below = shares
+        assert within is None or self.move_ms <= within * 1_000, took
+        assert least is None or self.move_ms >= least * self.throttled_ms, took
+        assert below is None or self.move_ms < below * self.throttled_ms, took
 
 
 def fault_mode(case: Case) -> None:
-    """Every target under every fault of the case, each on a new cluster."""
-    how, cluster, targets = case.take("how", ""), case.take("cluster"), case.take("targets", [])
-    described, expected = faults(how), outcome(case.take("expect"))
-    _check_roles(how, targets)
-    if any(fault.kind in (Kind.STOP, Kind.BOUNCE) for fault in described):
-        _check_brokers(how, targets)
-    for fault in described:
-        groups = [[target] for target in targets] or [[]]
-        if fault.kind in (Kind.NOTHING, Kind.REASSIGN) and not fault.bounces:
-            groups = groups[:1]  # the fault has no target
-        for group in groups:
-            with MovedLog() as log:
-                field = Field(log, cluster)
-                field.targets(group)
-                attack = Attack(field, fault, group)
-                attack.run()
-                attack.assert_outcome(expected)
-                field.invariants.check()
+    """The fault of a case on each of its targets, each time on a new cluster."""
+    cluster, targets = case.take("cluster"), case.take("targets", [])
+    with case.nested("fault") as fields:
+        fault = _fault(fields)
+    with case.nested("expect") as fields:
+        expected = _outcome(fields)
+    groups = [[target] for target in targets] or [[]]
+    if fault.kind in (Kind.NONE, Kind.REASSIGN) and not fault.bounces:
+        groups = groups[:1]  # the fault has no target
+    for group in groups:
+        with MovedLog() as log:
+            field = Field(log, cluster)
+            field.targets(group)
+            attack = Attack(field, fault, group)
+            attack.run()
+            attack.assert_outcome(expected)
+            field.invariants.check()

@@ -15,6 +15,9 @@ from regent.core.model import (
 )
 
 _REQUIRED = object()
+_FILLERS = (
+    "a all also an and are as at be by for has in is it its of on or that the then to was with"
+)
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
 
 
@@ -111,6 +114,14 @@ def one_of(value: Any, choices: Mapping[Any, Any], what: str) -> Any:
         raise UnknownInCaseError(
             f"{what} is {value!r}; known are {sorted(map(str, choices))}"
         ) from None
+
+
+def check_words(text: Any, what: str, known: str) -> None:
+    """Raise ``UnknownInCaseError`` if a text has a word that is not one of ``known``."""
+    words = re.findall(r"[\w./'-]+", str(text).lower())
+    unknown = sorted(set(words) - set(f"{known} {_FILLERS}".split()))
+    if unknown or not words:
+        raise UnknownInCaseError(f"{what}: unknown words {' '.join(unknown)!r} of {text!r}")
 
 
 def partition(name: str) -> TopicPartition:
