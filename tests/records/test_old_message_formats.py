@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import warnings
 import zlib
 from contextlib import suppress
 from typing import Any
@@ -13,12 +14,14 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 from aiokafka.record.legacy_records import LegacyRecordBatch, LegacyRecordBatchBuilder
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from kafka.record.memory_records import MemoryRecords as OthersRecords
 
 from regent.core.errors import Errors, RecordsRefusedError
 from regent.records.old_message_formats import down_converted, is_old, up_converted
 from tests.support.compressed_frames import lz4
 from tests.support.record_batches import CONTROL_MASK, batch, resealed, stamped
+
+with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+    from kafka.record.memory_records import MemoryRecords as OthersRecords
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 EVERYTHING = 2**31 - 1
