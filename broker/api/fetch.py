@@ -22,7 +22,7 @@ from regent.broker.api.current_leaders import CurrentLeaders, NamedLeaders
 from regent.broker.api.follower_fetch import FollowerFetchHandler, FollowerSource
 from regent.broker.api.replies import Replies, monotonic_ms
 from regent.broker.api.topic_names import TopicNamesById
-from regent.core.errors import Errors, StorageError
+from regent.core.errors import Errors, RecordsRefusedError, StorageError
 from regent.core.model import NO_EPOCH, BrokerId, TopicPartition
 from regent.core.protocol.client import (
     READ_COMMITTED,
@@ -36,7 +36,7 @@ from regent.core.replica_logs import AbortedTransactionStart
 from regent.core.replication.delayed_operation import DelayedOperation
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.setting import INT_MAX
-from regent.records.old_message_formats import down_converted
+from regent.records.legacy_records import down_converted
 from regent.transport.kafka.api import (
     FIRST_FLEXIBLE_VERSION,
     Answering,
@@ -204,7 +204,7 @@ def _with_converted(
         data = memoryview(down_converted(data, magic, fetch_offset, max_bytes))
     except StorageError:
         return ConsumedPartition(Errors.KAFKA_STORAGE_ERROR)
-    except ValueError:
+    except (ValueError, RecordsRefusedError):
         return ConsumedPartition(Errors.CORRUPT_MESSAGE)
     return partition._replace(records=MemoryRecords(data))
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from regent.jobs.source.columns import Makers, record_batch
 from regent.jobs.source.offsets import OffsetRange
+from regent.records.record import read_varint, signed
 from regent.records.record_batch import BatchHeader
-from regent.records.varints import read_varint, signed
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 Payload: TypeAlias = tuple[BatchHeader, bytes]

@@ -12,14 +12,9 @@ from typing import NamedTuple
 from regent.core.records import RecordBytes
 from regent.core.replica_logs import LastOfProducer
 from regent.records.compression import compressed
-from regent.records.record_batch import BatchHeader, encode, read_header
-from regent.records.record_decoder import (
-    DecodedRecord,
-    marker_of,
-    records_of,
-    uncompressed,
-    with_timestamp_delta,
-)
+from regent.records.end_transaction_marker import control_type
+from regent.records.record import RecordSpan, read_records, with_timestamp_delta
+from regent.records.record_batch import BatchHeader, encode, read_header, uncompressed
 from regent.storage.compaction.cleaned_transactions import CleanedTransactions
 from regent.storage.compaction.offset_map import GOES, TOMBSTONE, OffsetMap
 
@@ -54,7 +49,7 @@ class BatchCleaning:
         self._delete_retention_ms = delete_retention_ms
 
     def clean(self, header: BatchHeader, data: memoryview) -> CleanedBatch | None:
-        """Return what is left of a batch; None: nothing. Raises ``ValueError``, ``IndexError``."""
+        """Return what is left of a batch; None: nothing. Raises ``ValueError``."""
         if header.is_control:
             return self._clean_marker(header, data)
         if self._transactions.is_aborted(header):
@@ -72,7 +67,7 @@ class BatchCleaning:
         kept = self._kept(header, records)
         if not kept:
             return self._emptied(header)
-        if self._needs_horizon(header) and any(is_tombstone for *_, is_tombstone in kept):
+        if self._needs_horizon(header) and not all(value_at for *_, value_at in kept):
             return self._with_horizon(header, records, kept)
         if len(kept) == header.record_count:
             return CleanedBatch(header, data)
@@ -80,19 +75,19 @@ class BatchCleaning:
 
     # --- inside ---
 
-    def _kept(self, header: BatchHeader, records: bytes) -> list[DecodedRecord]:
+    def _kept(self, header: BatchHeader, records: bytes) -> list[RecordSpan]:
         base_offset, latest = header.base_offset, self._offsets.latest_offset
         newest_of = self._offsets.get
         horizon_ms = header.delete_horizon_ms
         drops_tombstones = horizon_ms is not None and self._now_ms >= horizon_ms
         kept = []
-        for record in records_of(records, header.record_count):
-            _, _, _, delta, key, is_tombstone = record
+        for record in read_records(records, header.record_count):
+            _, _, _, delta, key, value_at = record
             offset = base_offset + delta
             if offset <= latest:
                 if key is None or newest_of(key) > offset:
                     continue
-                if is_tombstone and drops_tombstones:
+                if not value_at and drops_tombstones:
                     continue
             kept.append(record)
         return kept
@@ -107,7 +102,7 @@ class BatchCleaning:
         return is_new and header.last_offset <= self._offsets.latest_offset
 
     def _with_horizon(
-        self, header: BatchHeader, records: bytes, kept: list[DecodedRecord]
+        self, header: BatchHeader, records: bytes, kept: list[RecordSpan]
     ) -> CleanedBatch:
         """Return a batch with a horizon; its timestamps then count from the horizon."""
         horizon_ms = self._now_ms + self._delete_retention_ms
@@ -118,7 +113,7 @@ class BatchCleaning:
         return _rewritten(header, kept, shifted, horizon_ms)
 
     def _clean_marker(self, header: BatchHeader, data: memoryview) -> CleanedBatch | None:
-        marker = marker_of(header, data)
+        marker = control_type(header, data)
         horizon_ms = header.delete_horizon_ms
         if not self._transactions.is_marker_done(header, marker):
             return CleanedBatch(header, data)
@@ -127,7 +122,7 @@ class BatchCleaning:
         if horizon_ms is not None:
             return CleanedBatch(header, data)
         records = uncompressed(header, data)
-        return self._with_horizon(header, records, list(records_of(records, header.record_count)))
+        return self._with_horizon(header, records, list(read_records(records, header.record_count)))
 
     def _emptied(self, header: BatchHeader) -> CleanedBatch | None:
         """Return an empty batch if it is the last one of a live producer."""
@@ -143,7 +138,7 @@ class BatchCleaning:
 
 def _rewritten(
     header: BatchHeader,
-    kept: list[DecodedRecord],
+    kept: list[RecordSpan],
     records: list[bytes],
     horizon_ms: int | None = None,
 ) -> CleanedBatch:

@@ -10,11 +10,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable
 
+from regent.records.end_transaction_marker import ABORT, COMMIT
 from regent.records.record_batch import BatchHeader
 from regent.storage.log.aborted_transaction import AbortedTransaction
-
-ABORT, COMMIT = 0, 1
-"""The types of markers: the second 16-bit number of the key of a control record."""
 
 
 class CleanedTransactions:

@@ -15,8 +15,9 @@ from typing import Final, NamedTuple
 
 from regent.core.errors import StorageError
 from regent.core.log_config import LogConfig
-from regent.records.record_batch import PlacedBatch
-from regent.records.record_decoder import marker_of, records_of, uncompressed
+from regent.records.end_transaction_marker import control_type
+from regent.records.record import read_records
+from regent.records.record_batch import PlacedBatch, uncompressed
 from regent.storage.compaction.batch_cleaning import BatchCleaning, CleanedBatch
 from regent.storage.compaction.cleanable_logs import CleanableRange
 from regent.storage.compaction.cleaned_transactions import CleanedTransactions
@@ -107,7 +108,7 @@ class Cleaning:
         """Clean a part of the log; return the offset up to which it is clean now.
 
         Raises ``CleaningAbortedError``, ``DamagedSegmentError``, ``StorageError`` if the directory
-        failed, and ``ValueError`` or ``IndexError`` if a record is not well-formed.
+        failed, and ``ValueError`` if a record is not well-formed.
         """
         self._build_map()
         end = self._offsets.latest_offset + 1
@@ -142,9 +143,9 @@ class Cleaning:
         for _, header, data in self._batches(source, start):
             self.stats.map_bytes_read += len(data)
             if header.is_control:
-                transactions.is_marker_done(header, marker_of(header, data))
+                transactions.is_marker_done(header, control_type(header, data))
             elif not transactions.is_aborted(header):
-                records = records_of(uncompressed(header, data), header.record_count)
+                records = read_records(uncompressed(header, data), header.record_count)
                 if not offsets.put_all(header, records):
                     return False
             if header.last_offset >= start:

@@ -22,7 +22,7 @@ from regent.core.replica_logs import (
     AppendOrigin,
     OffsetOfTimestamp,
 )
-from regent.records.end_transaction_marker import EndTransactionMarker, markers_in
+from regent.records.end_transaction_marker import EndTransactionMarker, marker_of
 from regent.records.record_batch import INT32_MAX, BatchHeader, PlacedBatch
 from regent.storage.checkpoints import NEVER_CLEANED
 from regent.storage.log.aborted_transaction import AbortedTransaction
@@ -398,8 +398,16 @@ class LogContents:
 def _markers_in(
     records: RecordBytes, batches: Sequence[PlacedBatch]
 ) -> Mapping[int, EndTransactionMarker | None]:
+    """Return the markers of the control batches in a buffer, by position.
+
+    Raises ``RecordsRefusedError``.
+    """
     try:
-        return markers_in(records, batches)
+        return {
+            position: marker_of(header, memoryview(records)[position : position + header.size])
+            for position, header in batches
+            if header.is_control
+        }
     except BadDataError as error:
         raise RecordsRefusedError(Errors.CORRUPT_MESSAGE, str(error)) from None
 

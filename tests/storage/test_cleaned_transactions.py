@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from regent.records.end_transaction_marker import ABORT, COMMIT
 from regent.records.record_batch import BatchHeader, read_header
-from regent.storage.compaction.cleaned_transactions import ABORT, COMMIT, CleanedTransactions
+from regent.storage.compaction.cleaned_transactions import CleanedTransactions
 from regent.storage.log.aborted_transaction import AbortedTransaction
 from tests.support.record_batches import batch
 from tests.support.transactional_batches import in_transaction, marker

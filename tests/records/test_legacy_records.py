@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from regent.core.errors import Errors, RecordsRefusedError
-from regent.records.old_message_formats import down_converted, is_old, up_converted
+from regent.records.legacy_records import down_converted, is_old, up_converted
 from tests.support.compressed_frames import lz4
 from tests.support.record_batches import CONTROL_MASK, batch, resealed, stamped
 
@@ -252,5 +252,5 @@ def test_a_client_that_would_get_nothing_learns_that_it_must_ask_for_more():
 def test_records_before_the_first_unreadable_one_are_converted():
     good = batch(b"a", b"b")
     assert len(converted_down(good + good[:70], 0)) == 2
-    with pytest.raises(ValueError, match="of which"):
+    with pytest.raises(RecordsRefusedError, match="and 70 bytes are left"):
         down_converted(memoryview(good[:70]), 0, 0, EVERYTHING)
