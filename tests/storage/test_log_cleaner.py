@@ -16,9 +16,9 @@ from regent.core.log_config import DEFAULT_CLEANER_SETTINGS, LogConfig
 from regent.core.replica_logs import MAX_TIMESTAMP, AppendOrigin
 from regent.records.compression import GZIP, LZ4, SNAPPY, ZSTD, compressed
 from regent.storage.checkpoints import CLEANED_OFFSETS
-from regent.storage.compaction.io_throttle import IoThrottle
+from regent.storage.compaction.log_cleaner import group_segments
+from regent.storage.compaction.log_cleaner_manager import IoThrottle
 from regent.storage.compaction.offset_map import OffsetMap
-from regent.storage.compaction.segment_groups import group_segments
 from regent.storage.log.log_file import LogFile
 from regent.storage.log.segment_indexes import SegmentIndexes
 from regent.storage.log.unified_log import UnifiedLog
