@@ -14,8 +14,7 @@ from typing import Protocol
 from regent.core.errors import BadDataError
 from regent.core.model import TopicPartition
 from regent.core.protocol.control import TopicId
-from regent.storage.atomic_file import overwrite, write_atomically
-from regent.storage.file_errors import storage_error
+from regent.storage.files import overwrite, storage_error, write_atomically
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"

@@ -21,8 +21,9 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeGuard, TypeVar
 
 from regent.broker.api.current_leaders import CurrentLeaders, NamedLeaders
+from regent.broker.api.old_clients import replace_old_records
 from regent.broker.api.replies import AwaitedReply, Replies, monotonic_ms
-from regent.core.errors import Errors, RecordsRefusedError
+from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.client import ACKS_NONE, ProducedPartition, RecordError, RecordRules
 from regent.core.protocol.transactions import TransactionToVerify, TransactionVerifier
@@ -38,7 +39,7 @@ from regent.records.compression import (
     Unpacker,
     unpacked_at_once,
 )
-from regent.records.legacy_records import is_old, up_converted
+from regent.records.legacy_records import is_old
 from regent.records.record_batch import HEADER_SIZE, BatchHeader, read_header
 from regent.records.record_validation import InvalidRecordsError, RecordTimes, is_quick, validate
 from regent.transport.kafka.api import (
@@ -510,15 +511,7 @@ def _convert(
     records: _Batches, rules: Mapping[TopicPartition, RecordRules], unpack: Unpack | None
 ) -> tuple[_Refusals, list[TopicPartition]]:
     """Replace records of old formats by batches; then as ``_invalid``."""
-    refused, large = _Refusals(), []
-    for topic_partition, data in records.items():
-        if is_old(data):
-            try:
-                records[topic_partition] = up_converted(data, unpack)
-            except LargeBatchError:
-                large.append(topic_partition)
-            except RecordsRefusedError as error:
-                refused[topic_partition] = ProducedPartition(error.error_code, message=str(error))
+    refused, large = replace_old_records(records, unpack)
     invalid, others = _invalid(_without(records, {*refused, *large}), rules, unpack)
     return {**refused, **invalid}, large + others
 

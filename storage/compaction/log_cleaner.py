@@ -28,7 +28,7 @@ from regent.storage.compaction.batch_cleaning import (
 )
 from regent.storage.compaction.cleanable_logs import CleanableRange
 from regent.storage.compaction.offset_map import OffsetMap
-from regent.storage.file_errors import storage_error
+from regent.storage.files import storage_error
 from regent.storage.log.log_file import CorruptSegmentError, LogFile, WholeBatch, check_order
 from regent.storage.log.log_segment import LogSegment
 from regent.storage.log.transaction_index import AbortedTransaction, TransactionIndex

@@ -26,7 +26,7 @@ from regent.records.record_batch import (
     check_crc_of_pieces,
     next_header,
 )
-from regent.storage.file_errors import storage_error, sync
+from regent.storage.files import storage_error, sync
 
 _CHUNK_BYTES = 8 * 1024  # read at once by a search: more than lies between two index entries
 _BLOCK_BYTES = 1024 * 1024  # read at once by a check of the whole file

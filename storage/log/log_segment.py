@@ -19,7 +19,7 @@ from regent.core.records import NO_RECORDS, HasFileno, MemoryRecords, RecordByte
 from regent.core.replica_logs import NO_TIMESTAMP
 from regent.records.end_transaction_marker import EndTransactionMarker, marker_of
 from regent.records.record_batch import INT32_MAX, BatchHeader, PlacedBatch
-from regent.storage.file_errors import storage_error
+from regent.storage.files import storage_error
 from regent.storage.log.log_file import (
     CorruptSegmentError,
     FileRecords,

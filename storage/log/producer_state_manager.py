@@ -27,8 +27,7 @@ from regent.core.replica_logs import (
 )
 from regent.records.end_transaction_marker import EndTransactionMarker
 from regent.records.record_batch import INT32_MAX, NO_PRODUCER_EPOCH, NO_SEQUENCE, BatchHeader
-from regent.storage.atomic_file import write_atomically
-from regent.storage.file_errors import storage_error
+from regent.storage.files import storage_error, write_atomically
 from regent.storage.log.transaction_index import AbortedTransaction
 
 SNAPSHOT_SUFFIX = ".snapshot"

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from regent.core.errors import BadDataError
 from regent.core.replica_logs import NO_TIMESTAMP, UNKNOWN_OFFSET
 from regent.records.record_batch import INT32_MAX, BatchHeader
-from regent.storage.file_errors import storage_error, sync
+from regent.storage.files import storage_error, sync
 from regent.storage.log.log_file import CorruptSegmentError, LogFile, check_order
 
 _TIME_ENTRY = struct.Struct(">qi")

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from regent.core.errors import BadDataError
-from regent.storage.atomic_file import write_atomically
-from regent.storage.file_errors import storage_error
+from regent.storage.files import storage_error, write_atomically
 
 _VERSION: Final = 0
 _ENTRY: Final = struct.Struct(">hqqqq")

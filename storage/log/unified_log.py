@@ -30,7 +30,7 @@ from regent.core.replica_logs import (
 )
 from regent.records.record_batch import place, read_header, writable
 from regent.storage.checkpoints import PARTITION_METADATA, LogCheckpoints, write_topic_id
-from regent.storage.file_errors import sync_files
+from regent.storage.files import sync_files
 from regent.storage.log.log_contents import LogContents
 from regent.storage.log.log_file import CorruptSegmentError, FileRecords
 from regent.storage.log.log_loader import CheckpointedOffsets, load_log
