@@ -277,7 +277,7 @@ class LogContents:
         """Put a cleaned segment in the place of those that it was made of.
 
         Return False if they are not all here any more. A crash between two of these steps loses
-        nothing: ``unfinished_swaps`` completes what the first one begins.
+        nothing: ``log_loader`` completes what the first one begins.
         """
         start = self._count_up_to(cleaned.base_offset) - 1
         end = start + len(replaced)

@@ -1,7 +1,7 @@
 """Validates batches from producers and from leaders before they are appended.
 
 Mirrors ``kafka.log.LogValidator.validateBatch`` and ``UnifiedLog.analyzeAndValidateRecords``.
-Checks headers and CRCs only. Before, ``api.record_validation`` checked each record of a producer,
+Checks headers and CRCs only. Before, ``records.record_validation`` checked each record of a producer,
 and that the header matches them.
 """
 
