@@ -52,7 +52,7 @@ test-all: $(STAMP)
 
 unit: $(STAMP)
 	$(PYTEST) $(PARALLEL) -m 'not zookeeper and not spark and not system and not slow and not nightly' \
-		tests/core tests/config tests/scenarios \
+		tests/core tests/config tests/records tests/scenarios \
 		tests/conformance/test_conformance.py tests/conformance/test_coordinators.py $(ARGS)
 
 quick: $(STAMP)

@@ -24,8 +24,13 @@ from regent.core.protocol.client import ACKS_ALL, ProducedPartition
 from regent.core.protocol.groups import VerifiedProducer
 from regent.core.replication.delayed_operation import DelayedOperation
 from regent.core.replication.replica_manager import ReplicaManager
-from regent.records.record_batch import BatchHeader, batches
-from regent.records.record_batch_builder import KeyAndValue, build_batch, keys_and_values
+from regent.records.record_batch import (
+    BatchHeader,
+    KeyAndValue,
+    batches,
+    build_batch,
+    keys_and_values,
+)
 
 log = logging.getLogger(__name__)
 

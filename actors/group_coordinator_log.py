@@ -19,8 +19,7 @@ from regent.core.protocol.groups import VerifiedProducer
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.topic_validation import GROUP_METADATA_TOPIC
 from regent.records.end_transaction_marker import decode_marker_type
-from regent.records.record_batch import BatchHeader
-from regent.records.record_batch_builder import KeyAndValue
+from regent.records.record_batch import BatchHeader, KeyAndValue
 
 
 class GroupCoordinatorLog(CoordinatorLog[Mapping[str, LoadedGroup]]):

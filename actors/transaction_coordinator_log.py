@@ -22,8 +22,7 @@ from regent.core.coordinator.transaction.transaction_state_manager import (
 )
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.topic_validation import TRANSACTION_STATE_TOPIC
-from regent.records.record_batch import BatchHeader
-from regent.records.record_batch_builder import KeyAndValue
+from regent.records.record_batch import BatchHeader, KeyAndValue
 
 log = logging.getLogger(__name__)
 

@@ -45,8 +45,7 @@ from bench.result import Case
 from regent.core import model
 from regent.core.log_config import LogConfig
 from regent.core.replica_logs import NO_TIMESTAMP
-from regent.records.record_batch import BatchHeader, encode
-from regent.records.varints import varint
+from regent.records.record_batch import build_batch
 from regent.storage.log_manager import LogManager
 
 Figures: TypeAlias = dict[str, Any]
@@ -78,15 +77,8 @@ def keys(count: int) -> Iterator[bytes]:
 
 def batch(batch_keys: list[bytes], value: bytes) -> bytearray:
     """Return a batch as a producer sends it."""
-    records = bytearray()
-    for number, key in enumerate(batch_keys):
-        body = b"\0\0" + varint(number << 1) + varint(len(key) << 1) + key
-        body += varint(len(value) << 1) + value + b"\0"
-        records += varint(len(body) << 1) + body
-    count = len(batch_keys)
     now_ms = time.time_ns() // 1_000_000
-    header = BatchHeader(0, 0, 0, 2, 0, 0, count - 1, now_ms, now_ms, -1, -1, -1, count)
-    return bytearray(encode(header, bytes(records)))
+    return build_batch([(key, value) for key in batch_keys], now_ms)
 
 
 def of_a_log(megabytes: int, size: int, per_batch: int) -> Figures:

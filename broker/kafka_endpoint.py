@@ -32,6 +32,7 @@ from regent.broker.api.groups import group_apis
 from regent.broker.api.log_dirs import log_dir_apis
 from regent.broker.api.metadata import metadata_apis
 from regent.broker.api.offsets import offset_apis
+from regent.broker.api.old_clients import ZooKeeperOffsets
 from regent.broker.api.partitions import partition_apis
 from regent.broker.api.produce import produce_apis
 from regent.broker.api.producer_ids import producer_id_apis
@@ -44,7 +45,6 @@ from regent.broker.api.transactions import (
     transaction_apis_of_brokers,
 )
 from regent.broker.api.txn_offset_commit import TxnOffsetCommitHandler
-from regent.broker.api.zookeeper_offsets import ZooKeeperOffsets
 from regent.broker.broker_settings import LISTENER, StartedBroker, described_settings
 from regent.broker.group_service import BrokerGroupService
 from regent.broker.machine_settings import kafka_limits, with_broker_config

@@ -12,7 +12,7 @@ from regent.config.addresses import tcp_endpoint
 from regent.config.cluster_location import CLUSTER_FILE
 from regent.core.errors import RegentError
 from regent.core.model import BrokerId
-from regent.storage.atomic_file import write_atomically
+from regent.storage.files import write_atomically
 from regent.zk.codecs.json_fields import JsonObject, decode_object
 
 _MAX_BYTES: Final = 16 * 1024 * 1024

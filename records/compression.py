@@ -4,6 +4,9 @@ A few kilobytes can decompress to gigabytes, so the size is limited. ``cramjam``
 snappy, lz4 and zstd. They write into a mapping as large as the limit, which takes only the memory
 that is written. ``cramjam`` takes 2 MB, so it is imported with the first compressed batch.
 
+``Unpacker`` decompresses large batches of producers beside the thread that reads their records:
+``cramjam`` decompresses a frame only as a whole.
+
 A consumer stops for ever at a batch that it cannot read. So ``pieces``, for batches of producers,
 accepts what Kafka's Java clients and librdkafka both read as the same records. ``decompressed``,
 for batches in logs, also accepts what brokers of Kafka and earlier versions of this one accepted.
@@ -11,9 +14,11 @@ for batches in logs, also accepts what brokers of Kafka and earlier versions of 
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Executor, Future
 from contextlib import closing
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import TypeAlias
@@ -121,17 +126,6 @@ def _strictly_unpacked(
     else:
         raise ValueError(f"compression {codec} does not exist")
     return _unframed(codec, data, limit, unpack)
-
-
-def unpack_to_file(codec: int, data: memoryview, path: str) -> None:
-    """Write the content of frames of lz4 or zstd to a file or pipe. Raises ``ValueError``."""
-    import cramjam
-
-    decoder = cramjam.lz4 if codec == LZ4 else cramjam.zstd
-    try:
-        decoder.decompress_into(data, cramjam.File(path, read=False, write=True, truncate=False))
-    except cramjam.DecompressionError as error:
-        raise ValueError(str(error)) from None
 
 
 def compressed(codec: int, data: bytes) -> bytes:
@@ -348,3 +342,52 @@ def _memory(size: int) -> mmap:
 
 def _too_large(limit: int) -> ValueError:
     return ValueError(f"more than {limit} bytes when decompressed")
+
+
+# --- large batches, on two threads ----------------------------------------------------------------
+
+
+class Unpacker:
+    """Decompresses on the thread of ``executor``, which must not be the reader's.
+
+    One reader at a time. The thread writes into a pipe, and stops when the reader has seen enough.
+    Neither thread keeps more than a piece.
+    """
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def unpack(self, codec: int, data: memoryview) -> Generator[bytes]:
+        """Yield the content of frames of lz4 or zstd in pieces.
+
+        Raises ``ValueError``, and ``OSError`` if there is no descriptor left.
+        """
+        reading, writing = os.pipe()
+        written: Future[str | None] | None = None
+        try:
+            written = self._executor.submit(_write, codec, data, f"/dev/fd/{writing}")
+            written.add_done_callback(lambda _: os.close(writing))  # also if it never runs
+            while piece := os.read(reading, _PIECE_BYTES):
+                yield piece
+        finally:
+            os.close(reading)  # this ends the writer, too, if it has not finished
+            if written is None:
+                os.close(writing)
+            problem = None if written is None else written.result()
+        if problem is not None:
+            raise ValueError(problem)
+
+
+def _write(codec: int, data: memoryview, path: str) -> str | None:
+    """Write the content of frames of lz4 or zstd to a pipe; return what is wrong with the frames.
+
+    Not as an exception: it would refer to the frame that waits for it, and that to all pieces.
+    """
+    import cramjam
+
+    decoder = cramjam.lz4 if codec == LZ4 else cramjam.zstd
+    try:
+        decoder.decompress_into(data, cramjam.File(path, read=False, write=True, truncate=False))
+    except cramjam.DecompressionError as error:
+        return str(error)
+    return None

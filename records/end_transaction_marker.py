@@ -6,16 +6,18 @@ Mirrors ``org.apache.kafka.common.record.EndTransactionMarker`` and ``ControlRec
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from regent.core.errors import BadDataError
 from regent.core.records import RecordBytes
-from regent.records.record_batch import BatchHeader, PlacedBatch
-from regent.records.record_batch_builder import build_batch, keys_and_values
+from regent.records.record_batch import BatchHeader, build_batch, records_of
+
+ABORT, COMMIT = 0, 1
+"""The types of control records that end a transaction."""
+UNKNOWN: Final = -1
+"""The type of a control record whose key is too short for one."""
 
 _VERSION: Final = 0
-_ABORT, _COMMIT = 0, 1
 _KEY: Final = struct.Struct(">hh")  # version, type
 _VALUE: Final = struct.Struct(">hi")  # version, coordinator epoch
 
@@ -28,7 +30,7 @@ class EndTransactionMarker(NamedTuple):
 
     def key(self) -> bytes:
         """Return the key of the record."""
-        return _KEY.pack(_VERSION, _COMMIT if self.is_commit else _ABORT)
+        return _KEY.pack(_VERSION, COMMIT if self.is_commit else ABORT)
 
     def value(self) -> bytes:
         """Return the value of the record."""
@@ -42,7 +44,7 @@ def decode_marker_type(key: bytes) -> bool | None:
     """
     if len(key) < _KEY.size or (fields := _KEY.unpack_from(key))[0] < 0:
         raise BadDataError(f"the key of a control record is not well-formed: {key.hex()}")
-    return {_COMMIT: True, _ABORT: False}.get(fields[1])
+    return {COMMIT: True, ABORT: False}.get(fields[1])
 
 
 def decode_coordinator_epoch(value: bytes) -> int:
@@ -66,32 +68,33 @@ def build_marker(
     )
 
 
+def control_type(header: BatchHeader, batch: memoryview) -> int | None:
+    """Return the type in the key of a control record.
+
+    None: an empty batch, which is left of a marker that a cleaning removed (KAFKA-7467). Raises
+    ``ValueError``.
+    """
+    record = next(records_of(header, batch), None)
+    if record is None:
+        return None
+    key = record.key or b""
+    return UNKNOWN if len(key) < _KEY.size else int(_KEY.unpack_from(key)[1])
+
+
 def marker_of(header: BatchHeader, batch: RecordBytes) -> EndTransactionMarker | None:
     """Return the marker of a control batch; None: it has another record, or none any more.
 
-    A log cleaner keeps an empty batch (KAFKA-7467). Raises ``BadDataError``.
+    Raises ``BadDataError``.
     """
     if header.producer_id < 0:
         return None
     try:
-        record = next(keys_and_values(header, memoryview(batch)), None)
-    except (ValueError, IndexError) as error:
+        record = next(records_of(header, memoryview(batch)), None)
+    except ValueError as error:
         raise BadDataError(f"the control batch at {header.base_offset}: {error}") from None
-    is_commit = None if record is None else decode_marker_type(record[0])
-    if record is None or is_commit is None:
+    if record is None or record.key is None:
         return None
-    return EndTransactionMarker(is_commit, decode_coordinator_epoch(record[1] or b""))
-
-
-def markers_in(
-    records: RecordBytes, batches: Iterable[PlacedBatch]
-) -> Mapping[int, EndTransactionMarker | None]:
-    """Return the markers of the control batches in a buffer, by position.
-
-    Raises ``BadDataError``.
-    """
-    return {
-        position: marker_of(header, memoryview(records)[position : position + header.size])
-        for position, header in batches
-        if header.is_control
-    }
+    is_commit = decode_marker_type(record.key)
+    if is_commit is None:
+        return None
+    return EndTransactionMarker(is_commit, decode_coordinator_epoch(record.value or b""))

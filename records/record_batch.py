@@ -1,25 +1,29 @@
-"""The header of a record batch (magic 2): reads it, and sets the fields that a broker assigns.
+"""Record batches of magic 2: reads, checks and builds them, and sets what a broker assigns.
 
-Mirrors ``org.apache.kafka.common.record.DefaultRecordBatch``. Records are never decoded. The CRC
+Mirrors ``org.apache.kafka.common.record.DefaultRecordBatch`` and ``MemoryRecordsBuilder``. The CRC
 covers everything from ``attributes`` on. So a broker can set the base offset and the leader epoch
-without computing the CRC again.
+without computing the CRC again. Records are decoded for few requests and for internal topics only.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
 from regent.core.errors import Errors, RecordsRefusedError
+from regent.core.model import NO_EPOCH
 from regent.core.records import RecordBytes
 from regent.core.replica_logs import NO_TIMESTAMP
+from regent.records.compression import NONE, compressed, decompressed
+from regent.records.record import encode_record, read_records, value_of
 
 HEADER_SIZE = 61
 MAGIC = 2
+NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 INT32_MAX = 2**31 - 1
@@ -45,19 +49,19 @@ _DELETE_HORIZON = 0x40
 class BatchHeader(NamedTuple):
     """The 61 bytes before the records; times in milliseconds, lengths in bytes."""
 
-    base_offset: int
-    batch_length: int
-    partition_leader_epoch: int
-    magic: int
-    crc: int
-    attributes: int
-    last_offset_delta: int
-    base_timestamp: int
-    max_timestamp: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    record_count: int
+    base_offset: int = 0
+    batch_length: int = 0
+    partition_leader_epoch: int = NO_EPOCH
+    magic: int = MAGIC
+    crc: int = 0
+    attributes: int = 0
+    last_offset_delta: int = 0
+    base_timestamp: int = NO_TIMESTAMP
+    max_timestamp: int = NO_TIMESTAMP
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    base_sequence: int = NO_SEQUENCE
+    record_count: int = 0
 
     @property
     def size(self) -> int:
@@ -178,10 +182,14 @@ def next_header(buffer: RecordBytes, position: int, room: int) -> BatchHeader:
     return header
 
 
+def has_right_crc(buffer: RecordBytes, position: int, header: BatchHeader) -> bool:
+    """Whether the CRC of a batch matches."""
+    return _checksum(buffer, position, header) == header.crc
+
+
 def check_crc(buffer: RecordBytes, position: int, header: BatchHeader) -> None:
     """Raise ``RecordsRefusedError`` (CORRUPT_MESSAGE) if the CRC of a batch does not match."""
-    end = position + _LENGTH_END + header.batch_length
-    if crc32c(memoryview(buffer)[position + _CHECKED_FROM : end]) != header.crc:
+    if _checksum(buffer, position, header) != header.crc:
         raise _corrupt("its CRC does not match")
 
 
@@ -192,15 +200,6 @@ def check_crc_of_pieces(pieces: Iterable[bytes], header: BatchHeader) -> None:
         crc, skipped = crc32c(memoryview(piece)[skipped:], crc), 0
     if crc != header.crc:
         raise _corrupt("its CRC does not match")
-
-
-def encode(header: BatchHeader, records: bytes) -> bytes:
-    """Return a batch with these records, as they are compressed; sets its length and its CRC."""
-    length = HEADER_SIZE - _LENGTH_END + len(records)
-    head = bytearray(_HEADER.pack(*header._replace(batch_length=length, crc=0)))
-    crc = crc32c(records, crc32c(memoryview(head)[_CHECKED_FROM:]))
-    _UINT32.pack_into(head, _CRC_AT, crc)
-    return bytes(head) + records
 
 
 def writable(records: RecordBytes) -> bytearray | memoryview:
@@ -224,7 +223,14 @@ def stamp_append_time(
 ) -> BatchHeader:
     """Set the timestamp of all records of a batch to LogAppendTime, and update its CRC."""
     _INT16.pack_into(buffer, position + _CHECKED_FROM, header.attributes | _APPEND_TIME)
-    _INT64.pack_into(buffer, position + _MAX_TIMESTAMP_AT, now_ms)
+    return set_max_timestamp(buffer, position, header, now_ms)
+
+
+def set_max_timestamp(
+    buffer: bytearray | memoryview, position: int, header: BatchHeader, timestamp_ms: int
+) -> BatchHeader:
+    """Set the largest timestamp of a batch, and update its CRC."""
+    _INT64.pack_into(buffer, position + _MAX_TIMESTAMP_AT, timestamp_ms)
     _UINT32.pack_into(buffer, position + _CRC_AT, _checksum(buffer, position, header))
     return read_header(buffer, position)
 
@@ -244,6 +250,82 @@ def place(
         placed.append((position, assign(buffer, position, base_offset, leader_epoch)))
         base_offset += header.last_offset_delta + 1
     return placed
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+class DefaultRecord(NamedTuple):
+    """One record; its timestamp is in milliseconds. Headers are left out."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+
+
+KeyAndValue: TypeAlias = tuple[bytes, bytes | None]
+"""A record of an internal topic; None: a tombstone."""
+
+
+def uncompressed(header: BatchHeader, batch: memoryview) -> bytes:
+    """Return the records of a whole batch. Raises ``ValueError``."""
+    return decompressed(header.compression, batch[HEADER_SIZE:])
+
+
+def records_of(header: BatchHeader, batch: memoryview) -> Iterator[DefaultRecord]:
+    """Yield the records of a whole batch. Raises ``ValueError`` if they are not well-formed."""
+    data = uncompressed(header, batch)
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
+    append_time = header.max_timestamp if header.stamps_append_time else None
+    for _, end, time, delta, key, value_at in read_records(
+        data, header.record_count, is_exact=False
+    ):
+        timestamp = base_timestamp + time if append_time is None else append_time
+        yield DefaultRecord(base_offset + delta, timestamp, key, value_of(data, value_at, end))
+
+
+def keys_and_values(header: BatchHeader, batch: memoryview) -> Iterator[KeyAndValue]:
+    """Yield the records of a whole batch that have a key. Raises ``ValueError``."""
+    data = uncompressed(header, batch)
+    for _, end, _, _, key, value_at in read_records(data, header.record_count, is_exact=False):
+        if key is not None:
+            yield key, value_of(data, value_at, end)
+
+
+def encode(header: BatchHeader, records: bytes) -> bytearray:
+    """Return a batch with these records, as they are compressed; sets its length and its CRC."""
+    length = HEADER_SIZE - _LENGTH_END + len(records)
+    batch = bytearray(_HEADER.pack(*header._replace(batch_length=length, crc=0)))
+    batch += records
+    _UINT32.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[_CHECKED_FROM:]))
+    return batch
+
+
+def build_batch(
+    records: Sequence[KeyAndValue],
+    timestamp_ms: int,
+    *,
+    codec: int = NONE,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    is_control: bool = False,
+) -> bytearray:
+    """Return a batch, without offset and leader epoch; with a producer it is transactional."""
+    data = b"".join(encode_record(n, 0, *record) for n, record in enumerate(records))
+    attributes = codec | (_TRANSACTIONAL if producer_id != NO_PRODUCER_ID else 0)
+    header = BatchHeader(
+        attributes=attributes | (_CONTROL if is_control else 0),
+        last_offset_delta=len(records) - 1,
+        base_timestamp=timestamp_ms,
+        max_timestamp=timestamp_ms,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        record_count=len(records),
+    )
+    return encode(header, compressed(codec, data))
 
 
 def _checksum(buffer: RecordBytes, position: int, header: BatchHeader) -> int:

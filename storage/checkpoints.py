@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from regent.core.errors import BadDataError
 from regent.core.model import TopicPartition
 from regent.core.protocol.control import TopicId
-from regent.storage.atomic_file import overwrite, write_atomically
-from regent.storage.file_errors import storage_error
+from regent.storage.files import overwrite, storage_error, write_atomically
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
@@ -27,6 +27,25 @@ NEVER_CLEANED = -1  # the cleaned offset of a log without an entry
 
 _VERSION = "0"
 _METADATA = re.compile(rf"version: {_VERSION}\ntopic_id: ([\w-]{{22}})\n?")
+
+
+class LogCheckpoints(Protocol):
+    """What a log asks of the checkpoints of its directory; ``DirectoryCheckpoints`` implements it.
+
+    Every ``write_…`` raises ``StorageError``.
+    """
+
+    def note_lowered(self) -> None:
+        """Note that the high watermark of a log was lowered."""
+        ...
+
+    def write_lowered(self) -> None:
+        """Write the high watermarks if one was lowered."""
+        ...
+
+    def write_after_truncation(self) -> None:
+        """Write what a truncation may have lowered, except for high watermarks."""
+        ...
 
 
 def read_rows(path: Path, columns: int) -> list[list[str]] | None:

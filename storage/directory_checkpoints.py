@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
 
 from regent.core.errors import BadDataError
 from regent.core.model import TopicPartition
@@ -18,10 +17,8 @@ from regent.storage.checkpoints import (
     read_offsets,
     write_offsets,
 )
+from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_directory import LogDirectory
-
-if TYPE_CHECKING:
-    from regent.storage.log.unified_log import UnifiedLog
 
 _log = logging.getLogger(__name__)
 

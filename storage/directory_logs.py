@@ -34,15 +34,16 @@ from regent.storage.log.log_loader import CheckpointedOffsets, LoadedLog, load_l
 from regent.storage.log.log_segment import LogSegment
 from regent.storage.log.open_files import OpenFiles
 from regent.storage.log.unified_log import UnifiedLog
-from regent.storage.log_deletion import delete_renamed_logs, rename_log
 from regent.storage.log_directory import LogDirectory
 from regent.storage.log_names import (
     STRAY,
     TO_DELETE,
+    delete_renamed_logs,
     is_moved,
     log_of_directory,
     log_of_future_directory,
     out_of_use,
+    rename_log,
 )
 from regent.storage.recovery.log_end_offset_file import LogEndOffsetFile
 from regent.storage.recovery.stray_logs import (

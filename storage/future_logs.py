@@ -12,13 +12,12 @@ from pathlib import Path
 
 from regent.core.model import TopicPartition
 from regent.core.protocol.control import TopicId
-from regent.storage.file_errors import sync_path
+from regent.storage.files import sync_path
 from regent.storage.log.log_contents import LogContents
 from regent.storage.log.log_loader import LoadedLog
 from regent.storage.log.unified_log import UnifiedLog
-from regent.storage.log_deletion import rename_log
 from regent.storage.log_directory import LogDirectory
-from regent.storage.log_names import TO_DELETE, future_name
+from regent.storage.log_names import TO_DELETE, future_name, rename_log
 
 _log = logging.getLogger(__name__)
 

@@ -19,8 +19,7 @@ from typing import IO
 from regent.core.errors import ForeignDirectoryError, ShortageError, StorageError
 from regent.core.model import BrokerId
 from regent.core.replica_logs import SeenOfCluster
-from regent.storage.atomic_file import write_atomically
-from regent.storage.file_errors import storage_error
+from regent.storage.files import storage_error, write_atomically
 from regent.storage.log.log_file import CorruptSegmentError
 
 _VERSION = "0"

@@ -41,10 +41,9 @@ from regent.core.log_dirs import MovedLog
 from regent.core.model import TopicPartition
 from regent.storage.checkpoints import NEVER_CLEANED
 from regent.storage.directory_logs import DirectoryLogs
-from regent.storage.file_errors import sync_path
+from regent.storage.files import sync_path
 from regent.storage.log.unified_log import UnifiedLog
-from regent.storage.log_deletion import rename_log
-from regent.storage.log_names import TO_DELETE
+from regent.storage.log_names import TO_DELETE, rename_log
 
 _PREFERENCES = 100_000  # replicas that are expected in a directory, at most
 _log = logging.getLogger(__name__)

@@ -1,12 +1,21 @@
-"""Names of the directories and files of logs. Mirrors ``kafka.log.UnifiedLog``.
+"""Names of the directories and files of logs, and logs that are renamed to be deleted.
+
+Mirrors ``kafka.log.UnifiedLog``.
 
 ``topic-3`` is a log; ``topic-3.<32 hex digits>-delete`` waits for its deletion, ``…-stray`` is not
-assigned to this broker, ``…-future`` is the copy of a log that is being moved to this directory.
+assigned to this broker (Kafka has these from 3.6 on, see ``stray_logs``), ``…-future`` is the copy
+of a log that is being moved to this directory.
+
+A log that is deleted is renamed at once and deleted after a delay. The modification time of the
+directory is the time it was renamed, so the delay survives a restart.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+from pathlib import Path
 from uuid import uuid4
 
 from regent.core.model import TopicPartition
@@ -72,3 +81,32 @@ def base_offset_of(file_name: str) -> int | None:
     """Return the base offset of a segment's ``.log`` file; None: it is not such a name."""
     match = _SEGMENT.fullmatch(file_name)
     return int(match["base_offset"]) if match else None
+
+
+def rename_log(
+    path: Path, topic_partition: TopicPartition, suffix: str, now_ms: int
+) -> Path | None:
+    """Rename the directory of a log so that it is not loaded.
+
+    Return its new path; None: it was absent. Raises ``OSError``.
+    """
+    moved = path.with_name(out_of_use(topic_partition, suffix))
+    try:
+        path.rename(moved)
+    except FileNotFoundError:
+        return None
+    os.utime(moved, ns=(now_ms * 1_000_000, now_ms * 1_000_000))
+    return moved
+
+
+def delete_renamed_logs(directory: Path, now_ms: int, file_delete_delay_ms: int) -> int:
+    """Delete the logs whose delay is over; return how many. Raises ``OSError``."""
+    purged = 0
+    with os.scandir(directory) as entries:
+        deleted = [e for e in entries if e.name.endswith(TO_DELETE) and is_moved(e.name)]
+    for entry in deleted:
+        since_ms = entry.stat().st_mtime_ns // 1_000_000
+        if now_ms - since_ms >= file_delete_delay_ms:
+            shutil.rmtree(entry.path)
+            purged += 1
+    return purged

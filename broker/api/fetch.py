@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import cache
 from itertools import filterfalse
@@ -20,9 +20,10 @@ from typing import Final, NamedTuple, Protocol
 
 from regent.broker.api.current_leaders import CurrentLeaders, NamedLeaders
 from regent.broker.api.follower_fetch import FollowerFetchHandler, FollowerSource
+from regent.broker.api.old_clients import converted_records
 from regent.broker.api.replies import Replies, monotonic_ms
 from regent.broker.api.topic_names import TopicNamesById
-from regent.core.errors import Errors, StorageError
+from regent.core.errors import Errors
 from regent.core.model import NO_EPOCH, BrokerId, TopicPartition
 from regent.core.protocol.client import (
     READ_COMMITTED,
@@ -31,12 +32,10 @@ from regent.core.protocol.client import (
     ConsumerPosition,
 )
 from regent.core.protocol.control import TopicId
-from regent.core.records import NO_RECORDS, MemoryRecords
 from regent.core.replica_logs import AbortedTransactionStart
 from regent.core.replication.delayed_operation import DelayedOperation
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.setting import INT_MAX
-from regent.records.old_message_formats import down_converted
 from regent.transport.kafka.api import (
     FIRST_FLEXIBLE_VERSION,
     Answering,
@@ -161,7 +160,7 @@ def fetch_apis(
             magic = int(request.api_version >= _FIRST_OF_MAGIC_1)
             loop = asyncio.get_running_loop()
             consumed = await loop.run_in_executor(
-                reader, _converted, asked.request, consumed, kept, magic
+                reader, converted_records, asked.request, consumed, kept, magic
             )
         if throttle is not None:
             size = sum(partition.records.size for partition in consumed.values())
@@ -170,43 +169,6 @@ def fetch_apis(
         return _encode(request, asked, consumed, NamedLeaders(leaders))
 
     return [KafkaApi(KafkaApiKey.FETCH, 0, 17, handle)]
-
-
-def _converted(
-    request: ConsumerFetch,
-    consumed: Mapping[TopicPartition, ConsumedPartition],
-    kept: Collection[TopicPartition],
-    magic: int,
-) -> Mapping[TopicPartition, ConsumedPartition]:
-    """Convert records for an old client, except those that are ``kept``; on another thread."""
-    converted, left = dict(consumed), request.max_bytes
-    for topic_partition, partition in consumed.items():
-        if partition.error_code is not Errors.NONE:
-            continue
-        if topic_partition in kept:
-            converted[topic_partition] = ConsumedPartition(Errors.UNSUPPORTED_VERSION)
-        elif left <= 0:
-            converted[topic_partition] = partition._replace(records=NO_RECORDS)
-        else:
-            position = request.positions[topic_partition]
-            limit = min(position.max_bytes, left)
-            outcome = _with_converted(partition, magic, position.fetch_offset, limit)
-            converted[topic_partition] = outcome
-            left -= outcome.records.size
-    return converted
-
-
-def _with_converted(
-    partition: ConsumedPartition, magic: int, fetch_offset: int, max_bytes: int
-) -> ConsumedPartition:
-    try:
-        data = memoryview(partition.records.read())
-        data = memoryview(down_converted(data, magic, fetch_offset, max_bytes))
-    except StorageError:
-        return ConsumedPartition(Errors.KAFKA_STORAGE_ERROR)
-    except ValueError:
-        return ConsumedPartition(Errors.CORRUPT_MESSAGE)
-    return partition._replace(records=MemoryRecords(data))
 
 
 def _decode(request: KafkaRequest, names: TopicNamesById, max_response_bytes: int) -> _Fetch:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from regent.broker.api.coordinator_requests import CoordinatorRequests
-from regent.broker.api.zookeeper_offsets import ZooKeeperOffsets
+from regent.broker.api.old_clients import ZooKeeperOffsets
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.groups import (

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Final, Protocol, TypeAlias
 
-from regent.core.errors import Errors, StorageError
+from regent.core.errors import Errors, RecordsRefusedError, StorageError
 from regent.core.model import NO_EPOCH, TopicPartition
 from regent.core.protocol.client import (
     READ_COMMITTED,
@@ -29,7 +29,7 @@ from regent.core.replica_logs import (
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
 )
-from regent.records.batch_records import batches_of
+from regent.records.record_batch import batches, records_of
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 
 _LISTED: Final = struct.Struct(">ihqq")  # index, error, timestamp, offset
@@ -177,15 +177,16 @@ def _search(timestamp_ms: int, listed: ListedOffset) -> tuple[ListedOffset | Non
     """
     assert listed.batch is not None
     try:
-        (batch,) = batches_of(memoryview(listed.batch.read()))
-        visible = [record for record in batch.records() if record.offset >= listed.offset]
+        batch = memoryview(listed.batch.read())
+        ((_, header),) = batches(batch)
+        visible = [r for r in records_of(header, batch) if r.offset >= listed.offset]
     except StorageError:
         return ListedOffset(Errors.KAFKA_STORAGE_ERROR), None
-    except ValueError:
+    except (ValueError, RecordsRefusedError):
         return ListedOffset(Errors.CORRUPT_MESSAGE), None
     if timestamp_ms == MAX_TIMESTAMP:
         record = max(visible, key=lambda record: record.timestamp, default=None)
-        is_final = record is not None and record.timestamp >= batch.max_timestamp
+        is_final = record is not None and record.timestamp >= header.max_timestamp
     else:
         record = next((record for record in visible if record.timestamp >= timestamp_ms), None)
         is_final = record is not None
@@ -194,7 +195,7 @@ def _search(timestamp_ms: int, listed: ListedOffset) -> tuple[ListedOffset | Non
         if record is None
         else ListedOffset(Errors.NONE, record.timestamp, record.offset, listed.leader_epoch)
     )
-    return found, None if is_final else batch.next_offset
+    return found, None if is_final else header.next_offset
 
 
 def _encode_list(

@@ -18,11 +18,12 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeGuard, TypeVar
 
 from regent.broker.api.current_leaders import CurrentLeaders, NamedLeaders
+from regent.broker.api.old_clients import replace_old_records
 from regent.broker.api.replies import AwaitedReply, Replies, monotonic_ms
-from regent.core.errors import Errors, RecordsRefusedError
+from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.client import ACKS_NONE, ProducedPartition, RecordError, RecordRules
 from regent.core.protocol.transactions import TransactionToVerify, TransactionVerifier
@@ -31,10 +32,16 @@ from regent.core.replica_logs import NO_VERIFICATION
 from regent.core.replication.delayed_operation import DelayedOperation
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.topic_validation import INTERNAL_TOPICS
-from regent.records.compression import LargeBatchError, Unpack, unpacked_at_once
-from regent.records.old_message_formats import is_old, up_converted
+from regent.records.compression import (
+    ZSTD,
+    LargeBatchError,
+    Unpack,
+    Unpacker,
+    unpacked_at_once,
+)
+from regent.records.legacy_records import is_old
+from regent.records.record_batch import HEADER_SIZE, BatchHeader, read_header
 from regent.records.record_validation import InvalidRecordsError, RecordTimes, is_quick, validate
-from regent.records.unpacker import Unpacker
 from regent.transport.kafka.api import (
     KafkaAnswer,
     KafkaApi,
@@ -53,15 +60,7 @@ _Check: TypeAlias = Callable[
 ]
 
 _ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
-_BATCH_LENGTH: Final = struct.Struct(">i")
-_ATTRIBUTES: Final = struct.Struct(">h")
-_BATCH_LENGTH_AT, _UNCOUNTED_BYTES = 8, 12
-_ATTRIBUTES_AT: Final = 21
-_HEADER_BYTES: Final = 61
-_COMPRESSION_MASK, _ZSTD, _FIRST_WITH_ZSTD = 0x07, 4, 7
-_TRANSACTIONAL_MASK: Final = 0x10
-_PRODUCER: Final = struct.Struct(">qh")  # producer id and epoch
-_PRODUCER_AT: Final = 43
+_FIRST_WITH_ZSTD: Final = 7
 _FIRST_WITH_ABORTABLE: Final = 11
 _FIRST_OF_MAGIC_2: Final = 3
 _PARTITION: Final = struct.Struct(">ihq")  # index, error, base offset
@@ -295,7 +294,7 @@ class _Produce:
         if self._verifier is None or asked.transactional_id is None:
             return {}
         return self._target.begin_verifications(
-            {name: data for name, data in records.items() if _is_transactional(data)}
+            {name: data for name, data in records.items() if _is_transactional(_header_of(data))}
         )
 
     async def _verify(
@@ -308,10 +307,13 @@ class _Produce:
         assert self._verifier is not None
         assert asked.transactional_id is not None
         partitions = tuple(name for name, guard in guards.items() if guard != NO_VERIFICATION)
-        producer_id, epoch = _PRODUCER.unpack_from(records[partitions[0]], _PRODUCER_AT)
+        first = read_header(records[partitions[0]])
         reply: AwaitedReply[Mapping[TopicPartition, Errors]] = self._replies.new()
         self._verifier.verify(
-            TransactionToVerify(asked.transactional_id, producer_id, epoch, partitions), reply.give
+            TransactionToVerify(
+                asked.transactional_id, first.producer_id, first.producer_epoch, partitions
+            ),
+            reply.give,
         )
         errors = await reply.wait()
         return {
@@ -407,14 +409,15 @@ def _refused(
     asked: _ProduceRequest, records: Mapping[TopicPartition, memoryview]
 ) -> dict[TopicPartition, ProducedPartition]:
     """Return the partitions whose records are refused, with the reasons."""
-    transactional = [data for data in records.values() if _is_transactional(data)]
+    headers = {topic_partition: _header_of(data) for topic_partition, data in records.items()}
+    transactional = [header for header in headers.values() if _is_transactional(header)]
     if transactional and asked.transactional_id is None:
         return dict.fromkeys(records, _NO_TRANSACTIONAL_ID)
-    if len({_PRODUCER.unpack_from(data, _PRODUCER_AT) for data in transactional}) > 1:
+    if len({(header.producer_id, header.producer_epoch) for header in transactional}) > 1:
         return dict.fromkeys(records, _SEVERAL_PRODUCERS)
     refused = {}
     for topic_partition, data in records.items():
-        refusal = _refusal(data, asked.version)
+        refusal = _refusal(data, headers[topic_partition], asked.version)
         if topic_partition.topic in INTERNAL_TOPICS and not asked.is_admin:
             refusal = _INTERNAL_TOPIC
         if refusal is not None:
@@ -422,31 +425,37 @@ def _refused(
     return refused
 
 
-def _refusal(data: memoryview, version: int) -> ProducedPartition | None:
+def _refusal(
+    data: memoryview, header: BatchHeader | None, version: int
+) -> ProducedPartition | None:
     """Return why records are refused, or None. The log checks whether they are complete."""
-    if version < _FIRST_OF_MAGIC_2 and is_old(data):
-        return None
-    if len(data) < _HEADER_BYTES or is_old(data):
+    if header is None:
+        if version < _FIRST_OF_MAGIC_2 and is_old(data):
+            return None
         return ProducedPartition(
             Errors.INVALID_RECORD, message="there must be one record batch of magic 2"
         )
-    (length,) = _BATCH_LENGTH.unpack_from(data, _BATCH_LENGTH_AT)
-    if length + _UNCOUNTED_BYTES < len(data):
+    if header.size < len(data):
         return ProducedPartition(
             Errors.INVALID_RECORD, message="there must be one record batch and no more"
         )
-    (attributes,) = _ATTRIBUTES.unpack_from(data, _ATTRIBUTES_AT)
-    if attributes & _COMPRESSION_MASK == _ZSTD and version < _FIRST_WITH_ZSTD:
+    if header.compression == ZSTD and version < _FIRST_WITH_ZSTD:
         return ProducedPartition(
             Errors.UNSUPPORTED_COMPRESSION_TYPE, message="zstd needs Produce version 7"
         )
     return None
 
 
-def _is_transactional(data: memoryview) -> bool:
-    if len(data) < _HEADER_BYTES or is_old(data):
-        return False
-    return bool(_ATTRIBUTES.unpack_from(data, _ATTRIBUTES_AT)[0] & _TRANSACTIONAL_MASK)
+def _header_of(data: memoryview) -> BatchHeader | None:
+    """Return the header of a batch; None: the records are of an old format, or too short."""
+    if len(data) < HEADER_SIZE:
+        return None
+    header = read_header(data)
+    return None if header.magic in (0, 1) else header
+
+
+def _is_transactional(header: BatchHeader | None) -> TypeGuard[BatchHeader]:
+    return header is not None and header.is_transactional
 
 
 def _not_verified(error: Errors, version: int) -> ProducedPartition:
@@ -502,15 +511,7 @@ def _convert(
     records: _Batches, rules: Mapping[TopicPartition, RecordRules], unpack: Unpack | None
 ) -> tuple[_Refusals, list[TopicPartition]]:
     """Replace records of old formats by batches; then as ``_invalid``."""
-    refused, large = _Refusals(), []
-    for topic_partition, data in records.items():
-        if is_old(data):
-            try:
-                records[topic_partition] = up_converted(data, unpack)
-            except LargeBatchError:
-                large.append(topic_partition)
-            except RecordsRefusedError as error:
-                refused[topic_partition] = ProducedPartition(error.error_code, message=str(error))
+    refused, large = replace_old_records(records, unpack)
     invalid, others = _invalid(_without(records, {*refused, *large}), rules, unpack)
     return {**refused, **invalid}, large + others
 

@@ -20,13 +20,12 @@ import pyarrow.compute
 
 from regent.core.errors import BadDataError, StorageError
 from regent.core.model import TopicPartition
-from regent.jobs.source.columns import columns_schema
+from regent.jobs.source.columns import Payload, columns_schema, decode
 from regent.jobs.source.committed_batches import CommittedBatches
 from regent.jobs.source.log_segments import log_end_offset, segments_of
 from regent.jobs.source.offsets import NO_OFFSET, OffsetRange
 from regent.jobs.source.options import EARLIEST, LATEST, OptionError, ReadOptions, Subscription
-from regent.jobs.source.record_decoder import Payload, decode
-from regent.records.record_decoder import uncompressed
+from regent.records.record_batch import uncompressed
 from regent.storage.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, read_offsets
 from regent.storage.log.log_file import WholeBatch
 from regent.storage.log_names import log_of_directory

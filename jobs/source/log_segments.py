@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from regent.core.errors import BadDataError, StorageError
 from regent.storage.log.log_file import CorruptSegmentError, LogFile, WholeBatch
-from regent.storage.log.offset_index import OffsetIndex
+from regent.storage.log.segment_indexes import OffsetIndex
 from regent.storage.log_names import INDEX_SUFFIXES, base_offset_of
 
 _BLOCK_BYTES: Final = 1024 * 1024

@@ -1,27 +1,24 @@
 """Decides what is left of a batch when its log is cleaned.
 
 Mirrors ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo``. A batch of which something is left
-keeps its offsets, sequence numbers, leader epoch and codec.
+keeps its offsets, sequence numbers, leader epoch and codec. ``CleanedTransactions`` tells which
+batches were aborted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import heapq
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from regent.core.records import RecordBytes
 from regent.core.replica_logs import LastOfProducer
 from regent.records.compression import compressed
-from regent.records.record_batch import BatchHeader, encode, read_header
-from regent.records.record_decoder import (
-    DecodedRecord,
-    marker_of,
-    records_of,
-    uncompressed,
-    with_timestamp_delta,
-)
-from regent.storage.compaction.cleaned_transactions import CleanedTransactions
+from regent.records.end_transaction_marker import ABORT, COMMIT, control_type
+from regent.records.record import RecordSpan, read_records, with_timestamp_delta
+from regent.records.record_batch import BatchHeader, encode, read_header, uncompressed
 from regent.storage.compaction.offset_map import GOES, TOMBSTONE, OffsetMap
+from regent.storage.log.transaction_index import AbortedTransaction
 
 
 class CleanedBatch(NamedTuple):
@@ -54,7 +51,7 @@ class BatchCleaning:
         self._delete_retention_ms = delete_retention_ms
 
     def clean(self, header: BatchHeader, data: memoryview) -> CleanedBatch | None:
-        """Return what is left of a batch; None: nothing. Raises ``ValueError``, ``IndexError``."""
+        """Return what is left of a batch; None: nothing. Raises ``ValueError``."""
         if header.is_control:
             return self._clean_marker(header, data)
         if self._transactions.is_aborted(header):
@@ -72,7 +69,7 @@ class BatchCleaning:
         kept = self._kept(header, records)
         if not kept:
             return self._emptied(header)
-        if self._needs_horizon(header) and any(is_tombstone for *_, is_tombstone in kept):
+        if self._needs_horizon(header) and not all(value_at for *_, value_at in kept):
             return self._with_horizon(header, records, kept)
         if len(kept) == header.record_count:
             return CleanedBatch(header, data)
@@ -80,19 +77,19 @@ class BatchCleaning:
 
     # --- inside ---
 
-    def _kept(self, header: BatchHeader, records: bytes) -> list[DecodedRecord]:
+    def _kept(self, header: BatchHeader, records: bytes) -> list[RecordSpan]:
         base_offset, latest = header.base_offset, self._offsets.latest_offset
         newest_of = self._offsets.get
         horizon_ms = header.delete_horizon_ms
         drops_tombstones = horizon_ms is not None and self._now_ms >= horizon_ms
         kept = []
-        for record in records_of(records, header.record_count):
-            _, _, _, delta, key, is_tombstone = record
+        for record in read_records(records, header.record_count):
+            _, _, _, delta, key, value_at = record
             offset = base_offset + delta
             if offset <= latest:
                 if key is None or newest_of(key) > offset:
                     continue
-                if is_tombstone and drops_tombstones:
+                if not value_at and drops_tombstones:
                     continue
             kept.append(record)
         return kept
@@ -107,7 +104,7 @@ class BatchCleaning:
         return is_new and header.last_offset <= self._offsets.latest_offset
 
     def _with_horizon(
-        self, header: BatchHeader, records: bytes, kept: list[DecodedRecord]
+        self, header: BatchHeader, records: bytes, kept: list[RecordSpan]
     ) -> CleanedBatch:
         """Return a batch with a horizon; its timestamps then count from the horizon."""
         horizon_ms = self._now_ms + self._delete_retention_ms
@@ -118,7 +115,7 @@ class BatchCleaning:
         return _rewritten(header, kept, shifted, horizon_ms)
 
     def _clean_marker(self, header: BatchHeader, data: memoryview) -> CleanedBatch | None:
-        marker = marker_of(header, data)
+        marker = control_type(header, data)
         horizon_ms = header.delete_horizon_ms
         if not self._transactions.is_marker_done(header, marker):
             return CleanedBatch(header, data)
@@ -127,7 +124,7 @@ class BatchCleaning:
         if horizon_ms is not None:
             return CleanedBatch(header, data)
         records = uncompressed(header, data)
-        return self._with_horizon(header, records, list(records_of(records, header.record_count)))
+        return self._with_horizon(header, records, list(read_records(records, header.record_count)))
 
     def _emptied(self, header: BatchHeader) -> CleanedBatch | None:
         """Return an empty batch if it is the last one of a live producer."""
@@ -143,7 +140,7 @@ class BatchCleaning:
 
 def _rewritten(
     header: BatchHeader,
-    kept: list[DecodedRecord],
+    kept: list[RecordSpan],
     records: list[bytes],
     horizon_ms: int | None = None,
 ) -> CleanedBatch:
@@ -160,3 +157,62 @@ def _rewritten(
 def _encoded(header: BatchHeader, records: bytes) -> CleanedBatch:
     data = encode(header, records)
     return CleanedBatch(read_header(data), data)
+
+
+class CleanedTransactions:
+    """The transactions of the batches that a cleaning passes, in the order of their offsets.
+
+    Mirrors ``CleanedTransactionMetadata``. Records of an aborted transaction go at once: they
+    shadow no older value. The marker of a transaction may go when none of its batches is left. It
+    then has a delete horizon like a tombstone, and goes in a later cleaning.
+
+    The state is carried from segment to segment in one cleaning (KAFKA-8351).
+
+    ``on_aborted`` is called with each aborted transaction of which a batch is left: the index of
+    the new segment must have it, or readers would take that batch for a committed one.
+    """
+
+    def __init__(self, on_aborted: Callable[[AbortedTransaction], None] = lambda _: None) -> None:
+        self._on_aborted = on_aborted
+        self._committed: set[int] = set()
+        self._aborted: dict[int, AbortedTransaction] = {}
+        self._observed: set[int] = set()  # producers of which a batch of ``_aborted`` was seen
+        self._to_come: list[tuple[int, AbortedTransaction]] = []
+
+    def add(self, aborted: Iterable[AbortedTransaction]) -> None:
+        """Add the aborted transactions of the segment that comes next."""
+        for one in aborted:
+            heapq.heappush(self._to_come, (one.first_offset, one))
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """Whether the records of the next batch, which is not a control batch, were aborted."""
+        if not header.is_transactional:
+            return False
+        self._begin_up_to(header.last_offset)
+        if header.producer_id in self._aborted:
+            self._observed.add(header.producer_id)
+            return True
+        self._committed.add(header.producer_id)
+        return False
+
+    def is_marker_done(self, header: BatchHeader, marker: int | None) -> bool:
+        """Whether none of the batches of a marker is left. ``marker`` None: it was removed."""
+        self._begin_up_to(header.last_offset)
+        producer_id = header.producer_id
+        if marker == ABORT:
+            aborted = self._aborted.pop(producer_id, None)
+            if aborted is None or producer_id not in self._observed:
+                return True
+            self._observed.discard(producer_id)
+            self._on_aborted(aborted)
+            return False
+        if marker == COMMIT:
+            is_left = producer_id in self._committed
+            self._committed.discard(producer_id)
+            return not is_left
+        return marker is None
+
+    def _begin_up_to(self, offset: int) -> None:
+        while self._to_come and self._to_come[0][0] <= offset:
+            _, begun = heapq.heappop(self._to_come)
+            self._aborted.setdefault(begun.producer_id, begun)

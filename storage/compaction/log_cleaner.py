@@ -3,6 +3,9 @@
 First it reads the dirty part and notes the newest offset of each key. Then it copies all segments
 up to where that part ends, from the first one on, without the records that have a newer one. It
 holds the lock of the log only to list the segments, and to put each copy in its place.
+
+Several segments become one copy: else a compacted log would have ever more and ever smaller
+segments. Mirrors ``Cleaner.groupSegmentsBySize``.
 """
 
 from __future__ import annotations
@@ -11,23 +14,24 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from regent.core.errors import StorageError
 from regent.core.log_config import LogConfig
-from regent.records.record_batch import PlacedBatch
-from regent.records.record_decoder import marker_of, records_of, uncompressed
-from regent.storage.compaction.batch_cleaning import BatchCleaning, CleanedBatch
+from regent.records.end_transaction_marker import control_type
+from regent.records.record import read_records
+from regent.records.record_batch import INT32_MAX, PlacedBatch, uncompressed
+from regent.storage.compaction.batch_cleaning import (
+    BatchCleaning,
+    CleanedBatch,
+    CleanedTransactions,
+)
 from regent.storage.compaction.cleanable_logs import CleanableRange
-from regent.storage.compaction.cleaned_transactions import CleanedTransactions
 from regent.storage.compaction.offset_map import OffsetMap
-from regent.storage.compaction.segment_groups import group_segments
-from regent.storage.file_errors import storage_error
-from regent.storage.log.aborted_transaction import AbortedTransaction
-from regent.storage.log.batch_order_check import check_order
-from regent.storage.log.log_file import CorruptSegmentError, LogFile, WholeBatch
+from regent.storage.files import storage_error
+from regent.storage.log.log_file import CorruptSegmentError, LogFile, WholeBatch, check_order
 from regent.storage.log.log_segment import LogSegment
-from regent.storage.log.transaction_index import TransactionIndex
+from regent.storage.log.transaction_index import AbortedTransaction, TransactionIndex
 from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_names import CLEANED_SUFFIX
 
@@ -107,7 +111,7 @@ class Cleaning:
         """Clean a part of the log; return the offset up to which it is clean now.
 
         Raises ``CleaningAbortedError``, ``DamagedSegmentError``, ``StorageError`` if the directory
-        failed, and ``ValueError`` or ``IndexError`` if a record is not well-formed.
+        failed, and ``ValueError`` if a record is not well-formed.
         """
         self._build_map()
         end = self._offsets.latest_offset + 1
@@ -142,9 +146,9 @@ class Cleaning:
         for _, header, data in self._batches(source, start):
             self.stats.map_bytes_read += len(data)
             if header.is_control:
-                transactions.is_marker_done(header, marker_of(header, data))
+                transactions.is_marker_done(header, control_type(header, data))
             elif not transactions.is_aborted(header):
-                records = records_of(uncompressed(header, data), header.record_count)
+                records = read_records(uncompressed(header, data), header.record_count)
                 if not offsets.put_all(header, records):
                     return False
             if header.last_offset >= start:
@@ -288,3 +292,73 @@ class Cleaning:
         if not self._log.note_cleaned(first_dirty, self._truncations):
             raise CleaningAbortedError
         self._work.checkpoint(self._log)
+
+
+# --- groups of segments ---------------------------------------------------------------------------
+
+
+class SizedSegment(Protocol):
+    """What is asked of a segment here. Mirrors ``LogSegment``."""
+
+    @property
+    def base_offset(self) -> int:
+        """Its first offset."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Its size in bytes."""
+        ...
+
+    @property
+    def index_bytes(self) -> tuple[int, int]:
+        """The sizes of its offset index and its time index."""
+        ...
+
+
+_S = TypeVar("_S", bound=SizedSegment)
+
+
+class _Sizes(NamedTuple):
+    records: int
+    offset_index: int
+    time_index: int
+
+    @classmethod
+    def of(cls, segment: SizedSegment) -> _Sizes:
+        return cls(segment.size, *segment.index_bytes)
+
+    def with_one(self, other: _Sizes) -> _Sizes:
+        return _Sizes(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def fit(self, config: LogConfig) -> bool:
+        most = config.segment_index_bytes
+        return (
+            self.records <= config.segment_bytes
+            and self.offset_index <= most
+            and self.time_index <= most
+        )
+
+
+def group_segments(
+    segments: Sequence[_S], end_offset: int, config: LogConfig
+) -> Iterator[list[_S]]:
+    """Yield the groups, in order. ``end_offset``: where the last segment ends at the latest.
+
+    A group does not exceed the limits of one segment, also that of relative offsets (31 bits).
+    """
+    group: list[_S] = []
+    sizes = _Sizes(0, 0, 0)
+    for number, segment in enumerate(segments):
+        own = _Sizes.of(segment)
+        after = segments[number + 1].base_offset if number + 1 < len(segments) else end_offset
+        is_near = bool(group) and after - 1 - group[0].base_offset <= INT32_MAX
+        if group and sizes.with_one(own).fit(config) and (is_near or segment.size == 0):
+            group.append(segment)
+            sizes = sizes.with_one(own)
+            continue
+        if group:
+            yield group
+        group, sizes = [segment], own
+    if group:
+        yield group

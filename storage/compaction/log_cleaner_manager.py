@@ -13,13 +13,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
 from regent.core.errors import DamagedRecordsError, StorageError
 from regent.core.log_config import CleanerSettings
 from regent.core.model import TopicPartition
 from regent.storage.compaction.cleanable_logs import CleanableLog, choose, cleanable_range
-from regent.storage.compaction.cleaning_states import CleaningStates
-from regent.storage.compaction.io_throttle import IoThrottle
 from regent.storage.compaction.log_cleaner import (
     Cleanable,
     CleanerStats,
@@ -32,6 +31,7 @@ from regent.storage.compaction.offset_map import OffsetMap
 from regent.storage.log.unified_log import UnifiedLog
 
 _BREATH_S = 0.000_05  # other threads wait for the interpreter: 5 ms each time without these pauses
+_WINDOW_S = 0.3  # in which a throttle counts bytes
 _WAIT_S = 0.05  # until it is checked again whether a cleaning must end
 _log = logging.getLogger(__name__)
 
@@ -234,3 +234,115 @@ def examine(log: UnifiedLog, now_ms: int) -> Cleanable:
             contents.first_dirty,
         )
         return Cleanable(log, cleanable_range(facts, now_ms), log.truncations)
+
+
+class IoThrottle:
+    """Limits how many bytes a second a background task reads and writes. Mirrors ``Throttler``.
+
+    Not thread-safe. ``clock`` returns seconds; ``wait`` waits for some.
+    """
+
+    def __init__(
+        self, bytes_per_s: float, clock: Callable[[], float], wait: Callable[[float], object]
+    ) -> None:
+        self.bytes_per_s = bytes_per_s
+        self._clock = clock
+        self._wait = wait
+        self._begun = clock()
+        self._bytes = 0
+
+    def note(self, size: int) -> None:
+        """Count bytes. After each window of 300 ms, wait for as long as they were too many."""
+        self._bytes += size
+        now = self._clock()
+        elapsed = now - self._begun
+        if elapsed < _WINDOW_S and self._bytes < self.bytes_per_s * _WINDOW_S:
+            return
+        excess_s = self._bytes / self.bytes_per_s - elapsed
+        if excess_s > 0:
+            self._wait(excess_s)
+        self._begun, self._bytes = self._clock(), 0
+
+
+class Busy(NamedTuple):
+    """A log is being cleaned. ``is_aborted``: someone waits for the end."""
+
+    is_aborted: bool = False
+
+
+class Paused(NamedTuple):
+    """Cleaning of a log is paused this many times."""
+
+    times: int = 1
+
+
+CleaningState: TypeAlias = Busy | Paused
+
+
+class CleaningStates:
+    """Which logs are being cleaned, and of which cleaning is paused.
+
+    Thread-safe; calls no other part under its lock.
+    """
+
+    def __init__(self) -> None:
+        self._states: dict[TopicPartition, CleaningState] = {}
+        self._changed = threading.Condition()
+
+    def of(self, topic_partition: TopicPartition) -> CleaningState | None:
+        """Return the state of a log."""
+        return self._states.get(topic_partition)
+
+    def begin(self, topic_partition: TopicPartition) -> bool:
+        """Begin to clean a log; False: it has a state already."""
+        with self._changed:
+            return self._states.setdefault(topic_partition, begun := Busy()) is begun
+
+    def is_aborted(self, topic_partition: TopicPartition) -> bool:
+        """Whether the cleaning that is under way must stop."""
+        return self._states.get(topic_partition) == Busy(is_aborted=True)
+
+    def end(self, topic_partition: TopicPartition) -> bool:
+        """End what ``begin`` began; False: it was aborted, and the log is paused now."""
+        with self._changed:
+            state = self._states.get(topic_partition)
+            if not isinstance(state, Busy):
+                raise RuntimeError(f"{topic_partition} is not being cleaned: {state}")
+            if state.is_aborted:
+                self._states[topic_partition] = Paused()
+            else:
+                del self._states[topic_partition]
+            self._changed.notify_all()
+            return not state.is_aborted
+
+    def pause(self, topic_partition: TopicPartition) -> None:
+        """Stop cleaning a log; see ``await_pause``. Pauses nest."""
+        with self._changed:
+            state = self._states.get(topic_partition)
+            if state is None:
+                self._states[topic_partition] = Paused()
+            elif isinstance(state, Paused):
+                self._states[topic_partition] = Paused(state.times + 1)
+            elif state.is_aborted:
+                raise RuntimeError(f"cleaning of {topic_partition} is being paused already")
+            else:
+                self._states[topic_partition] = Busy(is_aborted=True)
+
+    def await_pause(self, topic_partition: TopicPartition) -> None:
+        """Wait until the cleaning that ``pause`` aborted has ended.
+
+        The caller must not hold the lock of the log, which the cleaner may wait for.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: isinstance(self._states.get(topic_partition), Paused))
+
+    def resume(self, topic_partition: TopicPartition) -> None:
+        """Undo one ``pause``."""
+        with self._changed:
+            state = self._states.get(topic_partition)
+            if not isinstance(state, Paused):
+                raise RuntimeError(f"cleaning of {topic_partition} is not paused: {state}")
+            if state.times > 1:
+                self._states[topic_partition] = Paused(state.times - 1)
+            else:
+                del self._states[topic_partition]

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import blake2b
 
+from regent.records.record import RecordSpan
 from regent.records.record_batch import BatchHeader
-from regent.records.record_decoder import DecodedRecord
 
 BYTES_A_KEY = 160
 GOES, TOMBSTONE = 1, 2
@@ -54,7 +54,7 @@ class OffsetMap:
         self._start = start
         self.latest_offset = start - 1
 
-    def put_all(self, header: BatchHeader, records: Iterable[DecodedRecord]) -> bool:
+    def put_all(self, header: BatchHeader, records: Iterable[RecordSpan]) -> bool:
         """Set the offsets of the keys of the next batch.
 
         Return False before the first record for which there is no room.
@@ -65,7 +65,7 @@ class OffsetMap:
             wanted = base_offset + header.last_offset_delta + _MARKS_AT_ONCE
             marks.extend(bytes(min(wanted, _MOST_MARKS) - len(marks)))
         limit = len(marks)
-        for _, _, _, delta, key, is_tombstone in records:
+        for _, _, _, delta, key, value_at in records:
             position = base_offset + delta  # relative to ``start``
             if position < 0:
                 continue
@@ -80,7 +80,7 @@ class OffsetMap:
             former = offsets.get(short, -1) - start
             if 0 <= former < limit:
                 marks[former] = GOES
-            if is_tombstone and position < limit:
+            if not value_at and position < limit:
                 marks[position] = TOMBSTONE
             offsets[short] = self.latest_offset = start + position
         return True

@@ -1,6 +1,7 @@
 """The segments, leader epochs and producer state of a log, kept consistent with each other.
 
-Mirrors ``kafka.log.LocalLog``, and the state that ``kafka.log.UnifiedLog`` adds to it. Not
+Mirrors ``kafka.log.LocalLog``, and the state that ``kafka.log.UnifiedLog`` adds to it, with its
+retention (``deleteOldSegments``) and its search by timestamp (``fetchOffsetByTimestamp``). Not
 thread-safe. ``storage.unified_log`` locks, validates what is appended, and handles failures.
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
+from typing import NamedTuple
 
 from regent.core.errors import BadDataError, Errors, RecordsRefusedError
 from regent.core.log_config import LogConfig
@@ -22,17 +24,15 @@ from regent.core.replica_logs import (
     AppendOrigin,
     OffsetOfTimestamp,
 )
-from regent.records.end_transaction_marker import EndTransactionMarker, markers_in
+from regent.records.end_transaction_marker import EndTransactionMarker, marker_of
 from regent.records.record_batch import INT32_MAX, BatchHeader, PlacedBatch
 from regent.storage.checkpoints import NEVER_CLEANED
-from regent.storage.log.aborted_transaction import AbortedTransaction
 from regent.storage.log.leader_epoch_file_cache import LeaderEpochFileCache
+from regent.storage.log.log_file import CorruptSegmentError
 from regent.storage.log.log_segment import LogSegment
 from regent.storage.log.open_files import OpenFiles
 from regent.storage.log.producer_state_manager import AppendedBatch, ProducerStateManager
-from regent.storage.log.retention import SegmentSpan, segments_to_delete
-from regent.storage.log.timestamps import first_at_or_after, greatest
-from regent.storage.log.transaction_index import TransactionIndex
+from regent.storage.log.transaction_index import AbortedTransaction, TransactionIndex
 from regent.storage.log_names import DELETED_SUFFIX, SWAP_SUFFIX
 
 
@@ -97,6 +97,21 @@ class LogContents:
         for segment, after in zip_longest(segments, segments[1:]):
             yield segment, self.log_end_offset if after is None else after.base_offset
 
+    def check_next_segment(self, end: int, after: LogSegment) -> None:
+        """Raise ``CorruptSegmentError`` if segment ``after`` does not begin at offset ``end``.
+
+        A gap of more offsets than one segment can have occurs only in a compacted log.
+        """
+        if not self.is_compacted and end < after.base_offset <= end + INT32_MAX:
+            raise self.missing(end, after.base_offset)
+
+    def missing(self, start: int, end: int) -> CorruptSegmentError:
+        """Return the error for offsets whose segment file is gone."""
+        return CorruptSegmentError(
+            f"{self.path}: offsets {start} to {end - 1} are missing: the segment file that held"
+            " them is gone"
+        )
+
     def count_to_delete(self, limit: int, now_ms: int) -> int:
         """Return how many of the first segments retention deletes; ``limit``: none beyond it."""
         return segments_to_delete(
@@ -117,8 +132,8 @@ class LogContents:
         start = max(self.log_start_offset, from_offset)
         segments = self.segments_from(start)
         if timestamp_ms == MAX_TIMESTAMP:
-            return greatest(segments, start, limit)
-        return first_at_or_after(segments, timestamp_ms, start, limit)
+            return _greatest(segments, start, limit)
+        return _first_at_or_after(segments, timestamp_ms, start, limit)
 
     def offsets_before(self, timestamp_ms: int, count: int, now_ms: int) -> list[int]:
         """Return up to ``count`` offsets at which segments begin or the log ends, newest first."""
@@ -262,7 +277,7 @@ class LogContents:
         """Put a cleaned segment in the place of those that it was made of.
 
         Return False if they are not all here any more. A crash between two of these steps loses
-        nothing: ``unfinished_swaps`` completes what the first one begins.
+        nothing: ``log_loader`` completes what the first one begins.
         """
         start = self._count_up_to(cleaned.base_offset) - 1
         end = start + len(replaced)
@@ -398,8 +413,16 @@ class LogContents:
 def _markers_in(
     records: RecordBytes, batches: Sequence[PlacedBatch]
 ) -> Mapping[int, EndTransactionMarker | None]:
+    """Return the markers of the control batches in a buffer, by position.
+
+    Raises ``RecordsRefusedError``.
+    """
     try:
-        return markers_in(records, batches)
+        return {
+            position: marker_of(header, memoryview(records)[position : position + header.size])
+            for position, header in batches
+            if header.is_control
+        }
     except BadDataError as error:
         raise RecordsRefusedError(Errors.CORRUPT_MESSAGE, str(error)) from None
 
@@ -424,3 +447,93 @@ def with_jitter(config: LogConfig) -> LogConfig:
     if jitter_ms > 0:
         segment_ms -= random.randrange(jitter_ms)
     return config if segment_ms == config.segment_ms else replace(config, segment_ms=segment_ms)
+
+
+# --- retention ------------------------------------------------------------------------------------
+
+
+class SegmentSpan(NamedTuple):
+    """One segment: its end offset, its size in bytes, and the timestamp of its newest record."""
+
+    end_offset: int
+    size: int
+    largest_timestamp: int
+
+
+def segments_to_delete(
+    spans: list[SegmentSpan],
+    config: LogConfig,
+    *,
+    log_start_offset: int,
+    limit: int,
+    now_ms: int,
+) -> int:
+    """Return how many of the oldest segments to delete, by time, size and log start offset.
+
+    Keep segments with records at or after ``limit``, because other replicas may not have these.
+    If the result includes the active segment, the caller must roll a new one first.
+    """
+    deletes = "delete" in config.cleanup_policy
+    excess = sum(span.size for span in spans) - config.retention_bytes
+    count = 0
+    for span in spans:
+        if span.end_offset > limit or (span is spans[-1] and span.size == 0):
+            break
+        is_below_start = span.end_offset <= log_start_offset
+        is_old = config.retention_ms >= 0 and now_ms - span.largest_timestamp > config.retention_ms
+        is_too_much = config.retention_bytes >= 0 and excess >= span.size
+        if not (is_below_start or (deletes and (is_old or is_too_much))):
+            break
+        excess -= span.size
+        count += 1
+    return count
+
+
+# --- search by timestamp --------------------------------------------------------------------------
+#
+# Batches are not decoded: the result is the first offset of the batch that contains the record. The
+# handler of ListOffsets looks for the record in the batch.
+
+
+def _first_at_or_after(
+    segments: Sequence[LogSegment], timestamp_ms: int, start: int, limit: int
+) -> OffsetOfTimestamp | None:
+    """Return the first record at or after a time, with an offset from ``start`` to before
+    ``limit``.
+    """
+    for segment in segments:
+        if segment.largest.timestamp < timestamp_ms:
+            continue
+        header = segment.find_timestamp(timestamp_ms, start)
+        if header is not None:
+            return _found(header, timestamp_ms, start) if header.last_offset < limit else None
+    return None
+
+
+def _greatest(segments: Sequence[LogSegment], start: int, limit: int) -> OffsetOfTimestamp | None:
+    """Return the first record with the greatest timestamp from ``start`` to before ``limit``."""
+    best: BatchHeader | None = None
+    for segment in sorted(segments, key=lambda segment: -segment.largest.timestamp):
+        # Its greatest timestamp may be that of a record that is not visible.
+        if best is not None and _is_newer(best, segment.largest.timestamp, segment.base_offset):
+            break
+        found = segment.newest(start, limit)
+        if found is not None and (
+            best is None or not _is_newer(best, found.max_timestamp, found.base_offset)
+        ):
+            best = found
+    return None if best is None else _found(best, best.max_timestamp, start)
+
+
+def _is_newer(batch: BatchHeader, timestamp: int, offset: int) -> bool:
+    """Whether a batch has a greater timestamp, or the same one before ``offset``."""
+    return (batch.max_timestamp, -batch.base_offset) > (timestamp, -offset)
+
+
+def _found(header: BatchHeader, timestamp_ms: int, start: int) -> OffsetOfTimestamp:
+    first_ms = header.first_timestamp
+    return OffsetOfTimestamp(
+        header.max_timestamp if first_ms is None or first_ms < timestamp_ms else first_ms,
+        max(header.base_offset, start),
+        header.partition_leader_epoch,
+    )

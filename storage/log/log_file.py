@@ -1,18 +1,22 @@
-"""The file of a segment: appends bytes, and reads the batches at given positions.
+"""The file of a segment: appends bytes, and reads and checks the batches at given positions.
 
-Mirrors ``org.apache.kafka.common.record.FileRecords``.
+Mirrors ``org.apache.kafka.common.record.FileRecords``. The CRC of a batch does not cover its base
+offset and leader epoch. But both grow from batch to batch. If they do not grow, one of two adjacent
+batches is wrong, and it is unknown which one: ``check_order`` finds that.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from regent.core.errors import RecordsRefusedError, StorageError
+from regent.core.model import NO_EPOCH
 from regent.core.records import FileRange, RecordBytes
 from regent.records.record_batch import (
     HEADER_SIZE,
@@ -22,15 +26,21 @@ from regent.records.record_batch import (
     check_crc_of_pieces,
     next_header,
 )
-from regent.storage.file_errors import storage_error, sync
+from regent.storage.files import storage_error, sync
 
 _CHUNK_BYTES = 8 * 1024  # read at once by a search: more than lies between two index entries
 _BLOCK_BYTES = 1024 * 1024  # read at once by a check of the whole file
+# A checked read returns no more than this, so that it takes only some milliseconds.
+_MAX_CHECKED_BYTES = 1024 * 1024
+_MAX_CHECKED_BATCHES = 2_000
+_AT_ONCE = 8 * 1024, 256 * 1024  # the least and most bytes that it reads from the file at once
 _NO_DIRECTORY = nullcontext()
 
 
 WholeBatch: TypeAlias = tuple[int, BatchHeader, memoryview]
 """The position of a batch in a file, its header, and all of its bytes."""
+
+_Placed = TypeVar("_Placed", PlacedBatch, WholeBatch)
 
 
 class CorruptSegmentError(StorageError):
@@ -218,3 +228,120 @@ class FileRecords:
         if len(data) < self.size:
             raise StorageError(f"{self.file.path}: truncated below {self.position + self.size}")
         return data
+
+
+def check_order(
+    batches: Iterable[_Placed], path: Path, lowest: int, end_offset: int
+) -> Iterator[_Placed]:
+    """Yield the batches of the file ``path`` whose offsets and epochs are in order.
+
+    Their offsets must be at least ``lowest`` and below ``end_offset``. Raises
+    ``CorruptSegmentError`` at the first violation, before it yields a batch that may be wrong.
+    """
+    held: _Placed | None = None  # yielded once its successor is in order too
+    expected, epoch = lowest, NO_EPOCH
+    try:
+        for placed in batches:
+            position, header = placed[0], placed[1]
+            base_offset = header.base_offset
+            next_offset = base_offset + header.last_offset_delta + 1
+            if base_offset < lowest or next_offset > end_offset:
+                raise _misplaced(path, position, header)
+            if base_offset < expected or header.partition_leader_epoch < epoch:
+                if header.partition_leader_epoch >= NO_EPOCH:
+                    held = None
+                raise _misplaced(path, position, header)
+            if held is not None:
+                yield held
+            held, expected, epoch = placed, next_offset, header.partition_leader_epoch
+    except CorruptSegmentError:
+        if held is not None:
+            yield held
+        raise
+    if held is not None:
+        yield held
+
+
+def _misplaced(path: Path, position: int, header: BatchHeader) -> CorruptSegmentError:
+    return CorruptSegmentError(
+        f"{path}: at {position}: offsets {header.base_offset} to {header.last_offset} of epoch"
+        f" {header.partition_leader_epoch} do not belong there"
+    )
+
+
+def sound_end(
+    file: LogFile, size: int, start: PlacedBatch, max_bytes: int, limit: int, end_offset: int
+) -> tuple[int, int]:
+    """Return the last boundary before which all batches from ``start`` on are sound.
+
+    For a reader who must not get damaged batches, of a segment that was not verified yet. A
+    boundary is the next offset and its position. The file ends at ``size``; the batches are below
+    offset ``limit``, and must be below ``end_offset``. At least one is returned. Raises
+    ``CorruptSegmentError`` if the first one is not sound.
+    """
+    begin, first = start
+    room = min(max_bytes, _MAX_CHECKED_BYTES)
+    least, most = _AT_ONCE
+    at_once = min(max(least, room), most)
+    batches = file.batches(begin, size, is_checked=True, at_once=at_once)
+    end, next_offset = begin, first.base_offset
+    sound = check_order(batches, file.path, next_offset, end_offset)
+    try:
+        for position, header in islice(sound, _MAX_CHECKED_BATCHES):
+            is_too_much = position + header.size - begin > room and end > begin
+            if is_too_much or header.next_offset > limit:
+                break
+            end, next_offset = position + header.size, header.next_offset
+    except CorruptSegmentError:
+        if end == begin:
+            raise
+    return next_offset, end
+
+
+class ScrubState:
+    """Remembers whether a whole file was verified, and when to check it again.
+
+    A file counts as verified from the check of all of its batches until it is written to, which its
+    modification time shows. A disk may corrupt bytes long after they were written, so the file is
+    checked again in the background from time to time. At first the file is not verified, and a
+    check is due. ``due_ms`` is wall clock time.
+    """
+
+    __slots__ = ("_modified_ns", "due_ms")
+
+    def __init__(self) -> None:
+        self.due_ms = 0
+        self._modified_ns = 0  # modification time at the last complete check; 0: none
+
+    def note(self, modified_ns: int, due_ms: int = 0) -> None:
+        """Remember that the file with this modification time is sound; next check at ``due_ms``."""
+        self._modified_ns = modified_ns
+        self.due_ms = due_ms
+
+    def forget(self, due_ms: int = 0) -> None:
+        """Treat the file as unchecked; next check at ``due_ms``."""
+        self._modified_ns = 0
+        self.due_ms = due_ms
+
+    def holds(self, file: LogFile) -> bool:
+        """Whether all of the file was checked, with no write since.
+
+        Raises ``StorageError``.
+        """
+        if self._modified_ns == 0:
+            return False
+        if file.modified_ns() == self._modified_ns:
+            return True
+        self.forget()
+        return False
+
+    def is_due(self, path: Path, now_ms: int) -> bool:
+        """Whether a check is due, or the file was written to. Raises ``OSError``. Thread-safe."""
+        if self.due_ms <= now_ms:
+            return True
+        if self._modified_ns == 0:
+            return False
+        try:
+            return path.stat().st_mtime_ns != self._modified_ns
+        except FileNotFoundError:
+            return True  # another thread has deleted or renamed it

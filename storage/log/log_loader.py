@@ -1,6 +1,13 @@
 """Loads a log from the disk, after a clean shutdown or a crash.
 
-Mirrors ``kafka.log.LogLoader``.
+Mirrors ``kafka.log.LogLoader``. First it deals with the temporary files that a crash left, also
+those of Kafka's log cleaner: ``.deleted`` files and unfinished copies (``.cleaned``) are deleted,
+finished copies (``.swap``) replace the segments they were made of.
+
+It also finds segments that are missing: each must begin where the one before it ends. A lost file
+(``rm``, ``fsck``) leaves a gap in a log whose other files are sound. Kafka does not check this: a
+replica with such a gap joins the ISR, leads, and replicates the gap. Compaction also leaves gaps
+between segments; those are not damage.
 """
 
 from __future__ import annotations
@@ -18,12 +25,18 @@ from regent.records.record_batch import BatchHeader
 from regent.storage.checkpoints import NEVER_CLEANED
 from regent.storage.log.leader_epoch_file_cache import LeaderEpochFileCache
 from regent.storage.log.log_contents import LogContents, with_jitter
-from regent.storage.log.log_file import CorruptSegmentError
+from regent.storage.log.log_file import CorruptSegmentError, LogFile, check_order
 from regent.storage.log.log_segment import LogSegment
-from regent.storage.log.missing_segments import check_first_segment, check_no_segment_is_missing
 from regent.storage.log.open_files import OpenFiles
 from regent.storage.log.producer_state_manager import ProducerStateManager
-from regent.storage.log.unfinished_swaps import complete_swaps
+from regent.storage.log_names import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    SWAP_SUFFIX,
+    base_offset_of,
+)
 
 _OLD_MESSAGE = struct.Struct(">qiIb")  # offset, size, CRC-32, magic: formats 0 and 1
 _OLD_CHECKED_FROM = 16
@@ -83,7 +96,7 @@ def load_log(
         has_new_files=not was_closed_cleanly,  # the crashed process may not have flushed them
     )
     knows_epochs = contents.epochs.load()
-    check_first_segment(contents)
+    _check_first_segment(contents)
     cut, agrees = 0, True
     if not was_closed_cleanly:
         cut, agrees = _recover(contents, checkpointed)
@@ -98,7 +111,7 @@ def load_log(
         contents.recovery_point = min(checkpointed.recovery_point, contents.log_end_offset)
     if contents.log_end_offset < start:  # never drop records because of a checkpoint
         contents.log_start_offset, agrees = first, False
-    check_no_segment_is_missing(contents)
+    _check_no_segment_is_missing(contents)
     _settle_epochs(contents, is_rebuild=not (knows_epochs and agrees))
     contents.replay_producers(now_ms)
     contents.active.file = None  # it is opened when the log is used
@@ -217,3 +230,127 @@ def _refuse_old_format(segment: LogSegment) -> None:
             )
     finally:
         os.close(file)
+
+
+# --- temporary files of a crash -------------------------------------------------------------------
+
+
+def complete_swaps(directory: Path) -> list[int]:
+    """Complete the swaps and return the base offsets of the segments, in ascending order.
+
+    Raises ``OSError``, and ``StorageError`` if a file cannot be read.
+    """
+    names = os.listdir(directory)
+    if any(name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX)) for name in names):
+        _finish_swaps(directory, _without_unfinished(directory, names))
+        names = os.listdir(directory)
+    offsets = sorted(o for o in (base_offset_of(name) for name in names) if o is not None)
+    for name in names:
+        stem, dot, kind = name.partition(".")
+        if dot + kind in INDEX_SUFFIXES and stem + LOG_SUFFIX not in names:
+            (directory / name).unlink()
+    return offsets
+
+
+def _without_unfinished(directory: Path, names: list[str]) -> list[str]:
+    """Delete unfinished files and return the names of the others.
+
+    A swap file beyond a cleaned one is part of an unfinished split (KAFKA-6264).
+    """
+    cleaned = [_offset(name) for name in names if name.endswith(CLEANED_SUFFIX)]
+    first_cleaned = min(cleaned, default=None)
+    kept = []
+    for name in names:
+        is_unfinished = name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX)) or (
+            name.endswith(SWAP_SUFFIX)
+            and first_cleaned is not None
+            and _offset(name) >= first_cleaned
+        )
+        if is_unfinished:
+            (directory / name).unlink()
+        else:
+            kept.append(name)
+    return kept
+
+
+def _finish_swaps(directory: Path, names: list[str]) -> None:
+    swaps = [name for name in names if name.endswith(SWAP_SUFFIX)]
+    logs = [name for name in swaps if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
+    if logs:
+        start = min(_offset(name) for name in logs)
+        end = max(_next_offset(directory / name) for name in logs)
+        for name in names:
+            is_of_segment = name.endswith((LOG_SUFFIX, *INDEX_SUFFIXES))
+            if is_of_segment and start <= _offset(name) < end:
+                (directory / name).unlink()
+    for name in swaps:
+        (directory / name).rename(directory / name.removesuffix(SWAP_SUFFIX))
+
+
+def _next_offset(path: Path) -> int:
+    """Return the offset after the last record of a file."""
+    end = _offset(path.name)
+    for _, header in LogFile(path).batches(0, path.stat().st_size):
+        end = header.next_offset
+    return end
+
+
+def _offset(name: str) -> int:
+    """Return the offset in the name of a file; -1: there is none."""
+    stem = name.partition(".")[0]
+    return int(stem) if stem.isascii() and stem.isdigit() else -1
+
+
+# --- missing segments -----------------------------------------------------------------------------
+
+
+def _check_first_segment(contents: LogContents) -> None:
+    """Raise ``CorruptSegmentError`` if the first segments are missing and retention did not drop
+    them: ``LogContents.drop_first`` saves the new start of the oldest epoch before it drops any.
+    """
+    start, first = contents.epochs.start_offset, contents.segments[0].base_offset
+    if 0 <= start < first and not contents.is_compacted:
+        raise contents.missing(start, first)
+
+
+def _check_no_segment_is_missing(contents: LogContents) -> None:
+    """Raise ``CorruptSegmentError`` at the first gap; set ``is_compacted`` if the log is compacted.
+
+    Other damage is ignored here: the scrubber finds segments whose end cannot be read.
+    """
+    for segment, after in zip(contents.segments, contents.segments[1:], strict=False):
+        if contents.is_compacted:
+            return
+        try:
+            end = segment.find_end()
+            if end < after.base_offset:
+                end = _end_in_order(segment, after.base_offset)
+        except CorruptSegmentError:
+            continue
+        if end < after.base_offset:
+            contents.is_compacted = _was_compacted(contents)
+            contents.check_next_segment(end, after)
+
+
+def _end_in_order(segment: LogSegment, end_offset: int) -> int:
+    """Return the end of a segment after checking all of its headers: the last may be damaged."""
+    end = segment.base_offset
+    batches = LogFile(segment.path).batches(0, segment.size)
+    for _, header in check_order(batches, segment.path, segment.base_offset, end_offset):
+        end = header.next_offset
+    return end
+
+
+def _was_compacted(contents: LogContents) -> bool:
+    """Whether offsets are missing inside a segment; reads all headers."""
+    for segment in contents.segments:
+        expected = segment.base_offset
+        try:
+            for header in segment.headers():
+                is_full = header.record_count == header.last_offset_delta + 1
+                if not is_full or header.base_offset != expected:
+                    return True
+                expected = header.next_offset
+        except CorruptSegmentError:
+            continue
+    return False

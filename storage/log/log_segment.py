@@ -19,18 +19,28 @@ from regent.core.records import NO_RECORDS, HasFileno, MemoryRecords, RecordByte
 from regent.core.replica_logs import NO_TIMESTAMP
 from regent.records.end_transaction_marker import EndTransactionMarker, marker_of
 from regent.records.record_batch import INT32_MAX, BatchHeader, PlacedBatch
-from regent.storage.file_errors import storage_error
-from regent.storage.log.batch_order_check import check_order
-from regent.storage.log.checked_read import sound_end
-from regent.storage.log.log_file import CorruptSegmentError, FileRecords, LogFile
-from regent.storage.log.offset_index import ENTRY_BYTES as OFFSET_ENTRY_BYTES
-from regent.storage.log.offset_index import OffsetIndex, OffsetPosition
+from regent.storage.files import storage_error
+from regent.storage.log.log_file import (
+    CorruptSegmentError,
+    FileRecords,
+    LogFile,
+    ScrubState,
+    check_order,
+    sound_end,
+)
 from regent.storage.log.open_files import OpenFiles, OwnedFile
 from regent.storage.log.prefetch import SMALL_BYTES, IndexedPrefetch, Prefetch
-from regent.storage.log.scrub_state import ScrubState
-from regent.storage.log.segment_indexes import SegmentIndexes, find_end, flush_index, last_entry
-from regent.storage.log.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
-from regent.storage.log.time_index import NO_TIMESTAMP_OFFSET, TimestampOffset
+from regent.storage.log.segment_indexes import (
+    NO_TIMESTAMP_OFFSET,
+    OffsetIndex,
+    OffsetPosition,
+    SegmentIndexes,
+    TimestampOffset,
+    find_end,
+    flush_index,
+    index_size,
+    last_entry,
+)
 from regent.storage.log.transaction_index import TransactionIndex
 from regent.storage.log_names import INDEX_SUFFIXES, LOG_SUFFIX
 
@@ -158,8 +168,8 @@ class LogSegment:
         """The sizes of the offset index and of the time index of a sealed segment."""
         known = self._indexes  # read once: another thread may set it to None
         if known is not None:
-            return len(known.offsets) * OFFSET_ENTRY_BYTES, len(known.times) * TIME_ENTRY_BYTES
-        return _size_of(self._path(_INDEX)), _size_of(self._path(_TIME_INDEX))
+            return known.file_bytes
+        return index_size(self._path(_INDEX)), index_size(self._path(_TIME_INDEX))
 
     # --- writing ---
 
@@ -178,8 +188,7 @@ class LogSegment:
             self.size > config.segment_bytes - incoming_bytes
             or not self.can_hold(largest_offset)
             or self._waited(max_timestamp, now_ms) > config.segment_ms
-            or len(known.offsets) >= config.segment_index_bytes // OFFSET_ENTRY_BYTES
-            or len(known.times) >= config.segment_index_bytes // TIME_ENTRY_BYTES
+            or known.is_full(config.segment_index_bytes)
         )
 
     def append(self, data: RecordBytes, batches: Sequence[PlacedBatch]) -> None:
@@ -587,12 +596,3 @@ class LogSegment:
         if self.first_timestamp >= 0:
             return max_timestamp - self.first_timestamp
         return now_ms - self._created_ms
-
-
-def _size_of(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
-    except OSError as error:
-        raise storage_error(path, error) from None

@@ -1,8 +1,8 @@
 """Validates batches from producers and from leaders before they are appended.
 
 Mirrors ``kafka.log.LogValidator.validateBatch`` and ``UnifiedLog.analyzeAndValidateRecords``.
-Checks headers and CRCs only. Before, ``api.record_validation`` checked each record of a producer,
-and that the header matches them.
+Checks headers and CRCs only. Before, ``records.record_validation`` checked each record of a
+producer, and that the header matches them.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import Final
 
 from regent.core.errors import BadDataError
 from regent.storage.log.log_file import LogFile
-from regent.storage.log.offset_index import OffsetIndex
+from regent.storage.log.segment_indexes import OffsetIndex
 
 SMALL_BYTES: Final = 64 * 1024
 """So little is not worth another thread: the disk needs about as long as for one page."""

@@ -12,6 +12,7 @@ import os
 import struct
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,10 +27,8 @@ from regent.core.replica_logs import (
 )
 from regent.records.end_transaction_marker import EndTransactionMarker
 from regent.records.record_batch import INT32_MAX, NO_PRODUCER_EPOCH, NO_SEQUENCE, BatchHeader
-from regent.storage.atomic_file import write_atomically
-from regent.storage.file_errors import storage_error
-from regent.storage.log.aborted_transaction import AbortedTransaction
-from regent.storage.log.partition_transactions import PartitionTransactions
+from regent.storage.files import storage_error, write_atomically
+from regent.storage.log.transaction_index import AbortedTransaction
 
 SNAPSHOT_SUFFIX = ".snapshot"
 LATE_TRANSACTION_BUFFER_MS = 5 * 60 * 1000
@@ -526,3 +525,51 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise storage_error(path, error) from None
+
+
+class PartitionTransactions:
+    """The transactions of a partition that may still change what is stable.
+
+    Mirrors ``ongoingTxns`` and ``unreplicatedTxns`` of ``ProducerStateManager``. A transaction is
+    open from its first record to its marker. After that it counts until the marker is committed:
+    another leader may lack the marker. Not thread-safe, except ``oldest_producer``.
+    """
+
+    __slots__ = ("_open", "_unreplicated")
+
+    def __init__(self) -> None:
+        self._open: dict[int, int] = {}  # first offset to producer id, in the order of the offsets
+        self._unreplicated: list[tuple[int, int]] = []  # a heap of first offsets, and of markers
+
+    def begin(self, producer_id: int, first_offset: int) -> None:
+        """Note the first record of a transaction; first offsets grow from call to call."""
+        self._open[first_offset] = producer_id
+
+    def end(self, first_offset: int, marker_offset: int) -> int:
+        """Note the marker of a transaction; return the offset before which none is open."""
+        del self._open[first_offset]
+        heappush(self._unreplicated, (first_offset, marker_offset))
+        return next(iter(self._open), marker_offset + 1)
+
+    @property
+    def oldest_producer(self) -> int | None:
+        """The producer of the open transaction that began first; any thread may ask."""
+        producers = list(self._open.values())  # atomic: ``next(iter(…))`` may find a changed dict
+        return producers[0] if producers else None
+
+    @property
+    def first_undecided_offset(self) -> int | None:
+        """The first offset of an open transaction; None: none is open."""
+        return next(iter(self._open), None)
+
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """Return the first offset that readers of committed records must not get; None: none.
+
+        Forget the transactions whose markers are below the high watermark.
+        """
+        first, unreplicated = next(iter(self._open), None), self._unreplicated
+        while unreplicated and unreplicated[0][1] < high_watermark:
+            heappop(unreplicated)
+        if unreplicated and (first is None or unreplicated[0][0] < first):
+            return unreplicated[0][0]
+        return first

@@ -1,23 +1,49 @@
 """The aborted transactions of one segment: those whose abort markers are in it.
 
-Mirrors ``org.apache.kafka.storage.internals.log.TransactionIndex``. Readers of committed records
-need it: they skip the records of a producer from the first offset of an aborted transaction to its
-marker. Other transactions are not in it, so most segments have no file ``.txnindex``.
+Mirrors ``org.apache.kafka.storage.internals.log.TransactionIndex`` and ``AbortedTxn``. Readers of
+committed records need it: they skip the records of a producer from the first offset of an aborted
+transaction to its marker. Other transactions are not in it, so most segments have no file
+``.txnindex``.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from regent.core.errors import BadDataError
-from regent.storage.atomic_file import write_atomically
-from regent.storage.file_errors import storage_error
-from regent.storage.log.aborted_transaction import (
-    ABORTED_TRANSACTION_BYTES,
-    AbortedTransaction,
-    decode_aborted_transaction,
-)
+from regent.storage.files import storage_error, write_atomically
+
+_VERSION: Final = 0
+_ENTRY: Final = struct.Struct(">hqqqq")
+
+
+class AbortedTransaction(NamedTuple):
+    """An aborted transaction with the offsets of its first record and of its marker.
+
+    ``last_stable_offset`` is that of the partition when the marker had been appended.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+    def encode(self) -> bytes:
+        """Return the entry of an index."""
+        return _ENTRY.pack(_VERSION, *self)
+
+
+def decode_aborted_transaction(data: bytes) -> AbortedTransaction:
+    """Return an entry; raises ``BadDataError``."""
+    if len(data) != _ENTRY.size:
+        raise BadDataError(f"an entry of a transaction index has {len(data)} bytes")
+    version, *fields = _ENTRY.unpack(data)
+    if not 0 <= version <= _VERSION:
+        raise BadDataError(f"an entry of a transaction index has the unknown version {version}")
+    return AbortedTransaction(*fields)
 
 
 class TransactionIndex:
@@ -46,7 +72,7 @@ class TransactionIndex:
     @classmethod
     def decode(cls, data: bytes, base_offset: int) -> TransactionIndex:
         """Return the index in a file. Raises ``BadDataError``."""
-        index, size = cls(), ABORTED_TRANSACTION_BYTES
+        index, size = cls(), _ENTRY.size
         for position in range(0, len(data), size):
             entry = decode_aborted_transaction(data[position : position + size])
             if entry.last_offset < base_offset:

@@ -29,9 +29,8 @@ from regent.core.replica_logs import (
     ProducerSummary,
 )
 from regent.records.record_batch import place, read_header, writable
-from regent.storage.checkpoints import PARTITION_METADATA, write_topic_id
-from regent.storage.directory_checkpoints import DirectoryCheckpoints
-from regent.storage.file_errors import sync_files
+from regent.storage.checkpoints import PARTITION_METADATA, LogCheckpoints, write_topic_id
+from regent.storage.files import sync_files
 from regent.storage.log.log_contents import LogContents
 from regent.storage.log.log_file import CorruptSegmentError, FileRecords
 from regent.storage.log.log_loader import CheckpointedOffsets, load_log
@@ -41,7 +40,6 @@ from regent.storage.log.log_validator import (
     batches_of_producer,
     check_leader_epoch,
 )
-from regent.storage.log.missing_segments import check_next_segment
 from regent.storage.log_directory import LogDirectory
 
 NEVER_STRAY = -1
@@ -71,7 +69,7 @@ class UnifiedLog:
         wall_clock_ms: Callable[[], int],
         on_damaged: Callable[[UnifiedLog], None],
         on_unverified_read: Callable[[UnifiedLog, LogSegment], None],
-        checkpoints: DirectoryCheckpoints,
+        checkpoints: LogCheckpoints,
         note_end: Callable[[int], None],
     ) -> None:
         self.topic_partition = topic_partition
@@ -293,7 +291,7 @@ class UnifiedLog:
         with self._reading() as contents:
             for segment, end in contents.spans_from(offset):
                 if offset >= contents.log_start_offset:  # retention may have raised it
-                    check_next_segment(contents, offset, segment)
+                    contents.check_next_segment(offset, segment)
                 check_to = end if self._is_doubtful(segment, offset) else None
                 records = segment.read(
                     offset, max_bytes, limit, at_least_one=at_least_one, check_to=check_to

@@ -16,8 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from regent.core.model import TopicPartition
-from regent.storage.atomic_file import write_atomically
-from regent.storage.file_errors import storage_error
+from regent.storage.files import storage_error, write_atomically
 
 LOG_ENDS = "log-end-offsets"
 _ENTRY = struct.Struct(">16sq")

@@ -15,11 +15,9 @@ from weakref import WeakSet
 
 from regent.core.errors import DamagedRecordsError, StorageError
 from regent.core.model import TopicPartition
-from regent.storage.log.batch_order_check import check_order
 from regent.storage.log.log_contents import LogContents
-from regent.storage.log.log_file import CorruptSegmentError, LogFile
+from regent.storage.log.log_file import CorruptSegmentError, LogFile, check_order
 from regent.storage.log.log_segment import LogSegment
-from regent.storage.log.missing_segments import check_next_segment
 from regent.storage.log.unified_log import UnifiedLog
 
 _VERIFIED_FOR_MS = 7 * 24 * 60 * 60 * 1000
@@ -184,7 +182,7 @@ class _Pass:
                 self._next_offset = header.next_offset
                 if end <= self.position < self._size:
                     return False
-        check_next_segment(self._contents, self._next_offset, self._following)
+        self._contents.check_next_segment(self._next_offset, self._following)
         return True
 
     def is_of_now(self, contents: LogContents) -> bool:

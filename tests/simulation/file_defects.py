@@ -11,12 +11,12 @@ from typing import Any
 from unittest.mock import patch
 
 from regent.storage import directory_logs
-from regent.storage.log import log_loader, unified_log
+from regent.storage.log import log_loader
 from regent.storage.log.leader_epoch_file_cache import LeaderEpochFileCache
+from regent.storage.log.log_contents import LogContents
 from regent.storage.log.log_loader import LoadedLog
 from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_directory import LogDirectory
-from regent.storage.recovery import segment_scrubber
 from regent.storage.recovery.suspect_logs import SuspectLogs
 
 
@@ -62,10 +62,9 @@ def new_logs_forgotten() -> Any:
 def segments_need_not_meet() -> Any:
     """A log is opened, and read, although a segment may be missing."""
     stack = ExitStack()
-    for check in ("check_no_segment_is_missing", "check_first_segment"):
+    for check in ("_check_no_segment_is_missing", "_check_first_segment"):
         stack.enter_context(patch.object(log_loader, check, lambda contents: None))
-    for reader in (unified_log, segment_scrubber):
-        stack.enter_context(patch.object(reader, "check_next_segment", lambda *where: None))
+    stack.enter_context(patch.object(LogContents, "check_next_segment", lambda *where: None))
     return stack
 
 

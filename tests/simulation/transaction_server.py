@@ -40,8 +40,7 @@ from regent.core.protocol.transactions import (
 )
 from regent.core.topic_validation import TRANSACTION_STATE_TOPIC
 from regent.records.end_transaction_marker import EndTransactionMarker, build_marker
-from regent.records.record_batch import BatchHeader
-from regent.records.record_batch_builder import KeyAndValue
+from regent.records.record_batch import BatchHeader, KeyAndValue
 from tests.simulation.client_requests import TransactionAnswer, TransactionCall
 from tests.simulation.coordinator_server import (
     COMMIT_TIMEOUT_MS,

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from regent.records.record_batch import PlacedBatch, batches
-from regent.storage.log.batch_order_check import check_order
-from regent.storage.log.log_file import CorruptSegmentError
+from regent.storage.log.log_file import CorruptSegmentError, check_order
 from tests.support.record_batches import batch
 
 PATH = Path("segment.log")

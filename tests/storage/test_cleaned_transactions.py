@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from regent.records.end_transaction_marker import ABORT, COMMIT
 from regent.records.record_batch import BatchHeader, read_header
-from regent.storage.compaction.cleaned_transactions import ABORT, COMMIT, CleanedTransactions
-from regent.storage.log.aborted_transaction import AbortedTransaction
+from regent.storage.compaction.batch_cleaning import CleanedTransactions
+from regent.storage.log.transaction_index import AbortedTransaction
 from tests.support.record_batches import batch
 from tests.support.transactional_batches import in_transaction, marker
 

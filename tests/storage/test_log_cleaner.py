@@ -15,11 +15,10 @@ import pytest
 from regent.core.log_config import DEFAULT_CLEANER_SETTINGS, LogConfig
 from regent.core.replica_logs import MAX_TIMESTAMP, AppendOrigin
 from regent.records.compression import GZIP, LZ4, SNAPPY, ZSTD, compressed
-from regent.records.record_decoder import records_of
 from regent.storage.checkpoints import CLEANED_OFFSETS
-from regent.storage.compaction.io_throttle import IoThrottle
+from regent.storage.compaction.log_cleaner import group_segments
+from regent.storage.compaction.log_cleaner_manager import IoThrottle
 from regent.storage.compaction.offset_map import OffsetMap
-from regent.storage.compaction.segment_groups import group_segments
 from regent.storage.log.log_file import LogFile
 from regent.storage.log.segment_indexes import SegmentIndexes
 from regent.storage.log.unified_log import UnifiedLog
@@ -635,12 +634,6 @@ def test_segments_are_grouped_up_to_each_limit(segments: list[Sized], groups: li
     config = LogConfig(segment_bytes=500, segment_index_bytes=16)
     found = group_segments(segments, 2**31 + 100, config)
     assert [[one.base_offset for one in group] for group in found] == groups
-
-
-@pytest.mark.parametrize("data", [b"\x02", b"\x80" * 11, b"\x10\0\0\0\x01\x01\0", b"\xff" * 40])
-def test_records_that_are_not_well_formed_are_refused(data: bytes):
-    with pytest.raises((ValueError, IndexError)):
-        list(records_of(data, 1))
 
 
 def test_a_copy_keeps_the_modification_time_of_its_last_segment(logs: LogManager, log: UnifiedLog):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from regent.core.replica_logs import EpochEndOffset
-from regent.storage.log.aborted_transaction import AbortedTransaction
+from regent.storage.log.transaction_index import AbortedTransaction
 from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_manager import LogManager
 from tests.support.disk_logs import (

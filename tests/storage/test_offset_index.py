@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regent.core.errors import BadDataError
-from regent.storage.log.offset_index import OffsetIndex
+from regent.storage.log.segment_indexes import OffsetIndex
 
 BASE = 10_000_000_000
 COLUMN = st.lists(st.integers(0, 2**31 - 1), unique=True).map(sorted)

@@ -8,7 +8,7 @@ import pytest
 
 from regent.core.log_config import LogConfig
 from regent.core.replica_logs import EpochEndOffset
-from regent.storage.log.retention import SegmentSpan, segments_to_delete
+from regent.storage.log.log_contents import SegmentSpan, segments_to_delete
 from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_manager import LogManager
 from tests.support.disk_logs import (

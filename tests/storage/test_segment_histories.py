@@ -15,9 +15,8 @@ from regent.core.log_config import DEFAULT_LOG_CONFIG
 from regent.core.records import Records
 from regent.records.record_batch import BatchHeader, batches
 from regent.storage.log.log_segment import LogSegment
-from regent.storage.log.offset_index import OffsetIndex
 from regent.storage.log.open_files import OpenFiles
-from regent.storage.log.time_index import TimeIndex
+from regent.storage.log.segment_indexes import OffsetIndex, TimeIndex
 from tests.support.record_batches import batch
 
 BASE = 1_000

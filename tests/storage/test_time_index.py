@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regent.core.errors import BadDataError
-from regent.storage.log.time_index import NO_TIMESTAMP_OFFSET, TimeIndex, TimestampOffset
+from regent.storage.log.segment_indexes import NO_TIMESTAMP_OFFSET, TimeIndex, TimestampOffset
 
 BASE = 10_000_000_000
 TIMESTAMPS = st.lists(st.integers(0, 2**63 - 1), unique=True).map(sorted)

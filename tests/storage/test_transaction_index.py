@@ -10,8 +10,7 @@ import pytest
 from regent.core.errors import BadDataError
 from regent.core.log_config import LogConfig
 from regent.core.replica_logs import AppendOrigin
-from regent.storage.log.aborted_transaction import AbortedTransaction
-from regent.storage.log.transaction_index import TransactionIndex
+from regent.storage.log.transaction_index import AbortedTransaction, TransactionIndex
 from regent.storage.log.unified_log import UnifiedLog
 from tests.support.disk_logs import Machine, create, fill, log_of
 from tests.support.transactional_batches import ABORT, in_transaction, marker

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from regent.storage.log.unfinished_swaps import complete_swaps
+from regent.storage.log.log_loader import complete_swaps
 from tests.support.disk_logs import segment_file
 from tests.support.record_batches import batch
 

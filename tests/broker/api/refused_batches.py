@@ -25,7 +25,7 @@ from regent.broker.garbage_collection import limit_pauses
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ProducedPartition, RecordRules
-from regent.records.varints import varint, zigzag
+from regent.records.record import varint, zigzag
 from tests.broker.api.canned_replicas import CannedReplicas, cached
 from tests.support.compressed_frames import FRAMES, gzip, lz4, xerial
 from tests.support.record_batches import keyed_batch, resealed

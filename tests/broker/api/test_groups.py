@@ -28,7 +28,7 @@ from regent.broker.api.coordinator_requests import CoordinatorRequests
 from regent.broker.api.find_coordinator import find_coordinator_apis
 from regent.broker.api.group_offsets import group_offset_apis
 from regent.broker.api.groups import group_apis
-from regent.broker.api.zookeeper_offsets import ZooKeeperOffsets
+from regent.broker.api.old_clients import ZooKeeperOffsets
 from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.errors import ApiError, Errors, SessionExpiredError
 from regent.core.topic_validation import GROUP_METADATA_TOPIC

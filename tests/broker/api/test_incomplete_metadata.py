@@ -28,7 +28,7 @@ from regent.broker.api.describe_producers import describe_producers_apis
 from regent.broker.api.find_coordinator import find_coordinator_apis
 from regent.broker.api.group_offsets import group_offset_apis
 from regent.broker.api.metadata import metadata_apis
-from regent.broker.api.zookeeper_offsets import ZooKeeperOffsets
+from regent.broker.api.old_clients import ZooKeeperOffsets
 from regent.core.coordinator.partition_for import CoordinatorPartitions, partition_for
 from regent.core.errors import Errors
 from regent.core.protocol.control import (

@@ -16,7 +16,7 @@ from regent.storage.compaction.cleanable_logs import (
     choose,
     cleanable_range,
 )
-from regent.storage.compaction.cleaning_states import CleaningStates
+from regent.storage.compaction.log_cleaner_manager import CleaningStates
 from tests.conformance.coordinators.suite import ReadMapping, Step, Suite
 from tests.conformance.fields import UnknownInCaseError
 

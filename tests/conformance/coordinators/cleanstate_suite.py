@@ -11,7 +11,7 @@ from typing import Any
 
 from regent.core.model import TopicPartition
 from regent.storage.checkpoints import CLEANED_OFFSETS, read_offsets
-from regent.storage.compaction.cleaning_states import Busy, Paused
+from regent.storage.compaction.log_cleaner_manager import Busy, Paused
 from tests.conformance.coordinators.suite import ReadMapping, Step, Suite
 from tests.conformance.fields import UnknownInCaseError, WholeMap
 from tests.support.disk_logs import Machine, create, fill, log_of

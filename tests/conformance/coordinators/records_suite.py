@@ -32,7 +32,7 @@ from regent.records.end_transaction_marker import (
     decode_coordinator_epoch,
     decode_marker_type,
 )
-from regent.storage.log.aborted_transaction import AbortedTransaction, decode_aborted_transaction
+from regent.storage.log.transaction_index import AbortedTransaction, decode_aborted_transaction
 from tests.conformance.coordinators.suite import ReadMapping, Step, Suite
 from tests.conformance.fields import UnknownInCaseError, WholeMap
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from regent.core.errors import BadDataError
-from regent.storage.log.aborted_transaction import AbortedTransaction
-from regent.storage.log.transaction_index import TransactionIndex
+from regent.storage.log.transaction_index import AbortedTransaction, TransactionIndex
 from tests.conformance.coordinators.suite import ReadMapping, Step, Suite
 from tests.conformance.fields import UnknownInCaseError
 

@@ -20,7 +20,7 @@ from regent.jobs.source.options import (
     ReadOptions,
     Subscription,
 )
-from regent.storage.log.offset_index import OffsetIndex
+from regent.storage.log.segment_indexes import OffsetIndex
 from tests.jobs.source.batches import GZIP, compressed, encoded
 from tests.jobs.source.log_files import numbered, set_offsets, write_log, write_segment
 from tests.support.transactional_batches import ABORT, COMMIT, in_transaction, marker

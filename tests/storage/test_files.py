@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from regent.core.errors import StorageError
-from regent.storage.atomic_file import overwrite, write_atomically
+from regent.storage.files import overwrite, write_atomically
 
 
 def test_a_file_is_replaced_atomically(tmp_path: Path) -> None:

@@ -8,11 +8,9 @@ import pyarrow.compute
 import pytest
 
 from regent.core.model import TopicPartition
-from regent.jobs.source.columns import arrow_schema, columns_schema, record_schema
+from regent.jobs.source.columns import Payload, arrow_schema, columns_schema, decode, record_schema
 from regent.jobs.source.offsets import OffsetRange
-from regent.jobs.source.record_decoder import Payload, decode
-from regent.records.record_batch import HEADER_SIZE, read_header
-from regent.records.record_decoder import uncompressed
+from regent.records.record_batch import HEADER_SIZE, read_header, uncompressed
 from tests.jobs.source.batches import COMPRESSIONS, LogRecord, compressed, encoded, with_attributes
 from tests.support.record_batches import batch as batch_by_the_book
 

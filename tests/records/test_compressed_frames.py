@@ -10,9 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from regent.records import compression
-from regent.records.compression import Unpack, decompressed, unpacked_at_once
+from regent.records.compression import Unpack, Unpacker, decompressed, unpacked_at_once
 from regent.records.record_validation import InvalidRecordsError, validate
-from regent.records.unpacker import Unpacker
 from tests.support.compressed_frames import FRAMES, Frame
 from tests.support.record_batches import keyed_batch
 

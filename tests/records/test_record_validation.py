@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.records import compression, record_validation
+from regent.records.record import varint, zigzag
 from regent.records.record_validation import InvalidRecordsError, RecordTimes, is_quick, validate
-from regent.records.varints import varint, zigzag
 from tests.support.compressed_frames import lz4
 from tests.support.record_batches import TIMESTAMP_MS, batch, keyed_batch, resealed
 

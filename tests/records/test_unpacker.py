@@ -11,8 +11,7 @@ from itertools import islice
 import cramjam
 import pytest
 
-from regent.records.compression import LZ4, ZSTD
-from regent.records.unpacker import Unpacker
+from regent.records.compression import LZ4, ZSTD, Unpacker
 
 DATA = bytes(range(256)) * 2**16
 PACKED = {LZ4: bytes(cramjam.lz4.compress(DATA)), ZSTD: bytes(cramjam.zstd.compress(DATA))}

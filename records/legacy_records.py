@@ -2,8 +2,8 @@
 
 Logs have only batches of magic 2. A message set of a producer becomes one batch with the same
 compression. Batches become messages without compression, which every client reads; headers are
-left out, transaction markers too. Mirrors the conversions of ``kafka.log.LogValidator`` and
-``org.apache.kafka.common.record.RecordsUtil``.
+left out, transaction markers too. Mirrors ``org.apache.kafka.common.record.LegacyRecord``,
+``RecordsUtil``, and the conversions of ``kafka.log.LogValidator``.
 
 Both conversions take long: they run beside the event loop.
 """
@@ -17,10 +17,7 @@ from contextlib import closing
 from itertools import chain
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from regent.core.errors import Errors, RecordsRefusedError
-from regent.records.batch_records import batches_of
 from regent.records.compression import (
     LZ4,
     NONE,
@@ -29,8 +26,8 @@ from regent.records.compression import (
     pieces,
     unpacked_at_once,
 )
-from regent.records.old_lz4_frames import with_right_checksum
-from regent.records.varints import varint, zigzag
+from regent.records.record import encode_record
+from regent.records.record_batch import BatchHeader, batches, encode, records_of
 
 _ENTRY: Final = struct.Struct(">qiIbb")  # offset, size, CRC, magic, attributes
 _SIZE_END, _CRC_END = 12, 16  # the size counts from the CRC on, the CRC from the magic on
@@ -42,14 +39,14 @@ _PIECE_BYTES: Final = 256 * 1024
 _TIMESTAMP: Final = struct.Struct(">q")
 _LENGTH: Final = struct.Struct(">i")
 _NULL: Final = _LENGTH.pack(-1)
-_BATCH: Final = struct.Struct(">qiib")  # base offset, length, leader epoch, magic
-_CHECKED: Final = struct.Struct(">hiqqqhii")  # from the attributes to the record count
-_UNSET: Final = (-1, -1, -1)  # producer id, its epoch, sequence number
-_CRC: Final = struct.Struct(">I")
 _OVERFLOW: Final = struct.Struct(">qi").pack(-1, 2**31 - 1)
+_LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
+_LZ4_HEADER_BYTES: Final = 7
+_LZ4_HAS_SIZE: Final = 0x08
+_XXHASH_PRIMES: Final = (2654435761, 2246822519, 3266489917, 668265263, 374761393)
 
 
-class _Message(NamedTuple):
+class LegacyRecord(NamedTuple):
     """One message of a producer; its offset does not matter."""
 
     attributes: int
@@ -86,7 +83,7 @@ def up_converted(data: memoryview, unpack: Unpack | None = unpacked_at_once) -> 
         return memoryview(_batch(codec, _messages(inner, magic)))
 
 
-def _messages(found: Iterable[memoryview], magic: int) -> Iterator[_Message]:
+def _messages(found: Iterable[memoryview], magic: int) -> Iterator[LegacyRecord]:
     """Yield the messages of a set that comes in pieces."""
     parts: list[memoryview] = []
     size = wanted = 0
@@ -114,7 +111,7 @@ def _size_of(data: memoryview) -> int:
     return _SIZE_END + int(size)
 
 
-def _checked(data: memoryview, magic: int) -> _Message:
+def _checked(data: memoryview, magic: int) -> LegacyRecord:
     _, _, crc, own_magic, attributes = _ENTRY.unpack_from(data)
     if zlib.crc32(data[_CRC_END:]) != crc:
         raise _corrupt("the CRC of a message does not match")
@@ -125,7 +122,7 @@ def _checked(data: memoryview, magic: int) -> _Message:
     return _message(data[_ENTRY.size :], magic, attributes)
 
 
-def _message(body: memoryview, magic: int, attributes: int) -> _Message:
+def _message(body: memoryview, magic: int, attributes: int) -> LegacyRecord:
     timestamp, at = _NO_TIMESTAMP, 0
     try:
         if magic == 1:
@@ -137,17 +134,17 @@ def _message(body: memoryview, magic: int, attributes: int) -> _Message:
         raise _corrupt("a key or value exceeds its message") from None
     if timestamp < _NO_TIMESTAMP:
         raise RecordsRefusedError(Errors.INVALID_TIMESTAMP, f"timestamp {timestamp}")
-    return _Message(attributes, timestamp, key, value)
+    return LegacyRecord(attributes, timestamp, key, value)
 
 
-def _unpacked(wrapper: _Message, magic: int, unpack: Unpack | None) -> Generator[memoryview]:
+def _unpacked(wrapper: LegacyRecord, magic: int, unpack: Unpack | None) -> Generator[memoryview]:
     """Yield the set of messages inside a message, in pieces."""
     codec = wrapper.attributes & _CODEC
     if wrapper.value is None:
         raise _invalid("a compressed message without a value")
     data = wrapper.value
     if codec == LZ4 and magic == 0:
-        data = with_right_checksum(data)
+        data = _with_right_checksum(data)
     try:
         with closing(pieces(codec, data, unpack)) as found:
             for piece in found:
@@ -173,7 +170,7 @@ class _Records:
         self.count = 0
         self.first = self.newest = _NO_TIMESTAMP
 
-    def encoded(self, messages: Iterable[_Message]) -> Iterator[bytes]:
+    def encoded(self, messages: Iterable[LegacyRecord]) -> Iterator[bytes]:
         """Yield the records in pieces."""
         piece = bytearray()
         for attributes, timestamp, key, value in messages:
@@ -181,9 +178,7 @@ class _Records:
                 raise _invalid("a compressed message inside a set of others")
             if self.count == 0:
                 self.first = timestamp
-            body = b"\0" + varint(zigzag(timestamp - self.first)) + varint(self.count << 1)
-            body += _with_size(key) + _with_size(value) + b"\0"  # no headers
-            piece += varint(len(body) << 1) + body
+            piece += encode_record(self.count, timestamp - self.first, key, value)
             self.count += 1
             self.newest = max(self.newest, timestamp)
             if len(piece) >= _PIECE_BYTES:
@@ -192,19 +187,54 @@ class _Records:
         yield bytes(piece)
 
 
-def _batch(codec: int, messages: Iterable[_Message]) -> bytearray:
+def _batch(codec: int, messages: Iterable[LegacyRecord]) -> bytearray:
     records = _Records()
     data = compressed_pieces(codec, records.encoded(messages))
     if not records.count:
         raise _invalid("a compressed message without messages")
-    numbers = (codec, records.count - 1, records.first, records.newest, *_UNSET, records.count)
-    checked = _CHECKED.pack(*numbers) + data
-    length = _BATCH.size + _CRC.size + len(checked) - _SIZE_END
-    return bytearray(_BATCH.pack(0, length, -1, 2) + _CRC.pack(crc32c(checked)) + checked)
+    header = BatchHeader(
+        attributes=codec,
+        last_offset_delta=records.count - 1,
+        base_timestamp=records.first,
+        max_timestamp=records.newest,
+        record_count=records.count,
+    )
+    return encode(header, data)
 
 
-def _with_size(data: memoryview | None) -> bytes:
-    return b"\x01" if data is None else varint(len(data) << 1) + data
+def _with_right_checksum(frame: memoryview) -> memoryview:
+    """Return a frame of lz4 with the checksum of its header, which Kafka 0.9 computed wrongly.
+
+    That is the second byte of the xxHash32 of what follows the frame's magic number (KAFKA-3160).
+    """
+    if len(frame) < _LZ4_HEADER_BYTES or bytes(frame[:4]) != _LZ4_MAGIC:
+        return frame
+    has_size = bool(frame[4] & _LZ4_HAS_SIZE)
+    at = 14 if has_size else 6
+    if len(frame) <= at:
+        return frame
+    repaired = bytearray(frame)
+    repaired[at] = _xxhash32(bytes(frame[4:at])) >> 8 & 0xFF
+    return memoryview(repaired)
+
+
+def _xxhash32(data: bytes) -> int:
+    """Return the hash of less than 16 bytes, with seed 0."""
+    hashed = _XXHASH_PRIMES[4] + len(data)
+    whole = len(data) // 4 * 4
+    for (word,) in struct.iter_unpack("<I", data[:whole]):
+        hashed = _rotated(hashed + word * _XXHASH_PRIMES[2], 17) * _XXHASH_PRIMES[3]
+    for byte in data[whole:]:
+        hashed = _rotated(hashed + byte * _XXHASH_PRIMES[4], 11) * _XXHASH_PRIMES[0]
+    hashed &= 0xFFFFFFFF
+    hashed = (hashed ^ hashed >> 15) * _XXHASH_PRIMES[1] & 0xFFFFFFFF
+    hashed = (hashed ^ hashed >> 13) * _XXHASH_PRIMES[2] & 0xFFFFFFFF
+    return hashed ^ hashed >> 16
+
+
+def _rotated(number: int, bits: int) -> int:
+    number &= 0xFFFFFFFF
+    return number << bits | number >> 32 - bits
 
 
 # --- to consumers ---------------------------------------------------------------------------------
@@ -214,23 +244,24 @@ def down_converted(data: memoryview, magic: int, from_offset: int, max_bytes: in
     """Return the records from an offset on as messages, as many as fit but at least one.
 
     If no record is left, return the beginning of a message that is too large: the client then asks
-    for more bytes, and reads on behind these batches. Raises ``ValueError`` if the first records
-    cannot be read.
+    for more bytes, and reads on behind these batches. Raises ``ValueError`` or
+    ``RecordsRefusedError`` if the first records cannot be read.
     """
     converted = bytearray()
     try:
-        for batch in batches_of(data):
-            if batch.is_control:
+        for position, header in batches(data):
+            if header.is_control:
                 continue
-            attributes = _APPEND_TIME if batch.stamps_append_time and magic == 1 else 0
-            for offset, timestamp, key, value in batch.records():
+            attributes = _APPEND_TIME if header.stamps_append_time and magic == 1 else 0
+            batch = data[position : position + header.size]
+            for offset, timestamp, key, value in records_of(header, batch):
                 if offset < from_offset:
                     continue
                 message = _encoded(offset, magic, attributes, timestamp, key, value)
                 if converted and len(converted) + len(message) > max_bytes:
                     return bytes(converted)
                 converted += message
-    except ValueError:
+    except (ValueError, RecordsRefusedError):
         if not converted:
             raise
     return bytes(converted or (_OVERFLOW if data else b""))
@@ -241,13 +272,13 @@ def _encoded(
     magic: int,
     attributes: int,
     timestamp: int,
-    key: memoryview | None,
-    value: memoryview | None,
+    key: bytes | None,
+    value: bytes | None,
 ) -> bytes:
     checked = bytes((magic, attributes)) + (_TIMESTAMP.pack(timestamp) if magic == 1 else b"")
     for data in (key, value):
         checked += _NULL if data is None else _LENGTH.pack(len(data)) + data
-    head = _ENTRY.pack(offset, _CRC.size + len(checked), zlib.crc32(checked), 0, 0)
+    head = _ENTRY.pack(offset, _CRC_END - _SIZE_END + len(checked), zlib.crc32(checked), 0, 0)
     return head[:_CRC_END] + checked
 
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from regent.records import record_walk
-from regent.records.record_walk import RecordWalk, read_each
-from regent.records.varints import varint, zigzag
+from regent.records import record_validation
+from regent.records.record import varint, zigzag
+from regent.records.record_validation import RecordWalk, read_each
 
 
 class Record(NamedTuple):
@@ -58,8 +58,8 @@ def outcome_of_pieces(pieces: Iterable[bytes], count: int) -> object:
 
 def outcome_one_by_one(data: bytes, count: int) -> object:
     with pytest.MonkeyPatch.context() as patch:
-        none = 0, record_walk._GREATEST, record_walk._LEAST
-        patch.setattr(record_walk, "_find_alike", lambda *_: none)
+        none = 0, record_validation._GREATEST, record_validation._LEAST
+        patch.setattr(record_validation, "_find_alike", lambda *_: none)
         return outcome(data, count)
 
 
@@ -129,7 +129,7 @@ def test_pieces_show_what_the_whole_shows(
     pieces = [bytes(data[at : at + piece_bytes]) for at in range(0, len(data), piece_bytes)]
     whole = outcome(bytes(data), count)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(record_walk, "_LONG_BYTES", long_bytes)
+        patch.setattr(record_validation, "_LONG_BYTES", long_bytes)
         cut = outcome_of_pieces(pieces, count)
     if isinstance(whole, tuple) and isinstance(whole[0], type):
         assert isinstance(cut, tuple)
@@ -188,13 +188,13 @@ def test_most_records_of_a_run_are_not_read_one_by_one(
     steps: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[int] = []
-    find_alike = record_walk._find_alike
+    find_alike = record_validation._find_alike
 
     def counted(data: bytes, start: int, stop: int, index: int, count: int) -> tuple[int, int, int]:
         found.append((alike := find_alike(data, start, stop, index, count))[0])
         return alike
 
-    monkeypatch.setattr(record_walk, "_find_alike", counted)
+    monkeypatch.setattr(record_validation, "_find_alike", counted)
     records = list(run_of(steps, 300, ALIKE[0]))
     deltas = [record.timestamp_delta for record in records]
     assert outcome(encoded(records), len(records)) == (min(deltas), max(deltas), True)
