@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -315,3 +316,15 @@ def test_no_module_unwraps_the_ref_of_an_actor():
 
 def test_the_map_has_a_line_for_every_module():
     assert PAGE.read_text() == module_map(), "make fix writes docs/map.md again"
+
+
+def test_the_documents_name_files_that_exist():
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "bench" / "README.md"]
+    missing = {
+        f"{page.relative_to(ROOT)}: {named}"
+        for page in pages
+        if page.name != "CHANGELOG.md"
+        for named in re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.py)?)`", page.read_text())
+        if (ROOT / named.partition("/")[0]).is_dir() and not (ROOT / named).exists()
+    }
+    assert missing == set()
