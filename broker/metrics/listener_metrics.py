@@ -11,8 +11,7 @@ from regent.core.replication.broker_topic_stats import ResponseErrors
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.timers import Durations
 from regent.transport.kafka.api import KafkaApiKey
-from regent.transport.kafka.metrics import Closed, ListenerMetrics
-from regent.transport.kafka.request_metrics import NO_ERROR, RequestMetrics
+from regent.transport.kafka.metrics import NO_ERROR, Closed, ListenerMetrics, RequestMetrics
 
 _REQUESTS = "kafka_network_requestmetrics_"
 _SOCKETS = "kafka_server_socketservermetrics_"

@@ -35,16 +35,14 @@ from regent.transport.kafka.api import (
     LaterAnswer,
     UnansweredRequestError,
 )
-from regent.transport.kafka.client_software import told_software
-from regent.transport.kafka.connection_scheduler import SHORT_TURN_S, ConnectionScheduler
+from regent.transport.kafka.api_versions import told_software
 from regent.transport.kafka.framing import CHUNK_BYTES, FrameBuffer
 from regent.transport.kafka.handler_steps import BegunSteps, TimedSteps
-from regent.transport.kafka.metrics import Closed, ListenerMetrics
+from regent.transport.kafka.listener_loop import SHORT_TURN_S, ConnectionScheduler
+from regent.transport.kafka.metrics import MAX_VERSIONS, Closed, ListenerMetrics, RequestMetrics
 from regent.transport.kafka.outgoing import TURN_BYTES, Outgoing
 from regent.transport.kafka.primitives import MalformedRequestError, Reader
-from regent.transport.kafka.request_buffers import RequestBuffers
-from regent.transport.kafka.request_memory import RequestMemory, Reservation
-from regent.transport.kafka.request_metrics import MAX_VERSIONS, RequestMetrics
+from regent.transport.kafka.request_memory import RequestBuffers, RequestMemory, Reservation
 from regent.transport.kafka.throttle import Throttle
 
 T = TypeVar("T")
