@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from operator import itemgetter
 from typing import Final
 
 from regent.actors.coordinator_log import Load
@@ -54,18 +53,16 @@ def _loads(partitions_of: str) -> tuple[Metric[list[float]], ...]:
     )
 
 
+def _in_state(state: GroupState) -> Metric[Counter[str]]:
+    name = state.value
+    return gauge(f"NumGroups{name}", f"groups in the state {name}", lambda counts: counts[name])
+
+
 STATES: Final = MetricTable[Counter[str]](
     "kafka.coordinator.group:type=GroupMetadataManager,name=",
     (
         gauge("NumGroups", "groups", lambda counts: counts.total()),
-        *(
-            gauge(
-                f"NumGroups{state.value}",
-                f"groups in the state {state.value}",
-                itemgetter(state.value),
-            )
-            for state in GroupState
-        ),
+        *map(_in_state, GroupState),
     ),
 )
 POSITIONS: Final = MetricTable[GroupMetadataManager](
