@@ -21,7 +21,6 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from regent.broker.api.current_leaders import CurrentLeaders, NamedLeaders
-from regent.broker.api.replies import AwaitedReply, Replies, monotonic_ms
 from regent.core.errors import Errors, RecordsRefusedError
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.client import ACKS_NONE, ProducedPartition, RecordError, RecordRules
@@ -43,6 +42,7 @@ from regent.transport.kafka.api import (
     UnansweredRequestError,
 )
 from regent.transport.kafka.primitives import MalformedRequestError, Writer
+from regent.transport.kafka.replies import AwaitedReply, Replies, monotonic_ms
 
 T = TypeVar("T")
 _Batches: TypeAlias = dict[TopicPartition, memoryview]
@@ -313,7 +313,7 @@ class _Produce:
         self._verifier.verify(
             TransactionToVerify(asked.transactional_id, producer_id, epoch, partitions), reply.give
         )
-        errors = await reply.wait()
+        errors = await reply
         return {
             topic_partition: _not_verified(error, asked.version)
             for topic_partition, error in errors.items()

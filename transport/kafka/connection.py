@@ -1,7 +1,7 @@
 """One client connection: requests are handled and answered in sequence.
 
 It works on the socket itself and not through an asyncio transport, which would copy what is
-received and cannot put a file between two pieces of memory. ``ConnectionState`` says what a
+received and cannot put a file between two pieces of memory. ``ChannelState`` says what a
 connection waits for. ``listener_loop`` shares the time between connections. Mirrors
 ``kafka.network.Processor``.
 """
@@ -30,7 +30,6 @@ from regent.transport.kafka.api import (
     KafkaApi,
     KafkaApiKey,
     KafkaRequest,
-    LaterAnswer,
     UnansweredRequestError,
 )
 from regent.transport.kafka.api_versions import told_software
@@ -40,6 +39,7 @@ from regent.transport.kafka.listener_loop import SHORT_TURN_S, ConnectionSchedul
 from regent.transport.kafka.metrics import MAX_VERSIONS, Closed, ListenerMetrics
 from regent.transport.kafka.outgoing import TURN_BYTES, Outgoing
 from regent.transport.kafka.primitives import MalformedRequestError, Reader
+from regent.transport.kafka.replies import AwaitedReply
 from regent.transport.kafka.request_memory import RequestBuffers, RequestMemory, Reservation
 from regent.transport.kafka.throttle import Throttle
 
@@ -91,7 +91,7 @@ class ListenerParts:
     quotas: QuotaManagers
 
 
-class ConnectionState(Enum):
+class ChannelState(Enum):
     """What a connection waits for. The socket is watched in READING and WRITING only.
 
     ========  ==============================================================  ====================
@@ -111,9 +111,10 @@ class ConnectionState(Enum):
 
     What ends a wait leads to SERVED, or to TURN first if other connections wait. SERVED leads to
     the state that ``KafkaConnection._next_state`` returns, the first that applies: WRITING; CLOSED
-    or ENDING; FULL, MEMORY, MUTED; TURN; READING. A ``LaterAnswer`` is sent in any state when it is
-    given; this leads from READING to WRITING if the socket does not take it, from a wait to TURN
-    if it does. ``close`` leads from any state to CLOSED.
+    or ENDING; FULL, MEMORY, MUTED; TURN; READING. A handler may return an ``AwaitedReply``: its
+    answer is sent in any state when it is given. This leads from READING to WRITING if the socket
+    does not take all of it, and from a wait to TURN if it does. ``close`` leads from any state to
+    CLOSED.
     """
 
     READING = auto()
@@ -127,11 +128,11 @@ class ConnectionState(Enum):
     CLOSED = auto()
 
 
-_READING: Final = ConnectionState.READING
-_TURN: Final = ConnectionState.TURN
-_SERVED: Final = ConnectionState.SERVED
-_WRITING: Final = ConnectionState.WRITING
-_CLOSED: Final = ConnectionState.CLOSED
+_READING: Final = ChannelState.READING
+_TURN: Final = ChannelState.TURN
+_SERVED: Final = ChannelState.SERVED
+_WRITING: Final = ChannelState.WRITING
+_CLOSED: Final = ChannelState.CLOSED
 
 
 class _UnsupportedRequestError(Exception):
@@ -159,7 +160,7 @@ class KafkaConnection:
         self._unmuting: asyncio.TimerHandle | None = None  # while the client must wait
         self._is_ending = False
         self._state = _SERVED
-        self._watched: ConnectionState | None = None  # READING or WRITING: the selector's part
+        self._watched: ChannelState | None = None  # READING or WRITING: the selector's part
 
     def open(self) -> None:
         """Begin to read."""
@@ -269,28 +270,28 @@ class KafkaConnection:
 
     # --- the state ---
 
-    def _next_state(self) -> ConnectionState:
+    def _next_state(self) -> ChannelState:
         """Return what a connection waits for that was served. Raises ``MalformedRequestError``."""
         if self._outgoing.size:
             return _WRITING
         if self._is_ending:
-            return ConnectionState.ENDING if self._under_way else _CLOSED
+            return ChannelState.ENDING if self._under_way else _CLOSED
         limit = self._limit()
         if limit is not None:
             return limit
         if self._frames.has_request:
             return _TURN
-        return _READING if self._reserve() else ConnectionState.MEMORY
+        return _READING if self._reserve() else ChannelState.MEMORY
 
-    def _limit(self) -> ConnectionState | None:
+    def _limit(self) -> ChannelState | None:
         """Return which limit its client has reached; None: its next request may be taken up."""
         if len(self._under_way) >= self._parts.limits.queued_requests_per_connection:
-            return ConnectionState.FULL
+            return ChannelState.FULL
         if self._reservation is not None:  # such a request is received also while muted
-            return ConnectionState.MEMORY if self._reservation.wanted else None
-        return None if self._unmuting is None else ConnectionState.MUTED
+            return ChannelState.MEMORY if self._reservation.wanted else None
+        return None if self._unmuting is None else ChannelState.MUTED
 
-    def _enter(self, state: ConnectionState) -> None:
+    def _enter(self, state: ChannelState) -> None:
         """Change the state: nothing else does, except ``_serve`` and ``close``."""
         if state is _CLOSED:
             self.close()
@@ -302,7 +303,7 @@ class KafkaConnection:
         self._state = state
         self._watch(state if state is _READING or state is _WRITING else None)
 
-    def _watch(self, wanted: ConnectionState | None) -> None:
+    def _watch(self, wanted: ChannelState | None) -> None:
         """Let the loop report when the socket can be read, or written to, or neither.
 
         The loop gets the number of the socket: it would look for the socket itself, fail, and write
@@ -383,7 +384,7 @@ class KafkaConnection:
         metrics.versions[version] += 1
         self._under_way.append(exchange)
         answering = self._parts.apis[request.api_key].handle(request)
-        if isinstance(answering, LaterAnswer):
+        if isinstance(answering, AwaitedReply):
             self._await_later(exchange, answering)
             return
         steps = answering.__await__()
@@ -408,7 +409,7 @@ class KafkaConnection:
             if waiting.later is not None:
                 self._parts.loop.call_soon(waiting.later.hurry)
 
-    def _await_later(self, exchange: Exchange, later: LaterAnswer) -> None:
+    def _await_later(self, exchange: Exchange, later: AwaitedReply[KafkaAnswer]) -> None:
         if exchange.throttle is not None:
             exchange.throttle.end_step()
         if not later.is_given:

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Coroutine, Generator
 from typing import Any, TypeVar
 
-from regent.transport.kafka.api import KafkaAnswer, KafkaRequest, LaterAnswer
+from regent.transport.kafka.api import KafkaAnswer, KafkaRequest
 from regent.transport.kafka.metrics import RequestMetrics
+from regent.transport.kafka.replies import AwaitedReply
 from regent.transport.kafka.request_memory import Reservation
 from regent.transport.kafka.throttle import Throttle
 
@@ -56,7 +57,7 @@ class Exchange:
         self.reservation = reservation  # of the listener's memory, when it is large
         self.throttle = request.throttle
         self.task: asyncio.Task[KafkaAnswer] | None = None
-        self.later: LaterAnswer | None = None
+        self.later: AwaitedReply[KafkaAnswer] | None = None
         self.answer: KafkaAnswer = None
         self.is_done = False
 
