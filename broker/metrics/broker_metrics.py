@@ -51,199 +51,166 @@ class PlacementCounts(Protocol):
 
 SESSION_STATE: Final = MetricTable[int](
     "kafka.server:type=SessionExpireListener,name=",
-    (gauge("SessionState", "1 for the state"),),
-    ("state",),
+    gauge("SessionState", "1 for the state"),
+    labels=("state",),
 )
 SESSION: Final = MetricTable[SessionStatistics](
     "kafka.server:type=SessionExpireListener,name=",
-    (
-        counter("ZooKeeperSyncConnectsPerSec", "connections made", "connects"),
-        counter("ZooKeeperDisconnectsPerSec", "connections lost", "disconnects"),
-        counter("ZooKeeperExpiresPerSec", "sessions that ended", "expires"),
-        counter(
-            "ZooKeeperAuthFailuresPerSec",
-            "none: a broker does not log in to ZooKeeper",
-            lambda _: 0,
-        ),
+    counter("ZooKeeperSyncConnectsPerSec", "connections made", "connects"),
+    counter("ZooKeeperDisconnectsPerSec", "connections lost", "disconnects"),
+    counter("ZooKeeperExpiresPerSec", "sessions that ended", "expires"),
+    counter(
+        "ZooKeeperAuthFailuresPerSec", "none: a broker does not log in to ZooKeeper", lambda _: 0
     ),
 )
 ZOOKEEPER_REQUESTS: Final = MetricTable[SessionStatistics](
     "kafka.server:type=ZooKeeperClientMetrics,name=",
-    (
-        summary(
-            "ZooKeeperRequestLatencyMs",
-            "calls to ZooKeeper, of any size, in milliseconds",
-            "request_latency",
-        ),
+    summary(
+        "ZooKeeperRequestLatencyMs",
+        "calls to ZooKeeper, of any size, in milliseconds",
+        "request_latency",
     ),
 )
 FAILED_DIRECTORIES: Final = MetricTable[LogManager](
     "kafka.log:type=LogManager,name=",
-    (
-        gauge(
-            "OfflineLogDirectoryCount",
-            "log directories that have failed",
-            lambda logs: len(logs.failed_directories),
-        ),
+    gauge(
+        "OfflineLogDirectoryCount",
+        "log directories that have failed",
+        lambda logs: len(logs.failed_directories),
     ),
 )
 STRAYS: Final = MetricTable[LogManager](
     "kafka.server:type=ReplicaManager,name=",
-    (
-        gauge(
-            "StrayPartitionsCount",
-            "stray logs: they are in a log directory, but belong to no replica",
-            lambda logs: len(logs.strays),
-            details="[operations.md](operations.md). Of Confluent Server",
-        ),
+    gauge(
+        "StrayPartitionsCount",
+        "stray logs: they are in a log directory, but belong to no replica",
+        lambda logs: len(logs.strays),
+        details="[operations.md](operations.md). Of Confluent Server",
     ),
 )
 OPEN_FILES: Final = MetricTable[OpenFiles](
     "",
-    (
-        gauge("regent_open_log_files", "files of logs that are open", len),
-        gauge(
-            "regent_open_log_files_max",
-            "with more, files that are not used are closed",
-            "limit",
-            details="`log_open_files_max`",
-        ),
-        counter("regent_log_files_opened_total", "files of logs opened", "opened"),
-        counter(
-            "regent_log_files_closed_early_total",
-            "files of logs closed because others had to be opened",
-            "closed_early",
-            details="if it grows as fast as the files opened, the limit is low",
-        ),
+    gauge("regent_open_log_files", "files of logs that are open", len),
+    gauge(
+        "regent_open_log_files_max",
+        "with more, files that are not used are closed",
+        "limit",
+        details="`log_open_files_max`",
+    ),
+    counter("regent_log_files_opened_total", "files of logs opened", "opened"),
+    counter(
+        "regent_log_files_closed_early_total",
+        "files of logs closed because others had to be opened",
+        "closed_early",
+        details="if it grows as fast as the files opened, the limit is low",
     ),
 )
 CLEANER_MANAGER: Final = MetricTable[LogCleanerManager](
     "kafka.log:type=LogCleanerManager,name=",
-    (
-        gauge(
-            "max-dirty-percent",
-            "the dirty part of the dirtiest log, when a log to clean was last looked for",
-            lambda cleaner: int(100 * cleaner.max_dirty_ratio),
-        ),
-        gauge(
-            "time-since-last-run-ms",
-            "milliseconds since a log to clean was looked for",
-            "time_since_last_run_ms",
-        ),
+    gauge(
+        "max-dirty-percent",
+        "the dirty part of the dirtiest log, when a log to clean was last looked for",
+        lambda cleaner: int(100 * cleaner.max_dirty_ratio),
+    ),
+    gauge(
+        "time-since-last-run-ms",
+        "milliseconds since a log to clean was looked for",
+        "time_since_last_run_ms",
     ),
 )
 CLEANER: Final = MetricTable[CleanerStats](
     "kafka.log:type=LogCleaner,name=",
-    (
-        gauge(
-            "cleaner-recopy-percent",
-            "how much of its log the last cleaning kept",
-            lambda last: 100 * last.bytes_written // max(last.bytes_read, 1),
-        ),
-        gauge(
-            "max-buffer-utilization-percent",
-            "how much of log.cleaner.dedupe.buffer.size the last cleaning used",
-            lambda last: int(100 * last.map_utilization),
-        ),
-        gauge(
-            "max-clean-time-secs",
-            "how long the last cleaning took",
-            lambda last: int(last.elapsed_s),
-        ),
+    gauge(
+        "cleaner-recopy-percent",
+        "how much of its log the last cleaning kept",
+        lambda last: 100 * last.bytes_written // max(last.bytes_read, 1),
+    ),
+    gauge(
+        "max-buffer-utilization-percent",
+        "how much of log.cleaner.dedupe.buffer.size the last cleaning used",
+        lambda last: int(100 * last.map_utilization),
+    ),
+    gauge(
+        "max-clean-time-secs", "how long the last cleaning took", lambda last: int(last.elapsed_s)
     ),
 )
 UNCLEANABLE: Final = MetricTable[int](
     "kafka.log:type=LogCleanerManager,name=",
-    (
-        gauge(
-            "uncleanable-partitions-count",
-            "logs that are not cleaned any more, because that failed",
-        ),
+    gauge(
+        "uncleanable-partitions-count", "logs that are not cleaned any more, because that failed"
     ),
-    ("logdirectory",),
+    labels=("logdirectory",),
 )
 STATE: Final = MetricTable[BrokerStatus](
     "kafka.server:type=KafkaServer,name=",
-    (
-        gauge(
-            "BrokerState",
-            "the state, by Kafka's numbers: 3 is running",
-            lambda status: _STATES[status.state],
-            details="1 starting, 6 controlled shutdown, 7 shutting down",
-        ),
+    gauge(
+        "BrokerState",
+        "the state, by Kafka's numbers: 3 is running",
+        lambda status: _STATES[status.state],
+        details="1 starting, 6 controlled shutdown, 7 shutting down",
     ),
 )
 DISKS: Final = MetricTable[Mapping[str, str]](
     "kafka.server:type=KafkaServer,name=",
-    (
-        counter(
-            "linux-disk-read-bytes",
-            "bytes that this process has read from disks",
-            lambda counts: int(counts["read_bytes"]),
-        ),
-        counter(
-            "linux-disk-write-bytes",
-            "bytes that this process has written to disks",
-            lambda counts: int(counts["write_bytes"]),
-        ),
+    counter(
+        "linux-disk-read-bytes",
+        "bytes that this process has read from disks",
+        lambda counts: int(counts["read_bytes"]),
+    ),
+    counter(
+        "linux-disk-write-bytes",
+        "bytes that this process has written to disks",
+        lambda counts: int(counts["write_bytes"]),
     ),
 )
 REJECTED: Final = MetricTable[int](
     "",
-    (
-        counter(
-            "regent_rejected_frames_total",
-            "malformed or refused messages",
-            details="on the control port",
-        ),
+    counter(
+        "regent_rejected_frames_total",
+        "malformed or refused messages",
+        details="on the control port",
     ),
-    ("reason",),
+    labels=("reason",),
 )
 CONTROL_REQUESTS: Final = MetricTable[int](
     "",
-    (
-        counter(
-            "regent_control_requests_total",
-            "requests at the control port",
-            details="of controllers, of other brokers and of commands, by Kafka's names, such as"
-            " `LeaderAndIsr`; `DescribeMetadata` and other requests that Kafka does not have are"
-            " those of commands",
-        ),
+    counter(
+        "regent_control_requests_total",
+        "requests at the control port",
+        details="of controllers, of other brokers and of commands, by Kafka's names, such as"
+        " `LeaderAndIsr`; `DescribeMetadata` and other requests that Kafka does not have are"
+        " those of commands",
     ),
-    ("request",),
+    labels=("request",),
 )
 ERRORS: Final = MetricTable[int](
     "",
-    (counter("regent_unexpected_errors_total", "messages an actor failed to handle"),),
+    counter("regent_unexpected_errors_total", "messages an actor failed to handle"),
 )
 STUCK: Final = MetricTable[Watchdog](
     "",
-    (counter("regent_stuck_actors_total", "actors found stuck", "incidents"),),
+    counter("regent_stuck_actors_total", "actors found stuck", "incidents"),
 )
 PLACEMENTS: Final = MetricTable[PlacementCounts](
     "",
-    (
-        counter("regent_topic_placements_total", "placements of topics for clients", "placements"),
-        counter(
-            "regent_topic_placement_fallbacks_total",
-            "placements without the placement service",
-            "fallbacks",
-        ),
+    counter("regent_topic_placements_total", "placements of topics for clients", "placements"),
+    counter(
+        "regent_topic_placement_fallbacks_total",
+        "placements without the placement service",
+        "fallbacks",
     ),
 )
 GUARDIAN: Final = MetricTable[Guardian](
     "",
-    (
-        gauge(
-            "regent_guardian_up",
-            "1: a crash of this broker is seen at once; 0: when its session times out",
-            "is_alive",
-        ),
-        counter(
-            "regent_guardian_replacements_total",
-            "guardians that died and were replaced",
-            "replacements",
-        ),
+    gauge(
+        "regent_guardian_up",
+        "1: a crash of this broker is seen at once; 0: when its session times out",
+        "is_alive",
+    ),
+    counter(
+        "regent_guardian_replacements_total",
+        "guardians that died and were replaced",
+        "replacements",
     ),
 )
 

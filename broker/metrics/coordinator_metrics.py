@@ -60,55 +60,46 @@ def _in_state(state: GroupState) -> Metric[Counter[str]]:
 
 STATES: Final = MetricTable[Counter[str]](
     "kafka.coordinator.group:type=GroupMetadataManager,name=",
-    (
-        gauge("NumGroups", "groups", lambda counts: counts.total()),
-        *map(_in_state, GroupState),
-    ),
+    gauge("NumGroups", "groups", lambda counts: counts.total()),
+    *map(_in_state, GroupState),
 )
 POSITIONS: Final = MetricTable[GroupMetadataManager](
     "kafka.coordinator.group:type=GroupMetadataManager,name=",
-    (gauge("NumOffsets", "positions of groups", lambda groups: groups.position_count()),),
+    gauge("NumOffsets", "positions of groups", lambda groups: groups.position_count()),
 )
 GROUPS: Final = MetricTable[GroupMetadataManager](
     "kafka.server:type=group-coordinator-metrics",
-    (
-        *_counted("offset-commit", "positions committed", "commits"),
-        *_counted("offset-expiration", "positions expired", "expirations"),
-        *_counted(
-            "offset-deletion",
-            "positions deleted by clients",
-            "deletions",
-            details="with OffsetDelete",
-        ),
-        *_counted(
-            "group-completed-rebalance",
-            "rebalances completed",
-            "completed_rebalances",
-            details="their leaders have sent the assignments",
-        ),
+    *_counted("offset-commit", "positions committed", "commits"),
+    *_counted("offset-expiration", "positions expired", "expirations"),
+    *_counted(
+        "offset-deletion", "positions deleted by clients", "deletions", details="with OffsetDelete"
+    ),
+    *_counted(
+        "group-completed-rebalance",
+        "rebalances completed",
+        "completed_rebalances",
+        details="their leaders have sent the assignments",
     ),
 )
 GROUP_LOADS: Final = MetricTable[list[float]](
-    "kafka.server:type=group-coordinator-metrics", _loads("__consumer_offsets")
+    "kafka.server:type=group-coordinator-metrics",
+    *_loads("__consumer_offsets"),
 )
 MARKERS: Final = MetricTable[TransactionMarkerManager](
     "kafka.coordinator.transaction:type=TransactionMarkerChannelManager,name=",
-    (
-        gauge(
-            "UnknownDestinationQueueSize",
-            "markers that wait for a leader",
-            "unknown_destination_count",
-        ),
-        gauge(
-            "LogAppendRetryQueueSize",
-            "ends of transactions that the log has refused so far",
-            "refused_append_count",
-            details="they are tried again",
-        ),
+    gauge(
+        "UnknownDestinationQueueSize", "markers that wait for a leader", "unknown_destination_count"
+    ),
+    gauge(
+        "LogAppendRetryQueueSize",
+        "ends of transactions that the log has refused so far",
+        "refused_append_count",
+        details="they are tried again",
     ),
 )
 TRANSACTION_LOADS: Final = MetricTable[list[float]](
-    "kafka.server:type=transaction-coordinator-metrics", _loads("__transaction_state")
+    "kafka.server:type=transaction-coordinator-metrics",
+    *_loads("__transaction_state"),
 )
 
 

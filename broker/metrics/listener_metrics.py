@@ -34,105 +34,87 @@ _USE_DETAILS: Final = f"the {MAX_CLIENTS} that use most of their quotas"
 
 REQUESTS: Final = MetricTable[int](
     "kafka.network:type=RequestMetrics,name=",
-    (counter("RequestsPerSec", "requests"),),
-    ("request", "version"),
+    counter("RequestsPerSec", "requests"),
+    labels=("request", "version"),
 )
 ERRORS: Final = MetricTable[int](
     "kafka.network:type=RequestMetrics,name=",
-    (
-        counter(
-            "ErrorsPerSec",
-            "errors in responses; NONE: no error",
-            details="once for each partition or topic that has one. Not of Metadata, ListOffsets"
-            " and OffsetForLeaderEpoch, nor of records refused before they reach the log",
-        ),
+    counter(
+        "ErrorsPerSec",
+        "errors in responses; NONE: no error",
+        details="once for each partition or topic that has one. Not of Metadata, ListOffsets"
+        " and OffsetForLeaderEpoch, nor of records refused before they reach the log",
     ),
-    ("request", "error"),
+    labels=("request", "error"),
 )
 TIMES: Final = MetricTable[RequestMetrics](
     "kafka.network:type=RequestMetrics,name=",
-    (
-        summary(
-            "TotalTimeMs",
-            "from the arrival of a request until its response is sent, in milliseconds",
-            "total_time",
-        ),
-        summary(
-            "RequestQueueTimeMs",
-            "until a request is handled, in milliseconds",
-            "request_queue_time",
-        ),
-        summary(
-            "LocalTimeMs", "handling, until the response or a wait, in milliseconds", "local_time"
-        ),
-        summary(
-            "RemoteTimeMs",
-            "wait for other brokers, for records, or for other threads, in milliseconds",
-            "remote_time",
-        ),
-        summary(
-            "ResponseQueueTimeMs",
-            "wait for the responses to earlier requests, in milliseconds",
-            "response_queue_time",
-            details="those of the same connection",
-        ),
-        summary(
-            "ResponseSendTimeMs",
-            "until the socket has taken the response, in milliseconds",
-            "response_send_time",
-        ),
+    summary(
+        "TotalTimeMs",
+        "from the arrival of a request until its response is sent, in milliseconds",
+        "total_time",
     ),
-    ("request",),
+    summary(
+        "RequestQueueTimeMs", "until a request is handled, in milliseconds", "request_queue_time"
+    ),
+    summary("LocalTimeMs", "handling, until the response or a wait, in milliseconds", "local_time"),
+    summary(
+        "RemoteTimeMs",
+        "wait for other brokers, for records, or for other threads, in milliseconds",
+        "remote_time",
+    ),
+    summary(
+        "ResponseQueueTimeMs",
+        "wait for the responses to earlier requests, in milliseconds",
+        "response_queue_time",
+        details="those of the same connection",
+    ),
+    summary(
+        "ResponseSendTimeMs",
+        "until the socket has taken the response, in milliseconds",
+        "response_send_time",
+    ),
+    labels=("request",),
 )
 SOCKET_SERVER: Final = MetricTable[ListenerMetrics](
     "kafka.network:type=SocketServer,name=",
-    (
-        share("NetworkProcessorAvgIdlePercent", _IDLE, lambda m: m.idle_s()),
-        gauge(
-            "ExpiredConnectionsKilledCount",
-            "connections closed because they were idle",
-            lambda m: m.closed[Closed.IDLE],
-        ),
+    share("NetworkProcessorAvgIdlePercent", _IDLE, lambda m: m.idle_s()),
+    gauge(
+        "ExpiredConnectionsKilledCount",
+        "connections closed because they were idle",
+        lambda m: m.closed[Closed.IDLE],
     ),
 )
 PROCESSOR: Final = MetricTable[ListenerMetrics](
     "kafka.network:type=Processor,name=",
-    (share("IdlePercent", _IDLE, lambda m: m.idle_s()),),
-    ("networkprocessor",),
+    share("IdlePercent", _IDLE, lambda m: m.idle_s()),
+    labels=("networkprocessor",),
 )
 HANDLERS: Final = MetricTable[ListenerMetrics](
     "kafka.server:type=KafkaRequestHandlerPool,name=",
-    (share("RequestHandlerAvgIdlePercent_OneMinuteRate", _IDLE, lambda m: m.idle_s()),),
+    share("RequestHandlerAvgIdlePercent_OneMinuteRate", _IDLE, lambda m: m.idle_s()),
 )
 ACCEPTOR: Final = MetricTable[ListenerMetrics](
     "kafka.network:type=Acceptor,name=",
-    (
-        share(
-            "AcceptorBlockedPercent",
-            "share of the last minute in which max_connections kept clients waiting",
-            "accept_paused_s",
-        ),
+    share(
+        "AcceptorBlockedPercent",
+        "share of the last minute in which max_connections kept clients waiting",
+        "accept_paused_s",
     ),
-    ("listener",),
+    labels=("listener",),
 )
 REQUEST_QUEUE: Final = MetricTable[ListenerMetrics](
     "kafka.network:type=RequestChannel,name=",
-    (
-        gauge(
-            "RequestQueueSize",
-            "connections whose requests wait to be handled",
-            lambda m: m.queue_size(),
-        ),
+    gauge(
+        "RequestQueueSize",
+        "connections whose requests wait to be handled",
+        lambda m: m.queue_size(),
     ),
 )
 RESPONSE_QUEUE: Final = MetricTable[ListenerMetrics](
     "kafka.network:type=RequestChannel,name=",
-    (
-        gauge(
-            "ResponseQueueSize", "connections whose clients do not read their responses", "unread"
-        ),
-    ),
-    ("processor",),
+    gauge("ResponseQueueSize", "connections whose clients do not read their responses", "unread"),
+    labels=("processor",),
 )
 
 
@@ -147,44 +129,38 @@ def _counted(
 
 CONNECTIONS: Final = MetricTable[ListenerMetrics](
     "kafka.server:type=socket-server-metrics",
-    (
-        gauge("connection-count", "open connections", "connections"),
-        *_counted("connection-creation", "connections accepted", "accepted"),
-        *_counted("connection-close", "connections closed, by either side", "disconnected"),
-        *_counted("incoming-byte", "bytes received from clients", "bytes_in"),
-        *_counted("outgoing-byte", "bytes sent to clients", "bytes_out"),
-        *_counted("request", "requests", lambda m: sum(api.count for api in m.requests)),
-    ),
-    ("listener", "network_processor"),
+    gauge("connection-count", "open connections", "connections"),
+    *_counted("connection-creation", "connections accepted", "accepted"),
+    *_counted("connection-close", "connections closed, by either side", "disconnected"),
+    *_counted("incoming-byte", "bytes received from clients", "bytes_in"),
+    *_counted("outgoing-byte", "bytes sent to clients", "bytes_out"),
+    *_counted("request", "requests", lambda m: sum(api.count for api in m.requests)),
+    labels=("listener", "network_processor"),
 )
 SOFTWARE: Final = MetricTable[int](
     "kafka.server:type=socket-server-metrics",
-    (
-        gauge(
-            "connections",
-            "open connections by the client's software",
-            details="as the client has named it (KIP-511)",
-        ),
+    gauge(
+        "connections",
+        "open connections by the client's software",
+        details="as the client has named it (KIP-511)",
     ),
-    ("client_software_name", "client_software_version", "listener", "network_processor"),
+    labels=("client_software_name", "client_software_version", "listener", "network_processor"),
 )
 PAUSES: Final = MetricTable[ListenerMetrics](
     "",
-    (
-        counter(
-            "regent_client_throttles_total",
-            "pauses in reading from a client",
-            "throttled",
-            details="it has too many requests in progress, or it uses too much memory or quota",
-        ),
-        counter("regent_accept_pauses_total", "pauses because of max_connections", "accept_pauses"),
-        counter("regent_client_errors_total", "errors outside of a connection", "errors"),
+    counter(
+        "regent_client_throttles_total",
+        "pauses in reading from a client",
+        "throttled",
+        details="it has too many requests in progress, or it uses too much memory or quota",
     ),
+    counter("regent_accept_pauses_total", "pauses because of max_connections", "accept_pauses"),
+    counter("regent_client_errors_total", "errors outside of a connection", "errors"),
 )
 CLOSINGS: Final = MetricTable[int](
     "",
-    (counter("regent_closed_client_connections_total", "connections that the broker closed"),),
-    ("reason",),
+    counter("regent_closed_client_connections_total", "connections that the broker closed"),
+    labels=("reason",),
 )
 
 
@@ -196,8 +172,16 @@ def _quota_tables(
     use = gauge(attribute, f"{meaning}, of clients with a quota", _rate_of, _USE_DETAILS)
     limit = gauge(f"regent_{name}_limit", "the quota of the same", _limit_of)
     return (
-        MetricTable(f"kafka.server:type={request}", (use,), labels),
-        MetricTable("", (limit,), labels),
+        MetricTable(
+            f"kafka.server:type={request}",
+            use,
+            labels=labels,
+        ),
+        MetricTable(
+            "",
+            limit,
+            labels=labels,
+        ),
     )
 
 

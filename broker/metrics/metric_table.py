@@ -115,7 +115,6 @@ rate: Final = _Rows(Kind.RATE)
 share: Final = _Rows(Kind.SHARE)
 
 
-@dataclass(frozen=True)
 class MetricTable(Generic[S]):
     """The metrics of one kind of thing, all with the same labels.
 
@@ -123,9 +122,10 @@ class MetricTable(Generic[S]):
     of it if the metrics are its attributes. Without it the names are those of Prometheus.
     """
 
-    mbean: str
-    rows: Sequence[Metric[S]]
-    labels: Sequence[str] = ()
+    def __init__(self, mbean: str, *rows: Metric[S], labels: Sequence[str] = ()) -> None:
+        self.mbean = mbean
+        self.rows = rows
+        self.labels = labels
 
     def exposed_name(self, row: Metric[S]) -> str:
         """Return the name for Prometheus: what the rules of the JMX exporter make of the MBean."""

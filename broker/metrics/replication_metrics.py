@@ -33,148 +33,124 @@ def _count(name: str, meaning: str, details: str = "") -> Metric[Counter[str]]:
 
 PARTITION_COUNTS: Final = MetricTable[Counter[str]](
     _MANAGER,
-    (
-        _count("PartitionCount", "replicas hosted"),
-        _count("LeaderCount", "partitions led"),
-        _count("OfflineReplicaCount", "replicas in failed log directories"),
-        _count("UnderReplicatedPartitions", "led partitions with replicas that are not in the ISR"),
-        _count(
-            "UnderMinIsrPartitionCount",
-            "led partitions with an ISR below min.insync.replicas: they refuse acks=all",
-        ),
-        _count(
-            "AtMinIsrPartitionCount", "led partitions with exactly min.insync.replicas in the ISR"
-        ),
-        _count("ReassigningPartitions", "led partitions that are being reassigned"),
-        _count(
-            "PartitionsWithLateTransactionsCount",
-            "led partitions with a transaction that is open for longer than any may be",
-            details="5 minutes more than `transaction.max.timeout.ms`: its coordinator has lost it"
-            " (KIP-664)",
-        ),
-        _count("ProducerIdCount", "idempotent producers that hosted replicas know"),
+    _count("PartitionCount", "replicas hosted"),
+    _count("LeaderCount", "partitions led"),
+    _count("OfflineReplicaCount", "replicas in failed log directories"),
+    _count("UnderReplicatedPartitions", "led partitions with replicas that are not in the ISR"),
+    _count(
+        "UnderMinIsrPartitionCount",
+        "led partitions with an ISR below min.insync.replicas: they refuse acks=all",
     ),
+    _count("AtMinIsrPartitionCount", "led partitions with exactly min.insync.replicas in the ISR"),
+    _count("ReassigningPartitions", "led partitions that are being reassigned"),
+    _count(
+        "PartitionsWithLateTransactionsCount",
+        "led partitions with a transaction that is open for longer than any may be",
+        details="5 minutes more than `transaction.max.timeout.ms`: its coordinator has lost it"
+        " (KIP-664)",
+    ),
+    _count("ProducerIdCount", "idempotent producers that hosted replicas know"),
 )
 LAG: Final = MetricTable[int](
     "kafka.server:type=ReplicaFetcherManager,name=",
-    (gauge("MaxLag", "largest lag of a follower on this broker, in committed records"),),
-    ("clientid",),
+    gauge("MaxLag", "largest lag of a follower on this broker, in committed records"),
+    labels=("clientid",),
 )
 ISR_CHANGES: Final = MetricTable[ReplicaManager](
     _MANAGER,
-    (
-        counter("IsrExpandsPerSec", "replicas that joined an ISR again", "counters.isr_expands"),
-        counter("IsrShrinksPerSec", "ISRs that lost replicas", "counters.isr_shrinks"),
-        counter("FailedIsrUpdatesPerSec", "ISR changes refused", "counters.failed_isr_updates"),
-    ),
+    counter("IsrExpandsPerSec", "replicas that joined an ISR again", "counters.isr_expands"),
+    counter("IsrShrinksPerSec", "ISRs that lost replicas", "counters.isr_shrinks"),
+    counter("FailedIsrUpdatesPerSec", "ISR changes refused", "counters.failed_isr_updates"),
 )
 SESSIONS: Final = MetricTable[tuple[int, int]](
     "kafka.server:type=FetchSessionCache,name=",
-    (
-        gauge(
-            "NumIncrementalFetchSessions", "followers with a session", lambda sessions: sessions[0]
-        ),
-        gauge(
-            "NumIncrementalFetchPartitionsCached",
-            "partitions of sessions",
-            lambda sessions: sessions[1],
-        ),
-        counter(
-            "IncrementalFetchSessionEvictionsPerSec",
-            "sessions dropped for others: none, because every follower has one",
-            lambda _: 0,
-        ),
+    gauge("NumIncrementalFetchSessions", "followers with a session", lambda sessions: sessions[0]),
+    gauge(
+        "NumIncrementalFetchPartitionsCached",
+        "partitions of sessions",
+        lambda sessions: sessions[1],
+    ),
+    counter(
+        "IncrementalFetchSessionEvictionsPerSec",
+        "sessions dropped for others: none, because every follower has one",
+        lambda _: 0,
     ),
 )
 PURGATORY: Final = MetricTable[int](
     "kafka.server:type=DelayedOperationPurgatory,name=",
-    (
-        gauge(
-            "PurgatorySize",
-            "requests that wait",
-            details="`Produce`, `Fetch` (of consumers and followers), `DeleteRecords`, `topic`",
-        ),
+    gauge(
+        "PurgatorySize",
+        "requests that wait",
+        details="`Produce`, `Fetch` (of consumers and followers), `DeleteRecords`, `topic`",
     ),
-    ("delayedoperation",),
+    labels=("delayedoperation",),
 )
 TOPICS: Final = MetricTable[TopicStats](
     "kafka.server:type=BrokerTopicMetrics,name=",
-    (
-        counter("MessagesInPerSec", "records that producers have appended", "messages_in"),
-        counter("BytesInPerSec", "bytes of records that producers have appended", "bytes_in"),
-        counter("BytesOutPerSec", "bytes of records sent to consumers", "bytes_out"),
-        counter(
-            "TotalProduceRequestsPerSec",
-            "produce requests, once for each partition",
-            "total_produce_requests",
-        ),
-        counter(
-            "TotalFetchRequestsPerSec",
-            "fetch requests of consumers, once for each partition",
-            "total_fetch_requests",
-        ),
-        counter(
-            "FailedProduceRequestsPerSec",
-            "those that the log refused or could not carry out",
-            "failed_produce_requests",
-        ),
-        counter(
-            "FailedFetchRequestsPerSec",
-            "those that the log could not carry out",
-            "failed_fetch_requests",
-        ),
+    counter("MessagesInPerSec", "records that producers have appended", "messages_in"),
+    counter("BytesInPerSec", "bytes of records that producers have appended", "bytes_in"),
+    counter("BytesOutPerSec", "bytes of records sent to consumers", "bytes_out"),
+    counter(
+        "TotalProduceRequestsPerSec",
+        "produce requests, once for each partition",
+        "total_produce_requests",
     ),
-    ("topic",),
+    counter(
+        "TotalFetchRequestsPerSec",
+        "fetch requests of consumers, once for each partition",
+        "total_fetch_requests",
+    ),
+    counter(
+        "FailedProduceRequestsPerSec",
+        "those that the log refused or could not carry out",
+        "failed_produce_requests",
+    ),
+    counter(
+        "FailedFetchRequestsPerSec",
+        "those that the log could not carry out",
+        "failed_fetch_requests",
+    ),
+    labels=("topic",),
 )
 PARTITIONS: Final = MetricTable[Partition](
     "kafka.cluster:type=Partition,name=",
-    (
-        gauge("InSyncReplicasCount", "replicas in sync", lambda p: len(p.isr)),
-        gauge("ReplicasCount", "replicas assigned", lambda p: len(p.assignment.replicas)),
-        gauge(
-            "UnderReplicated",
-            "1 when replicas are not in the ISR",
-            "is_under_replicated",
-        ),
-        gauge(
-            "UnderMinIsr",
-            "1 when the ISR is below min.insync.replicas",
-            lambda p: len(p.isr) < _min_isr(p),
-        ),
-        gauge(
-            "AtMinIsr",
-            "1 when min.insync.replicas are in the ISR and no more",
-            lambda p: len(p.isr) == _min_isr(p),
-        ),
+    gauge("InSyncReplicasCount", "replicas in sync", lambda p: len(p.isr)),
+    gauge("ReplicasCount", "replicas assigned", lambda p: len(p.assignment.replicas)),
+    gauge("UnderReplicated", "1 when replicas are not in the ISR", "is_under_replicated"),
+    gauge(
+        "UnderMinIsr",
+        "1 when the ISR is below min.insync.replicas",
+        lambda p: len(p.isr) < _min_isr(p),
     ),
-    ("topic", "partition"),
+    gauge(
+        "AtMinIsr",
+        "1 when min.insync.replicas are in the ISR and no more",
+        lambda p: len(p.isr) == _min_isr(p),
+    ),
+    labels=("topic", "partition"),
 )
 LOGS: Final = MetricTable[PartitionLog](
     "kafka.log:type=Log,name=",
-    (
-        gauge("LogStartOffset", "log start offset", "log_start_offset"),
-        gauge("LogEndOffset", "log end offset", "log_end_offset"),
-        gauge("Size", "bytes of records", "size"),
-    ),
-    ("topic", "partition"),
+    gauge("LogStartOffset", "log start offset", "log_start_offset"),
+    gauge("LogEndOffset", "log end offset", "log_end_offset"),
+    gauge("Size", "bytes of records", "size"),
+    labels=("topic", "partition"),
 )
 DEAD_FETCHERS: Final = MetricTable[int](
     "kafka.server:type=ReplicaFetcherManager,name=",
-    (gauge("DeadThreadCount", "fetchers that have died"),),
-    ("clientid",),
+    gauge("DeadThreadCount", "fetchers that have died"),
+    labels=("clientid",),
 )
 FETCHERS: Final = MetricTable[Fetcher](
     "kafka.server:type=FetcherStats,name=",
-    (
-        counter("RequestsPerSec", "fetches sent", "stats.requests"),
-        counter("BytesPerSec", "bytes of records received", "stats.received_bytes"),
-    ),
-    ("clientid", "broker"),
+    counter("RequestsPerSec", "fetches sent", "stats.requests"),
+    counter("BytesPerSec", "bytes of records received", "stats.received_bytes"),
+    labels=("clientid", "broker"),
 )
 SLOWEST_FETCHER: Final = MetricTable[float](
     "kafka.server:type=ReplicaFetcherManager,name=",
-    (gauge("MinFetchRate", "fetches in a second of the slowest fetcher, in the last minute"),),
-    ("clientid",),
+    gauge("MinFetchRate", "fetches in a second of the slowest fetcher, in the last minute"),
+    labels=("clientid",),
 )
 
 

@@ -29,8 +29,16 @@ MODULES = (
     replication_metrics,
 )
 OF_PYTHON = ("process_", "python_")  # prometheus_client has them
-WAITING = MetricTable[float]("", (gauge("waiting", "requests that wait"),), ("kind",))
-NOTHING = MetricTable[float]("", (counter("nothing", "no sample"),), ("kind",))
+WAITING = MetricTable[float](
+    "",
+    gauge("waiting", "requests that wait"),
+    labels=("kind",),
+)
+NOTHING = MetricTable[float](
+    "",
+    counter("nothing", "no sample"),
+    labels=("kind",),
+)
 
 
 def name_of(label: str) -> str:
