@@ -51,13 +51,12 @@ from regent.broker.machine_settings import (
 from regent.broker.metrics.broker_metrics import (
     BrokerMetrics,
     GuardianMetrics,
-    MetricsServer,
     TopicMetrics,
 )
 from regent.broker.metrics.coordinator_metrics import GroupMetrics, TransactionMetrics
-from regent.broker.metrics.exposition import MetricSource
-from regent.broker.metrics.listener_metrics import KafkaClientMetrics
-from regent.broker.metrics.quota_metrics import QuotaMetrics
+from regent.broker.metrics.listener_metrics import KafkaClientMetrics, QuotaMetrics
+from regent.broker.metrics.metric_table import MetricSource
+from regent.broker.metrics.metrics_server import MetricsServer
 from regent.broker.partition_warnings import late_transaction_warnings, under_min_isr_warnings
 from regent.broker.replication import Replication
 from regent.broker.topic_ids import RandomTopicIds

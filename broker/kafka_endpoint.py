@@ -36,7 +36,6 @@ from regent.broker.api.old_clients import ZooKeeperOffsets
 from regent.broker.api.partitions import partition_apis
 from regent.broker.api.produce import produce_apis
 from regent.broker.api.producer_ids import producer_id_apis
-from regent.broker.api.replies import Replies
 from regent.broker.api.scram_credentials import scram_credential_apis
 from regent.broker.api.topics import topic_apis
 from regent.broker.api.transactions import (
@@ -68,6 +67,7 @@ from regent.transport.kafka.connection import KafkaLimits
 from regent.transport.kafka.listener import KafkaListener, listen
 from regent.transport.kafka.listener_loop import ListenerLoop
 from regent.transport.kafka.metrics import ListenerMetrics
+from regent.transport.kafka.replies import Replies
 from regent.zk.client.operations import ZooKeeper
 from regent.zk.stores.config_store import ZkConfigStore
 from regent.zk.stores.consumer_offsets import ZkConsumerOffsets

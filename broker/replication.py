@@ -38,7 +38,7 @@ from regent.transport.kafka.connection import KafkaLimits
 from regent.transport.kafka.fetch_channel import FetchChannel
 from regent.transport.kafka.listener import KafkaListener
 from regent.transport.kafka.listener_loop import ListenerLoop
-from regent.transport.kafka.request_metrics import RequestMetrics
+from regent.transport.kafka.metrics import RequestMetrics
 from regent.transport.kafka.transaction_channel import TransactionChannel
 from regent.zk.client.operations import ZooKeeper
 from regent.zk.stores.isr_store import ZkIsrStore

@@ -21,7 +21,6 @@ from regent.broker.api.configs import (
     check_broker_id,
     unsupported,
 )
-from regent.broker.api.replies import AwaitedReply, Replies
 from regent.core.admin.admin_requests import TopicService
 from regent.core.admin.broker_config_manager import BrokerConfigAlteration, BrokerConfigManager
 from regent.core.admin.config_alterations import ConfigRefusedError, check_form
@@ -43,6 +42,7 @@ from regent.transport.kafka.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from regent.transport.kafka.replies import AwaitedReply, Replies
 
 _DONE = ApiError(Errors.NONE)
 
@@ -85,9 +85,7 @@ class _ConfigChanges:
         if topics:
             reply: AwaitedReply[TopicsResponse] = self._replies.new()
             self._topics.ask(AlterTopicConfigsRequest(tuple(topics), 0, validate_only), reply.give)
-            outcomes = {
-                o.topic: ApiError(o.error_code, o.message) for o in (await reply.wait()).outcomes
-            }
+            outcomes = {o.topic: ApiError(o.error_code, o.message) for o in (await reply).outcomes}
         results = []
         for row in wanted:
             if counts[row.resource] > 1:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-from regent.broker.api.replies import AwaitedReply, Replies
 from regent.core.protocol.coordinator import CoordinatorRequest, CoordinatorService
+from regent.transport.kafka.replies import AwaitedReply, Replies
 
 A = TypeVar("A")
 
@@ -30,4 +30,4 @@ class CoordinatorRequests:
             reply: AwaitedReply[A] = self._replies.new()
             self._service.ask(request, reply.give)
             replies.append(reply)
-        return [await reply.wait() for reply in replies]
+        return [await reply for reply in replies]

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from regent.broker.api.replies import AwaitedReply, Replies, monotonic_ms
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import DeletedRecords
@@ -17,6 +16,7 @@ from regent.core.topic_validation import INTERNAL_TOPICS
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.message import answer, decode
 from regent.transport.kafka.messages import delete_records as messages
+from regent.transport.kafka.replies import AwaitedReply, Replies, monotonic_ms
 
 _INTERNAL_TOPIC = DeletedRecords(Errors.INVALID_TOPIC_EXCEPTION)
 _UNKNOWN = DeletedRecords(Errors.UNKNOWN_TOPIC_OR_PARTITION)

@@ -21,7 +21,6 @@ from typing import Final, NamedTuple, Protocol
 from regent.broker.api.current_leaders import CurrentLeaders, NamedLeaders
 from regent.broker.api.follower_fetch import FollowerFetchHandler, FollowerSource
 from regent.broker.api.old_clients import converted_records
-from regent.broker.api.replies import Replies, monotonic_ms
 from regent.broker.api.topic_names import TopicNamesById
 from regent.core.errors import Errors
 from regent.core.model import NO_EPOCH, BrokerId, TopicPartition
@@ -46,6 +45,7 @@ from regent.transport.kafka.api import (
 )
 from regent.transport.kafka.follower_fetch import seems_of_follower
 from regent.transport.kafka.primitives import Reader, Writer
+from regent.transport.kafka.replies import Replies, monotonic_ms
 
 MAX_RESPONSE_BYTES: Final = 57_671_680  # Kafka's fetch.max.bytes
 NO_SESSION: Final = 0

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, TypeAlias
 
-from regent.broker.api.replies import AwaitedReply, Replies
 from regent.core.admin.admin_requests import CreateMissingTopics
 from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.errors import ApiError, Errors
@@ -27,6 +26,7 @@ from regent.transport.kafka.messages.groups import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from regent.transport.kafka.replies import AwaitedReply, Replies
 
 _FIRST_OF_SEVERAL: Final = 4
 _FIRST_WITH_SHARE_GROUPS: Final = 6
@@ -67,7 +67,7 @@ def find_coordinator_apis(
             return ""
         reply: AwaitedReply[Mapping[str, ApiError]] = replies.new()
         create_missing((topic,), reply.give)
-        error = (await reply.wait()).get(topic)
+        error = (await reply).get(topic)
         return "" if error is None else explain(topic, error)
 
     async def handle(request: KafkaRequest) -> KafkaAnswer:

@@ -15,18 +15,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
-from regent.broker.api.replies import Replies, monotonic_ms
 from regent.broker.api.topic_names import TopicNamesById
 from regent.core.protocol.broker import FetchRequest, FetchResponse
 from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.delayed_operation import DelayedOperation
-from regent.transport.kafka.api import KafkaRequest, LaterAnswer
+from regent.transport.kafka.api import KafkaAnswer, KafkaRequest
 from regent.transport.kafka.follower_fetch import (
     FollowerFetch,
     decode_request,
     encode_response,
     with_unknown,
 )
+from regent.transport.kafka.replies import AwaitedReply, Replies, monotonic_ms
 
 T = TypeVar("T")
 
@@ -65,14 +65,14 @@ class FollowerFetchHandler:
         self._replies = Replies()
         self._waiting: dict[_FetchAnswer, None] = {}
 
-    def answer(self, request: KafkaRequest, fetch: FollowerFetch) -> LaterAnswer:
+    def answer(self, request: KafkaRequest, fetch: FollowerFetch) -> AwaitedReply[KafkaAnswer]:
         """Answer at once or later; on the event loop."""
         answer = _FetchAnswer(request, fetch, self._replies, self._waiting)
         longest_ms = 0 if fetch.unknown else MAX_WAIT_MS
         asked = fetch.request
         if asked.max_wait_ms > longest_ms:
             asked = replace(asked, max_wait_ms=longest_ms)
-        operation = self._source.fetch(asked, monotonic_ms(), answer.take)
+        operation = self._source.fetch(asked, monotonic_ms(), answer.respond)
         if operation is not None:
             answer.wait(asked.max_wait_ms, partial(self._expire, operation))
         self._on_fetched()
@@ -91,7 +91,7 @@ class FollowerFetchHandler:
         self._source.expire(operation, monotonic_ms(), is_early=is_early)
 
 
-class _FetchAnswer(LaterAnswer):
+class _FetchAnswer(AwaitedReply[KafkaAnswer]):
     """The answer to one fetch."""
 
     __slots__ = (
@@ -99,7 +99,6 @@ class _FetchAnswer(LaterAnswer):
         "_fetch",
         "_loop",
         "_may_end_at",
-        "_replies",
         "_request",
         "_timer",
         "_waiting",
@@ -112,17 +111,16 @@ class _FetchAnswer(LaterAnswer):
         replies: Replies,
         waiting: dict[_FetchAnswer, None],
     ) -> None:
-        super().__init__()
+        super().__init__(replies)
         self._request = request
         self._fetch = fetch
-        self._replies = replies
         self._loop = replies.loop()
         self._waiting = waiting
         self._may_end_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._end_wait: Callable[[bool], None] | None = None  # gets whether it is early
 
-    def take(self, response: FetchResponse) -> None:
+    def respond(self, response: FetchResponse) -> None:
         """Answer; on any thread."""
         self._replies.run(lambda: self._give(response))
 
@@ -160,4 +158,4 @@ class _FetchAnswer(LaterAnswer):
             timer.cancel()
         if self._fetch.unknown:
             response = with_unknown(response, self._fetch.unknown)
-        self.give(encode_response(self._request, response))
+        self._take(encode_response(self._request, response))

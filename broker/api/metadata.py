@@ -25,7 +25,6 @@ from regent.broker.api.authorized_operations import (
     operations_if,
 )
 from regent.broker.api.first_metadata import FirstMetadata
-from regent.broker.api.replies import AwaitedReply, Replies
 from regent.core.admin.admin_requests import PASSING, CreateMissingTopics
 from regent.core.errors import ApiError, Errors
 from regent.core.protocol.control import (
@@ -47,6 +46,7 @@ from regent.transport.kafka.api import (
 )
 from regent.transport.kafka.message import note_left_out
 from regent.transport.kafka.primitives import OUT_OF_RANGE, Reader, Writer
+from regent.transport.kafka.replies import AwaitedReply, Replies
 
 _ENCODED_PER_TURN: Final = 500
 _FIRST_FLEXIBLE_VERSION: Final = FIRST_FLEXIBLE_VERSION[KafkaApiKey.METADATA]
@@ -148,7 +148,7 @@ async def _create(
     """Have topics created, and return why some are not; this takes a moment at most."""
     reply: AwaitedReply[Mapping[str, ApiError]] = replies.new()
     create_missing(topics, reply.give)
-    return await reply.wait()
+    return await reply
 
 
 def _errors_of_creation(

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from regent.broker.api.replies import AwaitedReply, Replies
 from regent.core.admin.partition_requests import PartitionService
 from regent.core.errors import ApiError, Errors
 from regent.core.model import TopicPartition
@@ -35,6 +34,7 @@ from regent.transport.kafka.api import (
 )
 from regent.transport.kafka.message import answer, decode
 from regent.transport.kafka.messages import partitions as messages
+from regent.transport.kafka.replies import AwaitedReply, Replies
 
 _MAX_MESSAGE_LENGTH = 1_000  # it may quote as many broker ids as a request may have
 
@@ -49,7 +49,7 @@ def partition_apis(service: PartitionService) -> Sequence[KafkaApi]:
     async def ask(request: PartitionsRequest) -> Any:
         reply: AwaitedReply[Any] = replies.new()
         service.ask_controller(request, reply.give)
-        return await reply.wait()
+        return await reply
 
     async def elect(request: KafkaRequest) -> KafkaAnswer:
         asked = decode(messages.ElectLeadersRequest, request)

@@ -22,7 +22,6 @@ from typing import Final, NamedTuple, Protocol, TypeAlias, TypeGuard, TypeVar
 
 from regent.broker.api.current_leaders import CurrentLeaders, NamedLeaders
 from regent.broker.api.old_clients import replace_old_records
-from regent.broker.api.replies import AwaitedReply, Replies, monotonic_ms
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.client import ACKS_NONE, ProducedPartition, RecordError, RecordRules
@@ -50,6 +49,7 @@ from regent.transport.kafka.api import (
     UnansweredRequestError,
 )
 from regent.transport.kafka.primitives import MalformedRequestError, Writer
+from regent.transport.kafka.replies import AwaitedReply, Replies, monotonic_ms
 
 T = TypeVar("T")
 _Batches: TypeAlias = dict[TopicPartition, memoryview]
@@ -315,7 +315,7 @@ class _Produce:
             ),
             reply.give,
         )
-        errors = await reply.wait()
+        errors = await reply
         return {
             topic_partition: _not_verified(error, asked.version)
             for topic_partition, error in errors.items()

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TypeAlias
 
-from regent.broker.api.replies import AwaitedReply, Replies
 from regent.core.admin.admin_requests import TopicService
 from regent.core.admin.config_descriptions import BrokerSettings, describe_topic
 from regent.core.errors import Errors, RegentError
@@ -32,6 +31,7 @@ from regent.core.protocol.topics import (
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.message import answer, decode
 from regent.transport.kafka.messages import topics as messages
+from regent.transport.kafka.replies import AwaitedReply, Replies
 
 _FIRST_VERSION_WITH_CONFIGS = 5
 _FIRST_VERSION_WITH_DELETION_DISABLED = 3
@@ -119,7 +119,7 @@ class _TopicHandlers:
     async def _ask(self, wanted: TopicsRequest, request: KafkaRequest) -> Sequence[TopicOutcome]:
         reply: AwaitedReply[TopicsResponse] = self._replies.new()
         self._service.ask(wanted, reply.give)
-        response = await reply.wait()
+        response = await reply
         if request.throttle is not None:
             request.throttle.wait(response.throttle_time_ms)
         return response.outcomes

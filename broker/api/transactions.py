@@ -12,7 +12,6 @@ from functools import partial
 from typing import Final
 
 from regent.broker.api.coordinator_requests import CoordinatorRequests
-from regent.broker.api.replies import AwaitedReply, Replies
 from regent.core.coordinator.partition_for import UNKNOWN_PARTITION, CoordinatorPartitions
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
@@ -53,6 +52,7 @@ from regent.transport.kafka.messages.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from regent.transport.kafka.replies import AwaitedReply, Replies
 
 _FIRST_ADD_OF_SEVERAL: Final = 4
 _FIRST_WITH_PRODUCER_FENCED: Final = 2  # older clients know INVALID_PRODUCER_EPOCH
@@ -204,7 +204,7 @@ async def _write_markers(handlers: TransactionHandlers, request: KafkaRequest) -
     if markers:
         reply: AwaitedReply[Sequence[TxnMarkerResult]] = handlers.replies.new()
         handlers.markers.write_markers(markers, reply.give)
-        results = await reply.wait()
+        results = await reply
     return answer(WriteTxnMarkersResponse(markers=_marker_results(results)), request)
 
 

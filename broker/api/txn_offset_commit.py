@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from regent.broker.api.coordinator_requests import CoordinatorRequests
-from regent.broker.api.replies import AwaitedReply, Replies
 from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
@@ -33,6 +32,7 @@ from regent.transport.kafka.messages.transactions import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from regent.transport.kafka.replies import AwaitedReply, Replies
 
 _FIRST_WITH_LOADING: Final = 2  # KAFKA-7296
 _FIRST_WITH_ABORTABLE: Final = 4  # KIP-890
@@ -129,7 +129,7 @@ class TxnOffsetCommitHandler:
         self.verifier.verify(
             TransactionToVerify(transactional_id, *producer[:2], (of_group,)), reply.give
         )
-        error = (await reply.wait())[of_group]
+        error = (await reply)[of_group]
         if error is Errors.NONE:
             return error
         # What is wrong with the group, or with its coordinator, is told first.

@@ -1,143 +1,165 @@
-"""The controller's metrics.
-
-``kafka.controller:type=KafkaController,name=OfflinePartitionsCount`` is
-``kafka_controller_kafkacontroller_offlinepartitionscount`` here; a timer is a summary of
-milliseconds of the same name.
-"""
+"""The metrics of a broker's controller, active or inactive."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from regent.actors.controller_channel_manager import BrokerChannel, ControllerChannelManager
 from regent.actors.controller_event_manager import ControllerView
 from regent.actors.event_manager_stats import EventManagerStats
 from regent.actors.inbox import inbox_of
-from regent.broker.metrics.exposition import Family, counter, gauge, summary
+from regent.broker.metrics.metric_table import (
+    Family,
+    Metric,
+    MetricTable,
+    counter,
+    gauge,
+    rate,
+    summary,
+)
 from regent.broker.metrics.recent import Recent
-from regent.core.model import BrokerId
+from regent.core.controller.controller_state import ControllerState
+from regent.core.controller.gauges import ControllerGauges
+from regent.core.timers import Timer
 
-_CONTROLLER = "kafka_controller_kafkacontroller_"
-_STATS = "kafka_controller_controllerstats_"
-_EVENTS = "kafka_controller_controllereventmanager_"
-_CHANNELS = "kafka_controller_controllerchannelmanager_"
-_CHANNEL = "kafka_server_controller_channel_metrics_"
-
-_GAUGES = {
-    "activecontrollercount": (
-        "active_controller_count",
-        "1 on the active controller",
-    ),
-    "currentcontrollerid": ("current_controller_id", "the active controller, -1 when unknown"),
-    "offlinepartitionscount": ("offline_partitions_count", "partitions without a leader"),
-    "preferredreplicaimbalancecount": (
-        "preferred_replica_imbalance_count",
+GAUGES: Final = MetricTable[ControllerGauges](
+    "kafka.controller:type=KafkaController,name=",
+    gauge("ActiveControllerCount", "1 on the active controller", "active_controller_count"),
+    gauge("CurrentControllerId", "the active controller, -1 when unknown", "current_controller_id"),
+    gauge("OfflinePartitionsCount", "partitions without a leader", "offline_partitions_count"),
+    gauge(
+        "PreferredReplicaImbalanceCount",
         "partitions not led by their first replica",
+        "preferred_replica_imbalance_count",
     ),
-    "globaltopiccount": ("global_topic_count", "topics"),
-    "globalpartitioncount": ("global_partition_count", "partitions that have or had a leader"),
-    "topicstodeletecount": ("topics_to_delete_count", "topics queued for deletion"),
-    "replicastodeletecount": (
-        "replicas_to_delete_count",
+    gauge("GlobalTopicCount", "topics", "global_topic_count"),
+    gauge("GlobalPartitionCount", "partitions that have or had a leader", "global_partition_count"),
+    gauge("TopicsToDeleteCount", "topics queued for deletion", "topics_to_delete_count"),
+    gauge(
+        "ReplicasToDeleteCount",
         "replicas of these topics, not deleted yet",
+        "replicas_to_delete_count",
     ),
-    "topicsineligibletodeletecount": (
-        "topics_ineligible_to_delete_count",
+    gauge(
+        "TopicsIneligibleToDeleteCount",
         "topics queued for deletion that cannot be deleted yet",
+        "topics_ineligible_to_delete_count",
     ),
-    "replicasineligibletodeletecount": (
-        "replicas_ineligible_to_delete_count",
+    gauge(
+        "ReplicasIneligibleToDeleteCount",
         "replicas that could not be deleted",
+        "replicas_ineligible_to_delete_count",
     ),
-    "activebrokercount": ("active_broker_count", "registered brokers"),
-    "fencedbrokercount": ("fenced_broker_count", "registered brokers that do not answer"),
-    "unusabletopiccount": ("unusable_topic_count", "topics whose znode cannot be used"),
-    "quarantinedcount": (
-        "quarantined_count",
+    gauge("ActiveBrokerCount", "registered brokers", "active_broker_count"),
+    gauge("FencedBrokerCount", "registered brokers that do not answer", "fenced_broker_count"),
+    gauge(
+        "UnusableTopicCount",
+        "topics whose znode cannot be used",
+        "unusable_topic_count",
+        details="not Kafka's",
+    ),
+    gauge(
+        "QuarantinedCount",
         "topics and events quarantined because they ended controllers",
+        "quarantined_count",
+        details="not Kafka's",
     ),
-}
+)
+STATE: Final = MetricTable[EventManagerStats](
+    "kafka.controller:type=KafkaController,name=",
+    gauge("ControllerState", "the activity, by Kafka's numbers", lambda s: int(s.state)),
+)
+
+
+def _timer(name: str, state: str) -> Metric[Mapping[str, Timer]]:
+    meaning, details = "handling of events, in milliseconds", f"in the state {state}"
+    return summary(name, meaning, lambda timers: timers[name], details)
+
+
+TIMERS: Final = MetricTable[Mapping[str, Timer]](
+    "kafka.controller:type=ControllerStats,name=",
+    *(_timer(state.timer, state.label) for state in ControllerState if state.timer is not None),
+)
+ELECTIONS: Final = MetricTable[EventManagerStats](
+    "kafka.controller:type=ControllerStats,name=",
+    counter(
+        "UncleanLeaderElectionsPerSec",
+        "leaders elected from outside the ISR",
+        "unclean_leader_elections",
+    ),
+)
+EVENTS: Final = MetricTable[ControllerView](
+    "kafka.controller:type=ControllerEventManager,name=",
+    summary("EventQueueTimeMs", "time events waited, in milliseconds", "stats.event_queue_time"),
+    gauge("EventQueueSize", "events that wait", lambda view: inbox_of(view.ref).size),
+)
+ALL_QUEUES: Final = MetricTable[int](
+    "kafka.controller:type=ControllerChannelManager,name=",
+    gauge("TotalQueueSize", "requests that wait for brokers"),
+)
+QUEUES: Final = MetricTable[BrokerChannel](
+    "kafka.controller:type=ControllerChannelManager,name=",
+    gauge("QueueSize", "requests that wait for a broker", "queue_size"),
+    summary(
+        "RequestRateAndQueueTimeMs", "time requests waited, in milliseconds", "stats.queue_time"
+    ),
+    labels=("broker_id",),
+)
+CHANNELS: Final = MetricTable[BrokerChannel](
+    "kafka.server:type=controller-channel-metrics",
+    gauge("connection-count", "open connections to a broker", "stats.is_connected"),
+    counter("request-total", "control requests sent, and sent again", "stats.requests"),
+    rate("request-rate", "the same in a second, in the last minute", "stats.requests"),
+    labels=("broker_id",),
+)
+SENDERS: Final = MetricTable[BrokerChannel](
+    "",
+    gauge(
+        "regent_control_requests_in_flight",
+        "control requests being sent, or not answered yet",
+        "in_flight",
+        details="0 or 1",
+    ),
+    counter(
+        "regent_failed_control_requests_total",
+        "attempts to send a control request that had no answer, or an error for an answer",
+        "stats.failures",
+    ),
+    summary(
+        "regent_control_request_latency_ms",
+        "from the first attempt to send a control request to its answer, in milliseconds",
+        "stats.latency",
+    ),
+    labels=("broker_id",),
+)
+UNANSWERED: Final = MetricTable[float](
+    "",
+    gauge(
+        "regent_unanswered_request_ms",
+        "age of a control request that a broker has not answered within 5 s",
+    ),
+    labels=("broker_id", "request"),
+)
 
 
 def controller_metrics(controller: ControllerView, recent: Recent) -> Iterable[Family]:
     """Yield the metrics of a broker's controller, active or inactive."""
-    yield from _gauges(controller.stats)
-    yield from _stats(controller.stats, recent)
-    yield gauge(_EVENTS + "eventqueuesize", "events that wait", inbox_of(controller.ref).size)
+    stats = controller.stats
+    yield from GAUGES.of(stats.gauges, recent)
+    yield from STATE.of(stats, recent)
+    yield from TIMERS.of(stats.timers, recent)
+    yield from ELECTIONS.of(stats, recent)
+    yield from EVENTS.of(controller, recent)
     yield from channel_metrics(controller.channels, recent)
-
-
-def _gauges(stats: EventManagerStats) -> Iterable[Family]:
-    gauges = stats.gauges
-    for name, (attribute, meaning) in _GAUGES.items():
-        yield gauge(_CONTROLLER + name, meaning, getattr(gauges, attribute))
-    yield gauge(
-        _CONTROLLER + "controllerstate", "the activity, by Kafka's numbers", int(stats.state)
-    )
-
-
-def _stats(stats: EventManagerStats, recent: Recent) -> Iterable[Family]:
-    for name, timer in stats.timers.items():
-        times = summary(_STATS + name.lower(), "handling of events, in milliseconds")
-        recent.add_summary(times, timer)
-        yield times
-    yield counter(
-        _STATS + "uncleanleaderelectionspersec",
-        "leaders elected from outside the ISR",
-        stats.unclean_leader_elections,
-    )
-    queue_time = summary(_EVENTS + "eventqueuetimems", "time events waited, in milliseconds")
-    recent.add_summary(queue_time, stats.event_queue_time)
-    yield queue_time
 
 
 def channel_metrics(channels: ControllerChannelManager, recent: Recent) -> Iterable[Family]:
     """Yield the metrics of the channels to brokers; a removed channel has none."""
-    by_broker = channels.channels
-    sizes = {broker_id: channel.queue_size for broker_id, channel in by_broker.items()}
-    yield gauge(_CHANNELS + "totalqueuesize", "requests that wait for brokers", sum(sizes.values()))
-    size = gauge(_CHANNELS + "queuesize", "requests that wait for a broker")
-    queue_time = summary(
-        _CHANNELS + "requestrateandqueuetimems", "time requests waited, in milliseconds"
-    )
-    for broker_id, channel in sorted(by_broker.items()):
-        labels = {"broker_id": str(broker_id)}
-        size.add(sizes[broker_id], labels)
-        recent.add_summary(queue_time, channel.stats.queue_time, labels)
-    yield size
-    yield queue_time
-    yield from _send_threads(by_broker, recent)
-    unanswered = gauge(
-        "regent_unanswered_request_ms",
-        "age of a control request that a broker has not answered within 5 s",
-    )
-    for request in channels.unanswered():
-        labels = {"broker_id": str(request.broker_id), "request": request.request}
-        unanswered.add(request.unanswered_ms, labels)
-    yield unanswered
-
-
-def _send_threads(channels: Mapping[BrokerId, BrokerChannel], recent: Recent) -> Iterable[Family]:
-    connections = gauge(_CHANNEL + "connection_count", "open connections to a broker")
-    total = counter(_CHANNEL + "request_total", "control requests sent, and sent again")
-    rate = gauge(_CHANNEL + "request_rate", "the same in a second, in the last minute")
-    in_flight = gauge(
-        "regent_control_requests_in_flight", "control requests being sent, or not answered yet"
-    )
-    failed = counter(
-        "regent_failed_control_requests_total",
-        "attempts to send a control request that had no answer, or an error for an answer",
-    )
-    latency = summary(
-        "regent_control_request_latency_ms",
-        "from the first attempt to send a control request to its answer, in milliseconds",
-    )
-    for broker_id, channel in sorted(channels.items()):
-        stats, labels = channel.stats, {"broker_id": str(broker_id)}
-        connections.add(int(stats.is_connected), labels)
-        total.add(stats.requests, labels)
-        rate.add(recent.rate(f"requests to broker {broker_id}", stats.requests), labels)
-        in_flight.add(int(channel.in_flight), labels)
-        failed.add(stats.failures, labels)
-        recent.add_summary(latency, stats.latency, labels)
-    yield from (connections, total, rate, in_flight, failed, latency)
+    by_broker = [((str(number),), channel) for number, channel in sorted(channels.channels.items())]
+    yield from ALL_QUEUES.of(sum(channel.queue_size for _, channel in by_broker), recent)
+    yield from QUEUES.families(by_broker, recent)
+    yield from CHANNELS.families(by_broker, recent)
+    yield from SENDERS.families(by_broker, recent)
+    unanswered = [((str(r.broker_id), r.request), r.unanswered_ms) for r in channels.unanswered()]
+    yield from UNANSWERED.families(unanswered, recent)

@@ -1,44 +1,205 @@
-"""The metrics of the port that Kafka clients connect to."""
+"""The metrics of the port that Kafka clients connect to, and of what the clients use."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from operator import attrgetter
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
-from regent.broker.metrics.exposition import Family, counter, gauge, summary
+from regent.actors.timer import monotonic_ms
+from regent.broker.metrics.metric_table import (
+    Family,
+    Metric,
+    MetricTable,
+    counter,
+    gauge,
+    rate,
+    share,
+    summary,
+)
 from regent.broker.metrics.recent import Recent
+from regent.core.quota.client_quota_manager import ClientQuotaManager, QuotaUse
+from regent.core.quota.quota_entities import entity_of
+from regent.core.quota.quota_managers import QuotaManagers
 from regent.core.replication.broker_topic_stats import ResponseErrors
 from regent.core.replication.replica_manager import ReplicaManager
-from regent.core.timers import Durations
 from regent.transport.kafka.api import KafkaApiKey
-from regent.transport.kafka.metrics import Closed, ListenerMetrics
-from regent.transport.kafka.request_metrics import NO_ERROR, RequestMetrics
+from regent.transport.kafka.metrics import NO_ERROR, Closed, ListenerMetrics, RequestMetrics
 
-_REQUESTS = "kafka_network_requestmetrics_"
-_SOCKETS = "kafka_server_socketservermetrics_"
-_PROCESSOR = "0"  # a listener has one thread
-_HANDLERS = "kafka_server_kafkarequesthandlerpool_requesthandleravgidlepercent_oneminuterate"
+MAX_CLIENTS: Final = 100
+"""Those who use most of their quotas; there may be thousands."""
+_PROCESSOR: Final = "0"  # a listener has one thread
+_IDLE: Final = "share of the last minute in which the listener's thread had nothing to do"
+_USE_DETAILS: Final = f"the {MAX_CLIENTS} that use most of their quotas"
 
-_TIMES: Mapping[str, tuple[str, Callable[[RequestMetrics], Durations]]] = {
-    "totaltimems": (
-        "from the arrival of a request until its response is sent",
-        attrgetter("total_time"),
+REQUESTS: Final = MetricTable[int](
+    "kafka.network:type=RequestMetrics,name=",
+    counter("RequestsPerSec", "requests"),
+    labels=("request", "version"),
+)
+ERRORS: Final = MetricTable[int](
+    "kafka.network:type=RequestMetrics,name=",
+    counter(
+        "ErrorsPerSec",
+        "errors in responses; NONE: no error",
+        details="once for each partition or topic that has one. Not of Metadata, ListOffsets"
+        " and OffsetForLeaderEpoch, nor of records refused before they reach the log",
     ),
-    "requestqueuetimems": ("until a request is handled", attrgetter("request_queue_time")),
-    "localtimems": ("handling, until the response or a wait", attrgetter("local_time")),
-    "remotetimems": (
-        "wait for other brokers, for records, or for other threads",
-        attrgetter("remote_time"),
+    labels=("request", "error"),
+)
+TIMES: Final = MetricTable[RequestMetrics](
+    "kafka.network:type=RequestMetrics,name=",
+    summary(
+        "TotalTimeMs",
+        "from the arrival of a request until its response is sent, in milliseconds",
+        "total_time",
     ),
-    "responsequeuetimems": (
-        "wait for the responses to earlier requests",
-        attrgetter("response_queue_time"),
+    summary(
+        "RequestQueueTimeMs", "until a request is handled, in milliseconds", "request_queue_time"
     ),
-    "responsesendtimems": (
-        "until the socket has taken the response",
-        attrgetter("response_send_time"),
+    summary("LocalTimeMs", "handling, until the response or a wait, in milliseconds", "local_time"),
+    summary(
+        "RemoteTimeMs",
+        "wait for other brokers, for records, or for other threads, in milliseconds",
+        "remote_time",
     ),
-}
+    summary(
+        "ResponseQueueTimeMs",
+        "wait for the responses to earlier requests, in milliseconds",
+        "response_queue_time",
+        details="those of the same connection",
+    ),
+    summary(
+        "ResponseSendTimeMs",
+        "until the socket has taken the response, in milliseconds",
+        "response_send_time",
+    ),
+    labels=("request",),
+)
+SOCKET_SERVER: Final = MetricTable[ListenerMetrics](
+    "kafka.network:type=SocketServer,name=",
+    share("NetworkProcessorAvgIdlePercent", _IDLE, lambda m: m.idle_s()),
+    gauge(
+        "ExpiredConnectionsKilledCount",
+        "connections closed because they were idle",
+        lambda m: m.closed[Closed.IDLE],
+    ),
+)
+PROCESSOR: Final = MetricTable[ListenerMetrics](
+    "kafka.network:type=Processor,name=",
+    share("IdlePercent", _IDLE, lambda m: m.idle_s()),
+    labels=("networkprocessor",),
+)
+HANDLERS: Final = MetricTable[ListenerMetrics](
+    "kafka.server:type=KafkaRequestHandlerPool,name=",
+    share("RequestHandlerAvgIdlePercent_OneMinuteRate", _IDLE, lambda m: m.idle_s()),
+)
+ACCEPTOR: Final = MetricTable[ListenerMetrics](
+    "kafka.network:type=Acceptor,name=",
+    share(
+        "AcceptorBlockedPercent",
+        "share of the last minute in which max_connections kept clients waiting",
+        "accept_paused_s",
+    ),
+    labels=("listener",),
+)
+REQUEST_QUEUE: Final = MetricTable[ListenerMetrics](
+    "kafka.network:type=RequestChannel,name=",
+    gauge(
+        "RequestQueueSize",
+        "connections whose requests wait to be handled",
+        lambda m: m.queue_size(),
+    ),
+)
+RESPONSE_QUEUE: Final = MetricTable[ListenerMetrics](
+    "kafka.network:type=RequestChannel,name=",
+    gauge("ResponseQueueSize", "connections whose clients do not read their responses", "unread"),
+    labels=("processor",),
+)
+
+
+def _counted(
+    name: str, meaning: str, read: str | Callable[[ListenerMetrics], float]
+) -> tuple[Metric[ListenerMetrics], Metric[ListenerMetrics]]:
+    return (
+        counter(f"{name}-total", meaning, read),
+        rate(f"{name}-rate", f"{meaning}, in a second, in the last minute", read),
+    )
+
+
+CONNECTIONS: Final = MetricTable[ListenerMetrics](
+    "kafka.server:type=socket-server-metrics",
+    gauge("connection-count", "open connections", "connections"),
+    *_counted("connection-creation", "connections accepted", "accepted"),
+    *_counted("connection-close", "connections closed, by either side", "disconnected"),
+    *_counted("incoming-byte", "bytes received from clients", "bytes_in"),
+    *_counted("outgoing-byte", "bytes sent to clients", "bytes_out"),
+    *_counted("request", "requests", lambda m: sum(api.count for api in m.requests)),
+    labels=("listener", "network_processor"),
+)
+SOFTWARE: Final = MetricTable[int](
+    "kafka.server:type=socket-server-metrics",
+    gauge(
+        "connections",
+        "open connections by the client's software",
+        details="as the client has named it (KIP-511)",
+    ),
+    labels=("client_software_name", "client_software_version", "listener", "network_processor"),
+)
+PAUSES: Final = MetricTable[ListenerMetrics](
+    "",
+    counter(
+        "regent_client_throttles_total",
+        "pauses in reading from a client",
+        "throttled",
+        details="it has too many requests in progress, or it uses too much memory or quota",
+    ),
+    counter("regent_accept_pauses_total", "pauses because of max_connections", "accept_pauses"),
+    counter("regent_client_errors_total", "errors outside of a connection", "errors"),
+)
+CLOSINGS: Final = MetricTable[int](
+    "",
+    counter("regent_closed_client_connections_total", "connections that the broker closed"),
+    labels=("reason",),
+)
+
+
+def _quota_tables(
+    request: str, attribute: str, meaning: str
+) -> tuple[MetricTable[QuotaUse], MetricTable[QuotaUse]]:
+    name = f"{request}_{attribute.replace('-', '_')}".lower()
+    labels = ("user", "client_id")
+    use = gauge(attribute, f"{meaning}, of clients with a quota", _rate_of, _USE_DETAILS)
+    limit = gauge(f"regent_{name}_limit", "the quota of the same", _limit_of)
+    return (
+        MetricTable(
+            f"kafka.server:type={request}",
+            use,
+            labels=labels,
+        ),
+        MetricTable(
+            "",
+            limit,
+            labels=labels,
+        ),
+    )
+
+
+def _rate_of(use: QuotaUse) -> float:
+    return use.rate
+
+
+def _limit_of(use: QuotaUse) -> float:
+    return use.limit
+
+
+PRODUCE_QUOTAS: Final = _quota_tables(
+    "Produce", "byte-rate", "bytes of produce requests in a second"
+)
+FETCH_QUOTAS: Final = _quota_tables("Fetch", "byte-rate", "bytes of fetched records in a second")
+REQUEST_QUOTAS: Final = _quota_tables(
+    "Request", "request-time", "percentage of the listener's thread"
+)
 
 
 class KafkaClientMetrics:
@@ -62,122 +223,95 @@ class KafkaClientMetrics:
 
     def collect(self) -> Iterable[Family]:
         """Yield every metric with its present value."""
-        metrics = self._listener_metrics()
+        metrics, recent = self._listener_metrics(), self._recent
         if metrics is None:
             return
-        yield from self._requests(metrics)
-        yield from self._threads(metrics)
-        yield from self._connections(metrics)
-        for name, meaning, count in (
-            ("client_throttles", "pauses in reading from a client", metrics.throttled),
-            ("accept_pauses", "pauses because of max_connections", metrics.accept_pauses),
-            ("client_errors", "errors outside of a connection", metrics.errors),
-        ):
-            yield counter(f"regent_{name}_total", meaning, count)
-        yield gauge(
-            "kafka_network_socketserver_expiredconnectionskilledcount",
-            "connections closed because they were idle",
-            metrics.closed[Closed.IDLE],
+        used = list(self._used(metrics))
+        yield from REQUESTS.families(
+            (
+                ((name, str(version)), count)
+                for (name,), api in used
+                for version, count in enumerate(api.versions)
+                if count
+            ),
+            recent,
         )
-        closed = counter(
-            "regent_closed_client_connections_total", "connections that the broker closed"
+        yield from ERRORS.families(self._errors(metrics), recent)
+        yield from TIMES.families(used, recent)
+        for table in (SOCKET_SERVER, HANDLERS, REQUEST_QUEUE, PAUSES):
+            yield from table.of(metrics, recent)
+        yield from PROCESSOR.of(metrics, recent, _PROCESSOR)
+        yield from RESPONSE_QUEUE.of(metrics, recent, _PROCESSOR)
+        yield from ACCEPTOR.of(metrics, recent, self._listener)
+        yield from CONNECTIONS.of(metrics, recent, self._listener, _PROCESSOR)
+        software = metrics.software.copy().items()
+        yield from SOFTWARE.families(
+            (((*words, self._listener, _PROCESSOR), count) for words, count in software), recent
         )
-        for reason, count in metrics.closed.items():
-            closed.add(count, {"reason": reason.value})
-        yield closed
+        closed = (((reason.value,), count) for reason, count in metrics.closed.items())
+        yield from CLOSINGS.families(closed, recent)
 
-    def _used(self, metrics: ListenerMetrics) -> Iterator[tuple[str, RequestMetrics]]:
+    def _used(self, metrics: ListenerMetrics) -> Iterator[tuple[tuple[str], RequestMetrics]]:
         """Yield the APIs that were used, by Kafka's names."""
         for api_key in KafkaApiKey:
             if metrics.requests[api_key].count:
-                yield _kafka_name(api_key.name), metrics.requests[api_key]
+                yield (_kafka_name(api_key.name),), metrics.requests[api_key]
         if (fetches := metrics.requests[KafkaApiKey.FETCH]).count:
-            yield "FetchConsumer", fetches
+            yield ("FetchConsumer",), fetches
         if self._follower_fetches.count:
-            yield "FetchFollower", self._follower_fetches
+            yield ("FetchFollower",), self._follower_fetches
 
-    def _requests(self, metrics: ListenerMetrics) -> Iterable[Family]:
-        used = list(self._used(metrics))
-        requests = counter(_REQUESTS + "requestspersec", "requests")
-        for name, api in used:
-            for version, count in enumerate(api.versions):
-                if count:
-                    requests.add(count, {"request": name, "version": str(version)})
-        yield requests
-        yield self._errors(metrics)
-        for part, (meaning, durations_of) in _TIMES.items():
-            times = summary(_REQUESTS + part, f"{meaning}, in milliseconds")
-            for name, api in used:
-                self._recent.add_summary(times, durations_of(api), {"request": name})
-            yield times
-
-    def _errors(self, metrics: ListenerMetrics) -> Family:
-        """Return how many responses, or partitions in them, had an error."""
-        family = counter(_REQUESTS + "errorspersec", "errors in responses; NONE: no error")
+    def _errors(self, metrics: ListenerMetrics) -> Iterator[tuple[tuple[str, str], int]]:
+        """Yield how many responses, or partitions in them, had an error."""
         for api_key in KafkaApiKey:
             for error, count in metrics.requests[api_key].errors.copy().items():
-                family.add(count, {"request": _kafka_name(api_key.name), "error": error})
+                yield (_kafka_name(api_key.name), error), count
         stats = self._replicas.topic_stats
-        _add_errors(family, "Produce", stats.produce_errors)
-        _add_errors(family, "Fetch", stats.fetch_errors)
-        _add_errors(family, "FetchConsumer", stats.fetch_errors)
-        return family
+        yield from _errors_of("Produce", stats.produce_errors)
+        yield from _errors_of("Fetch", stats.fetch_errors)
+        yield from _errors_of("FetchConsumer", stats.fetch_errors)
 
-    def _threads(self, metrics: ListenerMetrics) -> Iterable[Family]:
-        """Yield what the one thread of the listener is, which is processor and handler."""
-        idle = min(1.0, self._recent.rate("idle", metrics.idle_s()))
-        meaning = "share of the last minute in which the listener's thread had nothing to do"
-        yield gauge("kafka_network_socketserver_networkprocessoravgidlepercent", meaning, idle)
-        yield gauge("kafka_network_processor_idlepercent", meaning).add(
-            idle, {"networkprocessor": _PROCESSOR}
-        )
-        yield gauge(_HANDLERS, meaning, idle)
-        yield gauge(
-            "kafka_network_acceptor_acceptorblockedpercent",
-            "share of the last minute in which max_connections kept clients waiting",
-        ).add(
-            min(1.0, self._recent.rate("accept paused", metrics.accept_paused_s)),
-            {"listener": self._listener},
-        )
-        yield gauge(
-            "kafka_network_requestchannel_requestqueuesize",
-            "connections whose requests wait to be handled",
-            metrics.queue_size(),
-        )
-        yield gauge(
-            "kafka_network_requestchannel_responsequeuesize",
-            "connections whose clients do not read their responses",
-        ).add(metrics.unread, {"processor": _PROCESSOR})
 
-    def _connections(self, metrics: ListenerMetrics) -> Iterable[Family]:
-        labels = {"listener": self._listener, "network_processor": _PROCESSOR}
-        yield gauge(_SOCKETS + "connection_count", "open connections").add(
-            metrics.connections, labels
-        )
-        for name, meaning, count in (
-            ("connection_creation", "connections accepted", metrics.accepted),
-            ("connection_close", "connections closed, by either side", metrics.disconnected),
-            ("incoming_byte", "bytes received from clients", metrics.bytes_in),
-            ("outgoing_byte", "bytes sent to clients", metrics.bytes_out),
-            ("request", "requests", sum(api.count for api in metrics.requests)),
+class QuotaMetrics:
+    """The rates of clients that have a quota, and their quotas.
+
+    ``now_ms`` is the clock that the rates are recorded with. Mirrors the MBeans of
+    ``kafka.server.ClientQuotaManager``.
+    """
+
+    def __init__(self, quotas: QuotaManagers, now_ms: Callable[[], int] = monotonic_ms) -> None:
+        self._quotas = quotas
+        self._now_ms = now_ms
+        self._recent = Recent()
+
+    def collect(self) -> Iterable[Family]:
+        """Yield every metric with its present value."""
+        now_ms = self._now_ms()
+        for manager, tables in (
+            (self._quotas.produce, PRODUCE_QUOTAS),
+            (self._quotas.fetch, FETCH_QUOTAS),
+            (self._quotas.request, REQUEST_QUOTAS),
         ):
-            rate = self._recent.rate(name, count)
-            yield counter(f"{_SOCKETS}{name}_total", meaning).add(count, labels)
-            yield gauge(
-                f"{_SOCKETS}{name}_rate", f"{meaning}, in a second, in the last minute"
-            ).add(rate, labels)
-        by_software = gauge(_SOCKETS + "connections", "open connections by the client's software")
-        for (software, version), count in metrics.software.copy().items():
-            told = {"client_software_name": software, "client_software_version": version}
-            by_software.add(count, {**told, **labels})
-        yield by_software
+            uses = list(_largest_uses(manager, now_ms))
+            for table in tables:
+                yield from table.families(uses, self._recent)
 
 
-def _add_errors(family: Family, request: str, errors: ResponseErrors) -> None:
+def _largest_uses(
+    manager: ClientQuotaManager, now_ms: int
+) -> Iterator[tuple[tuple[str, str], QuotaUse]]:
+    shares = {use: use.rate / use.limit for use in manager.uses(now_ms)}
+    for use in heapq.nlargest(MAX_CLIENTS, shares, key=shares.__getitem__):
+        entity = entity_of(use.path)
+        assert entity is not None
+        yield (entity.user or "", entity.client_id or ""), use
+
+
+def _errors_of(request: str, errors: ResponseErrors) -> Iterator[tuple[tuple[str, str], int]]:
     if errors.without_error:
-        family.add(errors.without_error, {"request": request, "error": NO_ERROR})
+        yield (request, NO_ERROR), errors.without_error
     for error, count in errors.by_code.copy().items():
-        family.add(count, {"request": request, "error": error.name})
+        yield (request, error.name), count
 
 
 def _kafka_name(name: str) -> str:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
 
-from regent.broker.metrics.exposition import Family
 from regent.core.timers import Durations, quantile
+
+if TYPE_CHECKING:
+    from regent.broker.metrics.metric_table import Family
 
 WINDOW_S: Final = 60.0
 _BETWEEN_S: Final = 5.0  # what is read more often is not remembered more often
@@ -51,17 +53,16 @@ class Recent:
         seconds, (grown,) = self.growth(name, (count,))
         return grown / seconds if seconds > 0 else 0.0
 
-    def add_summary(
-        self, family: Family, durations: Durations, labels: Mapping[str, str] | None = None
-    ) -> None:
+    def add_summary(self, family: Family, durations: Durations, labels: str = "") -> None:
         """Add the quantiles of the last minute, and count and sum since the start.
 
         Quantiles are NaN if there was nothing in the last minute.
         """
-        labels = labels or {}
         counts = list(durations.counts)
-        _, grown = self.growth(f"{family.name} {sorted(labels.items())}", counts)
-        for share in QUANTILES:
-            family.add(round(quantile(grown, float(share)), 3), {**labels, "quantile": share})
+        _, grown = self.growth(family.name + labels, counts)
+        more = f"{labels[:-1]}," if labels else "{"
+        for each in QUANTILES:
+            value = round(quantile(grown, float(each)), 3)
+            family.add(value, f'{more}quantile="{each}"}}')
         family.add(sum(counts), labels, "_count")
         family.add(round(durations.total_ms, 3), labels, "_sum")

@@ -8,115 +8,206 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import fields
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Final
 
-from regent.actors.replica_fetcher_manager import ReplicaFetcherManager
-from regent.broker.metrics.exposition import Family, counter, gauge, label_text
+from regent.actors.replica_fetcher_manager import Fetcher, ReplicaFetcherManager
+from regent.broker.metrics.metric_table import Family, Metric, MetricTable, counter, gauge
 from regent.broker.metrics.recent import Recent
-from regent.core.errors import StorageError
 from regent.core.replica_logs import PartitionLog, ProducerSummary
 from regent.core.replication.broker_topic_stats import TopicStats
 from regent.core.replication.partition import Partition, Role
 from regent.core.replication.replica_manager import ReplicaManager
 
-_MANAGER = "kafka_server_replicamanager_"
-_PARTITION = "kafka_cluster_partition_"
-_FETCHERS = "kafka_server_replicafetchermanager_"
-_STATS = "kafka_server_fetcherstats_"
-_SESSIONS = "kafka_server_fetchsessioncache_"
-_TOPICS = "kafka_server_brokertopicmetrics_"
-_LOG = "kafka_log_log_"
-_REPLICA = {"clientid": "Replica"}
-
 MAX_PARTITIONS = 20_000
 """A broker with more has no metrics for single partitions and topics."""
 _NO_PRODUCERS = ProducerSummary(0, has_late_transaction=False)
 _AT_ONCE = 200  # partitions; then other threads get their turn
+_REPLICA: Final = "Replica"
+_MANAGER: Final = "kafka.server:type=ReplicaManager,name="
 
-_MEANINGS: Mapping[str, str] = {
-    "partitioncount": "replicas hosted",
-    "leadercount": "partitions led",
-    "offlinereplicacount": "replicas in failed log directories",
-    "underreplicatedpartitions": "led partitions with replicas that are not in the ISR",
-    "underminisrpartitioncount": (
-        "led partitions with an ISR below min.insync.replicas: they refuse acks=all"
+
+def _count(name: str, meaning: str, details: str = "") -> Metric[Counter[str]]:
+    return gauge(name, meaning, lambda counts: counts[name], details)
+
+
+PARTITION_COUNTS: Final = MetricTable[Counter[str]](
+    _MANAGER,
+    _count("PartitionCount", "replicas hosted"),
+    _count("LeaderCount", "partitions led"),
+    _count("OfflineReplicaCount", "replicas in failed log directories"),
+    _count("UnderReplicatedPartitions", "led partitions with replicas that are not in the ISR"),
+    _count(
+        "UnderMinIsrPartitionCount",
+        "led partitions with an ISR below min.insync.replicas: they refuse acks=all",
     ),
-    "atminisrpartitioncount": ("led partitions with exactly min.insync.replicas in the ISR"),
-    "reassigningpartitions": "led partitions that are being reassigned",
-    "partitionswithlatetransactionscount": (
-        "led partitions with a transaction that is open for longer than any may be"
+    _count("AtMinIsrPartitionCount", "led partitions with exactly min.insync.replicas in the ISR"),
+    _count("ReassigningPartitions", "led partitions that are being reassigned"),
+    _count(
+        "PartitionsWithLateTransactionsCount",
+        "led partitions with a transaction that is open for longer than any may be",
+        details="5 minutes more than `transaction.max.timeout.ms`: its coordinator has lost it"
+        " (KIP-664)",
     ),
-    "produceridcount": "idempotent producers that hosted replicas know",
-}
-_TOPIC_MEANINGS: Mapping[str, str] = {
-    "messages_in": "records that producers have appended",
-    "bytes_in": "bytes of records that producers have appended",
-    "bytes_out": "bytes of records sent to consumers",
-    "total_produce_requests": "produce requests, once for each partition",
-    "total_fetch_requests": "fetch requests of consumers, once for each partition",
-    "failed_produce_requests": "those that the log refused or could not carry out",
-    "failed_fetch_requests": "those that the log could not carry out",
-}
+    _count("ProducerIdCount", "idempotent producers that hosted replicas know"),
+)
+LAG: Final = MetricTable[int](
+    "kafka.server:type=ReplicaFetcherManager,name=",
+    gauge("MaxLag", "largest lag of a follower on this broker, in committed records"),
+    labels=("clientid",),
+)
+ISR_CHANGES: Final = MetricTable[ReplicaManager](
+    _MANAGER,
+    counter("IsrExpandsPerSec", "replicas that joined an ISR again", "counters.isr_expands"),
+    counter("IsrShrinksPerSec", "ISRs that lost replicas", "counters.isr_shrinks"),
+    counter("FailedIsrUpdatesPerSec", "ISR changes refused", "counters.failed_isr_updates"),
+)
+SESSIONS: Final = MetricTable[tuple[int, int]](
+    "kafka.server:type=FetchSessionCache,name=",
+    gauge("NumIncrementalFetchSessions", "followers with a session", lambda sessions: sessions[0]),
+    gauge(
+        "NumIncrementalFetchPartitionsCached",
+        "partitions of sessions",
+        lambda sessions: sessions[1],
+    ),
+    counter(
+        "IncrementalFetchSessionEvictionsPerSec",
+        "sessions dropped for others: none, because every follower has one",
+        lambda _: 0,
+    ),
+)
+PURGATORY: Final = MetricTable[int](
+    "kafka.server:type=DelayedOperationPurgatory,name=",
+    gauge(
+        "PurgatorySize",
+        "requests that wait",
+        details="`Produce`, `Fetch` (of consumers and followers), `DeleteRecords`, `topic`",
+    ),
+    labels=("delayedoperation",),
+)
+TOPICS: Final = MetricTable[TopicStats](
+    "kafka.server:type=BrokerTopicMetrics,name=",
+    counter("MessagesInPerSec", "records that producers have appended", "messages_in"),
+    counter("BytesInPerSec", "bytes of records that producers have appended", "bytes_in"),
+    counter("BytesOutPerSec", "bytes of records sent to consumers", "bytes_out"),
+    counter(
+        "TotalProduceRequestsPerSec",
+        "produce requests, once for each partition",
+        "total_produce_requests",
+    ),
+    counter(
+        "TotalFetchRequestsPerSec",
+        "fetch requests of consumers, once for each partition",
+        "total_fetch_requests",
+    ),
+    counter(
+        "FailedProduceRequestsPerSec",
+        "those that the log refused or could not carry out",
+        "failed_produce_requests",
+    ),
+    counter(
+        "FailedFetchRequestsPerSec",
+        "those that the log could not carry out",
+        "failed_fetch_requests",
+    ),
+    labels=("topic",),
+)
+PARTITIONS: Final = MetricTable[Partition](
+    "kafka.cluster:type=Partition,name=",
+    gauge("InSyncReplicasCount", "replicas in sync", lambda p: len(p.isr)),
+    gauge("ReplicasCount", "replicas assigned", lambda p: len(p.assignment.replicas)),
+    gauge("UnderReplicated", "1 when replicas are not in the ISR", "is_under_replicated"),
+    gauge(
+        "UnderMinIsr",
+        "1 when the ISR is below min.insync.replicas",
+        lambda p: len(p.isr) < _min_isr(p),
+    ),
+    gauge(
+        "AtMinIsr",
+        "1 when min.insync.replicas are in the ISR and no more",
+        lambda p: len(p.isr) == _min_isr(p),
+    ),
+    labels=("topic", "partition"),
+)
+LOGS: Final = MetricTable[PartitionLog](
+    "kafka.log:type=Log,name=",
+    gauge("LogStartOffset", "log start offset", "log_start_offset"),
+    gauge("LogEndOffset", "log end offset", "log_end_offset"),
+    gauge("Size", "bytes of records", "size"),
+    labels=("topic", "partition"),
+)
+DEAD_FETCHERS: Final = MetricTable[int](
+    "kafka.server:type=ReplicaFetcherManager,name=",
+    gauge("DeadThreadCount", "fetchers that have died"),
+    labels=("clientid",),
+)
+FETCHERS: Final = MetricTable[Fetcher](
+    "kafka.server:type=FetcherStats,name=",
+    counter("RequestsPerSec", "fetches sent", "stats.requests"),
+    counter("BytesPerSec", "bytes of records received", "stats.received_bytes"),
+    labels=("clientid", "broker"),
+)
+SLOWEST_FETCHER: Final = MetricTable[float](
+    "kafka.server:type=ReplicaFetcherManager,name=",
+    gauge("MinFetchRate", "fetches in a second of the slowest fetcher, in the last minute"),
+    labels=("clientid",),
+)
 
 
-def replication_metrics(replicas: ReplicaManager) -> Iterable[Family]:
+def replication_metrics(replicas: ReplicaManager, recent: Recent) -> Iterable[Family]:
     """Yield the metrics of hosted partitions, of ISR changes, and of each partition and topic."""
     hosted = list(replicas.partitions.values())
     led = [partition for partition in hosted if partition.role is Role.LEADER]
-    yield from _counts(hosted, replicas.max_transaction_timeout_ms)
-    counters = replicas.counters
-    for name, meaning, count in (
-        ("isrexpandspersec", "replicas that joined an ISR again", counters.isr_expands),
-        ("isrshrinkspersec", "ISRs that lost replicas", counters.isr_shrinks),
-        ("failedisrupdatespersec", "ISR changes refused", counters.failed_isr_updates),
-    ):
-        yield counter(_MANAGER + name, meaning, count)
-    sessions, partitions = replicas.fetch_sessions
-    yield gauge(_SESSIONS + "numincrementalfetchsessions", "followers with a session", sessions)
-    yield gauge(
-        _SESSIONS + "numincrementalfetchpartitionscached", "partitions of sessions", partitions
-    )
-    yield counter(
-        _SESSIONS + "incrementalfetchsessionevictionspersec",
-        "sessions dropped for others: none, because every follower has one",
-        0,
-    )
-    waiting = gauge("kafka_server_delayedoperationpurgatory_purgatorysize", "requests that wait")
+    counts, max_lag = _counts(hosted, replicas.max_transaction_timeout_ms)
+    yield from PARTITION_COUNTS.of(counts, recent)
+    yield from LAG.of(max_lag, recent, _REPLICA)
+    yield from ISR_CHANGES.of(replicas, recent)
+    yield from SESSIONS.of(replicas.fetch_sessions, recent)
     delayed = replicas.delayed_counts
-    for kind in ("Produce", "Fetch", "DeleteRecords"):
-        waiting.add(delayed.get(kind, 0), {"delayedoperation": kind})
-    yield waiting
-    yield from _of_topics(replicas)
+    kinds = ("Produce", "Fetch", "DeleteRecords")
+    yield from PURGATORY.families((((kind,), delayed.get(kind, 0)) for kind in kinds), recent)
+    yield from TOPICS.families(_topics(replicas), recent)
     if len(hosted) <= MAX_PARTITIONS:
-        yield from _of_partitions(led)
-        yield from _of_logs(hosted)
+        yield from PARTITIONS.families(_each(led), recent)
+        logs = ((labels, p.log) for labels, p in _each(hosted))
+        yield from LOGS.families(((labels, log) for labels, log in logs if log is not None), recent)
 
 
-def _counts(hosted: Collection[Partition], max_timeout_ms: int) -> Iterable[Family]:
+def fetcher_metrics(fetchers: ReplicaFetcherManager, recent: Recent) -> Iterable[Family]:
+    """Yield the metrics of a follower's fetchers."""
+    by_leader = fetchers.fetchers
+    alive = [(leader, each) for leader, each in sorted(by_leader.items()) if each.is_alive]
+    yield from DEAD_FETCHERS.of(len(by_leader) - len(alive), recent, _REPLICA)
+    named = (
+        ((f"ReplicaFetcherThread-0-{leader}", each.endpoint.removeprefix("tcp://")), each)
+        for leader, each in alive
+    )
+    yield from FETCHERS.families(named, recent)
+    rates = [recent.rate(f"fetches from {leader}", each.stats.requests) for leader, each in alive]
+    yield from SLOWEST_FETCHER.of(min(rates, default=0.0), recent, _REPLICA)
+
+
+def _counts(hosted: Collection[Partition], max_timeout_ms: int) -> tuple[Counter[str], int]:
+    """Return the counts, and the largest lag of a follower."""
     counts, max_lag = Counter[str](), 0
     for number, partition in enumerate(hosted):
         log = partition.log  # None: it has just failed
         seen = _NO_PRODUCERS if log is None else log.producer_summary(max_timeout_ms)
-        counts["produceridcount"] += seen.producers
+        counts["ProducerIdCount"] += seen.producers
         if partition.role is Role.LEADER:
             size, least = len(partition.isr), _min_isr(partition)
-            counts["leadercount"] += 1
-            counts["underreplicatedpartitions"] += partition.is_under_replicated
-            counts["underminisrpartitioncount"] += size < least
-            counts["atminisrpartitioncount"] += size == least
-            counts["reassigningpartitions"] += partition.assignment.is_being_reassigned
-            counts["partitionswithlatetransactionscount"] += seen.has_late_transaction
+            counts["LeaderCount"] += 1
+            counts["UnderReplicatedPartitions"] += partition.is_under_replicated
+            counts["UnderMinIsrPartitionCount"] += size < least
+            counts["AtMinIsrPartitionCount"] += size == least
+            counts["ReassigningPartitions"] += partition.assignment.is_being_reassigned
+            counts["PartitionsWithLateTransactionsCount"] += seen.has_late_transaction
         else:
-            counts["offlinereplicacount"] += partition.role is Role.OFFLINE
+            counts["OfflineReplicaCount"] += partition.role is Role.OFFLINE
             max_lag = max(max_lag, partition.lag)
         _give_way(number)
-    counts["partitioncount"] = len(hosted)
-    for name, meaning in _MEANINGS.items():
-        yield gauge(_MANAGER + name, meaning, counts[name])
-    meaning = "largest lag of a follower on this broker, in committed records"
-    yield gauge(_FETCHERS + "maxlag", meaning).add(max_lag, _REPLICA)
+    counts["PartitionCount"] = len(hosted)
+    return counts, max_lag
 
 
 def _min_isr(partition: Partition) -> int:
@@ -124,85 +215,20 @@ def _min_isr(partition: Partition) -> int:
     return 0 if log is None else log.config.min_insync_replicas
 
 
-def fetcher_metrics(fetchers: ReplicaFetcherManager, recent: Recent) -> Iterable[Family]:
-    """Yield the metrics of a follower's fetchers."""
-    by_leader = fetchers.fetchers
-    dead = sum(not fetcher.is_alive for fetcher in by_leader.values())
-    yield gauge(_FETCHERS + "deadthreadcount", "fetchers that have died").add(dead, _REPLICA)
-    requests = counter(_STATS + "requestspersec", "fetches sent")
-    received = counter(_STATS + "bytespersec", "bytes of records received")
-    rates = []
-    for leader, fetcher in sorted(by_leader.items()):
-        if fetcher.is_alive:
-            labels = {
-                "clientid": f"ReplicaFetcherThread-0-{leader}",
-                "broker": fetcher.endpoint.removeprefix("tcp://"),
-            }
-            requests.add(fetcher.stats.requests, labels)
-            received.add(fetcher.stats.received_bytes, labels)
-            rates.append(recent.rate(f"fetches from {leader}", fetcher.stats.requests))
-    yield from (requests, received)
-    yield gauge(
-        _FETCHERS + "minfetchrate", "fetches in a second of the slowest fetcher, in the last minute"
-    ).add(min(rates, default=0.0), _REPLICA)
-
-
-def _of_topics(replicas: ReplicaManager) -> Iterable[Family]:
-    """Yield the counters of topics, and of all topics without a label."""
+def _topics(replicas: ReplicaManager) -> Iterator[tuple[Sequence[str], TopicStats]]:
+    """Yield the counters of all topics without a label, and of each topic."""
     replicas.forget_topic_stats()
-    total, by_topic = replicas.topic_stats.all_topics(), replicas.topic_stats.by_topic()
-    rows = [(label_text({"topic": topic}), stats) for topic, stats in by_topic.items()]
-    for field in fields(TopicStats):
-        name = field.name.replace("_", "") + "persec"
-        family = counter(_TOPICS + name, _TOPIC_MEANINGS[field.name], getattr(total, field.name))
-        if len(rows) <= MAX_PARTITIONS:
-            family.samples.extend(
-                f"{labels} {getattr(stats, field.name)}" for labels, stats in rows
-            )
-        yield family
+    yield (), replicas.topic_stats.all_topics()
+    by_topic = replicas.topic_stats.by_topic()
+    if len(by_topic) <= MAX_PARTITIONS:
+        yield from (((topic,), stats) for topic, stats in by_topic.items())
 
 
-def _of_partitions(led: Iterable[Partition]) -> Iterable[Family]:
-    in_sync = gauge(_PARTITION + "insyncreplicascount", "replicas in sync")
-    replicas = gauge(_PARTITION + "replicascount", "replicas assigned")
-    under_replicated = gauge(_PARTITION + "underreplicated", "1 when replicas are not in the ISR")
-    under_min_isr = gauge(_PARTITION + "underminisr", "1 when the ISR is below min.insync.replicas")
-    at_min_isr = gauge(
-        _PARTITION + "atminisr", "1 when min.insync.replicas are in the ISR and no more"
-    )
-    for number, partition in enumerate(led):
-        labels = _labels(partition)
-        size, least = len(partition.isr), _min_isr(partition)
-        in_sync.samples.append(f"{labels} {size}")
-        replicas.samples.append(f"{labels} {len(partition.assignment.replicas)}")
-        under_replicated.samples.append(f"{labels} {int(partition.is_under_replicated)}")
-        under_min_isr.samples.append(f"{labels} {int(size < least)}")
-        at_min_isr.samples.append(f"{labels} {int(size == least)}")
+def _each(partitions: Iterable[Partition]) -> Iterator[tuple[Sequence[str], Partition]]:
+    for number, partition in enumerate(partitions):
+        topic, index = partition.topic_partition
+        yield (topic, str(index)), partition
         _give_way(number)
-    yield from (in_sync, replicas, under_replicated, under_min_isr, at_min_isr)
-
-
-def _of_logs(hosted: Iterable[Partition]) -> Iterable[Family]:
-    """Yield the offsets of logs; a log in a failed directory has none."""
-    kinds: tuple[tuple[Family, Callable[[PartitionLog], int]], ...] = (
-        (gauge(_LOG + "logstartoffset", "log start offset"), lambda log: log.log_start_offset),
-        (gauge(_LOG + "logendoffset", "log end offset"), lambda log: log.log_end_offset),
-        (gauge(_LOG + "size", "bytes of records"), lambda log: log.size),
-    )
-    for number, partition in enumerate(hosted):
-        log = partition.log
-        if log is not None:
-            labels = _labels(partition)
-            for family, read in kinds:
-                with suppress(StorageError):
-                    family.samples.append(f"{labels} {read(log)}")
-        _give_way(number)
-    yield from (family for family, _ in kinds)
-
-
-def _labels(partition: Partition) -> str:
-    topic, number = partition.topic_partition  # a valid name needs no escapes
-    return f'{{topic="{topic}",partition="{number}"}}'
 
 
 def _give_way(number: int) -> None:

@@ -14,9 +14,9 @@ from pykka import ActorDeadError
 from regent.actors.controller_event_manager import ControllerEventManager
 from regent.actors.event_manager_stats import EventManagerStats
 from regent.actors.runtime import stop_actor
-from regent.broker.metrics.broker_metrics import MetricsServer
 from regent.broker.metrics.controller_metrics import controller_metrics
-from regent.broker.metrics.exposition import Family
+from regent.broker.metrics.metric_table import Family
+from regent.broker.metrics.metrics_server import MetricsServer
 from regent.broker.metrics.recent import Recent
 from regent.core.controller import events
 from regent.core.controller.events import ControllerEvent

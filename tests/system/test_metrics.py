@@ -2,43 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 from confluent_kafka import Consumer, Producer
 
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually, scaled
+from tests.support.dashboards import ABSENT, queries, query_parts
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
-
-QUERIES = Path(__file__).parents[1] / "broker" / "metrics" / "dashboard_queries.txt"
-DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
-TIMERS = "kafka_controller_controllerstats_"  # described together
-ABSENT = {
-    "jvm_gc_collection_seconds_sum": "there is no JVM: python_gc_collections_total",
-    "jvm_memory_bytes_max": "there is no JVM, and no maximum",
-    "jvm_memory_used_bytes": "there is no JVM: process_resident_memory_bytes",
-    "kafka_log_log_tiersize": "there is no tiered storage",
-    "kafka_network_requestmetrics_deprecatedrequestspersec_fiveminuterate": (
-        "requestspersec has the versions"
-    ),
-    "kafka_server_brokertopicmetrics_fetchmessageconversionspersec": "not counted",
-    "kafka_server_brokertopicmetrics_producemessageconversionspersec": "not counted",
-    "kafka_server_replicamanager_straypartitionsmisclassifiedcount": "only Confluent Server has it",
-    "kafka_server_replicamanager_straypartitionstotalsize": "only Confluent Server has it",
-    "kafka_tier_tasks_archive_tierarchiver_bytespersec": "there is no tiered storage",
-    "kafka_tier_tasks_archive_tierarchiver_retriespersec": "there is no tiered storage",
-    "kafka_tier_tasks_archive_tierarchiver_totallag": "there is no tiered storage",
-    "kafka_tier_tasks_tiertasks_numpartitionsinerror": "there is no tiered storage",
-}
-
-
-def query_parts(text: str) -> tuple[str, frozenset[str]]:
-    """The name, and the labels, with values if the text has them."""
-    name, _, labels = text.rstrip("}").partition("{")
-    return name, frozenset(filter(None, re.split(r",(?=\w)", labels)))
 
 
 def offered(metrics: dict[str, float]) -> set[tuple[str, frozenset[str]]]:
@@ -46,18 +17,6 @@ def offered(metrics: dict[str, float]) -> set[tuple[str, frozenset[str]]]:
     samples = map(query_parts, metrics)
     return {
         (name, labels | {label.partition("=")[0] for label in labels}) for name, labels in samples
-    }
-
-
-def undocumented(found: set[tuple[str, frozenset[str]]]) -> set[str]:
-    """The names that docs/metrics.md lacks."""
-    documented = set(re.findall(r"`([a-z0-9_]+)`", DOCS.read_text()))
-    return {
-        name
-        for name, _ in found
-        if name.startswith(("kafka_", "regent_"))
-        and not name.startswith(TIMERS)
-        and documented.isdisjoint({name, re.sub("_(count|sum)$", "", name)})
     }
 
 
@@ -96,17 +55,13 @@ def test_dashboards_find_what_they_query(whole_cluster: RegentCluster) -> None:
 
     del producer
     found = set().union(*map(offered, reported.values()))
-    lines = QUERIES.read_text().splitlines()
-    queried = [line for line in lines if not line.startswith("#")]
     missing = [
         query
-        for query in queried
+        for query in queries()
         for name, labels in [query_parts(query)]
         if not any(name == its_name and labels <= its_labels for its_name, its_labels in found)
     ]
     assert {query_parts(query)[0] for query in missing} == set(ABSENT), missing
-
-    assert undocumented(found) == set()
 
     active_controller = "kafka_controller_kafkacontroller_activecontrollercount"
     assert [b for b, metrics in reported.items() if metrics[active_controller] == 1] == [

@@ -1,19 +1,20 @@
-"""Accepts connections on the event loop, and closes idle ones."""
+"""Accepts connections on the event loop within limits, and closes idle ones."""
 
 from __future__ import annotations
 
 import logging
 import math
 import socket
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from regent.core.errors import RegentError
 from regent.core.quota.quota_managers import QuotaManagers
 from regent.core.setting import LONG_MAX
 from regent.transport.descriptors import Descriptors
 from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.connection import KafkaConnection, KafkaLimits, ListenerParts
-from regent.transport.kafka.connection_quotas import AddressQuotas
 from regent.transport.kafka.listener_loop import ListenerLoop
 from regent.transport.kafka.metrics import Closed, ListenerMetrics
 from regent.transport.kafka.request_memory import RequestMemory
@@ -232,3 +233,50 @@ class Acceptor:
 
 def _nothing() -> None:
     """Do nothing."""
+
+
+class AddressQuotas:
+    """At most ``limit`` connections of each address, or as many as ``overrides`` has for it.
+
+    Mirrors ``kafka.network.ConnectionQuotas``, with Kafka's settings.
+    """
+
+    def __init__(self, limit: int, overrides: Mapping[str, int]) -> None:
+        self._open: Counter[str] = Counter()
+        self.change(limit, overrides)
+
+    def change(self, limit: int, overrides: Mapping[str, int]) -> None:
+        """Set other limits; present connections stay."""
+        self._limit = limit
+        self._overrides = overrides
+
+    def admit(self, address: str) -> str | None:
+        """Count a connection and return None, or return why it is refused."""
+        limit = self._overrides.get(address, self._limit)
+        if self._open[address] >= limit:
+            return f"it has the {limit} connections that max_connections_per_ip allows"
+        self._open[address] += 1
+        return None
+
+    def release(self, address: str) -> None:
+        """Uncount a closed connection."""
+        self._open[address] -= 1
+        if not self._open[address]:
+            del self._open[address]
+
+
+def limits_of_addresses(limits: Mapping[str, int]) -> dict[str, int]:
+    """Return limits of hosts by their addresses; names are looked up.
+
+    Raises ``RegentError`` for a host without an address.
+    """
+    return {address: count for host, count in limits.items() for address in _addresses(host)}
+
+
+def _addresses(host: str) -> set[str]:
+    try:
+        return {str(found[4][0]) for found in socket.getaddrinfo(host, None)}
+    except OSError as error:
+        raise RegentError(
+            f"max_connections_per_ip_overrides: {host} has no address: {error.strerror}"
+        ) from None

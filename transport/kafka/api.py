@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from regent.core.records import RecordBytes, Records
 from regent.transport.kafka.primitives import Reader, Writer
@@ -191,50 +190,6 @@ class UnansweredRequestError(Exception):
 
 KafkaAnswer: TypeAlias = Sequence[RecordBytes | Records] | None
 """The body of the response, in pieces; None: no response is sent (acks=0)."""
-
-
-class LaterAnswer(Awaitable[KafkaAnswer]):
-    """An answer that is given by a call, at once or later.
-
-    A connection sends it in that call: it needs no task that waits. Used on the event loop's
-    thread.
-    """
-
-    __slots__ = ("_answer", "_on_given", "is_given")
-
-    def __init__(self) -> None:
-        self.is_given = False
-        self._answer: KafkaAnswer = None
-        self._on_given: Callable[[KafkaAnswer], None] | None = None
-
-    def give(self, answer: KafkaAnswer) -> None:
-        """Give the answer, once."""
-        self.is_given = True
-        on_given, self._on_given = self._on_given, None
-        if on_given is None:
-            self._answer = answer
-        else:
-            on_given(answer)
-
-    def then(self, on_given: Callable[[KafkaAnswer], None]) -> None:
-        """Call ``on_given`` with the answer, now or when it is given."""
-        if self.is_given:
-            answer, self._answer = self._answer, None
-            on_given(answer)
-        else:
-            self._on_given = on_given
-
-    def __await__(self) -> Generator[Any, None, KafkaAnswer]:
-        given: asyncio.Future[KafkaAnswer] = asyncio.get_running_loop().create_future()
-        self.then(given.set_result)
-        return (yield from given)
-
-    def hurry(self) -> None:
-        """The client does not want to wait for more: it asks for the versions meanwhile."""
-
-    def abandon(self) -> None:
-        """Nobody waits for the answer any more."""
-
 
 Answering: TypeAlias = Awaitable[KafkaAnswer]
 

@@ -7,8 +7,9 @@ the header of the response never changes. Clients name their software from versi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from regent.core.errors import Errors
 from regent.transport.kafka.api import (
@@ -18,10 +19,47 @@ from regent.transport.kafka.api import (
     KafkaApiKey,
     KafkaRequest,
 )
-from regent.transport.kafka.client_software import client_software
+from regent.transport.kafka.message import decode
+from regent.transport.kafka.messages.api_versions import ApiVersionsRequest
 from regent.transport.kafka.primitives import Writer
 
 _MAX_VERSION: Final = 4  # version 4 differs in features (KIP-584), and there are none
+_WORD: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+_MAX_LENGTH: Final = 64
+_NAMED_FROM: Final = 3
+
+
+class ClientSoftware(NamedTuple):
+    """The name and version of a client's software, such as "apache-kafka-java" "3.9.1"."""
+
+    name: str
+    version: str
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether both words have only the characters that are allowed."""
+        return all(map(_WORD.fullmatch, self))
+
+
+UNKNOWN_SOFTWARE: Final = ClientSoftware("unknown", "unknown")
+
+
+def client_software(request: KafkaRequest) -> ClientSoftware:
+    """Return what an ApiVersions request tells; raises ``MalformedRequestError``."""
+    asked = decode(ApiVersionsRequest, request)
+    return ClientSoftware(asked.client_software_name, asked.client_software_version)
+
+
+def told_software(request: KafkaRequest) -> ClientSoftware | None:
+    """Return the software that a request tells; None: it tells none, or not in a valid form.
+
+    Raises ``MalformedRequestError``.
+    """
+    if request.api_key is not KafkaApiKey.API_VERSIONS or request.api_version < _NAMED_FROM:
+        return None
+    software = client_software(request)
+    is_short = max(map(len, software)) <= _MAX_LENGTH
+    return software if software.is_valid and is_short else None
 
 
 def api_versions_api(apis: Sequence[KafkaApi]) -> KafkaApi:
@@ -36,7 +74,7 @@ def api_versions_api(apis: Sequence[KafkaApi]) -> KafkaApi:
         if not 0 <= version <= _MAX_VERSION:
             return (not_supported,)
         software = client_software(request)
-        if version >= 3 and not software.is_valid:
+        if version >= _NAMED_FROM and not software.is_valid:
             return (_encode(version, Errors.INVALID_REQUEST, ()),)
         if request.throttle_time_ms:
             return (_encode(version, Errors.NONE, ranges, request.throttle_time_ms),)

@@ -1,12 +1,9 @@
 """One client connection: requests are handled and answered in sequence.
 
 It works on the socket itself and not through an asyncio transport, which would copy what is
-received and cannot put a file between two pieces of memory.
-
-A connection is not read while ``queued_requests_per_connection`` of its requests are in progress,
-while the client does not read its answers, while a request waits for memory, and while the client
-must wait because of a quota.
-``connection_scheduler`` shares the time between connections. Mirrors ``kafka.network.Processor``.
+received and cannot put a file between two pieces of memory. ``ChannelState`` says what a
+connection waits for. ``listener_loop`` shares the time between connections. Mirrors
+``kafka.network.Processor``.
 """
 
 from __future__ import annotations
@@ -19,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Final, TypeVar
 
 from regent.config.tables.broker import BrokerConfig
@@ -32,19 +30,17 @@ from regent.transport.kafka.api import (
     KafkaApi,
     KafkaApiKey,
     KafkaRequest,
-    LaterAnswer,
     UnansweredRequestError,
 )
-from regent.transport.kafka.client_software import told_software
-from regent.transport.kafka.connection_scheduler import SHORT_TURN_S, ConnectionScheduler
+from regent.transport.kafka.api_versions import told_software
+from regent.transport.kafka.exchange import BegunSteps, Exchange, TimedSteps
 from regent.transport.kafka.framing import CHUNK_BYTES, FrameBuffer
-from regent.transport.kafka.handler_steps import BegunSteps, TimedSteps
-from regent.transport.kafka.metrics import Closed, ListenerMetrics
+from regent.transport.kafka.listener_loop import SHORT_TURN_S, ConnectionScheduler
+from regent.transport.kafka.metrics import MAX_VERSIONS, Closed, ListenerMetrics
 from regent.transport.kafka.outgoing import TURN_BYTES, Outgoing
 from regent.transport.kafka.primitives import MalformedRequestError, Reader
-from regent.transport.kafka.request_buffers import RequestBuffers
-from regent.transport.kafka.request_memory import RequestMemory, Reservation
-from regent.transport.kafka.request_metrics import MAX_VERSIONS, RequestMetrics
+from regent.transport.kafka.replies import AwaitedReply
+from regent.transport.kafka.request_memory import RequestBuffers, RequestMemory, Reservation
 from regent.transport.kafka.throttle import Throttle
 
 T = TypeVar("T")
@@ -95,68 +91,52 @@ class ListenerParts:
     quotas: QuotaManagers
 
 
-class _UnsupportedRequestError(Exception):
-    """A request of a kind or version that is not advertised."""
+class ChannelState(Enum):
+    """What a connection waits for. The socket is watched in READING and WRITING only.
 
+    ========  ==============================================================  ====================
+    state     the connection waits                                            until
+    ========  ==============================================================  ====================
+    READING   for bytes of its client                                         they arrive
+    TURN      for its turn: it has work, and other connections wait too       the scheduler calls
+    SERVED    for nothing: it handles requests, in this call                  the call ends
+    WRITING   for its client, which does not read its responses               the socket takes more
+    FULL      for a response: ``queued_requests_per_connection`` requests     the next in sequence
+              are in progress                                                 is answered
+    MEMORY    for memory for the request that is being received               others release some
+    MUTED     because its client uses more than its quota                     the time is over
+    ENDING    for the last responses: no request is accepted any more         one is answered
+    CLOSED    for nothing, ever
+    ========  ==============================================================  ====================
 
-class _Exchange:
-    """A request in progress and, when there is one, its response.
-
-    ``end``: how many bytes have been sent on its connection when its response has.
+    What ends a wait leads to SERVED, or to TURN first if other connections wait. SERVED leads to
+    the state that ``KafkaConnection._next_state`` returns, the first that applies: WRITING; CLOSED
+    or ENDING; FULL, MEMORY, MUTED; TURN; READING. A handler may return an ``AwaitedReply``: its
+    answer is sent in any state when it is given. This leads from READING to WRITING if the socket
+    does not take all of it, and from a wait to TURN if it does. ``close`` leads from any state to
+    CLOSED.
     """
 
-    __slots__ = (
-        "answer",
-        "answered_at",
-        "arrived_at",
-        "begun_at",
-        "correlation_id",
-        "end",
-        "first_waited_at",
-        "header_end",
-        "in_turn_at",
-        "is_done",
-        "later",
-        "metrics",
-        "reservation",
-        "task",
-        "throttle",
-    )
+    READING = auto()
+    TURN = auto()
+    SERVED = auto()
+    WRITING = auto()
+    FULL = auto()
+    MEMORY = auto()
+    MUTED = auto()
+    ENDING = auto()
+    CLOSED = auto()
 
-    def __init__(
-        self,
-        request: KafkaRequest,
-        reservation: Reservation | None,
-        metrics: RequestMetrics,
-        arrived_at: float,
-        begun_at: float,
-    ) -> None:
-        self.metrics = metrics
-        self.arrived_at = arrived_at
-        self.begun_at = begun_at
-        self.first_waited_at = self.answered_at = self.in_turn_at = 0.0
-        self.end = 0
-        self.correlation_id = request.correlation_id
-        self.header_end = request.response_header_end
-        self.reservation = reservation  # of the listener's memory, when it is large
-        self.throttle = request.throttle
-        self.task: asyncio.Task[KafkaAnswer] | None = None
-        self.later: LaterAnswer | None = None
-        self.answer: KafkaAnswer = None
-        self.is_done = False
 
-    def on_sent(self, now: float) -> None:
-        """Record the times of the request: its response was sent, or there is none."""
-        if not self.metrics.is_to_be_timed(now):
-            return
-        self.metrics.record(
-            self.arrived_at,
-            self.begun_at,
-            self.first_waited_at or self.answered_at,
-            self.answered_at,
-            self.in_turn_at,
-            now,
-        )
+_READING: Final = ChannelState.READING
+_TURN: Final = ChannelState.TURN
+_SERVED: Final = ChannelState.SERVED
+_WRITING: Final = ChannelState.WRITING
+_CLOSED: Final = ChannelState.CLOSED
+
+
+class _UnsupportedRequestError(Exception):
+    """A request of a kind or version that is not advertised."""
 
 
 class KafkaConnection:
@@ -169,8 +149,8 @@ class KafkaConnection:
         self._parts = parts
         self._frames = FrameBuffer(parts.limits.socket_request_max_bytes, parts.buffers)
         self._outgoing = Outgoing(sock)
-        self._under_way: deque[_Exchange] = deque()
-        self._unsent: deque[_Exchange] = deque()  # answered in part or not at all
+        self._under_way: deque[Exchange] = deque()
+        self._unsent: deque[Exchange] = deque()  # answered in part or not at all
         self._queued = 0  # bytes of responses, sent or not
         self._software = parts.metrics.connected()
         self._arrived_at = 0.0  # when the newest bytes did
@@ -178,13 +158,13 @@ class KafkaConnection:
         self._reservation: Reservation | None = None  # for the request that is being received
         self._received = 0  # bytes
         self._unmuting: asyncio.TimerHandle | None = None  # while the client must wait
-        self._has_turn_coming = False
-        self._is_reading = self._is_writing = False
-        self._is_ending = self._is_closed = False
+        self._is_ending = False
+        self._state = _SERVED
+        self._watched: ChannelState | None = None  # READING or WRITING: the selector's part
 
     def open(self) -> None:
         """Begin to read."""
-        self._read(True)
+        self._enter(_READING)
 
     @property
     def is_idle(self) -> bool:
@@ -207,7 +187,7 @@ class KafkaConnection:
         for more memory, or for the answers to earlier requests.
         """
         held = self._reservation
-        if held is None or self._is_at_limit:
+        if held is None or self._limit() is not None:
             return
         before, held.received_before = held.received_before, self._received
         if before is not None and self._received < before + PACE_BYTES:
@@ -227,13 +207,12 @@ class KafkaConnection:
 
     def close(self, reason: Closed | None = None, detail: BaseException | str = "") -> None:
         """Close at once; requests in progress are abandoned. Idempotent."""
-        if self._is_closed:
+        if self._state is _CLOSED:
             return
-        self._is_closed = True
+        self._state = _CLOSED
         if reason is not None:
             self._parts.metrics.count_closed(reason, self._parts.name, self.client_host, detail)
-        self._read(False)
-        self._write(False)
+        self._watch(None)
         if self._unmuting is not None:
             self._unmuting.cancel()
         self._socket.close()
@@ -277,81 +256,109 @@ class KafkaConnection:
         self._now = now
         if self._parts.scheduler.has_waiting:
             self._wait_for_turn()
-            self._read(False)
-            self._write(False)
-        elif not self._has_turn_coming:
+        else:
             self._serve(now + SHORT_TURN_S)
 
     def _on_turn(self, end_of_turn: float) -> None:
-        self._has_turn_coming = False
         self._now = _clock()
         self._serve(end_of_turn)
 
-    def _wait_for_turn(self, *, goes_on: bool = False) -> None:
-        if not self._has_turn_coming:
-            self._has_turn_coming = True
-            self._parts.scheduler.schedule(self._on_turn, goes_on=goes_on)
+    def _wait_for_turn(self) -> None:
+        """Queue for a turn. No-op while it has one; ``_next_state`` decides after it."""
+        if not (self._state is _TURN or self._state is _SERVED or self._state is _CLOSED):
+            self._enter(_TURN)
+
+    # --- the state ---
+
+    def _next_state(self) -> ChannelState:
+        """Return what a connection waits for that was served. Raises ``MalformedRequestError``."""
+        if self._outgoing.size:
+            return _WRITING
+        if self._is_ending:
+            return ChannelState.ENDING if self._under_way else _CLOSED
+        limit = self._limit()
+        if limit is not None:
+            return limit
+        if self._frames.has_request:
+            return _TURN
+        return _READING if self._reserve() else ChannelState.MEMORY
+
+    def _limit(self) -> ChannelState | None:
+        """Return which limit its client has reached; None: its next request may be taken up."""
+        if len(self._under_way) >= self._parts.limits.queued_requests_per_connection:
+            return ChannelState.FULL
+        if self._reservation is not None:  # such a request is received also while muted
+            return ChannelState.MEMORY if self._reservation.wanted else None
+        return None if self._unmuting is None else ChannelState.MUTED
+
+    def _enter(self, state: ChannelState) -> None:
+        """Change the state: nothing else does, except ``_serve`` and ``close``."""
+        if state is _CLOSED:
+            self.close()
+            return
+        if state is _TURN:
+            self._parts.scheduler.schedule(self._on_turn, goes_on=self._state is _SERVED)
+        elif self._watched is _READING is not state and self._limit() is not None:
+            self._parts.metrics.throttled += 1
+        self._state = state
+        self._watch(state if state is _READING or state is _WRITING else None)
+
+    def _watch(self, wanted: ChannelState | None) -> None:
+        """Let the loop report when the socket can be read, or written to, or neither.
+
+        The loop gets the number of the socket: it would look for the socket itself, fail, and write
+        both addresses into an error that nobody reads. That takes two system calls, about 15 µs.
+        """
+        watched = self._watched
+        if wanted is watched:
+            return
+        self._watched = wanted
+        loop, number = self._parts.loop, self._socket.fileno()
+        if watched is _READING:
+            loop.remove_reader(number)
+        elif watched is _WRITING:
+            loop.remove_writer(number)
+            self._parts.metrics.unread -= 1
+        if wanted is _READING:
+            loop.add_reader(number, self._on_readable)
+        elif wanted is _WRITING:
+            loop.add_writer(number, self._on_ready)
+            self._parts.metrics.unread += 1
 
     # --- one turn ---
 
     def _serve(self, end_of_turn: float) -> None:
         """Send responses, and accept requests within the limits."""
-        if self._is_closed:
+        if self._state is _CLOSED:
             return
+        self._state = _SERVED
         try:
             self._send_answers()
-            is_none_left = self._take_up_requests(end_of_turn)
+            if not self._outgoing.size and not self._is_ending:
+                self._take_up_requests(end_of_turn)
             self._send_answers()
+            state = self._next_state()
         except Exception as error:  # noqa: BLE001  this connection ends, the others go on
             self._fail(error)
             return
-        if self._is_ending and self._has_sent_all:
-            self.close()
-            return
-        if self._is_reading and self._is_at_limit:
-            self._parts.metrics.throttled += 1
-        if self._may_take_up and not is_none_left:
-            self._wait_for_turn(goes_on=True)
-        self._read(self._may_take_up and not self._has_turn_coming)
+        if self._state is _SERVED:  # an answer to a later request may have failed meanwhile
+            self._enter(state)
 
-    @property
-    def _is_at_limit(self) -> bool:
-        is_full = len(self._under_way) >= self._parts.limits.queued_requests_per_connection
-        return is_full or self._waits_for_memory or self._is_muted
-
-    @property
-    def _is_muted(self) -> bool:
-        """Whether the client must wait. A request that holds memory is received nevertheless."""
-        return self._unmuting is not None and self._reservation is None
-
-    @property
-    def _waits_for_memory(self) -> bool:
-        return self._reservation is not None and self._reservation.wanted > 0
-
-    @property
-    def _may_take_up(self) -> bool:
-        return not (self._is_at_limit or self._is_writing or self._is_ending)
-
-    def _take_up_requests(self, end_of_turn: float) -> bool:
-        """Return whether no complete request is left."""
-        while self._may_take_up and self._outgoing.size < TURN_BYTES:
+    def _take_up_requests(self, end_of_turn: float) -> None:
+        while self._outgoing.size < TURN_BYTES and self._limit() is None:
             frame = self._frames.take()
             if frame is None:
-                break
+                return
             self._begin(frame)
             self._collect_answers()
             if self._now >= end_of_turn:
-                break
-        if not self._may_take_up or self._frames.has_request:
-            return False
-        self._reserve()
-        return True
+                return
 
-    def _reserve(self) -> None:
-        """Reserve memory for the next bytes of a large request."""
+    def _reserve(self) -> bool:
+        """Reserve memory for the next bytes of a large request; return whether there is some."""
         size, received = self._frames.next_size, self._frames.size
         if size is None or size <= CHUNK_BYTES or received < CHUNK_BYTES:
-            return
+            return True
         if self._reservation is None:
             if size > MAX_BYTES_WITHOUT_RECORDS and self._frames.api_key != KafkaApiKey.PRODUCE:
                 raise MalformedRequestError(
@@ -359,14 +366,15 @@ class KafkaConnection:
                     f" only Produce may exceed {MAX_BYTES_WITHOUT_RECORDS}"
                 )
             self._reservation = Reservation(self._wait_for_turn)
-        if received >= self._reservation.size:
-            wanted = max(received * _RESERVED_AHEAD, self._parts.memory.ample_bytes)
-            self._parts.memory.reserve(self._reservation, min(size, wanted))
+        if received < self._reservation.size:
+            return True
+        wanted = max(received * _RESERVED_AHEAD, self._parts.memory.ample_bytes)
+        return self._parts.memory.reserve(self._reservation, min(size, wanted))
 
     def _begin(self, frame: memoryview) -> None:
         request = self._decode(frame)
         metrics = self._parts.metrics.requests[request.api_key]
-        exchange = _Exchange(request, self._reservation, metrics, self._arrived_at, self._now)
+        exchange = Exchange(request, self._reservation, metrics, self._arrived_at, self._now)
         self._reservation = None
         version = request.api_version
         if request.api_key is KafkaApiKey.API_VERSIONS:
@@ -376,7 +384,7 @@ class KafkaConnection:
         metrics.versions[version] += 1
         self._under_way.append(exchange)
         answering = self._parts.apis[request.api_key].handle(request)
-        if isinstance(answering, LaterAnswer):
+        if isinstance(answering, AwaitedReply):
             self._await_later(exchange, answering)
             return
         steps = answering.__await__()
@@ -401,7 +409,7 @@ class KafkaConnection:
             if waiting.later is not None:
                 self._parts.loop.call_soon(waiting.later.hurry)
 
-    def _await_later(self, exchange: _Exchange, later: LaterAnswer) -> None:
+    def _await_later(self, exchange: Exchange, later: AwaitedReply[KafkaAnswer]) -> None:
         if exchange.throttle is not None:
             exchange.throttle.end_step()
         if not later.is_given:
@@ -411,9 +419,9 @@ class KafkaConnection:
             return
         later.then(lambda answer: self._finish(exchange, answer))
 
-    def _on_given(self, exchange: _Exchange, answer: KafkaAnswer) -> None:
+    def _on_given(self, exchange: Exchange, answer: KafkaAnswer) -> None:
         """Send an answer at once: nothing else of this connection needs a turn."""
-        if self._is_closed or exchange.is_done:
+        if self._state is _CLOSED or exchange.is_done:
             return
         self._finish(exchange, answer)
         if exchange is not self._under_way[0]:
@@ -423,7 +431,9 @@ class KafkaConnection:
         except Exception as error:  # noqa: BLE001  this connection ends, the others go on
             self._fail(error)
             return
-        if self._is_ending or not self._is_reading:
+        if self._outgoing.size and self._state is not _TURN and self._state is not _SERVED:
+            self._enter(_WRITING)
+        elif self._state is not _READING:
             self._wait_for_turn()
 
     def _mute(self, throttle: Throttle) -> None:
@@ -480,9 +490,9 @@ class KafkaConnection:
             if software is not None:
                 self._software = self._parts.metrics.named(self._software, software)
 
-    def _on_done(self, exchange: _Exchange, task: asyncio.Task[KafkaAnswer]) -> None:
+    def _on_done(self, exchange: Exchange, task: asyncio.Task[KafkaAnswer]) -> None:
         error = None if task.cancelled() else task.exception()
-        if task.cancelled() or self._is_closed or exchange.is_done:
+        if task.cancelled() or self._state is _CLOSED or exchange.is_done:
             return
         if error is not None:
             self._fail(error)
@@ -491,7 +501,7 @@ class KafkaConnection:
         if exchange is self._under_way[0]:
             self._on_ready()
 
-    def _finish(self, exchange: _Exchange, answer: KafkaAnswer) -> None:
+    def _finish(self, exchange: Exchange, answer: KafkaAnswer) -> None:
         exchange.answer = answer
         exchange.is_done = True
         exchange.task = exchange.later = None
@@ -507,7 +517,6 @@ class KafkaConnection:
         self._collect_answers()
         if self._outgoing.size:
             self._parts.metrics.bytes_out += self._outgoing.send()
-        self._write(self._outgoing.size > 0)
         if self._unsent:
             self._note_sent()
 
@@ -537,7 +546,7 @@ class KafkaConnection:
             exchange.end = self._queued
             self._unsent.append(exchange)
 
-    def _is_answered(self, exchange: _Exchange) -> bool:
+    def _is_answered(self, exchange: Exchange) -> bool:
         """Whether a request is answered, also if ``_on_done`` is yet to be called.
 
         So answers that come at the same time are sent together, with one system call.
@@ -561,24 +570,3 @@ class KafkaConnection:
                 self.close()
             case _:
                 self.close(Closed.FAILED, error)
-
-    # --- the selector ---
-    # It gets the number of the socket: it would look for the socket itself, fail, and write both
-    # addresses into an error that nobody reads. That takes two system calls, about 15 µs.
-
-    def _read(self, wanted: bool) -> None:
-        if wanted is not self._is_reading:
-            self._is_reading = wanted
-            if wanted:
-                self._parts.loop.add_reader(self._socket.fileno(), self._on_readable)
-            else:
-                self._parts.loop.remove_reader(self._socket.fileno())
-
-    def _write(self, wanted: bool) -> None:
-        if wanted is not self._is_writing:
-            self._is_writing = wanted
-            self._parts.metrics.unread += 1 if wanted else -1
-            if wanted:
-                self._parts.loop.add_writer(self._socket.fileno(), self._on_ready)
-            else:
-                self._parts.loop.remove_writer(self._socket.fileno())

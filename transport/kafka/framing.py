@@ -12,7 +12,7 @@ import struct
 from typing import Final
 
 from regent.transport.kafka.primitives import MalformedRequestError
-from regent.transport.kafka.request_buffers import RequestBuffers
+from regent.transport.kafka.request_memory import RequestBuffers
 
 CHUNK_BYTES: Final = 64 * 1024  # smaller requests share one piece of memory
 

@@ -19,11 +19,10 @@ from regent.core.quota.quota_config import QuotaConfig
 from regent.core.quota.quota_managers import QuotaManagers
 from regent.transport.control.server import PortInUseError
 from regent.transport.descriptors import OF_THIS_PROCESS, Descriptors
-from regent.transport.kafka.acceptor import Acceptor
+from regent.transport.kafka.acceptor import Acceptor, AddressQuotas, limits_of_addresses
 from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.api_versions import api_versions_api
 from regent.transport.kafka.connection import KafkaLimits
-from regent.transport.kafka.connection_quotas import AddressQuotas, limits_of_addresses
 from regent.transport.kafka.listener_loop import STOP_TIMEOUT_S, ListenerLoop
 from regent.transport.kafka.metrics import ListenerMetrics
 

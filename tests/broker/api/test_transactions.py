@@ -25,7 +25,6 @@ from regent.actors.coordinator_log import begin_verification
 from regent.broker.api.coordinator_requests import CoordinatorRequests
 from regent.broker.api.find_coordinator import find_coordinator_apis
 from regent.broker.api.producer_ids import producer_id_apis
-from regent.broker.api.replies import Replies
 from regent.broker.api.transactions import TransactionHandlers, transaction_apis
 from regent.broker.api.txn_offset_commit import TxnOffsetCommitHandler
 from regent.core.coordinator.partition_for import CoordinatorPartitions
@@ -33,6 +32,7 @@ from regent.core.errors import Errors
 from regent.core.protocol.transactions import TransactionToVerify, TxnMarker
 from regent.core.topic_validation import TRANSACTION_STATE_TOPIC
 from regent.records.end_transaction_marker import EndTransactionMarker, build_marker
+from regent.transport.kafka.replies import Replies
 from tests.broker.api.canned_replicas import cached
 from tests.support.creations import Creations, explain
 from tests.support.led_groups import BROKER, ORDERS_0

@@ -11,7 +11,7 @@ import pytest
 
 from regent.actors.coordinator_log import Load
 from regent.broker.metrics.coordinator_metrics import GroupMetrics, TransactionMetrics
-from regent.broker.metrics.exposition import Family
+from regent.broker.metrics.metric_table import Family
 from regent.core.errors import Errors
 from regent.core.protocol.groups import (
     CommitOffsets,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from regent.broker.metrics.log_cleaner_metrics import log_cleaner_metrics
+from regent.broker.metrics.broker_metrics import log_cleaner_metrics
+from regent.broker.metrics.recent import Recent
 from regent.core.log_config import LogConfig
 from tests.support.disk_logs import T0, T1, Machine, create, flip_byte, segment_file, send
 
@@ -24,7 +25,7 @@ def test_the_metrics_show_the_last_cleaning_and_the_remaining_logs(tmp_path: Pat
     logs.cleaner.clean_all()
     machine.clock.now_ms += 1_234
     seen: dict[str, float] = {}
-    for family in log_cleaner_metrics(logs.cleaner, logs.directories):
+    for family in log_cleaner_metrics(logs.cleaner, logs.directories, Recent()):
         seen.update(family.values())
     uncleanable = f"{PREFIX}logcleanermanager_uncleanable_partitions_count"
     assert seen == {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regent.broker.metrics.quota_metrics import MAX_CLIENTS, QuotaMetrics
+from regent.broker.metrics.listener_metrics import MAX_CLIENTS, QuotaMetrics
 from regent.core.quota.client_quota_manager import QuotaClient
 from regent.core.quota.quota_config import QuotaConfig
 from regent.core.quota.quota_managers import QuotaManagers

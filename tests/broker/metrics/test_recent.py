@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from regent.broker.metrics.exposition import summary
+from regent.broker.metrics.metric_table import Family
 from regent.broker.metrics.recent import Recent
 from regent.core.timers import Timer
 
@@ -50,8 +50,8 @@ def test_quantiles_are_those_of_the_last_minute_and_the_count_is_that_since_the_
     recent, timer = Recent(clock), Timer()
 
     def told() -> dict[str, float]:
-        family = summary("ms", "times")
-        recent.add_summary(family, timer, {"request": "Fetch"})
+        family = Family("summary", "ms", "times")
+        recent.add_summary(family, timer, '{request="Fetch"}')
         return family.values()
 
     for _ in range(100):

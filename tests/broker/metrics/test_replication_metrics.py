@@ -25,7 +25,8 @@ def told(broker: ActorRef[Broker]) -> dict[str, list[float]]:
     """The values of every metric, by its name."""
     actor = actor_of(broker)
     manager, fetchers = actor.replica_manager, actor.fetchers
-    families = [*replication_metrics(manager), *fetcher_metrics(fetchers, Recent())]
+    recent = Recent()
+    families = [*replication_metrics(manager, recent), *fetcher_metrics(fetchers, recent)]
     return {family.name: list(family.values().values()) for family in families}
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from regent.transport.kafka.connection_scheduler import SHORT_TURN_S, ConnectionScheduler
+from regent.transport.kafka.listener_loop import SHORT_TURN_S, ConnectionScheduler
 
 REQUEST_S = 0.0003
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from regent.transport.kafka.framing import CHUNK_BYTES, FrameBuffer
 from regent.transport.kafka.primitives import MalformedRequestError
-from regent.transport.kafka.request_buffers import RequestBuffers
+from regent.transport.kafka.request_memory import RequestBuffers
 
 repeatable = settings(derandomize=True, deadline=None, database=None)
 MAX_BYTES = 4 * 1024 * 1024

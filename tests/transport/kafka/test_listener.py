@@ -21,12 +21,11 @@ from regent.testing.waits import eventually, scaled
 from regent.transport.control.server import PortInUseError
 from regent.transport.descriptors import RESERVED_DESCRIPTORS, Descriptors
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from regent.transport.kafka.client_software import ClientSoftware
+from regent.transport.kafka.api_versions import ClientSoftware
 from regent.transport.kafka.connection import MAX_BYTES_WITHOUT_RECORDS, KafkaLimits
 from regent.transport.kafka.listener import KafkaListener
-from regent.transport.kafka.metrics import Closed, ListenerMetrics
+from regent.transport.kafka.metrics import Closed, ListenerMetrics, RequestMetrics
 from regent.transport.kafka.primitives import MalformedRequestError
-from regent.transport.kafka.request_metrics import RequestMetrics
 from tests.support.descriptors import no_descriptor_left
 from tests.transport.kafka.conftest import Listen
 from tests.transport.kafka.raw_client import METADATA, WAIT_S, Desk, RawClient, request_bytes

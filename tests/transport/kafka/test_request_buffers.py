@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regent.transport.kafka.request_buffers import RequestBuffers
+from regent.transport.kafka.request_memory import RequestBuffers
 
 KB = 1024
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from regent.broker.metrics.broker_metrics import MetricsServer
+from regent.broker.metrics.metrics_server import MetricsServer
 from regent.core.errors import RegentError
 from regent.testing.waits import scaled
 

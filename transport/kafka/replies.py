@@ -9,9 +9,9 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from regent.core.replication.delayed_operation import DelayedOperation
 
@@ -64,25 +64,41 @@ class Replies:
             self._arrived.popleft()()
 
 
-class AwaitedReply(Generic[T]):
-    """One answer, given once by any thread with ``give``."""
+class AwaitedReply(Awaitable[T]):
+    """One answer, given once by any thread with ``give``, and received on the event loop's thread.
 
-    __slots__ = ("_replies", "_value", "_waiter")
+    A handler awaits it, or returns it as its own answer: then the connection sends it in the call
+    that gives it, and no task waits.
+    """
+
+    __slots__ = ("_on_given", "_replies", "_value")
 
     def __init__(self, replies: Replies) -> None:
         self._replies = replies
         self._value: list[T] = []  # empty until it is given
-        self._waiter: asyncio.Future[None] | None = None
+        self._on_given: Callable[[T], None] | None = None
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the answer is here."""
+        return bool(self._value)
 
     def give(self, value: T) -> None:
         """Set the answer; call it on any thread."""
         self._replies.run(lambda: self._take(value))
 
-    async def wait(self) -> T:
-        """Wait for the answer and return it."""
+    def then(self, on_given: Callable[[T], None]) -> None:
+        """Call ``on_given`` with the answer, now or when it is given; instead of waiting for it."""
+        if self._value:
+            on_given(self._value[0])
+        else:
+            self._on_given = on_given
+
+    def __await__(self) -> Generator[Any, None, T]:
         if not self._value:
-            self._waiter = self._replies.loop().create_future()
-            await self._waiter
+            waiter: asyncio.Future[None] = self._replies.loop().create_future()
+            self._on_given = lambda _: None if waiter.done() else waiter.set_result(None)
+            yield from waiter
         return self._value[0]
 
     async def wait_for(
@@ -97,21 +113,28 @@ class AwaitedReply(Generic[T]):
         and the time, and makes the operation answer.
         """
         if operation is None:
-            return await self.wait()
+            return await self
 
         def expire_now() -> None:
             expire(operation, monotonic_ms())
 
         timer = self._replies.loop().call_later(timeout_ms / 1000, expire_now)
         try:
-            return await self.wait()
+            return await self
         except asyncio.CancelledError:
             expire_now()
             raise
         finally:
             timer.cancel()
 
+    def hurry(self) -> None:
+        """The client does not want to wait for more: it asks for the versions meanwhile."""
+
+    def abandon(self) -> None:
+        """Nobody waits for the answer any more."""
+
     def _take(self, value: T) -> None:
         self._value.append(value)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        on_given, self._on_given = self._on_given, None
+        if on_given is not None:
+            on_given(value)

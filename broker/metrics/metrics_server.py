@@ -1,0 +1,127 @@
+"""Serves the metrics of a broker to Prometheus over HTTP."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import selectors
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from socketserver import ThreadingMixIn
+from typing import Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import (
+    GC_COLLECTOR,
+    PLATFORM_COLLECTOR,
+    PROCESS_COLLECTOR,
+    CollectorRegistry,
+    generate_latest,
+)
+
+from regent.broker.metrics.metric_table import CONTENT_TYPE, MetricSource, text
+from regent.config.addresses import resolve
+from regent.config.threads import NamedThread
+from regent.core.errors import RegentError
+from regent.transport.control.wakeup import Wakeup
+
+_REQUEST_TIMEOUT_S: Final = 10.0
+
+logger = logging.getLogger(__name__)
+
+
+class _RequestHandler(WSGIRequestHandler):
+    """Has a thread of its own and a timeout: a client may connect and send nothing."""
+
+    def handle(self) -> None:
+        """Handle a request; end it at the timeout."""
+        with suppress(OSError):
+            super().handle()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log no requests."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    timeout = 0  # a client may leave before it is accepted
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Handle a request on a thread of its own."""
+        arguments = (request, client_address)
+        NamedThread(self.process_request_thread, "metrics-request", arguments).start()
+
+
+class _Ipv6Server(_Server):
+    address_family = socket.AF_INET6
+
+
+class MetricsServer:
+    """Serves ``/metrics`` on ``host:port``, 0 for any free port.
+
+    If the port is in use, log a warning and use a free one, because a broker can serve without
+    metrics. A client that sends or reads nothing for ``timeout_s`` is disconnected. Raises
+    ``RegentError`` for an unusable address.
+    """
+
+    def __init__(self, host: str, port: int, *, timeout_s: float = _REQUEST_TIMEOUT_S) -> None:
+        self._sources: list[MetricSource] = []
+        self._process = CollectorRegistry()
+        for collector in (PROCESS_COLLECTOR, GC_COLLECTOR, PLATFORM_COLLECTOR):
+            self._process.register(collector)
+        handler = type("RequestHandler", (_RequestHandler,), {"timeout": timeout_s})
+        try:
+            self._server = self._listen(host, port, handler)
+        except OSError as error:
+            raise RegentError(f"cannot listen on {host}:{port}: {error}") from None
+        self.port: int = self._server.server_port
+        self._closing = Wakeup()
+        self._thread = NamedThread(self._serve, "metrics-server")
+        self._thread.start()
+
+    def _listen(self, host: str, port: int, handler: type[_RequestHandler]) -> _Server:
+        address = resolve(host)
+        kind = _Ipv6Server if address.is_ipv6 else _Server
+        try:
+            return make_server(address.number, port, self._answer, kind, handler)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+        server = make_server(address.number, 0, self._answer, kind, handler)
+        logger.warning(
+            "%s:%d is in use: metrics are served on port %d instead", host, port, server.server_port
+        )
+        return server
+
+    def _answer(
+        self, environ: dict[str, Any], start_response: Callable[..., object]
+    ) -> Iterator[bytes]:
+        del environ
+        families = [family for source in list(self._sources) for family in source.collect()]
+        start_response("200 OK", [("Content-Type", CONTENT_TYPE)])
+        yield generate_latest(self._process)
+        for name in text(families):
+            yield name.encode()
+
+    def publish(self, source: MetricSource) -> None:
+        """Serve these metrics too."""
+        self._sources.append(source)
+
+    def withdraw(self, source: MetricSource) -> None:
+        """Stop serving these metrics (KAFKA-14866: they must not outlive their object)."""
+        self._sources.remove(source)
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._closing.set()
+        self._thread.join(5)
+        self._server.server_close()
+        self._closing.close()
+
+    def _serve(self) -> None:
+        """Handle requests until ``close``; ``serve_forever`` would wake twice a second."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._server, selectors.EVENT_READ)
+            selector.register(self._closing, selectors.EVENT_READ)
+            while all(key.fileobj is self._server for key, _ in selector.select()):
+                self._server.handle_request()
