@@ -87,7 +87,7 @@ from regent.transport.control.codec import CONTROL_REQUESTS, max_request_bytes
 from regent.transport.control.server import ControlServer, IncomingRequest
 from regent.transport.control.sockets import new_context
 from regent.transport.kafka.listener_loop import ListenerLoop
-from regent.zk.client.channel import ConnectionState
+from regent.zk.client.connection import ConnectionState
 from regent.zk.client.operations import WatchEvent
 from regent.zk.client.session import SessionKeeper
 from regent.zk.client.zookeeper_client import ZooKeeperClient

@@ -68,7 +68,7 @@ from regent.transport.kafka.connection import KafkaLimits
 from regent.transport.kafka.listener import KafkaListener, listen
 from regent.transport.kafka.listener_loop import ListenerLoop
 from regent.transport.kafka.metrics import ListenerMetrics
-from regent.zk.client.operations import ZooKeeper
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.stores.config_store import ZkConfigStore
 from regent.zk.stores.consumer_offsets import ZkConsumerOffsets
 from regent.zk.stores.entity_configs import ZkEntityConfigs

@@ -73,7 +73,7 @@ class ZooKeeperChecks:
 
     def _note_progress(self, mark: int) -> None:
         self._notes.note_seen(zxid=self._keeper.newest_zxid, mark=mark)
-        self._keeper.require_write(PATH, mark)
+        self._keeper.client.require_write(PATH, mark)
 
     def _look_for_denied(self, watched: Mapping[str, Znode | None]) -> None:
         is_denied = any(isinstance(node, UnreadableZnode) for node in watched.values())

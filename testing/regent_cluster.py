@@ -33,7 +33,7 @@ from regent.testing.network import Network
 from regent.testing.network_proxy import ZOOKEEPER, Member
 from regent.testing.waits import TIMEOUT_S, await_end, eventually, next_line, scaled, timeout_factor
 from regent.transport.control.sockets import new_context
-from regent.zk.client.channel import ConnectionState
+from regent.zk.client.connection import ConnectionState
 from regent.zk.client.operations import Create, Delete, Operation
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode, DeleteTopicsTopicZNode

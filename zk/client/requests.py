@@ -30,6 +30,7 @@ from regent.zk.client.operations import (
     Znode,
     ZnodeStat,
 )
+from regent.zk.client.watch_registry import ArmedWatches
 
 T = TypeVar("T")
 
@@ -41,6 +42,8 @@ Answer: TypeAlias = tuple[bytes, int]
 """A frame and the offset at which the body of the answer starts."""
 
 MAX_REQUEST_BYTES = 1_000_000  # the server's jute.maxbuffer is 1,048,575
+MAX_BULK_REQUEST_BYTES = 512 * 1024
+MAX_WATCHES = 5_000  # paths in a SetWatches
 
 _INT = struct.Struct("!i")
 _LONG = struct.Struct("!q")
@@ -70,6 +73,10 @@ class RequestRefusedError(RegentError):
     def __init__(self, message: str, error: str = "") -> None:
         super().__init__(message)
         self.error = error
+
+
+class UnimplementedByServerError(RegentError):
+    """The server does not implement a request type."""
 
 
 class ReadRefused(NamedTuple):
@@ -178,6 +185,30 @@ class SetWatches(ZkRequest):
         child: Sequence[str] = (),
     ) -> None:
         super().__init__(_LONG.pack(zxid) + _strings(data) + _strings(exist) + _strings(child))
+
+
+def set_watches_requests(zxid: int, watches: ArmedWatches) -> Iterator[SetWatches]:
+    """Return requests of bounded size that arm any number of watches.
+
+    Watches on nodes that changed after ``zxid`` fire at once.
+    """
+    for kind in ArmedWatches._fields:
+        paths: Sequence[str] = getattr(watches, kind)
+        position = 0
+        while position < len(paths):
+            chunk = fitting(paths, position, MAX_WATCHES)
+            position += len(chunk)
+            yield SetWatches(zxid, **{kind: chunk})
+
+
+def fitting(paths: Sequence[str], start: int, max_count: int) -> Sequence[str]:
+    """Return the paths from ``start`` on that fit into one request, at least one."""
+    size = 0
+    for end in range(start, min(start + max_count, len(paths))):
+        size += len(paths[end].encode()) + 14
+        if size > MAX_BULK_REQUEST_BYTES and end > start:
+            return paths[start:end]
+    return paths[start : start + max_count]
 
 
 class RemoveWatches(ZkRequest):

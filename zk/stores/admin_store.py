@@ -27,8 +27,8 @@ from regent.zk.client.operations import (
     SetData,
     UnreadableZnode,
     Znode,
-    ZooKeeper,
 )
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs import znodes
 from regent.zk.codecs.admin_znodes import (
     ConfigEntityChangeNotificationZNode,

@@ -18,9 +18,9 @@ from regent.zk.client.operations import (
     SetData,
     ZkError,
     Znode,
-    ZooKeeper,
 )
 from regent.zk.client.requests import RequestRefusedError
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs import suspect_replicas, znodes
 from regent.zk.codecs.suspect_replicas import SuspectZnodes
 from regent.zk.stores.watching_store import WatchingStore

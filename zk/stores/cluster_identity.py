@@ -9,8 +9,9 @@ from regent.config.addresses import bracketed
 from regent.core.errors import BadDataError, RegentError
 from regent.core.model import BrokerInfo
 from regent.core.replica_logs import ClusterNotes
-from regent.zk.client.operations import ConnectionLossError, Create, Refused, ZkError, ZooKeeper
+from regent.zk.client.operations import ConnectionLossError, Create, Refused, ZkError
 from regent.zk.client.requests import RequestRefusedError
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs.znodes import BrokerIdsZNode, BrokerIdZNode, ClusterIdZNode, encode_topic_id
 from regent.zk.stores.admin_store import ZkAdminStore
 from regent.zk.stores.progress_mark import read_mark

@@ -19,8 +19,8 @@ from regent.zk.client.operations import (
     Refused,
     SetData,
     ZkError,
-    ZooKeeper,
 )
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs.consumer_znodes import ConsumerOffsetZNode
 
 

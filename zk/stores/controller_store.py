@@ -47,9 +47,9 @@ from regent.zk.client.operations import (
     ZkError,
     Znode,
     ZnodeStat,
-    ZooKeeper,
 )
 from regent.zk.client.requests import RequestRefusedError
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs import znodes
 from regent.zk.codecs.admin_znodes import (
     DEFAULT_ENTITY_NAME,

@@ -21,8 +21,8 @@ from regent.zk.client.operations import (
     Operation,
     SetData,
     Znode,
-    ZooKeeper,
 )
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs.admin_znodes import (
     DEFAULT_ENTITY_NAME,
     ConfigEntityChangeNotificationSequenceZNode,

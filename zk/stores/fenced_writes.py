@@ -24,9 +24,9 @@ from regent.zk.client.operations import (
     SetData,
     ZkError,
     ZnodeStat,
-    ZooKeeper,
 )
 from regent.zk.client.requests import RequestRefusedError
+from regent.zk.client.zookeeper import ZooKeeper
 
 MAX_OPERATIONS = 1000
 BYTES_BESIDE_DATA = 80  # per operation on the wire: headers, version, ACL

@@ -27,15 +27,9 @@ from regent.core.protocol.controller import (
     AlterPartitionResponse,
     AlterPartitionRow,
 )
-from regent.zk.client.operations import (
-    Create,
-    SetData,
-    UnreadableZnode,
-    Znode,
-    ZnodeStat,
-    ZooKeeper,
-)
+from regent.zk.client.operations import Create, SetData, UnreadableZnode, Znode, ZnodeStat
 from regent.zk.client.requests import RequestRefusedError
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs.admin_znodes import IsrChangeNotificationSequenceZNode
 from regent.zk.codecs.znodes import BrokerIdZNode, TopicPartitionStateZNode
 from regent.zk.stores.controller_store import read_partition_states

@@ -8,8 +8,9 @@ from typing import TypeVar
 
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, TopicPartition
-from regent.zk.client.operations import ANY_VERSION, Create, Delete, ZooKeeper
+from regent.zk.client.operations import ANY_VERSION, Create, Delete
 from regent.zk.client.requests import RequestRefusedError
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs.admin_znodes import (
     IsrChangeNotificationSequenceZNode,
     IsrChangeNotificationZNode,

@@ -14,8 +14,8 @@ from regent.zk.client.operations import (
     ConnectionLossError,
     Create,
     SetData,
-    ZooKeeper,
 )
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs.admin_znodes import ProducerIdBlock, ProducerIdBlockZNode
 from regent.zk.codecs.json_fields import MAX_INT64
 

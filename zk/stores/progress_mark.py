@@ -9,15 +9,8 @@ epoch is the upper half of all later ids, so that older data continue with highe
 from __future__ import annotations
 
 from regent.core.errors import UnreadableError
-from regent.zk.client.operations import (
-    ANY_VERSION,
-    Create,
-    Refused,
-    SetData,
-    ZkError,
-    Znode,
-    ZooKeeper,
-)
+from regent.zk.client.operations import ANY_VERSION, Create, Refused, SetData, ZkError, Znode
+from regent.zk.client.zookeeper import ZooKeeper
 
 PATH = "/regent/progress_mark"
 

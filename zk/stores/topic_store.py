@@ -23,9 +23,9 @@ from regent.zk.client.operations import (
     Create,
     SetData,
     Znode,
-    ZooKeeper,
 )
 from regent.zk.client.requests import MAX_REQUEST_BYTES
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs.admin_znodes import (
     ConfigEntityZNode,
     DeleteTopicsTopicZNode,

@@ -15,8 +15,8 @@ from regent.zk.client.operations import (
     Operation,
     UnreadableZnode,
     Znode,
-    ZooKeeper,
 )
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs.znodes import ControllerEpochZNode
 from regent.zk.stores.fenced_writes import Outcome, Write, write_fenced
 
