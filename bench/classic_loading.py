@@ -19,9 +19,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from regent.core.model import TopicPartition
-from regent.zk.client.connection import ZkReply
 from regent.zk.client.operations import Znode
-from regent.zk.client.requests import GetData, decode_znode
+from regent.zk.client.requests import GetData, ZkReply, decode_znode
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicZNode
 

@@ -92,8 +92,7 @@ from regent.zk.client.operations import WatchEvent
 from regent.zk.client.session import SessionKeeper
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs.admin_znodes import ConfigEntityChangeNotificationZNode
-from regent.zk.stores import progress_mark
-from regent.zk.stores.cluster_identity import check_cluster, join_cluster
+from regent.zk.stores.cluster_identity import PROGRESS_MARK, check_cluster, join_cluster
 from regent.zk.stores.controller_store import ZkControllerStore, read_control_facts
 from regent.zk.stores.producer_ids import ZkProducerIds
 from regent.zk.stores.watches import controller_event
@@ -474,7 +473,7 @@ class BrokerProcess(ControllerListener):
         self._guardian.watch_session(client.credentials)
         try:
             check_cluster(client, self._storage.logs)
-            client.require_write(progress_mark.PATH, self._storage.logs.seen.mark)
+            client.require_write(PROGRESS_MARK, self._storage.logs.seen.mark)
         except SessionExpiredError:
             raise
         except RegentError as error:

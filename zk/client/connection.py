@@ -6,12 +6,10 @@ features with a real server.
 
 from __future__ import annotations
 
-import logging
 import select
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, InvalidStateError
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,14 +22,10 @@ from kazoo.retry import KazooRetry
 
 from regent.config.threads import NamedThread
 from regent.zk.client.operations import ZkError
-from regent.zk.client.requests import Answer, Exists, decode_stat
+from regent.zk.client.requests import Exists, decode_stat, kazoo_log
 
 if TYPE_CHECKING:
     from regent.zk.client.zookeeper_client import ZooKeeperClient
-
-# kazoo logs one line for each attempt while a server is down.
-kazoo_log = logging.getLogger("regent.zk.kazoo")
-kazoo_log.setLevel(logging.ERROR)
 
 # The peer closed its side. Linux only; on other systems the next read detects it.
 _POLLRDHUP = getattr(select, "POLLRDHUP", 0)
@@ -54,34 +48,6 @@ class SessionCredentials(NamedTuple):
 
     def __repr__(self) -> str:
         return f"SessionCredentials({self.session_id:#x}, ...)"
-
-
-class ZkReply(Future[Answer | None]):
-    """The answer to one request, filled in by kazoo on its I/O thread.
-
-    ``on_answer`` runs on that thread before the next frame is read. kazoo may complete a request
-    twice (its writer is closed, then its queue is cleared): only the first time counts.
-    """
-
-    def __init__(self, on_answer: Callable[[Answer | None], None] | None = None) -> None:
-        super().__init__()
-        self._on_answer = on_answer
-
-    def set(self, answer: Answer | None) -> None:
-        """Called by kazoo with the answer, None for an Exists of an absent node."""
-        if self._on_answer is not None:
-            self._on_answer(answer)
-        try:
-            self.set_result(answer)
-        except InvalidStateError:
-            kazoo_log.debug("answer to a request that was completed before")
-
-    def set_exception(self, exception: BaseException | None) -> None:
-        """Called by kazoo with an error."""
-        try:
-            super().set_exception(exception)
-        except InvalidStateError:
-            kazoo_log.debug("error of a request that was completed before: %r", exception)
 
 
 class RequiredWrite(NamedTuple):

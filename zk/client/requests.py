@@ -1,4 +1,4 @@
-"""ZooKeeper's wire format of requests, as request classes for kazoo's connection.
+"""ZooKeeper's wire format: requests for kazoo's connection, and their replies.
 
 kazoo lacks multiRead (opcode 22, ZOOKEEPER-3402), SetWatches (opcode 101) and removeWatches (opcode
 18), and it decodes the answers on the I/O thread. These classes return the raw frame: the caller
@@ -9,8 +9,10 @@ All paths are absolute: they include the chroot.
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError
 from functools import partial
 from typing import ClassVar, NamedTuple, TypeAlias, TypeVar, assert_never
 
@@ -31,6 +33,10 @@ from regent.zk.client.operations import (
     ZnodeStat,
 )
 from regent.zk.client.watch_registry import ArmedWatches
+
+# kazoo logs one line for each attempt while a server is down.
+kazoo_log = logging.getLogger("regent.zk.kazoo")
+kazoo_log.setLevel(logging.ERROR)
 
 T = TypeVar("T")
 
@@ -77,6 +83,34 @@ class RequestRefusedError(RegentError):
 
 class UnimplementedByServerError(RegentError):
     """The server does not implement a request type."""
+
+
+class ZkReply(Future[Answer | None]):
+    """The answer to one request, filled in by kazoo on its I/O thread.
+
+    ``on_answer`` runs on that thread before the next frame is read. kazoo may complete a request
+    twice (its writer is closed, then its queue is cleared): only the first time counts.
+    """
+
+    def __init__(self, on_answer: Callable[[Answer | None], None] | None = None) -> None:
+        super().__init__()
+        self._on_answer = on_answer
+
+    def set(self, answer: Answer | None) -> None:
+        """Called by kazoo with the answer, None for an Exists of an absent node."""
+        if self._on_answer is not None:
+            self._on_answer(answer)
+        try:
+            self.set_result(answer)
+        except InvalidStateError:
+            kazoo_log.debug("answer to a request that was completed before")
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """Called by kazoo with an error."""
+        try:
+            super().set_exception(exception)
+        except InvalidStateError:
+            kazoo_log.debug("error of a request that was completed before: %r", exception)
 
 
 class ReadRefused(NamedTuple):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from regent.core.errors import SessionExpiredError, UnreadableError
 from regent.core.timers import Timer
-from regent.zk.client.connection import ConnectionState, ZkReply
+from regent.zk.client.connection import ConnectionState
 from regent.zk.client.operations import (
     Committed,
     ConnectionLossError,
@@ -42,6 +42,7 @@ from regent.zk.client.requests import (
     RequestRefusedError,
     Sync,
     UnimplementedByServerError,
+    ZkReply,
     ZkRequest,
     absolute,
     decode_children,

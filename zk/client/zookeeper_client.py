@@ -33,8 +33,6 @@ from regent.zk.client.connection import (
     RequiredWrite,
     SessionCredentials,
     ZkConnection,
-    ZkReply,
-    kazoo_log,
 )
 from regent.zk.client.operations import ConnectionLossError, Create, Refused, WatchEvent, ZkError
 from regent.zk.client.requests import (
@@ -43,9 +41,11 @@ from regent.zk.client.requests import (
     Multi,
     RequestRefusedError,
     UnimplementedByServerError,
+    ZkReply,
     ZkRequest,
     absolute,
     error_name,
+    kazoo_log,
     set_watches_requests,
 )
 from regent.zk.client.watch_registry import EventType, WatchRegistry

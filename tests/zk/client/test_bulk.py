@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from regent.testing.waits import scaled
-from regent.zk.client.connection import ZkReply
 from regent.zk.client.operations import (
     Check,
     Committed,
@@ -26,6 +25,7 @@ from regent.zk.client.requests import (
     Answer,
     MultiRead,
     SetWatches,
+    ZkReply,
     ZkRequest,
     set_watches_requests,
 )
