@@ -21,7 +21,7 @@ from regent.core.admin.config_descriptions import BrokerSetting
 from regent.core.controller.events import ControllerEvent
 from regent.core.errors import SessionExpiredError
 from regent.core.model import BrokerId
-from regent.zk.client.operations import ZooKeeper
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.stores.config_store import ZkConfigStore
 
 logger = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from regent.actors.inbox import Reply
 from regent.actors.runtime import RegentActor, Supervisor
 from regent.core.errors import RegentError
 from regent.core.model import BrokerId
-from regent.zk.client.operations import ZooKeeper
-from regent.zk.stores.notification_store import notify_log_dir_failure
+from regent.zk.client.zookeeper import ZooKeeper
+from regent.zk.stores.request_store import notify_log_dir_failure
 
 logger = logging.getLogger(__name__)
 

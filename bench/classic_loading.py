@@ -19,10 +19,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from regent.core.model import TopicPartition
-from regent.zk.client.channel import SessionChannel
-from regent.zk.client.connection import ZkReply
 from regent.zk.client.operations import Znode
-from regent.zk.client.requests import GetData, decode_znode
+from regent.zk.client.requests import GetData, ZkReply, decode_znode
+from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicZNode
 
 T = TypeVar("T")
@@ -34,36 +33,34 @@ _TIMEOUT_S: Final = 30.0
 
 def loading_seconds(address: str, topics: Sequence[str], window: int) -> float:
     """Return how long it takes to read these topics with so many requests in flight."""
-    channel = SessionChannel(
-        address, 30_000, on_watch=lambda _: None, on_state=None, credentials=None
-    )
-    channel.start(_TIMEOUT_S)
+    client = ZooKeeperClient(address, 30_000, on_watch=lambda _: None)
+    client.start(_TIMEOUT_S)
     try:
         started = time.monotonic()
         names: list[TopicPartition] = []
-        for topic, node in _read(channel, topics, TopicZNode.path, window):
+        for topic, node in _read(client, topics, TopicZNode.path, window):
             assignments = TopicZNode.decode(node.data).partitions
             names += [TopicPartition(topic, number) for number in assignments]
-        for _, node in _read(channel, names, TopicPartitionStateZNode.path, window):
+        for _, node in _read(client, names, TopicPartitionStateZNode.path, window):
             TopicPartitionStateZNode.decode(node.data, node.stat.version)
         return time.monotonic() - started
     finally:
-        channel.close(_TIMEOUT_S)
+        client.close(_TIMEOUT_S)
 
 
 def _read(
-    channel: SessionChannel, names: Iterable[T], path: Callable[[T], str], window: int
+    client: ZooKeeperClient, names: Iterable[T], path: Callable[[T], str], window: int
 ) -> Iterator[tuple[T, Znode]]:
     in_flight: deque[tuple[T, ZkReply]] = deque()
     for name in names:
-        in_flight.append((name, channel.send(GetData(path(name), watch=False))))
+        in_flight.append((name, client.send(GetData(path(name), watch=False))))
         if len(in_flight) == window:
-            yield _received(channel, *in_flight.popleft())
+            yield _received(client, *in_flight.popleft())
     for sent in in_flight:
-        yield _received(channel, *sent)
+        yield _received(client, *sent)
 
 
-def _received(channel: SessionChannel, name: T, reply: ZkReply) -> tuple[T, Znode]:
-    answer = channel.receive(reply)
+def _received(client: ZooKeeperClient, name: T, reply: ZkReply) -> tuple[T, Znode]:
+    answer = client.receive(reply)
     assert answer is not None, f"{name} is not there"
     return name, decode_znode(*answer)[0]

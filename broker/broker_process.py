@@ -86,13 +86,12 @@ from regent.transport.control.codec import CONTROL_REQUESTS, max_request_bytes
 from regent.transport.control.server import ControlServer, IncomingRequest
 from regent.transport.control.sockets import new_context
 from regent.transport.kafka.listener_loop import ListenerLoop
-from regent.zk.client.channel import ConnectionState
+from regent.zk.client.connection import ConnectionState
 from regent.zk.client.operations import WatchEvent
 from regent.zk.client.session import SessionKeeper
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs.admin_znodes import ConfigEntityChangeNotificationZNode
-from regent.zk.stores import progress_mark
-from regent.zk.stores.cluster_identity import check_cluster, join_cluster
+from regent.zk.stores.cluster_identity import PROGRESS_MARK, check_cluster, join_cluster
 from regent.zk.stores.controller_store import ZkControllerStore, read_control_facts
 from regent.zk.stores.producer_ids import ZkProducerIds
 from regent.zk.stores.watches import controller_event
@@ -473,7 +472,7 @@ class BrokerProcess(ControllerListener):
         self._guardian.watch_session(client.credentials)
         try:
             check_cluster(client, self._storage.logs)
-            client.require_write(progress_mark.PATH, self._storage.logs.seen.mark)
+            client.require_write(PROGRESS_MARK, self._storage.logs.seen.mark)
         except SessionExpiredError:
             raise
         except RegentError as error:

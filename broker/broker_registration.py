@@ -13,7 +13,7 @@ from regent.config.addresses import tcp_endpoint
 from regent.config.tables.broker import BrokerConfig
 from regent.core.errors import BadDataError, BrokerIdInUseError, SessionExpiredError
 from regent.core.model import BrokerId, BrokerInfo, EndPoint, SuspectReplicas
-from regent.zk.client.operations import ZooKeeper
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.stores.cluster_identity import EndPointInUseError, check_end_points
 from regent.zk.stores.controller_store import ZkControllerStore
 

@@ -35,7 +35,7 @@ from regent.core.model import BrokerId, TopicPartition
 from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.storage.log_manager import LogManager
-from regent.zk.client.operations import ZooKeeper
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs.znodes import TopicsZNode
 from regent.zk.stores.config_store import ZkConfigStore
 

@@ -68,10 +68,9 @@ from regent.transport.kafka.listener import KafkaListener, listen
 from regent.transport.kafka.listener_loop import ListenerLoop
 from regent.transport.kafka.metrics import ListenerMetrics
 from regent.transport.kafka.replies import Replies
-from regent.zk.client.operations import ZooKeeper
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.stores.config_store import ZkConfigStore
 from regent.zk.stores.consumer_offsets import ZkConsumerOffsets
-from regent.zk.stores.entity_configs import ZkEntityConfigs
 from regent.zk.stores.producer_ids import ZkProducerIds
 
 logger = logging.getLogger(__name__)
@@ -232,16 +231,16 @@ class KafkaEndpoint:
 
     def _apis_of_topics_and_configs(self, served: Served) -> Sequence[KafkaApi]:
         described = described_settings(self._settings, self._broker_id, served.started)
-        configs, entities = ZkConfigStore(served.zookeeper), ZkEntityConfigs(served.zookeeper)
+        configs = ZkConfigStore(served.zookeeper)
         view = ConfigView(self._broker_id, served.cache, described, configs.read_configs)
-        brokers = BrokerConfigManager(entities, KAFKA_SETTINGS, described, self._limits)
+        brokers = BrokerConfigManager(configs, KAFKA_SETTINGS, described, self._limits)
         quotas = configs.read_client_quotas
         return [
             *topic_apis(served.topics, lambda: _current_settings(view), self._calls),
             *partition_apis(served.topics),
             *config_apis(view, self._calls),
             *config_change_apis(self._broker_id, served.topics, brokers, self._calls),
-            *client_quota_apis(quotas, entities.change_config, self._calls),
+            *client_quota_apis(quotas, configs.change_config, self._calls),
             *scram_credential_apis(configs.read_configs, quotas, self._calls),
         ]
 

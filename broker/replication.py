@@ -40,7 +40,7 @@ from regent.transport.kafka.listener import KafkaListener
 from regent.transport.kafka.listener_loop import ListenerLoop
 from regent.transport.kafka.metrics import RequestMetrics
 from regent.transport.kafka.transaction_channel import TransactionChannel
-from regent.zk.client.operations import ZooKeeper
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.stores.isr_store import ZkIsrStore
 
 _STOP_TIMEOUT_S = 2.0

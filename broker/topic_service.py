@@ -52,7 +52,7 @@ from regent.core.quota.client_quota_manager import (
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.transport.control.client import RequestClient
 from regent.transport.control.sockets import Context
-from regent.zk.client.operations import ZooKeeper
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.stores.topic_store import ZkTopicStore
 
 _STOP_TIMEOUT_S = 2.0

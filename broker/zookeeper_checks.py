@@ -21,7 +21,7 @@ from regent.zk.client.operations import ConnectionLossError, UnreadableZnode, Zn
 from regent.zk.client.session import SessionKeeper
 from regent.zk.codecs.znodes import ControllerZNode
 from regent.zk.stores.admin_store import WATCHED_PATHS
-from regent.zk.stores.progress_mark import PATH, mark_of, read_mark, write_mark
+from regent.zk.stores.cluster_identity import PROGRESS_MARK, mark_of, read_mark, write_mark
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class ZooKeeperChecks:
 
     def check(self) -> None:
         """Check now; without a connection do nothing."""
-        paths = (PATH, *WATCHED_PATHS)
+        paths = (PROGRESS_MARK, *WATCHED_PATHS)
         try:
             node, *watched = self._keeper.get_many(paths)
             mark = mark_of(node) or 0
@@ -73,7 +73,7 @@ class ZooKeeperChecks:
 
     def _note_progress(self, mark: int) -> None:
         self._notes.note_seen(zxid=self._keeper.newest_zxid, mark=mark)
-        self._keeper.require_write(PATH, mark)
+        self._keeper.client.require_write(PROGRESS_MARK, mark)
 
     def _look_for_denied(self, watched: Mapping[str, Znode | None]) -> None:
         is_denied = any(isinstance(node, UnreadableZnode) for node in watched.values())

@@ -28,7 +28,8 @@ from regent.config.cluster_location import (
 )
 from regent.config.command_line import program
 from regent.core.errors import RegentError, SessionExpiredError
-from regent.zk.client.operations import ConnectionLossError, ZooKeeper
+from regent.zk.client.operations import ConnectionLossError
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.stores.admin_store import ZkAdminStore
 from regent.zk.stores.topic_store import NoClusterError
 

@@ -18,7 +18,7 @@ from regent.core.admin.reassignment_plan import (
 )
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, TopicPartition
-from regent.zk.stores.entity_configs import BROKERS, TOPICS, ZkEntityConfigs
+from regent.zk.stores.config_store import BROKERS, TOPICS, ZkConfigStore
 
 LEADER_RATE: Final = "leader.replication.throttled.rate"
 FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
@@ -39,7 +39,7 @@ class Cleared(NamedTuple):
 
 
 def set_replication_throttle(
-    configs: ZkEntityConfigs,
+    configs: ZkConfigStore,
     moves: Mapping[TopicPartition, PartitionMove],
     bytes_per_second: int,
 ) -> None:
@@ -62,7 +62,7 @@ def set_replication_throttle(
 
 
 def set_log_dirs_throttle(
-    configs: ZkEntityConfigs, brokers: Collection[BrokerId], bytes_per_second: int
+    configs: ZkConfigStore, brokers: Collection[BrokerId], bytes_per_second: int
 ) -> None:
     """Limit what brokers copy between their log directories. Raises ``BadDataError``."""
     rate = str(bytes_per_second)
@@ -70,7 +70,7 @@ def set_log_dirs_throttle(
 
 
 def are_throttled(
-    configs: ZkEntityConfigs, brokers: Collection[BrokerId], topics: Collection[str]
+    configs: ZkConfigStore, brokers: Collection[BrokerId], topics: Collection[str]
 ) -> bool:
     """Return whether a broker or a topic has a throttle. Raises ``BadDataError``."""
     found = {**configs.read_topic_configs(topics), **configs.read_broker_configs(brokers)}
@@ -83,7 +83,7 @@ def are_throttled(
 
 
 def clear_throttles(
-    configs: ZkEntityConfigs, brokers: Collection[BrokerId], topics: Collection[str]
+    configs: ZkConfigStore, brokers: Collection[BrokerId], topics: Collection[str]
 ) -> Cleared:
     """Remove all throttles of brokers and topics. Raises ``BadDataError``."""
     changed = configs.alter_configs(

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from regent.config.threads import NamedThread
+from regent.zk.client.connection import SessionCredentials
 from regent.zk.client.orphaned_session import DISMISS, GUARDIAN, session_line
-from regent.zk.client.zookeeper_client import SessionCredentials
 
 logger = logging.getLogger(__name__)
 

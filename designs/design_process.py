@@ -40,7 +40,7 @@ from regent.designs.watched_zookeeper import WatchedZooKeeper
 from regent.designs.znodes import broker_path
 from regent.transport.control.server import ControlServer, IncomingRequest
 from regent.transport.control.sockets import new_context
-from regent.zk.client.channel import ConnectionState
+from regent.zk.client.connection import ConnectionState
 from regent.zk.client.operations import ConnectionLossError, WatchEvent
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 

@@ -29,8 +29,8 @@ from regent.zk.client.operations import (
     SetData,
     WatchEvent,
     Znode,
-    ZooKeeper,
 )
+from regent.zk.client.zookeeper import ZooKeeper
 
 T = TypeVar("T")
 

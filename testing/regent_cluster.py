@@ -41,7 +41,7 @@ from regent.testing.waits import (
     timeout_factor,
 )
 from regent.transport.control.sockets import new_context
-from regent.zk.client.channel import ConnectionState
+from regent.zk.client.connection import ConnectionState
 from regent.zk.client.operations import Create, Delete, Operation
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode, DeleteTopicsTopicZNode

@@ -94,7 +94,7 @@ class NewTopic(NamedTuple):
 
 
 class TopicConfigStore(Protocol):
-    """The overrides of topics. Implemented in ``zk.stores.entity_configs``."""
+    """The overrides of topics. Implemented in ``zk.stores.config_store``."""
 
     def read_topic_configs(
         self, topics: Collection[str]

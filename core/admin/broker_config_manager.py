@@ -24,7 +24,7 @@ ChangeConfig: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str | None]
 
 
 class BrokerConfigStore(Protocol):
-    """The overrides of brokers. Implemented in ``zk.stores.entity_configs``."""
+    """The overrides of brokers. Implemented in ``zk.stores.config_store``."""
 
     def read_broker_configs(
         self, broker_ids: Iterable[BrokerId]

@@ -28,7 +28,7 @@ from regent.core.admin.reassignment_plan import (
 from regent.core.errors import BadDataError
 from regent.jobs.execution.plan_directory import ExecutablePlan
 from regent.jobs.execution.planned_move import PlannedMove
-from regent.zk.stores.entity_configs import BROKERS, TOPICS, ZkEntityConfigs
+from regent.zk.stores.config_store import BROKERS, TOPICS, ZkConfigStore
 
 THROTTLE: Final = "throttle.json"
 _RATES: Final = (LEADER_RATE, FOLLOWER_RATE)
@@ -39,7 +39,7 @@ Pairs: TypeAlias = set[str]
 
 
 def set_throttle(
-    configs: ZkEntityConfigs,
+    configs: ZkConfigStore,
     plan: ExecutablePlan,
     moves: Collection[PlannedMove],
     bytes_per_second: int,
@@ -82,7 +82,7 @@ def set_throttle(
     )
 
 
-def clear_throttle(configs: ZkEntityConfigs, plan: ExecutablePlan) -> None:
+def clear_throttle(configs: ZkConfigStore, plan: ExecutablePlan) -> None:
     """Remove what ``set_throttle`` has set, unless others have changed it since.
 
     Raises ``BadDataError`` and ``InputError``.

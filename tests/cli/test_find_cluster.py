@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from regent.zk.client.operations import ZooKeeper
+from regent.zk.client.zookeeper import ZooKeeper
 from tests.support.fake_cluster import ADDRESS, FakeCluster, failing, write_cluster_file
 
 

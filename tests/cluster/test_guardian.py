@@ -14,7 +14,7 @@ import pytest
 
 from regent.cluster.guardian import Guardian
 from regent.testing.waits import eventually, pause_process
-from regent.zk.client.zookeeper_client import SessionCredentials
+from regent.zk.client.connection import SessionCredentials
 
 NOTES_DOWN = """
 import os, sys, time

@@ -9,15 +9,8 @@ from regent.core.model import (
     BrokerId,
 )
 from regent.core.ports import WriteError
-from regent.zk.client.operations import (
-    ANY_VERSION,
-    Committed,
-    Create,
-    Delete,
-    SetData,
-    Znode,
-    ZooKeeper,
-)
+from regent.zk.client.operations import ANY_VERSION, Committed, Create, Delete, SetData, Znode
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.conformance.fields import partition
 from tests.support.world import Znodes, broker_info

@@ -36,7 +36,7 @@ from regent.core.replication import control_request_handler
 from regent.core.replication.control_request_fence import ControlRequestFence
 from regent.core.replication.control_request_handler import ControlRequestHandler
 from regent.core.replication.request_parts import ListedPartitions, RequestParts, _named
-from regent.zk.stores import fenced_writes
+from regent.zk.stores import fenced_writes, watching_store
 from regent.zk.stores.controller_store import ZkControllerStore
 from regent.zk.stores.watching_store import WatchingStore
 from tests.simulation import channel
@@ -47,12 +47,12 @@ from tests.simulation.tampering_defects import terms_unchecked
 
 def no_controller_epoch_check_on_writes() -> Any:
     """Writes of a deposed controller take effect (KAFKA-6082)."""
-    write = fenced_writes._write
+    write = fenced_writes.write_fenced
 
     def unfenced(zookeeper: Any, writes: Any, fence: Any, **options: Any) -> Any:
         return write(zookeeper, writes, [], **options)
 
-    return patch.object(fenced_writes, "_write", unfenced)
+    return patch.object(watching_store, "write_fenced", unfenced)
 
 
 def epoch_read_after_waking() -> Any:

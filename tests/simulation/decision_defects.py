@@ -172,7 +172,7 @@ def topics_written_without_version() -> Any:
             for topic, a in topics.items()
         ]
         outcomes = self._write_fenced(writes, epoch_zk_version)
-        return dict(zip(topics, map(controller_store._version_or_error, outcomes), strict=True))
+        return dict(zip(topics, map(controller_store.version_or_error, outcomes), strict=True))
 
     return patch.object(controller_store.ZkControllerStore, "write_topics", write)
 

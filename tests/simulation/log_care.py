@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from regent.core.errors import RegentError
-from regent.zk.stores.notification_store import notify_log_dir_failure
+from regent.zk.stores.request_store import notify_log_dir_failure
 
 if TYPE_CHECKING:
     from tests.simulation.broker import SimulatedBroker

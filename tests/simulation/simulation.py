@@ -21,9 +21,12 @@ from regent.core.protocol.control import StopReplicaRequest
 from regent.core.protocol.controller import AlterPartitionRequest, ControlledShutdownRequest
 from regent.core.protocol.transactions import VerifyPartitionsRequest, WriteMarkersRequest
 from regent.zk.client.operations import ConnectionLossError
-from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode, DeleteTopicsZNode
+from regent.zk.codecs.admin_znodes import (
+    ControllerFailuresZNode,
+    DeleteTopicsTopicZNode,
+    DeleteTopicsZNode,
+)
 from regent.zk.codecs.znodes import TopicsZNode
-from regent.zk.stores.failure_store import ControllerFailuresZNode
 from tests.simulation.addresses import Addresses
 from tests.simulation.admins import Admins
 from tests.simulation.application_topics import APPLICATION_TOPICS, TRANSACTION_TOPICS

@@ -17,7 +17,7 @@ from regent.core.model import NO_SUSPECTS
 from regent.core.replication.control_request_fence import ControlRequestFence
 from regent.zk.client.operations import ANY_VERSION, Delete
 from regent.zk.codecs.znodes import BrokerIdZNode
-from regent.zk.stores import broker_store, cluster_identity
+from regent.zk.stores import broker_store, cluster_identity, fenced_writes
 from regent.zk.stores.admin_store import ZkAdminStore
 from regent.zk.stores.controller_store import ZkControllerStore
 from regent.zk.stores.watching_store import WatchingStore
@@ -106,7 +106,7 @@ def registrations_of_others_overwritten() -> Any:
         path = BrokerIdZNode.path(info.broker_id)
         node = self._zookeeper.get(path)
         if node is not None and node.stat.ephemeral_owner != self._zookeeper.session_id:
-            self._apply([Delete(path, ANY_VERSION)])
+            fenced_writes.apply(self._zookeeper, [Delete(path, ANY_VERSION)])
         return register(self, info, suspects)
 
     return patch.object(ZkControllerStore, "register_broker", over_the_present_one)

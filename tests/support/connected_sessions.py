@@ -6,8 +6,9 @@ import queue
 from contextlib import ExitStack
 
 from regent.testing.waits import scaled
+from regent.zk.client.connection import ConnectionState, SessionCredentials
 from regent.zk.client.operations import WatchEvent, Znode
-from regent.zk.client.zookeeper_client import ConnectionState, SessionCredentials, ZooKeeperClient
+from regent.zk.client.zookeeper_client import ZooKeeperClient
 
 
 class Session:

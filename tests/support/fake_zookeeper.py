@@ -1,7 +1,7 @@
 """An in-memory ZooKeeper with deterministic behaviour and faults set by tests.
 
 ``FakeZooKeeperServer`` is the ensemble and ``FakeZooKeeper`` one session with it, an implementation
-of ``zk.client.operations.ZooKeeper`` that passes the contract tests of the real client. The test
+of ``zk.client.zookeeper.ZooKeeper`` that passes the contract tests of the real client. The test
 controls time, sessions and the delivery of events; session ids and zxids count from
 1.
 """
@@ -35,6 +35,7 @@ from regent.zk.client.operations import (
     why_unreadable,
 )
 from regent.zk.client.requests import MAX_REQUEST_BYTES, RequestTooLargeError
+from regent.zk.client.zookeeper import ZooKeeper
 from tests.support.data_tree import Applied, DataTree, Node, Origin, check_path
 from tests.support.zookeeper_replica import Replica, Transaction
 
@@ -484,8 +485,8 @@ def lose_connection() -> None:
     raise ConnectionLossError("lost")
 
 
-class FakeZooKeeper:
-    """One session with a ``FakeZooKeeperServer``: it implements ``operations.ZooKeeper``.
+class FakeZooKeeper(ZooKeeper):
+    """One session with a ``FakeZooKeeperServer``: its operations are those of the real client.
 
     ``hook`` is called at every moment of every call except ``unwatch`` and ``wait_connected``.
     ``wait`` is called repeatedly while a read waits for the connection: it must return when
@@ -501,6 +502,7 @@ class FakeZooKeeper:
         hook: Hook | None = None,
         wait: Callable[[], None] | None = None,
     ) -> None:
+        super().__init__()
         self.server = server
         self.hook = hook
         self.wait = wait or self._wait_for_another_thread

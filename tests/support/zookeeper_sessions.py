@@ -5,21 +5,14 @@ from __future__ import annotations
 import itertools
 import queue
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from kazoo.client import KazooClient
 from kazoo.security import ACL, make_acl
 
 from regent.testing.waits import scaled
-from regent.zk.client.operations import (
-    Committed,
-    Create,
-    Operation,
-    WatchEvent,
-    WatchKind,
-    Znode,
-    ZooKeeper,
-)
+from regent.zk.client.operations import Committed, Create, Operation, WatchEvent, WatchKind, Znode
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 
@@ -28,15 +21,7 @@ EVENT_TIMEOUT_S = scaled(10.0)
 FENCES = "/fences"
 
 
-class ClosableZooKeeper(ZooKeeper, Protocol):
-    """A session that can be ended."""
-
-    def close(self) -> object:
-        """End the session."""
-        ...
-
-
-Connect: TypeAlias = Callable[[Callable[[WatchEvent], None]], ClosableZooKeeper]
+Connect: TypeAlias = Callable[[Callable[[WatchEvent], None]], ZooKeeperClient | FakeZooKeeper]
 
 
 class WatchingSession:

@@ -20,8 +20,8 @@ from regent.zk.client.operations import (
     WatchEvent,
     WatchKind,
     ZkError,
-    ZooKeeper,
 )
+from regent.zk.client.zookeeper import ZooKeeper
 from tests.support.fake_zookeeper import (
     Call,
     FakeZooKeeper,

@@ -30,12 +30,6 @@ from regent.zk.codecs.admin_znodes import (
     ProducerIdBlockZNode,
     ReassignPartitionsZNode,
 )
-from regent.zk.codecs.security_znodes import (
-    DelegationTokenChangeZNode,
-    ExtendedAclChangeZNode,
-    LiteralAclChangeZNode,
-    ResourceZNode,
-)
 from regent.zk.codecs.znodes import (
     BrokerIdZNode,
     ClusterIdZNode,
@@ -71,10 +65,6 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
 }
 ALL_DECODERS: dict[str, Callable[[bytes], object]] = {
     **DECODERS,
-    "resource": ResourceZNode.decode,
-    "literal_acl_change": LiteralAclChangeZNode.decode,
-    "extended_acl_change": ExtendedAclChangeZNode.decode,
-    "delegation_token_change": DelegationTokenChangeZNode.decode,
 }
 
 

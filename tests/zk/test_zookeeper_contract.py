@@ -1,4 +1,4 @@
-"""The contract of ``zk.client.operations``, for the real client and for the fake."""
+"""The contract of ``zk.client.zookeeper``, for the real client and for the fake."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from regent.zk.client.operations import (
     ZkError,
     Znode,
     ZnodeStat,
-    ZooKeeper,
 )
+from regent.zk.client.zookeeper import ZooKeeper
 from tests.support.zookeeper_sessions import (
     Ensemble,
     WatchingSession,

@@ -6,13 +6,12 @@ features with a real server.
 
 from __future__ import annotations
 
-import logging
 import select
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, InvalidStateError
-from typing import Any, NamedTuple, Protocol
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionDropped, SessionExpiredError
@@ -23,15 +22,22 @@ from kazoo.retry import KazooRetry
 
 from regent.config.threads import NamedThread
 from regent.zk.client.operations import ZkError
-from regent.zk.client.requests import Answer, Exists, ZkRequest, decode_stat
+from regent.zk.client.requests import Exists, decode_stat, kazoo_log
 
-# kazoo logs one line for each attempt while a server is down.
-kazoo_log = logging.getLogger("regent.zk.kazoo")
-kazoo_log.setLevel(logging.ERROR)
+if TYPE_CHECKING:
+    from regent.zk.client.zookeeper_client import ZooKeeperClient
 
 # The peer closed its side. Linux only; on other systems the next read detects it.
 _POLLRDHUP = getattr(select, "POLLRDHUP", 0)
 _HUNG_UP = select.POLLHUP | select.POLLERR | select.POLLNVAL | _POLLRDHUP
+
+
+class ConnectionState(Enum):
+    """The state of a session."""
+
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"  # no connection: the session may have expired or not
+    LOST = "lost"  # final
 
 
 class SessionCredentials(NamedTuple):
@@ -44,67 +50,11 @@ class SessionCredentials(NamedTuple):
         return f"SessionCredentials({self.session_id:#x}, ...)"
 
 
-class ZkReply(Future[Answer | None]):
-    """The answer to one request, filled in by kazoo on its I/O thread.
-
-    ``on_answer`` runs on that thread before the next frame is read. kazoo may complete a request
-    twice (its writer is closed, then its queue is cleared): only the first time counts.
-    """
-
-    def __init__(self, on_answer: Callable[[Answer | None], None] | None = None) -> None:
-        super().__init__()
-        self._on_answer = on_answer
-
-    def set(self, answer: Answer | None) -> None:
-        """Called by kazoo with the answer, None for an Exists of an absent node."""
-        if self._on_answer is not None:
-            self._on_answer(answer)
-        try:
-            self.set_result(answer)
-        except InvalidStateError:
-            kazoo_log.debug("answer to a request that was completed before")
-
-    def set_exception(self, exception: BaseException | None) -> None:
-        """Called by kazoo with an error."""
-        try:
-            super().set_exception(exception)
-        except InvalidStateError:
-            kazoo_log.debug("error of a request that was completed before: %r", exception)
-
-
 class RequiredWrite(NamedTuple):
     """A write that the data of every server must include: of ``path``, at ``zxid`` or later."""
 
     path: str
     zxid: int
-
-
-class ConnectionObserver(Protocol):
-    """The callbacks to the owner of a connection, always on the I/O thread."""
-
-    def session_granted(self, credentials: SessionCredentials, timeout_ms: int) -> None:
-        """The server accepted the session."""
-        ...
-
-    def session_refused(self) -> None:
-        """The server answered that the session has expired."""
-        ...
-
-    def data_set_back(self) -> None:
-        """The server's data do not include the required write."""
-        ...
-
-    def requests_on_connect(self) -> Sequence[tuple[ZkRequest, ZkReply]]:
-        """Return the requests to send before all others."""
-        ...
-
-    def connected(self) -> None:
-        """The connection accepts requests from now on."""
-        ...
-
-    def watch_fired(self, event_type: int, path: str) -> None:
-        """A watch event came for an absolute path."""
-        ...
 
 
 class PollHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is untyped
@@ -207,9 +157,9 @@ class ZkConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo is untyped
     enough, because pings are requests too.
     """
 
-    def __init__(self, kazoo: KazooClient, retry: KazooRetry, observer: ConnectionObserver) -> None:
+    def __init__(self, kazoo: KazooClient, retry: KazooRetry, owner: ZooKeeperClient) -> None:
         super().__init__(kazoo, retry, logger=kazoo_log)
-        self._observer = observer
+        self._owner = owner
         self._timed: tuple[int | None, float] | None = None
         self.lease_start = float("-inf")
         """The latest ``time.monotonic()`` at which the session is known to have existed."""
@@ -222,13 +172,13 @@ class ZkConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo is untyped
         self._timed = None
         timeouts = super()._connect(host, hostip, port)
         if not self._has_required_write(timeouts[1] / 1000):
-            self._observer.data_set_back()
+            self._owner.data_set_back()
             raise SessionExpiredError
-        for request, reply in self._observer.requests_on_connect():
+        for request, reply in self._owner.requests_on_connect():
             self._xid += 1
             self._submit(request, timeouts[1] / 1000, self._xid)
             self.client._pending.append((request, reply, self._xid))
-        self._observer.connected()
+        self._owner.connected()
         return timeouts
 
     def _has_required_write(self, timeout_s: float) -> bool:
@@ -247,14 +197,14 @@ class ZkConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo is untyped
         if isinstance(request, Connect):
             session = answer[0]
             if session.time_out <= 0:
-                self._observer.session_refused()
+                self._owner.session_refused()
                 return answer
             if self._timed is not None:
                 self.lease_start = self._timed[1]
                 self._timed = None
             self.handler.silence_limit_s = session.time_out / 1000 * 2 / 3
             credentials = SessionCredentials(session.session_id, session.passwd)
-            self._observer.session_granted(credentials, session.time_out)
+            self._owner.session_granted(credentials, session.time_out)
         return answer
 
     def _submit(self, request: Any, timeout: float, xid: int | None = None) -> None:
@@ -272,4 +222,4 @@ class ZkConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo is untyped
 
     def _read_watch_event(self, buffer: bytes, offset: int) -> None:
         watch, _ = Watch.deserialize(buffer, offset)
-        self._observer.watch_fired(watch.type, watch.path)
+        self._owner.watch_fired(watch.type, watch.path)

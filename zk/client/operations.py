@@ -1,15 +1,13 @@
-"""The narrow ZooKeeper interface that all stores use.
+"""What is read from znodes, asked of them, and told of them: values without behaviour.
 
-Reads are in bulk and may arm watches. Writes are atomic multis of conditional operations. Two
-implementations pass the same contract tests: ``ZooKeeperClient`` (kazoo) and the tests' fake.
+Writes are atomic multis of conditional operations. ``zk.client.zookeeper`` applies them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from regent.core.errors import RegentError, UnreadableError
 
@@ -172,90 +170,3 @@ class ConflictError(RegentError):
 
 class ConnectionLossError(RegentError):
     """The connection broke before an answer came: a write may or may not have been applied."""
-
-
-class ZooKeeper(Protocol):
-    """One ZooKeeper session.
-
-    Reads wait for the connection and are repeated after a connection loss. Writes are sent once and
-    raise ``ConnectionLossError`` when their outcome is unknown. Every method raises
-    ``core.errors.SessionExpiredError`` once the session is over.
-    """
-
-    @property
-    def session_id(self) -> int:
-        """The session id: ``ephemeral_owner`` of the ephemeral nodes that it creates."""
-        ...
-
-    @property
-    def newest_zxid(self) -> int:
-        """The newest zxid in any answer so far; sends nothing and never raises."""
-        ...
-
-    @property
-    def max_request_bytes(self) -> int:
-        """The maximum size of a multi; a server cuts the connection at a larger request."""
-        ...
-
-    def get(self, path: str, *, watch: bool = False) -> Znode | None:
-        """Read one node; None when absent. The watch covers change, deletion and creation.
-
-        For a node whose ACL forbids reading, this method and ``get_many`` return an
-        ``UnreadableZnode``.
-        """
-        ...
-
-    def get_many(self, paths: Sequence[str], *, watch: bool = False) -> list[Znode | None]:
-        """Read many nodes at the cost of a few requests, in the order of ``paths``.
-
-        This is not a snapshot: each node is read at its own time. A change between the read and the
-        arming of the watch fires the watch.
-        """
-        ...
-
-    def children(self, path: str, *, watch: bool = False) -> list[str] | None:
-        """List the children's names, sorted; None when the node is absent (no watch then).
-
-        Raises ``UnreadableError`` when the server refuses to list them.
-        """
-        ...
-
-    def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
-        """List the children of many nodes at the cost of a few requests.
-
-        None for a node that is absent, or whose children the server refuses to list.
-        """
-        ...
-
-    def multi(self, operations: Sequence[Operation]) -> MultiResult:
-        """Apply all operations or none."""
-        ...
-
-    def multi_many(self, batches: Sequence[Sequence[Operation]]) -> list[MultiResult]:
-        """Apply several multis in order, pipelined; each is atomic by itself.
-
-        Raises ``ConnectionLossError`` when the outcome of any of them is unknown.
-        """
-        ...
-
-    def sync(self) -> None:
-        """Make later reads see every write that was acknowledged before this call.
-
-        Without it a server of the ensemble that lags behind may answer a read.
-        """
-        ...
-
-    def latest_zxid(self) -> int:
-        """Ask for a zxid; all later reads include the transactions up to it."""
-        ...
-
-    def wait_connected(self) -> None:
-        """Return when connected; raise ``SessionExpiredError`` when the session is over."""
-        ...
-
-    def unwatch(self, paths: Sequence[str]) -> None:
-        """Drop the watches on these paths, also at the server.
-
-        Their events are not delivered from now on.
-        """
-        ...

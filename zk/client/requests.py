@@ -1,4 +1,4 @@
-"""ZooKeeper's wire format of requests, as request classes for kazoo's connection.
+"""ZooKeeper's wire format: requests for kazoo's connection, and their replies.
 
 kazoo lacks multiRead (opcode 22, ZOOKEEPER-3402), SetWatches (opcode 101) and removeWatches (opcode
 18), and it decodes the answers on the I/O thread. These classes return the raw frame: the caller
@@ -9,8 +9,10 @@ All paths are absolute: they include the chroot.
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError
 from functools import partial
 from typing import ClassVar, NamedTuple, TypeAlias, TypeVar, assert_never
 
@@ -30,6 +32,11 @@ from regent.zk.client.operations import (
     Znode,
     ZnodeStat,
 )
+from regent.zk.client.watch_registry import ArmedWatches
+
+# kazoo logs one line for each attempt while a server is down.
+kazoo_log = logging.getLogger("regent.zk.kazoo")
+kazoo_log.setLevel(logging.ERROR)
 
 T = TypeVar("T")
 
@@ -41,6 +48,8 @@ Answer: TypeAlias = tuple[bytes, int]
 """A frame and the offset at which the body of the answer starts."""
 
 MAX_REQUEST_BYTES = 1_000_000  # the server's jute.maxbuffer is 1,048,575
+MAX_BULK_REQUEST_BYTES = 512 * 1024
+MAX_WATCHES = 5_000  # paths in a SetWatches
 
 _INT = struct.Struct("!i")
 _LONG = struct.Struct("!q")
@@ -70,6 +79,38 @@ class RequestRefusedError(RegentError):
     def __init__(self, message: str, error: str = "") -> None:
         super().__init__(message)
         self.error = error
+
+
+class UnimplementedByServerError(RegentError):
+    """The server does not implement a request type."""
+
+
+class ZkReply(Future[Answer | None]):
+    """The answer to one request, filled in by kazoo on its I/O thread.
+
+    ``on_answer`` runs on that thread before the next frame is read. kazoo may complete a request
+    twice (its writer is closed, then its queue is cleared): only the first time counts.
+    """
+
+    def __init__(self, on_answer: Callable[[Answer | None], None] | None = None) -> None:
+        super().__init__()
+        self._on_answer = on_answer
+
+    def set(self, answer: Answer | None) -> None:
+        """Called by kazoo with the answer, None for an Exists of an absent node."""
+        if self._on_answer is not None:
+            self._on_answer(answer)
+        try:
+            self.set_result(answer)
+        except InvalidStateError:
+            kazoo_log.debug("answer to a request that was completed before")
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """Called by kazoo with an error."""
+        try:
+            super().set_exception(exception)
+        except InvalidStateError:
+            kazoo_log.debug("error of a request that was completed before: %r", exception)
 
 
 class ReadRefused(NamedTuple):
@@ -178,6 +219,30 @@ class SetWatches(ZkRequest):
         child: Sequence[str] = (),
     ) -> None:
         super().__init__(_LONG.pack(zxid) + _strings(data) + _strings(exist) + _strings(child))
+
+
+def set_watches_requests(zxid: int, watches: ArmedWatches) -> Iterator[SetWatches]:
+    """Return requests of bounded size that arm any number of watches.
+
+    Watches on nodes that changed after ``zxid`` fire at once.
+    """
+    for kind in ArmedWatches._fields:
+        paths: Sequence[str] = getattr(watches, kind)
+        position = 0
+        while position < len(paths):
+            chunk = fitting(paths, position, MAX_WATCHES)
+            position += len(chunk)
+            yield SetWatches(zxid, **{kind: chunk})
+
+
+def fitting(paths: Sequence[str], start: int, max_count: int) -> Sequence[str]:
+    """Return the paths from ``start`` on that fit into one request, at least one."""
+    size = 0
+    for end in range(start, min(start + max_count, len(paths))):
+        size += len(paths[end].encode()) + 14
+        if size > MAX_BULK_REQUEST_BYTES and end > start:
+            return paths[start:end]
+    return paths[start : start + max_count]
 
 
 class RemoveWatches(ZkRequest):

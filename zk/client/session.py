@@ -9,25 +9,16 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import contextmanager
 
 from regent.config.threads import NamedThread
 from regent.core.errors import RegentError, SessionExpiredError
-from regent.core.timers import Timer
-from regent.zk.client.channel import check_address
-from regent.zk.client.operations import (
-    ConnectionLossError,
-    MultiResult,
-    Operation,
-    WatchEvent,
-    Znode,
-)
+from regent.zk.client.connection import ConnectionState, SessionCredentials
+from regent.zk.client.operations import ConnectionLossError, WatchEvent
 from regent.zk.client.orphaned_session import close_session
-from regent.zk.client.requests import MAX_REQUEST_BYTES
-from regent.zk.client.zookeeper_client import ConnectionState, SessionCredentials, ZooKeeperClient
+from regent.zk.client.zookeeper import ZooKeeper
+from regent.zk.client.zookeeper_client import ZooKeeperClient, check_address
 
 logger = logging.getLogger(__name__)
 
@@ -36,33 +27,8 @@ _FIRST_BACKOFF_S = 0.1
 _MAX_BACKOFF_S = 1.0
 
 
-class SessionStatistics:
-    """Counts state changes of the session and measures the duration of requests."""
-
-    def __init__(self) -> None:
-        self.connects = 0
-        self.disconnects = 0
-        self.expires = 0
-        self.request_latency = Timer()
-
-    def note(self, state: ConnectionState) -> None:
-        """Count a change of state."""
-        self.connects += state is ConnectionState.CONNECTED
-        self.disconnects += state is ConnectionState.SUSPENDED
-        self.expires += state is ConnectionState.LOST
-
-    @contextmanager
-    def request(self) -> Iterator[None]:
-        """Measure the duration of a call."""
-        started = time.monotonic()
-        try:
-            yield
-        finally:
-            self.request_latency.record((time.monotonic() - started) * 1000)
-
-
-class SessionKeeper:
-    """Implements ``zk.client.operations.ZooKeeper`` with the current session.
+class SessionKeeper(ZooKeeper):
+    """Opens sessions, one after the other. Its operations use the present one.
 
     Between sessions every call raises ``SessionExpiredError``. ``on_watch`` is called on an I/O
     thread and must only enqueue. The other callbacks run on the keeper's own thread, for the first
@@ -88,6 +54,7 @@ class SessionKeeper:
         on_established: Callable[[ZooKeeperClient], None],
         on_expired: Callable[[], Future[None] | None],
     ) -> None:
+        super().__init__()
         check_address(hosts)
         self._hosts = hosts
         self._session_timeout_ms = session_timeout_ms
@@ -97,14 +64,11 @@ class SessionKeeper:
         self._on_expired = on_expired
         self._changed = threading.Condition()
         self._connecting: ZooKeeperClient | None = None  # not in use yet
-        self._client: ZooKeeperClient | None = None
         self._predecessor: SessionCredentials | None = None
-        self._newest_zxid = 0
         self._established = False
         self._closed = False
         self._failure: RegentError | None = None  # of the latest attempt to connect
         self._refusal: RegentError | None = None  # of a session that the owner rejected
-        self.statistics = SessionStatistics()
         self._thread = NamedThread(self._run, "zookeeper-session")
 
     def start(self, timeout_s: float) -> None:
@@ -139,91 +103,14 @@ class SessionKeeper:
 
     @property
     def client(self) -> ZooKeeperClient:
-        """The client of the current session; raises ``SessionExpiredError`` when there is none."""
-        client = self._client
-        if client is None:
-            raise SessionExpiredError("there is no ZooKeeper session now")
-        return client
-
-    @property
-    def newest_zxid(self) -> int:
-        """The newest zxid in an answer of this or an earlier session; sends nothing."""
-        client = self._client
-        return max(self._newest_zxid, 0 if client is None else client.newest_zxid)
-
-    @property
-    def max_request_bytes(self) -> int:
-        """See ``ZooKeeper.max_request_bytes``; also works between sessions."""
-        return MAX_REQUEST_BYTES
-
-    # ---- the current session --------------------------------------------------------------------
+        """The client of the present session; raises ``SessionExpiredError`` when there is none."""
+        return self._current()
 
     @property
     def state(self) -> ConnectionState:
         """The state of the connection; LOST between sessions."""
         client = self._client
         return ConnectionState.LOST if client is None else client.state
-
-    @property
-    def session_id(self) -> int:
-        """See ``ZooKeeper.session_id``."""
-        return self.client.session_id
-
-    def lease_valid(self) -> bool:
-        """See ``ZooKeeperClient.lease_valid``; False between sessions."""
-        client = self._client
-        return client is not None and client.lease_valid()
-
-    def get(self, path: str, *, watch: bool = False) -> Znode | None:
-        """See ``ZooKeeper.get``."""
-        with self.statistics.request():
-            return self.client.get(path, watch=watch)
-
-    def get_many(self, paths: Sequence[str], *, watch: bool = False) -> list[Znode | None]:
-        """See ``ZooKeeper.get_many``."""
-        with self.statistics.request():
-            return self.client.get_many(paths, watch=watch)
-
-    def children(self, path: str, *, watch: bool = False) -> list[str] | None:
-        """See ``ZooKeeper.children``."""
-        with self.statistics.request():
-            return self.client.children(path, watch=watch)
-
-    def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
-        """See ``ZooKeeper.children_many``."""
-        with self.statistics.request():
-            return self.client.children_many(paths)
-
-    def latest_zxid(self) -> int:
-        """See ``ZooKeeper.latest_zxid``."""
-        return self.client.latest_zxid()
-
-    def multi(self, operations: Sequence[Operation]) -> MultiResult:
-        """See ``ZooKeeper.multi``."""
-        with self.statistics.request():
-            return self.client.multi(operations)
-
-    def multi_many(self, batches: Sequence[Sequence[Operation]]) -> list[MultiResult]:
-        """See ``ZooKeeper.multi_many``."""
-        with self.statistics.request():
-            return self.client.multi_many(batches)
-
-    def sync(self) -> None:
-        """See ``ZooKeeper.sync``."""
-        with self.statistics.request():
-            self.client.sync()
-
-    def require_write(self, path: str, zxid: int) -> None:
-        """See ``ZooKeeperClient.require_write``; for the current session."""
-        self.client.require_write(path, zxid)
-
-    def wait_connected(self) -> None:
-        """See ``ZooKeeper.wait_connected``."""
-        self.client.wait_connected()
-
-    def unwatch(self, paths: Sequence[str]) -> None:
-        """See ``ZooKeeper.unwatch``."""
-        self.client.unwatch(paths)
 
     # ---- the keeper's thread --------------------------------------------------------------------
 
@@ -321,7 +208,7 @@ class SessionKeeper:
         """Handle the end of a session."""
         logger.warning("ZooKeeper session %#x is over", client.session_id)
         with self._changed:
-            self._newest_zxid = self.newest_zxid
+            self._earlier_zxid = self.newest_zxid
             self._client = None
         client.abandon()
         finished: list[Future[None] | None] = []

@@ -1,17 +1,19 @@
-"""The znodes of administration: requests of tools, notifications, configuration, producer ids.
+"""The znodes of administration: requests, notifications, configuration, producer ids, positions.
 
 Each path has a class, named as in Kafka's ``ZkData.scala``; conventions as in ``zk.codecs.znodes``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import orjson
 
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, TopicPartition
+from regent.core.ports import ControllerFailure
 from regent.zk.codecs.json_fields import (
     MAX_INT64,
     JsonObject,
@@ -19,6 +21,7 @@ from regent.zk.codecs.json_fields import (
     decode_object,
 )
 
+_DECIMAL: Final = re.compile(rb"-?[0-9]{1,19}")
 DEFAULT_ENTITY_NAME = "<default>"
 """The name of the default configuration of an entity type."""
 
@@ -232,6 +235,55 @@ class ProducerIdBlockZNode:
             json.decimal("block_start", maximum=MAX_INT64),
             json.decimal("block_end", maximum=MAX_INT64),
         )
+
+
+class ControllerFailuresZNode:
+    """``/regent/controller_failures``: the failures that ended controllers; Kafka has none."""
+
+    PATH = "/regent/controller_failures"
+
+    @staticmethod
+    def encode(failures: Sequence[ControllerFailure]) -> bytes:
+        """Encode as version 1."""
+        return orjson.dumps({"version": 1, "failures": [f._asdict() for f in failures]})
+
+    @staticmethod
+    def decode(data: bytes) -> tuple[ControllerFailure, ...]:
+        """Return the failures, oldest first."""
+        rows = decode_object(data, ControllerFailuresZNode.PATH).objects("failures")
+        return tuple(
+            ControllerFailure(
+                row.string("what"),
+                row.string("event"),
+                row.string("error"),
+                row.integer("controllers"),
+                row.integer("broker_id"),
+                row.integer("controller_epoch"),
+            )
+            for row in rows
+        )
+
+
+class ConsumerOffsetZNode:
+    """``/consumers/G/offsets/T/P``: the position of a group in a partition, as decimal text."""
+
+    @staticmethod
+    def path(group_id: str, topic: str, partition: int) -> str:
+        """Return the path of a position."""
+        return f"/consumers/{group_id}/offsets/{topic}/{partition}"
+
+    @staticmethod
+    def parents(path: str) -> list[str]:
+        """Return the znodes that a position is below, ``/consumers`` first."""
+        names = path.split("/")
+        return ["/".join(names[:count]) for count in range(2, len(names))]
+
+    @staticmethod
+    def decode(data: bytes, path: str) -> int:
+        """Return the position."""
+        if _DECIMAL.fullmatch(data) and -MAX_INT64 - 1 <= (offset := int(data)) <= MAX_INT64:
+            return offset
+        raise bad_field(path, "the data", "a decimal number of 64 bits", data)
 
 
 def _encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:

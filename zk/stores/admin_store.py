@@ -21,28 +21,27 @@ from regent.zk.client.operations import (
     Check,
     Committed,
     ConflictError,
-    ConnectionLossError,
     Delete,
     Operation,
     SetData,
     UnreadableZnode,
     Znode,
-    ZooKeeper,
 )
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs import znodes
 from regent.zk.codecs.admin_znodes import (
     ConfigEntityChangeNotificationZNode,
+    ControllerFailuresZNode,
     DeleteTopicsZNode,
     IsrChangeNotificationZNode,
     LogDirEventNotificationZNode,
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
 )
-from regent.zk.stores.broker_store import broker_ids_of, broker_registration
-from regent.zk.stores.config_store import ZkConfigStore
+from regent.zk.stores.broker_store import broker_ids_of, broker_registrations
+from regent.zk.stores.cluster_identity import read_cluster_id, read_mark
 from regent.zk.stores.controller_store import read_partition_states
-from regent.zk.stores.failure_store import ControllerFailuresZNode
-from regent.zk.stores.progress_mark import read_mark
+from regent.zk.stores.fenced_writes import apply, change_znodes
 from regent.zk.stores.topic_store import ZkTopicStore, children_of_cluster
 
 WATCHED_PATHS = (
@@ -127,11 +126,7 @@ class ZkAdminStore:
             Check(znodes.ControllerEpochZNode.PATH, controller.epoch_zk_version),
             Delete(znodes.ControllerZNode.PATH, controller.zk_version),
         ]
-        while True:
-            try:
-                return isinstance(self._zookeeper.multi(operations), Committed)
-            except ConnectionLossError:
-                self._zookeeper.wait_connected()
+        return isinstance(apply(self._zookeeper, operations), Committed)
 
     def read_failures(self) -> tuple[ControllerFailure, ...]:
         """Read the failures that ended controllers, oldest first. Raises ``BadDataError``."""
@@ -144,18 +139,15 @@ class ZkAdminStore:
         Raises ``BadDataError`` and ``ConflictError``.
         """
         path = ControllerFailuresZNode.PATH
-        for _ in range(MAX_ATTEMPTS):
+
+        def decide() -> tuple[list[str], list[Operation]]:
             node = self._zookeeper.get(path)
             if node is None:
-                return []
-            failures = ControllerFailuresZNode.decode(node.data)
-            write = SetData(path, ControllerFailuresZNode.encode(()), node.stat.version)
-            try:
-                if isinstance(self._zookeeper.multi([write]), Committed):
-                    return [failure.what for failure in failures]
-            except ConnectionLossError:
-                self._zookeeper.wait_connected()
-        raise ConflictError(f"{path} keeps changing; try again")
+                return [], []
+            names = [failure.what for failure in ControllerFailuresZNode.decode(node.data)]
+            return names, [SetData(path, ControllerFailuresZNode.encode(()), node.stat.version)]
+
+        return change_znodes(self._zookeeper, decide, f"{path} keeps changing")
 
     # --- brokers ---
 
@@ -167,16 +159,12 @@ class ZkAdminStore:
         names = children_of_cluster(self._zookeeper, znodes.BrokerIdsZNode.PATH)
         broker_ids = sorted(broker_ids_of(names))
         nodes = self._zookeeper.get_many([znodes.BrokerIdZNode.path(b) for b in broker_ids])
-        return {
-            broker_id: broker_registration(self._zookeeper, node, broker_id)
-            for broker_id, node in zip(broker_ids, nodes, strict=True)
-            if node is not None
-        }
+        return broker_registrations(self._zookeeper, dict(zip(broker_ids, nodes, strict=True)))
 
     def read_broker(self, broker_id: BrokerId) -> BrokerRegistration | BadDataError | None:
         """Read one registration."""
         node = self._zookeeper.get(znodes.BrokerIdZNode.path(broker_id))
-        return None if node is None else broker_registration(self._zookeeper, node, broker_id)
+        return broker_registrations(self._zookeeper, {broker_id: node}).get(broker_id)
 
     # --- partitions ---
 
@@ -198,7 +186,7 @@ class ZkAdminStore:
 
     def read_client_quotas(self) -> Mapping[str, Mapping[str, str]]:
         """Read the quotas of clients by their paths below ``/config``; skip unreadable ones."""
-        return ZkConfigStore(self._zookeeper).read_client_quotas()
+        return self.configs.read_client_quotas()
 
     def read_denied(self) -> list[str]:
         """Return a line for each znode that brokers watch for requests but cannot read."""
@@ -207,8 +195,7 @@ class ZkAdminStore:
 
     def read_cluster_id(self) -> str | None:
         """Return the cluster id; None when there is none. Raises ``BadDataError``."""
-        node = self._zookeeper.get(znodes.ClusterIdZNode.PATH)
-        return None if node is None else znodes.ClusterIdZNode.decode(node.data)
+        return read_cluster_id(self._zookeeper)
 
     def latest_zxid(self) -> int:
         """Return the newest zxid."""

@@ -18,11 +18,12 @@ from regent.zk.client.operations import (
     SetData,
     ZkError,
     Znode,
-    ZooKeeper,
 )
 from regent.zk.client.requests import RequestRefusedError
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs import suspect_replicas, znodes
 from regent.zk.codecs.suspect_replicas import SuspectZnodes
+from regent.zk.stores.fenced_writes import apply
 from regent.zk.stores.watching_store import WatchingStore
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class ZkBrokerStore(WatchingStore):
         paths = list(wanted)
         for path, node in zip(paths, self._zookeeper.get_many(paths), strict=True):
             if node is None:
-                self._apply([Create(path)])
+                apply(self._zookeeper, [Create(path)])
 
     def register_broker(self, info: BrokerInfo, suspects: SuspectReplicas = NO_SUSPECTS) -> int:
         """Create ``/brokers/ids/N`` and watch it; its czxid is the broker epoch (KIP-380).
@@ -72,12 +73,13 @@ class ZkBrokerStore(WatchingStore):
             # it was just deleted, the new one would lack the list.
             if not suspects or not self._is_registered(info.broker_id, session):
                 listed = self._list_suspects(info.broker_id, session, suspects, generation=0)
-                result = self._apply(
+                result = apply(
+                    self._zookeeper,
                     [
                         *fence,
                         Create(path, ephemeral=True),
                         SetData(path, znodes.BrokerIdZNode.encode(info, listed), 0),
-                    ]
+                    ],
                 )
                 if isinstance(result, Refused):
                     if result.index < len(fence):
@@ -97,7 +99,7 @@ class ZkBrokerStore(WatchingStore):
             if owner not in (0, self._registering_session):
                 break
             # It is not ephemeral, or left over from our former session (ZOOKEEPER-2985, KAFKA-7165)
-            self._apply([Delete(path, existing.stat.version)])
+            apply(self._zookeeper, [Delete(path, existing.stat.version)])
         raise BrokerIdInUseError(
             f"broker id {info.broker_id} is registered by another process (session {owner:#x}), or"
             " by a former one whose session has not expired yet: choose another id, or for another"
@@ -140,13 +142,13 @@ class ZkBrokerStore(WatchingStore):
         path, version = znodes.BrokerIdZNode.path(broker_id), node.stat.version
         listed = self._list_suspects(broker_id, session, suspects, generation=version)
         data = znodes.BrokerIdZNode.encode(info, listed)
-        written = self._apply([SetData(path, data, version)])
+        written = apply(self._zookeeper, [SetData(path, data, version)])
         if isinstance(written, Refused):
             now = self._zookeeper.get(path)
             if now is None or now.data != data:  # otherwise the first attempt succeeded
                 raise RequestRefusedError(f"cannot write {path}: {written.error.name}")
         for unlisted in sorted(set(former) - set(listed.paths(broker_id, session))):
-            self._apply([Delete(unlisted, ANY_VERSION)])
+            apply(self._zookeeper, [Delete(unlisted, ANY_VERSION)])
 
     def _lists(self, paths: Sequence[str], suspects: SuspectReplicas) -> bool:
         """Whether these znodes list exactly these replicas; raises ``UnreadableError``."""
@@ -168,11 +170,11 @@ class ZkBrokerStore(WatchingStore):
         chunks = suspect_replicas.encode(suspects)
         listed = SuspectZnodes(generation, len(chunks))
         if chunks:
-            self._apply([Create(suspect_replicas.PARENT)])
+            apply(self._zookeeper, [Create(suspect_replicas.PARENT)])
         for path, data in zip(listed.paths(broker_id, session_id), chunks, strict=True):
-            created = self._apply([Create(path, data, ephemeral=True)])
+            created = apply(self._zookeeper, [Create(path, data, ephemeral=True)])
             if isinstance(created, Refused):  # an earlier attempt created it
-                written = self._apply([SetData(path, data, ANY_VERSION)])
+                written = apply(self._zookeeper, [SetData(path, data, ANY_VERSION)])
                 if isinstance(written, Refused):
                     raise RequestRefusedError(f"cannot write {path}: {written.error.name}")
         return listed
@@ -182,20 +184,15 @@ class ZkBrokerStore(WatchingStore):
         names = self._watch_children(znodes.BrokerIdsZNode.PATH)
         broker_ids = sorted(broker_ids_of(names))
         nodes = self._read_and_watch([znodes.BrokerIdZNode.path(b) for b in broker_ids])
-        return {
-            broker_id: broker_registration(self._zookeeper, node, broker_id, watch=True)
-            for broker_id, node in zip(broker_ids, nodes, strict=True)
-            if node is not None
-        }
+        return broker_registrations(
+            self._zookeeper, dict(zip(broker_ids, nodes, strict=True)), watch=True
+        )
 
     def read_broker(self, broker_id: BrokerId) -> BrokerRegistration | BadDataError | None:
         """Read one registration and watch it."""
-        node = self._read_and_watch([znodes.BrokerIdZNode.path(broker_id)])[0]
-        return (
-            None
-            if node is None
-            else broker_registration(self._zookeeper, node, broker_id, watch=True)
-        )
+        (node,) = self._read_and_watch([znodes.BrokerIdZNode.path(broker_id)])
+        found = broker_registrations(self._zookeeper, {broker_id: node}, watch=True)
+        return found.get(broker_id)
 
 
 def broker_ids_of(names: Iterable[str]) -> Iterator[BrokerId]:
@@ -214,10 +211,20 @@ def _is_undecodable(node: Znode, broker_id: BrokerId) -> bool:
     return False
 
 
-def broker_registration(
-    zookeeper: ZooKeeper, node: Znode, broker_id: BrokerId, *, watch: bool = False
+def broker_registrations(
+    zookeeper: ZooKeeper, nodes: Mapping[BrokerId, Znode | None], *, watch: bool = False
+) -> dict[BrokerId, BrokerRegistration | BadDataError]:
+    """Decode registrations and read the znodes of suspect replicas; absent ones are missing."""
+    return {
+        broker_id: _registration(zookeeper, node, broker_id, watch=watch)
+        for broker_id, node in nodes.items()
+        if node is not None
+    }
+
+
+def _registration(
+    zookeeper: ZooKeeper, node: Znode, broker_id: BrokerId, *, watch: bool
 ) -> BrokerRegistration | BadDataError:
-    """Decode a broker's registration and read the znodes of its suspect replicas."""
     while True:
         try:
             info = znodes.BrokerIdZNode.decode(node.data, broker_id)

@@ -1,4 +1,11 @@
-"""The checks of a broker before it registers, and of its addresses afterwards."""
+"""The checks of a broker before it registers, and of its addresses afterwards.
+
+``/regent/progress_mark`` is written soon after anything else is, to detect restored older data. The
+transaction id of a znode's last write only grows. When the id of this znode is lower than a broker
+has noted, ZooKeeper has older data than before (a restored backup, for example). The newest
+transaction id of an ensemble does not show this: servers begin a new epoch when they start, and the
+epoch is the upper half of all later ids, so that older data continue with higher ids.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +13,16 @@ import uuid
 from contextlib import suppress
 
 from regent.config.addresses import bracketed
-from regent.core.errors import BadDataError, RegentError
+from regent.core.errors import BadDataError, RegentError, UnreadableError
 from regent.core.model import BrokerInfo
 from regent.core.replica_logs import ClusterNotes
-from regent.zk.client.operations import ConnectionLossError, Create, Refused, ZkError, ZooKeeper
+from regent.zk.client.operations import ANY_VERSION, Create, Refused, SetData, ZkError, Znode
 from regent.zk.client.requests import RequestRefusedError
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs.znodes import BrokerIdsZNode, BrokerIdZNode, ClusterIdZNode, encode_topic_id
-from regent.zk.stores.admin_store import ZkAdminStore
-from regent.zk.stores.progress_mark import read_mark
+from regent.zk.stores.fenced_writes import apply
+
+PROGRESS_MARK = "/regent/progress_mark"
 
 
 class EndPointInUseError(RegentError):
@@ -29,17 +38,19 @@ def join_cluster(zookeeper: ZooKeeper) -> str:
     parent = ClusterIdZNode.PATH.rpartition("/")[0]
     chosen = ClusterIdZNode.encode(encode_topic_id(uuid.uuid4().bytes))
     while True:
-        node = zookeeper.get(ClusterIdZNode.PATH)
-        if node is not None:
-            return ClusterIdZNode.decode(node.data)
+        cluster_id = read_cluster_id(zookeeper)
+        if cluster_id is not None:
+            return cluster_id
         for create in (Create(parent), Create(ClusterIdZNode.PATH, chosen)):
-            try:
-                result = zookeeper.multi([create])
-            except ConnectionLossError:
-                zookeeper.wait_connected()
-                break
+            result = apply(zookeeper, [create])
             if isinstance(result, Refused) and result.error is not ZkError.NODE_EXISTS:
                 raise RequestRefusedError(f"cannot create {create.path}: {result.error.name}")
+
+
+def read_cluster_id(zookeeper: ZooKeeper) -> str | None:
+    """Return the cluster id; None when there is none. Raises ``BadDataError``."""
+    node = zookeeper.get(ClusterIdZNode.PATH)
+    return None if node is None else ClusterIdZNode.decode(node.data)
 
 
 def check_cluster(zookeeper: ZooKeeper, notes: ClusterNotes) -> None:
@@ -50,8 +61,35 @@ def check_cluster(zookeeper: ZooKeeper, notes: ClusterNotes) -> None:
     ``ForeignDirectoryError``, and ``BadDataError`` when ``/cluster/id`` cannot be decoded.
     """
     zookeeper.sync()  # otherwise a server that lags behind looks like one with older data
-    notes.check_cluster(ZkAdminStore(zookeeper).read_cluster_id())
+    notes.check_cluster(read_cluster_id(zookeeper))
     notes.check_not_older(zookeeper.latest_zxid(), read_mark(zookeeper))
+
+
+def write_mark(zookeeper: ZooKeeper) -> None:
+    """Write the mark. A lost answer or a refusal is ignored: the mark is written again later.
+
+    Raises ``ConnectionLossError`` and ``SessionExpiredError``.
+    """
+    result = zookeeper.multi([SetData(PROGRESS_MARK, b"", ANY_VERSION)])
+    if isinstance(result, Refused) and result.error is ZkError.NO_NODE:
+        for path in (PROGRESS_MARK.rpartition("/")[0], PROGRESS_MARK):
+            zookeeper.multi([Create(path)])
+
+
+def read_mark(zookeeper: ZooKeeper) -> int | None:
+    """Return the id of the mark's last write; 0: there is no mark, None: it cannot be read.
+
+    Raises ``SessionExpiredError``.
+    """
+    return mark_of(zookeeper.get(PROGRESS_MARK))
+
+
+def mark_of(node: Znode | None) -> int | None:
+    """Return the id of the last write of a mark; see ``read_mark``."""
+    try:
+        return 0 if node is None else node.stat.mzxid
+    except UnreadableError:
+        return None
 
 
 def check_end_points(

@@ -12,16 +12,15 @@ from regent.core.model import TopicPartition
 from regent.zk.client.operations import (
     ANY_VERSION,
     MAX_ATTEMPTS,
-    ConnectionLossError,
     Create,
-    MultiResult,
     Operation,
     Refused,
     SetData,
     ZkError,
-    ZooKeeper,
 )
-from regent.zk.codecs.consumer_znodes import ConsumerOffsetZNode
+from regent.zk.client.zookeeper import ZooKeeper
+from regent.zk.codecs.admin_znodes import ConsumerOffsetZNode
+from regent.zk.stores.fenced_writes import apply_each
 
 
 class ZkConsumerOffsets:
@@ -79,18 +78,11 @@ class ZkConsumerOffsets:
             if creates:
                 parents.update(dict.fromkeys(ConsumerOffsetZNode.parents(path)))
             writes.append(Create(path, data) if creates else SetData(path, data, ANY_VERSION))
-        results = self._write([*map(Create, parents), *writes])[len(parents) :]
+        # Each by itself. A repetition after a lost answer does no harm.
+        applied = apply_each(self._zookeeper, [[w] for w in (*map(Create, parents), *writes)])
+        results = applied[len(parents) :]
         return {
             partition: result.error
             for partition, result in zip(offsets, results, strict=True)
             if isinstance(result, Refused)
         }
-
-    def _write(self, operations: Sequence[Operation]) -> list[MultiResult]:
-        """Apply each by itself. A repetition after a lost answer does no harm."""
-        batches = [[operation] for operation in operations]
-        while True:
-            try:
-                return self._zookeeper.multi_many(batches)
-            except ConnectionLossError:
-                self._zookeeper.wait_connected()

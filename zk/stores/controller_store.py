@@ -6,7 +6,7 @@ Mirrors the controller's methods of ``kafka.zk.KafkaZkClient``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 
 from regent.core.admin.topic_settings import unclean_leader_election
@@ -47,21 +47,17 @@ from regent.zk.client.operations import (
     ZkError,
     Znode,
     ZnodeStat,
-    ZooKeeper,
 )
 from regent.zk.client.requests import RequestRefusedError
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs import znodes
 from regent.zk.codecs.admin_znodes import (
     DEFAULT_ENTITY_NAME,
     ConfigEntityZNode,
-    PreferredReplicaElectionZNode,
 )
 from regent.zk.stores.broker_store import ZkBrokerStore
-from regent.zk.stores.failure_store import ZkFailureStore
-from regent.zk.stores.fenced_writes import Outcome, Write, WriteRefused
-from regent.zk.stores.notification_store import ZkNotificationStore
-from regent.zk.stores.reassignment_store import ZkReassignmentStore
-from regent.zk.stores.topic_deletion_store import ZkTopicDeletionStore
+from regent.zk.stores.fenced_writes import Outcome, Write, WriteRefused, apply
+from regent.zk.stores.request_store import ZkRequestStore
 
 log = logging.getLogger(__name__)
 
@@ -71,13 +67,7 @@ _SOMETHING_CHANGED = frozenset(
 _MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 
-class ZkControllerStore(
-    ZkBrokerStore,
-    ZkTopicDeletionStore,
-    ZkReassignmentStore,
-    ZkNotificationStore,
-    ZkFailureStore,
-):
+class ZkControllerStore(ZkBrokerStore, ZkRequestStore):
     """Reads and writes of one broker's controller, over its current ZooKeeper session."""
 
     # --- election ---
@@ -122,7 +112,10 @@ class ZkControllerStore(
     def create_controller_epoch(self) -> None:
         """Create ``/controller_epoch`` unless it exists."""
         data = znodes.ControllerEpochZNode.encode(INITIAL_CONTROLLER_EPOCH)
-        self._apply([*self._cluster_fence(), Create(znodes.ControllerEpochZNode.PATH, data)])
+        apply(
+            self._zookeeper,
+            [*self._cluster_fence(), Create(znodes.ControllerEpochZNode.PATH, data)],
+        )
 
     def register_controller(
         self,
@@ -154,7 +147,7 @@ class ZkControllerStore(
             ),
             *self._beginning(term),
         ]
-        result = self._apply(operations)
+        result = apply(self._zookeeper, operations)
         if isinstance(result, Committed):
             won = ControllerEpoch(epoch, _stat(result, len(fence) + 1).version)
         elif (first_attempt := self._own_election(broker_id, epoch)) is not None:
@@ -201,7 +194,8 @@ class ZkControllerStore(
         """
         node = self._zookeeper.get(znodes.ControllerZNode.PATH, watch=True)
         if node is not None and node.stat.ephemeral_owner == self._zookeeper.session_id:
-            result = self._apply(
+            result = apply(
+                self._zookeeper,
                 [
                     Check(znodes.ControllerZNode.PATH, node.stat.version),
                     *self._fence(epoch_zk_version),
@@ -210,7 +204,7 @@ class ZkControllerStore(
                         znodes.ControllerEpochZNode.encode(epoch),
                         epoch_zk_version,
                     ),
-                ]
+                ],
             )
             if isinstance(result, Committed):
                 return ControllerEpoch(epoch, _stat(result, -1).version)
@@ -222,31 +216,15 @@ class ZkControllerStore(
 
     def delete_controller(self, epoch_zk_version: int) -> None:
         """Delete ``/controller`` while the epoch is ours."""
-        result = self._apply(
+        result = apply(
+            self._zookeeper,
             [
                 Check(znodes.ControllerEpochZNode.PATH, epoch_zk_version),
                 Delete(znodes.ControllerZNode.PATH, ANY_VERSION),
-            ]
+            ],
         )
         if isinstance(result, Refused) and result.index == 0:
             raise ControllerMovedError("another controller has been elected")
-
-    # --- preferred elections ---
-
-    def read_preferred_elections(self) -> tuple[TopicPartition, ...] | BadDataError | None:
-        """Read the requested elections and watch the node."""
-        node = self._watch_node(PreferredReplicaElectionZNode.PATH)
-        if node is None:
-            return None
-        try:
-            return PreferredReplicaElectionZNode.decode(node.data)
-        except BadDataError as error:
-            return error
-
-    def delete_preferred_elections(self, epoch_zk_version: int) -> None:
-        """Delete the node."""
-        delete = Delete(PreferredReplicaElectionZNode.PATH, ANY_VERSION)
-        self._write_fenced([[delete]], epoch_zk_version)
 
     # --- topics ---
 
@@ -268,11 +246,7 @@ class ZkControllerStore(
     def read_topics(self, topics: Collection[str]) -> Mapping[str, TopicAssignment | BadDataError]:
         """Read topic znodes and watch them."""
         nodes = self._read_and_watch([znodes.TopicZNode.path(topic) for topic in topics])
-        return {
-            topic: topic_assignment(node, topic)
-            for topic, node in zip(topics, nodes, strict=True)
-            if node is not None
-        }
+        return topic_assignments(topics, nodes)
 
     def write_topics(
         self, topics: Mapping[str, TopicAssignment], epoch_zk_version: int
@@ -289,7 +263,7 @@ class ZkControllerStore(
             for topic, assignment in topics.items()
         ]
         outcomes = self._write_fenced(writes, epoch_zk_version)
-        return dict(zip(topics, map(_version_or_error, outcomes), strict=True))
+        return dict(zip(topics, map(version_or_error, outcomes), strict=True))
 
     def read_noted_topic_id(self, topic: str) -> TopicId | None:
         """Return the topic id in ``/brokers/topics/T/partitions``; None: it has none.
@@ -436,23 +410,8 @@ class ZkControllerStore(
         epoch_zk_version: int,
     ) -> Mapping[TopicPartition, int | WriteError]:
         """Replace ``state`` znodes, each on condition of its partition epoch."""
-        # Partitions that change in the same way share one state.
-        shared = {id(state): state for state in states.values()}
-        encoded = {i: znodes.TopicPartitionStateZNode.encode(s) for i, s in shared.items()}
-        outcomes = self._write_each(
-            {
-                topic_partition: [
-                    SetData(
-                        znodes.TopicPartitionStateZNode.path(topic_partition),
-                        encoded[id(state)],
-                        state.leader_and_isr.partition_epoch,
-                    )
-                ]
-                for topic_partition, state in states.items()
-            },
-            epoch_zk_version,
-        )
-        return {topic_partition: _version_or_error(o) for topic_partition, o in outcomes.items()}
+        outcomes = self._write_fenced(partition_state_writes(states), epoch_zk_version)
+        return dict(zip(states, map(version_or_error, outcomes), strict=True))
 
     # --- inside ---
 
@@ -523,6 +482,17 @@ def read_partition_states(
     return states
 
 
+def topic_assignments(
+    topics: Iterable[str], nodes: Iterable[Znode | None]
+) -> dict[str, TopicAssignment | BadDataError]:
+    """Decode the znodes of topics; absent ones are missing."""
+    return {
+        topic: topic_assignment(node, topic)
+        for topic, node in zip(topics, nodes, strict=True)
+        if node is not None
+    }
+
+
 def topic_assignment(node: Znode, topic: str) -> TopicAssignment | BadDataError:
     """Decode a topic's znode."""
     try:
@@ -532,7 +502,27 @@ def topic_assignment(node: Znode, topic: str) -> TopicAssignment | BadDataError:
     return TopicAssignment(data.topic_id, data.partitions, node.stat.version, node.stat.czxid)
 
 
-def _version_or_error(outcome: Outcome) -> int | WriteError:
+def partition_state_writes(
+    states: Mapping[TopicPartition, LeaderIsrAndControllerEpoch],
+) -> list[Write]:
+    """Return the writes that replace ``state`` znodes, each on condition of its partition epoch."""
+    # Partitions that change in the same way share one state.
+    shared = {id(state): state for state in states.values()}
+    encoded = {i: znodes.TopicPartitionStateZNode.encode(s) for i, s in shared.items()}
+    return [
+        [
+            SetData(
+                znodes.TopicPartitionStateZNode.path(topic_partition),
+                encoded[id(state)],
+                state.leader_and_isr.partition_epoch,
+            )
+        ]
+        for topic_partition, state in states.items()
+    ]
+
+
+def version_or_error(outcome: Outcome) -> int | WriteError:
+    """Return the new version of a node that was set, or why it was not."""
     if isinstance(outcome, WriteRefused):
         return outcome.error
     stat = outcome[0]

@@ -1,4 +1,4 @@
-"""Thousands of conditional writes in a few multis; those of a controller are fenced.
+"""Writes of znodes: of one value, of one transaction, of thousands in a few multis.
 
 Every multi of a controller begins with checks that fail once another controller is elected: from
 then on no write of the old controller takes effect (KAFKA-6082). A multi is all or nothing and
@@ -8,15 +8,17 @@ second write fails, each write is sent in its own multi.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from regent.core.errors import ControllerMovedError
 from regent.core.ports import WriteError
 from regent.zk.client.operations import (
+    MAX_ATTEMPTS,
     Check,
     Committed,
+    ConflictError,
     ConnectionLossError,
     Create,
     MultiResult,
@@ -24,15 +26,17 @@ from regent.zk.client.operations import (
     SetData,
     ZkError,
     ZnodeStat,
-    ZooKeeper,
 )
 from regent.zk.client.requests import RequestRefusedError
+from regent.zk.client.zookeeper import ZooKeeper
 
 MAX_OPERATIONS = 1000
 BYTES_BESIDE_DATA = 80  # per operation on the wire: headers, version, ACL
 BYTES_OF_FENCE = 1024  # at most
 
 _WITH_DATA = (Create, SetData)
+
+T = TypeVar("T")
 
 Write: TypeAlias = Sequence[Operation]
 """Operations that belong together: they are applied together or not at all."""
@@ -58,6 +62,46 @@ _WRITE_ERRORS = {
 }
 
 
+def apply(zookeeper: ZooKeeper, operations: Sequence[Operation]) -> MultiResult:
+    """Apply one multi; repeat it after a connection loss, even if it may have been applied."""
+    while True:
+        try:
+            return zookeeper.multi(operations)
+        except ConnectionLossError:
+            zookeeper.wait_connected()
+
+
+def apply_each(zookeeper: ZooKeeper, batches: Sequence[Sequence[Operation]]) -> list[MultiResult]:
+    """Apply several multis; repeat them all after a connection loss, as ``apply`` does."""
+    while True:
+        try:
+            return zookeeper.multi_many(batches)
+        except ConnectionLossError:
+            zookeeper.wait_connected()
+
+
+def change_znodes(
+    zookeeper: ZooKeeper, decide: Callable[[], tuple[T, Sequence[Operation]]], contested: str
+) -> T:
+    """Read, decide and write, again as long as another client changes what was read.
+
+    ``decide`` reads and returns a result with the writes that it needs, each conditional on what
+    was read. Returns the result of the decision that was written, or that needs no write. After a
+    lost answer it decides again, so the write may have been applied. Raises what ``decide`` raises,
+    and ``ConflictError`` with the message ``contested`` after ``MAX_ATTEMPTS``.
+    """
+    for _ in range(MAX_ATTEMPTS):
+        result, writes = decide()
+        if not writes:
+            return result
+        try:
+            if isinstance(zookeeper.multi(writes), Committed):
+                return result
+        except ConnectionLossError:
+            zookeeper.wait_connected()
+    raise ConflictError(f"{contested}; try again")
+
+
 def write_fenced(
     zookeeper: ZooKeeper,
     writes: Sequence[Write],
@@ -74,17 +118,6 @@ def write_fenced(
     for writes that must not be repeated without a read. Raises ``ControllerMovedError`` (some
     writes may have been applied) and ``SessionExpiredError``.
     """
-    return _write(zookeeper, writes, fence, send_again=send_again)
-
-
-def write_unfenced(zookeeper: ZooKeeper, writes: Sequence[Write]) -> list[Outcome]:
-    """Apply each write without a check of the controller epoch; see ``write_fenced``."""
-    return _write(zookeeper, writes, [], send_again=True)
-
-
-def _write(
-    zookeeper: ZooKeeper, writes: Sequence[Write], fence: Sequence[Check], *, send_again: bool
-) -> list[Outcome]:
     max_bytes = zookeeper.max_request_bytes
     sizes = list(map(_size, writes))
     outcomes: dict[int, Outcome] = {
@@ -112,6 +145,11 @@ def _write(
             for again in _settle(writes, chunk, result, outcomes, len(fence))
         ]
     return [outcomes[number] for number in range(len(writes))]
+
+
+def write_unfenced(zookeeper: ZooKeeper, writes: Sequence[Write]) -> list[Outcome]:
+    """Apply each write without a check of the controller epoch, as ``write_fenced`` does."""
+    return write_fenced(zookeeper, writes, [])
 
 
 @dataclass(slots=True)

@@ -27,19 +27,17 @@ from regent.core.protocol.controller import (
     AlterPartitionResponse,
     AlterPartitionRow,
 )
-from regent.zk.client.operations import (
-    Create,
-    SetData,
-    UnreadableZnode,
-    Znode,
-    ZnodeStat,
-    ZooKeeper,
-)
-from regent.zk.client.requests import RequestRefusedError
+from regent.zk.client.operations import UnreadableZnode, Znode
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs.admin_znodes import IsrChangeNotificationSequenceZNode
-from regent.zk.codecs.znodes import BrokerIdZNode, TopicPartitionStateZNode
-from regent.zk.stores.controller_store import read_partition_states
-from regent.zk.stores.fenced_writes import WriteRefused, write_unfenced
+from regent.zk.codecs.znodes import BrokerIdZNode
+from regent.zk.stores.controller_store import (
+    partition_state_writes,
+    read_partition_states,
+    version_or_error,
+)
+from regent.zk.stores.fenced_writes import write_unfenced
+from regent.zk.stores.request_store import notify_controller
 
 MAX_PARTITIONS = 1000  # per notification, so that the longest names fit into a znode
 
@@ -67,7 +65,8 @@ class ZkIsrStore:
             for row in request.partitions
             if row.topic_partition in controller_epochs and row.topic_partition not in ineligible
         }
-        outcomes = self._write(wanted)
+        written = write_unfenced(self._zookeeper, partition_state_writes(wanted))
+        outcomes = dict(zip(wanted, map(version_or_error, written), strict=True))
         contested = [
             topic_partition
             for topic_partition, outcome in outcomes.items()
@@ -98,19 +97,13 @@ class ZkIsrStore:
     def announce(self, partitions: Sequence[TopicPartition]) -> None:
         """Create the sequential node that makes the controller read these partitions again.
 
-        After a lost answer there may be two, which is harmless.
+        Raises what ``notify_controller`` raises.
         """
-        path = IsrChangeNotificationSequenceZNode.PATH_PREFIX
-        chunks = [
+        znode = IsrChangeNotificationSequenceZNode
+        chunks = (
             partitions[at : at + MAX_PARTITIONS] for at in range(0, len(partitions), MAX_PARTITIONS)
-        ]
-        writes = [
-            [Create(path, IsrChangeNotificationSequenceZNode.encode(chunk), sequential=True)]
-            for chunk in chunks
-        ]
-        for outcome in write_unfenced(self._zookeeper, writes):
-            if isinstance(outcome, WriteRefused):
-                raise RequestRefusedError(f"cannot create {path}…: {outcome.error.name}")
+        )
+        notify_controller(self._zookeeper, znode.PATH_PREFIX, list(map(znode.encode, chunks)))
 
     def _with_members_of_other_epochs(self, request: AlterPartitionRequest) -> set[TopicPartition]:
         """Return the partitions with a member that is not registered with its broker epoch."""
@@ -131,32 +124,6 @@ class ZkIsrStore:
             for row in request.partitions
             if not others.isdisjoint(_seen_epochs(row))
         }
-
-    def _write(
-        self, states: Mapping[TopicPartition, LeaderIsrAndControllerEpoch]
-    ) -> dict[TopicPartition, int | WriteError]:
-        """Return the new partition epoch of each write, or why it was refused."""
-        writes = [
-            [
-                SetData(
-                    TopicPartitionStateZNode.path(topic_partition),
-                    TopicPartitionStateZNode.encode(state),
-                    state.leader_and_isr.partition_epoch,
-                )
-            ]
-            for topic_partition, state in states.items()
-        ]
-        found: dict[TopicPartition, int | WriteError] = {}
-        for topic_partition, outcome in zip(
-            states, write_unfenced(self._zookeeper, writes), strict=True
-        ):
-            if isinstance(outcome, WriteRefused):
-                found[topic_partition] = outcome.error
-            else:
-                stat = outcome[0]
-                assert isinstance(stat, ZnodeStat)
-                found[topic_partition] = stat.version
-        return found
 
 
 def _proposed(

@@ -7,17 +7,11 @@ from __future__ import annotations
 
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId
-from regent.zk.client.operations import (
-    MAX_ATTEMPTS,
-    Committed,
-    ConflictError,
-    ConnectionLossError,
-    Create,
-    SetData,
-    ZooKeeper,
-)
+from regent.zk.client.operations import Create, Operation, SetData
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs.admin_znodes import ProducerIdBlock, ProducerIdBlockZNode
 from regent.zk.codecs.json_fields import MAX_INT64
+from regent.zk.stores.fenced_writes import change_znodes
 
 BLOCK_SIZE = 1_000
 
@@ -37,7 +31,8 @@ class ZkProducerIds:
         cannot be decoded.
         """
         path = ProducerIdBlockZNode.PATH
-        for _ in range(MAX_ATTEMPTS):
+
+        def decide() -> tuple[range, list[Operation]]:
             node = self._zookeeper.get(path)
             latest = None if node is None else ProducerIdBlockZNode.decode(node.data)
             first = 0 if latest is None else latest.last_producer_id + 1
@@ -46,9 +41,7 @@ class ZkProducerIds:
                 raise BadDataError(f"{path}: there are no producer ids left after {first - 1}")
             data = ProducerIdBlockZNode.encode(ProducerIdBlock(self._broker_id, first, last))
             write = Create(path, data) if node is None else SetData(path, data, node.stat.version)
-            try:
-                if isinstance(self._zookeeper.multi([write]), Committed):
-                    return range(first, last + 1)
-            except ConnectionLossError:
-                self._zookeeper.wait_connected()
-        raise ConflictError(f"{path}: other brokers keep taking the same block; try again")
+            return range(first, last + 1), [write]
+
+        contested = f"{path}: other brokers keep taking the same block"
+        return change_znodes(self._zookeeper, decide, contested)

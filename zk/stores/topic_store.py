@@ -17,28 +17,28 @@ from regent.zk.client.operations import (
     ANY_VERSION,
     MAX_ATTEMPTS,
     Check,
-    Committed,
     ConflictError,
-    ConnectionLossError,
     Create,
+    Operation,
     SetData,
     Znode,
-    ZooKeeper,
 )
 from regent.zk.client.requests import MAX_REQUEST_BYTES
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs.admin_znodes import (
     ConfigEntityZNode,
     DeleteTopicsTopicZNode,
     DeleteTopicsZNode,
 )
 from regent.zk.codecs.znodes import TopicsZNode, TopicZNode
-from regent.zk.stores.controller_store import topic_assignment
-from regent.zk.stores.entity_configs import ZkEntityConfigs
+from regent.zk.stores.config_store import ZkConfigStore
+from regent.zk.stores.controller_store import topic_assignments
 from regent.zk.stores.fenced_writes import (
     BYTES_BESIDE_DATA,
     Outcome,
     Write,
     WriteRefused,
+    change_znodes,
     write_unfenced,
 )
 
@@ -69,7 +69,7 @@ class ZkTopicStore:
 
     def __init__(self, zookeeper: ZooKeeper) -> None:
         self._zookeeper = zookeeper
-        self.configs = ZkEntityConfigs(zookeeper)
+        self.configs = ZkConfigStore(zookeeper)
 
     # --- reads ---
 
@@ -88,11 +88,7 @@ class ZkTopicStore:
     def read_topics(self, topics: Collection[str]) -> dict[str, TopicAssignment | BadDataError]:
         """Read topic znodes, in the order of ``topics``; absent ones are missing."""
         nodes = self._zookeeper.get_many([TopicZNode.path(topic) for topic in topics])
-        return {
-            topic: topic_assignment(node, topic)
-            for topic, node in zip(topics, nodes, strict=True)
-            if node is not None
-        }
+        return topic_assignments(topics, nodes)
 
     # --- new topics ---
 
@@ -172,15 +168,16 @@ class ZkTopicStore:
 
     def _add_partitions(self, topic: str, added: Mapping[int, ReplicaAssignment]) -> ApiError:
         path, first = TopicZNode.path(topic), min(added)
-        for _ in range(MAX_ATTEMPTS):
+
+        def decide() -> tuple[ApiError, list[Operation]]:
             current = self.read_topics([topic]).get(topic)
             if current is None:
-                return unknown_topic(topic)
+                return unknown_topic(topic), []
             if isinstance(current, BadDataError):
                 raise current
             wanted = {p: a for p, a in current.partitions.items() if p < first} | dict(added)
             if wanted == current.partitions:  # our first attempt succeeded, but its answer was lost
-                return _DONE
+                return _DONE, []
             problem = growth_problem(
                 topic, current, is_being_deleted=topic in self.read_topics_being_deleted()
             )
@@ -190,14 +187,13 @@ class ZkTopicStore:
             data = TopicZNode.encode(current.topic_id, wanted)
             problem = problem or _size_problem(topic, len(wanted), len(data))
             if problem is not None:
-                return problem
-            write = SetData(path, data, current.zk_version)
-            try:
-                if isinstance(self._zookeeper.multi([write]), Committed):
-                    return _DONE
-            except ConnectionLossError:
-                self._zookeeper.wait_connected()
-        raise self._conflict(topic)
+                return problem, []
+            return _DONE, [SetData(path, data, current.zk_version)]
+
+        try:
+            return change_znodes(self._zookeeper, decide, f"topic {topic} keeps changing")
+        except ConflictError:
+            raise self._conflict(topic) from None
 
     # --- deletion ---
 

@@ -22,6 +22,7 @@ from regent.core.controller.events import (
 from regent.core.model import BrokerId
 from regent.zk.client.operations import WatchEvent, WatchKind
 from regent.zk.codecs.admin_znodes import (
+    ControllerFailuresZNode,
     DeleteTopicsZNode,
     IsrChangeNotificationZNode,
     LogDirEventNotificationZNode,
@@ -35,7 +36,6 @@ from regent.zk.codecs.znodes import (
     TopicPartitionStateZNode,
     TopicsZNode,
 )
-from regent.zk.stores.failure_store import ControllerFailuresZNode
 
 # Also when the node itself is created or deleted, so that the watch on its children is re-armed.
 _OF_CHILDREN: dict[str, ControllerEvent] = {

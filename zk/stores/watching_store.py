@@ -10,13 +10,10 @@ from regent.core.errors import SessionExpiredError, UnreadableError
 from regent.zk.client.operations import (
     ANY_VERSION,
     Check,
-    ConnectionLossError,
-    MultiResult,
-    Operation,
     UnreadableZnode,
     Znode,
-    ZooKeeper,
 )
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs.znodes import ControllerEpochZNode
 from regent.zk.stores.fenced_writes import Outcome, Write, write_fenced
 
@@ -104,11 +101,3 @@ class WatchingStore:
         """Apply each write while no other controller has been elected; see ``write_fenced``."""
         fence = self._fence(epoch_zk_version)
         return write_fenced(self._zookeeper, writes, fence, send_again=send_again)
-
-    def _apply(self, operations: Sequence[Operation]) -> MultiResult:
-        """Apply one multi; repeat it after a connection loss, even if it may have been applied."""
-        while True:
-            try:
-                return self._zookeeper.multi(operations)
-            except ConnectionLossError:
-                self._zookeeper.wait_connected()

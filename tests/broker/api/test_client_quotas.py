@@ -21,7 +21,6 @@ from regent.transport.kafka.api import KafkaApi
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode
 from regent.zk.codecs.znodes import PERSISTENT_PATHS
 from regent.zk.stores.config_store import ZkConfigStore
-from regent.zk.stores.entity_configs import ZkEntityConfigs
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer
 from tests.transport.kafka.wire import ask
 
@@ -40,7 +39,7 @@ class Broker:
             self.server.put(path)
         self.zookeeper = FakeZooKeeper(self.server)
         configs = ZkConfigStore(self.zookeeper)
-        change = ZkEntityConfigs(self.zookeeper).change_config
+        change = ZkConfigStore(self.zookeeper).change_config
         self._apis: Sequence[KafkaApi] = [
             *client_quota_apis(configs.read_client_quotas, change, executor),
             *scram_credential_apis(configs.read_configs, configs.read_client_quotas, executor),

@@ -46,9 +46,8 @@ from regent.core.protocol.controller import (
     ListPartitionReassignmentsResponse,
 )
 from regent.zk.client.operations import ConnectionLossError
-from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
+from regent.zk.codecs.admin_znodes import ControllerFailuresZNode, DeleteTopicsTopicZNode
 from regent.zk.codecs.znodes import TopicPartitionStateZNode
-from regent.zk.stores.failure_store import ControllerFailuresZNode
 from tests.support.controller_parts import Candidate, of_type
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment
 from tests.support.world import T0, World, delete, topic_id

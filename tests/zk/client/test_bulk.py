@@ -6,14 +6,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from regent.testing.waits import scaled
-from regent.zk.client.bulk import (
-    MAX_BULK_REQUEST_BYTES,
-    MAX_WATCHES,
-    BulkOperations,
-    set_watches_requests,
-)
-from regent.zk.client.channel import SessionChannel
-from regent.zk.client.connection import ZkReply
 from regent.zk.client.operations import (
     Check,
     Committed,
@@ -27,7 +19,16 @@ from regent.zk.client.operations import (
     ZkError,
     Znode,
 )
-from regent.zk.client.requests import Answer, MultiRead, SetWatches, ZkRequest
+from regent.zk.client.requests import (
+    MAX_BULK_REQUEST_BYTES,
+    MAX_WATCHES,
+    Answer,
+    MultiRead,
+    SetWatches,
+    ZkReply,
+    ZkRequest,
+    set_watches_requests,
+)
 from regent.zk.client.watch_registry import ArmedWatches
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 
@@ -47,51 +48,30 @@ def client(zookeeper_address: str, events: queue.Queue[WatchEvent]) -> Iterator[
     client.close()
 
 
-class ObservedChannel:
-    """A real channel that calls a function before each request and for each answer."""
+class ObservedClient(ZooKeeperClient):
+    """A client that calls a function before each request and for each answer."""
 
-    def __init__(
-        self,
-        channel: SessionChannel,
-        *,
-        on_send: Callable[[ZkRequest], None] = lambda _: None,
-        on_received: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._channel = channel
-        self._on_send = on_send
-        self._on_received = on_received
+    on_send: Callable[[ZkRequest], None] = staticmethod(lambda _: None)
+    on_received: Callable[[], None] = staticmethod(lambda: None)
 
     def send(
         self, request: ZkRequest, on_answer: Callable[[Answer | None], None] | None = None
     ) -> ZkReply:
-        self._on_send(request)
-        return self._channel.send(request, on_answer)
+        self.on_send(request)
+        return super().send(request, on_answer)
 
     def receive(self, reply: ZkReply) -> Answer | None:
-        answer = self._channel.receive(reply)
-        self._on_received()
+        answer = super().receive(reply)
+        self.on_received()
         return answer
-
-    def latest_zxid(self) -> int:
-        return self._channel.latest_zxid()
-
-    @property
-    def has_set_watches(self) -> bool:
-        return self._channel.has_set_watches
-
-    @has_set_watches.setter
-    def has_set_watches(self, known: bool) -> None:
-        self._channel.has_set_watches = known
 
 
 @pytest.fixture
-def channel(zookeeper_address: str, events: queue.Queue[WatchEvent]) -> Iterator[SessionChannel]:
-    channel = SessionChannel(
-        zookeeper_address, 6000, on_watch=events.put, on_state=None, credentials=None
-    )
-    channel.start(timeout_s=scaled(10.0))
-    yield channel
-    channel.close(timeout_s=scaled(5.0))
+def observed(zookeeper_address: str, events: queue.Queue[WatchEvent]) -> Iterator[ObservedClient]:
+    client = ObservedClient(zookeeper_address, 6000, on_watch=events.put)
+    client.start(timeout_s=scaled(10.0))
+    yield client
+    client.close(timeout_s=scaled(5.0))
 
 
 def create_many(client: ZooKeeperClient, count: int, data: bytes = b"") -> list[str]:
@@ -146,19 +126,21 @@ def test_each_of_two_thousand_watches_fires_once(
 
 
 def test_a_change_between_the_read_and_the_setting_of_its_watch_fires(
-    client: ZooKeeperClient, channel: SessionChannel, events: queue.Queue[WatchEvent]
+    client: ZooKeeperClient, observed: ObservedClient, events: queue.Queue[WatchEvent]
 ) -> None:
     client.multi([Create("/a"), Create("/b"), Create("/c")])
+    # The first answer is a zxid, the second one has the data.
     changes: list[list[Operation]] = [
-        [SetData("/a", b"changed", 0), Delete("/b", 0), Create("/absent")]
+        [SetData("/a", b"changed", 0), Delete("/b", 0), Create("/absent")],
+        [],
     ]
 
     def interfere() -> None:
         if changes:
             client.multi(changes.pop())
 
-    bulk = BulkOperations(ObservedChannel(channel, on_received=interfere), channel.watches)
-    znodes = bulk.get_and_watch([f"{channel.chroot}/{name}" for name in ("a", "b", "c", "absent")])
+    observed.on_received = interfere
+    znodes = observed.get_many(["/a", "/b", "/c", "/absent"], watch=True)
 
     assert data_of(znodes) == [b"", b"", b"", None]
     assert not changes
@@ -171,7 +153,7 @@ def test_a_change_between_the_read_and_the_setting_of_its_watch_fires(
 
 
 def test_large_nodes_are_read_in_small_requests(
-    client: ZooKeeperClient, channel: SessionChannel
+    client: ZooKeeperClient, observed: ObservedClient
 ) -> None:
     sizes: list[int] = []
 
@@ -180,16 +162,15 @@ def test_large_nodes_are_read_in_small_requests(
             sizes.append(request.count)
 
     paths = create_many(client, 4000)
-    absolute_paths = [channel.chroot + path for path in paths]
-    bulk = BulkOperations(ObservedChannel(channel, on_send=record), channel.watches)
-    bulk.get(absolute_paths)
+    observed.on_send = record
+    observed.get_many(paths)
     assert sizes[:3] == [50, 50, 200]
     assert max(sizes) > 1500
 
     large = bytes(200_000)
     client.multi_many([[SetData(path, large, 0)] for path in paths[:20]])
     sizes.clear()
-    assert data_of(bulk.get(absolute_paths[:20] * 20)) == [large] * 400
+    assert data_of(observed.get_many(paths[:20] * 20)) == [large] * 400
     assert sizes[0] == 50
     assert set(sizes[2:]) == {10}
 

@@ -12,7 +12,7 @@ import pytest
 from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.core.errors import SessionExpiredError
 from regent.testing.waits import pause_process, scaled
-from regent.zk.client.channel import SessionChannel
+from regent.zk.client.connection import ConnectionState
 from regent.zk.client.operations import (
     ANY_VERSION,
     ConnectionLossError,
@@ -24,7 +24,7 @@ from regent.zk.client.operations import (
     Znode,
 )
 from regent.zk.client.requests import Exists
-from regent.zk.client.zookeeper_client import ConnectionState, ZooKeeperClient
+from regent.zk.client.zookeeper_client import ZooKeeperClient
 from tests.support.connected_sessions import Connect, Session, read
 from tests.support.tcp_proxy import TcpProxy
 
@@ -168,24 +168,20 @@ def test_a_server_that_hangs_during_requests_is_noticed(tmp_path: Path) -> None:
     server.start()
     states: queue.Queue[ConnectionState] = queue.Queue()
     timeout_s = min(scaled(2.0), 20.0)
-    channel = SessionChannel(
-        server.address,
-        round(timeout_s * 1000),
-        on_watch=lambda _: None,
-        on_state=states.put,
-        credentials=None,
+    client = ZooKeeperClient(
+        server.address, round(timeout_s * 1000), on_watch=lambda _: None, on_state=states.put
     )
     try:
-        channel.start(timeout_s=scaled(10.0))
+        client.start(timeout_s=scaled(10.0))
         assert states.get(timeout=scaled(5.0)) is CONNECTED
-        channel.latest_zxid()
-        assert channel.lease_valid()
+        client.latest_zxid()
+        assert client.lease_valid()
 
         pause_process(server.pid)
         stopped_at = time.monotonic()
         noticed = None
         while noticed is None and time.monotonic() < stopped_at + 3 * timeout_s:
-            channel.send(Exists("/", watch=False))
+            client.send(Exists("/", watch=False))
             try:
                 noticed = states.get(timeout=0.05)
             except queue.Empty:
@@ -193,14 +189,14 @@ def test_a_server_that_hangs_during_requests_is_noticed(tmp_path: Path) -> None:
 
         assert noticed is SUSPENDED
         assert time.monotonic() - stopped_at < timeout_s
-        assert not channel.lease_valid()
+        assert not client.lease_valid()
         # The server cannot end the session: the client gives it up by itself.
         assert states.get(timeout=3 * timeout_s) is LOST
         assert 1.5 * timeout_s < time.monotonic() - stopped_at < 2.25 * timeout_s
         with pytest.raises(SessionExpiredError, match=r"no connection for \d"):
-            channel.wait_connected()
+            client.wait_connected()
     finally:
-        channel.abandon()
+        client.abandon()
         server.stop(timeout_s=0.0)
 
 

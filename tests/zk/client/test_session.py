@@ -11,9 +11,11 @@ import pytest
 from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.core.errors import ForeignDirectoryError, SessionExpiredError
 from regent.testing.waits import eventually, scaled
-from regent.zk.client.operations import ConnectionLossError, Create, SetData, WatchEvent, ZooKeeper
+from regent.zk.client.connection import ConnectionState
+from regent.zk.client.operations import ConnectionLossError, Create, SetData, WatchEvent
 from regent.zk.client.orphaned_session import close_session
 from regent.zk.client.session import SessionKeeper
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from tests.support.tcp_proxy import TcpProxy
 
@@ -139,7 +141,7 @@ def test_the_next_session_waits_until_the_end_of_the_last_is_handled(
     assert owner.next() == ("usable", False)
     with pytest.raises(queue.Empty):
         owner.notified.get(timeout=0.3)
-    assert not owner.keeper.lease_valid()
+    assert owner.keeper.state is ConnectionState.LOST
     handled.set_result(None)
     assert owner.next()[0] == "starting"
 

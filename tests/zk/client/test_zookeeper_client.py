@@ -7,6 +7,7 @@ import pytest
 from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.designs.measuring.four_letter_words import FourLetterWords
 from regent.testing.waits import scaled
+from regent.zk.client.connection import ConnectionState, SessionCredentials
 from regent.zk.client.operations import (
     Check,
     Committed,
@@ -20,7 +21,7 @@ from regent.zk.client.operations import (
     ZkError,
 )
 from regent.zk.client.requests import MAX_REQUEST_BYTES, RequestTooLargeError
-from regent.zk.client.zookeeper_client import ConnectionState, SessionCredentials, ZooKeeperClient
+from regent.zk.client.zookeeper_client import ZooKeeperClient
 from tests.support.connected_sessions import Connect, read
 from tests.support.tcp_proxy import TcpProxy
 

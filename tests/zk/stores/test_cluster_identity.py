@@ -25,9 +25,10 @@ from regent.zk.stores.cluster_identity import (
     check_cluster,
     check_end_points,
     join_cluster,
+    read_mark,
+    write_mark,
 )
 from regent.zk.stores.controller_store import ZkControllerStore
-from regent.zk.stores.progress_mark import read_mark, write_mark
 from tests.support.cluster_notes import NotesInMemory
 from tests.support.fake_zookeeper import (
     FakeZooKeeper,

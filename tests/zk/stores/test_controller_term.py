@@ -18,9 +18,9 @@ from regent.zk.client.operations import (
     Operation,
     Refused,
     ZkError,
-    ZooKeeper,
 )
 from regent.zk.client.requests import RequestRefusedError
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs.znodes import ControllerTermZNode
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.fake_zookeeper import (

@@ -19,7 +19,7 @@ from regent.zk.client.requests import RequestRefusedError
 from regent.zk.codecs.admin_znodes import IsrChangeNotificationSequenceZNode as IsrChange
 from regent.zk.codecs.admin_znodes import LogDirEventNotificationSequenceZNode as LogDirEvent
 from regent.zk.stores.controller_store import ZkControllerStore
-from regent.zk.stores.notification_store import notify_log_dir_failure
+from regent.zk.stores.request_store import notify_log_dir_failure
 from tests.support.connected_sessions import Connect
 from tests.support.fake_zookeeper import FakeZooKeeperServer, Moment, lose_connection, once
 from tests.support.world import KeptSession

@@ -17,7 +17,7 @@ from regent.zk.client.operations import (
 )
 from regent.zk.codecs.znodes import TopicZNode
 from regent.zk.stores.fenced_writes import MAX_OPERATIONS, Write, write_unfenced
-from regent.zk.stores.topic_deletion_store import MAX_ROUNDS, ZkTopicDeletionStore
+from regent.zk.stores.request_store import MAX_DELETION_ROUNDS, ZkRequestStore
 from tests.support.connected_sessions import Connect
 from tests.support.fake_zookeeper import (
     Call,
@@ -42,7 +42,7 @@ class DeletionStore:
         self.server.put(REQUESTS)
         self.watches: list[WatchEvent] = []
         self.zookeeper = FakeZooKeeper(self.server, self.watches.append)
-        self.store = ZkTopicDeletionStore(self.zookeeper)
+        self.store = ZkRequestStore(self.zookeeper)
 
     def put_topic(self, topic: str, partitions: int = 1, *, config: bool = True) -> int:
         """Create a topic with states and a configuration; return the zxid of its creation."""
@@ -172,7 +172,7 @@ def test_a_real_zookeeper_deletes_a_topic_of_thousands_of_partitions(connect: Co
     write_unfenced(client, creates)
     topic = client.get(T)
     assert topic is not None
-    store = ZkTopicDeletionStore(client)
+    store = ZkRequestStore(client)
     assert list(store.read_topics_to_delete()) == ["t"]
     assert store.delete_topics({"t": topic.stat.czxid}, 0) == {"t"}
     assert client.children("/brokers/topics") == client.children(REQUESTS) == []
@@ -279,7 +279,7 @@ def test_a_topic_that_keeps_getting_nodes_does_not_delay_others(stage: DeletionS
         times=1_000,
     )
     assert stage.store.delete_topics(topics, 0) == {"u"}
-    assert next(partition) > MAX_ROUNDS
+    assert next(partition) > MAX_DELETION_ROUNDS
     assert {T, f"{T}/partitions", "/config/topics/t", f"{REQUESTS}/t"} <= set(stage.left())
     assert not [path for path in stage.left() if path.endswith("/u")]
 

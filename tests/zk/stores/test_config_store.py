@@ -11,7 +11,7 @@ from regent.core.model import ReplicaAssignment
 from regent.zk.client.operations import ConflictError, Create, SetData
 from regent.zk.codecs import znodes
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode
-from regent.zk.stores.entity_configs import UnknownTopicError, ZkEntityConfigs
+from regent.zk.stores.config_store import UnknownTopicError, ZkConfigStore
 from tests.support.fake_zookeeper import (
     Call,
     FakeZooKeeper,
@@ -36,8 +36,8 @@ def server() -> FakeZooKeeperServer:
 
 
 @pytest.fixture
-def configs(zookeeper: FakeZooKeeper) -> ZkEntityConfigs:
-    return ZkEntityConfigs(zookeeper)
+def configs(zookeeper: FakeZooKeeper) -> ZkConfigStore:
+    return ZkConfigStore(zookeeper)
 
 
 def config_of(server: FakeZooKeeperServer) -> dict[str, str]:
@@ -53,7 +53,7 @@ def changes(server: FakeZooKeeperServer) -> list[object]:
 
 
 def test_configurations_are_merged_and_notified_in_one_transaction(
-    server: FakeZooKeeperServer, configs: ZkEntityConfigs
+    server: FakeZooKeeperServer, configs: ZkConfigStore
 ) -> None:
     server.put(CONFIG, ConfigEntityZNode.encode({"retention.ms": "1", "segment.ms": "2"}))
 
@@ -69,7 +69,7 @@ def test_configurations_are_merged_and_notified_in_one_transaction(
 
 @pytest.mark.parametrize("leftover", [None, b""])
 def test_a_topic_without_a_configuration_gets_one(
-    server: FakeZooKeeperServer, configs: ZkEntityConfigs, leftover: bytes | None
+    server: FakeZooKeeperServer, configs: ZkConfigStore, leftover: bytes | None
 ) -> None:
     if leftover is not None:
         server.put(CONFIG, leftover)
@@ -78,7 +78,7 @@ def test_a_topic_without_a_configuration_gets_one(
 
 
 def test_a_concurrent_change_is_kept(
-    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, configs: ZkEntityConfigs
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, configs: ZkConfigStore
 ) -> None:
     server.put(CONFIG, ConfigEntityZNode.encode({"retention.ms": "1"}))
     theirs = ConfigEntityZNode.encode({"segment.ms": "9"})
@@ -92,7 +92,7 @@ def test_a_concurrent_change_is_kept(
 
 @pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
 def test_after_a_lost_answer_the_configuration_is_written_again(
-    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, configs: ZkEntityConfigs, moment: Moment
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, configs: ZkConfigStore, moment: Moment
 ) -> None:
     zookeeper.hook = once(moment, lose_connection)
 
@@ -103,7 +103,7 @@ def test_after_a_lost_answer_the_configuration_is_written_again(
 
 
 def test_a_concurrently_deleted_topic_gets_no_configuration(
-    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, configs: ZkEntityConfigs
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, configs: ZkConfigStore
 ) -> None:
     zookeeper.hook = once(Moment.BEFORE, lambda: server.remove("/brokers/topics/t"))
 
@@ -114,7 +114,7 @@ def test_a_concurrently_deleted_topic_gets_no_configuration(
 
 
 def test_a_configuration_that_changes_before_every_attempt_is_given_up(
-    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, configs: ZkEntityConfigs
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, configs: ZkConfigStore
 ) -> None:
     server.put(CONFIG)
 
@@ -129,7 +129,7 @@ def test_a_configuration_that_changes_before_every_attempt_is_given_up(
 
 
 def test_an_unreadable_configuration_is_not_replaced(
-    server: FakeZooKeeperServer, configs: ZkEntityConfigs
+    server: FakeZooKeeperServer, configs: ZkConfigStore
 ) -> None:
     server.put(CONFIG, b"garbage")
 
@@ -144,7 +144,7 @@ BROKER = "/config/brokers/1"
 
 
 def test_a_change_is_decided_again_when_another_client_was_first(
-    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, configs: ZkEntityConfigs
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, configs: ZkConfigStore
 ) -> None:
     server.put(BROKER, ConfigEntityZNode.encode({"log.cleanup.policy": "delete"}))
     theirs = ConfigEntityZNode.encode({"log.cleanup.policy": "compact", "log.roll.ms": "9"})
@@ -161,7 +161,7 @@ def test_a_change_is_decided_again_when_another_client_was_first(
 
 @pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
 def test_a_change_whose_answer_is_lost_is_written_once(
-    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, configs: ZkEntityConfigs, moment: Moment
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, configs: ZkConfigStore, moment: Moment
 ) -> None:
     zookeeper.hook = once(moment, lose_connection)
 
@@ -172,7 +172,7 @@ def test_a_change_whose_answer_is_lost_is_written_once(
 
 
 def test_a_configuration_without_a_change_is_not_written(
-    server: FakeZooKeeperServer, configs: ZkEntityConfigs
+    server: FakeZooKeeperServer, configs: ZkConfigStore
 ) -> None:
     assert configs.change_config("brokers/1", lambda _: {"log.roll.ms": None}) == {}
     assert BROKER not in server.snapshot()
@@ -180,7 +180,7 @@ def test_a_configuration_without_a_change_is_not_written(
 
 
 def test_settings_that_change_before_every_attempt_are_given_up(
-    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, configs: ZkEntityConfigs
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, configs: ZkConfigStore
 ) -> None:
     def interfere(call: Call) -> None:
         if call.method == "multi" and call.moment is Moment.BEFORE:
@@ -198,7 +198,7 @@ QUOTA = {"producer_byte_rate": "5"}
 
 
 def test_the_first_quota_of_a_pair_creates_the_nodes_of_its_user(
-    server: FakeZooKeeperServer, configs: ZkEntityConfigs
+    server: FakeZooKeeperServer, configs: ZkConfigStore
 ) -> None:
     assert configs.change_config("users/u/clients/c", lambda _: QUOTA) == QUOTA
     assert configs.change_config("users/u", lambda _: QUOTA) == QUOTA
@@ -212,7 +212,7 @@ def test_the_first_quota_of_a_pair_creates_the_nodes_of_its_user(
 
 
 def test_a_user_that_another_client_creates_meanwhile_is_kept(
-    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, configs: ZkEntityConfigs
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, configs: ZkConfigStore
 ) -> None:
     theirs = ConfigEntityZNode.encode({"SCRAM-SHA-256": "salt=x"})
     zookeeper.hook = once(Moment.BEFORE, lambda: server.put("/config/users/u", theirs))
