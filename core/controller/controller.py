@@ -14,11 +14,12 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import assert_never
 
-from regent.core.controller.brokers import quarantine
+from regent.core.controller import quarantine
 from regent.core.controller.brokers.broker_changes import BrokerChanges
 from regent.core.controller.brokers.broker_health import BrokerHealth
 from regent.core.controller.brokers.controlled_shutdown import ControlledShutdowns
-from regent.core.controller.brokers.quarantine import Quarantine, event_name
+from regent.core.controller.brokers.notifications import Notifications
+from regent.core.controller.brokers.responses import ControlResponses
 from regent.core.controller.changes import ControllerElected, ControllerResigned
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.controller_election import ControllerElection
@@ -79,11 +80,10 @@ from regent.core.controller.events import (
     UpdateMetadataResponseReceived,
     ZkPartitionReassignment,
 )
-from regent.core.controller.notifications import Notifications
 from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.controller.quarantine import Quarantine, event_name
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
-from regent.core.controller.responses import ControlResponses
 from regent.core.controller.services import ControllerServices, ControllerSettings
 from regent.core.controller.topics.topic_changes import TopicChanges
 from regent.core.controller.topics.topic_deletion import TopicDeletions

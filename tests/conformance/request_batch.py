@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from regent.core.controller.brokers.responses import response_event
 from regent.core.controller.effects import SendControlRequest
 from regent.core.controller.events import (
     LeaderAndIsrResponseReceived,
@@ -17,7 +18,6 @@ from regent.core.controller.events import (
     UpdateMetadataResponseReceived,
 )
 from regent.core.controller.request_batch import ControlRequestBatch
-from regent.core.controller.responses import response_event
 from regent.core.controller.states import ReplicaState
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, LeaderAndIsr, PartitionAndReplica, TopicPartition

@@ -13,18 +13,18 @@ from unittest.mock import patch
 
 from regent.core.controller.brokers.broker_changes import BrokerChanges
 from regent.core.controller.brokers.controlled_shutdown import ControlledShutdowns
+from regent.core.controller.brokers.notifications import Notifications
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.controller import Controller
 from regent.core.controller.effects import SendResponse
 from regent.core.controller.election import partition_change, partition_change_writer
 from regent.core.controller.election.alter_partition import AlterPartitions
-from regent.core.controller.notifications import Notifications
 from regent.core.controller.partition_entries import PartitionEntry
 from regent.core.controller.reassignment import partition_reassignment
+from regent.core.controller.reassignment.assignments import write_assignments
 from regent.core.controller.reassignment.reassignment_phases import ReassignmentPhases
 from regent.core.controller.reassignment.reassignment_requests import requested_assignment
 from regent.core.controller.request_batch import ControlRequestBatch
-from regent.core.controller.topics.assignments import write_assignments
 from regent.core.controller.topics.topic_changes import TopicChanges
 from regent.core.controller.topics.topic_deletion import TopicDeletions
 from regent.core.errors import Errors

@@ -19,12 +19,12 @@ from collections.abc import Collection, Iterable, Mapping
 
 from regent.core.controller.election.election import OfflineElection
 from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.controller.reassignment.assignments import write_assignments
 from regent.core.controller.reassignment.reassignment_elections import ReassignmentElections
 from regent.core.controller.reassignment.reassignment_requests import Refusal, Refusals
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import PartitionState, ReplicaState
-from regent.core.controller.topics.assignments import write_assignments
 from regent.core.controller.topics.topic_deletion import TopicDeletions
 from regent.core.errors import Errors
 from regent.core.model import (
