@@ -26,7 +26,7 @@ from regent.config.collector import collector
 from regent.core.controller import effects as fx
 from regent.core.controller import events
 from regent.core.controller.controller import Controller
-from regent.core.controller.error_responses import error_response
+from regent.core.controller.effects import error_response
 from regent.core.controller.events import ControllerEvent, RequestId
 from regent.core.controller.gauges import take_gauges
 from regent.core.controller.quarantine import resignation

@@ -20,21 +20,22 @@ from regent.core.controller.brokers.broker_health import BrokerHealth
 from regent.core.controller.brokers.controlled_shutdown import ControlledShutdowns
 from regent.core.controller.brokers.notifications import Notifications
 from regent.core.controller.brokers.responses import ControlResponses
-from regent.core.controller.changes import ControllerElected, ControllerResigned
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.controller_election import ControllerElection
 from regent.core.controller.effects import (
     BrokerMustEnd,
     BrokerRegistered,
     CancelScheduledEvents,
+    ControllerElected,
+    ControllerResigned,
     ControllerRoleChanged,
     Effect,
     RemoveBroker,
     SendResponse,
+    error_response,
 )
 from regent.core.controller.election.alter_partition import AlterPartitions
 from regent.core.controller.election.leader_elections import LeaderElections
-from regent.core.controller.error_responses import error_response
 from regent.core.controller.events import (
     AdvertisedListenersChanged,
     AlterPartitionReceived,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from regent.core.controller.changes import PartitionCreated
+from regent.core.controller.effects import PartitionCreated
 from regent.core.controller.election.election import ElectionStrategy, OfflineElection
 from regent.core.controller.election.partition_change import (
     ReplicasRestarted,

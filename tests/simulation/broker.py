@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from regent.core.controller import effects as fx
 from regent.core.controller import events
 from regent.core.controller.controller import Controller
-from regent.core.controller.error_responses import error_response
+from regent.core.controller.effects import error_response
 from regent.core.controller.events import ControllerEvent, RequestId
 from regent.core.controller.quarantine import resignation
 from regent.core.controller.services import ControllerSettings

@@ -22,8 +22,8 @@ from regent.core.controller.election.alter_partition import AlterPartitions
 from regent.core.controller.partition_entries import PartitionEntry
 from regent.core.controller.reassignment import partition_reassignment
 from regent.core.controller.reassignment.assignments import write_assignments
+from regent.core.controller.reassignment.partition_reassignment import requested_assignment
 from regent.core.controller.reassignment.reassignment_phases import ReassignmentPhases
-from regent.core.controller.reassignment.reassignment_requests import requested_assignment
 from regent.core.controller.request_batch import ControlRequestBatch
 from regent.core.controller.topics.topic_changes import TopicChanges
 from regent.core.controller.topics.topic_deletion import TopicDeletions

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from regent.core.controller.changes import BrokersFailed, BrokersStarted
-from regent.core.controller.effects import AddBroker, RemoveBroker
+from regent.core.controller.effects import AddBroker, BrokersFailed, BrokersStarted, RemoveBroker
 from regent.core.controller.partition_state_machine import PartitionStateMachine
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.controller.replica_state_machine import ReplicaStateMachine

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from regent.core.controller.changes import PartitionChanged
+from regent.core.controller.effects import PartitionChanged
 from regent.core.controller.election.partition_change import AlterIsr, change_partition
 from regent.core.controller.election.partition_change_writer import (
     Changes,

@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from regent.core.controller.changes import PartitionChanged
 from regent.core.controller.context import ControllerContext
+from regent.core.controller.effects import PartitionChanged
 from regent.core.controller.election.partition_change import (
     RECOVERED,
     Cause,

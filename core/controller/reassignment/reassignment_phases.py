@@ -16,12 +16,12 @@ controller dies between two writes, the next one continues.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple, TypeAlias
 
 from regent.core.controller.election.election import OfflineElection
 from regent.core.controller.partition_state_machine import PartitionStateMachine
 from regent.core.controller.reassignment.assignments import write_assignments
 from regent.core.controller.reassignment.reassignment_elections import ReassignmentElections
-from regent.core.controller.reassignment.reassignment_requests import Refusal, Refusals
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import PartitionState, ReplicaState
@@ -40,6 +40,16 @@ _STOPPING = (
     ReplicaState.DELETION_SUCCESSFUL,
     ReplicaState.NON_EXISTENT,
 )
+
+
+class Refusal(NamedTuple):
+    """Why a partition is not reassigned; it is unchanged."""
+
+    error_code: Errors
+    message: str
+
+
+Refusals: TypeAlias = dict[TopicPartition, Refusal]
 
 
 class ReassignmentPhases:
