@@ -8,9 +8,11 @@ dies. It makes no decision and does no I/O: the state machines put in what ZooKe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
+from typing import NamedTuple
 
 from regent.core.controller.partition_entries import (
     IllegalStateError,
@@ -25,6 +27,7 @@ from regent.core.model import (
     NO_LEADER,
     BrokerId,
     BrokerRegistration,
+    LeaderAndIsr,
     LeaderIsrAndControllerEpoch,
     LogEnd,
     PartitionAndReplica,
@@ -41,7 +44,20 @@ class ControllerStats:
     unclean_leader_elections: int = 0
 
 
-_NO_STATES: Mapping[BrokerId, ReplicaState] = MappingProxyType({})
+class Condition(NamedTuple):
+    """What the context knows of a partition: partitions in equal conditions are decided alike.
+
+    ``topic_partition`` is set where facts about this partition alone matter: its log may have lost
+    records, its log directory failed, its topic is to be deleted.
+    """
+
+    now: LeaderAndIsr
+    assignment: ReplicaAssignment
+    replica_states: bytes
+    topic_partition: TopicPartition | None
+
+
+_new_condition = partial(tuple.__new__, Condition)
 
 
 class ControllerContext(PartitionEntries):
@@ -371,6 +387,19 @@ class ControllerContext(PartitionEntries):
         entry = self._find(topic_partition)
         return None if entry is None else entry.leadership
 
+    def known_leaderships(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, LeaderAndIsr]:
+        """Return the leaderships that are known and not of a newer controller."""
+        known: dict[TopicPartition, LeaderAndIsr] = {}
+        newest_epoch = self.newest_known_epoch
+        for topic_partition in partitions:
+            entry = self._find(topic_partition)
+            leadership = None if entry is None else entry.leadership
+            if leadership is not None and leadership.controller_epoch <= newest_epoch:
+                known[topic_partition] = leadership.leader_and_isr
+        return known
+
     def partitions_with_isr_on(self, broker_ids: Collection[BrokerId]) -> list[TopicPartition]:
         """Return every partition with one of these brokers in its ISR."""
         if not broker_ids:
@@ -418,15 +447,6 @@ class ControllerContext(PartitionEntries):
 
     # --- states ---
 
-    def partition_state(self, topic_partition: TopicPartition) -> PartitionState:
-        """Return the partition's state; NON_EXISTENT when unknown."""
-        entry = self._find(topic_partition)
-        return PartitionState.NON_EXISTENT if entry is None else entry.state
-
-    def put_partition_state(self, topic_partition: TopicPartition, state: PartitionState) -> None:
-        """Remember the partition's state."""
-        self._set_state(self._entry(topic_partition), state)
-
     def begin_partition_states(self) -> None:
         """Give every partition its first state of a term: whether it is led."""
         live = set(self.live_broker_ids)
@@ -444,43 +464,6 @@ class ControllerContext(PartitionEntries):
                 replica = leader, entry.topic_partition
                 is_led = self.is_replica_online(*replica) and not self.must_not_lead(*replica)
             self._set_state(entry, PartitionState.ONLINE if is_led else PartitionState.OFFLINE)
-
-    def partitions_in_state(self, *states: PartitionState) -> list[TopicPartition]:
-        """Return the partitions in these states, sorted. Only NEW and OFFLINE are allowed."""
-        return sorted(tp for state in states for tp in self._waiting[state])
-
-    def replica_state(self, replica: PartitionAndReplica) -> ReplicaState:
-        """Return the replica's state; NON_EXISTENT when unknown."""
-        topic_partition, broker_id = replica
-        entry = self._find(topic_partition)
-        state = None if entry is None else entry.replica_state(broker_id)
-        if state is None:
-            unassigned = self._unassigned.get(topic_partition, _NO_STATES)
-            return unassigned.get(broker_id, ReplicaState.NON_EXISTENT)
-        return state
-
-    def replica_exists(self, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
-        """Whether the broker was told of the replica, and has not deleted it since."""
-        replica = PartitionAndReplica(topic_partition, broker_id)
-        return self.replica_state(replica) is not ReplicaState.NON_EXISTENT
-
-    def is_replica_kept(self, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
-        """Whether the replica exists, and its broker was not asked to delete it."""
-        state = self.replica_state(PartitionAndReplica(topic_partition, broker_id))
-        return state not in (
-            ReplicaState.NON_EXISTENT,
-            ReplicaState.DELETION_STARTED,
-            ReplicaState.DELETION_SUCCESSFUL,
-        )
-
-    def put_replica_state(self, replica: PartitionAndReplica, state: ReplicaState) -> None:
-        """Remember the replica's state; NON_EXISTENT forgets it."""
-        topic_partition, broker_id = replica
-        entry = self._entry(topic_partition)
-        if broker_id in entry.assignment.replicas:
-            entry.put_replica_state(broker_id, state)
-        else:
-            self._put_unassigned(topic_partition, {broker_id: state})
 
     def begin_replica_states(self) -> list[PartitionAndReplica]:
         """Give every replica its first state of a term; return those that are not online."""
@@ -505,32 +488,29 @@ class ControllerContext(PartitionEntries):
                 offline += [PartitionAndReplica(tp, r) for r in absent]
         return offline
 
-    def conditions(self) -> Callable[[TopicPartition], tuple[int, bytes] | None]:
-        """Return a function that tells in which condition a partition is.
-
-        In equal conditions, and with the same leadership, a decision has the same result. None: it
-        depends on facts about this partition alone. The function is valid until something changes.
-        """
+    def conditions(
+        self, leaderships: Mapping[TopicPartition, LeaderAndIsr]
+    ) -> dict[Condition, list[TopicPartition]]:
+        """Group partitions by condition; ``leaderships`` has what ZooKeeper holds of them."""
         suspects = [b for b, r in self._registrations.items() if r.suspects]
-        single: set[TopicPartition] = set().union(
+        alone: set[TopicPartition] = set().union(
             self.restarted_replicas,
             self._leaders_with_losses,
             self._unassigned,
             *self.replicas_on_offline_dirs.values(),
         )
-
-        def condition(topic_partition: TopicPartition) -> tuple[int, bytes] | None:
-            entry = self._find(topic_partition)
-            if (
-                entry is None
-                or topic_partition in single
+        groups: dict[Condition, list[TopicPartition]] = {}
+        for topic_partition, now in leaderships.items():
+            entry = self._find(topic_partition) or PartitionEntry(topic_partition)
+            is_alone = (
+                topic_partition in alone
                 or topic_partition[0] in self.topics_to_be_deleted
                 or any(self.suspect_end(b, topic_partition) is not None for b in suspects)
-            ):
-                return None
-            return id(entry.assignment), entry.replica_states
-
-        return condition
+            )
+            only = topic_partition if is_alone else None
+            condition = _new_condition((now, entry.assignment, entry.replica_states, only))
+            groups.setdefault(condition, []).append(topic_partition)
+        return groups
 
     # --- topic deletion ---
 

@@ -18,11 +18,13 @@ from regent.core.model import (
     NO_ASSIGNMENT,
     BrokerId,
     LeaderIsrAndControllerEpoch,
+    PartitionAndReplica,
     ReplicaAssignment,
     TopicPartition,
 )
 
 _REPLICA_STATES = tuple(ReplicaState)
+_NO_STATES: Mapping[BrokerId, ReplicaState] = MappingProxyType({})
 _NO_ENTRIES: Mapping[int, PartitionEntry] = MappingProxyType({})
 
 
@@ -129,6 +131,52 @@ class PartitionEntries:
                 assignment,
                 replica_states=no_states(len(assignment.replicas)),
             )
+
+    def partition_state(self, topic_partition: TopicPartition) -> PartitionState:
+        """Return the partition's state; NON_EXISTENT when unknown."""
+        entry = self._find(topic_partition)
+        return PartitionState.NON_EXISTENT if entry is None else entry.state
+
+    def put_partition_state(self, topic_partition: TopicPartition, state: PartitionState) -> None:
+        """Remember the partition's state."""
+        self._set_state(self._entry(topic_partition), state)
+
+    def partitions_in_state(self, *states: PartitionState) -> list[TopicPartition]:
+        """Return the partitions in these states, sorted. Only NEW and OFFLINE are allowed."""
+        return sorted(tp for state in states for tp in self._waiting[state])
+
+    def replica_state(self, replica: PartitionAndReplica) -> ReplicaState:
+        """Return the replica's state; NON_EXISTENT when unknown."""
+        topic_partition, broker_id = replica
+        entry = self._find(topic_partition)
+        state = None if entry is None else entry.replica_state(broker_id)
+        if state is None:
+            unassigned = self._unassigned.get(topic_partition, _NO_STATES)
+            return unassigned.get(broker_id, ReplicaState.NON_EXISTENT)
+        return state
+
+    def replica_exists(self, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
+        """Whether the broker was told of the replica, and has not deleted it since."""
+        replica = PartitionAndReplica(topic_partition, broker_id)
+        return self.replica_state(replica) is not ReplicaState.NON_EXISTENT
+
+    def is_replica_kept(self, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
+        """Whether the replica exists, and its broker was not asked to delete it."""
+        state = self.replica_state(PartitionAndReplica(topic_partition, broker_id))
+        return state not in (
+            ReplicaState.NON_EXISTENT,
+            ReplicaState.DELETION_STARTED,
+            ReplicaState.DELETION_SUCCESSFUL,
+        )
+
+    def put_replica_state(self, replica: PartitionAndReplica, state: ReplicaState) -> None:
+        """Remember the replica's state; NON_EXISTENT forgets it."""
+        topic_partition, broker_id = replica
+        entry = self._entry(topic_partition)
+        if broker_id in entry.assignment.replicas:
+            entry.put_replica_state(broker_id, state)
+        else:
+            self._put_unassigned(topic_partition, {broker_id: state})
 
     def _entries(self) -> Iterator[PartitionEntry]:
         return chain.from_iterable([entries.values() for entries in self._topics.values()])

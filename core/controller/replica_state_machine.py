@@ -17,11 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
+from regent.core.controller.election.decisions import Failures
 from regent.core.controller.election.partition_change import NewLeaderEpoch, RemoveReplica
-from regent.core.controller.election.partition_change_writer import (
-    Failures,
-    change_partitions,
-)
+from regent.core.controller.election.partition_change_writer import change_partitions
 from regent.core.controller.request_batch import ControlRequestBatch
 from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import VALID_PREVIOUS_REPLICA_STATES, ReplicaState

@@ -17,7 +17,7 @@ from regent.core.controller.brokers.notifications import Notifications
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.controller import Controller
 from regent.core.controller.effects import SendResponse
-from regent.core.controller.election import partition_change, partition_change_writer
+from regent.core.controller.election import decisions, partition_change
 from regent.core.controller.election.alter_partition import AlterPartitions
 from regent.core.controller.partition_entries import PartitionEntry
 from regent.core.controller.reassignment import partition_reassignment
@@ -111,7 +111,7 @@ def every_topic_allows_unclean_elections() -> Any:
             for case in cases
         ]
 
-    return patch.object(partition_change_writer, "_with_settings", allow)
+    return patch.object(decisions, "_with_settings", allow)
 
 
 def proposals_of_any_version() -> Any:

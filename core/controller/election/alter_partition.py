@@ -12,15 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from regent.core.controller.effects import PartitionChanged
+from regent.core.controller.election.decisions import DecidedGroup, keep_eligible_replicas
 from regent.core.controller.election.partition_change import AlterIsr, change_partition
-from regent.core.controller.election.partition_change_writer import (
-    Changes,
-    keep_eligible_replicas,
-    partition_replicas,
-)
+from regent.core.controller.election.partition_change_writer import Changes
 from regent.core.controller.election.partition_replicas import (
     ChangeRefused,
     PartitionChange,
+    partition_replicas,
 )
 from regent.core.controller.services import ControllerServices
 from regent.core.errors import BadDataError, Errors
@@ -74,10 +72,7 @@ class AlterPartitions:
             topic_partition: self._joining(rows[topic_partition]) for topic_partition in changes
         }
         if changes:
-            current = {
-                topic_partition: self._current(topic_partition) for topic_partition in changes
-            }
-            outcomes |= self._write(keep_eligible_replicas(self._services, current, changes))
+            outcomes |= self._write(self._keep_eligible_replicas(changes))
         for topic_partition, members in joining.items():
             if outcomes[topic_partition] is Errors.NONE:
                 for member in members:
@@ -148,6 +143,11 @@ class AlterPartitions:
         )
 
     # --- writing ---
+
+    def _keep_eligible_replicas(self, changes: Changes) -> Changes:
+        decisions = [DecidedGroup([p], self._current(p), change) for p, change in changes.items()]
+        kept = keep_eligible_replicas(self._services, decisions)
+        return {decision.partitions[0]: decision.change for decision in kept}
 
     def _write(self, changes: Changes) -> dict[TopicPartition, Errors]:
         """Write changes and put what ZooKeeper holds then into the context."""
