@@ -44,7 +44,7 @@ class ControllerStats:
     unclean_leader_elections: int = 0
 
 
-class Condition(NamedTuple):
+class PartitionCondition(NamedTuple):
     """What the context knows of a partition: partitions in equal conditions are decided alike.
 
     ``topic_partition`` is set where facts about this partition alone matter: its log may have lost
@@ -57,7 +57,7 @@ class Condition(NamedTuple):
     topic_partition: TopicPartition | None
 
 
-_new_condition = partial(tuple.__new__, Condition)
+_new_condition = partial(tuple.__new__, PartitionCondition)
 
 
 class ControllerContext(PartitionEntries):
@@ -97,7 +97,7 @@ class ControllerContext(PartitionEntries):
         # Replicas that joined the ISR after their brokers listed them as suspect.
         self._rejoined: dict[BrokerId, set[TopicPartition]] = {}
         # Leaders that may have lost records since they were elected.
-        self._leaders_with_losses: dict[TopicPartition, BrokerId] = {}
+        self.leaders_with_losses: dict[TopicPartition, BrokerId] = {}
         self._topic_ids: dict[str, TopicId] = {}
         self._topic_names: dict[TopicId, str] = {}
 
@@ -175,7 +175,7 @@ class ControllerContext(PartitionEntries):
         queued for deletion do not matter.
         """
         return (
-            self._leaders_with_losses.get(topic_partition) == broker_id
+            self.leaders_with_losses.get(topic_partition) == broker_id
             and self.suspect_end(broker_id, topic_partition) is not None
             and not self.is_topic_queued_for_deletion(topic_partition.topic)
         )
@@ -187,7 +187,7 @@ class ControllerContext(PartitionEntries):
             if leadership is not None:
                 leader = leadership.leader_and_isr.leader
                 if self.suspect_end(leader, topic_partition) is not None:
-                    self._leaders_with_losses[topic_partition] = leader
+                    self.leaders_with_losses[topic_partition] = leader
 
     def note_elected(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Record new elections: ``must_not_lead`` does not apply to their leaders.
@@ -196,7 +196,7 @@ class ControllerContext(PartitionEntries):
         broker is told to lead, so the replica exists from now on.
         """
         for topic_partition in topic_partitions:
-            self._leaders_with_losses.pop(topic_partition, None)
+            self.leaders_with_losses.pop(topic_partition, None)
             leadership = self.partition_leadership_info(topic_partition)
             leader = NO_LEADER if leadership is None else leadership.leader_and_isr.leader
             if leader != NO_LEADER and not self.replica_exists(leader, topic_partition):
@@ -251,7 +251,7 @@ class ControllerContext(PartitionEntries):
             self.partitions_being_reassigned.discard(topic_partition)
             self.unreadable_partitions.discard(topic_partition)
             self.refused_states.discard(topic_partition)
-            self._leaders_with_losses.pop(topic_partition, None)
+            self.leaders_with_losses.pop(topic_partition, None)
             self.restarted_replicas.pop(topic_partition, None)
             for offline in self.replicas_on_offline_dirs.values():
                 offline.discard(topic_partition)
@@ -450,7 +450,7 @@ class ControllerContext(PartitionEntries):
     def begin_partition_states(self) -> None:
         """Give every partition its first state of a term: whether it is led."""
         live = set(self.live_broker_ids)
-        has_exceptions = bool(self._leaders_with_losses) or any(
+        has_exceptions = bool(self.leaders_with_losses) or any(
             self.replicas_on_offline_dirs.values()
         )
         for entry in self._entries():
@@ -490,16 +490,16 @@ class ControllerContext(PartitionEntries):
 
     def conditions(
         self, leaderships: Mapping[TopicPartition, LeaderAndIsr]
-    ) -> dict[Condition, list[TopicPartition]]:
+    ) -> dict[PartitionCondition, list[TopicPartition]]:
         """Group partitions by condition; ``leaderships`` has what ZooKeeper holds of them."""
         suspects = [b for b, r in self._registrations.items() if r.suspects]
         alone: set[TopicPartition] = set().union(
             self.restarted_replicas,
-            self._leaders_with_losses,
+            self.leaders_with_losses,
             self._unassigned,
             *self.replicas_on_offline_dirs.values(),
         )
-        groups: dict[Condition, list[TopicPartition]] = {}
+        groups: dict[PartitionCondition, list[TopicPartition]] = {}
         for topic_partition, now in leaderships.items():
             entry = self._find(topic_partition) or PartitionEntry(topic_partition)
             is_alone = (
@@ -555,7 +555,7 @@ class ControllerContext(PartitionEntries):
         started, deleted = self.topics_with_deletion_started, self.topics_to_be_deleted
         for name, found in (
             ("partitions being reassigned", self.partitions_being_reassigned),
-            ("leaders that lost records", self._leaders_with_losses),
+            ("leaders that lost records", self.leaders_with_losses),
             ("restarted replicas", self.restarted_replicas),
             ("states of unassigned replicas", self._unassigned),
         ):

@@ -6,7 +6,7 @@ to the same objects: the decoders of znodes return the same object for the same 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -71,13 +71,13 @@ class PartitionEntry:
 
 @lru_cache(maxsize=1024)
 def pack_states(states: tuple[ReplicaState, ...]) -> bytes:
-    """Return ``replica_states`` for these states, the same object for the same states."""
+    """Return the packed states. Interned: equal states are one object."""
     return bytes([state.code for state in states])
 
 
 @lru_cache(maxsize=128)
 def no_states(count: int) -> bytes:
-    """Return ``replica_states`` for so many replicas that are NON_EXISTENT."""
+    """Return the packed states of ``count`` NonExistent replicas."""
     return pack_states((ReplicaState.NON_EXISTENT,) * count)
 
 
@@ -92,7 +92,7 @@ class PartitionEntries:
     """The entries of all partitions, their counters, and those that wait for a leader."""
 
     def forget_entries(self) -> None:
-        """Begin without a partition."""
+        """Forget all partitions."""
         self.topics_to_be_deleted: set[str] = set()
         self.topics_with_deletion_started: set[str] = set()
         self.offline_partition_count = 0
@@ -107,16 +107,13 @@ class PartitionEntries:
         }
 
     def entries(self, topic: str) -> Mapping[int, PartitionEntry]:
-        """Return the entry of every partition of a topic, to read; empty when unknown."""
+        """Return the entry of every partition of a topic (read only); empty if it is unknown."""
         return self._topics.get(topic, _NO_ENTRIES)
 
-    def entry(self, topic_partition: TopicPartition) -> PartitionEntry:
-        """Return the entry of a partition, to read; an empty one when unknown."""
-        topic, number = topic_partition
-        try:
-            return self._topics[topic][number]
-        except KeyError:
-            return PartitionEntry(topic_partition)
+    def entries_of(self, partitions: Iterable[TopicPartition]) -> list[PartitionEntry]:
+        """Return the entry of each partition (read only); an empty entry if it is unknown."""
+        find = self._find
+        return [find(tp) or PartitionEntry(tp) for tp in partitions]
 
     def add_partitions(self, topic: str, assignments: Mapping[int, ReplicaAssignment]) -> None:
         """Remember the assignments of many partitions of a topic."""
@@ -168,6 +165,12 @@ class PartitionEntries:
             ReplicaState.DELETION_STARTED,
             ReplicaState.DELETION_SUCCESSFUL,
         )
+
+    def kept_replicas(
+        self, broker_ids: Iterable[BrokerId], topic_partition: TopicPartition
+    ) -> list[BrokerId]:
+        """Return the brokers whose replica of the partition is kept."""
+        return [b for b in broker_ids if self.is_replica_kept(b, topic_partition)]
 
     def put_replica_state(self, replica: PartitionAndReplica, state: ReplicaState) -> None:
         """Remember the replica's state; NON_EXISTENT forgets it."""

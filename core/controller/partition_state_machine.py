@@ -71,7 +71,7 @@ class PartitionStateMachine:
                 )
                 if replica_state in (ReplicaState.NEW, ReplicaState.ONLINE):
                     is_new = replica_state is ReplicaState.NEW
-                    batch.add_leader_and_isr((broker_id,), topic_partition, is_new=is_new)
+                    batch.add_leader_and_isr((broker_id,), [topic_partition], is_new=is_new)
         self._services.announce(batch)
 
     def settle(self, partitions: Iterable[TopicPartition]) -> Changes:
@@ -269,7 +269,7 @@ class PartitionStateMachine:
             # A broker with a new log directory may list this new replica as suspect.
             self._context.note_rejoined(member, topic_partition)
         self._services.outbox.record(PartitionCreated, topic_partition, first)
-        batch.add_leader_and_isr(first.isr, topic_partition, is_new=True)
+        batch.add_leader_and_isr(first.isr, [topic_partition], is_new=True)
 
     def _elect(
         self,

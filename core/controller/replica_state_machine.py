@@ -70,8 +70,8 @@ class ReplicaStateMachine:
     def resend_leadership(self, replicas: Iterable[PartitionAndReplica]) -> None:
         """Send replicas their leadership again, because their response is needed."""
         batch = self._services.new_batch()
-        for topic_partition, broker_id in replicas:
-            batch.add_leader_and_isr((broker_id,), topic_partition)
+        for broker_id, partitions in _by_broker(replicas).items():
+            batch.add_leader_and_isr((broker_id,), partitions)
         self._services.announce(batch)
 
     def restart(self, replicas: Collection[PartitionAndReplica]) -> None:
@@ -85,13 +85,13 @@ class ReplicaStateMachine:
         led = sorted({r.topic_partition for r in kept if self._was_led(r.topic_partition)})
         accepted, _ = change_partitions(self._services, led, NewLeaderEpoch())
         batch = self._services.new_batch()
-        restarted: dict[BrokerId, list[TopicPartition]] = {}
+        restarted: list[PartitionAndReplica] = []
         for replica in self._valid(kept, ReplicaState.ONLINE):
             if replica.topic_partition not in accepted:
                 self._context.waiting_to_restart.add(replica)
             elif self._context.replica_state(replica) is not ReplicaState.NEW:
-                restarted.setdefault(replica.replica, []).append(replica.topic_partition)
-        for broker_id, partitions in restarted.items():
+                restarted.append(replica)
+        for broker_id, partitions in _by_broker(restarted).items():
             self._put(broker_id, partitions, ReplicaState.ONLINE)
         batch.add_changes(accepted)
         self._services.announce(batch)
@@ -141,9 +141,7 @@ class ReplicaStateMachine:
         target: ReplicaState,
         batch: ControlRequestBatch,
     ) -> None:
-        by_broker: dict[BrokerId, list[TopicPartition]] = {}
-        for replica in self._valid(replicas, target):
-            by_broker.setdefault(replica.replica, []).append(replica.topic_partition)
+        by_broker = _by_broker(self._valid(replicas, target))
         for broker_id in sorted(by_broker):
             self._move(broker_id, by_broker.pop(broker_id), target, batch)
 
@@ -192,14 +190,10 @@ class ReplicaStateMachine:
     ) -> list[TopicPartition]:
         told: list[TopicPartition] = []
         led: list[TopicPartition] = []
-        for topic_partition in partitions:
-            leadership = self._context.partition_leadership_info(topic_partition)
-            if leadership is not None:
-                if leadership.leader_and_isr.leader == broker_id:
-                    led.append(topic_partition)
-                    continue
-                batch.add_leader_and_isr((broker_id,), topic_partition, is_new=True)
-            told.append(topic_partition)
+        for entry in self._context.entries_of(partitions):
+            leads = entry.leadership and entry.leadership.leader_and_isr.leader == broker_id
+            (led if leads else told).append(entry.topic_partition)
+        batch.add_leader_and_isr((broker_id,), told, is_new=True)
         if led:
             self._log.error(
                 "%d replicas of broker %d cannot become new, because they lead, the first: %s",
@@ -212,14 +206,19 @@ class ReplicaStateMachine:
     def _tell_replica(
         self, broker_id: BrokerId, partitions: list[TopicPartition], batch: ControlRequestBatch
     ) -> None:
+        new: list[TopicPartition] = []
+        told_before: list[TopicPartition] = []
         for topic_partition in partitions:
             replica = PartitionAndReplica(topic_partition, broker_id)
-            is_new = self._context.replica_state(replica) is ReplicaState.NEW
-            if is_new:
+            if self._context.replica_state(replica) is ReplicaState.NEW:
                 self._ensure_assigned(replica)
-            # A new replica was told before, but a replica that a FULL request omits is stray.
-            if not is_new or batch.is_full_for(broker_id):
-                batch.add_leader_and_isr((broker_id,), topic_partition, is_new=is_new)
+                new.append(topic_partition)
+            else:
+                told_before.append(topic_partition)
+        batch.add_leader_and_isr((broker_id,), told_before)
+        # A new replica was told before, but a replica that a FULL request omits is stray.
+        if batch.is_full_for(broker_id):
+            batch.add_leader_and_isr((broker_id,), new, is_new=True)
 
     def _without_failed_logs(
         self, broker_id: BrokerId, partitions: list[TopicPartition]
@@ -280,3 +279,10 @@ class ReplicaStateMachine:
 
     def _is_queued_for_deletion(self, topic_partition: TopicPartition) -> bool:
         return self._context.is_topic_queued_for_deletion(topic_partition.topic)
+
+
+def _by_broker(replicas: Iterable[PartitionAndReplica]) -> dict[BrokerId, list[TopicPartition]]:
+    by_broker: dict[BrokerId, list[TopicPartition]] = {}
+    for topic_partition, broker_id in replicas:
+        by_broker.setdefault(broker_id, []).append(topic_partition)
+    return by_broker

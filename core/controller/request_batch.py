@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.controller_log import ControllerLog
@@ -30,8 +30,6 @@ from regent.core.model import (
     NO_LEADER,
     BrokerId,
     BrokerRegistration,
-    LeaderIsrAndControllerEpoch,
-    ReplicaAssignment,
     TopicPartition,
 )
 from regent.core.protocol.control import (
@@ -66,12 +64,6 @@ RowsByTopic: TypeAlias = dict[str, dict[int, Row]]
 """The rows of a request by topic and partition."""
 
 
-class _Rest(NamedTuple):
-    leadership: LeaderIsrAndControllerEpoch
-    assignment: ReplicaAssignment
-    fields: tuple[object, ...]
-
-
 class ControlRequestBatch:
     """Requests being gathered for one state change."""
 
@@ -92,9 +84,6 @@ class ControlRequestBatch:
         self._metadata_to_all = False
         self._metadata_of_all_partitions = False
         self._metadata_partitions: defaultdict[str, set[int]] = defaultdict(set)
-        # Rows without the partition's number, by the ids of what they are made of. The values keep
-        # these objects alive, so that no other object gets such an id.
-        self._leader_and_isr_rests: dict[tuple[int, int, bool], _Rest] = {}
 
     def make_full(self, broker_ids: Iterable[BrokerId]) -> None:
         """Send these brokers a FULL LeaderAndIsr, even an empty one: unlisted replicas are stray.
@@ -123,23 +112,23 @@ class ControlRequestBatch:
 
     def add_leader_and_isr(
         self,
-        broker_ids: Iterable[BrokerId],
-        topic_partition: TopicPartition,
+        broker_ids: Collection[BrokerId],
+        partitions: Iterable[TopicPartition],
         *,
         is_new: bool = False,
     ) -> None:
-        """Tell replicas the leadership that the context holds, and every broker the metadata.
+        """Tell replicas the leaderships that the context holds, and every broker the metadata.
 
         A partition without a leadership is left out.
         """
-        self.add_entry(broker_ids, self._context.entry(topic_partition), is_new=is_new)
+        for entry in self._context.entries_of(partitions):
+            if entry.leadership is not None:
+                self.add_entry(broker_ids, entry, is_new=is_new)
 
     def add_entry(
         self, broker_ids: Iterable[BrokerId], entry: PartitionEntry, *, is_new: bool = False
     ) -> None:
         """Tell replicas the leadership in an entry of the context, as ``add_leader_and_isr``."""
-        if entry.leadership is None:
-            return
         row = self._leader_and_isr_row(entry, is_new=is_new)
         topic, partition = entry.topic_partition
         for broker_id in broker_ids:
@@ -177,15 +166,17 @@ class ControlRequestBatch:
         A replica that its broker does not keep is not told: a reassignment could not create it yet,
         or it is being deleted. It would exist on its broker only, and nothing would ever stop it.
         """
-        is_kept = self._context.is_replica_kept
         kept: dict[tuple[Brokers, Brokers, bytes], list[BrokerId]] = {}
-        for topic_partition, change in changes.items():
-            entry, recipients = self._context.entry(topic_partition), change.recipients
-            key = recipients, entry.assignment.replicas, entry.replica_states
+        for entry in self._context.entries_of(changes):
+            recipients, replicas = (
+                changes[entry.topic_partition].recipients,
+                entry.assignment.replicas,
+            )
+            key = recipients, replicas, entry.replica_states
             told = kept.get(key)
             if told is None:
-                told = [r for r in recipients if is_kept(r, topic_partition)]
-                if set(recipients) <= set(entry.assignment.replicas):
+                told = self._context.kept_replicas(recipients, entry.topic_partition)
+                if set(recipients) <= set(replicas):
                     kept[key] = told
             self.add_entry(told, entry)
 
@@ -279,13 +270,12 @@ class ControlRequestBatch:
     ) -> LeaderAndIsrPartition:
         leadership, assignment = entry.leadership, entry.assignment
         assert leadership is not None
-        key = id(leadership), id(assignment), is_new
-        rest = self._leader_and_isr_rests.get(key)
-        if rest is None:
-            leader, isr, leader_epoch, partition_epoch, recovery, _ = leadership.leader_and_isr
-            fields = (
+        leader, isr, leader_epoch, partition_epoch, recovery, _ = leadership.leader_and_isr
+        return _new_leader_and_isr_row(
+            (
+                entry.topic_partition.partition,
                 leadership.controller_epoch,
-                leader,
+                NO_LEADER if self._must_be_replaced(leader, entry.topic_partition) else leader,
                 leader_epoch,
                 isr,
                 partition_epoch,
@@ -295,12 +285,13 @@ class ControlRequestBatch:
                 is_new,
                 int(recovery),
             )
-            rest = self._leader_and_isr_rests[key] = _Rest(leadership, assignment, fields)
-        topic_partition = entry.topic_partition
-        row = _new_leader_and_isr_row((topic_partition[1], *rest.fields))
-        if self._context.must_not_lead(row.leader, topic_partition):
-            return row._replace(leader=NO_LEADER)
-        return row
+        )
+
+    def _must_be_replaced(self, leader: BrokerId, topic_partition: TopicPartition) -> bool:
+        context = self._context
+        return topic_partition in context.leaders_with_losses and context.must_not_lead(
+            leader, topic_partition
+        )
 
     def _metadata_rows(self) -> RowsByTopic[UpdateMetadataPartition]:
         """Return the rows; a partition without a leadership has none, except unreadable ones."""
@@ -309,8 +300,6 @@ class ControlRequestBatch:
         if self._metadata_of_all_partitions:
             partitions = {topic: context.entries(topic) for topic in context.all_topics}
         live = frozenset(context.live_broker_ids)
-        failed = any(context.replicas_on_offline_dirs.values())
-        rests: dict[tuple[int, int], _Rest] = {}
         rows: RowsByTopic[UpdateMetadataPartition] = {}
         for topic, numbers in partitions.items():
             entries = context.entries(topic)
@@ -325,42 +314,39 @@ class ControlRequestBatch:
                     if entry.topic_partition in context.unreadable_partitions and lists_unreadable:
                         of_topic[number] = self._unreadable_row(entry, live, is_deleted=is_deleted)
                     continue
-                leadership, assignment = entry.leadership, entry.assignment
-                leader = leadership.leader_and_isr.leader
-                if is_deleted or failed or context.must_not_lead(leader, entry.topic_partition):
-                    of_topic[number] = self._metadata_row(entry, live, is_deleted=is_deleted)
-                    continue
-                key = id(leadership), id(assignment)
-                rest = rests.get(key)
-                if rest is None:
-                    row = self._metadata_row(entry, live, is_deleted=False)
-                    rest = rests[key] = _Rest(leadership, assignment, row[1:])
-                of_topic[number] = _new_metadata_row((number, *rest.fields))
+                of_topic[number] = self._metadata_row(entry, live, is_deleted=is_deleted)
             if of_topic:
                 rows[topic] = of_topic
         return rows
 
     def _metadata_row(
-        self, entry: PartitionEntry, live: Collection[BrokerId], *, is_deleted: bool
+        self, entry: PartitionEntry, live: frozenset[BrokerId], *, is_deleted: bool
     ) -> UpdateMetadataPartition:
-        context, topic_partition = self._context, entry.topic_partition
-        leadership, replicas = entry.leadership, entry.assignment.replicas
+        topic_partition, replicas = entry.topic_partition, entry.assignment.replicas
+        leadership = entry.leadership
         assert leadership is not None
-        leader, isr, leader_epoch, partition_epoch, *_ = leadership.leader_and_isr
+        leader, isr, leader_epoch, partition_epoch, _, _ = leadership.leader_and_isr
         if is_deleted:
             leader, leader_epoch, partition_epoch = LEADER_DURING_DELETE, 0, 0
-        elif context.must_not_lead(leader, topic_partition):
+        elif self._must_be_replaced(leader, topic_partition):
             leader = NO_LEADER
-        failed = context.replicas_on_offline_dirs
-        return UpdateMetadataPartition(
-            topic_partition.partition,
-            leadership.controller_epoch,
-            leader,
-            leader_epoch,
-            isr,
-            partition_epoch,
-            replicas,
-            tuple([r for r in replicas if r not in live or topic_partition in failed.get(r, ())]),
+        failed = self._context.replicas_on_offline_dirs
+        offline: Brokers = ()
+        if failed or not live.issuperset(replicas):
+            offline = tuple(
+                [r for r in replicas if r not in live or topic_partition in failed.get(r, ())]
+            )
+        return _new_metadata_row(
+            (
+                topic_partition.partition,
+                leadership.controller_epoch,
+                leader,
+                leader_epoch,
+                isr,
+                partition_epoch,
+                replicas,
+                offline,
+            )
         )
 
     def _unreadable_row(

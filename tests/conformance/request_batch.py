@@ -126,7 +126,7 @@ class Channel:
                 is_new = fields.take("is_new", False)
                 for name in topic_partitions:
                     assert known.partition_leadership_info(name), f"{name} has no leadership"
-                    batch.add_leader_and_isr(to, name, is_new=is_new)
+                    batch.add_leader_and_isr(to, [name], is_new=is_new)
             case "StopReplica":
                 delete = fields.take("delete")
                 for broker_id in to:

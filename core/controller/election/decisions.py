@@ -67,9 +67,9 @@ def decide(
     for case in _with_settings(services, _cases(services, current, cause)):
         outcome = change_partition(case.now, case.replicas, case.cause)
         if isinstance(outcome, ChangeRefused):
-            for topic_partition in case.partitions:
-                reason = f"{topic_partition}: {outcome.reason}"
-                failures[topic_partition] = StateChangeFailedError(reason)
+            failures |= {
+                p: StateChangeFailedError(f"{p}: {outcome.reason}") for p in case.partitions
+            }
         else:
             decisions.append(DecidedGroup(case.partitions, case.now, outcome))
     decided: dict[TopicPartition, DecidedGroup] = {}

@@ -55,7 +55,8 @@ class ReassignmentElections:
             for replica in (*assignment.origin_replicas, *assignment.adding_replicas):
                 # An earlier attempt to complete may have deleted some of them already.
                 if self._context.is_replica_kept(replica, topic_partition):
-                    batch.add_leader_and_isr((replica,), topic_partition, is_new=replica in new)
+                    is_new = replica in new
+                    batch.add_leader_and_isr((replica,), [topic_partition], is_new=is_new)
         self._services.announce(batch)
         return failures
 

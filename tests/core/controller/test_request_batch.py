@@ -70,7 +70,7 @@ def batch(context: ControllerContext) -> ControlRequestBatch:
 def add(
     batch: ControlRequestBatch, partition: TopicPartition, *to: int, is_new: bool = False
 ) -> None:
-    batch.add_leader_and_isr(to, partition, is_new=is_new)
+    batch.add_leader_and_isr(to, [partition], is_new=is_new)
 
 
 def leader_and_isr(effects: list[SendControlRequest], broker_id: int) -> LeaderAndIsrRequest:
@@ -160,7 +160,7 @@ def test_a_leader_and_isr_row_has_assignment_topic_id_and_leader_address(
     known = leadership(2, (2,), leader_epoch=4, partition_epoch=6, controller_epoch=5, recovery=1)
     context.update_partition_full_replica_assignment(BAR0, moving)
     context.put_partition_leadership_info(BAR0, known)
-    batch.add_leader_and_isr((2,), BAR0, is_new=True)
+    batch.add_leader_and_isr((2,), [BAR0], is_new=True)
     request = leader_and_isr(batch.effects(), 2)
     row = LeaderAndIsrPartition(
         partition_index=0,
@@ -198,7 +198,7 @@ def test_an_offline_or_missing_leader_is_not_in_live_leaders(
     context.remove_live_broker(1)
     add(batch, FOO0, 2)
     context.put_partition_leadership_info(FOO1, leadership(-1, (3,)))
-    batch.add_leader_and_isr((2,), FOO1)
+    batch.add_leader_and_isr((2,), [FOO1])
     assert leader_and_isr(batch.effects(), 2).live_leaders == ()
 
 
