@@ -189,7 +189,7 @@ class Controller:
         try:
             self._dispatch(event, now_ms)
             if self._is_active:
-                self._brokers.send_withheld_full()
+                self._replicas.send_withheld_full()
                 self._read_unreadable_later()
         except ControllerMovedError as moved:
             self._log.info("%s", moved)

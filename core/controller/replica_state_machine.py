@@ -40,7 +40,7 @@ class ReplicaStateMachine:
         Every replica has its first state of this term already.
         """
         batch = self._services.new_batch()
-        batch.make_full(self._context.live_or_shutting_down_broker_ids)
+        self._make_full(batch, self._context.live_or_shutting_down_broker_ids)
         batch.add_full_metadata()
         self._move_all(offline, ReplicaState.OFFLINE, batch)
         batch.add_every_leader_and_isr()
@@ -51,21 +51,59 @@ class ReplicaStateMachine:
         replicas: Iterable[PartitionAndReplica],
         target: ReplicaState,
         *,
-        full_for: Collection[BrokerId] = (),
         metadata_of: Collection[TopicPartition] | None = None,
     ) -> None:
         """Move replicas to ``target`` and announce what changed.
 
-        ``full_for``: brokers that get a FULL LeaderAndIsr, even an empty one. ``metadata_of``:
-        partitions whose metadata goes to every broker, with the live brokers. Raises
-        ``ControllerMovedError``.
+        ``metadata_of``: partitions whose metadata goes to every broker, with the live brokers.
+        Raises ``ControllerMovedError``.
         """
         batch = self._services.new_batch()
-        batch.make_full(full_for)
         if metadata_of is not None:
             batch.add_update_metadata(metadata_of)
         self._move_all(replicas, target, batch)
         self._services.announce(batch)
+
+    # --- FULL requests ---
+
+    def send_everything(self, broker_ids: Collection[BrokerId]) -> None:
+        """Send only these brokers the complete metadata and all that they host (KAFKA-7537)."""
+        metadata = self._services.new_batch()
+        metadata.add_full_metadata(broker_ids)
+        self._services.announce(metadata)
+        batch = self._services.new_batch()
+        self._make_full(batch, broker_ids)
+        self._move_all(self._context.replicas_on_brokers(broker_ids), ReplicaState.ONLINE, batch)
+        self._services.announce(batch)
+
+    def _make_full(self, batch: ControlRequestBatch, broker_ids: Collection[BrokerId]) -> None:
+        """Make the LeaderAndIsr requests to these brokers FULL, or withhold the FULL ones.
+
+        While the znode of a topic or of a partition's state is unreadable, a FULL request would
+        lack replicas, and its receiver would take them for stray. Then the requests stay
+        INCREMENTAL, and ``send_withheld_full`` sends FULL ones when everything can be read.
+        """
+        if self._context.knows_everything:
+            batch.make_full(broker_ids)
+            self._context.full_withheld_from.difference_update(broker_ids)
+        else:
+            self._context.full_withheld_from.update(broker_ids)
+
+    def withhold_full(self) -> None:
+        """Let every broker get a FULL request as soon as everything can be read.
+
+        A state became unreadable: brokers that know the partition would not be told of its
+        deletion.
+        """
+        self._context.full_withheld_from.update(self._context.registrations)
+
+    def send_withheld_full(self) -> None:
+        """Send the FULL requests that were withheld, if everything can be read now."""
+        waiting = self._context.full_withheld_from & self._context.registrations.keys()
+        if waiting and self._context.knows_everything:
+            self.send_everything(sorted(waiting))
+
+    # --- new leader epochs, and the same ones again ---
 
     def resend_leadership(self, replicas: Iterable[PartitionAndReplica]) -> None:
         """Send replicas their leadership again, because their response is needed."""

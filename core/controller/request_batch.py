@@ -86,17 +86,8 @@ class ControlRequestBatch:
         self._metadata_partitions: defaultdict[str, set[int]] = defaultdict(set)
 
     def make_full(self, broker_ids: Iterable[BrokerId]) -> None:
-        """Send these brokers a FULL LeaderAndIsr, even an empty one: unlisted replicas are stray.
-
-        While the znode of a topic or of a partition's state is unreadable, the list would lack
-        replicas, which must not become stray. Then the requests stay INCREMENTAL, and the FULL ones
-        follow when everything can be read.
-        """
-        if self._context.knows_everything:
-            self._full.update(broker_ids)
-            self._context.full_withheld_from.difference_update(broker_ids)
-        else:
-            self._context.full_withheld_from.update(broker_ids)
+        """Send these brokers a FULL LeaderAndIsr, even if it is empty."""
+        self._full.update(broker_ids)
 
     def is_full_for(self, broker_id: BrokerId) -> bool:
         """Whether the broker gets a FULL request, and replicas that it does not list are stray."""

@@ -24,6 +24,7 @@ from regent.core.controller.reassignment import partition_reassignment
 from regent.core.controller.reassignment.assignments import write_assignments
 from regent.core.controller.reassignment.partition_reassignment import requested_assignment
 from regent.core.controller.reassignment.reassignment_phases import ReassignmentPhases
+from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.request_batch import ControlRequestBatch
 from regent.core.controller.topics.topic_changes import TopicChanges
 from regent.core.controller.topics.topic_deletion import TopicDeletions
@@ -183,7 +184,7 @@ def bounces_unnoticed() -> Any:
 
 def new_brokers_get_no_state() -> Any:
     """A broker that starts is not sent the full state."""
-    return patch.object(BrokerChanges, "_tell_newcomers", lambda self, broker_ids: None)
+    return patch.object(ReplicaStateMachine, "send_everything", lambda self, broker_ids: None)
 
 
 def stale_answers_accepted() -> Any:

@@ -202,15 +202,9 @@ class BrokerChanges:
         registration = self._context.registrations[broker_id]
         self._services.outbox.add(RemoveBroker(broker_id))
         self._services.outbox.add(AddBroker(registration))
-        self._tell_newcomers([broker_id])
+        self._replicas.send_everything([broker_id])
         self._deletions.repeat(broker_id)  # first: a completed move may start a deletion
         self._reassignments.on_broker_startup([broker_id])
-
-    def send_withheld_full(self) -> None:
-        """Send the FULL requests that were withheld while znodes were unreadable."""
-        waiting = self._context.full_withheld_from & self._context.registrations.keys()
-        if waiting and self._context.knows_everything:
-            self._tell_newcomers(sorted(waiting))
 
     # --- starts and failures ---
 
@@ -230,7 +224,7 @@ class BrokerChanges:
         batch = self._services.new_batch()
         batch.add_update_metadata((), already_there)
         self._services.announce(batch)
-        self._tell_newcomers(broker_ids)
+        self._replicas.send_everything(broker_ids)
         self._partitions.trigger_online_partition_state_change()
         self._reassignments.on_broker_startup(broker_ids)
         hosted = self._context.replicas_on_brokers(broker_ids)
@@ -252,23 +246,11 @@ class BrokerChanges:
         for topic_partition, state in self._services.store.read_partition_states(known).items():
             if isinstance(state, UnreadableError):
                 self._context.forget_hidden_leadership(topic_partition)
-                # Brokers that know the partition are not told of its deletion otherwise.
-                self._context.full_withheld_from.update(self._context.registrations)
+                self._replicas.withhold_full()
             elif isinstance(state, BadDataError) or self._context.is_of_newer_controller(state):
                 continue  # the known state stays
             else:
                 self._context.put_partition_leadership_info(topic_partition, state)
-
-    def _tell_newcomers(self, broker_ids: list[BrokerId]) -> None:
-        """Send only these brokers the complete metadata and all that they host (KAFKA-7537)."""
-        batch = self._services.new_batch()
-        batch.add_full_metadata(broker_ids)
-        self._services.announce(batch)
-        self._replicas.handle_state_changes(
-            self._context.replicas_on_brokers(broker_ids),
-            ReplicaState.ONLINE,
-            full_for=broker_ids,
-        )
 
     def _on_broker_failure(self, broker_ids: list[BrokerId]) -> None:
         for broker_id in broker_ids:

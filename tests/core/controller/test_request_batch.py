@@ -271,26 +271,6 @@ def test_full_requests_are_sent_even_if_empty(batch: ControlRequestBatch) -> Non
     assert not [sent for sent in effects if sent.broker_id == 9]
 
 
-def test_no_request_is_full_while_a_topic_is_unreadable(
-    context: ControllerContext, batch: ControlRequestBatch
-) -> None:
-    context.bad_topics["baz"] = "not JSON"
-    batch.make_full((1, 2))
-    add(batch, FOO0, 2)
-    effects = batch.effects()
-    assert leader_and_isr(effects, 2).type is LeaderAndIsrType.INCREMENTAL
-    assert 1 not in leader_and_isr_rows(effects)
-
-
-def test_no_request_is_full_while_a_partition_state_is_unreadable(
-    context: ControllerContext, batch: ControlRequestBatch
-) -> None:
-    context.unreadable_partitions.add(BAR0)
-    batch.make_full((1, 2))
-    add(batch, FOO0, 2)
-    assert leader_and_isr(batch.effects(), 2).type is LeaderAndIsrType.INCREMENTAL
-
-
 # --- UpdateMetadata -------------------------------------------------------------------------------
 
 
