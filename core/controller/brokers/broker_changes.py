@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from regent.core.controller.effects import AddBroker, BrokersFailed, BrokersStarted, RemoveBroker
+from regent.core.controller.election.alter_partition import WrittenIsrs
 from regent.core.controller.partition_state_machine import PartitionStateMachine
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
@@ -38,6 +39,7 @@ class BrokerChanges:
         self._replicas = replicas
         self._deletions = deletions
         self._reassignments = reassignments
+        self._written_isrs = WrittenIsrs(services, replicas)
 
     def load(self) -> None:
         """Learn every broker at the start of a term."""
@@ -219,8 +221,7 @@ class BrokerChanges:
             self._context.replicas_on_offline_dirs.pop(broker_id, None)
             self._note_undeposed(broker_id)
         self._services.outbox.record(BrokersStarted, tuple(broker_ids))
-        if self._services.settings.isr_changes_through_zookeeper:
-            self._read_states_of(broker_ids)
+        self._written_isrs.read_on(broker_ids)
         batch = self._services.new_batch()
         batch.add_update_metadata((), already_there)
         self._services.announce(batch)
@@ -232,25 +233,6 @@ class BrokerChanges:
         waiting = topics & self._context.topics_to_be_deleted
         if waiting:
             self._deletions.resume(waiting)
-
-    def _read_states_of(self, broker_ids: list[BrokerId]) -> None:
-        """Read again the states of what these brokers host: leaders write ISRs themselves.
-
-        The known ISR may lack members that a leader added and has not announced yet. A leader that
-        starts with it would commit records without them, and a suspect replica would be told that
-        it is outside the ISR. A state that an ACL hides is forgotten: nobody is told of it until it
-        can be read.
-        """
-        hosted = {p for b in broker_ids for p in self._context.partitions_on_broker(b)}
-        known = sorted(p for p in hosted if self._context.partition_leadership_info(p))
-        for topic_partition, state in self._services.store.read_partition_states(known).items():
-            if isinstance(state, UnreadableError):
-                self._context.forget_hidden_leadership(topic_partition)
-                self._replicas.withhold_full()
-            elif isinstance(state, BadDataError) or self._context.is_of_newer_controller(state):
-                continue  # the known state stays
-            else:
-                self._context.put_partition_leadership_info(topic_partition, state)
 
     def _on_broker_failure(self, broker_ids: list[BrokerId]) -> None:
         for broker_id in broker_ids:
