@@ -8,7 +8,7 @@ dies. It makes no decision and does no I/O: the state machines put in what ZooKe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -23,7 +23,6 @@ from regent.core.controller.partition_entries import (
 )
 from regent.core.controller.states import PartitionState, ReplicaState
 from regent.core.model import (
-    NO_ASSIGNMENT,
     NO_LEADER,
     BrokerId,
     BrokerRegistration,
@@ -268,74 +267,6 @@ class ControllerContext(PartitionEntries):
         self.topics_with_deletion_started.discard(topic)
         self.topics_ineligible_for_deletion.discard(topic)
 
-    def update_partition_full_replica_assignment(
-        self, topic_partition: TopicPartition, assignment: ReplicaAssignment
-    ) -> None:
-        """Replace the partition's assignment."""
-        self._assign(self._entry(topic_partition), assignment)
-
-    def partition_full_replica_assignment(
-        self, topic_partition: TopicPartition
-    ) -> ReplicaAssignment:
-        """Return the partition's assignment; empty when unknown."""
-        entry = self._find(topic_partition)
-        return NO_ASSIGNMENT if entry is None else entry.assignment
-
-    def partition_replica_assignment(self, topic_partition: TopicPartition) -> tuple[BrokerId, ...]:
-        """Return every replica of the partition, also those being added or removed."""
-        entry = self._find(topic_partition)
-        return () if entry is None else entry.assignment.replicas
-
-    def partition_assignments(self, topic: str) -> dict[TopicPartition, ReplicaAssignment]:
-        """Return the assignment of every partition of a topic; empty when unknown."""
-        return {e.topic_partition: e.assignment for e in self.entries(topic).values()}
-
-    def partitions_of(self, topic: str) -> list[TopicPartition]:
-        """Return every partition of a topic."""
-        return [e.topic_partition for e in self.entries(topic).values()]
-
-    def all_partitions(self) -> Iterator[TopicPartition]:
-        """Yield every partition of every topic."""
-        return (entry.topic_partition for entry in self._entries())
-
-    def partitions_on_broker(self, broker_id: BrokerId) -> list[TopicPartition]:
-        """Return every partition with a replica on the broker."""
-        return [e.topic_partition for e in self._entries() if broker_id in e.assignment.replicas]
-
-    def replicas_on_brokers(self, broker_ids: Iterable[BrokerId]) -> list[PartitionAndReplica]:
-        """Return every replica on these brokers."""
-        return [
-            PartitionAndReplica(topic_partition, broker_id)
-            for broker_id in broker_ids
-            for topic_partition in self.partitions_on_broker(broker_id)
-        ]
-
-    def replicas_of(self, partitions: Iterable[TopicPartition]) -> list[PartitionAndReplica]:
-        """Return every replica of these partitions."""
-        return list(self.each_replica_of(partitions))
-
-    def each_replica_of(
-        self, partitions: Iterable[TopicPartition]
-    ) -> Iterator[PartitionAndReplica]:
-        """Yield every replica of these partitions.
-
-        A list of millions of them would stop all threads when it is freed: for 0.1 s or longer.
-        """
-        for topic_partition in partitions:
-            for replica in self.partition_replica_assignment(topic_partition):
-                yield PartitionAndReplica(topic_partition, replica)
-
-    def replicas_ever_told(self, partitions: Iterable[TopicPartition]) -> list[PartitionAndReplica]:
-        """Return every replica of these partitions, assigned or known by its state."""
-        return [
-            PartitionAndReplica(topic_partition, replica)
-            for topic_partition in partitions
-            for replica in (
-                *self.partition_replica_assignment(topic_partition),
-                *self._unassigned.get(topic_partition, ()),
-            )
-        ]
-
     def is_topic_quarantined(self, topic: str) -> bool:
         """Whether a topic is quarantined because it ended controllers."""
         return f"topic {topic}" in self.quarantined
@@ -380,24 +311,16 @@ class ControllerContext(PartitionEntries):
         self.unreadable_partitions.discard(topic_partition)
         self.restarted_replicas.pop(topic_partition, None)
 
-    def partition_leadership_info(
-        self, topic_partition: TopicPartition
-    ) -> LeaderIsrAndControllerEpoch | None:
-        """Return the partition's leadership; None when none was ever decided."""
-        entry = self._find(topic_partition)
-        return None if entry is None else entry.leadership
-
     def known_leaderships(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, LeaderAndIsr]:
         """Return the leaderships that are known and not of a newer controller."""
         known: dict[TopicPartition, LeaderAndIsr] = {}
         newest_epoch = self.newest_known_epoch
-        for topic_partition in partitions:
-            entry = self._find(topic_partition)
-            leadership = None if entry is None else entry.leadership
+        for entry in self.entries_of(partitions):
+            leadership = entry.leadership
             if leadership is not None and leadership.controller_epoch <= newest_epoch:
-                known[topic_partition] = leadership.leader_and_isr
+                known[entry.topic_partition] = leadership.leader_and_isr
         return known
 
     def partitions_with_isr_on(self, broker_ids: Collection[BrokerId]) -> list[TopicPartition]:
@@ -500,15 +423,17 @@ class ControllerContext(PartitionEntries):
             *self.replicas_on_offline_dirs.values(),
         )
         groups: dict[PartitionCondition, list[TopicPartition]] = {}
-        for topic_partition, now in leaderships.items():
-            entry = self._find(topic_partition) or PartitionEntry(topic_partition)
+        for entry in self.entries_of(leaderships):
+            topic_partition = entry.topic_partition
             is_alone = (
                 topic_partition in alone
                 or topic_partition[0] in self.topics_to_be_deleted
                 or any(self.suspect_end(b, topic_partition) is not None for b in suspects)
             )
             only = topic_partition if is_alone else None
-            condition = _new_condition((now, entry.assignment, entry.replica_states, only))
+            condition = _new_condition(
+                (leaderships[topic_partition], entry.assignment, entry.replica_states, only)
+            )
             groups.setdefault(condition, []).append(topic_partition)
         return groups
 

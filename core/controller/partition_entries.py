@@ -24,6 +24,11 @@ from regent.core.model import (
 )
 
 _REPLICA_STATES = tuple(ReplicaState)
+_NOT_KEPT = (
+    ReplicaState.NON_EXISTENT,
+    ReplicaState.DELETION_STARTED,
+    ReplicaState.DELETION_SUCCESSFUL,
+)
 _NO_STATES: Mapping[BrokerId, ReplicaState] = MappingProxyType({})
 _NO_ENTRIES: Mapping[int, PartitionEntry] = MappingProxyType({})
 
@@ -129,6 +134,81 @@ class PartitionEntries:
                 replica_states=no_states(len(assignment.replicas)),
             )
 
+    def update_partition_full_replica_assignment(
+        self, topic_partition: TopicPartition, assignment: ReplicaAssignment
+    ) -> None:
+        """Replace the partition's assignment."""
+        self._assign(self._entry(topic_partition), assignment)
+
+    def partition_full_replica_assignment(
+        self, topic_partition: TopicPartition
+    ) -> ReplicaAssignment:
+        """Return the partition's assignment; empty when unknown."""
+        entry = self._find(topic_partition)
+        return NO_ASSIGNMENT if entry is None else entry.assignment
+
+    def partition_replica_assignment(self, topic_partition: TopicPartition) -> tuple[BrokerId, ...]:
+        """Return every replica of the partition, also those being added or removed."""
+        entry = self._find(topic_partition)
+        return () if entry is None else entry.assignment.replicas
+
+    def partition_assignments(self, topic: str) -> dict[TopicPartition, ReplicaAssignment]:
+        """Return the assignment of every partition of a topic; empty when unknown."""
+        return {e.topic_partition: e.assignment for e in self.entries(topic).values()}
+
+    def partitions_of(self, topic: str) -> list[TopicPartition]:
+        """Return every partition of a topic."""
+        return [e.topic_partition for e in self.entries(topic).values()]
+
+    def all_partitions(self) -> Iterator[TopicPartition]:
+        """Yield every partition of every topic."""
+        return (entry.topic_partition for entry in self._entries())
+
+    def partitions_on_broker(self, broker_id: BrokerId) -> list[TopicPartition]:
+        """Return every partition with a replica on the broker."""
+        return [e.topic_partition for e in self._entries() if broker_id in e.assignment.replicas]
+
+    def replicas_on_brokers(self, broker_ids: Iterable[BrokerId]) -> list[PartitionAndReplica]:
+        """Return every replica on these brokers."""
+        return [
+            PartitionAndReplica(topic_partition, broker_id)
+            for broker_id in broker_ids
+            for topic_partition in self.partitions_on_broker(broker_id)
+        ]
+
+    def replicas_of(self, partitions: Iterable[TopicPartition]) -> list[PartitionAndReplica]:
+        """Return every replica of these partitions."""
+        return list(self.each_replica_of(partitions))
+
+    def each_replica_of(
+        self, partitions: Iterable[TopicPartition]
+    ) -> Iterator[PartitionAndReplica]:
+        """Yield every replica of these partitions.
+
+        A list of millions of them would stop all threads when it is freed: for 0.1 s or longer.
+        """
+        for topic_partition in partitions:
+            for replica in self.partition_replica_assignment(topic_partition):
+                yield PartitionAndReplica(topic_partition, replica)
+
+    def replicas_ever_told(self, partitions: Iterable[TopicPartition]) -> list[PartitionAndReplica]:
+        """Return every replica of these partitions, assigned or known by its state."""
+        return [
+            PartitionAndReplica(topic_partition, replica)
+            for topic_partition in partitions
+            for replica in (
+                *self.partition_replica_assignment(topic_partition),
+                *self._unassigned.get(topic_partition, ()),
+            )
+        ]
+
+    def partition_leadership_info(
+        self, topic_partition: TopicPartition
+    ) -> LeaderIsrAndControllerEpoch | None:
+        """Return the partition's leadership; None when none was ever decided."""
+        entry = self._find(topic_partition)
+        return None if entry is None else entry.leadership
+
     def partition_state(self, topic_partition: TopicPartition) -> PartitionState:
         """Return the partition's state; NON_EXISTENT when unknown."""
         entry = self._find(topic_partition)
@@ -157,20 +237,12 @@ class PartitionEntries:
         replica = PartitionAndReplica(topic_partition, broker_id)
         return self.replica_state(replica) is not ReplicaState.NON_EXISTENT
 
-    def is_replica_kept(self, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
-        """Whether the replica exists, and its broker was not asked to delete it."""
-        state = self.replica_state(PartitionAndReplica(topic_partition, broker_id))
-        return state not in (
-            ReplicaState.NON_EXISTENT,
-            ReplicaState.DELETION_STARTED,
-            ReplicaState.DELETION_SUCCESSFUL,
-        )
-
     def kept_replicas(
         self, broker_ids: Iterable[BrokerId], topic_partition: TopicPartition
     ) -> list[BrokerId]:
-        """Return the brokers whose replica of the partition is kept."""
-        return [b for b in broker_ids if self.is_replica_kept(b, topic_partition)]
+        """Return the brokers whose replica exists, and that were not asked to delete it."""
+        replicas = [PartitionAndReplica(topic_partition, broker_id) for broker_id in broker_ids]
+        return [r.replica for r in replicas if self.replica_state(r) not in _NOT_KEPT]
 
     def put_replica_state(self, replica: PartitionAndReplica, state: ReplicaState) -> None:
         """Remember the replica's state; NON_EXISTENT forgets it."""

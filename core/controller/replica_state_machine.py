@@ -199,8 +199,7 @@ class ReplicaStateMachine:
             case ReplicaState.OFFLINE:
                 partitions = self._take_offline(broker_id, partitions, batch)
             case ReplicaState.DELETION_STARTED:
-                for topic_partition in partitions:
-                    batch.add_stop_replica(broker_id, topic_partition, delete=True)
+                batch.add_stop_replica(broker_id, partitions, delete=True)
             case ReplicaState.NON_EXISTENT:
                 self._forget(broker_id, partitions)
             case ReplicaState.DELETION_INELIGIBLE | ReplicaState.DELETION_SUCCESSFUL:
@@ -287,7 +286,7 @@ class ReplicaStateMachine:
         self, broker_id: BrokerId, partitions: list[TopicPartition], batch: ControlRequestBatch
     ) -> list[TopicPartition]:
         for topic_partition in partitions:  # in the present leader epoch, before the ISR changes
-            batch.add_stop_replica(broker_id, topic_partition, delete=False)
+            batch.add_stop_replica(broker_id, [topic_partition], delete=False)
         led = [p for p in partitions if self._context.partition_leadership_info(p) is not None]
         failures: Failures = {}
         size = self._services.settings.changes_at_once

@@ -174,25 +174,26 @@ class ControlRequestBatch:
     def add_stop_replica(
         self,
         broker_id: BrokerId,
-        topic_partition: TopicPartition,
+        partitions: Iterable[TopicPartition],
         *,
         delete: bool,
         is_topic_lost: bool = False,
     ) -> None:
-        """Tell a replica to stop, and with ``delete`` to forget its data.
+        """Tell a broker to stop its replicas, and with ``delete`` to forget their data.
 
         ``is_topic_lost``: the deletion was not requested, so the broker keeps the data as stray.
         """
         if broker_id not in self._context.registrations:
             return
-        topic, partition = topic_partition
-        rows = self._stop_replica.setdefault(broker_id, {}).setdefault(topic, {})
-        earlier = rows.get(partition)
-        rows[partition] = StopReplicaPartition(
-            partition,
-            EPOCH_OF_LOST_TOPIC if is_topic_lost else self._stop_replica_epoch(topic_partition),
-            delete or (earlier is not None and earlier.delete_partition),
-        )
+        for entry in self._context.entries_of(partitions):
+            topic, partition = entry.topic_partition
+            rows = self._stop_replica.setdefault(broker_id, {}).setdefault(topic, {})
+            earlier = rows.get(partition)
+            rows[partition] = StopReplicaPartition(
+                partition,
+                EPOCH_OF_LOST_TOPIC if is_topic_lost else self._stop_replica_epoch(entry),
+                delete or (earlier is not None and earlier.delete_partition),
+            )
 
     def add_update_metadata(
         self,
@@ -250,11 +251,12 @@ class ControlRequestBatch:
 
     # --- rows ---
 
-    def _stop_replica_epoch(self, topic_partition: TopicPartition) -> int:
-        if self._context.is_topic_queued_for_deletion(topic_partition.topic):
+    def _stop_replica_epoch(self, entry: PartitionEntry) -> int:
+        if entry.topic_partition.topic in self._context.topics_to_be_deleted:
             return EPOCH_DURING_DELETE
-        leadership = self._context.partition_leadership_info(topic_partition)
-        return NO_EPOCH if leadership is None else leadership.leader_and_isr.leader_epoch
+        return (
+            NO_EPOCH if entry.leadership is None else entry.leadership.leader_and_isr.leader_epoch
+        )
 
     def _leader_and_isr_row(
         self, entry: PartitionEntry, *, is_new: bool = False

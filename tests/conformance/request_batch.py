@@ -131,7 +131,7 @@ class Channel:
                 delete = fields.take("delete")
                 for broker_id in to:
                     for name in topic_partitions:
-                        batch.add_stop_replica(broker_id, name, delete=delete)
+                        batch.add_stop_replica(broker_id, [name], delete=delete)
             case "UpdateMetadata":
                 batch.add_update_metadata(topic_partitions, to)
             case unknown:

@@ -52,11 +52,11 @@ class ReassignmentElections:
             isr = change.leader_and_isr.isr
             # A new replica may use any log directory that still works (KAFKA-10314).
             new = [r for r in assignment.adding_replicas if r not in isr]
-            for replica in (*assignment.origin_replicas, *assignment.adding_replicas):
-                # An earlier attempt to complete may have deleted some of them already.
-                if self._context.is_replica_kept(replica, topic_partition):
-                    is_new = replica in new
-                    batch.add_leader_and_isr((replica,), [topic_partition], is_new=is_new)
+            hosts = (*assignment.origin_replicas, *assignment.adding_replicas)
+            # An earlier attempt to complete may have deleted some of them already.
+            for replica in self._context.kept_replicas(hosts, topic_partition):
+                is_new = replica in new
+                batch.add_leader_and_isr((replica,), [topic_partition], is_new=is_new)
         self._services.announce(batch)
         return failures
 

@@ -392,7 +392,7 @@ class TopicChanges:
             for replica in self._context.replicas_ever_told(partitions):
                 batch.add_stop_replica(
                     replica.replica,
-                    replica.topic_partition,
+                    [replica.topic_partition],
                     delete=True,
                     is_topic_lost=topic in lost,
                 )

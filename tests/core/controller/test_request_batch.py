@@ -88,8 +88,8 @@ def leader_and_isr(effects: list[SendControlRequest], broker_id: int) -> LeaderA
 def test_leader_and_isr_comes_first_then_update_metadata_then_stop_replica(
     batch: ControlRequestBatch,
 ) -> None:
-    batch.add_stop_replica(3, BAR1, delete=False)
-    batch.add_stop_replica(1, BAR1, delete=False)
+    batch.add_stop_replica(3, [BAR1], delete=False)
+    batch.add_stop_replica(1, [BAR1], delete=False)
     add(batch, FOO1, 3, 2)
     add(batch, FOO0, 2, 1)
     assert kinds(batch.effects()) == [
@@ -108,7 +108,7 @@ def test_headers_have_the_controller_epoch_and_name_the_receiver(
     batch: ControlRequestBatch,
 ) -> None:
     add(batch, FOO0, 2)
-    batch.add_stop_replica(2, FOO0, delete=False)
+    batch.add_stop_replica(2, [FOO0], delete=False)
     headers = {(sent.broker_id, sent.header) for sent in batch.effects()}
     assert headers == {(b, ControlHeader(1, 7, 100 + b, broker_id=b)) for b in (1, 2, 3)}
 
@@ -135,7 +135,7 @@ def test_brokers_that_are_shutting_down_get_requests_and_offline_ones_do_not(
     context.remove_live_broker(3)
     add(batch, FOO0, -1, 1, 2, 3)
     for broker_id in (2, 3):
-        batch.add_stop_replica(broker_id, BAR1, delete=False)
+        batch.add_stop_replica(broker_id, [BAR1], delete=False)
     assert kinds(batch.effects()) == [
         (1, "LeaderAndIsr"),
         (2, "LeaderAndIsr"),
@@ -346,8 +346,8 @@ def test_a_stop_replica_row_has_the_leader_epoch_at_the_time_it_was_added(
 ) -> None:
     context.queue_topic_deletion(["bar"])
     context.put_partition_leadership_info(FOO0, leadership(1, (1,), leader_epoch=4))
-    batch.add_stop_replica(2, FOO0, delete=False)
-    batch.add_stop_replica(2, BAR1, delete=True)
+    batch.add_stop_replica(2, [FOO0], delete=False)
+    batch.add_stop_replica(2, [BAR1], delete=True)
     context.put_partition_leadership_info(FOO0, leadership(1, (1,), leader_epoch=5))
     assert stop_replica_rows(batch.effects())[2] == {
         FOO0: StopReplicaPartition(0, 4, False),
@@ -358,7 +358,7 @@ def test_a_stop_replica_row_has_the_leader_epoch_at_the_time_it_was_added(
 def test_a_stop_replica_row_without_a_leader_has_no_leader_epoch(
     batch: ControlRequestBatch,
 ) -> None:
-    batch.add_stop_replica(2, BAR0, delete=False)
+    batch.add_stop_replica(2, [BAR0], delete=False)
     assert stop_replica_rows(batch.effects()) == {
         2: {BAR0: StopReplicaPartition(0, NO_EPOCH, False)}
     }
@@ -369,7 +369,7 @@ def test_delete_partition_stays_set_for_the_whole_batch(
     batch: ControlRequestBatch, values: tuple[bool, bool]
 ) -> None:
     for delete in values:
-        batch.add_stop_replica(2, FOO0, delete=delete)
+        batch.add_stop_replica(2, [FOO0], delete=delete)
     assert stop_replica_rows(batch.effects())[2][FOO0].delete_partition
 
 
@@ -377,9 +377,9 @@ def test_rows_with_and_without_deletion_are_in_one_request(
     batch: ControlRequestBatch,
 ) -> None:
     for partition in (FOO0, FOO1):
-        batch.add_stop_replica(2, partition, delete=True)
+        batch.add_stop_replica(2, [partition], delete=True)
     for partition in (BAR0, BAR1):
-        batch.add_stop_replica(2, partition, delete=False)
+        batch.add_stop_replica(2, [partition], delete=False)
     effects = batch.effects()
     assert kinds(effects) == [(2, "StopReplica")]
     deletes = {p: row.delete_partition for p, row in stop_replica_rows(effects)[2].items()}
