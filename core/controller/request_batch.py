@@ -264,11 +264,13 @@ class ControlRequestBatch:
         leadership, assignment = entry.leadership, entry.assignment
         assert leadership is not None
         leader, isr, leader_epoch, partition_epoch, recovery, _ = leadership.leader_and_isr
+        if entry.topic_partition in self._context.leaders_with_losses:
+            leader = self._named(leader, entry.topic_partition)
         return _new_leader_and_isr_row(
             (
                 entry.topic_partition.partition,
                 leadership.controller_epoch,
-                NO_LEADER if self._must_be_replaced(leader, entry.topic_partition) else leader,
+                leader,
                 leader_epoch,
                 isr,
                 partition_epoch,
@@ -280,12 +282,6 @@ class ControlRequestBatch:
             )
         )
 
-    def _must_be_replaced(self, leader: BrokerId, topic_partition: TopicPartition) -> bool:
-        context = self._context
-        return topic_partition in context.leaders_with_losses and context.must_not_lead(
-            leader, topic_partition
-        )
-
     def _metadata_rows(self) -> RowsByTopic[UpdateMetadataPartition]:
         """Return the rows; a partition without a leadership has none, except unreadable ones."""
         context = self._context
@@ -293,6 +289,8 @@ class ControlRequestBatch:
         if self._metadata_of_all_partitions:
             partitions = {topic: context.entries(topic) for topic in context.all_topics}
         live = frozenset(context.live_broker_ids)
+        failed = {broker: logs for broker, logs in context.replicas_on_offline_dirs.items() if logs}
+        dead: dict[Brokers, Brokers] = {}  # thousands of partitions have the same replicas
         rows: RowsByTopic[UpdateMetadataPartition] = {}
         for topic, numbers in partitions.items():
             entries = context.entries(topic)
@@ -303,32 +301,38 @@ class ControlRequestBatch:
                 entry = entries.get(number)
                 if entry is None:
                     continue
+                replicas = entry.assignment.replicas
+                offline = dead.get(replicas)
+                if offline is None:
+                    offline = dead[replicas] = tuple([r for r in replicas if r not in live])
                 if entry.leadership is None:
                     if entry.topic_partition in context.unreadable_partitions and lists_unreadable:
-                        of_topic[number] = self._unreadable_row(entry, live, is_deleted=is_deleted)
+                        row = self._unreadable_row(entry, offline, is_deleted=is_deleted)
+                        of_topic[number] = row
                     continue
-                of_topic[number] = self._metadata_row(entry, live, is_deleted=is_deleted)
+                if failed:
+                    offline = tuple(
+                        [
+                            r
+                            for r in replicas
+                            if r in offline or entry.topic_partition in failed.get(r, ())
+                        ]
+                    )
+                of_topic[number] = self._metadata_row(entry, offline, is_deleted=is_deleted)
             if of_topic:
                 rows[topic] = of_topic
         return rows
 
     def _metadata_row(
-        self, entry: PartitionEntry, live: frozenset[BrokerId], *, is_deleted: bool
+        self, entry: PartitionEntry, offline: Brokers, *, is_deleted: bool
     ) -> UpdateMetadataPartition:
-        topic_partition, replicas = entry.topic_partition, entry.assignment.replicas
-        leadership = entry.leadership
+        topic_partition, leadership = entry.topic_partition, entry.leadership
         assert leadership is not None
         leader, isr, leader_epoch, partition_epoch, _, _ = leadership.leader_and_isr
         if is_deleted:
             leader, leader_epoch, partition_epoch = LEADER_DURING_DELETE, 0, 0
-        elif self._must_be_replaced(leader, topic_partition):
-            leader = NO_LEADER
-        failed = self._context.replicas_on_offline_dirs
-        offline: Brokers = ()
-        if failed or not live.issuperset(replicas):
-            offline = tuple(
-                [r for r in replicas if r not in live or topic_partition in failed.get(r, ())]
-            )
+        elif topic_partition in self._context.leaders_with_losses:
+            leader = self._named(leader, topic_partition)
         return _new_metadata_row(
             (
                 topic_partition.partition,
@@ -337,20 +341,22 @@ class ControlRequestBatch:
                 leader_epoch,
                 isr,
                 partition_epoch,
-                replicas,
+                entry.assignment.replicas,
                 offline,
             )
         )
 
+    def _named(self, leader: BrokerId, topic_partition: TopicPartition) -> BrokerId:
+        return NO_LEADER if self._context.must_not_lead(leader, topic_partition) else leader
+
     def _unreadable_row(
-        self, entry: PartitionEntry, live: Collection[BrokerId], *, is_deleted: bool
+        self, entry: PartitionEntry, offline: Brokers, *, is_deleted: bool
     ) -> UpdateMetadataPartition:
         """Return a row for a partition whose state is unreadable.
 
         Without it, clients of a broker that has just started would see a topic that lacks a
         partition. It is older than any other row: brokers that know the partition keep theirs.
         """
-        replicas = entry.assignment.replicas
         return UpdateMetadataPartition(
             entry.topic_partition.partition,
             self._context.epoch,
@@ -358,8 +364,8 @@ class ControlRequestBatch:
             NO_EPOCH,
             (),
             NO_EPOCH,
-            replicas,
-            tuple(r for r in replicas if r not in live),
+            entry.assignment.replicas,
+            offline,
         )
 
     # --- requests ---
