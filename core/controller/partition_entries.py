@@ -143,7 +143,7 @@ class PartitionEntries:
     def partition_full_replica_assignment(
         self, topic_partition: TopicPartition
     ) -> ReplicaAssignment:
-        """Return the partition's assignment; empty when unknown."""
+        """Return the partition's assignment; an empty one if it is unknown."""
         entry = self._find(topic_partition)
         return NO_ASSIGNMENT if entry is None else entry.assignment
 

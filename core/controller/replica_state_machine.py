@@ -103,7 +103,7 @@ class ReplicaStateMachine:
         if waiting and self._context.knows_everything:
             self.send_everything(sorted(waiting))
 
-    # --- new leader epochs, and the same ones again ---
+    # --- leaderships that are sent again ---
 
     def resend_leadership(self, replicas: Iterable[PartitionAndReplica]) -> None:
         """Send replicas their leadership again, because their response is needed."""

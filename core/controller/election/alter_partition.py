@@ -284,8 +284,8 @@ class WrittenIsrs:
 
         The known ISR may lack members that a leader added and has not announced yet. A leader that
         starts with it would commit records without them, and a suspect replica would be told that
-        it is outside the ISR. A state that an ACL hides is forgotten: nobody is told of it until it
-        can be read.
+        it is outside the ISR. A state that an ACL hides is forgotten: no broker is told of it until
+        it can be read.
         """
         if not self._are_possible:
             return
