@@ -1,7 +1,9 @@
 """Sends the ISR changes that this broker proposes as leader; one request at a time.
 
 Mirrors ``kafka.server.AlterPartitionManager``. The ReplicaManager decides what to propose and what
-an answer means. It wakes this actor when there may be a proposal.
+an answer means. It wakes this actor when there may be a proposal. There are two ways to change an
+ISR (``isr_change_protocol``): ``ControllerAlterPartitionSender`` asks the controller;
+``ZkIsrManager`` writes to ZooKeeper, as brokers before Kafka 2.7.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ from regent.actors.inbox import Reply
 from regent.actors.request_channel import ChannelToCurrent, RequestChannel
 from regent.actors.runtime import RegentActor, Supervisor
 from regent.actors.scheduler import Scheduler
-from regent.actors.timer import OneShotTimer, monotonic_ms
+from regent.actors.timer import OneShotTimer, RepeatingTimer, monotonic_ms
 from regent.core.errors import Errors, RegentError
 from regent.core.protocol.controller import AlterPartitionRequest, AlterPartitionResponse
+from regent.core.replication.isr_change_propagation import CHECK_INTERVAL_MS, IsrStore, IsrWriter
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.transport.control.client import RequestAbandonedError
@@ -192,6 +195,58 @@ class ControllerAlterPartitionSender(AlterPartitionSender):
                 except ActorDeadError as error:
                     raise ControllerUnknownError(str(error)) from None
         raise ControllerUnknownError("our own controller does not answer")
+
+
+@dataclass(frozen=True, slots=True)
+class PropagateIsrChanges:
+    """Notify the controller of changed ISRs if that is due."""
+
+
+class ZkIsrManager(AlterPartitionSender):
+    """Changes ISRs by conditional writes of this leader, without the controller."""
+
+    def __init__(
+        self,
+        replica_manager: ReplicaManager,
+        store: IsrStore,
+        *,
+        scheduler: Scheduler,
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        name = f"broker-{replica_manager.broker_id}-zk-isr-manager"
+        super().__init__(name, replica_manager, scheduler, supervisor)
+        self._writer = IsrWriter(replica_manager, store, monotonic_ms())
+        self._scheduler = scheduler
+        self._checks: RepeatingTimer | None = None
+
+    def on_start(self) -> None:
+        """Begin to check periodically whether the controller is to be notified."""
+        self._checks = RepeatingTimer(self._scheduler, CHECK_INTERVAL_MS, self._tell_propagate)
+
+    def on_stop(self) -> None:
+        """Write and notify nothing more."""
+        super().on_stop()
+        if self._checks is not None:
+            self._checks.cancel()
+
+    def handle(self, message: SendPending | PropagateIsrChanges, reply: Reply | None) -> None:
+        """Write proposals, or notify the controller."""
+        match message:
+            case SendPending():
+                super().handle(message, reply)
+            case PropagateIsrChanges():
+                try:
+                    self._writer.propagate(monotonic_ms())
+                except RegentError as error:
+                    self._failed(error)
+
+    def alter_partitions(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        """Write the proposals; raises ``SessionExpiredError``."""
+        return self._writer.alter_partitions(request, monotonic_ms())
+
+    def _tell_propagate(self) -> None:
+        with suppress(ActorDeadError):
+            self.actor_ref.tell(PropagateIsrChanges())
 
 
 def _accepts_all(request: AlterPartitionRequest, response: AlterPartitionResponse) -> bool:

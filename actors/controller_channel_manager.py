@@ -25,9 +25,9 @@ from regent.actors.request_send_thread import (
     in_dispatches,
 )
 from regent.actors.runtime import Supervisor, start_actor, stop_actor
+from regent.core.controller.brokers.responses import response_event
 from regent.core.controller.effects import SendControlRequest
 from regent.core.controller.events import ChannelOverflowed, ControllerEvent, ElectionDoubted
-from regent.core.controller.responses import response_event
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, BrokerRegistration
 from regent.core.protocol.control import ControlHeader, ControlRequest, ControlResponse

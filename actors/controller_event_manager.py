@@ -25,11 +25,11 @@ from regent.actors.scheduler import Scheduler
 from regent.config.collector import collector
 from regent.core.controller import effects as fx
 from regent.core.controller import events
-from regent.core.controller.brokers.quarantine import resignation
 from regent.core.controller.controller import Controller
-from regent.core.controller.error_responses import error_response
+from regent.core.controller.effects import error_response
 from regent.core.controller.events import ControllerEvent, RequestId
 from regent.core.controller.gauges import take_gauges
+from regent.core.controller.quarantine import resignation
 from regent.core.errors import Errors, RegentError
 from regent.core.model import BrokerId
 from regent.core.protocol.controller import (

@@ -44,7 +44,7 @@ from typing import IO, Protocol
 import orjson
 
 from regent.core.controller import events
-from regent.core.controller.changes import (
+from regent.core.controller.effects import (
     BrokersFailed,
     BrokersStarted,
     Change,
@@ -52,8 +52,8 @@ from regent.core.controller.changes import (
     ControllerResigned,
     PartitionChanged,
     PartitionCreated,
+    RecordChanges,
 )
-from regent.core.controller.effects import RecordChanges
 from regent.core.controller.events import ControllerEvent
 from regent.core.model import BrokerId, LeaderAndIsr, LeaderIsrAndControllerEpoch, TopicPartition
 

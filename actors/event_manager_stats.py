@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
 
-from regent.core.controller.controller_state import ControllerState, state_of
 from regent.core.controller.events import ControllerEvent
-from regent.core.controller.gauges import ControllerGauges
+from regent.core.controller.gauges import ControllerGauges, ControllerState, state_of
 from regent.core.timers import Timer
 
 IDLE_RESET_MS = 300_000  # after this time without an event, the queue times are reset

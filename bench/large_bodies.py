@@ -51,7 +51,7 @@ def batch_of(topics: int) -> ControlRequestBatch:
         context.add_topic_id(name.topic, f"{number:022d}")
         context.update_partition_full_replica_assignment(name, assignment)
         context.put_partition_leadership_info(name, led)
-        batch.add_leader_and_isr([0], name)
+        batch.add_leader_and_isr([0], [name])
     batch.add_full_metadata()
     return batch
 

@@ -13,14 +13,17 @@ from typing import Any
 from pykka import ActorDeadError, ActorRef
 from pykka import Timeout as AskTimeout
 
-from regent.actors.alter_partition_sender import ControllerAlterPartitionSender, SendPending
+from regent.actors.alter_partition_sender import (
+    ControllerAlterPartitionSender,
+    SendPending,
+    ZkIsrManager,
+)
 from regent.actors.broker import BrokerView, ShrinkIsrs, StopFetching
 from regent.actors.controller_event_manager import ControllerEventManager
 from regent.actors.inbox import InboxFullError
 from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.actors.timer import RepeatingTimer
-from regent.actors.zk_isr_manager import PropagateIsrChanges, ZkIsrManager
 from regent.broker.api.fetch import fetch_apis
 from regent.broker.api.offsets import offset_apis
 from regent.broker.broker_settings import LISTENER
@@ -29,7 +32,6 @@ from regent.config.addresses import tcp_endpoint
 from regent.config.settings import Settings
 from regent.config.threads import named_executor
 from regent.core.model import BrokerId
-from regent.core.replication.isr_change_propagation import CHECK_INTERVAL_MS
 from regent.core.setting import INT_MAX
 from regent.transport.control.client import RequestClient
 from regent.transport.control.sockets import Context
@@ -137,7 +139,6 @@ class Replication:
                 ZkIsrStore(zookeeper),
                 scheduler=self._scheduler,
             )
-            self._every(CHECK_INTERVAL_MS, lambda: _tell(sender, PropagateIsrChanges()))
         else:
             sender = start_actor(
                 ControllerAlterPartitionSender,

@@ -28,7 +28,7 @@ from regent.core.admin.config_problems import (
     unusable_in_quota,
     unusable_in_topic,
 )
-from regent.core.controller.brokers.quarantine import FAILURES_TO_QUARANTINE
+from regent.core.controller.quarantine import FAILURES_TO_QUARANTINE
 from regent.core.errors import (
     BadDataError,
     ForeignDirectoryError,

@@ -8,9 +8,11 @@ dies. It makes no decision and does no I/O: the state machines put in what ZooKe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
+from typing import NamedTuple
 
 from regent.core.controller.partition_entries import (
     IllegalStateError,
@@ -21,10 +23,10 @@ from regent.core.controller.partition_entries import (
 )
 from regent.core.controller.states import PartitionState, ReplicaState
 from regent.core.model import (
-    NO_ASSIGNMENT,
     NO_LEADER,
     BrokerId,
     BrokerRegistration,
+    LeaderAndIsr,
     LeaderIsrAndControllerEpoch,
     LogEnd,
     PartitionAndReplica,
@@ -41,7 +43,20 @@ class ControllerStats:
     unclean_leader_elections: int = 0
 
 
-_NO_STATES: Mapping[BrokerId, ReplicaState] = MappingProxyType({})
+class PartitionCondition(NamedTuple):
+    """What the context knows of a partition: partitions in equal conditions are decided alike.
+
+    ``topic_partition`` is set where facts about this partition alone matter: its log may have lost
+    records, its log directory failed, its topic is to be deleted.
+    """
+
+    now: LeaderAndIsr
+    assignment: ReplicaAssignment
+    replica_states: bytes
+    topic_partition: TopicPartition | None
+
+
+_new_condition = partial(tuple.__new__, PartitionCondition)
 
 
 class ControllerContext(PartitionEntries):
@@ -81,7 +96,7 @@ class ControllerContext(PartitionEntries):
         # Replicas that joined the ISR after their brokers listed them as suspect.
         self._rejoined: dict[BrokerId, set[TopicPartition]] = {}
         # Leaders that may have lost records since they were elected.
-        self._leaders_with_losses: dict[TopicPartition, BrokerId] = {}
+        self.leaders_with_losses: dict[TopicPartition, BrokerId] = {}
         self._topic_ids: dict[str, TopicId] = {}
         self._topic_names: dict[TopicId, str] = {}
 
@@ -159,7 +174,7 @@ class ControllerContext(PartitionEntries):
         queued for deletion do not matter.
         """
         return (
-            self._leaders_with_losses.get(topic_partition) == broker_id
+            self.leaders_with_losses.get(topic_partition) == broker_id
             and self.suspect_end(broker_id, topic_partition) is not None
             and not self.is_topic_queued_for_deletion(topic_partition.topic)
         )
@@ -171,7 +186,7 @@ class ControllerContext(PartitionEntries):
             if leadership is not None:
                 leader = leadership.leader_and_isr.leader
                 if self.suspect_end(leader, topic_partition) is not None:
-                    self._leaders_with_losses[topic_partition] = leader
+                    self.leaders_with_losses[topic_partition] = leader
 
     def note_elected(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Record new elections: ``must_not_lead`` does not apply to their leaders.
@@ -180,7 +195,7 @@ class ControllerContext(PartitionEntries):
         broker is told to lead, so the replica exists from now on.
         """
         for topic_partition in topic_partitions:
-            self._leaders_with_losses.pop(topic_partition, None)
+            self.leaders_with_losses.pop(topic_partition, None)
             leadership = self.partition_leadership_info(topic_partition)
             leader = NO_LEADER if leadership is None else leadership.leader_and_isr.leader
             if leader != NO_LEADER and not self.replica_exists(leader, topic_partition):
@@ -235,7 +250,7 @@ class ControllerContext(PartitionEntries):
             self.partitions_being_reassigned.discard(topic_partition)
             self.unreadable_partitions.discard(topic_partition)
             self.refused_states.discard(topic_partition)
-            self._leaders_with_losses.pop(topic_partition, None)
+            self.leaders_with_losses.pop(topic_partition, None)
             self.restarted_replicas.pop(topic_partition, None)
             for offline in self.replicas_on_offline_dirs.values():
                 offline.discard(topic_partition)
@@ -251,74 +266,6 @@ class ControllerContext(PartitionEntries):
         self.topics_to_be_deleted.discard(topic)
         self.topics_with_deletion_started.discard(topic)
         self.topics_ineligible_for_deletion.discard(topic)
-
-    def update_partition_full_replica_assignment(
-        self, topic_partition: TopicPartition, assignment: ReplicaAssignment
-    ) -> None:
-        """Replace the partition's assignment."""
-        self._assign(self._entry(topic_partition), assignment)
-
-    def partition_full_replica_assignment(
-        self, topic_partition: TopicPartition
-    ) -> ReplicaAssignment:
-        """Return the partition's assignment; empty when unknown."""
-        entry = self._find(topic_partition)
-        return NO_ASSIGNMENT if entry is None else entry.assignment
-
-    def partition_replica_assignment(self, topic_partition: TopicPartition) -> tuple[BrokerId, ...]:
-        """Return every replica of the partition, also those being added or removed."""
-        entry = self._find(topic_partition)
-        return () if entry is None else entry.assignment.replicas
-
-    def partition_assignments(self, topic: str) -> dict[TopicPartition, ReplicaAssignment]:
-        """Return the assignment of every partition of a topic; empty when unknown."""
-        return {e.topic_partition: e.assignment for e in self.entries(topic).values()}
-
-    def partitions_of(self, topic: str) -> list[TopicPartition]:
-        """Return every partition of a topic."""
-        return [e.topic_partition for e in self.entries(topic).values()]
-
-    def all_partitions(self) -> Iterator[TopicPartition]:
-        """Yield every partition of every topic."""
-        return (entry.topic_partition for entry in self._entries())
-
-    def partitions_on_broker(self, broker_id: BrokerId) -> list[TopicPartition]:
-        """Return every partition with a replica on the broker."""
-        return [e.topic_partition for e in self._entries() if broker_id in e.assignment.replicas]
-
-    def replicas_on_brokers(self, broker_ids: Iterable[BrokerId]) -> list[PartitionAndReplica]:
-        """Return every replica on these brokers."""
-        return [
-            PartitionAndReplica(topic_partition, broker_id)
-            for broker_id in broker_ids
-            for topic_partition in self.partitions_on_broker(broker_id)
-        ]
-
-    def replicas_of(self, partitions: Iterable[TopicPartition]) -> list[PartitionAndReplica]:
-        """Return every replica of these partitions."""
-        return list(self.each_replica_of(partitions))
-
-    def each_replica_of(
-        self, partitions: Iterable[TopicPartition]
-    ) -> Iterator[PartitionAndReplica]:
-        """Yield every replica of these partitions.
-
-        A list of millions of them would stop all threads when it is freed: for 0.1 s or longer.
-        """
-        for topic_partition in partitions:
-            for replica in self.partition_replica_assignment(topic_partition):
-                yield PartitionAndReplica(topic_partition, replica)
-
-    def replicas_ever_told(self, partitions: Iterable[TopicPartition]) -> list[PartitionAndReplica]:
-        """Return every replica of these partitions, assigned or known by its state."""
-        return [
-            PartitionAndReplica(topic_partition, replica)
-            for topic_partition in partitions
-            for replica in (
-                *self.partition_replica_assignment(topic_partition),
-                *self._unassigned.get(topic_partition, ()),
-            )
-        ]
 
     def is_topic_quarantined(self, topic: str) -> bool:
         """Whether a topic is quarantined because it ended controllers."""
@@ -364,12 +311,17 @@ class ControllerContext(PartitionEntries):
         self.unreadable_partitions.discard(topic_partition)
         self.restarted_replicas.pop(topic_partition, None)
 
-    def partition_leadership_info(
-        self, topic_partition: TopicPartition
-    ) -> LeaderIsrAndControllerEpoch | None:
-        """Return the partition's leadership; None when none was ever decided."""
-        entry = self._find(topic_partition)
-        return None if entry is None else entry.leadership
+    def known_leaderships(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, LeaderAndIsr]:
+        """Return the leaderships that are known and not of a newer controller."""
+        known: dict[TopicPartition, LeaderAndIsr] = {}
+        newest_epoch = self.newest_known_epoch
+        for entry in self.entries_of(partitions):
+            leadership = entry.leadership
+            if leadership is not None and leadership.controller_epoch <= newest_epoch:
+                known[entry.topic_partition] = leadership.leader_and_isr
+        return known
 
     def partitions_with_isr_on(self, broker_ids: Collection[BrokerId]) -> list[TopicPartition]:
         """Return every partition with one of these brokers in its ISR."""
@@ -418,19 +370,10 @@ class ControllerContext(PartitionEntries):
 
     # --- states ---
 
-    def partition_state(self, topic_partition: TopicPartition) -> PartitionState:
-        """Return the partition's state; NON_EXISTENT when unknown."""
-        entry = self._find(topic_partition)
-        return PartitionState.NON_EXISTENT if entry is None else entry.state
-
-    def put_partition_state(self, topic_partition: TopicPartition, state: PartitionState) -> None:
-        """Remember the partition's state."""
-        self._set_state(self._entry(topic_partition), state)
-
     def begin_partition_states(self) -> None:
         """Give every partition its first state of a term: whether it is led."""
         live = set(self.live_broker_ids)
-        has_exceptions = bool(self._leaders_with_losses) or any(
+        has_exceptions = bool(self.leaders_with_losses) or any(
             self.replicas_on_offline_dirs.values()
         )
         for entry in self._entries():
@@ -444,43 +387,6 @@ class ControllerContext(PartitionEntries):
                 replica = leader, entry.topic_partition
                 is_led = self.is_replica_online(*replica) and not self.must_not_lead(*replica)
             self._set_state(entry, PartitionState.ONLINE if is_led else PartitionState.OFFLINE)
-
-    def partitions_in_state(self, *states: PartitionState) -> list[TopicPartition]:
-        """Return the partitions in these states, sorted. Only NEW and OFFLINE are allowed."""
-        return sorted(tp for state in states for tp in self._waiting[state])
-
-    def replica_state(self, replica: PartitionAndReplica) -> ReplicaState:
-        """Return the replica's state; NON_EXISTENT when unknown."""
-        topic_partition, broker_id = replica
-        entry = self._find(topic_partition)
-        state = None if entry is None else entry.replica_state(broker_id)
-        if state is None:
-            unassigned = self._unassigned.get(topic_partition, _NO_STATES)
-            return unassigned.get(broker_id, ReplicaState.NON_EXISTENT)
-        return state
-
-    def replica_exists(self, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
-        """Whether the broker was told of the replica, and has not deleted it since."""
-        replica = PartitionAndReplica(topic_partition, broker_id)
-        return self.replica_state(replica) is not ReplicaState.NON_EXISTENT
-
-    def is_replica_kept(self, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
-        """Whether the replica exists, and its broker was not asked to delete it."""
-        state = self.replica_state(PartitionAndReplica(topic_partition, broker_id))
-        return state not in (
-            ReplicaState.NON_EXISTENT,
-            ReplicaState.DELETION_STARTED,
-            ReplicaState.DELETION_SUCCESSFUL,
-        )
-
-    def put_replica_state(self, replica: PartitionAndReplica, state: ReplicaState) -> None:
-        """Remember the replica's state; NON_EXISTENT forgets it."""
-        topic_partition, broker_id = replica
-        entry = self._entry(topic_partition)
-        if broker_id in entry.assignment.replicas:
-            entry.put_replica_state(broker_id, state)
-        else:
-            self._put_unassigned(topic_partition, {broker_id: state})
 
     def begin_replica_states(self) -> list[PartitionAndReplica]:
         """Give every replica its first state of a term; return those that are not online."""
@@ -505,32 +411,31 @@ class ControllerContext(PartitionEntries):
                 offline += [PartitionAndReplica(tp, r) for r in absent]
         return offline
 
-    def conditions(self) -> Callable[[TopicPartition], tuple[int, bytes] | None]:
-        """Return a function that tells in which condition a partition is.
-
-        In equal conditions, and with the same leadership, a decision has the same result. None: it
-        depends on facts about this partition alone. The function is valid until something changes.
-        """
+    def conditions(
+        self, leaderships: Mapping[TopicPartition, LeaderAndIsr]
+    ) -> dict[PartitionCondition, list[TopicPartition]]:
+        """Group partitions by condition; ``leaderships`` has what ZooKeeper holds of them."""
         suspects = [b for b, r in self._registrations.items() if r.suspects]
-        single: set[TopicPartition] = set().union(
+        alone: set[TopicPartition] = set().union(
             self.restarted_replicas,
-            self._leaders_with_losses,
+            self.leaders_with_losses,
             self._unassigned,
             *self.replicas_on_offline_dirs.values(),
         )
-
-        def condition(topic_partition: TopicPartition) -> tuple[int, bytes] | None:
-            entry = self._find(topic_partition)
-            if (
-                entry is None
-                or topic_partition in single
+        groups: dict[PartitionCondition, list[TopicPartition]] = {}
+        for entry in self.entries_of(leaderships):
+            topic_partition = entry.topic_partition
+            is_alone = (
+                topic_partition in alone
                 or topic_partition[0] in self.topics_to_be_deleted
                 or any(self.suspect_end(b, topic_partition) is not None for b in suspects)
-            ):
-                return None
-            return id(entry.assignment), entry.replica_states
-
-        return condition
+            )
+            only = topic_partition if is_alone else None
+            condition = _new_condition(
+                (leaderships[topic_partition], entry.assignment, entry.replica_states, only)
+            )
+            groups.setdefault(condition, []).append(topic_partition)
+        return groups
 
     # --- topic deletion ---
 
@@ -575,7 +480,7 @@ class ControllerContext(PartitionEntries):
         started, deleted = self.topics_with_deletion_started, self.topics_to_be_deleted
         for name, found in (
             ("partitions being reassigned", self.partitions_being_reassigned),
-            ("leaders that lost records", self._leaders_with_losses),
+            ("leaders that lost records", self.leaders_with_losses),
             ("restarted replicas", self.restarted_replicas),
             ("states of unassigned replicas", self._unassigned),
         ):

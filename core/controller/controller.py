@@ -14,26 +14,28 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import assert_never
 
-from regent.core.controller.brokers import quarantine
+from regent.core.controller import quarantine
 from regent.core.controller.brokers.broker_changes import BrokerChanges
 from regent.core.controller.brokers.broker_health import BrokerHealth
 from regent.core.controller.brokers.controlled_shutdown import ControlledShutdowns
-from regent.core.controller.brokers.quarantine import Quarantine, event_name
-from regent.core.controller.changes import ControllerElected, ControllerResigned
+from regent.core.controller.brokers.notifications import Notifications
+from regent.core.controller.brokers.responses import ControlResponses
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.controller_election import ControllerElection
 from regent.core.controller.effects import (
     BrokerMustEnd,
     BrokerRegistered,
     CancelScheduledEvents,
+    ControllerElected,
+    ControllerResigned,
     ControllerRoleChanged,
     Effect,
     RemoveBroker,
     SendResponse,
+    error_response,
 )
 from regent.core.controller.election.alter_partition import AlterPartitions
 from regent.core.controller.election.leader_elections import LeaderElections
-from regent.core.controller.error_responses import error_response
 from regent.core.controller.events import (
     AdvertisedListenersChanged,
     AlterPartitionReceived,
@@ -79,11 +81,10 @@ from regent.core.controller.events import (
     UpdateMetadataResponseReceived,
     ZkPartitionReassignment,
 )
-from regent.core.controller.notifications import Notifications
 from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.controller.quarantine import Quarantine, event_name
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
-from regent.core.controller.responses import ControlResponses
 from regent.core.controller.services import ControllerServices, ControllerSettings
 from regent.core.controller.topics.topic_changes import TopicChanges
 from regent.core.controller.topics.topic_deletion import TopicDeletions
@@ -188,7 +189,7 @@ class Controller:
         try:
             self._dispatch(event, now_ms)
             if self._is_active:
-                self._brokers.send_withheld_full()
+                self._replicas.send_withheld_full()
                 self._read_unreadable_later()
         except ControllerMovedError as moved:
             self._log.info("%s", moved)

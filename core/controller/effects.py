@@ -1,16 +1,120 @@
-"""The effects of an event, which the shell performs in sequence."""
+"""The effects of an event, which the shell performs in sequence.
+
+One of them has the changes for the journal: small records, and their sentences for people.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from regent.core.controller.changes import Change
+from regent.core.controller import events
 from regent.core.controller.events import ControllerEvent, RequestId
-from regent.core.errors import RegentError
-from regent.core.model import BrokerId, BrokerRegistration
+from regent.core.errors import Errors, RegentError
+from regent.core.model import (
+    BrokerId,
+    BrokerRegistration,
+    LeaderAndIsr,
+    LeaderIsrAndControllerEpoch,
+    LeaderRecoveryState,
+    TopicPartition,
+)
 from regent.core.protocol.api import ActorResponse
 from regent.core.protocol.control import ControlHeader, ControlRequest
+from regent.core.protocol.controller import (
+    AlterPartitionReassignmentsResponse,
+    AlterPartitionResponse,
+    ControlledShutdownResponse,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsResponse,
+)
+
+# --- changes --------------------------------------------------------------------------------------
+
+
+class PartitionCreated(NamedTuple):
+    """A partition has its first leader and ISR."""
+
+    topic_partition: TopicPartition
+    now: LeaderAndIsr
+
+    def __str__(self) -> str:
+        leader, isr = self.now.leader, list(self.now.isr)
+        return f"{self.topic_partition}: created, leader {leader}, isr {isr}"
+
+
+class PartitionChanged(NamedTuple):
+    """The leader, the ISR or the leader epoch of a partition changed; None: not known before."""
+
+    topic_partition: TopicPartition
+    before: LeaderIsrAndControllerEpoch | None
+    now: LeaderAndIsr
+
+    def __str__(self) -> str:
+        now = self.now
+        then = self.before.leader_and_isr if self.before else None
+        if then is not None and then.leader == now.leader:
+            text = f"leader {now.leader}, isr {list(then.isr)} → {list(now.isr)}"
+        else:
+            text = f"leader {then.leader if then else '?'} → {now.leader}, isr {list(now.isr)}"
+        if then is None or then.leader_epoch != now.leader_epoch:
+            text += f", leader epoch {now.leader_epoch}"
+        if now.leader_recovery_state is LeaderRecoveryState.RECOVERING:
+            text += ", recovering"
+        return f"{self.topic_partition}: {text}"
+
+
+class BrokersStarted(NamedTuple):
+    """Brokers have registered."""
+
+    broker_ids: tuple[BrokerId, ...]
+
+    def __str__(self) -> str:
+        return f"brokers {list(self.broker_ids)}: started"
+
+
+class BrokersFailed(NamedTuple):
+    """The registrations of brokers are gone."""
+
+    broker_ids: tuple[BrokerId, ...]
+
+    def __str__(self) -> str:
+        return f"brokers {list(self.broker_ids)}: failed"
+
+
+class ControllerElected(NamedTuple):
+    """This broker became the active controller."""
+
+    broker_id: BrokerId
+    controller_epoch: int
+
+    def __str__(self) -> str:
+        return f"broker {self.broker_id}: controller epoch {self.controller_epoch}"
+
+
+class ControllerResigned(NamedTuple):
+    """This broker is no longer the active controller."""
+
+    broker_id: BrokerId
+    controller_epoch: int
+
+    def __str__(self) -> str:
+        return f"broker {self.broker_id}: resigned"
+
+
+Change: TypeAlias = (
+    PartitionCreated
+    | PartitionChanged
+    | BrokersStarted
+    | BrokersFailed
+    | ControllerElected
+    | ControllerResigned
+    | str
+)
+"""A change; a ``str`` is one that has only a sentence."""
+
+
+# --- effects --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +207,28 @@ Effect: TypeAlias = (
     | ControllerRoleChanged
     | RecordChanges
 )
+
+
+# --- answers to requests that are not processed ---------------------------------------------------
+
+
+def error_response(event: ControllerEvent, error: Errors | None = None) -> SendResponse | None:
+    """Return the answer to a request that is not processed; None: the event is no request.
+
+    Without an ``error`` it says that this broker is not the active controller.
+    """
+    not_controller = Errors.NOT_CONTROLLER if error is None else error
+    match event:
+        case events.ControlledShutdown(request_id):
+            stale = Errors.STALE_CONTROLLER_EPOCH if error is None else error
+            return SendResponse(request_id, ControlledShutdownResponse(stale))
+        case events.AlterPartitionReceived(request_id):
+            return SendResponse(request_id, AlterPartitionResponse(not_controller))
+        case events.ReplicaLeaderElection(request_id):
+            return SendResponse(request_id, ElectLeadersResponse(not_controller))
+        case events.ApiPartitionReassignment(request_id):
+            return SendResponse(request_id, AlterPartitionReassignmentsResponse(not_controller))
+        case events.ListPartitionReassignments(request_id):
+            return SendResponse(request_id, ListPartitionReassignmentsResponse(not_controller))
+        case _:
+            return None

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import ParamSpec
 
-from regent.core.controller.changes import Change
-from regent.core.controller.effects import Effect, RecordChanges, SendResponse
+from regent.core.controller.effects import Change, Effect, RecordChanges, SendResponse
 from regent.core.controller.events import RequestId
 
 MAX_NAMED_CHANGES = 20  # an event may move 100,000 leaders; the journal names the first few

@@ -6,7 +6,7 @@ to the same objects: the decoders of znodes return the same object for the same 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -18,11 +18,18 @@ from regent.core.model import (
     NO_ASSIGNMENT,
     BrokerId,
     LeaderIsrAndControllerEpoch,
+    PartitionAndReplica,
     ReplicaAssignment,
     TopicPartition,
 )
 
 _REPLICA_STATES = tuple(ReplicaState)
+_NOT_KEPT = (
+    ReplicaState.NON_EXISTENT,
+    ReplicaState.DELETION_STARTED,
+    ReplicaState.DELETION_SUCCESSFUL,
+)
+_NO_STATES: Mapping[BrokerId, ReplicaState] = MappingProxyType({})
 _NO_ENTRIES: Mapping[int, PartitionEntry] = MappingProxyType({})
 
 
@@ -69,13 +76,13 @@ class PartitionEntry:
 
 @lru_cache(maxsize=1024)
 def pack_states(states: tuple[ReplicaState, ...]) -> bytes:
-    """Return ``replica_states`` for these states, the same object for the same states."""
+    """Return the packed states. Interned: equal states are one object."""
     return bytes([state.code for state in states])
 
 
 @lru_cache(maxsize=128)
 def no_states(count: int) -> bytes:
-    """Return ``replica_states`` for so many replicas that are NON_EXISTENT."""
+    """Return the packed states of ``count`` NonExistent replicas."""
     return pack_states((ReplicaState.NON_EXISTENT,) * count)
 
 
@@ -90,7 +97,7 @@ class PartitionEntries:
     """The entries of all partitions, their counters, and those that wait for a leader."""
 
     def forget_entries(self) -> None:
-        """Begin without a partition."""
+        """Forget all partitions."""
         self.topics_to_be_deleted: set[str] = set()
         self.topics_with_deletion_started: set[str] = set()
         self.offline_partition_count = 0
@@ -105,16 +112,13 @@ class PartitionEntries:
         }
 
     def entries(self, topic: str) -> Mapping[int, PartitionEntry]:
-        """Return the entry of every partition of a topic, to read; empty when unknown."""
+        """Return the entry of every partition of a topic (read only); empty if it is unknown."""
         return self._topics.get(topic, _NO_ENTRIES)
 
-    def entry(self, topic_partition: TopicPartition) -> PartitionEntry:
-        """Return the entry of a partition, to read; an empty one when unknown."""
-        topic, number = topic_partition
-        try:
-            return self._topics[topic][number]
-        except KeyError:
-            return PartitionEntry(topic_partition)
+    def entries_of(self, partitions: Iterable[TopicPartition]) -> list[PartitionEntry]:
+        """Return the entry of each partition (read only); an empty entry if it is unknown."""
+        find = self._find
+        return [find(tp) or PartitionEntry(tp) for tp in partitions]
 
     def add_partitions(self, topic: str, assignments: Mapping[int, ReplicaAssignment]) -> None:
         """Remember the assignments of many partitions of a topic."""
@@ -129,6 +133,125 @@ class PartitionEntries:
                 assignment,
                 replica_states=no_states(len(assignment.replicas)),
             )
+
+    def update_partition_full_replica_assignment(
+        self, topic_partition: TopicPartition, assignment: ReplicaAssignment
+    ) -> None:
+        """Replace the partition's assignment."""
+        self._assign(self._entry(topic_partition), assignment)
+
+    def partition_full_replica_assignment(
+        self, topic_partition: TopicPartition
+    ) -> ReplicaAssignment:
+        """Return the partition's assignment; an empty one if it is unknown."""
+        entry = self._find(topic_partition)
+        return NO_ASSIGNMENT if entry is None else entry.assignment
+
+    def partition_replica_assignment(self, topic_partition: TopicPartition) -> tuple[BrokerId, ...]:
+        """Return every replica of the partition, also those being added or removed."""
+        entry = self._find(topic_partition)
+        return () if entry is None else entry.assignment.replicas
+
+    def partition_assignments(self, topic: str) -> dict[TopicPartition, ReplicaAssignment]:
+        """Return the assignment of every partition of a topic; empty when unknown."""
+        return {e.topic_partition: e.assignment for e in self.entries(topic).values()}
+
+    def partitions_of(self, topic: str) -> list[TopicPartition]:
+        """Return every partition of a topic."""
+        return [e.topic_partition for e in self.entries(topic).values()]
+
+    def all_partitions(self) -> Iterator[TopicPartition]:
+        """Yield every partition of every topic."""
+        return (entry.topic_partition for entry in self._entries())
+
+    def partitions_on_broker(self, broker_id: BrokerId) -> list[TopicPartition]:
+        """Return every partition with a replica on the broker."""
+        return [e.topic_partition for e in self._entries() if broker_id in e.assignment.replicas]
+
+    def replicas_on_brokers(self, broker_ids: Iterable[BrokerId]) -> list[PartitionAndReplica]:
+        """Return every replica on these brokers."""
+        return [
+            PartitionAndReplica(topic_partition, broker_id)
+            for broker_id in broker_ids
+            for topic_partition in self.partitions_on_broker(broker_id)
+        ]
+
+    def replicas_of(self, partitions: Iterable[TopicPartition]) -> list[PartitionAndReplica]:
+        """Return every replica of these partitions."""
+        return list(self.each_replica_of(partitions))
+
+    def each_replica_of(
+        self, partitions: Iterable[TopicPartition]
+    ) -> Iterator[PartitionAndReplica]:
+        """Yield every replica of these partitions.
+
+        A list of millions of them would stop all threads when it is freed: for 0.1 s or longer.
+        """
+        for topic_partition in partitions:
+            for replica in self.partition_replica_assignment(topic_partition):
+                yield PartitionAndReplica(topic_partition, replica)
+
+    def replicas_ever_told(self, partitions: Iterable[TopicPartition]) -> list[PartitionAndReplica]:
+        """Return every replica of these partitions, assigned or known by its state."""
+        return [
+            PartitionAndReplica(topic_partition, replica)
+            for topic_partition in partitions
+            for replica in (
+                *self.partition_replica_assignment(topic_partition),
+                *self._unassigned.get(topic_partition, ()),
+            )
+        ]
+
+    def partition_leadership_info(
+        self, topic_partition: TopicPartition
+    ) -> LeaderIsrAndControllerEpoch | None:
+        """Return the partition's leadership; None when none was ever decided."""
+        entry = self._find(topic_partition)
+        return None if entry is None else entry.leadership
+
+    def partition_state(self, topic_partition: TopicPartition) -> PartitionState:
+        """Return the partition's state; NON_EXISTENT when unknown."""
+        entry = self._find(topic_partition)
+        return PartitionState.NON_EXISTENT if entry is None else entry.state
+
+    def put_partition_state(self, topic_partition: TopicPartition, state: PartitionState) -> None:
+        """Remember the partition's state."""
+        self._set_state(self._entry(topic_partition), state)
+
+    def partitions_in_state(self, *states: PartitionState) -> list[TopicPartition]:
+        """Return the partitions in these states, sorted. Only NEW and OFFLINE are allowed."""
+        return sorted(tp for state in states for tp in self._waiting[state])
+
+    def replica_state(self, replica: PartitionAndReplica) -> ReplicaState:
+        """Return the replica's state; NON_EXISTENT when unknown."""
+        topic_partition, broker_id = replica
+        entry = self._find(topic_partition)
+        state = None if entry is None else entry.replica_state(broker_id)
+        if state is None:
+            unassigned = self._unassigned.get(topic_partition, _NO_STATES)
+            return unassigned.get(broker_id, ReplicaState.NON_EXISTENT)
+        return state
+
+    def replica_exists(self, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
+        """Whether the broker was told of the replica, and has not deleted it since."""
+        replica = PartitionAndReplica(topic_partition, broker_id)
+        return self.replica_state(replica) is not ReplicaState.NON_EXISTENT
+
+    def kept_replicas(
+        self, broker_ids: Iterable[BrokerId], topic_partition: TopicPartition
+    ) -> list[BrokerId]:
+        """Return the brokers whose replica exists, and that were not asked to delete it."""
+        replicas = [PartitionAndReplica(topic_partition, broker_id) for broker_id in broker_ids]
+        return [r.replica for r in replicas if self.replica_state(r) not in _NOT_KEPT]
+
+    def put_replica_state(self, replica: PartitionAndReplica, state: ReplicaState) -> None:
+        """Remember the replica's state; NON_EXISTENT forgets it."""
+        topic_partition, broker_id = replica
+        entry = self._entry(topic_partition)
+        if broker_id in entry.assignment.replicas:
+            entry.put_replica_state(broker_id, state)
+        else:
+            self._put_unassigned(topic_partition, {broker_id: state})
 
     def _entries(self) -> Iterator[PartitionEntry]:
         return chain.from_iterable([entries.values() for entries in self._topics.values()])

@@ -15,19 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from regent.core.controller.changes import PartitionCreated
+from regent.core.controller.effects import PartitionCreated
+from regent.core.controller.election.decisions import Failures
 from regent.core.controller.election.election import ElectionStrategy, OfflineElection
 from regent.core.controller.election.partition_change import (
     ReplicasRestarted,
     first_leadership,
 )
-from regent.core.controller.election.partition_change_writer import (
-    Changes,
-    Failures,
-    change_partitions,
-    partition_replicas,
-)
-from regent.core.controller.election.partition_replicas import ChangeRefused
+from regent.core.controller.election.partition_change_writer import Changes, change_partitions
+from regent.core.controller.election.partition_replicas import ChangeRefused, partition_replicas
 from regent.core.controller.request_batch import ControlRequestBatch
 from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import (
@@ -75,7 +71,7 @@ class PartitionStateMachine:
                 )
                 if replica_state in (ReplicaState.NEW, ReplicaState.ONLINE):
                     is_new = replica_state is ReplicaState.NEW
-                    batch.add_leader_and_isr((broker_id,), topic_partition, is_new=is_new)
+                    batch.add_leader_and_isr((broker_id,), [topic_partition], is_new=is_new)
         self._services.announce(batch)
 
     def settle(self, partitions: Iterable[TopicPartition]) -> Changes:
@@ -273,7 +269,7 @@ class PartitionStateMachine:
             # A broker with a new log directory may list this new replica as suspect.
             self._context.note_rejoined(member, topic_partition)
         self._services.outbox.record(PartitionCreated, topic_partition, first)
-        batch.add_leader_and_isr(first.isr, topic_partition, is_new=True)
+        batch.add_leader_and_isr(first.isr, [topic_partition], is_new=True)
 
     def _elect(
         self,

@@ -17,11 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
+from regent.core.controller.election.decisions import Failures
 from regent.core.controller.election.partition_change import NewLeaderEpoch, RemoveReplica
-from regent.core.controller.election.partition_change_writer import (
-    Failures,
-    change_partitions,
-)
+from regent.core.controller.election.partition_change_writer import change_partitions
 from regent.core.controller.request_batch import ControlRequestBatch
 from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import VALID_PREVIOUS_REPLICA_STATES, ReplicaState
@@ -42,7 +40,7 @@ class ReplicaStateMachine:
         Every replica has its first state of this term already.
         """
         batch = self._services.new_batch()
-        batch.make_full(self._context.live_or_shutting_down_broker_ids)
+        self._make_full(batch, self._context.live_or_shutting_down_broker_ids)
         batch.add_full_metadata()
         self._move_all(offline, ReplicaState.OFFLINE, batch)
         batch.add_every_leader_and_isr()
@@ -53,27 +51,65 @@ class ReplicaStateMachine:
         replicas: Iterable[PartitionAndReplica],
         target: ReplicaState,
         *,
-        full_for: Collection[BrokerId] = (),
         metadata_of: Collection[TopicPartition] | None = None,
     ) -> None:
         """Move replicas to ``target`` and announce what changed.
 
-        ``full_for``: brokers that get a FULL LeaderAndIsr, even an empty one. ``metadata_of``:
-        partitions whose metadata goes to every broker, with the live brokers. Raises
-        ``ControllerMovedError``.
+        ``metadata_of``: partitions whose metadata goes to every broker, with the live brokers.
+        Raises ``ControllerMovedError``.
         """
         batch = self._services.new_batch()
-        batch.make_full(full_for)
         if metadata_of is not None:
             batch.add_update_metadata(metadata_of)
         self._move_all(replicas, target, batch)
         self._services.announce(batch)
 
+    # --- FULL requests ---
+
+    def send_everything(self, broker_ids: Collection[BrokerId]) -> None:
+        """Send only these brokers the complete metadata and all that they host (KAFKA-7537)."""
+        metadata = self._services.new_batch()
+        metadata.add_full_metadata(broker_ids)
+        self._services.announce(metadata)
+        batch = self._services.new_batch()
+        self._make_full(batch, broker_ids)
+        self._move_all(self._context.replicas_on_brokers(broker_ids), ReplicaState.ONLINE, batch)
+        self._services.announce(batch)
+
+    def _make_full(self, batch: ControlRequestBatch, broker_ids: Collection[BrokerId]) -> None:
+        """Make the LeaderAndIsr requests to these brokers FULL, or withhold the FULL ones.
+
+        While the znode of a topic or of a partition's state is unreadable, a FULL request would
+        lack replicas, and its receiver would take them for stray. Then the requests stay
+        INCREMENTAL, and ``send_withheld_full`` sends FULL ones when everything can be read.
+        """
+        if self._context.knows_everything:
+            batch.make_full(broker_ids)
+            self._context.full_withheld_from.difference_update(broker_ids)
+        else:
+            self._context.full_withheld_from.update(broker_ids)
+
+    def withhold_full(self) -> None:
+        """Let every broker get a FULL request as soon as everything can be read.
+
+        A state became unreadable: brokers that know the partition would not be told of its
+        deletion.
+        """
+        self._context.full_withheld_from.update(self._context.registrations)
+
+    def send_withheld_full(self) -> None:
+        """Send the FULL requests that were withheld, if everything can be read now."""
+        waiting = self._context.full_withheld_from & self._context.registrations.keys()
+        if waiting and self._context.knows_everything:
+            self.send_everything(sorted(waiting))
+
+    # --- leaderships that are sent again ---
+
     def resend_leadership(self, replicas: Iterable[PartitionAndReplica]) -> None:
         """Send replicas their leadership again, because their response is needed."""
         batch = self._services.new_batch()
-        for topic_partition, broker_id in replicas:
-            batch.add_leader_and_isr((broker_id,), topic_partition)
+        for broker_id, partitions in _by_broker(replicas).items():
+            batch.add_leader_and_isr((broker_id,), partitions)
         self._services.announce(batch)
 
     def restart(self, replicas: Collection[PartitionAndReplica]) -> None:
@@ -87,13 +123,13 @@ class ReplicaStateMachine:
         led = sorted({r.topic_partition for r in kept if self._was_led(r.topic_partition)})
         accepted, _ = change_partitions(self._services, led, NewLeaderEpoch())
         batch = self._services.new_batch()
-        restarted: dict[BrokerId, list[TopicPartition]] = {}
+        restarted: list[PartitionAndReplica] = []
         for replica in self._valid(kept, ReplicaState.ONLINE):
             if replica.topic_partition not in accepted:
                 self._context.waiting_to_restart.add(replica)
             elif self._context.replica_state(replica) is not ReplicaState.NEW:
-                restarted.setdefault(replica.replica, []).append(replica.topic_partition)
-        for broker_id, partitions in restarted.items():
+                restarted.append(replica)
+        for broker_id, partitions in _by_broker(restarted).items():
             self._put(broker_id, partitions, ReplicaState.ONLINE)
         batch.add_changes(accepted)
         self._services.announce(batch)
@@ -143,9 +179,7 @@ class ReplicaStateMachine:
         target: ReplicaState,
         batch: ControlRequestBatch,
     ) -> None:
-        by_broker: dict[BrokerId, list[TopicPartition]] = {}
-        for replica in self._valid(replicas, target):
-            by_broker.setdefault(replica.replica, []).append(replica.topic_partition)
+        by_broker = _by_broker(self._valid(replicas, target))
         for broker_id in sorted(by_broker):
             self._move(broker_id, by_broker.pop(broker_id), target, batch)
 
@@ -165,8 +199,7 @@ class ReplicaStateMachine:
             case ReplicaState.OFFLINE:
                 partitions = self._take_offline(broker_id, partitions, batch)
             case ReplicaState.DELETION_STARTED:
-                for topic_partition in partitions:
-                    batch.add_stop_replica(broker_id, topic_partition, delete=True)
+                batch.add_stop_replica(broker_id, partitions, delete=True)
             case ReplicaState.NON_EXISTENT:
                 self._forget(broker_id, partitions)
             case ReplicaState.DELETION_INELIGIBLE | ReplicaState.DELETION_SUCCESSFUL:
@@ -194,14 +227,10 @@ class ReplicaStateMachine:
     ) -> list[TopicPartition]:
         told: list[TopicPartition] = []
         led: list[TopicPartition] = []
-        for topic_partition in partitions:
-            leadership = self._context.partition_leadership_info(topic_partition)
-            if leadership is not None:
-                if leadership.leader_and_isr.leader == broker_id:
-                    led.append(topic_partition)
-                    continue
-                batch.add_leader_and_isr((broker_id,), topic_partition, is_new=True)
-            told.append(topic_partition)
+        for entry in self._context.entries_of(partitions):
+            leads = entry.leadership and entry.leadership.leader_and_isr.leader == broker_id
+            (led if leads else told).append(entry.topic_partition)
+        batch.add_leader_and_isr((broker_id,), told, is_new=True)
         if led:
             self._log.error(
                 "%d replicas of broker %d cannot become new, because they lead, the first: %s",
@@ -214,14 +243,19 @@ class ReplicaStateMachine:
     def _tell_replica(
         self, broker_id: BrokerId, partitions: list[TopicPartition], batch: ControlRequestBatch
     ) -> None:
+        new: list[TopicPartition] = []
+        told_before: list[TopicPartition] = []
         for topic_partition in partitions:
             replica = PartitionAndReplica(topic_partition, broker_id)
-            is_new = self._context.replica_state(replica) is ReplicaState.NEW
-            if is_new:
+            if self._context.replica_state(replica) is ReplicaState.NEW:
                 self._ensure_assigned(replica)
-            # A new replica was told before, but a replica that a FULL request omits is stray.
-            if not is_new or batch.is_full_for(broker_id):
-                batch.add_leader_and_isr((broker_id,), topic_partition, is_new=is_new)
+                new.append(topic_partition)
+            else:
+                told_before.append(topic_partition)
+        batch.add_leader_and_isr((broker_id,), told_before)
+        # A new replica was told before, but a replica that a FULL request omits is stray.
+        if batch.is_full_for(broker_id):
+            batch.add_leader_and_isr((broker_id,), new, is_new=True)
 
     def _without_failed_logs(
         self, broker_id: BrokerId, partitions: list[TopicPartition]
@@ -252,7 +286,7 @@ class ReplicaStateMachine:
         self, broker_id: BrokerId, partitions: list[TopicPartition], batch: ControlRequestBatch
     ) -> list[TopicPartition]:
         for topic_partition in partitions:  # in the present leader epoch, before the ISR changes
-            batch.add_stop_replica(broker_id, topic_partition, delete=False)
+            batch.add_stop_replica(broker_id, [topic_partition], delete=False)
         led = [p for p in partitions if self._context.partition_leadership_info(p) is not None]
         failures: Failures = {}
         size = self._services.settings.changes_at_once
@@ -282,3 +316,10 @@ class ReplicaStateMachine:
 
     def _is_queued_for_deletion(self, topic_partition: TopicPartition) -> bool:
         return self._context.is_topic_queued_for_deletion(topic_partition.topic)
+
+
+def _by_broker(replicas: Iterable[PartitionAndReplica]) -> dict[BrokerId, list[TopicPartition]]:
+    by_broker: dict[BrokerId, list[TopicPartition]] = {}
+    for topic_partition, broker_id in replicas:
+        by_broker.setdefault(broker_id, []).append(topic_partition)
+    return by_broker

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.controller_log import ControllerLog
@@ -30,8 +30,6 @@ from regent.core.model import (
     NO_LEADER,
     BrokerId,
     BrokerRegistration,
-    LeaderIsrAndControllerEpoch,
-    ReplicaAssignment,
     TopicPartition,
 )
 from regent.core.protocol.control import (
@@ -66,12 +64,6 @@ RowsByTopic: TypeAlias = dict[str, dict[int, Row]]
 """The rows of a request by topic and partition."""
 
 
-class _Rest(NamedTuple):
-    leadership: LeaderIsrAndControllerEpoch
-    assignment: ReplicaAssignment
-    fields: tuple[object, ...]
-
-
 class ControlRequestBatch:
     """Requests being gathered for one state change."""
 
@@ -92,22 +84,10 @@ class ControlRequestBatch:
         self._metadata_to_all = False
         self._metadata_of_all_partitions = False
         self._metadata_partitions: defaultdict[str, set[int]] = defaultdict(set)
-        # Rows without the partition's number, by the ids of what they are made of. The values keep
-        # these objects alive, so that no other object gets such an id.
-        self._leader_and_isr_rests: dict[tuple[int, int, bool], _Rest] = {}
 
     def make_full(self, broker_ids: Iterable[BrokerId]) -> None:
-        """Send these brokers a FULL LeaderAndIsr, even an empty one: unlisted replicas are stray.
-
-        While the znode of a topic or of a partition's state is unreadable, the list would lack
-        replicas, which must not become stray. Then the requests stay INCREMENTAL, and the FULL ones
-        follow when everything can be read.
-        """
-        if self._context.knows_everything:
-            self._full.update(broker_ids)
-            self._context.full_withheld_from.difference_update(broker_ids)
-        else:
-            self._context.full_withheld_from.update(broker_ids)
+        """Send these brokers a FULL LeaderAndIsr, even if it is empty."""
+        self._full.update(broker_ids)
 
     def is_full_for(self, broker_id: BrokerId) -> bool:
         """Whether the broker gets a FULL request, and replicas that it does not list are stray."""
@@ -123,23 +103,23 @@ class ControlRequestBatch:
 
     def add_leader_and_isr(
         self,
-        broker_ids: Iterable[BrokerId],
-        topic_partition: TopicPartition,
+        broker_ids: Collection[BrokerId],
+        partitions: Iterable[TopicPartition],
         *,
         is_new: bool = False,
     ) -> None:
-        """Tell replicas the leadership that the context holds, and every broker the metadata.
+        """Tell replicas the leaderships that the context holds, and every broker the metadata.
 
         A partition without a leadership is left out.
         """
-        self.add_entry(broker_ids, self._context.entry(topic_partition), is_new=is_new)
+        for entry in self._context.entries_of(partitions):
+            if entry.leadership is not None:
+                self.add_entry(broker_ids, entry, is_new=is_new)
 
     def add_entry(
         self, broker_ids: Iterable[BrokerId], entry: PartitionEntry, *, is_new: bool = False
     ) -> None:
         """Tell replicas the leadership in an entry of the context, as ``add_leader_and_isr``."""
-        if entry.leadership is None:
-            return
         row = self._leader_and_isr_row(entry, is_new=is_new)
         topic, partition = entry.topic_partition
         for broker_id in broker_ids:
@@ -177,40 +157,43 @@ class ControlRequestBatch:
         A replica that its broker does not keep is not told: a reassignment could not create it yet,
         or it is being deleted. It would exist on its broker only, and nothing would ever stop it.
         """
-        is_kept = self._context.is_replica_kept
         kept: dict[tuple[Brokers, Brokers, bytes], list[BrokerId]] = {}
-        for topic_partition, change in changes.items():
-            entry, recipients = self._context.entry(topic_partition), change.recipients
-            key = recipients, entry.assignment.replicas, entry.replica_states
+        for entry in self._context.entries_of(changes):
+            recipients, replicas = (
+                changes[entry.topic_partition].recipients,
+                entry.assignment.replicas,
+            )
+            key = recipients, replicas, entry.replica_states
             told = kept.get(key)
             if told is None:
-                told = [r for r in recipients if is_kept(r, topic_partition)]
-                if set(recipients) <= set(entry.assignment.replicas):
+                told = self._context.kept_replicas(recipients, entry.topic_partition)
+                if set(recipients) <= set(replicas):
                     kept[key] = told
             self.add_entry(told, entry)
 
     def add_stop_replica(
         self,
         broker_id: BrokerId,
-        topic_partition: TopicPartition,
+        partitions: Iterable[TopicPartition],
         *,
         delete: bool,
         is_topic_lost: bool = False,
     ) -> None:
-        """Tell a replica to stop, and with ``delete`` to forget its data.
+        """Tell a broker to stop its replicas, and with ``delete`` to forget their data.
 
         ``is_topic_lost``: the deletion was not requested, so the broker keeps the data as stray.
         """
         if broker_id not in self._context.registrations:
             return
-        topic, partition = topic_partition
-        rows = self._stop_replica.setdefault(broker_id, {}).setdefault(topic, {})
-        earlier = rows.get(partition)
-        rows[partition] = StopReplicaPartition(
-            partition,
-            EPOCH_OF_LOST_TOPIC if is_topic_lost else self._stop_replica_epoch(topic_partition),
-            delete or (earlier is not None and earlier.delete_partition),
-        )
+        for entry in self._context.entries_of(partitions):
+            topic, partition = entry.topic_partition
+            rows = self._stop_replica.setdefault(broker_id, {}).setdefault(topic, {})
+            earlier = rows.get(partition)
+            rows[partition] = StopReplicaPartition(
+                partition,
+                EPOCH_OF_LOST_TOPIC if is_topic_lost else self._stop_replica_epoch(entry),
+                delete or (earlier is not None and earlier.delete_partition),
+            )
 
     def add_update_metadata(
         self,
@@ -268,22 +251,24 @@ class ControlRequestBatch:
 
     # --- rows ---
 
-    def _stop_replica_epoch(self, topic_partition: TopicPartition) -> int:
-        if self._context.is_topic_queued_for_deletion(topic_partition.topic):
+    def _stop_replica_epoch(self, entry: PartitionEntry) -> int:
+        if entry.topic_partition.topic in self._context.topics_to_be_deleted:
             return EPOCH_DURING_DELETE
-        leadership = self._context.partition_leadership_info(topic_partition)
-        return NO_EPOCH if leadership is None else leadership.leader_and_isr.leader_epoch
+        return (
+            NO_EPOCH if entry.leadership is None else entry.leadership.leader_and_isr.leader_epoch
+        )
 
     def _leader_and_isr_row(
         self, entry: PartitionEntry, *, is_new: bool = False
     ) -> LeaderAndIsrPartition:
         leadership, assignment = entry.leadership, entry.assignment
         assert leadership is not None
-        key = id(leadership), id(assignment), is_new
-        rest = self._leader_and_isr_rests.get(key)
-        if rest is None:
-            leader, isr, leader_epoch, partition_epoch, recovery, _ = leadership.leader_and_isr
-            fields = (
+        leader, isr, leader_epoch, partition_epoch, recovery, _ = leadership.leader_and_isr
+        if entry.topic_partition in self._context.leaders_with_losses:
+            leader = self._named(leader, entry.topic_partition)
+        return _new_leader_and_isr_row(
+            (
+                entry.topic_partition.partition,
                 leadership.controller_epoch,
                 leader,
                 leader_epoch,
@@ -295,12 +280,7 @@ class ControlRequestBatch:
                 is_new,
                 int(recovery),
             )
-            rest = self._leader_and_isr_rests[key] = _Rest(leadership, assignment, fields)
-        topic_partition = entry.topic_partition
-        row = _new_leader_and_isr_row((topic_partition[1], *rest.fields))
-        if self._context.must_not_lead(row.leader, topic_partition):
-            return row._replace(leader=NO_LEADER)
-        return row
+        )
 
     def _metadata_rows(self) -> RowsByTopic[UpdateMetadataPartition]:
         """Return the rows; a partition without a leadership has none, except unreadable ones."""
@@ -309,8 +289,8 @@ class ControlRequestBatch:
         if self._metadata_of_all_partitions:
             partitions = {topic: context.entries(topic) for topic in context.all_topics}
         live = frozenset(context.live_broker_ids)
-        failed = any(context.replicas_on_offline_dirs.values())
-        rests: dict[tuple[int, int], _Rest] = {}
+        failed = {broker: logs for broker, logs in context.replicas_on_offline_dirs.items() if logs}
+        dead: dict[Brokers, Brokers] = {}  # thousands of partitions have the same replicas
         rows: RowsByTopic[UpdateMetadataPartition] = {}
         for topic, numbers in partitions.items():
             entries = context.entries(topic)
@@ -321,57 +301,62 @@ class ControlRequestBatch:
                 entry = entries.get(number)
                 if entry is None:
                     continue
+                replicas = entry.assignment.replicas
+                offline = dead.get(replicas)
+                if offline is None:
+                    offline = dead[replicas] = tuple([r for r in replicas if r not in live])
                 if entry.leadership is None:
                     if entry.topic_partition in context.unreadable_partitions and lists_unreadable:
-                        of_topic[number] = self._unreadable_row(entry, live, is_deleted=is_deleted)
+                        row = self._unreadable_row(entry, offline, is_deleted=is_deleted)
+                        of_topic[number] = row
                     continue
-                leadership, assignment = entry.leadership, entry.assignment
-                leader = leadership.leader_and_isr.leader
-                if is_deleted or failed or context.must_not_lead(leader, entry.topic_partition):
-                    of_topic[number] = self._metadata_row(entry, live, is_deleted=is_deleted)
-                    continue
-                key = id(leadership), id(assignment)
-                rest = rests.get(key)
-                if rest is None:
-                    row = self._metadata_row(entry, live, is_deleted=False)
-                    rest = rests[key] = _Rest(leadership, assignment, row[1:])
-                of_topic[number] = _new_metadata_row((number, *rest.fields))
+                if failed:
+                    offline = tuple(
+                        [
+                            r
+                            for r in replicas
+                            if r in offline or entry.topic_partition in failed.get(r, ())
+                        ]
+                    )
+                of_topic[number] = self._metadata_row(entry, offline, is_deleted=is_deleted)
             if of_topic:
                 rows[topic] = of_topic
         return rows
 
     def _metadata_row(
-        self, entry: PartitionEntry, live: Collection[BrokerId], *, is_deleted: bool
+        self, entry: PartitionEntry, offline: Brokers, *, is_deleted: bool
     ) -> UpdateMetadataPartition:
-        context, topic_partition = self._context, entry.topic_partition
-        leadership, replicas = entry.leadership, entry.assignment.replicas
+        topic_partition, leadership = entry.topic_partition, entry.leadership
         assert leadership is not None
-        leader, isr, leader_epoch, partition_epoch, *_ = leadership.leader_and_isr
+        leader, isr, leader_epoch, partition_epoch, _, _ = leadership.leader_and_isr
         if is_deleted:
             leader, leader_epoch, partition_epoch = LEADER_DURING_DELETE, 0, 0
-        elif context.must_not_lead(leader, topic_partition):
-            leader = NO_LEADER
-        failed = context.replicas_on_offline_dirs
-        return UpdateMetadataPartition(
-            topic_partition.partition,
-            leadership.controller_epoch,
-            leader,
-            leader_epoch,
-            isr,
-            partition_epoch,
-            replicas,
-            tuple([r for r in replicas if r not in live or topic_partition in failed.get(r, ())]),
+        elif topic_partition in self._context.leaders_with_losses:
+            leader = self._named(leader, topic_partition)
+        return _new_metadata_row(
+            (
+                topic_partition.partition,
+                leadership.controller_epoch,
+                leader,
+                leader_epoch,
+                isr,
+                partition_epoch,
+                entry.assignment.replicas,
+                offline,
+            )
         )
 
+    def _named(self, leader: BrokerId, topic_partition: TopicPartition) -> BrokerId:
+        return NO_LEADER if self._context.must_not_lead(leader, topic_partition) else leader
+
     def _unreadable_row(
-        self, entry: PartitionEntry, live: Collection[BrokerId], *, is_deleted: bool
+        self, entry: PartitionEntry, offline: Brokers, *, is_deleted: bool
     ) -> UpdateMetadataPartition:
         """Return a row for a partition whose state is unreadable.
 
         Without it, clients of a broker that has just started would see a topic that lacks a
         partition. It is older than any other row: brokers that know the partition keep theirs.
         """
-        replicas = entry.assignment.replicas
         return UpdateMetadataPartition(
             entry.topic_partition.partition,
             self._context.epoch,
@@ -379,8 +364,8 @@ class ControlRequestBatch:
             NO_EPOCH,
             (),
             NO_EPOCH,
-            replicas,
-            tuple(r for r in replicas if r not in live),
+            entry.assignment.replicas,
+            offline,
         )
 
     # --- requests ---

@@ -1,15 +1,19 @@
-"""Collects ISR changes that leaders wrote to ZooKeeper, to notify the controller in batches.
+"""ISR changes that leaders write to ZooKeeper themselves, and the notifications of them.
 
-Mirrors ``kafka.server.ReplicaManager.maybePropagateIsrChanges``. If every change had its own
-notification, the controller would read ZooKeeper as often as all leaders write to it (KAFKA-2722,
-KAFKA-2406).
+Mirrors ``kafka.server.ZkIsrManager`` and ``ReplicaManager.maybePropagateIsrChanges``. The
+controller is notified in batches: if every change had its own notification, it would read ZooKeeper
+as often as all leaders write to it (KAFKA-2722, KAFKA-2406).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
+from regent.core.errors import Errors
 from regent.core.model import TopicPartition
+from regent.core.protocol.controller import AlterPartitionRequest, AlterPartitionResponse
+from regent.core.replication.replica_manager import ReplicaManager
 
 CHECK_INTERVAL_MS = 2_500
 LINGER_MS = 5_000
@@ -46,3 +50,49 @@ class IsrChangePropagation:
         for topic_partition in partitions:
             self._waiting.pop(topic_partition, None)
         self._last_propagation_ms = now_ms
+
+
+class IsrStore(Protocol):
+    """Writes ISRs to ZooKeeper."""
+
+    def alter_partitions(
+        self, request: AlterPartitionRequest, controller_epochs: Mapping[TopicPartition, int]
+    ) -> AlterPartitionResponse:
+        """Write the proposed ISRs conditionally; ``controller_epochs`` has the known partitions."""
+
+    def announce(self, partitions: Sequence[TopicPartition]) -> None:
+        """Notify the controller that these ISRs have changed."""
+
+
+class IsrWriter:
+    """Answers the AlterPartition requests of this broker by conditional writes.
+
+    Not thread-safe. Every method raises what the store raises.
+    """
+
+    def __init__(self, replica_manager: ReplicaManager, store: IsrStore, now_ms: int) -> None:
+        self._replica_manager = replica_manager
+        self._store = store
+        self._propagation = IsrChangePropagation(now_ms)
+
+    def alter_partitions(
+        self, request: AlterPartitionRequest, now_ms: int
+    ) -> AlterPartitionResponse:
+        """Write the proposals, with the controller epochs of the leaders."""
+        hosted = self._replica_manager.partitions
+        controller_epochs = {
+            row.topic_partition: partition.controller_epoch
+            for row in request.partitions
+            if (partition := hosted.get(row.topic_partition)) is not None
+        }
+        response = self._store.alter_partitions(request, controller_epochs)
+        written = [r.topic_partition for r in response.partitions if r.error_code is Errors.NONE]
+        self._propagation.record(written, now_ms)
+        return response
+
+    def propagate(self, now_ms: int) -> None:
+        """Notify the controller if that is due; call it every ``CHECK_INTERVAL_MS``."""
+        due = self._propagation.due(now_ms)
+        if due:
+            self._store.announce(due)
+            self._propagation.propagated(due, now_ms)

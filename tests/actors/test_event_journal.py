@@ -13,15 +13,15 @@ import pytest
 from regent.actors import event_journal
 from regent.actors.event_journal import EventJournal, EventJournalFile, HandledEvent, cause_of
 from regent.core.controller import events
-from regent.core.controller.changes import (
+from regent.core.controller.effects import (
     BrokersFailed,
     BrokersStarted,
     ControllerElected,
     ControllerResigned,
     PartitionChanged,
     PartitionCreated,
+    RecordChanges,
 )
-from regent.core.controller.effects import RecordChanges
 from regent.core.controller.events import ControllerEvent
 from regent.core.errors import Errors
 from regent.core.model import LeaderAndIsr, LeaderIsrAndControllerEpoch, TopicPartition

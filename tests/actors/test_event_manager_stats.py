@@ -7,8 +7,8 @@ import pytest
 from regent.actors.event_manager_stats import EventManagerStats
 from regent.broker.metrics.controller_metrics import controller_metrics
 from regent.broker.metrics.recent import Recent
-from regent.core.controller.controller_state import ControllerState
 from regent.core.controller.events import BrokerChange, TopicChange
+from regent.core.controller.gauges import ControllerState
 from regent.core.protocol.control import ControlResponse
 from regent.core.protocol.controller import UnansweredRequest
 from tests.support.stage import Sent, Stage, actor_of, ask

@@ -6,10 +6,9 @@ import pytest
 from pykka import ActorRef
 
 import regent.core.replication.isr_change_propagation
-from regent.actors.alter_partition_sender import SendPending
+from regent.actors.alter_partition_sender import PropagateIsrChanges, SendPending, ZkIsrManager
 from regent.actors.broker import Broker
 from regent.actors.runtime import start_actor, stop_actor
-from regent.actors.zk_isr_manager import PropagateIsrChanges, ZkIsrManager
 from regent.zk.codecs.admin_znodes import (
     IsrChangeNotificationSequenceZNode,
     IsrChangeNotificationZNode,

@@ -168,16 +168,15 @@ class WatchedBatch(ControlRequestBatch):
     def add_stop_replica(
         self,
         broker_id: BrokerId,
-        topic_partition: TopicPartition,
+        partitions: Iterable[TopicPartition],
         *,
         delete: bool,
         is_topic_lost: bool = False,
     ) -> None:
         """Record and add."""
-        self.stopped.append(Stopped(broker_id, topic_partition, delete))
-        super().add_stop_replica(
-            broker_id, topic_partition, delete=delete, is_topic_lost=is_topic_lost
-        )
+        named = list(partitions)
+        self.stopped += [Stopped(broker_id, topic_partition, delete) for topic_partition in named]
+        super().add_stop_replica(broker_id, named, delete=delete, is_topic_lost=is_topic_lost)
 
     def add_update_metadata(
         self,

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from regent.core.controller.brokers.responses import response_event
 from regent.core.controller.effects import SendControlRequest
 from regent.core.controller.events import (
     LeaderAndIsrResponseReceived,
@@ -17,7 +18,6 @@ from regent.core.controller.events import (
     UpdateMetadataResponseReceived,
 )
 from regent.core.controller.request_batch import ControlRequestBatch
-from regent.core.controller.responses import response_event
 from regent.core.controller.states import ReplicaState
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, LeaderAndIsr, PartitionAndReplica, TopicPartition
@@ -126,12 +126,12 @@ class Channel:
                 is_new = fields.take("is_new", False)
                 for name in topic_partitions:
                     assert known.partition_leadership_info(name), f"{name} has no leadership"
-                    batch.add_leader_and_isr(to, name, is_new=is_new)
+                    batch.add_leader_and_isr(to, [name], is_new=is_new)
             case "StopReplica":
                 delete = fields.take("delete")
                 for broker_id in to:
                     for name in topic_partitions:
-                        batch.add_stop_replica(broker_id, name, delete=delete)
+                        batch.add_stop_replica(broker_id, [name], delete=delete)
             case "UpdateMetadata":
                 batch.add_update_metadata(topic_partitions, to)
             case unknown:

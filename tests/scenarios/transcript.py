@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 
+from regent.core.controller.brokers.responses import response_event
 from regent.core.controller.effects import (
     AddBroker,
     ControllerRoleChanged,
@@ -40,7 +41,6 @@ from regent.core.controller.events import (
     ControlledShutdown,
     ControllerEvent,
 )
-from regent.core.controller.responses import response_event
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.api import ActorResponse

@@ -7,8 +7,8 @@ from typing import Any
 from unittest.mock import patch
 
 from regent.core.controller import events
-from regent.core.controller.brokers.quarantine import Quarantine
 from regent.core.controller.controller import Controller
+from regent.core.controller.quarantine import Quarantine
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.model import TopicPartition
 

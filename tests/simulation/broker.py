@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from regent.core.controller import effects as fx
 from regent.core.controller import events
-from regent.core.controller.brokers.quarantine import resignation
 from regent.core.controller.controller import Controller
-from regent.core.controller.error_responses import error_response
+from regent.core.controller.effects import error_response
 from regent.core.controller.events import ControllerEvent, RequestId
+from regent.core.controller.quarantine import resignation
 from regent.core.controller.services import ControllerSettings
 from regent.core.errors import (
     BadDataError,
@@ -63,7 +63,7 @@ from tests.simulation.config_listener import ConfigListener
 from tests.simulation.coordinator_server import CoordinatorServer
 from tests.simulation.fetchers import Fetchers
 from tests.simulation.group_server import GroupServer, GroupWorld
-from tests.simulation.isr_writer import IsrWriter
+from tests.simulation.isr_writer import SimulatedIsrWriter
 from tests.simulation.log_care import LogCare
 from tests.simulation.network import AnswerBody, Exchange, Network
 from tests.simulation.record_server import RecordServer
@@ -209,7 +209,7 @@ class SimulatedBroker:
         self._proposal: Exchange | None = None
         self._may_propose_from_ms = 0
         self._lists_suspects_at_ms = 0
-        self._isr_writer = IsrWriter(self)
+        self._isr_writer = SimulatedIsrWriter(self)
         self.configs = ConfigListener(self)
         self._log_care = LogCare(self)
         self.groups = None if world.groups is None else GroupServer(self, world.groups)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from regent.core.controller import effects as fx
 from regent.core.controller import events
-from regent.core.controller.responses import response_event
+from regent.core.controller.brokers.responses import response_event
 from regent.core.errors import Errors
 from regent.core.model import BrokerRegistration
 from regent.core.protocol.control import may_be_unanswered_together

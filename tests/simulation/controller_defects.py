@@ -13,18 +13,19 @@ from unittest.mock import patch
 
 from regent.core.controller.brokers.broker_changes import BrokerChanges
 from regent.core.controller.brokers.controlled_shutdown import ControlledShutdowns
+from regent.core.controller.brokers.notifications import Notifications
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.controller import Controller
 from regent.core.controller.effects import SendResponse
-from regent.core.controller.election import partition_change, partition_change_writer
+from regent.core.controller.election import decisions, partition_change
 from regent.core.controller.election.alter_partition import AlterPartitions
-from regent.core.controller.notifications import Notifications
 from regent.core.controller.partition_entries import PartitionEntry
 from regent.core.controller.reassignment import partition_reassignment
+from regent.core.controller.reassignment.assignments import write_assignments
+from regent.core.controller.reassignment.partition_reassignment import requested_assignment
 from regent.core.controller.reassignment.reassignment_phases import ReassignmentPhases
-from regent.core.controller.reassignment.reassignment_requests import requested_assignment
+from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.request_batch import ControlRequestBatch
-from regent.core.controller.topics.assignments import write_assignments
 from regent.core.controller.topics.topic_changes import TopicChanges
 from regent.core.controller.topics.topic_deletion import TopicDeletions
 from regent.core.errors import Errors
@@ -111,7 +112,7 @@ def every_topic_allows_unclean_elections() -> Any:
             for case in cases
         ]
 
-    return patch.object(partition_change_writer, "_with_settings", allow)
+    return patch.object(decisions, "_with_settings", allow)
 
 
 def proposals_of_any_version() -> Any:
@@ -183,7 +184,7 @@ def bounces_unnoticed() -> Any:
 
 def new_brokers_get_no_state() -> Any:
     """A broker that starts is not sent the full state."""
-    return patch.object(BrokerChanges, "_tell_newcomers", lambda self, broker_ids: None)
+    return patch.object(ReplicaStateMachine, "send_everything", lambda self, broker_ids: None)
 
 
 def stale_answers_accepted() -> Any:

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
-from regent.core.controller.notifications import Notifications
+from regent.core.controller.brokers.notifications import Notifications
+from regent.core.controller.brokers.responses import ControlResponses
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.request_batch import ControlRequestBatch
-from regent.core.controller.responses import ControlResponses
 from regent.core.controller.states import ReplicaState
 from regent.core.controller.topics.topic_deletion import TopicDeletions
 from regent.core.errors import DamagedRecordsError, Errors

@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
+from regent.core.controller.brokers.responses import ControlResponses
 from regent.core.controller.controller import Controller
 from regent.core.controller.controller_election import ControllerElection
 from regent.core.controller.events import RegistrationDeleted
-from regent.core.controller.responses import ControlResponses
 from regent.core.controller.topics.topic_changes import TopicChanges
 from regent.core.errors import BadDataError
 from regent.core.model import NO_SUSPECTS

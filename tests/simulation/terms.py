@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regent.core.controller.error_responses import error_response
+from regent.core.controller.effects import error_response
 from regent.core.controller.events import (
     Reelect,
     RegisterBrokerAndReelect,

@@ -12,7 +12,8 @@ from typing import TypeAlias, TypeVar
 
 from regent.core.controller.brokers.broker_changes import BrokerChanges
 from regent.core.controller.brokers.controlled_shutdown import ControlledShutdowns
-from regent.core.controller.brokers.quarantine import Quarantine
+from regent.core.controller.brokers.notifications import Notifications
+from regent.core.controller.brokers.responses import ControlResponses
 from regent.core.controller.controller import Controller
 from regent.core.controller.controller_election import ControllerElection
 from regent.core.controller.effects import Effect, SendControlRequest, SendResponse
@@ -25,11 +26,10 @@ from regent.core.controller.events import (
     RequestId,
     collapse_key,
 )
-from regent.core.controller.notifications import Notifications
 from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.controller.quarantine import Quarantine
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
-from regent.core.controller.responses import ControlResponses
 from regent.core.controller.services import ControllerServices, ControllerSettings
 from regent.core.controller.states import PartitionState, ReplicaState
 from regent.core.controller.topics.topic_changes import TopicChanges

@@ -10,6 +10,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterable
 
+from regent.core.controller.brokers.responses import response_event
 from regent.core.controller.effects import Effect, SendResponse
 from regent.core.controller.events import (
     AlterPartitionReceived,
@@ -17,7 +18,6 @@ from regent.core.controller.events import (
     ControllerEvent,
     ListPartitionReassignments,
 )
-from regent.core.controller.responses import response_event
 from regent.core.controller.services import ControllerSettings
 from regent.core.errors import Errors
 from regent.core.model import UNKNOWN_BROKER_EPOCH, BrokerId, TopicPartition

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from regent.core.controller.changes import BrokersFailed, BrokersStarted
-from regent.core.controller.effects import AddBroker, RemoveBroker
+from regent.core.controller.effects import AddBroker, BrokersFailed, BrokersStarted, RemoveBroker
+from regent.core.controller.election.alter_partition import WrittenIsrs
 from regent.core.controller.partition_state_machine import PartitionStateMachine
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
@@ -39,6 +39,7 @@ class BrokerChanges:
         self._replicas = replicas
         self._deletions = deletions
         self._reassignments = reassignments
+        self._written_isrs = WrittenIsrs(services, replicas)
 
     def load(self) -> None:
         """Learn every broker at the start of a term."""
@@ -203,15 +204,9 @@ class BrokerChanges:
         registration = self._context.registrations[broker_id]
         self._services.outbox.add(RemoveBroker(broker_id))
         self._services.outbox.add(AddBroker(registration))
-        self._tell_newcomers([broker_id])
+        self._replicas.send_everything([broker_id])
         self._deletions.repeat(broker_id)  # first: a completed move may start a deletion
         self._reassignments.on_broker_startup([broker_id])
-
-    def send_withheld_full(self) -> None:
-        """Send the FULL requests that were withheld while znodes were unreadable."""
-        waiting = self._context.full_withheld_from & self._context.registrations.keys()
-        if waiting and self._context.knows_everything:
-            self._tell_newcomers(sorted(waiting))
 
     # --- starts and failures ---
 
@@ -226,12 +221,11 @@ class BrokerChanges:
             self._context.replicas_on_offline_dirs.pop(broker_id, None)
             self._note_undeposed(broker_id)
         self._services.outbox.record(BrokersStarted, tuple(broker_ids))
-        if self._services.settings.isr_changes_through_zookeeper:
-            self._read_states_of(broker_ids)
+        self._written_isrs.read_on(broker_ids)
         batch = self._services.new_batch()
         batch.add_update_metadata((), already_there)
         self._services.announce(batch)
-        self._tell_newcomers(broker_ids)
+        self._replicas.send_everything(broker_ids)
         self._partitions.trigger_online_partition_state_change()
         self._reassignments.on_broker_startup(broker_ids)
         hosted = self._context.replicas_on_brokers(broker_ids)
@@ -239,37 +233,6 @@ class BrokerChanges:
         waiting = topics & self._context.topics_to_be_deleted
         if waiting:
             self._deletions.resume(waiting)
-
-    def _read_states_of(self, broker_ids: list[BrokerId]) -> None:
-        """Read again the states of what these brokers host: leaders write ISRs themselves.
-
-        The known ISR may lack members that a leader added and has not announced yet. A leader that
-        starts with it would commit records without them, and a suspect replica would be told that
-        it is outside the ISR. A state that an ACL hides is forgotten: nobody is told of it until it
-        can be read.
-        """
-        hosted = {p for b in broker_ids for p in self._context.partitions_on_broker(b)}
-        known = sorted(p for p in hosted if self._context.partition_leadership_info(p))
-        for topic_partition, state in self._services.store.read_partition_states(known).items():
-            if isinstance(state, UnreadableError):
-                self._context.forget_hidden_leadership(topic_partition)
-                # Brokers that know the partition are not told of its deletion otherwise.
-                self._context.full_withheld_from.update(self._context.registrations)
-            elif isinstance(state, BadDataError) or self._context.is_of_newer_controller(state):
-                continue  # the known state stays
-            else:
-                self._context.put_partition_leadership_info(topic_partition, state)
-
-    def _tell_newcomers(self, broker_ids: list[BrokerId]) -> None:
-        """Send only these brokers the complete metadata and all that they host (KAFKA-7537)."""
-        batch = self._services.new_batch()
-        batch.add_full_metadata(broker_ids)
-        self._services.announce(batch)
-        self._replicas.handle_state_changes(
-            self._context.replicas_on_brokers(broker_ids),
-            ReplicaState.ONLINE,
-            full_for=broker_ids,
-        )
 
     def _on_broker_failure(self, broker_ids: list[BrokerId]) -> None:
         for broker_id in broker_ids:

@@ -1,29 +1,29 @@
-"""ISR changes that leaders propose (KIP-497).
+"""The two ways in which a leader changes an ISR: it proposes, or it writes itself.
 
-Mirrors ``KafkaController.processAlterPartition``.
-
-A proposal replaces one version of a partition's state: the version that the leader knows. The
+``AlterPartitions`` answers proposals (KIP-497), as ``KafkaController.processAlterPartition``. A
+proposal replaces one version of a partition's state: the version that the leader knows. The
 leader epoch stays, because no leadership changes. The response tells the leader, UpdateMetadata
 tells every broker, and followers get no LeaderAndIsr.
+
+``WrittenIsrs`` is what the controller must do in addition when leaders write ISRs to ZooKeeper.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
-from regent.core.controller.changes import PartitionChanged
+from regent.core.controller.effects import PartitionChanged
+from regent.core.controller.election.decisions import DecidedGroup, keep_eligible_replicas
 from regent.core.controller.election.partition_change import AlterIsr, change_partition
-from regent.core.controller.election.partition_change_writer import (
-    Changes,
-    keep_eligible_replicas,
-    partition_replicas,
-)
+from regent.core.controller.election.partition_change_writer import Changes
 from regent.core.controller.election.partition_replicas import (
     ChangeRefused,
     PartitionChange,
+    partition_replicas,
 )
+from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.services import ControllerServices
-from regent.core.errors import BadDataError, Errors
+from regent.core.errors import BadDataError, Errors, UnreadableError
 from regent.core.model import (
     BrokerId,
     LeaderAndIsr,
@@ -74,10 +74,7 @@ class AlterPartitions:
             topic_partition: self._joining(rows[topic_partition]) for topic_partition in changes
         }
         if changes:
-            current = {
-                topic_partition: self._current(topic_partition) for topic_partition in changes
-            }
-            outcomes |= self._write(keep_eligible_replicas(self._services, current, changes))
+            outcomes |= self._write(self._keep_eligible_replicas(changes))
         for topic_partition, members in joining.items():
             if outcomes[topic_partition] is Errors.NONE:
                 for member in members:
@@ -148,6 +145,11 @@ class AlterPartitions:
         )
 
     # --- writing ---
+
+    def _keep_eligible_replicas(self, changes: Changes) -> Changes:
+        decisions = [DecidedGroup([p], self._current(p), change) for p, change in changes.items()]
+        kept = keep_eligible_replicas(self._services, decisions)
+        return {decision.partitions[0]: decision.change for decision in kept}
 
     def _write(self, changes: Changes) -> dict[TopicPartition, Errors]:
         """Write changes and put what ZooKeeper holds then into the context."""
@@ -249,6 +251,54 @@ class AlterPartitions:
                 refused[0],
                 outcomes[refused[0]].name,
             )
+
+
+class WrittenIsrs:
+    """ISRs that leaders write to ZooKeeper themselves, with ``isr_change_protocol = "zookeeper"``.
+
+    Leaders announce them later (see ``Notifications``), so the controller reads the states again
+    where an outdated ISR would do harm. There is nothing to do while leaders propose ISRs.
+    """
+
+    def __init__(self, services: ControllerServices, replicas: ReplicaStateMachine) -> None:
+        self._services = services
+        self._context = services.context
+        self._replicas = replicas
+
+    @property
+    def _are_possible(self) -> bool:
+        return self._services.settings.isr_changes_through_zookeeper
+
+    def watch(self, partitions: Collection[TopicPartition]) -> None:
+        """Watch the states of partitions whose ISRs decide when a reassignment is complete."""
+        if self._are_possible:
+            self._services.store.watch_partition_states(partitions)
+
+    def unwatch(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stop watching the states of partitions."""
+        if self._are_possible:
+            self._services.store.unwatch_partition_states(list(partitions))
+
+    def read_on(self, broker_ids: Iterable[BrokerId]) -> None:
+        """Read the states of what these brokers host, because they start.
+
+        The known ISR may lack members that a leader added and has not announced yet. A leader that
+        starts with it would commit records without them, and a suspect replica would be told that
+        it is outside the ISR. A state that an ACL hides is forgotten: no broker is told of it until
+        it can be read.
+        """
+        if not self._are_possible:
+            return
+        hosted = {p for b in broker_ids for p in self._context.partitions_on_broker(b)}
+        known = sorted(p for p in hosted if self._context.partition_leadership_info(p))
+        for topic_partition, state in self._services.store.read_partition_states(known).items():
+            if isinstance(state, UnreadableError):
+                self._context.forget_hidden_leadership(topic_partition)
+                self._replicas.withhold_full()
+            elif isinstance(state, BadDataError) or self._context.is_of_newer_controller(state):
+                continue  # the known state stays
+            else:
+                self._context.put_partition_leadership_info(topic_partition, state)
 
 
 def _stored(

@@ -16,8 +16,7 @@ from regent.core.controller.election.election import (
     PreferredElection,
 )
 from regent.core.controller.election.partition_change import change_partition
-from regent.core.controller.election.partition_change_writer import partition_replicas
-from regent.core.controller.election.partition_replicas import PartitionChange
+from regent.core.controller.election.partition_replicas import PartitionChange, partition_replicas
 from regent.core.controller.events import AutoPreferredReplicaLeaderElection, ElectionTrigger
 from regent.core.controller.partition_state_machine import PartitionStateMachine
 from regent.core.controller.services import ControllerServices

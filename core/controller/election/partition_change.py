@@ -215,21 +215,6 @@ def may_need_unclean_election(now: LeaderAndIsr, replicas: PartitionReplicas, ca
     return not any(map(replicas.is_sound, (*now.isr, *now.eligible_leader_replicas)))
 
 
-def with_eligible_replicas(before: LeaderAndIsr, now: LeaderAndIsr, min_isr: int) -> LeaderAndIsr:
-    """Keep as eligible the replicas that leave the ISR with every committed record (KIP-966).
-
-    While fewer are in sync than ``min_isr``, nothing is committed.
-    """
-    left = tuple(
-        r
-        for r in dict.fromkeys((*before.eligible_leader_replicas, *before.isr))
-        if r not in now.isr
-    )
-    is_committing = len(now.isr) >= min_isr
-    is_unclean = now.leader_recovery_state is RECOVERING
-    return now._replace(eligible_leader_replicas=() if is_committing or is_unclean else left)
-
-
 # --- the causes ---
 
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from regent.core.errors import Errors
-from regent.core.model import BrokerId, LeaderAndIsr, LogEnd, ReplicaAssignment
+from regent.core.model import BrokerId, LeaderAndIsr, LogEnd, ReplicaAssignment, TopicPartition
+
+if TYPE_CHECKING:  # commands need no context
+    from regent.core.controller.context import ControllerContext
 
 Brokers: TypeAlias = tuple[BrokerId, ...]
 IsOnline: TypeAlias = Callable[[BrokerId], bool]
@@ -60,6 +63,26 @@ class PartitionReplicas:
     def can_stay(self, replica: BrokerId) -> bool:
         """Whether an in-sync replica still has the log that it had at the last decision."""
         return not self.has_restarted(replica) and self.suspect_end(replica) is None
+
+
+def partition_replicas(
+    context: ControllerContext, topic_partition: TopicPartition
+) -> PartitionReplicas:
+    """Return what the context knows of the replicas of a partition."""
+    return PartitionReplicas(
+        context.partition_full_replica_assignment(topic_partition),
+        is_online=lambda r: context.is_replica_online(r, topic_partition),
+        is_reachable=lambda r: context.is_replica_online(
+            r, topic_partition, include_shutting_down=True
+        ),
+        is_shutting_down=lambda r: r in context.shutting_down_broker_ids,
+        suspect_end=lambda r: context.suspect_end(r, topic_partition),
+        has_restarted=lambda r: context.has_restarted(r, topic_partition),
+        exists=lambda r: context.replica_exists(r, topic_partition),
+        must_not_lead=lambda r: context.must_not_lead(r, topic_partition),
+        broker_epoch=context.broker_epoch,
+        is_topic_queued_for_deletion=context.is_topic_queued_for_deletion(topic_partition.topic),
+    )
 
 
 class PartitionChange(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from regent.core.controller.election.decisions import Failures
 from regent.core.controller.election.election import ReassignElection
 from regent.core.controller.election.partition_change import (
     LeaderLeavesAssignment,
@@ -11,12 +12,8 @@ from regent.core.controller.election.partition_change import (
     RemoveUnassignedReplicas,
     is_reassignment_complete,
 )
-from regent.core.controller.election.partition_change_writer import (
-    Changes,
-    Failures,
-    change_partitions,
-    partition_replicas,
-)
+from regent.core.controller.election.partition_change_writer import Changes, change_partitions
+from regent.core.controller.election.partition_replicas import partition_replicas
 from regent.core.controller.partition_state_machine import PartitionStateMachine
 from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import PartitionState
@@ -55,10 +52,11 @@ class ReassignmentElections:
             isr = change.leader_and_isr.isr
             # A new replica may use any log directory that still works (KAFKA-10314).
             new = [r for r in assignment.adding_replicas if r not in isr]
-            for replica in (*assignment.origin_replicas, *assignment.adding_replicas):
-                # An earlier attempt to complete may have deleted some of them already.
-                if self._context.is_replica_kept(replica, topic_partition):
-                    batch.add_leader_and_isr((replica,), topic_partition, is_new=replica in new)
+            hosts = (*assignment.origin_replicas, *assignment.adding_replicas)
+            # An earlier attempt to complete may have deleted some of them already.
+            for replica in self._context.kept_replicas(hosts, topic_partition):
+                is_new = replica in new
+                batch.add_leader_and_isr((replica,), [topic_partition], is_new=is_new)
         self._services.announce(batch)
         return failures
 

@@ -16,15 +16,16 @@ controller dies between two writes, the next one continues.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple, TypeAlias
 
+from regent.core.controller.election.alter_partition import WrittenIsrs
 from regent.core.controller.election.election import OfflineElection
 from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.controller.reassignment.assignments import write_assignments
 from regent.core.controller.reassignment.reassignment_elections import ReassignmentElections
-from regent.core.controller.reassignment.reassignment_requests import Refusal, Refusals
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import PartitionState, ReplicaState
-from regent.core.controller.topics.assignments import write_assignments
 from regent.core.controller.topics.topic_deletion import TopicDeletions
 from regent.core.errors import Errors
 from regent.core.model import (
@@ -40,6 +41,16 @@ _STOPPING = (
     ReplicaState.DELETION_SUCCESSFUL,
     ReplicaState.NON_EXISTENT,
 )
+
+
+class Refusal(NamedTuple):
+    """Why a partition is not reassigned; it is unchanged."""
+
+    error_code: Errors
+    message: str
+
+
+Refusals: TypeAlias = dict[TopicPartition, Refusal]
 
 
 class ReassignmentPhases:
@@ -59,6 +70,7 @@ class ReassignmentPhases:
         self._replicas = replicas
         self._deletions = deletions
         self._elections = ReassignmentElections(services, partitions)
+        self._written_isrs = WrittenIsrs(services, replicas)
         # Partitions that could not be completed, with the leadership after the attempt.
         self._incomplete: dict[TopicPartition, LeaderIsrAndControllerEpoch | None] = {}
         # Replicas of superseded reassignments that are not stopped yet.
@@ -114,8 +126,7 @@ class ReassignmentPhases:
 
     def complete_caught_up(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         """Complete those whose target is in sync, and return them."""
-        if self._services.settings.isr_changes_through_zookeeper:
-            self._services.store.watch_partition_states(partitions)
+        self._written_isrs.watch(partitions)
         caught_up = self._elections.complete(partitions)
         if caught_up:
             self._complete(caught_up)
@@ -267,8 +278,7 @@ class ReassignmentPhases:
         """Record that these reassignments are complete."""
         if not targets:
             return
-        if self._services.settings.isr_changes_through_zookeeper:
-            self._services.store.unwatch_partition_states(list(targets))
+        self._written_isrs.unwatch(targets)
         self._services.store.remove_reassignments(
             {topic_partition: target.replicas for topic_partition, target in targets.items()},
             self._context.epoch_zk_version,

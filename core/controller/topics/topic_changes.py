@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from regent.core.controller.brokers.quarantine import Quarantine
 from regent.core.controller.election.election import OfflineElection
 from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.controller.quarantine import Quarantine
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import PartitionState, ReplicaState
@@ -392,7 +392,7 @@ class TopicChanges:
             for replica in self._context.replicas_ever_told(partitions):
                 batch.add_stop_replica(
                     replica.replica,
-                    replica.topic_partition,
+                    [replica.topic_partition],
                     delete=True,
                     is_topic_lost=topic in lost,
                 )

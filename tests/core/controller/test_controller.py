@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from regent.core.controller import events
-from regent.core.controller.changes import PartitionCreated
 from regent.core.controller.controller import Controller
 from regent.core.controller.effects import (
     AddBroker,
@@ -15,12 +14,13 @@ from regent.core.controller.effects import (
     BrokerRegistered,
     ControllerRoleChanged,
     Effect,
+    PartitionCreated,
     RecordChanges,
     RemoveBroker,
     ScheduleEvent,
     SendResponse,
+    error_response,
 )
-from regent.core.controller.error_responses import error_response
 from regent.core.controller.events import (
     AdvertisedListenersChanged,
     BrokerChange,

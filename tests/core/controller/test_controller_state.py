@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from regent.core.controller import events
-from regent.core.controller.controller_state import _STATES, ControllerState, state_of
+from regent.core.controller.gauges import _STATES, ControllerState, state_of
 
 
 def test_every_event_has_a_state() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from regent.core.controller.brokers.quarantine import FAILURES_TO_QUARANTINE
 from regent.core.controller.effects import Effect, ScheduleEvent
 from regent.core.controller.events import (
     AlterPartitionReceived,
@@ -15,6 +14,7 @@ from regent.core.controller.events import (
     ReadAgain,
     ZkPartitionReassignment,
 )
+from regent.core.controller.quarantine import FAILURES_TO_QUARANTINE
 from regent.core.controller.services import ControllerSettings
 from regent.core.model import UNKNOWN_BROKER_EPOCH, BrokerId, ReplicaAssignment, TopicPartition
 from regent.core.ports import ControllerFailure

@@ -291,14 +291,18 @@ def test_a_partition_about_which_something_else_is_known_is_in_another_condition
     parts: ControllerParts, happens: Callable[[ControllerContext], None]
 ) -> None:
     share_assignment(parts.context)
-    condition = parts.context.conditions()
-    assert condition(T0) == condition(T1) is not None
+    assert in_one_condition(parts.context)
 
     happens(parts.context)
 
-    condition = parts.context.conditions()
-    assert condition(T1) is None or condition(T1) != condition(T0)
+    assert not in_one_condition(parts.context)
 
 
-def test_an_unknown_partition_is_in_no_condition(parts: ControllerParts) -> None:
-    assert parts.context.conditions()(TopicPartition("unknown", 0)) is None
+def in_one_condition(context: ControllerContext) -> bool:
+    """Whether T0 and T1 are decided together."""
+    (group, *others) = context.conditions(context.known_leaderships([T0, T1])).values()
+    return not others and group == [T0, T1]
+
+
+def test_unknown_partitions_have_no_leadership(parts: ControllerParts) -> None:
+    assert parts.context.known_leaderships([TopicPartition("unknown", 0)]) == {}

@@ -10,18 +10,18 @@ from typing import Any, get_args
 import pytest
 
 from regent.core.controller import events
-from regent.core.controller.brokers.quarantine import (
-    FIRST_MINUTE_MS,
-    MAX_FAILURES,
-    Quarantine,
-    resignation,
-)
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.controller import Controller
 from regent.core.controller.effects import BrokerRegistered, Effect, ScheduleEvent, SendResponse
 from regent.core.controller.election.leader_elections import LeaderElections
 from regent.core.controller.events import ControllerEvent, TopicChange
 from regent.core.controller.partition_entries import PartitionEntry
+from regent.core.controller.quarantine import (
+    FIRST_MINUTE_MS,
+    MAX_FAILURES,
+    Quarantine,
+    resignation,
+)
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.controller.request_batch import ControlRequestBatch
 from regent.core.controller.topics.topic_changes import TopicChanges

@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from regent.core.controller.events import PartitionReassignmentIsrChange
+from regent.core.controller.reassignment.assignments import MAX_ROUNDS
 from regent.core.controller.services import ControllerSettings
-from regent.core.controller.topics.assignments import MAX_ROUNDS
 from regent.core.errors import Errors
 from regent.core.model import ReplicaAssignment, TopicPartition
 from regent.zk.stores.fenced_writes import BYTES_OF_FENCE

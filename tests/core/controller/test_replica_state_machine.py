@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from regent.core.controller.context import ControllerContext
 from regent.core.controller.states import (
     VALID_PREVIOUS_REPLICA_STATES,
     PartitionState,
@@ -343,3 +345,44 @@ def test_at_startup_a_replica_of_an_unknown_broker_is_offline(parts: ControllerP
     parts.assign(T0, (100,))
     parts.replicas.startup(parts.context.begin_replica_states())
     assert parts.replica_state(T0, 100) is R.OFFLINE
+
+
+# --- FULL requests --------------------------------------------------------------------------------
+
+
+def full_for(parts: ControllerParts) -> set[int]:
+    """Return the brokers that were sent a FULL LeaderAndIsr since the last call."""
+    return {
+        sent.broker_id
+        for sent in parts.sent()
+        if isinstance(sent.request, LeaderAndIsrRequest)
+        and sent.request.type is LeaderAndIsrType.FULL
+    }
+
+
+def topic_is_unreadable(context: ControllerContext) -> None:
+    context.bad_topics["baz"] = "not JSON"
+
+
+def state_is_unreadable(context: ControllerContext) -> None:
+    context.unreadable_partitions.add(U0)
+
+
+@pytest.mark.parametrize("happens", [topic_is_unreadable, state_is_unreadable])
+def test_a_full_request_is_withheld_until_everything_can_be_read(
+    parts: ControllerParts, happens: Callable[[ControllerContext], None]
+) -> None:
+    parts.lead(T0, (5, 6), leader=5, isr=(5, 6))
+    happens(parts.context)
+    parts.replicas.send_everything([5, 7])
+    assert set(leader_and_isr_rows(parts.effects())) == {5}, "an incremental request"
+
+    parts.replicas.send_withheld_full()
+    assert full_for(parts) == set()
+
+    parts.context.bad_topics.clear()
+    parts.context.unreadable_partitions.clear()
+    parts.replicas.send_withheld_full()
+    assert full_for(parts) == {5, 7}
+    parts.replicas.send_withheld_full()
+    assert full_for(parts) == set(), "once"

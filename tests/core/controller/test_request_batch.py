@@ -70,7 +70,7 @@ def batch(context: ControllerContext) -> ControlRequestBatch:
 def add(
     batch: ControlRequestBatch, partition: TopicPartition, *to: int, is_new: bool = False
 ) -> None:
-    batch.add_leader_and_isr(to, partition, is_new=is_new)
+    batch.add_leader_and_isr(to, [partition], is_new=is_new)
 
 
 def leader_and_isr(effects: list[SendControlRequest], broker_id: int) -> LeaderAndIsrRequest:
@@ -88,8 +88,8 @@ def leader_and_isr(effects: list[SendControlRequest], broker_id: int) -> LeaderA
 def test_leader_and_isr_comes_first_then_update_metadata_then_stop_replica(
     batch: ControlRequestBatch,
 ) -> None:
-    batch.add_stop_replica(3, BAR1, delete=False)
-    batch.add_stop_replica(1, BAR1, delete=False)
+    batch.add_stop_replica(3, [BAR1], delete=False)
+    batch.add_stop_replica(1, [BAR1], delete=False)
     add(batch, FOO1, 3, 2)
     add(batch, FOO0, 2, 1)
     assert kinds(batch.effects()) == [
@@ -108,7 +108,7 @@ def test_headers_have_the_controller_epoch_and_name_the_receiver(
     batch: ControlRequestBatch,
 ) -> None:
     add(batch, FOO0, 2)
-    batch.add_stop_replica(2, FOO0, delete=False)
+    batch.add_stop_replica(2, [FOO0], delete=False)
     headers = {(sent.broker_id, sent.header) for sent in batch.effects()}
     assert headers == {(b, ControlHeader(1, 7, 100 + b, broker_id=b)) for b in (1, 2, 3)}
 
@@ -135,7 +135,7 @@ def test_brokers_that_are_shutting_down_get_requests_and_offline_ones_do_not(
     context.remove_live_broker(3)
     add(batch, FOO0, -1, 1, 2, 3)
     for broker_id in (2, 3):
-        batch.add_stop_replica(broker_id, BAR1, delete=False)
+        batch.add_stop_replica(broker_id, [BAR1], delete=False)
     assert kinds(batch.effects()) == [
         (1, "LeaderAndIsr"),
         (2, "LeaderAndIsr"),
@@ -160,7 +160,7 @@ def test_a_leader_and_isr_row_has_assignment_topic_id_and_leader_address(
     known = leadership(2, (2,), leader_epoch=4, partition_epoch=6, controller_epoch=5, recovery=1)
     context.update_partition_full_replica_assignment(BAR0, moving)
     context.put_partition_leadership_info(BAR0, known)
-    batch.add_leader_and_isr((2,), BAR0, is_new=True)
+    batch.add_leader_and_isr((2,), [BAR0], is_new=True)
     request = leader_and_isr(batch.effects(), 2)
     row = LeaderAndIsrPartition(
         partition_index=0,
@@ -198,7 +198,7 @@ def test_an_offline_or_missing_leader_is_not_in_live_leaders(
     context.remove_live_broker(1)
     add(batch, FOO0, 2)
     context.put_partition_leadership_info(FOO1, leadership(-1, (3,)))
-    batch.add_leader_and_isr((2,), FOO1)
+    batch.add_leader_and_isr((2,), [FOO1])
     assert leader_and_isr(batch.effects(), 2).live_leaders == ()
 
 
@@ -269,26 +269,6 @@ def test_full_requests_are_sent_even_if_empty(batch: ControlRequestBatch) -> Non
     assert leader_and_isr(effects, 2).type is LeaderAndIsrType.FULL
     assert leader_and_isr(effects, 3).type is LeaderAndIsrType.INCREMENTAL
     assert not [sent for sent in effects if sent.broker_id == 9]
-
-
-def test_no_request_is_full_while_a_topic_is_unreadable(
-    context: ControllerContext, batch: ControlRequestBatch
-) -> None:
-    context.bad_topics["baz"] = "not JSON"
-    batch.make_full((1, 2))
-    add(batch, FOO0, 2)
-    effects = batch.effects()
-    assert leader_and_isr(effects, 2).type is LeaderAndIsrType.INCREMENTAL
-    assert 1 not in leader_and_isr_rows(effects)
-
-
-def test_no_request_is_full_while_a_partition_state_is_unreadable(
-    context: ControllerContext, batch: ControlRequestBatch
-) -> None:
-    context.unreadable_partitions.add(BAR0)
-    batch.make_full((1, 2))
-    add(batch, FOO0, 2)
-    assert leader_and_isr(batch.effects(), 2).type is LeaderAndIsrType.INCREMENTAL
 
 
 # --- UpdateMetadata -------------------------------------------------------------------------------
@@ -366,8 +346,8 @@ def test_a_stop_replica_row_has_the_leader_epoch_at_the_time_it_was_added(
 ) -> None:
     context.queue_topic_deletion(["bar"])
     context.put_partition_leadership_info(FOO0, leadership(1, (1,), leader_epoch=4))
-    batch.add_stop_replica(2, FOO0, delete=False)
-    batch.add_stop_replica(2, BAR1, delete=True)
+    batch.add_stop_replica(2, [FOO0], delete=False)
+    batch.add_stop_replica(2, [BAR1], delete=True)
     context.put_partition_leadership_info(FOO0, leadership(1, (1,), leader_epoch=5))
     assert stop_replica_rows(batch.effects())[2] == {
         FOO0: StopReplicaPartition(0, 4, False),
@@ -378,7 +358,7 @@ def test_a_stop_replica_row_has_the_leader_epoch_at_the_time_it_was_added(
 def test_a_stop_replica_row_without_a_leader_has_no_leader_epoch(
     batch: ControlRequestBatch,
 ) -> None:
-    batch.add_stop_replica(2, BAR0, delete=False)
+    batch.add_stop_replica(2, [BAR0], delete=False)
     assert stop_replica_rows(batch.effects()) == {
         2: {BAR0: StopReplicaPartition(0, NO_EPOCH, False)}
     }
@@ -389,7 +369,7 @@ def test_delete_partition_stays_set_for_the_whole_batch(
     batch: ControlRequestBatch, values: tuple[bool, bool]
 ) -> None:
     for delete in values:
-        batch.add_stop_replica(2, FOO0, delete=delete)
+        batch.add_stop_replica(2, [FOO0], delete=delete)
     assert stop_replica_rows(batch.effects())[2][FOO0].delete_partition
 
 
@@ -397,9 +377,9 @@ def test_rows_with_and_without_deletion_are_in_one_request(
     batch: ControlRequestBatch,
 ) -> None:
     for partition in (FOO0, FOO1):
-        batch.add_stop_replica(2, partition, delete=True)
+        batch.add_stop_replica(2, [partition], delete=True)
     for partition in (BAR0, BAR1):
-        batch.add_stop_replica(2, partition, delete=False)
+        batch.add_stop_replica(2, [partition], delete=False)
     effects = batch.effects()
     assert kinds(effects) == [(2, "StopReplica")]
     deletes = {p: row.delete_partition for p, row in stop_replica_rows(effects)[2].items()}

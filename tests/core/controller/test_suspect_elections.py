@@ -6,6 +6,10 @@ from itertools import product
 
 import pytest
 
+from regent.core.controller.election.decisions import (
+    NOBODY_COMMITS,
+    with_eligible_replicas,
+)
 from regent.core.controller.election.election import (
     ControlledShutdownElection,
     ElectionStrategy,
@@ -14,8 +18,6 @@ from regent.core.controller.election.election import (
     ReassignElection,
     elect,
 )
-from regent.core.controller.election.partition_change import with_eligible_replicas
-from regent.core.controller.election.partition_change_writer import NOBODY_COMMITS
 from regent.core.controller.election.partition_replicas import (
     ChangeRefused,
     PartitionChange,

@@ -10,12 +10,12 @@ from typing import TypeVar
 
 import pytest
 
+from regent.core.controller.brokers.responses import response_event
 from regent.core.controller.effects import ScheduleEvent
 from regent.core.controller.events import (
     TopicDeletion,
     TopicDeletionStopReplicaResponseReceived,
 )
-from regent.core.controller.responses import response_event
 from regent.core.errors import Errors
 from regent.core.protocol.control import PartitionError, StopReplicaRequest, StopReplicaResponse
 from regent.core.replication.control_request_handler import refusal

@@ -154,8 +154,8 @@ def test_no_request_is_larger_than_the_limit() -> None:
         )
         led = leadership(1, replicas, leader_epoch=2**31 - 1, partition_epoch=2**31 - 1)
         context.put_partition_leadership_info(topic_partition, led)
-        batch.add_leader_and_isr([1], topic_partition, is_new=True)
-        batch.add_stop_replica(1, topic_partition, delete=True)
+        batch.add_leader_and_isr([1], [topic_partition], is_new=True)
+        batch.add_stop_replica(1, [topic_partition], delete=True)
     batch.make_full([1])
     batch.add_full_metadata()
     sent = [effect.request for effect in batch.effects()]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from regent.core.controller.context import ControllerContext
-from regent.core.controller.reassignment.reassignment_requests import Refusal, requested_assignment
+from regent.core.controller.reassignment.partition_reassignment import requested_assignment
+from regent.core.controller.reassignment.reassignment_phases import Refusal
 from regent.core.errors import Errors
 from regent.core.model import BrokerRegistration, ReplicaAssignment, TopicPartition
 from tests.support.world import T0, T1, broker_info

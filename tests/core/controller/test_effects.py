@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regent.core.controller.changes import (
+from regent.core.controller.effects import (
     BrokersFailed,
     BrokersStarted,
     Change,
@@ -12,8 +12,8 @@ from regent.core.controller.changes import (
     ControllerResigned,
     PartitionChanged,
     PartitionCreated,
+    RecordChanges,
 )
-from regent.core.controller.effects import RecordChanges
 from regent.core.controller.outbox import MAX_NAMED_CHANGES, Outbox
 from regent.core.model import (
     LeaderAndIsr,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from regent.core.controller.changes import PartitionChanged
+from regent.core.controller.effects import PartitionChanged
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.services import ControllerServices

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from regent.core.controller.election.partition_change_writer import Failures
+from regent.core.controller.election.decisions import Failures
 from regent.core.controller.services import ControllerServices
 from regent.core.errors import BadDataError, StateChangeFailedError, UnreadableError
 from regent.core.model import ReplicaAssignment, TopicPartition
