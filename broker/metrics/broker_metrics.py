@@ -29,7 +29,8 @@ from regent.storage.compaction.log_cleaner_manager import LogCleanerManager
 from regent.storage.log.open_files import OpenFiles
 from regent.storage.log_manager import LogManager
 from regent.transport.control.server import ControlServer
-from regent.zk.client.session import SessionKeeper, SessionStatistics
+from regent.zk.client.session import SessionKeeper
+from regent.zk.client.zookeeper import SessionStatistics
 
 _STATES: Final = {
     BrokerState.NOT_RUNNING: 0,

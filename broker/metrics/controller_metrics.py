@@ -19,8 +19,7 @@ from regent.broker.metrics.metric_table import (
     summary,
 )
 from regent.broker.metrics.recent import Recent
-from regent.core.controller.controller_state import ControllerState
-from regent.core.controller.gauges import ControllerGauges
+from regent.core.controller.gauges import ControllerGauges, ControllerState
 from regent.core.timers import Timer
 
 GAUGES: Final = MetricTable[ControllerGauges](
