@@ -11,6 +11,9 @@ import click
 import orjson
 
 from regent.client.cluster_connection import Cluster, pass_cluster
+from regent.client.flight import DEFAULTS, ExecutionOptions, Flight
+from regent.client.move_throttle import THROTTLE, clear_throttle
+from regent.client.moves import MoveState
 from regent.config.command_line import program
 from regent.jobs.command import InputError, cluster_admin, print_summary
 from regent.jobs.execution.plan_directory import PAUSED, ROLLING_BACK, check_is_plan, read_plan
@@ -20,9 +23,6 @@ from regent.jobs.execution.plan_execution import (
     PlanIncompleteError,
     execute_plan,
 )
-from regent.jobs.execution.plan_flight import DEFAULTS, ExecutionOptions, Flight
-from regent.jobs.execution.plan_throttle import THROTTLE, clear_throttle
-from regent.jobs.execution.planned_move import MoveState
 from regent.jobs.execution.time_left import in_words, seconds_left
 from regent.jobs.files import is_remote, local_path
 from regent.jobs.options import with_options

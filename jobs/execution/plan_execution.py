@@ -24,6 +24,9 @@ from typing import Any, Final, TypeAlias
 
 from regent.client.cluster_connection import ClusterNotFoundError
 from regent.client.controller_ref import ControllerRef, batches
+from regent.client.flight import DEFAULTS, ExecutionOptions, Flight, Ongoing, View
+from regent.client.move_throttle import THROTTLE, clear_throttle, set_throttle
+from regent.client.moves import Move, MoveState, under_way
 from regent.client.wording import counted, listed
 from regent.config.command_line import program
 from regent.core.errors import Errors, RegentError
@@ -37,9 +40,6 @@ from regent.core.protocol.controller import (
 )
 from regent.jobs.command import InputError, cluster_admin
 from regent.jobs.execution.plan_directory import PAUSED, ROLLING_BACK, ExecutablePlan, read_plan
-from regent.jobs.execution.plan_flight import DEFAULTS, ExecutionOptions, Flight, Ongoing, View
-from regent.jobs.execution.plan_throttle import THROTTLE, clear_throttle, set_throttle
-from regent.jobs.execution.planned_move import MoveState, PlannedMove, under_way
 from regent.jobs.execution.time_left import Speed, in_words, seconds_left
 from regent.jobs.progress_line import ProgressLine
 from regent.zk.stores.admin_store import ZkAdminStore
@@ -258,7 +258,7 @@ class _Execution:
                 self.summary(),
             )
 
-    def _elect_preferred(self, moves: Sequence[PlannedMove]) -> None:
+    def _elect_preferred(self, moves: Sequence[Move]) -> None:
         """Elect the first replicas of targets that are in sync and do not lead.
 
         After a move, the former leader leads on if it is still a replica. The controller's own
@@ -356,7 +356,5 @@ def _ongoing(answer: ListPartitionReassignmentsResponse) -> Ongoing:
     ongoing = {}
     for topic, number, *replicas in answer.partitions:
         assignment, partition = ReplicaAssignment(*replicas), TopicPartition(topic, number)
-        ongoing[partition] = PlannedMove(
-            partition, assignment.origin_replicas, assignment.target_replicas
-        )
+        ongoing[partition] = Move(partition, assignment.origin_replicas, assignment.target_replicas)
     return ongoing

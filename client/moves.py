@@ -17,7 +17,7 @@ from regent.core.ports import TopicAssignment
 from regent.zk.stores.admin_store import ZkAdminStore
 
 
-class PlannedMove(NamedTuple):
+class Move(NamedTuple):
     """A partition, the replicas it had when the plan was made, and its target replicas."""
 
     partition: TopicPartition
@@ -71,7 +71,7 @@ class Standing(NamedTuple):
     ``replicas`` are its present or pending ones; ``problem`` is why there are none.
     """
 
-    move: PlannedMove
+    move: Move
     state: MoveState
     replicas: tuple[BrokerId, ...] = ()
     problem: str = ""
@@ -87,7 +87,7 @@ class Obstacle(NamedTuple):
 # --- states ---------------------------------------------------------------------------------------
 
 
-def survey(admin: ZkAdminStore, moves: Collection[PlannedMove]) -> list[Standing]:
+def survey(admin: ZkAdminStore, moves: Collection[Move]) -> list[Standing]:
     """Read the state of each move, in sequence; a topic that cannot be decoded is ``GONE``."""
     try:
         pending = admin.read_pending_reassignments()
@@ -107,7 +107,7 @@ def survey(admin: ZkAdminStore, moves: Collection[PlannedMove]) -> list[Standing
 
 
 def standing(
-    move: PlannedMove, assignment: ReplicaAssignment, pending: tuple[BrokerId, ...] | None = None
+    move: Move, assignment: ReplicaAssignment, pending: tuple[BrokerId, ...] | None = None
 ) -> Standing:
     """Return the state of a move by the partition's assignment.
 
@@ -122,7 +122,7 @@ def standing(
     return Standing(move, state, replicas)
 
 
-def under_way(move: PlannedMove, target: tuple[BrokerId, ...]) -> MoveState:
+def under_way(move: Move, target: tuple[BrokerId, ...]) -> MoveState:
     """Return the state of a move whose partition is being reassigned to ``target``."""
     if target == move.target:
         return MoveState.MOVING
@@ -149,7 +149,7 @@ def read_obstacles(
 
 
 def obstacle(
-    move: PlannedMove,
+    move: Move,
     state: MoveState,
     leadership: LeaderAndIsr | None,
     live: Collection[BrokerId],

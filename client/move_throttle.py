@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
+from regent.client.moves import Move
 from regent.client.reassignment_throttles import (
     FOLLOWER_RATE,
     FOLLOWER_REPLICAS,
@@ -27,7 +28,6 @@ from regent.core.admin.reassignment_plan import (
 )
 from regent.core.errors import BadDataError
 from regent.jobs.execution.plan_directory import ExecutablePlan
-from regent.jobs.execution.planned_move import PlannedMove
 from regent.zk.stores.entity_configs import BROKERS, TOPICS, ZkEntityConfigs
 
 THROTTLE: Final = "throttle.json"
@@ -41,7 +41,7 @@ Pairs: TypeAlias = set[str]
 def set_throttle(
     configs: ZkEntityConfigs,
     plan: ExecutablePlan,
-    moves: Collection[PlannedMove],
+    moves: Collection[Move],
     bytes_per_second: int,
 ) -> None:
     """Limit what the brokers of these moves send and fetch for them. Raises ``BadDataError``.

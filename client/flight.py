@@ -14,6 +14,16 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from regent.client.controller_ref import ControllerRef, batches, refusal
+from regent.client.moves import (
+    Move,
+    MoveState,
+    Obstacle,
+    Standing,
+    not_registered,
+    read_obstacles,
+    roles,
+    survey,
+)
 from regent.client.wording import listed
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
@@ -23,16 +33,6 @@ from regent.core.protocol.controller import (
     ReassignablePartition,
 )
 from regent.jobs.execution.plan_directory import PAUSED, ExecutablePlan
-from regent.jobs.execution.planned_move import (
-    MoveState,
-    Obstacle,
-    PlannedMove,
-    Standing,
-    not_registered,
-    read_obstacles,
-    roles,
-    survey,
-)
 from regent.zk.stores.admin_store import ZkAdminStore
 
 _SUBMIT_S: Final = 10.0  # then look for the controller again, because it may have moved
@@ -40,7 +40,7 @@ _FRESH_S: Final = 5.0  # an older view of a partition is read again before a sub
 _RETRY_S: Final = 5.0  # until a move that was refused for a temporary reason is submitted again
 _ROWS_PER_REQUEST: Final = 1_000  # so that no request keeps the controller busy for long
 
-Ongoing: TypeAlias = Mapping[TopicPartition, PlannedMove]
+Ongoing: TypeAlias = Mapping[TopicPartition, Move]
 """The reassignments in progress, of this plan and of others."""
 
 
@@ -70,7 +70,7 @@ DEFAULTS: Final = ExecutionOptions()
 class WaitingMove:
     """A move that has not begun, and why not: as far as it was looked at."""
 
-    move: PlannedMove
+    move: Move
     busy: BrokerId | None = None  # a broker without room for it
     dead: BrokerId | None = None  # a broker to add that was not registered
     refusal: str = ""  # of the controller
@@ -79,10 +79,10 @@ class WaitingMove:
 
 def choose(
     waiting: Iterable[WaitingMove],
-    in_progress: Iterable[PlannedMove],
+    in_progress: Iterable[Move],
     live: Collection[BrokerId],
     options: ExecutionOptions,
-) -> list[PlannedMove]:
+) -> list[Move]:
     """Return the moves that may begin now beside those in progress; the first has precedence.
 
     A broker takes part in a limited number of moves at a time, and all together make a limited
@@ -97,7 +97,7 @@ def choose(
         moving += move.replicas_changed
     full = {broker for broker, held in used.items() if held >= per_broker}
     now = time.monotonic()
-    chosen: list[PlannedMove] = []
+    chosen: list[Move] = []
     for one in waiting:
         if one.busy in full or now < one.retry_at or not (one.dead is None or one.dead in live):
             continue
@@ -142,7 +142,7 @@ class Flight:
         """Partitions that others have reassigned since, and their replicas."""
         self.refused: dict[TopicPartition, str] = {}
         """Partitions that the plan cannot move, with the reasons."""
-        self.in_flight: dict[TopicPartition, PlannedMove] = {}
+        self.in_flight: dict[TopicPartition, Move] = {}
         self._waiting: dict[TopicPartition, WaitingMove] = {}
         self._obstacles: Mapping[TopicPartition, Obstacle] = {}
         self._silence = ""  # why the controller did not answer the last request
@@ -163,7 +163,7 @@ class Flight:
         return self.moved, self.begun, len(self.changed), len(self.refused)
 
     @property
-    def open_moves(self) -> list[PlannedMove]:
+    def open_moves(self) -> list[Move]:
         """The moves that are neither complete nor given up."""
         return [*(waiting.move for waiting in self._waiting.values()), *self.in_flight.values()]
 
@@ -187,7 +187,7 @@ class Flight:
             ],
         }
 
-    def _work_of(self, move: PlannedMove) -> int:
+    def _work_of(self, move: Move) -> int:
         """Return the bytes that a move copies; if sizes are not known, its replicas."""
         return len(move.added) * (move.bytes if self._has_bytes else 1)
 
@@ -269,13 +269,13 @@ class Flight:
                 self._close(move)
                 self.refused[move.partition] = problem
 
-    def _close(self, move: PlannedMove) -> None:
+    def _close(self, move: Move) -> None:
         if self._waiting.pop(move.partition, None) or self.in_flight.pop(move.partition, None):
             self.work -= self._work_of(move)
 
     def _submit(
         self,
-        moves: Sequence[PlannedMove],
+        moves: Sequence[Move],
         controller: ControllerRef,
         observed: float,
         *,
