@@ -6,7 +6,8 @@ was made. Both are as ``kafka-reassign-partitions --execute`` takes them. ``summ
 output of the job.
 
 The file ``paused`` stops the beginning of moves. ``rolling-back`` lets a running ``execute`` end.
-``progress.json`` has the speed of the last execution. Nothing else is stored about the progress.
+``progress.json`` has the speed of the last execution, ``throttle.json`` what its throttle has
+changed. Nothing else is stored about the progress.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ PLAN: Final = "plan.json"
 ROLLBACK: Final = "rollback.json"
 PAUSED: Final = "paused"
 ROLLING_BACK: Final = "rolling-back"
+THROTTLE: Final = "throttle.json"
 _VERSION: Final = 1
 _MAX_BYTES: Final = 2**63 - 1
 
