@@ -194,12 +194,13 @@ def read_obstacles(
     begun = [s for s in standings if s.state in (MoveState.MOVING, MoveState.REACHED)]
     leaderships = admin.read_partition_states([s.move.partition for s in begun])
     obstacles = {}
-    for move, state in ((s.move, s.state) for s in begun):
-        found = leaderships.get(move.partition)
+    for one in begun:
+        partition = one.move.partition
+        found = leaderships.get(partition)
         leadership = None if found is None or isinstance(found, BadDataError) else found[0]
-        problem = obstacle(move, state, leadership, live)
+        problem = obstacle(one.move, one.state, leadership, live)
         if problem is not None:
-            obstacles[move.partition] = problem
+            obstacles[partition] = problem
     return obstacles
 
 
