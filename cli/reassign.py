@@ -12,14 +12,14 @@ from regent.cli.output import Output, examples, note, output_option, print_json
 from regent.client.cluster_connection import Cluster, pass_cluster
 from regent.client.live_brokers import not_registered, read_live_brokers
 from regent.client.log_dir_moves import LogDirMoveState, LogDirs
+from regent.client.move_throttle import are_throttled, clear_throttles
+from regent.client.moves import ReassignmentError, read_progress
 from regent.client.partition_files import (
     ReassignmentFile,
     read_reassignment_file,
     read_topics_to_move_file,
     reassignment_json,
 )
-from regent.client.reassign_progress import ReassignmentError, ReassignmentState, read_moves
-from regent.client.reassignment_throttles import are_throttled, clear_throttles
 from regent.core.model import BrokerId, BrokerRegistration, TopicPartition
 from regent.zk.stores.admin_store import ZkAdminStore
 
@@ -217,7 +217,7 @@ def _registered(
 
 
 def _verify(admin: ZkAdminStore, plan: ReassignmentFile, output: str, *, preserve: bool) -> None:
-    moves = read_moves(admin, plan.replicas)
+    standings = read_progress(admin, plan.replicas)
     log_dir_moves = LogDirs(read_live_brokers(admin)).moves(plan.log_dirs)
     if output == Output.JSON:
         of_replicas: dict[TopicPartition, list[dict[str, object]]] = {}
@@ -225,16 +225,16 @@ def _verify(admin: ZkAdminStore, plan: ReassignmentFile, output: str, *, preserv
             of_replicas.setdefault(replica.partition, []).append(replica.as_json())
         print_json(
             [
-                {**move.as_json(), "log_dirs": of_replicas[move.partition]}
-                if move.partition in of_replicas
-                else move.as_json()
-                for move in moves
+                {**s.as_json(), "log_dirs": of_replicas[s.move.partition]}
+                if s.move.partition in of_replicas
+                else s.as_json()
+                for s in standings
             ]
         )
     else:
-        lines = ["Status of partition reassignment:", *map(str, moves), *map(str, log_dir_moves)]
-        click.echo("\n".join(lines))
-    is_over = all(move.state is not ReassignmentState.IN_PROGRESS for move in moves)
+        lines = map(str, (*standings, *log_dir_moves))
+        click.echo("\n".join(["Status of partition reassignment:", *lines]))
+    is_over = not any(standing.is_ongoing for standing in standings)
     waiting = (LogDirMoveState.IN_PROGRESS, LogDirMoveState.MISSING)
     if is_over and not any(m.state in waiting for m in log_dir_moves) and not preserve:
         _clear_throttles(admin, plan.replicas)

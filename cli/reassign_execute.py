@@ -6,7 +6,7 @@ Messages and their sequence are those of Kafka's ``ReassignPartitionsCommand``.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import click
@@ -17,29 +17,20 @@ from regent.cli.remote_actors import controller_of
 from regent.cli.topic_options import read_existing
 from regent.cli.waiting import Explained, Progress
 from regent.client.controller_ref import ControllerRef, batches, refusal
+from regent.client.flight import alteration, as_moves, ongoing_reassignments
 from regent.client.live_brokers import not_registered, read_live_brokers
 from regent.client.log_dir_moves import LogDirMoveState, LogDirs
+from regent.client.move_throttle import write_log_dirs_throttle, write_throttle
+from regent.client.moves import Move, MoveState, ReassignmentError, Standing, ids, read_progress
 from regent.client.obstacles import move_obstacles
 from regent.client.partition_files import ReassignmentFile, TopicPartitionReplica, reassignment_json
 from regent.client.pauses import pauses
-from regent.client.reassign_progress import (
-    ReassignmentError,
-    ReassignmentState,
-    ReassignmentStatus,
-    read_moves,
-)
-from regent.client.reassignment_throttles import set_log_dirs_throttle, set_replication_throttle
 from regent.client.wording import listed
-from regent.core.admin.reassignment_plan import PartitionMove, partition_move
 from regent.core.errors import BadDataError, Errors
 from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
 from regent.core.protocol.controller import (
-    AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
     OngoingReassignment,
-    ReassignablePartition,
 )
 from regent.zk.stores.admin_store import ZkAdminStore
 
@@ -78,15 +69,16 @@ def execute(
     log_dirs = LogDirs(read_live_brokers(admin))
     places = {m.replica: m.current for m in log_dirs.check(plan.log_dirs) if m.current is not None}
     with controller_of(admin) as controller:
-        rows = ongoing(controller, None, deadline=deadline)
+        rows = ongoing_reassignments(controller, None, deadline=deadline)
         if not additional:
             _refuse_if_busy(admin, rows)
         _print_rollback(current, places, output)
-        moves = _moves(rows, assignments, targets)
-        _throttle(admin, throttles, moves, {r.broker_id for r in plan.log_dirs}, output)
+        moves = {p: Move(p, current[p], target) for p, target in sorted(targets.items())}
+        limited = (as_moves(rows) | moves).values()  # those in progress, and those that begin
+        _throttle(admin, throttles, limited, {r.broker_id for r in plan.log_dirs}, output)
         # Brokers remember where to create the replicas that they do not have yet.
         log_dirs.alter({r: path for r, path in plan.log_dirs.items() if r not in places})
-        problems = _alter(controller, targets, deadline=deadline)
+        problems = _alter(controller, list(moves.values()), deadline=deadline)
     refused = ["Error reassigning partition(s):", *_lines(problems)] if problems else []
     started = {p: replicas for p, replicas in sorted(targets.items()) if p not in problems}
     moved = {r: path for r, path in plan.log_dirs.items() if r.topic_partition in started}
@@ -108,9 +100,10 @@ def cancel(admin: ZkAdminStore, plan: ReassignmentFile, *, timeout_ms: int, outp
     """Cancel the reassignments and the moves between log directories that are in progress."""
     deadline = time.monotonic() + timeout_ms / 1000
     with controller_of(admin) as controller:
-        found = ongoing(controller, sorted(plan.replicas), deadline=deadline)
-        active = [TopicPartition(row.topic, row.partition) for row in found]
-        problems = _alter(controller, dict.fromkeys(active), deadline=deadline) if active else {}
+        found = ongoing_reassignments(controller, sorted(plan.replicas), deadline=deadline)
+        moves = list(as_moves(found).values())
+        problems = _alter(controller, moves, deadline=deadline, is_cancelled=True)
+    active = [move.partition for move in moves]
     cancelled = [partition for partition in active if partition not in problems]
     log_dirs = LogDirs(read_live_brokers(admin))
     back = {
@@ -142,7 +135,7 @@ def print_ongoing(admin: ZkAdminStore, *, timeout_ms: int, output: str) -> None:
     """Print the reassignments in progress."""
     deadline = time.monotonic() + timeout_ms / 1000
     with controller_of(admin) as controller:
-        rows = ongoing(controller, None, deadline=deadline)
+        rows = ongoing_reassignments(controller, None, deadline=deadline)
     if output == Output.JSON:
         print_json([row._asdict() for row in rows])
     elif rows:
@@ -155,23 +148,7 @@ def is_any_ongoing(admin: ZkAdminStore, *, timeout_ms: int) -> bool:
     """Ask the controller whether any partition is being reassigned."""
     deadline = time.monotonic() + timeout_ms / 1000
     with controller_of(admin) as controller:
-        return bool(ongoing(controller, None, deadline=deadline))
-
-
-def ongoing(
-    controller: ControllerRef, partitions: Sequence[TopicPartition] | None, *, deadline: float
-) -> list[OngoingReassignment]:
-    """Return the reassignments of ``partitions``, None: all, sorted; raises ``ControllerError``."""
-    questions = [None] if partitions is None else list(batches(partitions))
-    rows: list[OngoingReassignment] = []
-    for question in questions:
-        answer = controller.ask_until_answered(
-            ListPartitionReassignmentsRequest(question),
-            ListPartitionReassignmentsResponse,
-            deadline=deadline,
-        )
-        rows += answer.partitions
-    return sorted(rows)
+        return bool(ongoing_reassignments(controller, None, deadline=deadline))
 
 
 # --- before ---------------------------------------------------------------------------------------
@@ -231,25 +208,10 @@ def _print_rollback(
     )
 
 
-def _moves(
-    rows: Sequence[OngoingReassignment],
-    assignments: Mapping[TopicPartition, ReplicaAssignment],
-    targets: Replicas,
-) -> dict[TopicPartition, PartitionMove]:
-    """Return the moves that a throttle applies to: those in progress and those that begin."""
-    moves = {}
-    for topic, partition, *replicas in rows:
-        in_progress = ReplicaAssignment(*replicas)
-        moves[TopicPartition(topic, partition)] = partition_move(in_progress, None)
-    for topic_partition, target in targets.items():
-        moves[topic_partition] = partition_move(assignments[topic_partition], target)
-    return moves
-
-
 def _throttle(
     admin: ZkAdminStore,
     throttles: Throttles,
-    moves: Mapping[TopicPartition, PartitionMove],
+    moves: Collection[Move],
     log_dir_brokers: Collection[BrokerId],
     output: str,
 ) -> None:
@@ -260,10 +222,10 @@ def _throttle(
             " ensure the throttle is removed."
         )
     if throttles.replication is not None:
-        set_replication_throttle(admin.configs, moves, throttles.replication)
+        write_throttle(admin.configs, moves, throttles.replication)
         _say(f"The inter-broker throttle limit was set to {throttles.replication} B/s", output)
     if throttles.log_dirs is not None:
-        set_log_dirs_throttle(admin.configs, log_dir_brokers, throttles.log_dirs)
+        write_log_dirs_throttle(admin.configs, log_dir_brokers, throttles.log_dirs)
         _say(f"The replica-alter-dir throttle limit was set to {throttles.log_dirs} B/s", output)
 
 
@@ -272,16 +234,16 @@ def _throttle(
 
 def _alter(
     controller: ControllerRef,
-    targets: Mapping[TopicPartition, tuple[BrokerId, ...] | None],
+    moves: Sequence[Move],
     *,
     deadline: float,
+    is_cancelled: bool = False,
 ) -> dict[TopicPartition, str]:
     """Send the request; return the refused partitions with reasons. It may be sent repeatedly."""
-    rows = [ReassignablePartition(*p, replicas) for p, replicas in sorted(targets.items())]
     refused: dict[TopicPartition, str] = {}
-    for batch in batches(rows):
+    for batch in batches(moves):
         answer = controller.ask_until_answered(
-            AlterPartitionReassignmentsRequest(batch),
+            alteration(batch, is_cancelled=is_cancelled),
             AlterPartitionReassignmentsResponse,
             deadline=deadline,
         )
@@ -304,8 +266,8 @@ def _say(message: str, output: str) -> None:
 
 def _ongoing_line(row: OngoingReassignment) -> str:
     changes = ((" adding", row.adding_replicas), (" removing", row.removing_replicas))
-    return f"{row.topic}-{row.partition}: replicas: {_ids(row.replicas)}." + "".join(
-        f"{what}: {_ids(brokers)}." for what, brokers in changes if brokers
+    return f"{row.topic}-{row.partition}: replicas: {ids(row.replicas)}." + "".join(
+        f"{what}: {ids(brokers)}." for what, brokers in changes if brokers
     )
 
 
@@ -321,10 +283,6 @@ def _lines(problems: Mapping[TopicPartition, str]) -> list[str]:
     return [f"{partition}: {problem}" for partition, problem in problems.items()]
 
 
-def _ids(brokers: Iterable[BrokerId]) -> str:
-    return ",".join(map(str, brokers))
-
-
 def await_moves(
     admin: ZkAdminStore,
     targets: Mapping[TopicPartition, tuple[BrokerId, ...]],
@@ -338,19 +296,18 @@ def await_moves(
     reassigned at ``deadline``, which is ``timeout_ms`` after the start of the command.
     """
     remaining: Sequence[TopicPartition] = sorted(targets)
-    failed: list[ReassignmentStatus] = []
+    failed: list[Standing] = []
     obstacles = Explained(
         "the reassignment waits", lambda: move_obstacles(admin, remaining), first_s=5.0
     )
     try:
         with Progress("moving", len(targets), "partitions") as progress:
             for _ in pauses(deadline):
-                moves = read_moves(
-                    admin, {partition: targets[partition] for partition in remaining}
-                )
-                failed += [move for move in moves if move.state is ReassignmentState.NOT_ACTIVE]
+                standings = read_progress(admin, {p: targets[p] for p in remaining})
+                ended = [s for s in standings if not s.is_ongoing]
+                failed += [s for s in ended if s.state is not MoveState.REACHED]
                 before = len(remaining)
-                remaining = [m.partition for m in moves if m.state is ReassignmentState.IN_PROGRESS]
+                remaining = [s.move.partition for s in standings if s.is_ongoing]
                 progress.remain(len(remaining))
                 if not remaining:
                     break

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from regent.client.reassign_progress import ReassignmentError
+from regent.client.moves import ReassignmentError
 from regent.core.errors import BadDataError
 from regent.core.model import NO_ASSIGNMENT, BrokerId, BrokerRegistration, TopicPartition
 from regent.core.placement.replica_placer import IndexScope, Strategy, place

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple, TypeVar
 
 from regent.client.broker_request import NoAnswerError, ask_broker
 from regent.client.live_brokers import not_registered
+from regent.client.moves import ReassignmentError
 from regent.client.partition_files import TopicPartitionReplica
-from regent.client.reassign_progress import ReassignmentError
 from regent.client.wording import listed
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, BrokerRegistration, TopicPartition

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from regent.client.broker_request import NoAnswerError, ask_broker
 from regent.client.controller_ref import ControllerRef
 from regent.client.live_brokers import read_live_brokers
+from regent.client.move_throttle import LISTS, RATES
 from regent.client.partitions import DescribedPartition, read_partitions
 from regent.client.wording import listed
 from regent.core.errors import BadDataError, Errors
@@ -38,11 +39,6 @@ _QUESTION_S: Final = 1.0
 _NAMED: Final = 5
 _TOPIC: Final = 2  # the resource type of DescribeConfigs
 _MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
-_THROTTLES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
-_THROTTLED: Final = (
-    "leader.replication.throttled.replicas",
-    "follower.replication.throttled.replicas",
-)
 _STATES: Final[Mapping[str, str]] = {
     "PreparingRebalance": "is rebalancing: it waits until all members have joined",
     "CompletingRebalance": "is rebalancing: it waits until one of its members has assigned the"
@@ -201,11 +197,11 @@ def _throttles(
 ) -> list[str]:
     """Return at which rates brokers throttle replicas of some of the topics."""
     of_topics = _readable(admin.configs.read_topic_configs(topics))
-    if not any(name in config for config in of_topics.values() for name in _THROTTLED):
+    if not any(name in config for config in of_topics.values() for name in LISTS):
         return []
     rates: dict[str, list[str]] = {}
     for broker, config in _readable(admin.configs.read_broker_configs(brokers)).items():
-        for rate in {config[name] for name in _THROTTLES if name in config}:
+        for rate in {config[name] for name in RATES if name in config}:
             rates.setdefault(rate, []).append(broker)
     return [
         f"replication is throttled to {rate} B/s on {_named_brokers(throttled)}"

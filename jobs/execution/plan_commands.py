@@ -11,18 +11,24 @@ import click
 import orjson
 
 from regent.client.cluster_connection import Cluster, pass_cluster
+from regent.client.flight import DEFAULTS, ExecutionOptions, Flight
+from regent.client.moves import MoveState
 from regent.config.command_line import program
 from regent.jobs.command import InputError, cluster_admin, print_summary
-from regent.jobs.execution.plan_directory import PAUSED, ROLLING_BACK, check_is_plan, read_plan
+from regent.jobs.execution.plan_directory import (
+    PAUSED,
+    ROLLING_BACK,
+    THROTTLE,
+    check_is_plan,
+    read_plan,
+)
 from regent.jobs.execution.plan_execution import (
     PROGRESS,
     OpenCluster,
     PlanIncompleteError,
+    clear_throttle,
     execute_plan,
 )
-from regent.jobs.execution.plan_flight import DEFAULTS, ExecutionOptions, Flight
-from regent.jobs.execution.plan_throttle import THROTTLE, clear_throttle
-from regent.jobs.execution.planned_move import MoveState
 from regent.jobs.execution.time_left import in_words, seconds_left
 from regent.jobs.files import is_remote, local_path
 from regent.jobs.options import with_options
@@ -171,10 +177,11 @@ def plan_status(
     is_rollback = plan.has(ROLLING_BACK)
     plan = plan.rollback if is_rollback else plan
     with open_cluster(address) as admin:
-        flight = Flight(admin, plan, cancels=is_rollback)
+        flight = Flight(admin, plan.moves, cancels=is_rollback)
     note = orjson.loads(plan.read(PROGRESS) or b"{}")
     is_recent = time.time() - note.get("at", 0.0) < _RECENT_S
     return {
+        "plan": str(plan.directory),
         **flight.summary(),
         "states": {state.value: number for state, number in flight.states.items()},
         "is_rollback": is_rollback,

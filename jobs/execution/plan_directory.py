@@ -6,7 +6,8 @@ was made. Both are as ``kafka-reassign-partitions --execute`` takes them. ``summ
 output of the job.
 
 The file ``paused`` stops the beginning of moves. ``rolling-back`` lets a running ``execute`` end.
-``progress.json`` has the speed of the last execution. Nothing else is stored about the progress.
+``progress.json`` has the speed of the last execution, ``throttle.json`` what its throttle has
+changed. Nothing else is stored about the progress.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from typing import Any, Final
 
 import orjson
 
+from regent.client.moves import Move
 from regent.config.command_line import program
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.topic_validation import topic_name_problem
 from regent.jobs.command import InputError
-from regent.jobs.execution.planned_move import PlannedMove
 from regent.jobs.files import plain
 from regent.zk.codecs.json_fields import JsonObject, decode_object
 
@@ -33,6 +34,7 @@ PLAN: Final = "plan.json"
 ROLLBACK: Final = "rollback.json"
 PAUSED: Final = "paused"
 ROLLING_BACK: Final = "rolling-back"
+THROTTLE: Final = "throttle.json"
 _VERSION: Final = 1
 _MAX_BYTES: Final = 2**63 - 1
 
@@ -42,7 +44,7 @@ class ExecutablePlan:
     """A plan to execute, or to roll back: it moves each partition once."""
 
     directory: Path
-    moves: tuple[PlannedMove, ...]
+    moves: tuple[Move, ...]
     is_rollback: bool = False
 
     @property
@@ -84,7 +86,7 @@ class ExecutablePlan:
             raise InputError(f"cannot remove {self.directory / note}: {error.strerror}") from None
 
 
-def write_plan(directory: Path, changes: Sequence[PlannedMove], summary: Mapping[str, Any]) -> None:
+def write_plan(directory: Path, changes: Sequence[Move], summary: Mapping[str, Any]) -> None:
     """Write a plan into an empty directory."""
     plan = (_row(c, c.target) | ({"bytes": c.bytes} if c.bytes else {}) for c in changes)
     _write_document(directory / PLAN, plan)
@@ -102,7 +104,7 @@ def _write_document(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         file.write(b"\n]}\n")
 
 
-def _row(change: PlannedMove, replicas: Sequence[BrokerId]) -> dict[str, Any]:
+def _row(change: Move, replicas: Sequence[BrokerId]) -> dict[str, Any]:
     topic, number = change.partition
     return {"topic": topic, "partition": number, "replicas": replicas}
 
@@ -131,7 +133,7 @@ def read_plan(directory: Path) -> ExecutablePlan:
             raise InputError(f"{name} does not have {missing}, which the other document has")
     return ExecutablePlan(
         directory,
-        tuple(PlannedMove(p, before[p][0], *target) for p, target in targets.items()),
+        tuple(Move(p, before[p][0], *target) for p, target in targets.items()),
     )
 
 

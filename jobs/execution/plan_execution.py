@@ -24,10 +24,21 @@ from typing import Any, Final, TypeAlias
 
 from regent.client.cluster_connection import ClusterNotFoundError
 from regent.client.controller_ref import ControllerRef, batches
+from regent.client.flight import (
+    DEFAULTS,
+    ExecutionOptions,
+    Flight,
+    Ongoing,
+    View,
+    as_moves,
+    ongoing_reassignments,
+)
+from regent.client.move_throttle import add_throttle, remove_throttle
+from regent.client.moves import Move, MoveState, under_way
 from regent.client.wording import counted, listed
 from regent.config.command_line import program
 from regent.core.errors import Errors, RegentError
-from regent.core.model import LeaderIsrAndControllerEpoch, ReplicaAssignment, TopicPartition
+from regent.core.model import LeaderIsrAndControllerEpoch, TopicPartition
 from regent.core.protocol.controller import (
     ElectionType,
     ElectLeadersRequest,
@@ -36,13 +47,17 @@ from regent.core.protocol.controller import (
     ListPartitionReassignmentsResponse,
 )
 from regent.jobs.command import InputError, cluster_admin
-from regent.jobs.execution.plan_directory import PAUSED, ROLLING_BACK, ExecutablePlan, read_plan
-from regent.jobs.execution.plan_flight import DEFAULTS, ExecutionOptions, Flight, Ongoing, View
-from regent.jobs.execution.plan_throttle import THROTTLE, clear_throttle, set_throttle
-from regent.jobs.execution.planned_move import MoveState, PlannedMove, under_way
+from regent.jobs.execution.plan_directory import (
+    PAUSED,
+    ROLLING_BACK,
+    THROTTLE,
+    ExecutablePlan,
+    read_plan,
+)
 from regent.jobs.execution.time_left import Speed, in_words, seconds_left
 from regent.jobs.progress_line import ProgressLine
 from regent.zk.stores.admin_store import ZkAdminStore
+from regent.zk.stores.config_store import ZkConfigStore
 
 PROGRESS: Final = "progress.json"
 _CLIENT_ID: Final = "regent-plan"
@@ -127,6 +142,14 @@ def _clear_throttle(
             )
 
 
+def clear_throttle(configs: ZkConfigStore, plan: ExecutablePlan) -> None:
+    """Remove the throttle of a plan, if it has one. Raises ``BadDataError`` and ``InputError``."""
+    note = plan.read(THROTTLE)
+    if note is not None:
+        remove_throttle(configs, note)
+        plan.remove(THROTTLE)
+
+
 def command_line(name: str, plan: ExecutablePlan, address: str) -> str:
     """Return a command line for a plan."""
     directory = str(plan.directory.absolute())
@@ -184,18 +207,24 @@ class _Execution:
 
     def _begin(self) -> Flight:
         """Find the moves that are left, and check that no other tool reassigns partitions."""
-        flight = Flight(self._admin, self._plan, self._options, cancels=self._cancels)
+        flight = Flight(
+            self._admin,
+            self._plan.moves,
+            self._options,
+            cancels=self._cancels,
+            may_submit=lambda: not (self._plan.is_turned or self._plan.has(PAUSED)),
+        )
         if flight.left:
             if not self._options.additional:
                 self._refuse_if_others_move()
             to_move = "move back" if self._plan.is_rollback else "move"
             self._line.say(f"{counted(flight.left, 'partition')} to {to_move}")
-            if self._plan.has(THROTTLE):  # of a killed execution
-                clear_throttle(self._admin.configs, self._plan)
+            clear_throttle(self._admin.configs, self._plan)  # of a killed execution
             rate = self._options.throttle
             if rate is not None:
                 self._line.show("setting the throttle")
-                set_throttle(self._admin.configs, self._plan, flight.open_moves, rate)
+                keep_note = partial(self._plan.leave, THROTTLE)
+                add_throttle(self._admin.configs, flight.open_moves, rate, keep_note)
         self._last_progress = time.monotonic()
         return flight
 
@@ -236,7 +265,7 @@ class _Execution:
             ListPartitionReassignmentsResponse,
             deadline=time.monotonic() + _ANSWER_S,
         )
-        ongoing = {} if answer is None else _ongoing(answer)
+        ongoing = {} if answer is None else as_moves(answer.partitions)
         view = View(self._admin, self._controller, ongoing, self._admin.read_brokers().keys())
         flight.observe(view)
         others = self._moved_by_others(ongoing)
@@ -258,7 +287,7 @@ class _Execution:
                 self.summary(),
             )
 
-    def _elect_preferred(self, moves: Sequence[PlannedMove]) -> None:
+    def _elect_preferred(self, moves: Sequence[Move]) -> None:
         """Elect the first replicas of targets that are in sync and do not lead.
 
         After a move, the former leader leads on if it is still a replica. The controller's own
@@ -283,12 +312,9 @@ class _Execution:
     # --- others -----------------------------------------------------------------------------------
 
     def _refuse_if_others_move(self) -> None:
-        answer = self._controller.ask_until_answered(
-            ListPartitionReassignmentsRequest(),
-            ListPartitionReassignmentsResponse,
-            deadline=time.monotonic() + _FIRST_ANSWER_S,
-        )
-        others = self._moved_by_others(_ongoing(answer))
+        deadline = time.monotonic() + _FIRST_ANSWER_S
+        rows = ongoing_reassignments(self._controller, None, deadline=deadline)
+        others = self._moved_by_others(as_moves(rows))
         if others:
             raise RegentError(
                 f"others are moving {listed(others)}: wait until that is done"
@@ -345,18 +371,8 @@ class _Execution:
         assert self._flight is not None
         return {
             "job": f"plan {'rollback' if self._plan.is_rollback else 'execute'}",
+            "plan": str(self._plan.directory),
             **self._flight.summary(),
             "leaders_elected": self._elected,
             "seconds": round(time.monotonic() - self._started, 3),
         }
-
-
-def _ongoing(answer: ListPartitionReassignmentsResponse) -> Ongoing:
-    """Return the reassignments in progress."""
-    ongoing = {}
-    for topic, number, *replicas in answer.partitions:
-        assignment, partition = ReplicaAssignment(*replicas), TopicPartition(topic, number)
-        ongoing[partition] = PlannedMove(
-            partition, assignment.origin_replicas, assignment.target_replicas
-        )
-    return ongoing

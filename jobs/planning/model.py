@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow
 
+from regent.client.moves import Move
 from regent.core.errors import RegentError
 from regent.core.model import BrokerId, TopicPartition
-from regent.jobs.execution.planned_move import PlannedMove
 
 NO_RACK: Final = -1
 VACANT: Final = -1
@@ -174,7 +174,7 @@ class Layout:
         np.add.at(held, replicas, self.sizes[:, np.newaxis])
         return held[:-1]
 
-    def changes(self) -> Iterator[PlannedMove]:
+    def changes(self) -> Iterator[Move]:
         """Yield the changes, in the sequence of the rows."""
         rows = self.changed_rows()
         ids = np.array([*self.brokers.ids, VACANT])
@@ -185,4 +185,4 @@ class Layout:
         )
         for topic, number, size, *replicas in zip(*columns, strict=True):
             was, becomes = (tuple(b for b in row if b != VACANT) for row in replicas)
-            yield PlannedMove(TopicPartition(topic, number), was, becomes, size)
+            yield Move(TopicPartition(topic, number), was, becomes, size)

@@ -12,10 +12,10 @@ import pyarrow
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
+from regent.client.moves import Move, roles
 from regent.core.model import BrokerId
 from regent.jobs.assignment_source import AssignmentSource, assignment_frame
 from regent.jobs.brokers_file import PlannedBroker
-from regent.jobs.execution.planned_move import PlannedMove, roles
 from regent.jobs.planning.byte_balance import ByteBalance
 from regent.jobs.planning.goals import Goal, Planned
 from regent.jobs.planning.leadership import choose_leaders
@@ -48,9 +48,7 @@ class Request(NamedTuple):
     seed: int
 
 
-def make_plan(
-    spark: SparkSession, request: Request
-) -> tuple[Sequence[PlannedMove], dict[str, Any]]:
+def make_plan(spark: SparkSession, request: Request) -> tuple[Sequence[Move], dict[str, Any]]:
     """Return the changes, in the sequence of their execution, and their sum.
 
     The same request gives the same plan.
@@ -66,7 +64,7 @@ def make_plan(
     return plan_layout(layout, request)
 
 
-def plan_layout(layout: Layout, request: Request) -> tuple[Sequence[PlannedMove], dict[str, Any]]:
+def plan_layout(layout: Layout, request: Request) -> tuple[Sequence[Move], dict[str, Any]]:
     """Return the changes of the partitions that may move, as ``make_plan`` does.
 
     Raises InputError, InfeasibleError, NotImprovingError.
@@ -110,7 +108,7 @@ def plan_layout(layout: Layout, request: Request) -> tuple[Sequence[PlannedMove]
     return changes, summary
 
 
-def _in_sequence(changes: Sequence[PlannedMove]) -> list[PlannedMove]:
+def _in_sequence(changes: Sequence[Move]) -> list[Move]:
     """Return the changes in the sequence of their execution; equal ones stay as they are.
 
     Those of the busiest brokers come first, because these brokers need the longest; of those the
@@ -121,7 +119,7 @@ def _in_sequence(changes: Sequence[PlannedMove]) -> list[PlannedMove]:
         for broker in roles(change.before, change.target):
             busy[broker] += change.bytes + 1
 
-    def weight(change: PlannedMove) -> tuple[int, int]:
+    def weight(change: Move) -> tuple[int, int]:
         partners = roles(change.before, change.target)
         return max((busy[broker] for broker in partners), default=0), change.bytes
 

@@ -422,6 +422,23 @@ def test_additional_changes_the_throttle_of_a_move_in_progress(
     }
 
 
+def test_a_move_that_replaces_another_is_throttled_from_the_same_sources(
+    four: FakeCluster, tmp_path: Path
+) -> None:
+    four.put_topic("t", {0: MOVING})
+    being_moved(four, ONGOING)
+    content = {"partitions": [{"topic": "t", "partition": 0, "replicas": [3]}]}
+
+    options = ("--additional", "--throttle", "5000")
+    assert four.run(*command(tmp_path, content=content), *options).exit_code == 0
+
+    assert config_of(four, "topics/t") == {
+        "leader.replication.throttled.replicas": "0:0,0:1",
+        "follower.replication.throttled.replicas": "0:3",
+    }
+    assert config_of(four, "brokers/2") == {}
+
+
 @pytest.mark.parametrize("action", ["--verify", "--cancel"])
 def test_throttles_are_removed_after_the_reassignment(
     four: FakeCluster, tmp_path: Path, action: str

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from regent.core.admin.reassignment_plan import (
-    PartitionMove,
-    follower_throttles,
-    leader_throttles,
-    partition_move,
-    reassigning_brokers,
+from regent.client.move_throttle import (
+    FOLLOWER_REPLICAS,
+    LEADER_REPLICAS,
+    throttled_brokers,
+    throttled_replicas,
 )
+from regent.client.moves import Move
 from regent.core.controller.election.election import (
     ControlledShutdownElection,
     ElectionStrategy,
@@ -170,21 +170,25 @@ def reassign_tool_move_map(case: Case) -> None:
     with case.nested("in") as given, case.nested("expect") as expect:
         current, proposed = given.take("current", {}), given.take("proposed", None)
         if "sources" in expect or "destinations" in expect:
-            move = _move(current, proposed)
-            assert sorted(move.sources) == sorted(expect.take("sources"))
-            assert sorted(move.destinations) == sorted(expect.take("destinations"))
+            move = _move("t-0", current, proposed)
+            assert sorted(move.before) == sorted(expect.take("sources"))
+            assert sorted(move.added) == sorted(expect.take("destinations"))
             return
-        moves = {
-            partition(name): _move(current.get(name, ()), (proposed or {}).get(name))
+        moves = [
+            _move(name, current.get(name, ()), (proposed or {}).get(name))
             for name in {*current, *(proposed or {})}
-        }
+        ]
+        lists = throttled_replicas(moves)
         for leader in expect.expected("leader"):
-            assert leader_throttles(moves) == leader
+            assert {t: ",".join(of[LEADER_REPLICAS]) for t, of in lists.items()} == leader
         for follower in expect.expected("follower"):
-            assert follower_throttles(moves) == follower
+            assert {t: ",".join(of[FOLLOWER_REPLICAS]) for t, of in lists.items()} == follower
         for brokers in expect.expected("brokers"):
-            assert sorted(reassigning_brokers(moves.values())) == sorted(brokers)
+            assert sorted(throttled_brokers(moves)) == sorted(brokers)
 
 
-def _move(current: Any, proposed: Any) -> PartitionMove:
-    return partition_move(assignment(current), None if proposed is None else tuple(proposed))
+def _move(name: str, current: Any, proposed: Any) -> Move:
+    """Return the move to the replicas ``proposed``; None: the ongoing one."""
+    present = assignment(current)
+    target = present.target_replicas if proposed is None else tuple(proposed)
+    return Move(partition(name), present.origin_replicas, target)

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from regent.core.admin.reassignment_plan import (
-    follower_throttles,
-    leader_throttles,
-    partition_move,
-    reassigning_brokers,
+from regent.client.move_throttle import (
+    FOLLOWER_REPLICAS,
+    LEADER_REPLICAS,
+    throttled_brokers,
+    throttled_replicas,
 )
+from regent.client.moves import Move
 from regent.core.errors import Errors
 from regent.core.log_config import LogConfig
-from regent.core.model import EPOCH_DURING_DELETE, NO_EPOCH, ReplicaAssignment, TopicPartition
+from regent.core.model import EPOCH_DURING_DELETE, NO_EPOCH, TopicPartition
 from regent.core.protocol.control import (
     StopReplicaPartition,
     StopReplicaRequest,
@@ -160,14 +161,13 @@ def test_ra_06_moves_are_throttled_until_the_throttle_is_removed():
     for number in range(10):
         for topic_partition in current:
             client.produce(topic_partition, f"{number}")
-    moves = {
-        topic_partition: partition_move(
-            ReplicaAssignment(current[topic_partition]), targets[topic_partition]
-        )
-        for topic_partition in current
+    moves = [Move(p, tuple(current[p]), tuple(targets[p])) for p in current]
+    assert throttled_brokers(moves) == {0, 1, 2, 3}
+    lists = throttled_replicas(moves).items()
+    named = {
+        side: {topic: ",".join(of_topic[name]) for topic, of_topic in lists}
+        for side, name in (("leader", LEADER_REPLICAS), ("follower", FOLLOWER_REPLICAS))
     }
-    assert reassigning_brokers(list(moves.values())) == {0, 1, 2, 3}
-    named = {"leader": leader_throttles(moves), "follower": follower_throttles(moves)}
     assert named["follower"] == {"foo": "0:3", "baz": "2:3"}
     throttle(cluster, named, bytes_per_second=1)
     reassign(cluster, targets)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow
 
-from regent.jobs.execution.planned_move import PlannedMove
+from regent.client.moves import Move
 from regent.jobs.planning.model import NO_RACK, UNLIMITED, VACANT, Brokers, Layout
 
 
@@ -99,7 +99,7 @@ def ring_cluster(brokers: int, partitions: int, factor: int, racks: int = 1) -> 
 
 
 def check_changes(
-    changes: Sequence[PlannedMove], cluster: PlannedCluster, *, takers: Collection[int]
+    changes: Sequence[Move], cluster: PlannedCluster, *, takers: Collection[int]
 ) -> None:
     """Assert what holds for every plan: valid, and racks kept."""
     ids = cluster.brokers.ids
@@ -120,7 +120,7 @@ def known_racks(replicas: Collection[int], cluster: PlannedCluster) -> int:
     return len({cluster.racks[b] for b in replicas if b in cluster.racks})
 
 
-def loads_after(changes: Sequence[PlannedMove], cluster: PlannedCluster) -> dict[int, int]:
+def loads_after(changes: Sequence[Move], cluster: PlannedCluster) -> dict[int, int]:
     """Return the final number of replicas of each listed broker."""
     loads = Counter(dict(zip(cluster.brokers.ids, cluster.brokers.replicas, strict=True)))
     for change in changes:

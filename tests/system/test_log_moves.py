@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from regent.client.reassignment_throttles import set_log_dirs_throttle
+from regent.client.move_throttle import write_log_dirs_throttle
 from regent.core.model import TopicPartition
 from regent.core.setting import LONG_MAX
 from regent.testing.waits import eventually
@@ -57,14 +57,14 @@ def test_acknowledged_records_survive_moves(cluster: BreakableCluster, is_killed
     with Load(cluster.bootstrap_servers, partitions) as load:
         load.await_progress(2_000)
         if is_killed:
-            set_log_dirs_throttle(ZkConfigStore(cluster.zookeeper), BROKERS, SLOW)
+            write_log_dirs_throttle(ZkConfigStore(cluster.zookeeper), BROKERS, SLOW)
         targets = move_all(cluster, partitions)
         if is_killed:
             cluster.kill(*BROKERS)
             assert any(any(path.glob(f"{topic}*-future")) for path in targets.values())
             for broker_id in BROKERS:
                 cluster.revive(broker_id)
-            set_log_dirs_throttle(ZkConfigStore(cluster.zookeeper), BROKERS, LONG_MAX)
+            write_log_dirs_throttle(ZkConfigStore(cluster.zookeeper), BROKERS, LONG_MAX)
         eventually(lambda: are_there(targets), "every log is in its new directory")
         load.await_progress()
         load.stop_producers()

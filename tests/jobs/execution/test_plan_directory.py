@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from regent.client.moves import Move
 from regent.core.model import TopicPartition
 from regent.jobs.command import InputError
 from regent.jobs.execution.plan_directory import read_plan
-from regent.jobs.execution.planned_move import PlannedMove
 
 ROW = {"topic": "t", "partition": 0, "replicas": [2, 3]}
 T1 = TopicPartition("t", 1)
@@ -43,9 +43,9 @@ def test_moves_have_the_sequence_of_the_plan_and_their_rollback_the_opposite_one
     plan = read_plan(write(tmp_path, files))
 
     assert [move.partition.partition for move in plan.moves] == [2, 1, 0]
-    assert plan.moves[1] == PlannedMove(T1, (0,), (1,), 2**40)
+    assert plan.moves[1] == Move(T1, (0,), (1,), 2**40)
     assert [move.partition.partition for move in plan.rollback.moves] == [0, 1, 2]
-    assert plan.rollback.moves[1] == PlannedMove(T1, (1,), (0,), 2**40)
+    assert plan.rollback.moves[1] == Move(T1, (1,), (0,), 2**40)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from regent.client.flight import ExecutionOptions
 from regent.core.errors import Errors, RegentError, SessionExpiredError
 from regent.core.model import ReplicaAssignment
 from regent.core.protocol.controller import (
@@ -17,7 +18,6 @@ from regent.core.protocol.controller import (
 from regent.jobs.command import run_job
 from regent.jobs.execution.plan_commands import execute_command, plan_status
 from regent.jobs.execution.plan_execution import PlanIncompleteError, execute_plan
-from regent.jobs.execution.plan_flight import ExecutionOptions
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.codecs.znodes import TopicZNode
 from tests.support.fake_cluster import ADDRESS, FakeCluster
@@ -56,7 +56,7 @@ ONE_BY_ONE: dict[str, Any] = {
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regent.jobs.execution.plan_execution._MAX_PAUSE_S", 0.01)
     monkeypatch.setattr("regent.jobs.execution.plan_execution._FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr("regent.jobs.execution.plan_flight._RETRY_S", 0.0)
+    monkeypatch.setattr("regent.client.flight._RETRY_S", 0.0)
 
 
 def execute(
@@ -276,12 +276,12 @@ def test_a_process_that_was_stopped_reads_again_before_it_submits(
 ):
     """Its view is older than it may be: others have changed the partition meanwhile."""
     stopped = [True]
-    monkeypatch.setattr("regent.jobs.execution.plan_flight._FRESH_S", -1.0)
+    monkeypatch.setattr("regent.client.flight._FRESH_S", -1.0)
 
     def wake_up(call: Call) -> None:
         if "/brokers/ids" in str(call) and stopped and plan_is_read():
             stopped.clear()
-            monkeypatch.setattr("regent.jobs.execution.plan_flight._FRESH_S", 5.0)
+            monkeypatch.setattr("regent.client.flight._FRESH_S", 5.0)
             controller.assign({0: ReplicaAssignment((1, 3))})
 
     reads = 0

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from regent.client.flight import ExecutionOptions
 from regent.core.errors import Errors, RegentError
 from regent.core.model import ReplicaAssignment
 from regent.jobs.execution.plan_execution import execute_plan
-from regent.jobs.execution.plan_flight import ExecutionOptions
 from tests.support.fake_cluster import ADDRESS, FakeCluster
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.plan_controller import (
@@ -102,7 +102,7 @@ def test_executions_and_rollbacks_keep_their_limits_and_the_last_command_decides
 ):
     for name in ("_MAX_PAUSE_S", "_FIRST_PAUSE_S"):
         monkeypatch.setattr(f"regent.jobs.execution.plan_execution.{name}", 0.0)
-    monkeypatch.setattr("regent.jobs.execution.plan_flight._RETRY_S", 0.0)
+    monkeypatch.setattr("regent.client.flight._RETRY_S", 0.0)
     chance = random.Random(seed)
     plan = write_plan(tmp_path / "plan", *PARTITIONS)
     misfortune = Misfortune(cluster, chance, plan)

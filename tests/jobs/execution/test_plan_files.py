@@ -3,14 +3,14 @@
 import json
 from pathlib import Path
 
+from regent.client.moves import Move
 from regent.core.model import TopicPartition
 from regent.jobs.execution.plan_directory import write_plan
-from regent.jobs.execution.planned_move import PlannedMove
 
 CHANGES = [
-    PlannedMove(TopicPartition("a", 0), (1, 2), (1, 3)),
-    PlannedMove(TopicPartition("a", 7), (2, 1), (3, 1)),
-    PlannedMove(TopicPartition("b.c", 0), (1,), (1, 2, 3), bytes=5),
+    Move(TopicPartition("a", 0), (1, 2), (1, 3)),
+    Move(TopicPartition("a", 7), (2, 1), (3, 1)),
+    Move(TopicPartition("b.c", 0), (1,), (1, 2, 3), bytes=5),
 ]
 
 

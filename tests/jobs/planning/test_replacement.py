@@ -2,7 +2,7 @@
 
 import pytest
 
-from regent.jobs.execution.planned_move import PlannedMove
+from regent.client.moves import Move
 from regent.jobs.planning.goals import Decommission, Replace
 from regent.jobs.planning.model import InfeasibleError
 from tests.support.planned_clusters import (
@@ -16,7 +16,7 @@ from tests.support.planned_clusters import (
 )
 
 
-def plan_decommission(cluster: PlannedCluster, *leaving: int, seed: int = 0) -> list[PlannedMove]:
+def plan_decommission(cluster: PlannedCluster, *leaving: int, seed: int = 0) -> list[Move]:
     """Return the changes, and check that no other replica is moved."""
     layout = cluster.layout()
     Decommission(leaving).plan(layout, seed)

@@ -7,7 +7,7 @@ from itertools import permutations, product
 
 import pytest
 
-from regent.jobs.execution.planned_move import PlannedMove
+from regent.client.moves import Move
 from regent.jobs.planning.fair_share import fair_share, rack_limits
 from regent.jobs.planning.goals import Rebalance
 from regent.jobs.planning.model import NotImprovingError
@@ -23,7 +23,7 @@ from tests.support.planned_clusters import (
 
 def plan(
     cluster: PlannedCluster, new: Sequence[int] | None = None, seed: int = 0
-) -> tuple[list[PlannedMove], int, int]:
+) -> tuple[list[Move], int, int]:
     """Return the changes, the minimal number of moves, and the number of misplaced replicas.
 
     Only ``new`` brokers get more, if given.

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from regent.client.moves import Move, MoveState, obstacle, roles, standing
 from regent.core.model import NO_LEADER, LeaderAndIsr, ReplicaAssignment, TopicPartition
-from regent.jobs.execution.planned_move import MoveState, PlannedMove, obstacle, roles, standing
 
-MOVE = PlannedMove(TopicPartition("t", 0), before=(0, 1), target=(2, 1))
+MOVE = Move(TopicPartition("t", 0), before=(0, 1), target=(2, 1))
 ALL_BROKERS = {0, 1, 2, 3}
 MOVING = ReplicaAssignment((0, 1)).reassign_to((2, 1))
 ELSEWHERE = ReplicaAssignment((0, 1)).reassign_to((3, 1))
@@ -40,7 +40,7 @@ def test_a_pending_request_of_a_tool_counts_before_the_assignment():
 
 
 def test_a_move_that_changes_nothing_is_done():
-    move = PlannedMove(TopicPartition("t", 0), (0, 1), (0, 1))
+    move = Move(TopicPartition("t", 0), (0, 1), (0, 1))
     assert standing(move, ReplicaAssignment((0, 1))).state is MoveState.REACHED
 
 

@@ -1,24 +1,28 @@
-"""The moves of a reassignment plan, and how far each has come by the assignments in ZooKeeper.
+"""The moves of partitions, and how far each has come by the assignments in ZooKeeper.
 
-A plan has two assignments of each partition: the original and the target. If the assignment in
-ZooKeeper is neither, and is not being reassigned to the target, another tool has changed it. The
-plan does not touch it.
+A move has two assignments of its partition: the original and the target. If the assignment in
+ZooKeeper is neither, and is not being reassigned to the target, another tool has changed it. A plan
+does not touch it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from regent.core.errors import BadDataError
+from regent.core.errors import BadDataError, RegentError
 from regent.core.model import BrokerId, LeaderAndIsr, ReplicaAssignment, TopicPartition
 from regent.core.ports import TopicAssignment
 from regent.zk.stores.admin_store import ZkAdminStore
 
 
-class PlannedMove(NamedTuple):
-    """A partition, the replicas it had when the plan was made, and its target replicas."""
+class ReassignmentError(RegentError):
+    """Some partitions were not reassigned."""
+
+
+class Move(NamedTuple):
+    """A partition, the replicas it had when the move was planned, and its target replicas."""
 
     partition: TopicPartition
     before: tuple[BrokerId, ...]
@@ -55,7 +59,7 @@ def roles(before: Sequence[BrokerId], after: Sequence[BrokerId]) -> dict[BrokerI
 
 
 class MoveState(Enum):
-    """How far a partition is with its planned move."""
+    """How far a partition is with its move."""
 
     TO_MOVE = "to move"
     MOVING = "moving"
@@ -66,15 +70,46 @@ class MoveState(Enum):
 
 
 class Standing(NamedTuple):
-    """The state of a partition's planned move.
+    """The state of a partition's move.
 
-    ``replicas`` are its present or pending ones; ``problem`` is why there are none.
+    ``replicas`` are its present or pending target; ``held`` are all it has now, with those that
+    come and go. Both are empty when they are not known: ``error`` is why the topic is unreadable.
     """
 
-    move: PlannedMove
+    move: Move
     state: MoveState
     replicas: tuple[BrokerId, ...] = ()
-    problem: str = ""
+    held: tuple[BrokerId, ...] = ()
+    is_ongoing: bool = False  # it is being reassigned, to this target or to another
+    error: BadDataError | None = None
+
+    @property
+    def progress(self) -> str:
+        """The state in the words of Kafka's tool, which does not know the original replicas."""
+        if self.is_ongoing:
+            return "in progress"
+        return "complete" if self.state is MoveState.REACHED else "not active"
+
+    def __str__(self) -> str:
+        """Return the sentence that ``kafka-reassign-partitions.sh`` prints."""
+        partition = self.move.partition
+        if self.is_ongoing:
+            return f"Reassignment of partition {partition} is still in progress."
+        if self.state is MoveState.REACHED:
+            return f"Reassignment of partition {partition} is complete."
+        return (
+            f"There is no active reassignment of partition {partition}, but replica set is"
+            f" {ids(self.held) or 'none'} rather than {ids(self.move.target)}."
+        )
+
+    def as_json(self) -> dict[str, object]:
+        """Return its JSON object for ``-o json``."""
+        return {
+            **self.move.partition._asdict(),
+            "state": self.progress,
+            "replicas": self.held,
+            "target_replicas": self.move.target,
+        }
 
 
 class Obstacle(NamedTuple):
@@ -87,12 +122,32 @@ class Obstacle(NamedTuple):
 # --- states ---------------------------------------------------------------------------------------
 
 
-def survey(admin: ZkAdminStore, moves: Collection[PlannedMove]) -> list[Standing]:
-    """Read the state of each move, in sequence; a topic that cannot be decoded is ``GONE``."""
-    try:
-        pending = admin.read_pending_reassignments()
-    except BadDataError:  # the controller deletes the znode when it cannot decode it
-        pending = {}
+def read_progress(
+    admin: ZkAdminStore, targets: Mapping[TopicPartition, tuple[BrokerId, ...]]
+) -> list[Standing]:
+    """Read how far partitions are on the way to their targets, sorted. Raises ``BadDataError``."""
+    moves = [Move(partition, (), target) for partition, target in sorted(targets.items())]
+    standings = survey(admin, moves, admin.read_pending_reassignments())
+    for found in standings:
+        if found.error is not None:
+            raise found.error
+    return standings
+
+
+def survey(
+    admin: ZkAdminStore,
+    moves: Collection[Move],
+    pending: Mapping[TopicPartition, tuple[BrokerId, ...]] | None = None,
+) -> list[Standing]:
+    """Read the state of each move, in sequence; a topic that cannot be decoded is ``GONE``.
+
+    ``pending``: the targets in ``/admin/reassign_partitions``, if they were read already.
+    """
+    if pending is None:
+        try:
+            pending = admin.read_pending_reassignments()
+        except BadDataError:  # the controller deletes the znode when it cannot decode it
+            pending = {}
     topics = admin.topics.read_topics(sorted({move.partition.topic for move in moves}))
     standings = []
     for move in moves:
@@ -101,28 +156,28 @@ def survey(admin: ZkAdminStore, moves: Collection[PlannedMove]) -> list[Standing
             pending_target = pending.get(move.partition)
             standings.append(standing(move, topic.partitions[number], pending_target))
         else:
-            problem = str(topic) if isinstance(topic, BadDataError) else "it does not exist"
-            standings.append(Standing(move, MoveState.GONE, problem=problem))
+            error = topic if isinstance(topic, BadDataError) else None
+            standings.append(Standing(move, MoveState.GONE, error=error))
     return standings
 
 
 def standing(
-    move: PlannedMove, assignment: ReplicaAssignment, pending: tuple[BrokerId, ...] | None = None
+    move: Move, assignment: ReplicaAssignment, pending: tuple[BrokerId, ...] | None = None
 ) -> Standing:
     """Return the state of a move by the partition's assignment.
 
     ``pending``: the target in ``/admin/reassign_partitions``, which supersedes the assignment.
     """
-    replicas = pending or assignment.target_replicas
+    replicas, held = pending or assignment.target_replicas, assignment.replicas
     if pending is not None or assignment.is_being_reassigned:
-        return Standing(move, under_way(move, replicas), replicas)
+        return Standing(move, under_way(move, replicas), replicas, held, is_ongoing=True)
     if replicas == move.target:
-        return Standing(move, MoveState.REACHED, replicas)
+        return Standing(move, MoveState.REACHED, replicas, held)
     state = MoveState.TO_MOVE if replicas == move.before else MoveState.CHANGED
-    return Standing(move, state, replicas)
+    return Standing(move, state, replicas, held)
 
 
-def under_way(move: PlannedMove, target: tuple[BrokerId, ...]) -> MoveState:
+def under_way(move: Move, target: tuple[BrokerId, ...]) -> MoveState:
     """Return the state of a move whose partition is being reassigned to ``target``."""
     if target == move.target:
         return MoveState.MOVING
@@ -139,17 +194,18 @@ def read_obstacles(
     begun = [s for s in standings if s.state in (MoveState.MOVING, MoveState.REACHED)]
     leaderships = admin.read_partition_states([s.move.partition for s in begun])
     obstacles = {}
-    for move, state, *_ in begun:
-        found = leaderships.get(move.partition)
+    for one in begun:
+        partition = one.move.partition
+        found = leaderships.get(partition)
         leadership = None if found is None or isinstance(found, BadDataError) else found[0]
-        problem = obstacle(move, state, leadership, live)
+        problem = obstacle(one.move, one.state, leadership, live)
         if problem is not None:
-            obstacles[move.partition] = problem
+            obstacles[partition] = problem
     return obstacles
 
 
 def obstacle(
-    move: PlannedMove,
+    move: Move,
     state: MoveState,
     leadership: LeaderAndIsr | None,
     live: Collection[BrokerId],
@@ -182,3 +238,8 @@ def not_registered(brokers: Collection[BrokerId]) -> str:
 def _named(brokers: Collection[BrokerId]) -> str:
     noun = "broker" if len(brokers) == 1 else "brokers"
     return f"{noun} {', '.join(map(str, sorted(brokers)))}"
+
+
+def ids(brokers: Iterable[BrokerId]) -> str:
+    """Return broker ids as Kafka's tools print them."""
+    return ",".join(map(str, brokers))

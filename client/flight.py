@@ -1,7 +1,7 @@
-"""The moves of a plan: those that wait, those in flight, and what became of the others.
+"""Moves under way: those that wait, those in flight, and what became of the others.
 
 Each step reads the moves in flight, and begins others for which their brokers have room. A move is
-submitted only if its partition was at the plan's original replicas just before. A process that was
+submitted only if its partition was at its original replicas just before. A process that was
 stopped in between reads again, because its view may be outdated.
 """
 
@@ -9,29 +9,31 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from regent.client.controller_ref import ControllerRef, batches, refusal
-from regent.client.wording import listed
-from regent.core.errors import Errors
-from regent.core.model import BrokerId, TopicPartition
-from regent.core.protocol.controller import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    ReassignablePartition,
-)
-from regent.jobs.execution.plan_directory import PAUSED, ExecutablePlan
-from regent.jobs.execution.planned_move import (
+from regent.client.moves import (
+    Move,
     MoveState,
     Obstacle,
-    PlannedMove,
     Standing,
     not_registered,
     read_obstacles,
     roles,
     survey,
+)
+from regent.client.wording import listed
+from regent.core.errors import Errors
+from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
+from regent.core.protocol.controller import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingReassignment,
+    ReassignablePartition,
 )
 from regent.zk.stores.admin_store import ZkAdminStore
 
@@ -40,8 +42,44 @@ _FRESH_S: Final = 5.0  # an older view of a partition is read again before a sub
 _RETRY_S: Final = 5.0  # until a move that was refused for a temporary reason is submitted again
 _ROWS_PER_REQUEST: Final = 1_000  # so that no request keeps the controller busy for long
 
-Ongoing: TypeAlias = Mapping[TopicPartition, PlannedMove]
+Ongoing: TypeAlias = Mapping[TopicPartition, Move]
 """The reassignments in progress, of this plan and of others."""
+
+
+def ongoing_reassignments(
+    controller: ControllerRef, partitions: Sequence[TopicPartition] | None, *, deadline: float
+) -> list[OngoingReassignment]:
+    """Return the reassignments of ``partitions``, None: all, sorted; raises ``ControllerError``."""
+    questions = [None] if partitions is None else list(batches(partitions))
+    rows: list[OngoingReassignment] = []
+    for question in questions:
+        answer = controller.ask_until_answered(
+            ListPartitionReassignmentsRequest(question),
+            ListPartitionReassignmentsResponse,
+            deadline=deadline,
+        )
+        rows += answer.partitions
+    return sorted(rows)
+
+
+def as_moves(rows: Iterable[OngoingReassignment]) -> dict[TopicPartition, Move]:
+    """Return the moves that are in progress."""
+    moves = {}
+    for topic, number, *replicas in rows:
+        assignment, partition = ReplicaAssignment(*replicas), TopicPartition(topic, number)
+        moves[partition] = Move(partition, assignment.origin_replicas, assignment.target_replicas)
+    return moves
+
+
+def alteration(
+    moves: Iterable[Move], *, is_cancelled: bool = False
+) -> AlterPartitionReassignmentsRequest:
+    """Return the request that begins moves, or cancels them."""
+    rows = (
+        ReassignablePartition(*move.partition, None if is_cancelled else move.target)
+        for move in moves
+    )
+    return AlterPartitionReassignmentsRequest(tuple(rows))
 
 
 class View(NamedTuple):
@@ -54,7 +92,7 @@ class View(NamedTuple):
 
 
 class ExecutionOptions(NamedTuple):
-    """How a plan is executed; see the options of ``plan execute``."""
+    """How moves are executed; see the options of ``plan execute``."""
 
     max_moves_per_broker: int = 5  # Cruise Control's concurrency too
     max_moves: int = 250
@@ -70,7 +108,7 @@ DEFAULTS: Final = ExecutionOptions()
 class WaitingMove:
     """A move that has not begun, and why not: as far as it was looked at."""
 
-    move: PlannedMove
+    move: Move
     busy: BrokerId | None = None  # a broker without room for it
     dead: BrokerId | None = None  # a broker to add that was not registered
     refusal: str = ""  # of the controller
@@ -79,10 +117,10 @@ class WaitingMove:
 
 def choose(
     waiting: Iterable[WaitingMove],
-    in_progress: Iterable[PlannedMove],
+    in_progress: Iterable[Move],
     live: Collection[BrokerId],
     options: ExecutionOptions,
-) -> list[PlannedMove]:
+) -> list[Move]:
     """Return the moves that may begin now beside those in progress; the first has precedence.
 
     A broker takes part in a limited number of moves at a time, and all together make a limited
@@ -97,7 +135,7 @@ def choose(
         moving += move.replicas_changed
     full = {broker for broker, held in used.items() if held >= per_broker}
     now = time.monotonic()
-    chosen: list[PlannedMove] = []
+    chosen: list[Move] = []
     for one in waiting:
         if one.busy in full or now < one.retry_at or not (one.dead is None or one.dead in live):
             continue
@@ -120,35 +158,37 @@ def choose(
 
 
 class Flight:
-    """The moves of a plan, by the states that they had when the execution began.
+    """Moves, by the states that they had when their execution began.
 
     ``cancels``: moves in the other direction are cancelled; otherwise they are those of another
-    tool.
+    tool. While ``may_submit`` is false, the controller gets no requests.
     """
 
     def __init__(
         self,
         admin: ZkAdminStore,
-        plan: ExecutablePlan,
+        moves: Sequence[Move],
         options: ExecutionOptions = DEFAULTS,
         *,
         cancels: bool = False,
+        may_submit: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._plan = plan
+        self._moves = moves
+        self._may_submit = may_submit
         self._options = options
         self._cancels = cancels
         self.moved = self.begun = 0
         self.changed: dict[TopicPartition, tuple[BrokerId, ...]] = {}
         """Partitions that others have reassigned since, and their replicas."""
         self.refused: dict[TopicPartition, str] = {}
-        """Partitions that the plan cannot move, with the reasons."""
-        self.in_flight: dict[TopicPartition, PlannedMove] = {}
+        """Partitions that cannot be moved, with the reasons."""
+        self.in_flight: dict[TopicPartition, Move] = {}
         self._waiting: dict[TopicPartition, WaitingMove] = {}
         self._obstacles: Mapping[TopicPartition, Obstacle] = {}
         self._silence = ""  # why the controller did not answer the last request
         self.work = 0
         """What is left, in bytes or in moves."""
-        self._has_bytes = any(move.bytes for move in plan.moves)
+        self._has_bytes = any(move.bytes for move in moves)
         self.states = self.look(admin)
         """How many moves had each state at the beginning."""
 
@@ -163,15 +203,14 @@ class Flight:
         return self.moved, self.begun, len(self.changed), len(self.refused)
 
     @property
-    def open_moves(self) -> list[PlannedMove]:
+    def open_moves(self) -> list[Move]:
         """The moves that are neither complete nor given up."""
         return [*(waiting.move for waiting in self._waiting.values()), *self.in_flight.values()]
 
     def summary(self) -> dict[str, Any]:
         """Return what is done and what is not."""
         return {
-            "plan": str(self._plan.directory),
-            "partitions": len(self._plan.moves),
+            "partitions": len(self._moves),
             "reached_before": self.states[MoveState.REACHED],
             "moved": self.moved,
             "in_flight": len(self.in_flight),
@@ -187,14 +226,14 @@ class Flight:
             ],
         }
 
-    def _work_of(self, move: PlannedMove) -> int:
+    def _work_of(self, move: Move) -> int:
         """Return the bytes that a move copies; if sizes are not known, its replicas."""
         return len(move.added) * (move.bytes if self._has_bytes else 1)
 
     def look(self, admin: ZkAdminStore) -> Counter[MoveState]:
         """Read how far all moves are that were not given up; return the number in each state."""
         given_up = self.changed.keys() | self.refused.keys()
-        found = survey(admin, [m for m in self._plan.moves if m.partition not in given_up])
+        found = survey(admin, [m for m in self._moves if m.partition not in given_up])
         for standing in found:
             if standing.state is not MoveState.REACHED:
                 self._sort(standing)
@@ -252,7 +291,7 @@ class Flight:
 
     def _sort(self, standing: Standing) -> None:
         """Put a move where its state belongs; one whose request was lost waits again."""
-        move, state, replicas, problem = standing
+        move, state = standing.move, standing.state
         if state is MoveState.MOVING_BACK and not self._cancels:
             state = MoveState.CHANGED
         match state:
@@ -264,18 +303,18 @@ class Flight:
                 self.in_flight[move.partition] = move
             case MoveState.CHANGED:
                 self._close(move)
-                self.changed[move.partition] = replicas
+                self.changed[move.partition] = standing.replicas
             case MoveState.GONE:
                 self._close(move)
-                self.refused[move.partition] = problem
+                self.refused[move.partition] = str(standing.error or "it does not exist")
 
-    def _close(self, move: PlannedMove) -> None:
+    def _close(self, move: Move) -> None:
         if self._waiting.pop(move.partition, None) or self.in_flight.pop(move.partition, None):
             self.work -= self._work_of(move)
 
     def _submit(
         self,
-        moves: Sequence[PlannedMove],
+        moves: Sequence[Move],
         controller: ControllerRef,
         observed: float,
         *,
@@ -287,19 +326,12 @@ class Flight:
         next observation shows whether they have begun.
         """
         for batch in batches(moves, _ROWS_PER_REQUEST):
-            plan = self._plan
-            if plan.is_turned or plan.has(PAUSED) or time.monotonic() - observed > _FRESH_S:
+            if not self._may_submit() or time.monotonic() - observed > _FRESH_S:
                 return
             for move in batch:
                 self._sort(Standing(move, MoveState.MOVING))
-            request = AlterPartitionReassignmentsRequest(
-                tuple(
-                    ReassignablePartition(*move.partition, None if is_cancelled else move.target)
-                    for move in batch
-                )
-            )
             answer = controller.ask(
-                request,
+                alteration(batch, is_cancelled=is_cancelled),
                 AlterPartitionReassignmentsResponse,
                 deadline=time.monotonic() + _SUBMIT_S,
                 limit_s=_SUBMIT_S,

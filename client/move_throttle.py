@@ -1,0 +1,198 @@
+"""Limits the replication of moves (KIP-73), and removes these limits again.
+
+The rate is a dynamic setting of the brokers that send and receive. Two settings of a topic list the
+replicas that it applies to, as ``partition:broker``: the original replicas throttle what they send
+as leaders, the added ones what they fetch as followers.
+
+``reassign`` writes over what is there and clears all, as ``modifyReassignmentThrottle`` and
+``clearAllThrottles`` of Kafka's tool do. A plan adds its throttle to what is there, after a *note*
+of what belongs to it. Only that is removed: rates return to what they were, and listed replicas of
+others stay (KAFKA-10779).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import orjson
+
+from regent.client.moves import Move
+from regent.core.errors import BadDataError
+from regent.core.model import BrokerId
+from regent.zk.stores.config_store import BROKERS, TOPICS, ZkConfigStore
+
+LEADER_REPLICAS: Final = "leader.replication.throttled.replicas"
+FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
+RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+LISTS: Final = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
+_LOG_DIRS_RATE: Final = "replica.alter.log.dirs.io.max.bytes.per.second"
+_OF_BROKERS: Final = (*RATES, _LOG_DIRS_RATE)
+_SETTINGS: Final = frozenset((*_OF_BROKERS, *LISTS))
+_EVERY: Final = "*"
+
+Pairs: TypeAlias = set[str]
+"""Throttled replicas, as ``partition:broker``."""
+
+
+class Cleared(NamedTuple):
+    """The brokers and topics whose throttles were removed."""
+
+    brokers: list[BrokerId]
+    topics: list[str]
+
+
+def throttled_replicas(moves: Iterable[Move]) -> dict[str, dict[str, list[str]]]:
+    """Return what ``LEADER_REPLICAS`` and ``FOLLOWER_REPLICAS`` of each topic list."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for move in sorted(moves):
+        topic, number = move.partition
+        lists = found.setdefault(topic, {name: [] for name in LISTS})
+        for name, brokers in zip(LISTS, (move.before, move.added), strict=True):
+            lists[name] += [f"{number}:{broker}" for broker in sorted(brokers)]
+    return found
+
+
+def throttled_brokers(moves: Iterable[Move]) -> set[BrokerId]:
+    """Return every broker that sends or receives: each needs a rate."""
+    return {broker for move in moves for broker in (*move.before, *move.target)}
+
+
+# --- of Kafka's tool ------------------------------------------------------------------------------
+
+
+def write_throttle(configs: ZkConfigStore, moves: Collection[Move], bytes_per_second: int) -> None:
+    """Limit these moves, and only these. Raises ``BadDataError``."""
+    lists = throttled_replicas(moves)
+    rates = dict.fromkeys(RATES, str(bytes_per_second))
+    configs.alter_configs(
+        {
+            **{
+                f"{TOPICS}/{topic}": {name: ",".join(pairs) for name, pairs in of_topic.items()}
+                for topic, of_topic in lists.items()
+            },
+            **{f"{BROKERS}/{broker}": rates for broker in throttled_brokers(moves)},
+        }
+    )
+
+
+def write_log_dirs_throttle(
+    configs: ZkConfigStore, brokers: Collection[BrokerId], bytes_per_second: int
+) -> None:
+    """Limit what brokers copy between their log directories. Raises ``BadDataError``."""
+    rate = {_LOG_DIRS_RATE: str(bytes_per_second)}
+    configs.alter_configs({f"{BROKERS}/{broker}": rate for broker in brokers})
+
+
+def are_throttled(
+    configs: ZkConfigStore, brokers: Collection[BrokerId], topics: Collection[str]
+) -> bool:
+    """Return whether a broker or a topic has a throttle. Raises ``BadDataError``."""
+    found = {**configs.read_topic_configs(topics), **configs.read_broker_configs(brokers)}
+    return any(not _SETTINGS.isdisjoint(config) for config in _readable(found).values())
+
+
+def clear_throttles(
+    configs: ZkConfigStore, brokers: Collection[BrokerId], topics: Collection[str]
+) -> Cleared:
+    """Remove all throttles of brokers and topics. Raises ``BadDataError``."""
+    changed = configs.alter_configs(
+        {
+            **{f"{BROKERS}/{broker}": dict.fromkeys(_OF_BROKERS) for broker in brokers},
+            **{f"{TOPICS}/{topic}": dict.fromkeys(LISTS) for topic in topics},
+        }
+    )
+    names: dict[str, list[str]] = {BROKERS: [], TOPICS: []}
+    for entity in sorted(changed):
+        kind, _, name = entity.partition("/")
+        names[kind].append(name)
+    return Cleared(sorted(map(int, names[BROKERS])), names[TOPICS])
+
+
+# --- of a plan ------------------------------------------------------------------------------------
+
+
+def add_throttle(
+    configs: ZkConfigStore,
+    moves: Collection[Move],
+    bytes_per_second: int,
+    keep_note: Callable[[bytes], None],
+) -> None:
+    """Limit these moves beside others. Raises ``BadDataError``.
+
+    ``keep_note`` stores what ``remove_throttle`` needs before anything is set. A throttle that the
+    plan has already must be removed before.
+    """
+    copying = [move for move in moves if move.added]
+    wanted = throttled_replicas(copying)
+    brokers = configs.read_broker_configs(throttled_brokers(copying))
+    topics = configs.read_topic_configs(wanted)
+    rate = str(bytes_per_second)
+    rates_before = {
+        broker: {name: config.get(name) for name in RATES}
+        for broker, config in _readable(brokers).items()
+        if broker.isdecimal()
+    }
+    replicas = {
+        topic: {
+            name: sorted(set(pairs) - there)
+            for name, pairs in wanted[topic].items()
+            if _EVERY not in (there := _pairs(config.get(name)))
+        }
+        for topic, config in _readable(topics).items()
+    }
+    note = {"rates": [rate], "rates_before": rates_before, "replicas": replicas}
+    keep_note(orjson.dumps(note))
+    for topic, pairs in replicas.items():
+        configs.change_config(f"{TOPICS}/{topic}", partial(_with_pairs, pairs, set.union))
+    rates = dict.fromkeys(RATES, rate)
+    configs.alter_configs({f"{BROKERS}/{broker}": rates for broker in rates_before})
+
+
+def remove_throttle(configs: ZkConfigStore, kept_note: bytes) -> None:
+    """Remove what ``add_throttle`` has set, unless others have changed it since.
+
+    Raises ``BadDataError``.
+    """
+    note: dict[str, Any] = orjson.loads(kept_note)
+    for broker, before in note["rates_before"].items():
+        configs.change_config(f"{BROKERS}/{broker}", partial(_restore, before, note["rates"]))
+    for topic, pairs in note["replicas"].items():
+        configs.change_config(f"{TOPICS}/{topic}", partial(_with_pairs, pairs, set.difference))
+
+
+def _readable(
+    configs: Mapping[str, dict[str, str] | BadDataError],
+) -> dict[str, dict[str, str]]:
+    readable = {}
+    for name, config in configs.items():
+        if isinstance(config, BadDataError):
+            raise config
+        readable[name] = config
+    return readable
+
+
+def _pairs(text: str | None) -> Pairs:
+    return set(filter(None, (text or "").split(",")))
+
+
+def _with_pairs(
+    pairs: Mapping[str, Collection[str]],
+    change: Callable[[Pairs, Pairs], Pairs],
+    old: Mapping[str, str],
+) -> dict[str, str | None]:
+    return {
+        name: ",".join(sorted(change(_pairs(old.get(name)), set(given)), key=_numbers)) or None
+        for name, given in pairs.items()
+    }
+
+
+def _restore(
+    before: Mapping[str, str | None], rates: Collection[str], old: Mapping[str, str]
+) -> dict[str, str | None]:
+    return {name: before[name] for name in RATES if old.get(name) in rates}
+
+
+def _numbers(pair: str) -> list[int]:
+    return [int(number) for number in pair.split(":") if number.isdecimal()]
