@@ -22,9 +22,7 @@ from regent.core.protocol.groups import (
     SupportedProtocol,
     SyncGroup,
 )
-from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest, apis_of
-from regent.transport.kafka.message import answer, decode
-from regent.transport.kafka.messages.groups import (
+from regent.core.protocol.messages.groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -46,6 +44,8 @@ from regent.transport.kafka.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest, apis_of
+from regent.transport.kafka.message_codec import answer, decode
 
 _FIRST_WITH_REBALANCE_TIMEOUT: Final = 1
 _FIRST_WITH_REQUIRED_MEMBER_ID: Final = 4  # KIP-394

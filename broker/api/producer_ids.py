@@ -13,13 +13,13 @@ from concurrent.futures import Executor
 from regent.broker.api.coordinator_requests import CoordinatorRequests
 from regent.core.errors import Errors, RegentError
 from regent.core.protocol.groups import ProducerIdAndEpoch
-from regent.core.protocol.transactions import InitProducerId
-from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from regent.transport.kafka.message import answer, decode
-from regent.transport.kafka.messages.producer_ids import (
+from regent.core.protocol.messages.producer_ids import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
+from regent.core.protocol.transactions import InitProducerId
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.message_codec import answer, decode
 
 logger = logging.getLogger(__name__)
 

@@ -16,6 +16,7 @@ from regent.broker.api.replies import AwaitedReply, Replies
 from regent.core.admin.admin_requests import TopicService
 from regent.core.admin.config_descriptions import BrokerSettings, describe_topic
 from regent.core.errors import Errors, RegentError
+from regent.core.protocol.messages import topics as messages
 from regent.core.protocol.topics import (
     AssignedPartition,
     ConfigEntry,
@@ -30,8 +31,7 @@ from regent.core.protocol.topics import (
     TopicsResponse,
 )
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from regent.transport.kafka.message import answer, decode
-from regent.transport.kafka.messages import topics as messages
+from regent.transport.kafka.message_codec import answer, decode
 
 _FIRST_VERSION_WITH_CONFIGS = 5
 _FIRST_VERSION_WITH_DELETION_DISABLED = 3

@@ -17,19 +17,7 @@ from regent.core.coordinator.partition_for import UNKNOWN_PARTITION, Coordinator
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.groups import ProducerIdAndEpoch
-from regent.core.protocol.transactions import (
-    AddPartitionsToTxn,
-    DescribeTransaction,
-    EndTxn,
-    ListTransactions,
-    MarkerTarget,
-    TransactionDescription,
-    TxnMarker,
-    TxnMarkerResult,
-)
-from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest, apis_of
-from regent.transport.kafka.message import answer, decode
-from regent.transport.kafka.messages.transactions import (
+from regent.core.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnPartitionResult,
@@ -53,6 +41,18 @@ from regent.transport.kafka.messages.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from regent.core.protocol.transactions import (
+    AddPartitionsToTxn,
+    DescribeTransaction,
+    EndTxn,
+    ListTransactions,
+    MarkerTarget,
+    TransactionDescription,
+    TxnMarker,
+    TxnMarkerResult,
+)
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest, apis_of
+from regent.transport.kafka.message_codec import answer, decode
 
 _FIRST_ADD_OF_SEVERAL: Final = 4
 _FIRST_WITH_PRODUCER_FENCED: Final = 2  # older clients know INVALID_PRODUCER_EPOCH

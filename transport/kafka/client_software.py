@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from regent.core.protocol.messages.api_versions import ApiVersionsRequest
 from regent.transport.kafka.api import KafkaApiKey, KafkaRequest
-from regent.transport.kafka.message import decode
-from regent.transport.kafka.messages.api_versions import ApiVersionsRequest
+from regent.transport.kafka.message_codec import decode
 
 _WORD: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _MAX_LENGTH: Final = 64

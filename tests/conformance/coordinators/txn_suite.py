@@ -29,6 +29,10 @@ from regent.core.coordinator.transaction.transaction_state_manager import (
 from regent.core.errors import Errors, SessionExpiredError
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.groups import ProducerIdAndEpoch
+from regent.core.protocol.messages.producer_ids import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
 from regent.core.protocol.transactions import (
     AddPartitionsToTxn,
     EndTxn,
@@ -40,11 +44,7 @@ from regent.core.protocol.transactions import (
     TxnMarkerResult,
 )
 from regent.transport.kafka.api import KafkaApi, KafkaRequest
-from regent.transport.kafka.message import decode, encoded
-from regent.transport.kafka.messages.producer_ids import (
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-)
+from regent.transport.kafka.message_codec import decode, encoded
 from tests.conformance.coordinators.coordinator_suite import CoordinatorSuite, SimulatedAppends
 from tests.conformance.coordinators.suite import ReadMapping, Step, named, partition_of
 

@@ -5,7 +5,7 @@ InitProducerId is in ``producer_ids``: producers without transactions send it, t
 
 from __future__ import annotations
 
-from regent.transport.kafka.message import Int16, Int32, Int64, message, since, until
+from regent.core.protocol.message import Int16, Int32, Int64, message, since, until
 
 
 @message
