@@ -81,12 +81,7 @@ def producer_id_apis(
                 knows_fencing=version >= _FIRST_WITH_PRODUCER_FENCED,
             )
         )
-        response = InitProducerIdResponse(
-            error_code=given.error_code,
-            producer_id=given.producer_id,
-            producer_epoch=given.producer_epoch,
-        )
-        return answer(response, request)
+        return answer(given, request)
 
     return [KafkaApi(KafkaApiKey.INIT_PRODUCER_ID, 0, 5, handle)]
 
