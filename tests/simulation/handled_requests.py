@@ -20,6 +20,7 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
 )
 from regent.core.replication.control_request_fence import ControlRequestRefusedError
+from regent.core.replication.metadata_cache import MetadataSnapshot
 from regent.core.replication.partition import Role
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
@@ -52,7 +53,7 @@ class HandledRequests:
         self._controllers: dict[tuple[SimulatedBroker, int], BrokerId] = {}  # by controller epoch
         self._last_requests: dict[SimulatedBroker, tuple[Exchange, bool]] = {}
         self._leader_epochs: dict[tuple[SimulatedBroker, TopicPartition, str | None], int] = {}
-        self._snapshots: dict[SimulatedBroker, object] = {}
+        self._snapshots: dict[SimulatedBroker, MetadataSnapshot] = {}
 
     def on_directory_lost(self, broker_id: BrokerId) -> None:
         """A broker starts without a directory that may have noted the highest controller epoch."""
