@@ -59,8 +59,7 @@ from bench.processes import Usage, listening_on, resident_mb
 from bench.result import Case
 from regent.core.coordinator.partition_for import partition_for
 from regent.core.errors import Errors
-from regent.testing.waits import eventually
-from regent.transport.kafka.messages.groups import (
+from regent.core.protocol.messages.groups import (
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupRequestProtocol,
@@ -74,13 +73,14 @@ from regent.transport.kafka.messages.groups import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
-from regent.transport.kafka.messages.partitions import (
+from regent.core.protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,
     ElectLeadersRequest,
     ReassignablePartition,
     ReassignableTopic,
     TopicPartitions,
 )
+from regent.testing.waits import eventually
 
 Figures: TypeAlias = dict[str, Any]
 

@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple, Self
 
 from bench.metadata_messages import MetadataRequest, MetadataResponse
 from regent.core.errors import Errors
+from regent.core.protocol.messages import groups, log_dirs, partitions
 from regent.transport.kafka.api import FIRST_FLEXIBLE_VERSION, KafkaApiKey
-from regent.transport.kafka.message import decoded, encoded
-from regent.transport.kafka.messages import groups, log_dirs, partitions
+from regent.transport.kafka.message_codec import decoded, encoded
 
 CLIENT_ID: Final = b"bench"
 RETRY_S: Final = 0.1

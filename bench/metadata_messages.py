@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regent.transport.kafka.message import Int16, Int32, Uuid, message
+from regent.core.protocol.message import Int16, Int32, Uuid, message
 
 
 @message

@@ -21,7 +21,7 @@ from bench.kafka_connection import Address, KafkaConnection, check
 from bench.processes import Usage
 from bench.result import Case
 from bench.topics import Topics, existing
-from regent.transport.kafka.messages.partitions import (
+from regent.core.protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,
     ListPartitionReassignmentsRequest,
     ReassignablePartition,

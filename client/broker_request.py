@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from regent.core.model import EndPoint
 from regent.transport.kafka.api import FIRST_FLEXIBLE_VERSION, KafkaApiKey
-from regent.transport.kafka.message import decoded, encoded
+from regent.transport.kafka.message_codec import decoded, encoded
 from regent.transport.kafka.primitives import MalformedRequestError
 
 T = TypeVar("T")

@@ -13,8 +13,8 @@ from typing import Final
 from regent.client.broker_request import NoAnswerError, ask_broker
 from regent.core.errors import Errors
 from regent.core.model import EndPoint
+from regent.core.protocol.messages.groups import ListGroupsRequest, ListGroupsResponse
 from regent.transport.kafka.api import KafkaApiKey
-from regent.transport.kafka.messages.groups import ListGroupsRequest, ListGroupsResponse
 
 _REBALANCING: Final = "rebalancing"
 _NAMES: Final = {

@@ -17,8 +17,7 @@ from regent.client.partition_files import TopicPartitionReplica
 from regent.client.wording import listed
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, BrokerRegistration, TopicPartition
-from regent.transport.kafka.api import KafkaApiKey
-from regent.transport.kafka.messages.log_dirs import (
+from regent.core.protocol.messages.log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
@@ -27,6 +26,7 @@ from regent.transport.kafka.messages.log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
+from regent.transport.kafka.api import KafkaApiKey
 
 T = TypeVar("T")
 

@@ -19,18 +19,18 @@ from regent.client.wording import listed
 from regent.core.errors import BadDataError, Errors
 from regent.core.model import BrokerId, BrokerRegistration, EndPoint, TopicPartition
 from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
-from regent.transport.kafka.api import KafkaApiKey
-from regent.transport.kafka.messages.configs import (
+from regent.core.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
-from regent.transport.kafka.messages.groups import (
+from regent.core.protocol.messages.groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from regent.transport.kafka.api import KafkaApiKey
 from regent.zk.stores.admin_store import ZkAdminStore
 
 T = TypeVar("T")

@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from regent.core.errors import Errors
-from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from regent.transport.kafka.message import answer, decode
-from regent.transport.kafka.messages.acls import (
+from regent.core.protocol.messages.acls import (
     AclCreationResult,
     CreateAclsRequest,
     CreateAclsResponse,
@@ -22,6 +20,8 @@ from regent.transport.kafka.messages.acls import (
     DescribeAclsRequest,
     DescribeAclsResponse,
 )
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.message_codec import answer, decode
 
 _NOT_DESCRIBED: Final = "No Authorizer is configured on the broker"
 _NOT_CHANGED: Final = "No Authorizer is configured."

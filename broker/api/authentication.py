@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from regent.core.errors import Errors
-from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from regent.transport.kafka.message import answer, decode
-from regent.transport.kafka.messages.authentication import (
+from regent.core.protocol.messages.authentication import (
     CreateDelegationTokenRequest,
     CreateDelegationTokenResponse,
     DescribeDelegationTokenRequest,
@@ -26,6 +24,8 @@ from regent.transport.kafka.messages.authentication import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.message_codec import answer, decode
 
 _USER: Final = "User"
 _ANONYMOUS: Final = "ANONYMOUS"

@@ -23,9 +23,9 @@ from regent.core.admin.client_quotas import (
     names_of,
 )
 from regent.core.errors import ApiError, Errors, RegentError, SessionExpiredError
+from regent.core.protocol.messages import client_quotas as messages
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from regent.transport.kafka.message import answer, decode
-from regent.transport.kafka.messages import client_quotas as messages
+from regent.transport.kafka.message_codec import answer, decode
 
 _MAX_MESSAGE = 1_000
 

@@ -26,6 +26,13 @@ from regent.core.admin.broker_config_manager import BrokerConfigAlteration, Brok
 from regent.core.admin.config_alterations import ConfigRefusedError, check_form
 from regent.core.errors import ApiError, Errors, RegentError, SessionExpiredError
 from regent.core.model import BrokerId
+from regent.core.protocol.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResourceResult,
+    AlterConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from regent.core.protocol.topics import (
     AlterOperation,
     AlterTopicConfigsRequest,
@@ -34,14 +41,7 @@ from regent.core.protocol.topics import (
     TopicsResponse,
 )
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from regent.transport.kafka.message import answer, decode
-from regent.transport.kafka.messages.configs import (
-    AlterConfigsRequest,
-    AlterConfigsResourceResult,
-    AlterConfigsResponse,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
+from regent.transport.kafka.message_codec import answer, decode
 from regent.transport.kafka.replies import AwaitedReply, Replies
 
 _DONE = ApiError(Errors.NONE)

@@ -22,17 +22,17 @@ from regent.core.admin.config_descriptions import (
 )
 from regent.core.errors import Errors, RegentError
 from regent.core.model import BrokerId
-from regent.core.replication.metadata_cache import MetadataCache
-from regent.core.topic_validation import topic_name_problem
-from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from regent.transport.kafka.message import answer, decode
-from regent.transport.kafka.messages.configs import (
+from regent.core.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.topic_validation import topic_name_problem
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.message_codec import answer, decode
 
 _MAX_MESSAGE_LENGTH = 1_000  # it may quote a client's string of 32 KiB
 

@@ -11,11 +11,11 @@ from typing import Protocol
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import DeletedRecords
+from regent.core.protocol.messages import delete_records as messages
 from regent.core.replication.delayed_operation import DelayedOperation
 from regent.core.topic_validation import INTERNAL_TOPICS
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from regent.transport.kafka.message import answer, decode
-from regent.transport.kafka.messages import delete_records as messages
+from regent.transport.kafka.message_codec import answer, decode
 from regent.transport.kafka.replies import AwaitedReply, Replies, monotonic_ms
 
 _INTERNAL_TOPIC = DeletedRecords(Errors.INVALID_TOPIC_EXCEPTION)

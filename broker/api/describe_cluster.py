@@ -12,6 +12,11 @@ from regent.broker.api.authorized_operations import CLUSTER_OPERATIONS, operatio
 from regent.broker.api.first_metadata import FirstMetadata
 from regent.core.errors import Errors
 from regent.core.model import NO_CONTROLLER
+from regent.core.protocol.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.metadata_view import alive_endpoints
 from regent.transport.kafka.api import (
@@ -21,12 +26,7 @@ from regent.transport.kafka.api import (
     KafkaRequest,
     UnansweredRequestError,
 )
-from regent.transport.kafka.message import answer, decode
-from regent.transport.kafka.messages.describe_cluster import (
-    DescribeClusterBroker,
-    DescribeClusterRequest,
-    DescribeClusterResponse,
-)
+from regent.transport.kafka.message_codec import answer, decode
 
 _BROKERS: Final = 1
 _CONTROLLERS: Final = 2

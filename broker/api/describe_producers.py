@@ -13,12 +13,7 @@ from typing import Protocol
 
 from regent.core.errors import ApiError, Errors
 from regent.core.model import TopicPartition
-from regent.core.replica_logs import ActiveProducer
-from regent.core.replication.metadata_cache import MetadataCache
-from regent.core.topic_validation import topic_name_problem
-from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from regent.transport.kafka.message import answer, decode
-from regent.transport.kafka.messages.describe_producers import (
+from regent.core.protocol.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     DescribeProducersTopic,
@@ -26,6 +21,11 @@ from regent.transport.kafka.messages.describe_producers import (
     ProducersOfTopic,
     ProducerState,
 )
+from regent.core.replica_logs import ActiveProducer
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.topic_validation import topic_name_problem
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.message_codec import answer, decode
 
 
 class ProducerStates(Protocol):

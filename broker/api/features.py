@@ -11,14 +11,14 @@ from enum import IntEnum
 from typing import Final
 
 from regent.core.errors import Errors
-from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from regent.transport.kafka.message import answer, decode
-from regent.transport.kafka.messages.features import (
+from regent.core.protocol.messages.features import (
     FeatureUpdateKey,
     UpdatableFeatureResult,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.message_codec import answer, decode
 
 _FIRST_WITH_UPGRADE_TYPE: Final = 1
 

@@ -17,15 +17,15 @@ from regent.core.admin.admin_requests import CreateMissingTopics
 from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.errors import ApiError, Errors
 from regent.core.model import TopicPartition
-from regent.core.replication.metadata_cache import MetadataCache
-from regent.core.replication.metadata_view import alive_endpoint, leaderless
-from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from regent.transport.kafka.message import answer, decode
-from regent.transport.kafka.messages.groups import (
+from regent.core.protocol.messages.groups import (
     Coordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.metadata_view import alive_endpoint, leaderless
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.message_codec import answer, decode
 from regent.transport.kafka.replies import AwaitedReply, Replies
 
 _FIRST_OF_SEVERAL: Final = 4

@@ -23,10 +23,7 @@ from regent.core.protocol.groups import (
     FetchOffsetsResult,
     OffsetAndMetadata,
 )
-from regent.core.replication.metadata_cache import MetadataCache
-from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from regent.transport.kafka.message import answer, decode
-from regent.transport.kafka.messages.groups import (
+from regent.core.protocol.messages.groups import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitResponse,
@@ -44,6 +41,9 @@ from regent.transport.kafka.messages.groups import (
     OffsetFetchResponsePartition,
     OffsetFetchResponseTopic,
 )
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.message_codec import answer, decode
 
 _IN_ZOOKEEPER: Final = 0
 _FIRST_FETCH_WITH_ERROR: Final = 2

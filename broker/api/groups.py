@@ -5,6 +5,7 @@ Versions as in Kafka 3.9. Mirrors the handlers of ``kafka.server.KafkaApis`` for
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -22,30 +23,23 @@ from regent.core.protocol.groups import (
     SupportedProtocol,
     SyncGroup,
 )
-from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest, apis_of
-from regent.transport.kafka.message import answer, decode
-from regent.transport.kafka.messages.groups import (
+from regent.core.protocol.messages.groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
-    DescribedGroup,
-    DescribedGroupMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
-    JoinGroupResponse,
-    JoinGroupResponseMember,
     LeaveGroupRequest,
     LeaveGroupResponse,
     LeftMember,
-    ListedGroup,
     ListGroupsRequest,
-    ListGroupsResponse,
     SyncGroupRequest,
-    SyncGroupResponse,
 )
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest, apis_of
+from regent.transport.kafka.message_codec import answer, decode
 
 _FIRST_WITH_REBALANCE_TIMEOUT: Final = 1
 _FIRST_WITH_REQUIRED_MEMBER_ID: Final = 4  # KIP-394
@@ -53,7 +47,6 @@ _FIRST_WITH_NULLABLE_PROTOCOL: Final = 7
 _FIRST_WITH_SKIPPED_ASSIGNMENT: Final = 9  # KIP-814
 _FIRST_SYNC_WITH_PROTOCOL: Final = 5
 _FIRST_LEAVE_OF_SEVERAL: Final = 3
-_CLASSIC: Final = "classic"
 
 
 def group_apis(requests: CoordinatorRequests) -> Sequence[KafkaApi]:
@@ -90,27 +83,9 @@ async def _join(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAn
             can_skip_assignment=version >= _FIRST_WITH_SKIPPED_ASSIGNMENT,
         )
     )
-    protocol_name = joined.protocol_name
-    if protocol_name is None and version < _FIRST_WITH_NULLABLE_PROTOCOL:
-        protocol_name = ""
-    response = JoinGroupResponse(
-        error_code=joined.error_code,
-        generation_id=joined.generation_id,
-        protocol_type=joined.protocol_type,
-        protocol_name=protocol_name,
-        leader=joined.leader_id,
-        skip_assignment=joined.skips_assignment,
-        member_id=joined.member_id,
-        members=tuple(
-            JoinGroupResponseMember(
-                member_id=member.member_id,
-                group_instance_id=member.group_instance_id,
-                metadata=member.metadata,
-            )
-            for member in joined.members
-        ),
-    )
-    return answer(response, request)
+    if joined.protocol_name is None and version < _FIRST_WITH_NULLABLE_PROTOCOL:
+        joined = dataclasses.replace(joined, protocol_name="")
+    return answer(joined, request)
 
 
 async def _sync(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:
@@ -127,13 +102,7 @@ async def _sync(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAn
             needs_protocol=request.api_version >= _FIRST_SYNC_WITH_PROTOCOL,
         )
     )
-    response = SyncGroupResponse(
-        error_code=synchronised.error_code,
-        protocol_type=synchronised.protocol_type,
-        protocol_name=synchronised.protocol_name,
-        assignment=synchronised.assignment,
-    )
-    return answer(response, request)
+    return answer(synchronised, request)
 
 
 async def _heartbeat(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:
@@ -170,29 +139,9 @@ async def _leave(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaA
 async def _describe(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:
     asked = decode(DescribeGroupsRequest, request)
     described = await requests.ask_all(map(DescribeGroup, asked.groups))
+    operations = operations_if(asked.include_authorized_operations, GROUP_OPERATIONS)
     groups = tuple(
-        DescribedGroup(
-            error_code=group.error_code,
-            group_id=group_id,
-            group_state=group.state,
-            protocol_type=group.protocol_type,
-            protocol_data=group.protocol_name,
-            members=tuple(
-                DescribedGroupMember(
-                    member_id=member.member_id,
-                    group_instance_id=member.group_instance_id,
-                    client_id=member.client_id,
-                    client_host=member.client_host,
-                    member_metadata=member.metadata,
-                    member_assignment=member.assignment,
-                )
-                for member in group.members
-            ),
-            authorized_operations=operations_if(
-                asked.include_authorized_operations, GROUP_OPERATIONS
-            ),
-        )
-        for group_id, group in zip(asked.groups, described, strict=True)
+        dataclasses.replace(group, authorized_operations=operations) for group in described
     )
     return answer(DescribeGroupsResponse(groups=groups), request)
 
@@ -200,16 +149,7 @@ async def _describe(requests: CoordinatorRequests, request: KafkaRequest) -> Kaf
 async def _list(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:
     asked = decode(ListGroupsRequest, request)
     listed = await requests.ask(ListGroups(asked.states_filter, asked.types_filter))
-    groups = tuple(
-        ListedGroup(
-            group_id=group.group_id,
-            protocol_type=group.protocol_type,
-            group_state=group.state,
-            group_type=_CLASSIC,
-        )
-        for group in listed.groups
-    )
-    return answer(ListGroupsResponse(error_code=listed.error_code, groups=groups), request)
+    return answer(listed, request)
 
 
 async def _delete(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:

@@ -15,15 +15,7 @@ from typing import Protocol
 from regent.core.errors import Errors
 from regent.core.log_dirs import LocalLogDirectories, LogDirectoryState, LogInDirectory
 from regent.core.model import TopicPartition
-from regent.transport.kafka.api import (
-    KafkaAnswer,
-    KafkaApi,
-    KafkaApiKey,
-    KafkaHandler,
-    KafkaRequest,
-)
-from regent.transport.kafka.message import answer, decode
-from regent.transport.kafka.messages.log_dirs import (
+from regent.core.protocol.messages.log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
@@ -34,6 +26,14 @@ from regent.transport.kafka.messages.log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
+from regent.transport.kafka.api import (
+    KafkaAnswer,
+    KafkaApi,
+    KafkaApiKey,
+    KafkaHandler,
+    KafkaRequest,
+)
+from regent.transport.kafka.message_codec import answer, decode
 
 
 class HostedReplicas(Protocol):

@@ -44,7 +44,7 @@ from regent.transport.kafka.api import (
     KafkaRequest,
     UnansweredRequestError,
 )
-from regent.transport.kafka.message import note_left_out
+from regent.transport.kafka.message_codec import note_left_out
 from regent.transport.kafka.primitives import OUT_OF_RANGE, Reader, Writer
 from regent.transport.kafka.replies import AwaitedReply, Replies
 

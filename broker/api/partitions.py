@@ -24,6 +24,7 @@ from regent.core.protocol.controller import (
     PartitionsRequest,
     ReassignablePartition,
 )
+from regent.core.protocol.messages import partitions as messages
 from regent.core.topic_validation import topic_name_problem, unknown_topic
 from regent.transport.kafka.api import (
     KafkaAnswer,
@@ -32,8 +33,7 @@ from regent.transport.kafka.api import (
     KafkaRequest,
     UnansweredRequestError,
 )
-from regent.transport.kafka.message import answer, decode
-from regent.transport.kafka.messages import partitions as messages
+from regent.transport.kafka.message_codec import answer, decode
 from regent.transport.kafka.replies import AwaitedReply, Replies
 
 _MAX_MESSAGE_LENGTH = 1_000  # it may quote as many broker ids as a request may have

@@ -13,13 +13,13 @@ from concurrent.futures import Executor
 from regent.broker.api.coordinator_requests import CoordinatorRequests
 from regent.core.errors import Errors, RegentError
 from regent.core.protocol.groups import ProducerIdAndEpoch
-from regent.core.protocol.transactions import InitProducerId
-from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from regent.transport.kafka.message import answer, decode
-from regent.transport.kafka.messages.producer_ids import (
+from regent.core.protocol.messages.producer_ids import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
+from regent.core.protocol.transactions import InitProducerId
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.message_codec import answer, decode
 
 logger = logging.getLogger(__name__)
 
@@ -81,12 +81,7 @@ def producer_id_apis(
                 knows_fencing=version >= _FIRST_WITH_PRODUCER_FENCED,
             )
         )
-        response = InitProducerIdResponse(
-            error_code=given.error_code,
-            producer_id=given.producer_id,
-            producer_epoch=given.producer_epoch,
-        )
-        return answer(response, request)
+        return answer(given, request)
 
     return [KafkaApi(KafkaApiKey.INIT_PRODUCER_ID, 0, 5, handle)]
 

@@ -15,15 +15,15 @@ from concurrent.futures import Executor
 from typing import Final, TypeAlias
 
 from regent.core.errors import Errors, RegentError
-from regent.core.quota.quota_entities import QuotaEntity, entity_of
-from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from regent.transport.kafka.message import answer, decode
-from regent.transport.kafka.messages.scram_credentials import (
+from regent.core.protocol.messages.scram_credentials import (
     CredentialInfo,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
 )
+from regent.core.quota.quota_entities import QuotaEntity, entity_of
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.message_codec import answer, decode
 
 Configs: TypeAlias = Mapping[str, Mapping[str, str]]
 """Settings by the paths of entities below ``/config``."""

@@ -15,6 +15,7 @@ from typing import TypeAlias
 from regent.core.admin.admin_requests import TopicService
 from regent.core.admin.config_descriptions import BrokerSettings, describe_topic
 from regent.core.errors import Errors, RegentError
+from regent.core.protocol.messages import topics as messages
 from regent.core.protocol.topics import (
     AssignedPartition,
     ConfigEntry,
@@ -29,8 +30,7 @@ from regent.core.protocol.topics import (
     TopicsResponse,
 )
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from regent.transport.kafka.message import answer, decode
-from regent.transport.kafka.messages import topics as messages
+from regent.transport.kafka.message_codec import answer, decode
 from regent.transport.kafka.replies import AwaitedReply, Replies
 
 _FIRST_VERSION_WITH_CONFIGS = 5

@@ -16,19 +16,7 @@ from regent.core.coordinator.partition_for import UNKNOWN_PARTITION, Coordinator
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.groups import ProducerIdAndEpoch
-from regent.core.protocol.transactions import (
-    AddPartitionsToTxn,
-    DescribeTransaction,
-    EndTxn,
-    ListTransactions,
-    MarkerTarget,
-    TransactionDescription,
-    TxnMarker,
-    TxnMarkerResult,
-)
-from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest, apis_of
-from regent.transport.kafka.message import answer, decode
-from regent.transport.kafka.messages.transactions import (
+from regent.core.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnPartitionResult,
@@ -37,21 +25,28 @@ from regent.transport.kafka.messages.transactions import (
     AddPartitionsToTxnResult,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTopicResult,
-    DescribedTransactionState,
-    DescribedTransactionTopic,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     EndTxnRequest,
     EndTxnResponse,
-    ListedTransactionState,
     ListTransactionsRequest,
-    ListTransactionsResponse,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from regent.core.protocol.transactions import (
+    AddPartitionsToTxn,
+    DescribeTransaction,
+    EndTxn,
+    ListTransactions,
+    MarkerTarget,
+    TxnMarker,
+    TxnMarkerResult,
+)
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest, apis_of
+from regent.transport.kafka.message_codec import answer, decode
 from regent.transport.kafka.replies import AwaitedReply, Replies
 
 _FIRST_ADD_OF_SEVERAL: Final = 4
@@ -234,30 +229,7 @@ def _marker_results(results: Iterable[TxnMarkerResult]) -> tuple[WritableTxnMark
 async def _describe(handlers: TransactionHandlers, request: KafkaRequest) -> KafkaAnswer:
     asked = decode(DescribeTransactionsRequest, request)
     found = await handlers.transactions.ask_all(map(DescribeTransaction, asked.transactional_ids))
-    states = tuple(
-        _described(transactional_id, description)
-        for transactional_id, description in zip(asked.transactional_ids, found, strict=True)
-    )
-    return answer(DescribeTransactionsResponse(transaction_states=states), request)
-
-
-def _described(transactional_id: str, found: TransactionDescription) -> DescribedTransactionState:
-    topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(found.partitions):
-        topics.setdefault(topic, []).append(partition)
-    return DescribedTransactionState(
-        error_code=found.error_code,
-        transactional_id=transactional_id,
-        transaction_state=found.state,
-        transaction_timeout_ms=found.transaction_timeout_ms,
-        transaction_start_time_ms=found.transaction_start_time_ms,
-        producer_id=found.producer_id,
-        producer_epoch=found.producer_epoch,
-        topics=tuple(
-            DescribedTransactionTopic(topic=topic, partitions=tuple(partitions))
-            for topic, partitions in topics.items()
-        ),
-    )
+    return answer(DescribeTransactionsResponse(transaction_states=tuple(found)), request)
 
 
 async def _list(handlers: TransactionHandlers, request: KafkaRequest) -> KafkaAnswer:
@@ -265,16 +237,4 @@ async def _list(handlers: TransactionHandlers, request: KafkaRequest) -> KafkaAn
     found = await handlers.transactions.ask(
         ListTransactions(asked.state_filters, asked.producer_id_filters, asked.duration_filter)
     )
-    response = ListTransactionsResponse(
-        error_code=found.error_code,
-        unknown_state_filters=found.unknown_states,
-        transaction_states=tuple(
-            ListedTransactionState(
-                transactional_id=row.transactional_id,
-                producer_id=row.producer_id,
-                transaction_state=row.state,
-            )
-            for row in found.transactions
-        ),
-    )
-    return answer(response, request)
+    return answer(found, request)

@@ -21,17 +21,17 @@ from regent.core.protocol.groups import (
     OffsetAndMetadata,
     VerifiedProducer,
 )
-from regent.core.protocol.transactions import TransactionToVerify, TransactionVerifier
-from regent.core.replica_logs import NO_VERIFICATION
-from regent.core.replication.metadata_cache import MetadataCache
-from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from regent.transport.kafka.message import answer, decode
-from regent.transport.kafka.messages.transactions import (
+from regent.core.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from regent.core.protocol.transactions import TransactionToVerify, TransactionVerifier
+from regent.core.replica_logs import NO_VERIFICATION
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.message_codec import answer, decode
 from regent.transport.kafka.replies import AwaitedReply, Replies
 
 _FIRST_WITH_LOADING: Final = 2  # KAFKA-7296

@@ -9,6 +9,12 @@ from typing import Final, NamedTuple, TypeVar
 from regent.core.errors import Errors
 from regent.core.model import NO_EPOCH, TopicPartition
 from regent.core.protocol.coordinator import CoordinatorRequest
+from regent.core.protocol.messages.groups import (
+    DescribedGroup,
+    JoinGroupResponse,
+    ListGroupsResponse,
+    SyncGroupResponse,
+)
 
 A = TypeVar("A")
 
@@ -32,7 +38,7 @@ class SupportedProtocol(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class JoinGroup(GroupRequest["JoinGroupResult"]):
+class JoinGroup(GroupRequest[JoinGroupResponse]):
     """A member joins, or joins again.
 
     ``requires_member_id``: a member without an id gets one and joins again (KIP-394).
@@ -51,35 +57,13 @@ class JoinGroup(GroupRequest["JoinGroupResult"]):
     requires_member_id: bool = True
     can_skip_assignment: bool = True
 
-    def refused(self, error: Errors) -> JoinGroupResult:
+    def refused(self, error: Errors) -> JoinGroupResponse:
         """See ``CoordinatorRequest.refused``."""
-        return JoinGroupResult(error, self.member_id)
-
-
-class JoinedMember(NamedTuple):
-    """A member, as the leader of its group is told of it."""
-
-    member_id: str
-    group_instance_id: str | None
-    metadata: bytes
+        return JoinGroupResponse(error_code=error, member_id=self.member_id)
 
 
 @dataclass(frozen=True, slots=True)
-class JoinGroupResult:
-    """The answer to JoinGroup; only the leader is told the members."""
-
-    error_code: Errors
-    member_id: str
-    generation_id: int = NO_GENERATION
-    protocol_type: str | None = None
-    protocol_name: str | None = None
-    leader_id: str = NO_MEMBER_ID
-    skips_assignment: bool = False
-    members: tuple[JoinedMember, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class SyncGroup(GroupRequest["SyncGroupResult"]):
+class SyncGroup(GroupRequest[SyncGroupResponse]):
     """A member asks for its assignment; the leader's request has those of all members.
 
     ``needs_protocol``: a request without the protocol's type and name is refused.
@@ -94,19 +78,9 @@ class SyncGroup(GroupRequest["SyncGroupResult"]):
     assignments: Mapping[str, bytes] = field(default_factory=dict)
     needs_protocol: bool = False
 
-    def refused(self, error: Errors) -> SyncGroupResult:
+    def refused(self, error: Errors) -> SyncGroupResponse:
         """See ``CoordinatorRequest.refused``."""
-        return SyncGroupResult(error)
-
-
-@dataclass(frozen=True, slots=True)
-class SyncGroupResult:
-    """The answer to SyncGroup."""
-
-    error_code: Errors
-    protocol_type: str | None = None
-    protocol_name: str | None = None
-    assignment: bytes = b""
+        return SyncGroupResponse(error_code=error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,64 +250,26 @@ class DeleteOffsetsResult:
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeGroup(GroupRequest["GroupDescription"]):
+class DescribeGroup(GroupRequest[DescribedGroup]):
     """What is a group doing?"""
 
     group_id: str
 
-    def refused(self, error: Errors) -> GroupDescription:
+    def refused(self, error: Errors) -> DescribedGroup:
         """See ``CoordinatorRequest.refused``."""
-        return GroupDescription(error)
-
-
-class MemberDescription(NamedTuple):
-    """A member, as tools see it."""
-
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    client_host: str
-    metadata: bytes
-    assignment: bytes
+        return DescribedGroup(error_code=error, group_id=self.group_id)
 
 
 @dataclass(frozen=True, slots=True)
-class GroupDescription:
-    """A group, as tools see it; ``state`` is empty with an error."""
-
-    error_code: Errors
-    state: str = ""
-    protocol_type: str = ""
-    protocol_name: str = ""
-    members: tuple[MemberDescription, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ListGroups(GroupRequest["GroupList"]):
+class ListGroups(GroupRequest[ListGroupsResponse]):
     """Which groups are here, in one of ``states`` and of one of ``types``? Empty: all."""
 
     states: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
 
-    def refused(self, error: Errors) -> GroupList:
+    def refused(self, error: Errors) -> ListGroupsResponse:
         """See ``CoordinatorRequest.refused``."""
-        return GroupList(error)
-
-
-class GroupListing(NamedTuple):
-    """A group in the list of all."""
-
-    group_id: str
-    protocol_type: str
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
-class GroupList:
-    """The groups of this broker; with an error there may be more."""
-
-    error_code: Errors
-    groups: tuple[GroupListing, ...] = ()
+        return ListGroupsResponse(error_code=error)
 
 
 @dataclass(frozen=True, slots=True)

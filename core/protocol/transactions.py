@@ -14,6 +14,11 @@ from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.coordinator import CoordinatorRequest
 from regent.core.protocol.groups import ProducerIdAndEpoch
+from regent.core.protocol.messages.producer_ids import InitProducerIdResponse
+from regent.core.protocol.messages.transactions import (
+    DescribedTransactionState,
+    ListTransactionsResponse,
+)
 
 A = TypeVar("A")
 
@@ -29,7 +34,7 @@ class TransactionRequest(CoordinatorRequest[A]):
 
 
 @dataclass(frozen=True, slots=True)
-class InitProducerId(TransactionRequest["InitProducerIdResult"]):
+class InitProducerId(TransactionRequest[InitProducerIdResponse]):
     """A producer asks for its id and a new epoch, which fences the producers before it.
 
     ``expected``: what the producer has, if it continues after an error (KIP-360).
@@ -41,17 +46,9 @@ class InitProducerId(TransactionRequest["InitProducerIdResult"]):
     expected: ProducerIdAndEpoch | None = None
     knows_fencing: bool = True
 
-    def refused(self, error: Errors) -> InitProducerIdResult:
+    def refused(self, error: Errors) -> InitProducerIdResponse:
         """See ``CoordinatorRequest.refused``."""
-        return InitProducerIdResult(error)
-
-
-class InitProducerIdResult(NamedTuple):
-    """The id and epoch of a producer."""
-
-    error_code: Errors
-    producer_id: int = NO_PRODUCER_ID
-    producer_epoch: int = NO_PRODUCER_EPOCH
+        return InitProducerIdResponse(error_code=error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,57 +86,27 @@ class EndTxn(TransactionRequest[Errors]):
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeTransaction(TransactionRequest["TransactionDescription"]):
+class DescribeTransaction(TransactionRequest[DescribedTransactionState]):
     """What is a transactional id doing?"""
 
     transactional_id: str
 
-    def refused(self, error: Errors) -> TransactionDescription:
+    def refused(self, error: Errors) -> DescribedTransactionState:
         """See ``CoordinatorRequest.refused``."""
-        return TransactionDescription(error)
+        return DescribedTransactionState(error_code=error, transactional_id=self.transactional_id)
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionDescription:
-    """A transactional id, as tools see it; ``state`` is empty with an error."""
-
-    error_code: Errors
-    state: str = ""
-    transaction_timeout_ms: int = 0
-    transaction_start_time_ms: int = 0
-    producer_id: int = 0
-    producer_epoch: int = 0
-    partitions: frozenset[TopicPartition] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class ListTransactions(TransactionRequest["TransactionList"]):
+class ListTransactions(TransactionRequest[ListTransactionsResponse]):
     """Which transactional ids are here? Empty filters: all. ``duration_ms`` -1: of any age."""
 
     states: tuple[str, ...] = ()
     producer_ids: tuple[int, ...] = ()
     duration_ms: int = NO_DURATION
 
-    def refused(self, error: Errors) -> TransactionList:
+    def refused(self, error: Errors) -> ListTransactionsResponse:
         """See ``CoordinatorRequest.refused``."""
-        return TransactionList(error)
-
-
-class TransactionListing(NamedTuple):
-    """A transactional id in the list of all."""
-
-    transactional_id: str
-    producer_id: int
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionList:
-    """The transactional ids of this broker."""
-
-    error_code: Errors
-    transactions: tuple[TransactionListing, ...] = ()
-    unknown_states: tuple[str, ...] = ()
+        return ListTransactionsResponse(error_code=error)
 
 
 # --- between brokers ---

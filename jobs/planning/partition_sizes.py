@@ -18,13 +18,13 @@ import pyarrow.parquet
 from regent.client.broker_request import NoAnswerError, ask_broker
 from regent.core.errors import BadDataError, RegentError
 from regent.core.model import EndPoint
-from regent.jobs.command import InputError
-from regent.jobs.files import plain
-from regent.transport.kafka.api import KafkaApiKey
-from regent.transport.kafka.messages.log_dirs import (
+from regent.core.protocol.messages.log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
+from regent.jobs.command import InputError
+from regent.jobs.files import plain
+from regent.transport.kafka.api import KafkaApiKey
 from regent.zk.stores.admin_store import ZkAdminStore
 
 _SCHEMA: Final = pyarrow.schema(

@@ -19,12 +19,12 @@ from regent.core.model import TopicPartition
 from regent.core.protocol.groups import (
     CommitOffsets,
     JoinGroup,
-    JoinGroupResult,
     OffsetAndMetadata,
     SupportedProtocol,
     SyncGroup,
     VerifiedProducer,
 )
+from regent.core.protocol.messages.groups import JoinGroupResponse
 from regent.core.replication.log_reads import LogRead
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
@@ -95,7 +95,9 @@ def test_members_that_wait_are_sent_away_when_the_broker_stops(undo: ExitStack):
     groups.positions("g")  # the request before it is handled then
     stop_actor(groups.actor, TIMEOUT_S)
     assert waiting.get(timeout=TIMEOUT_S).error_code is Errors.NOT_COORDINATOR
-    assert groups.ask(joining()) == JoinGroupResult(Errors.COORDINATOR_NOT_AVAILABLE, "")
+    assert groups.ask(joining()) == JoinGroupResponse(
+        error_code=Errors.COORDINATOR_NOT_AVAILABLE, member_id=""
+    )
 
 
 def test_a_commit_that_is_not_replicated_in_time_is_answered(undo: ExitStack):

@@ -24,10 +24,10 @@ from regent.core.protocol.groups import (
     OffsetAndMetadata,
     VerifiedProducer,
 )
+from regent.core.protocol.messages.producer_ids import InitProducerIdResponse
 from regent.core.protocol.transactions import (
     AddPartitionsToTxn,
     InitProducerId,
-    InitProducerIdResult,
     TransactionToVerify,
     TxnMarker,
 )
@@ -54,7 +54,7 @@ def test_a_committed_transaction_gets_its_marker_and_is_complete(undo: ExitStack
     assert led.end(producer, is_commit=True) is Errors.NONE
     marker = led.target.written.get(timeout=TIMEOUT_S)
     assert marker == TxnMarker(1_000, 0, True, 0, (ORDERS_0,))
-    assert not led.wait_for("CompleteCommit").partitions
+    assert not led.wait_for("CompleteCommit").topics
 
 
 def test_a_new_leadership_continues_with_the_stored_decisions(undo: ExitStack):
@@ -96,7 +96,7 @@ def test_a_second_producer_aborts_the_transaction_of_the_first_and_fences_it(und
 
 def test_a_decision_waits_for_the_replicas(undo: ExitStack):
     led = LedTransactions(undo, isr=(1, 2))
-    answers: Queue[InitProducerIdResult] = Queue()
+    answers: Queue[InitProducerIdResponse] = Queue()
 
     def is_decided() -> bool:  # it is refused as long as there is no producer id
         nonlocal answers

@@ -13,9 +13,9 @@ import pytest
 from regent.client.group_states import group_states
 from regent.core.errors import Errors
 from regent.core.model import EndPoint
+from regent.core.protocol.messages.groups import ListedGroup, ListGroupsResponse
 from regent.testing.waits import scaled
-from regent.transport.kafka.message import encoded
-from regent.transport.kafka.messages.groups import ListedGroup, ListGroupsResponse
+from regent.transport.kafka.message_codec import encoded
 
 TIMEOUT_S = 10.0
 

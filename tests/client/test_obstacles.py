@@ -16,20 +16,20 @@ from regent.core.protocol.controller import (
     DescribeControllerResponse,
     UnansweredRequest,
 )
-from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from regent.transport.kafka.listener import KafkaListener
-from regent.transport.kafka.message import answer
-from regent.transport.kafka.messages.configs import (
+from regent.core.protocol.messages.configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
-from regent.transport.kafka.messages.groups import (
+from regent.core.protocol.messages.groups import (
     Coordinator,
     DescribedGroup,
     DescribeGroupsResponse,
     FindCoordinatorResponse,
 )
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.listener import KafkaListener
+from regent.transport.kafka.message_codec import answer
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode
 from regent.zk.stores.admin_store import ZkAdminStore
 from tests.support.fake_cluster import FakeCluster

@@ -44,12 +44,11 @@ from regent.core.protocol.groups import (
     GroupRequest,
     Heartbeat,
     JoinGroup,
-    JoinGroupResult,
     LeaveGroup,
     OffsetAndMetadata,
     SyncGroup,
-    SyncGroupResult,
 )
+from regent.core.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 from regent.core.replication.partition import Role
 from regent.core.topic_validation import GROUP_METADATA_TOPIC
 from tests.simulation.cluster import Cluster
@@ -363,14 +362,16 @@ class GroupHistory(GroupObserver):
             seen.renewed[group_id, member_id] = server.broker.now_ms
             seen.heard[group_id, member_id] = server.broker.now_ms
 
-    def _on_joined(self, server: GroupServer, request: JoinGroup, result: JoinGroupResult) -> None:
+    def _on_joined(
+        self, server: GroupServer, request: JoinGroup, result: JoinGroupResponse
+    ) -> None:
         seen = self._seen[server]
         seen.heard[request.group_id, result.member_id] = server.broker.now_ms
         if result.error_code is not Errors.NONE:
             return
         group = server.machine.manager.groups[request.group_id]
         where = f"broker {server.broker.broker_id}: {request}: {result}"
-        is_leader = result.member_id == result.leader_id
+        is_leader = result.member_id == result.leader
         assert bool(result.members) is is_leader, f"OnlyLeadersAreTold: {where}"
         if is_leader:
             told = {member.member_id for member in result.members}
@@ -383,7 +384,7 @@ class GroupHistory(GroupObserver):
             assert leader == who, f"OneLeader: {where}, after {leader}"
 
     def _on_synchronised(
-        self, server: GroupServer, request: SyncGroup, result: SyncGroupResult
+        self, server: GroupServer, request: SyncGroup, result: SyncGroupResponse
     ) -> None:
         seen, group_id = self._seen[server], request.group_id
         seen.heard[group_id, request.member_id] = server.broker.now_ms

@@ -18,15 +18,17 @@ from regent.core.protocol.groups import (
     FetchOffsets,
     GroupRequest,
     Heartbeat,
-    JoinedMember,
     JoinGroup,
-    JoinGroupResult,
     LeaveGroup,
     LeavingMember,
     OffsetAndMetadata,
     SupportedProtocol,
     SyncGroup,
-    SyncGroupResult,
+)
+from regent.core.protocol.messages.groups import (
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    SyncGroupResponse,
 )
 from tests.simulation.coordinators import Coordinators
 from tests.simulation.network import Exchange
@@ -85,7 +87,7 @@ class Consumer:
     assigned: tuple[int, ...] = ()
     _coordinator: BrokerId | None = None
     _waiting: Exchange | None = None
-    _joined: JoinGroupResult | None = None
+    _joined: JoinGroupResponse | None = None
 
     # --- a peer of the network ---
 
@@ -168,7 +170,7 @@ class Consumer:
         )
         self._ask(request, self._on_joined)
 
-    def _on_joined(self, result: JoinGroupResult) -> None:
+    def _on_joined(self, result: JoinGroupResponse) -> None:
         if result.error_code is Errors.NONE:
             self.member_id, self.generation_id = result.member_id, result.generation_id
             self._joined = result
@@ -177,14 +179,14 @@ class Consumer:
             self.member_id = result.member_id
             self._join()
         else:
-            self._on_error(result.error_code)
+            self._on_error(Errors(result.error_code))
 
-    def _synchronise(self, joined: JoinGroupResult) -> None:
+    def _synchronise(self, joined: JoinGroupResponse) -> None:
         assignments: Mapping[str, bytes] = {}
         self.leads = None
-        if joined.leader_id == self.member_id:
+        if joined.leader == self.member_id:
             self.leads = self.topic.partitions
-            if not joined.skips_assignment:
+            if not joined.skip_assignment:
                 assignments = _assign(
                     joined.members, self.topic.partitions, self.coordinators.dice.randrange(3)
                 )
@@ -199,10 +201,10 @@ class Consumer:
         )
         self._ask(request, self._on_synchronised)
 
-    def _on_synchronised(self, result: SyncGroupResult) -> None:
+    def _on_synchronised(self, result: SyncGroupResponse) -> None:
         self._joined = None
         if result.error_code is not Errors.NONE:
-            self._on_error(result.error_code)
+            self._on_error(Errors(result.error_code))
             return
         self.is_stable = True
         self.assigned = partitions_of(result.assignment)
@@ -228,7 +230,7 @@ class Consumer:
         """Ask where to continue."""
         partitions = tuple(consumed(number) for number in self.assigned)
         request = FetchOffsets(self.topic.group_id, partitions, require_stable=True)
-        self._ask(request, lambda result: self._on_error(result.error_code))
+        self._ask(request, lambda result: self._on_error(Errors(result.error_code)))
 
     # --- the end ---
 
@@ -256,7 +258,9 @@ class Consumer:
             self.rejoin()
 
 
-def _assign(members: tuple[JoinedMember, ...], partitions: int, shift: int) -> Mapping[str, bytes]:
+def _assign(
+    members: tuple[JoinGroupResponseMember, ...], partitions: int, shift: int
+) -> Mapping[str, bytes]:
     """Return the partitions of each member; ``shift`` makes other assignments."""
     ids = sorted(member.member_id for member in members)
     return {

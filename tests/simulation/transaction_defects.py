@@ -23,7 +23,7 @@ from regent.core.coordinator.transaction.transaction_metadata import (
 from regent.core.coordinator.transaction.transaction_state_manager import TransactionStateManager
 from regent.core.errors import Errors
 from regent.core.protocol.groups import ProducerIdAndEpoch
-from regent.core.protocol.transactions import InitProducerIdResult
+from regent.core.protocol.messages.producer_ids import InitProducerIdResponse
 from regent.core.replication.consumer_fetches import DelayedConsumerFetch
 from regent.core.replication.partition import Partition
 
@@ -53,8 +53,13 @@ def epochs_given_before_the_abort() -> Any:
         def and_tell(_: Any, found: Any, fence: Any, decided: Any) -> None:
             assert fence.state is PREPARE_EPOCH_FENCE
             abort(self, found, fence, lambda error: None)
-            given = fence.producer_id, fence.producer_epoch
-            respond(InitProducerIdResult(Errors.NONE, *given))
+            respond(
+                InitProducerIdResponse(
+                    error_code=Errors.NONE,
+                    producer_id=fence.producer_id,
+                    producer_epoch=fence.producer_epoch,
+                )
+            )
 
         with patch.object(TransactionCoordinator, "_abort", and_tell):
             init(self, request, respond)

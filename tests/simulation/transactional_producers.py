@@ -24,11 +24,11 @@ from regent.core.protocol.groups import (
     ProducerIdAndEpoch,
     VerifiedProducer,
 )
+from regent.core.protocol.messages.producer_ids import InitProducerIdResponse
 from regent.core.protocol.transactions import (
     AddPartitionsToTxn,
     EndTxn,
     InitProducerId,
-    InitProducerIdResult,
     TransactionRequest,
 )
 from tests.simulation.application_topics import LEDGER
@@ -239,9 +239,9 @@ class TransactionalProducer:
         request = InitProducerId(self.transactional_id, self.timeout_ms, self.producer)
         self._ask(request, self._on_init)
 
-    def _on_init(self, result: InitProducerIdResult) -> None:
+    def _on_init(self, result: InitProducerIdResponse) -> None:
         if result.error_code is not Errors.NONE:
-            self._on_error(result.error_code)
+            self._on_error(Errors(result.error_code))
             return
         self.producer = ProducerIdAndEpoch(result.producer_id, result.producer_epoch)
         self.note("producer %d of %s is %s", self.number, self.transactional_id, self.producer)

@@ -15,14 +15,14 @@ from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.coordinator import CoordinatorRequest
 from regent.core.protocol.groups import ProducerIdAndEpoch
+from regent.core.protocol.messages.producer_ids import InitProducerIdResponse
+from regent.core.protocol.messages.transactions import DescribedTransactionState
 from regent.core.protocol.transactions import (
     AddPartitionsToTxn,
     DescribeTransaction,
     EndTxn,
     InitProducerId,
-    InitProducerIdResult,
     PartitionOutcome,
-    TransactionDescription,
     TransactionToVerify,
     TxnMarker,
     TxnMarkerResult,
@@ -127,7 +127,7 @@ class LedTransactions:
         """Return the id and epoch of a new producer; ask until there is one."""
         not_yet = (Errors.COORDINATOR_LOAD_IN_PROGRESS, Errors.CONCURRENT_TRANSACTIONS)
 
-        def given() -> InitProducerIdResult | None:
+        def given() -> InitProducerIdResponse | None:
             result = self.ask(InitProducerId(transactional_id, timeout_ms))
             return None if result.error_code in not_yet else result
 
@@ -154,7 +154,7 @@ class LedTransactions:
         """Commit or abort."""
         return self.ask(EndTxn("x", producer, is_commit))
 
-    def describe(self, transactional_id: str = "x") -> TransactionDescription:
+    def describe(self, transactional_id: str = "x") -> DescribedTransactionState:
         """Return what tools see."""
         return self.ask(DescribeTransaction(transactional_id))
 
@@ -164,9 +164,11 @@ class LedTransactions:
         self.service.verify(question, answers.put)
         return answers.get(timeout=TIMEOUT_S)
 
-    def wait_for(self, state: str) -> TransactionDescription:
+    def wait_for(self, state: str) -> DescribedTransactionState:
         """Wait for a state of ``x``."""
-        eventually(lambda: self.describe().state == state, f"the state {state}", TIMEOUT_S)
+        eventually(
+            lambda: self.describe().transaction_state == state, f"the state {state}", TIMEOUT_S
+        )
         return self.describe()
 
 

@@ -9,10 +9,7 @@ from collections.abc import Sequence
 
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
-from regent.testing.waits import scaled
-from regent.transport.kafka.api import KafkaApiKey
-from regent.transport.kafka.message import decoded, encoded
-from regent.transport.kafka.messages.log_dirs import (
+from regent.core.protocol.messages.log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
@@ -23,6 +20,9 @@ from regent.transport.kafka.messages.log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
+from regent.testing.waits import scaled
+from regent.transport.kafka.api import KafkaApiKey
+from regent.transport.kafka.message_codec import decoded, encoded
 
 
 class LogDirBroker:

@@ -12,11 +12,11 @@ import pytest
 
 from regent.core.errors import Errors
 from regent.core.model import BrokerId
+from regent.core.protocol.messages import partitions as messages
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import TIMEOUT_S, eventually, scaled
 from regent.transport.kafka.api import KafkaApiKey, KafkaRequest
-from regent.transport.kafka.message import decode, encoded
-from regent.transport.kafka.messages import partitions as messages
+from regent.transport.kafka.message_codec import decode, encoded
 from tests.transport.kafka.raw_client import framed
 
 pytestmark = [pytest.mark.nightly, pytest.mark.system, pytest.mark.zookeeper]

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from regent.core.errors import Errors
+from regent.core.protocol.messages.api_versions import ApiVersionsRequest
 from regent.transport.kafka.api import (
     FIRST_FLEXIBLE_VERSION,
     KafkaAnswer,
@@ -19,8 +20,7 @@ from regent.transport.kafka.api import (
     KafkaApiKey,
     KafkaRequest,
 )
-from regent.transport.kafka.message import decode
-from regent.transport.kafka.messages.api_versions import ApiVersionsRequest
+from regent.transport.kafka.message_codec import decode
 from regent.transport.kafka.primitives import Writer
 
 _MAX_VERSION: Final = 4  # version 4 differs in features (KIP-584), and there are none

@@ -20,6 +20,12 @@ from regent.core.protocol.broker import (
     FetchResponse,
 )
 from regent.core.protocol.control import TopicId
+from regent.core.protocol.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 from regent.core.replica_logs import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from regent.transport.kafka.api import KafkaApiKey
 from regent.transport.kafka.broker_connection import BrokerConnection
@@ -28,13 +34,7 @@ from regent.transport.kafka.follower_fetch import (
     encode_request,
     request_version,
 )
-from regent.transport.kafka.message import decoded, encoded
-from regent.transport.kafka.messages.offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
+from regent.transport.kafka.message_codec import decoded, encoded
 from regent.transport.kafka.primitives import MalformedRequestError
 
 _LIST_OFFSETS_VERSION: Final = 7

@@ -12,6 +12,16 @@ from typing import Final, TypeVar
 from regent.config.closing import Closing
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
+from regent.core.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 from regent.core.protocol.transactions import (
     PartitionOutcome,
     TransactionToVerify,
@@ -25,17 +35,7 @@ from regent.core.protocol.transactions import (
 )
 from regent.transport.kafka.api import KafkaApiKey
 from regent.transport.kafka.broker_connection import BrokerConnection
-from regent.transport.kafka.message import decoded, encoded
-from regent.transport.kafka.messages.transactions import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopic,
-    AddPartitionsToTxnTransaction,
-    WritableTxnMarker,
-    WritableTxnMarkerTopic,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
-)
+from regent.transport.kafka.message_codec import decoded, encoded
 from regent.transport.kafka.primitives import MalformedRequestError
 
 T = TypeVar("T")

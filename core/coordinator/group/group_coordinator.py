@@ -44,17 +44,19 @@ from regent.core.protocol.groups import (
     DeleteOffsets,
     DescribeGroup,
     FetchOffsets,
-    GroupDescription,
     Heartbeat,
     JoinGroup,
-    JoinGroupResult,
     LeaveGroup,
     LeaveGroupResult,
     LeavingMember,
     ListGroups,
-    MemberDescription,
     SyncGroup,
-    SyncGroupResult,
+)
+from regent.core.protocol.messages.groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    JoinGroupResponse,
+    SyncGroupResponse,
 )
 
 LOAD_RETRY_MS: Final = 5_000
@@ -142,8 +144,10 @@ class GroupCoordinator:
                 if member.session is not None:
                     member.session.cancel()
                 error = Errors.NOT_COORDINATOR
-                group.answer_join(member, JoinGroupResult(error, member.member_id))
-                group.answer_sync(member, SyncGroupResult(error))
+                group.answer_join(
+                    member, JoinGroupResponse(error_code=error, member_id=member.member_id)
+                )
+                group.answer_sync(member, SyncGroupResponse(error_code=error))
 
     def handle(  # noqa: C901  one match over every request
         self, request: object, respond: Callable[[Any], None]
@@ -189,17 +193,27 @@ class GroupCoordinator:
         """Take up a member, and answer when its generation begins."""
         group, error = self._group_to_join(request)
         if group is None or error is not Errors.NONE:
-            respond(JoinGroupResult(error, request.member_id))
+            respond(JoinGroupResponse(error_code=error, member_id=request.member_id))
             return
         if not self._has_room(group, request.member_id):
             group.remove(request.member_id)
-            respond(JoinGroupResult(Errors.GROUP_MAX_SIZE_REACHED, NO_MEMBER_ID))
+            respond(
+                JoinGroupResponse(error_code=Errors.GROUP_MAX_SIZE_REACHED, member_id=NO_MEMBER_ID)
+            )
         elif group.state is DEAD:
-            respond(JoinGroupResult(Errors.COORDINATOR_NOT_AVAILABLE, request.member_id))
+            respond(
+                JoinGroupResponse(
+                    error_code=Errors.COORDINATOR_NOT_AVAILABLE, member_id=request.member_id
+                )
+            )
         elif not group.supports_protocols(
             request.protocol_type, [name for name, _ in request.protocols]
         ):
-            respond(JoinGroupResult(Errors.INCONSISTENT_GROUP_PROTOCOL, request.member_id))
+            respond(
+                JoinGroupResponse(
+                    error_code=Errors.INCONSISTENT_GROUP_PROTOCOL, member_id=request.member_id
+                )
+            )
         elif request.member_id == NO_MEMBER_ID:
             self._join_without_id(group, request, respond)
         else:
@@ -243,7 +257,7 @@ class GroupCoordinator:
             )
             group.pending_members[member_id] = timer
             timer.start(self._clock.monotonic_ms() + request.session_timeout_ms)
-            respond(JoinGroupResult(Errors.MEMBER_ID_REQUIRED, member_id))
+            respond(JoinGroupResponse(error_code=Errors.MEMBER_ID_REQUIRED, member_id=member_id))
         else:
             self._add_member(group, member_id, request, respond)
 
@@ -256,13 +270,13 @@ class GroupCoordinator:
                 group.pending_members.pop(member_id).cancel()
                 self._add_member(group, member_id, request, respond)
             else:  # Kafka throws an IllegalStateException
-                respond(JoinGroupResult(Errors.UNKNOWN_MEMBER_ID, member_id))
+                respond(JoinGroupResponse(error_code=Errors.UNKNOWN_MEMBER_ID, member_id=member_id))
             return
         error = group.member_problem(member_id, request.group_instance_id)
         if error is Errors.NONE and group.state is EMPTY:
             error = Errors.UNKNOWN_MEMBER_ID
         if error is not Errors.NONE:
-            respond(JoinGroupResult(error, member_id))
+            respond(JoinGroupResponse(error_code=error, member_id=member_id))
             return
         member = group.members[member_id]
         is_leader, is_same = member_id == group.leader_id, member.protocols == request.protocols
@@ -300,7 +314,10 @@ class GroupCoordinator:
         respond: RespondToJoin,
     ) -> None:
         # A request that waits came on a connection that is gone, or its client gave it up.
-        group.answer_join(member, JoinGroupResult(Errors.REBALANCE_IN_PROGRESS, member.member_id))
+        group.answer_join(
+            member,
+            JoinGroupResponse(error_code=Errors.REBALANCE_IN_PROGRESS, member_id=member.member_id),
+        )
         group.park_join(member, respond)
         group.update(
             member, request.protocols, request.rebalance_timeout_ms, request.session_timeout_ms
@@ -315,8 +332,8 @@ class GroupCoordinator:
         old_leader_id = group.leader_id
         member = group.members[old_id]
         fenced = Errors.FENCED_INSTANCE_ID
-        group.answer_join(member, JoinGroupResult(fenced, old_id))
-        group.answer_sync(member, SyncGroupResult(fenced))
+        group.answer_join(member, JoinGroupResponse(error_code=fenced, member_id=old_id))
+        group.answer_sync(member, SyncGroupResponse(error_code=fenced))
         group.replace(old_id, new_id)
         before = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
         self._update_member(group, member, request, respond)
@@ -368,7 +385,7 @@ class GroupCoordinator:
         if error is Errors.NONE:
             error = self._sync_problem(group, request)
         if error is not Errors.NONE or group is None:
-            respond(SyncGroupResult(error))
+            respond(SyncGroupResponse(error_code=error))
             return
         member = group.members[request.member_id]
         if group.state is STABLE:
@@ -376,7 +393,7 @@ class GroupCoordinator:
             self._rebalances.restart_session(group, member)
             self._rebalances.on_synchronised(group, member)
             return
-        group.answer_sync(member, SyncGroupResult(Errors.REBALANCE_IN_PROGRESS))
+        group.answer_sync(member, SyncGroupResponse(error_code=Errors.REBALANCE_IN_PROGRESS))
         member.awaiting_sync = respond
         self._rebalances.on_synchronised(group, member)
         is_first = group.assigned_generation_id != group.generation_id
@@ -427,9 +444,12 @@ class GroupCoordinator:
 
         self.manager.store(group, complete, stored)
 
-    def _synchronised(self, group: GroupMetadata, member: MemberMetadata) -> SyncGroupResult:
-        return SyncGroupResult(
-            Errors.NONE, group.protocol_type, group.protocol_name, member.assignment
+    def _synchronised(self, group: GroupMetadata, member: MemberMetadata) -> SyncGroupResponse:
+        return SyncGroupResponse(
+            error_code=Errors.NONE,
+            protocol_type=group.protocol_type,
+            protocol_name=group.protocol_name,
+            assignment=member.assignment,
         )
 
     # --- Heartbeat and LeaveGroup ---
@@ -537,30 +557,31 @@ class GroupCoordinator:
 
     # --- tools ---
 
-    def describe(self, group_id: str) -> GroupDescription:
+    def describe(self, group_id: str) -> DescribedGroup:
         """Return a group; a group that does not exist is in the state Dead."""
         error = self.manager.problem(group_id, may_be_empty=True)
         if error is not Errors.NONE:
-            return GroupDescription(error)
+            return DescribedGroup(error_code=error, group_id=group_id)
         group = self.manager.groups.get(group_id)
         if group is None:
-            return GroupDescription(Errors.NONE, DEAD.value)
+            return DescribedGroup(error_code=Errors.NONE, group_id=group_id, group_state=DEAD.value)
         is_stable, name = group.state is STABLE, group.protocol_name or ""
         members = tuple(
-            MemberDescription(
-                member.member_id,
-                member.group_instance_id,
-                member.client_id,
-                member.client_host,
-                member.metadata(name) if is_stable else b"",
-                member.assignment if is_stable else b"",
+            DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata(name) if is_stable else b"",
+                member_assignment=member.assignment if is_stable else b"",
             )
             for member in group.members.values()
         )
-        return GroupDescription(
-            Errors.NONE,
-            group.state.value,
-            group.protocol_type or "",
-            name if is_stable else "",
-            members,
+        return DescribedGroup(
+            error_code=Errors.NONE,
+            group_id=group_id,
+            group_state=group.state.value,
+            protocol_type=group.protocol_type or "",
+            protocol_data=name if is_stable else "",
+            members=members,
         )

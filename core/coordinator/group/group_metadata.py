@@ -14,11 +14,11 @@ from regent.core.coordinator.group.consumer_protocol import CONSUMER, subscribed
 from regent.core.coordinator.group.group_offsets import GroupOffsets
 from regent.core.coordinator.timers import TimerTask
 from regent.core.errors import Errors
-from regent.core.protocol.groups import (
-    JoinedMember,
-    JoinGroupResult,
-    SupportedProtocol,
-    SyncGroupResult,
+from regent.core.protocol.groups import SupportedProtocol
+from regent.core.protocol.messages.groups import (
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    SyncGroupResponse,
 )
 
 
@@ -49,8 +49,8 @@ PREDECESSORS: Final[Mapping[GroupState, frozenset[GroupState]]] = {
 }
 """The states before each state."""
 
-RespondToJoin = Callable[[JoinGroupResult], None]
-RespondToSync = Callable[[SyncGroupResult], None]
+RespondToJoin = Callable[[JoinGroupResponse], None]
+RespondToSync = Callable[[SyncGroupResponse], None]
 
 
 class MemberMetadata:
@@ -229,7 +229,7 @@ class GroupMetadata:
         self.awaiting_join_count += member.awaiting_join is None
         member.awaiting_join = respond
 
-    def answer_join(self, member: MemberMetadata, result: JoinGroupResult) -> bool:
+    def answer_join(self, member: MemberMetadata, result: JoinGroupResponse) -> bool:
         """Answer the JoinGroup of a member that waits; return whether there is one."""
         respond, member.awaiting_join = member.awaiting_join, None
         if respond is not None:
@@ -237,7 +237,7 @@ class GroupMetadata:
             respond(result)
         return respond is not None
 
-    def answer_sync(self, member: MemberMetadata, result: SyncGroupResult) -> bool:
+    def answer_sync(self, member: MemberMetadata, result: SyncGroupResponse) -> bool:
         """Answer the SyncGroup of a member that waits; return whether there is one."""
         respond, member.awaiting_sync = member.awaiting_sync, None
         if respond is not None:
@@ -330,10 +330,14 @@ class GroupMetadata:
         """Whether members may consume a topic: also if it is not known what they consume."""
         return self.subscribed_topics is None or topic in self.subscribed_topics
 
-    def joined_members(self) -> tuple[JoinedMember, ...]:
+    def joined_members(self) -> tuple[JoinGroupResponseMember, ...]:
         """Return the members as the leader is told of them."""
         name = self.protocol_name
         return tuple(
-            JoinedMember(member.member_id, member.group_instance_id, member.metadata(name))
+            JoinGroupResponseMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                metadata=member.metadata(name),
+            )
             for member in self.members.values()
         )

@@ -38,15 +38,16 @@ from regent.core.protocol.groups import (
     DeleteOffsetsResult,
     FetchedOffset,
     FetchOffsetsResult,
-    GroupList,
-    GroupListing,
     OffsetAndMetadata,
     SupportedProtocol,
     VerifiedProducer,
 )
+from regent.core.protocol.messages.groups import ListedGroup, ListGroupsResponse
 from regent.core.setting import INT_MAX
 
 ACKS_ALL: Final = -1
+_CLASSIC: Final = "classic"
+"""The type of all groups; KIP-848 has another."""
 ACKS_NONE: Final = 0
 
 Respond = Callable[[Errors], None]
@@ -236,17 +237,22 @@ class GroupMetadataManager:
             self.groups[group_id] = group
         return group
 
-    def list_groups(self, states: Collection[str], types: Collection[str]) -> GroupList:
+    def list_groups(self, states: Collection[str], types: Collection[str]) -> ListGroupsResponse:
         """Return the groups in one of ``states``, of one of ``types`` (KIP-518); empty: all."""
         if not self.is_active:
-            return GroupList(Errors.COORDINATOR_NOT_AVAILABLE)
+            return ListGroupsResponse(error_code=Errors.COORDINATOR_NOT_AVAILABLE)
         wanted = {state.lower() for state in states}
-        has_type = not types or "classic" in {name.lower() for name in types}
+        has_type = not types or _CLASSIC in {name.lower() for name in types}
         error = Errors.COORDINATOR_LOAD_IN_PROGRESS if self.is_loading else Errors.NONE
-        return GroupList(
-            error,
-            tuple(
-                GroupListing(group.group_id, group.protocol_type or "", group.state.value)
+        return ListGroupsResponse(
+            error_code=error,
+            groups=tuple(
+                ListedGroup(
+                    group_id=group.group_id,
+                    protocol_type=group.protocol_type or "",
+                    group_state=group.state.value,
+                    group_type=_CLASSIC,
+                )
                 for group in self.groups.values()
                 if has_type and (not wanted or group.state.value.lower() in wanted)
             ),

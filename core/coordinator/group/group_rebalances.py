@@ -24,11 +24,8 @@ from regent.core.coordinator.group.group_metadata_manager import (
 )
 from regent.core.coordinator.timers import Timers, TimerTask
 from regent.core.errors import Errors
-from regent.core.protocol.groups import (
-    NO_MEMBER_ID,
-    JoinGroupResult,
-    SyncGroupResult,
-)
+from regent.core.protocol.groups import NO_MEMBER_ID
+from regent.core.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
 """How long a member may wait for its first generation: its client may be gone (KAFKA-7610)."""
@@ -52,18 +49,18 @@ class GroupRebalances:
         *,
         leader_id: str | None = None,
         skips_assignment: bool = False,
-    ) -> JoinGroupResult:
+    ) -> JoinGroupResponse:
         """Return the answer of the present generation; ``leader_id``: the leader that is told."""
         told = leader_id or group.leader_id or NO_MEMBER_ID
-        return JoinGroupResult(
-            Errors.NONE,
-            member.member_id,
-            group.generation_id,
-            group.protocol_type,
-            group.protocol_name,
-            told,
-            skips_assignment,
-            group.joined_members() if told == member.member_id else (),
+        return JoinGroupResponse(
+            error_code=Errors.NONE,
+            member_id=member.member_id,
+            generation_id=group.generation_id,
+            protocol_type=group.protocol_type,
+            protocol_name=group.protocol_name,
+            leader=told,
+            skip_assignment=skips_assignment,
+            members=group.joined_members() if told == member.member_id else (),
         )
 
     # --- the phase of joining ---
@@ -136,7 +133,7 @@ class GroupRebalances:
     def refuse_assignment(self, group: GroupMetadata, error: Errors) -> None:
         for member in group.members.values():
             member.assignment = b""
-            if group.answer_sync(member, SyncGroupResult(error)):
+            if group.answer_sync(member, SyncGroupResponse(error_code=error)):
                 self.restart_session(group, member)
 
     def on_synchronised(self, group: GroupMetadata, member: MemberMetadata) -> None:
@@ -176,8 +173,8 @@ class GroupRebalances:
 
     def drop(self, group: GroupMetadata, member: MemberMetadata) -> None:
         unknown = Errors.UNKNOWN_MEMBER_ID
-        group.answer_join(member, JoinGroupResult(unknown, NO_MEMBER_ID))
-        group.answer_sync(member, SyncGroupResult(unknown))  # Kafka never answers it
+        group.answer_join(member, JoinGroupResponse(error_code=unknown, member_id=NO_MEMBER_ID))
+        group.answer_sync(member, SyncGroupResponse(error_code=unknown))  # Kafka never answers it
         group.remove(member.member_id)
 
     def forget_pending_member(self, group: GroupMetadata, member_id: str) -> None:

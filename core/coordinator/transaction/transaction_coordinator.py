@@ -39,19 +39,22 @@ from regent.core.coordinator.transaction.transaction_state_manager import (
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.groups import ProducerIdAndEpoch
+from regent.core.protocol.messages.producer_ids import InitProducerIdResponse
+from regent.core.protocol.messages.transactions import (
+    DescribedTransactionState,
+    DescribedTransactionTopic,
+)
 from regent.core.protocol.transactions import (
     NO_PRODUCER_EPOCH,
     AddPartitionsToTxn,
     DescribeTransaction,
     EndTxn,
     InitProducerId,
-    InitProducerIdResult,
     ListTransactions,
-    TransactionDescription,
 )
 
 Respond = Callable[[Errors], None]
-RespondToInit = Callable[[InitProducerIdResult], None]
+RespondToInit = Callable[[InitProducerIdResponse], None]
 RespondToPartitions = Callable[[Mapping[TopicPartition, Errors]], None]
 
 NextProducerId = Callable[[], int | Errors]
@@ -138,7 +141,7 @@ class TransactionCoordinator:
 
         def refuse(error: Errors) -> None:
             error = _told(error, knows_fencing=request.knows_fencing)
-            respond(InitProducerIdResult(error))
+            respond(InitProducerIdResponse(error_code=error))
 
         found = self._get_or_create(request)
         if isinstance(found, Errors):
@@ -150,7 +153,11 @@ class TransactionCoordinator:
         elif transit.state is PREPARE_EPOCH_FENCE:
             self._abort(found, transit, lambda error: refuse(error or _AGAIN))
         else:
-            given = InitProducerIdResult(Errors.NONE, transit.producer_id, transit.producer_epoch)
+            given = InitProducerIdResponse(
+                error_code=Errors.NONE,
+                producer_id=transit.producer_id,
+                producer_epoch=transit.producer_epoch,
+            )
             self.states.append(
                 found.metadata,
                 found.coordinator_epoch,
@@ -336,24 +343,31 @@ class TransactionCoordinator:
 
     # --- tools ---
 
-    def describe(self, transactional_id: str) -> TransactionDescription:
+    def describe(self, transactional_id: str) -> DescribedTransactionState:
         """Return the state of a transactional id."""
+        refused = DescribeTransaction(transactional_id).refused
         if not transactional_id:
-            return TransactionDescription(Errors.INVALID_REQUEST)
+            return refused(Errors.INVALID_REQUEST)
         found = self.states.get(transactional_id)
         if isinstance(found, Errors):
-            return TransactionDescription(found)
+            return refused(found)
         if found is None:
-            return TransactionDescription(Errors.TRANSACTIONAL_ID_NOT_FOUND)
-        metadata = found.metadata
-        return TransactionDescription(
-            Errors.NONE,
-            metadata.state.value,
-            metadata.txn_timeout_ms,
-            metadata.txn_start_timestamp_ms,
-            metadata.producer_id,
-            metadata.producer_epoch,
-            frozenset(metadata.topic_partitions),
+            return refused(Errors.TRANSACTIONAL_ID_NOT_FOUND)
+        metadata, topics = found.metadata, dict[str, list[int]]()
+        for topic, partition in sorted(metadata.topic_partitions):
+            topics.setdefault(topic, []).append(partition)
+        return DescribedTransactionState(
+            error_code=Errors.NONE,
+            transactional_id=transactional_id,
+            transaction_state=metadata.state.value,
+            transaction_timeout_ms=metadata.txn_timeout_ms,
+            transaction_start_time_ms=metadata.txn_start_timestamp_ms,
+            producer_id=metadata.producer_id,
+            producer_epoch=metadata.producer_epoch,
+            topics=tuple(
+                DescribedTransactionTopic(topic=topic, partitions=tuple(partitions))
+                for topic, partitions in topics.items()
+            ),
         )
 
 

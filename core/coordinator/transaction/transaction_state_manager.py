@@ -30,11 +30,11 @@ from regent.core.coordinator.transaction.transaction_records import (
     encode_transaction_key,
 )
 from regent.core.errors import Errors
-from regent.core.protocol.transactions import (
-    ListTransactions,
-    TransactionList,
-    TransactionListing,
+from regent.core.protocol.messages.transactions import (
+    ListedTransactionState,
+    ListTransactionsResponse,
 )
+from regent.core.protocol.transactions import ListTransactions
 
 Respond = Callable[[Errors], None]
 
@@ -302,17 +302,19 @@ class TransactionStateManager:
 
     # --- tools ---
 
-    def list_transactions(self, request: ListTransactions) -> TransactionList:
+    def list_transactions(self, request: ListTransactions) -> ListTransactionsResponse:
         """Return the ids that match, unless a partition is being read."""
         if self._owned.is_loading:
-            return TransactionList(Errors.COORDINATOR_LOAD_IN_PROGRESS)
+            return ListTransactionsResponse(error_code=Errors.COORDINATOR_LOAD_IN_PROGRESS)
         known = {state.value for state in TransactionState}
         now_ms = self._time_ms()
-        return TransactionList(
-            Errors.NONE,
-            tuple(
-                TransactionListing(
-                    metadata.transactional_id, metadata.producer_id, metadata.state.value
+        return ListTransactionsResponse(
+            error_code=Errors.NONE,
+            transaction_states=tuple(
+                ListedTransactionState(
+                    transactional_id=metadata.transactional_id,
+                    producer_id=metadata.producer_id,
+                    transaction_state=metadata.state.value,
                 )
                 for _, metadata in self._all()
                 if (not request.states or metadata.state.value in request.states)
@@ -322,7 +324,9 @@ class TransactionStateManager:
                     or now_ms - metadata.txn_start_timestamp_ms > request.duration_ms
                 )
             ),
-            tuple(state for state in dict.fromkeys(request.states) if state not in known),
+            unknown_state_filters=tuple(
+                state for state in dict.fromkeys(request.states) if state not in known
+            ),
         )
 
     def _all(self) -> Iterable[EpochAndMetadata]:

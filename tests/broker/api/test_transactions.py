@@ -29,6 +29,7 @@ from regent.broker.api.transactions import TransactionHandlers, transaction_apis
 from regent.broker.api.txn_offset_commit import TxnOffsetCommitHandler
 from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.errors import Errors
+from regent.core.protocol.messages.transactions import DescribedTransactionTopic
 from regent.core.protocol.transactions import TransactionToVerify, TxnMarker
 from regent.core.topic_validation import TRANSACTION_STATE_TOPIC
 from regent.records.end_transaction_marker import EndTransactionMarker, build_marker
@@ -190,7 +191,9 @@ def test_partitions_are_added_all_or_none(version: int, producer: Producer):
         "nowhere-0": Errors.UNKNOWN_TOPIC_OR_PARTITION,
     }
     assert producer.add(version, "orders-0", "orders-1") == {"orders-0": 0, "orders-1": 0}
-    assert len(producer.led.describe().partitions) == 2
+    assert producer.led.describe().topics == (
+        DescribedTransactionTopic(topic="orders", partitions=(0, 1)),
+    )
     error = Errors.PRODUCER_FENCED if version >= 2 else Errors.INVALID_PRODUCER_EPOCH
     assert producer.add(version, "orders-0", epoch=9) == {"orders-0": error}
 
@@ -215,7 +218,9 @@ def test_positions_of_a_group_are_part_of_a_transaction(version: int, producer: 
         transactional_id="x", producer_id=1_000, producer_epoch=0, group_id="g"
     )
     assert producer.ask(asked, version).error_code == Errors.NONE
-    assert producer.led.describe().partitions == {OFFSETS_0}
+    assert producer.led.describe().topics == (
+        DescribedTransactionTopic(topic=OFFSETS_0.topic, partitions=(OFFSETS_0.partition,)),
+    )
     assert producer.commit_offset(version) == Errors.NONE
     assert producer.commit_offset(version, "nowhere") == Errors.UNKNOWN_TOPIC_OR_PARTITION
     producer.end(3)

@@ -33,13 +33,13 @@ from regent.core.protocol.groups import (
     CommitOffsets,
     Heartbeat,
     JoinGroup,
-    JoinGroupResult,
     LeavingMember,
     OffsetAndMetadata,
     SupportedProtocol,
     SyncGroup,
     VerifiedProducer,
 )
+from regent.core.protocol.messages.groups import JoinGroupResponse
 from tests.conformance.coordinators.coordinator_suite import CoordinatorSuite, SimulatedAppends
 from tests.conformance.coordinators.suite import ReadMapping, SeenSet, Step, named, partition_of
 from tests.conformance.fields import WholeMap
@@ -250,21 +250,21 @@ class GroupSuite(CoordinatorSuite):
     def do_join(self, step: Step) -> None:
         protocols = step.get("protocols", [{"name": "range", "raw": ""}])
 
-        def respond(result: JoinGroupResult) -> None:
+        def respond(result: JoinGroupResponse) -> None:
             version = step.get("version", 9)
             protocol = result.protocol_name
             self.answer(
                 step,
-                error=result.error_code.name,
+                error=Errors(result.error_code).name,
                 member=result.member_id,
                 generation=result.generation_id,
-                leader=result.leader_id,
+                leader=result.leader,
                 protocol="" if protocol is None and version < 7 else protocol,
                 type=result.protocol_type,
                 members=SeenSet(member.member_id for member in result.members),
                 members_count=len(result.members),
-                skip=result.skips_assignment,
-                leader_is_member=result.leader_id == result.member_id,
+                skip=result.skip_assignment,
+                leader_is_member=result.leader == result.member_id,
             )
 
         request = JoinGroup(
@@ -309,7 +309,7 @@ class GroupSuite(CoordinatorSuite):
             request,
             lambda result: self.answer(
                 step,
-                error=result.error_code.name,
+                error=Errors(result.error_code).name,
                 assignment=result.assignment.hex(),
                 type=result.protocol_type,
                 protocol=result.protocol_name,
@@ -415,19 +415,21 @@ class GroupSuite(CoordinatorSuite):
         result = self.coordinator.describe(step.get("group", "g"))
         self.answer(
             step,
-            error=result.error_code.name,
-            state=result.state,
+            error=Errors(result.error_code).name,
+            state=result.group_state,
             type=result.protocol_type,
-            protocol=result.protocol_name,
+            protocol=result.protocol_data,
             members=SeenSet(member.member_id for member in result.members),
-            assignments={member.member_id: member.assignment.hex() for member in result.members},
+            assignments={
+                member.member_id: member.member_assignment.hex() for member in result.members
+            },
         )
 
     def do_list(self, step: Step) -> None:
         listed = self.coordinator.manager.list_groups(step.get("states", []), step.get("types", []))
         self.answer(
             step,
-            error=listed.error_code.name,
+            error=Errors(listed.error_code).name,
             groups=sorted(group.group_id for group in listed.groups),
         )
 

@@ -29,22 +29,21 @@ from regent.core.coordinator.transaction.transaction_state_manager import (
 from regent.core.errors import Errors, SessionExpiredError
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.groups import ProducerIdAndEpoch
+from regent.core.protocol.messages.producer_ids import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
 from regent.core.protocol.transactions import (
     AddPartitionsToTxn,
     EndTxn,
     InitProducerId,
-    InitProducerIdResult,
     ListTransactions,
     PartitionOutcome,
     TxnMarker,
     TxnMarkerResult,
 )
 from regent.transport.kafka.api import KafkaApi, KafkaRequest
-from regent.transport.kafka.message import decode, encoded
-from regent.transport.kafka.messages.producer_ids import (
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-)
+from regent.transport.kafka.message_codec import decode, encoded
 from tests.conformance.coordinators.coordinator_suite import CoordinatorSuite, SimulatedAppends
 from tests.conformance.coordinators.suite import ReadMapping, Step, named, partition_of
 
@@ -170,10 +169,10 @@ class TxnSuite(CoordinatorSuite):
     def do_init(self, step: Step) -> None:
         transactional_id = step.get("id", "x")
 
-        def respond(result: InitProducerIdResult) -> None:
+        def respond(result: InitProducerIdResponse) -> None:
             self.answer(
                 step,
-                error=result.error_code.name,
+                error=Errors(result.error_code).name,
                 producer=result.producer_id,
                 epoch=result.producer_epoch,
             )
@@ -183,7 +182,7 @@ class TxnSuite(CoordinatorSuite):
             return
         producer = ProducerIdAndEpoch(step.get("producer", -1), step.get("epoch", -1))
         if (producer.producer_id == -1) is not (producer.producer_epoch == -1):
-            respond(InitProducerIdResult(Errors.INVALID_REQUEST))
+            respond(InitProducerIdResponse(error_code=Errors.INVALID_REQUEST))
             return
         request = InitProducerId(
             transactional_id,
@@ -288,13 +287,17 @@ class TxnSuite(CoordinatorSuite):
         found = self.coordinator.describe(step.get("id", "x"))
         self.answer(
             step,
-            error=found.error_code.name,
-            state=found.state,
+            error=Errors(found.error_code).name,
+            state=found.transaction_state,
             producer=found.producer_id,
             epoch=found.producer_epoch,
             timeout=found.transaction_timeout_ms,
             start=found.transaction_start_time_ms,
-            partitions=sorted(map(named, found.partitions)),
+            partitions=sorted(
+                named(TopicPartition(row.topic, number))
+                for row in found.topics
+                for number in row.partitions
+            ),
         )
 
     def do_list(self, step: Step) -> None:
@@ -307,9 +310,9 @@ class TxnSuite(CoordinatorSuite):
         )
         self.answer(
             step,
-            error=found.error_code.name,
-            ids=sorted(row.transactional_id for row in found.transactions),
-            unknown=list(found.unknown_states),
+            error=Errors(found.error_code).name,
+            ids=sorted(row.transactional_id for row in found.transaction_states),
+            unknown=list(found.unknown_state_filters),
         )
 
     def do_resign(self, step: Step) -> None:

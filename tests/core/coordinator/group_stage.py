@@ -26,15 +26,14 @@ from regent.core.protocol.groups import (
     GroupRequest,
     Heartbeat,
     JoinGroup,
-    JoinGroupResult,
     LeaveGroup,
     LeavingMember,
     OffsetAndMetadata,
     SupportedProtocol,
     SyncGroup,
-    SyncGroupResult,
     VerifiedProducer,
 )
+from regent.core.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 from tests.support.world import NO_DELAY
 
 A = TypeVar("A")
@@ -132,7 +131,7 @@ class GroupBroker:
         rebalance_ms: int = SESSION_MS,
         protocols: Sequence[str] = ("range",),
         requires_member_id: bool = False,
-    ) -> list[JoinGroupResult]:
+    ) -> list[JoinGroupResponse]:
         request = JoinGroup(
             "g",
             member_id,
@@ -147,20 +146,20 @@ class GroupBroker:
         )
         return self.ask(request)
 
-    def join(self, instance_id: str | None = None, metadata: bytes = b"") -> JoinGroupResult:
+    def join(self, instance_id: str | None = None, metadata: bytes = b"") -> JoinGroupResponse:
         (answer,) = self.ask_to_join(instance_id, metadata=metadata)
         return answer
 
     def sync(
         self,
-        joined: JoinGroupResult,
+        joined: JoinGroupResponse,
         assignments: Mapping[str, bytes] = NOTHING,
         instance_id: str | None = None,
-    ) -> list[SyncGroupResult]:
+    ) -> list[SyncGroupResponse]:
         generation, member_id = joined.generation_id, joined.member_id
         return self.ask(SyncGroup("g", generation, member_id, instance_id, assignments=assignments))
 
-    def beat(self, joined: JoinGroupResult) -> Errors:
+    def beat(self, joined: JoinGroupResponse) -> Errors:
         (error,) = self.ask(Heartbeat("g", joined.member_id, joined.generation_id))
         return error
 

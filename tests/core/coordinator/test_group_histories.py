@@ -15,9 +15,9 @@ from regent.core.protocol.groups import (
     DeleteOffsetsResult,
     FetchedOffset,
     SyncGroup,
-    SyncGroupResult,
     VerifiedProducer,
 )
+from regent.core.protocol.messages.groups import SyncGroupResponse
 from tests.core.coordinator.group_stage import NAME, SESSION_MS, GroupBroker
 
 
@@ -125,7 +125,7 @@ def test_a_leader_that_sends_another_assignment_does_not_replace_the_one_that_is
     broker = GroupBroker()
     broker.lead()
     joined = broker.join()
-    answers: list[SyncGroupResult] = []
+    answers: list[SyncGroupResponse] = []
     for assignment in (b"first", b"second"):
         request = SyncGroup(
             "g", joined.generation_id, joined.member_id, assignments={joined.member_id: assignment}

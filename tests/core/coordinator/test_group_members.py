@@ -14,16 +14,19 @@ from regent.core.model import TopicPartition
 from regent.core.protocol.groups import (
     NO_MEMBER_ID,
     CommitOffsets,
-    JoinedMember,
     JoinGroup,
-    JoinGroupResult,
     LeaveGroup,
     LeaveGroupResult,
     LeavingMember,
     OffsetAndMetadata,
     SupportedProtocol,
     SyncGroup,
-    SyncGroupResult,
+)
+from regent.core.protocol.messages.groups import (
+    DescribedGroupMember,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    SyncGroupResponse,
 )
 from tests.core.coordinator.group_stage import SESSION_MS, GroupBroker
 from tests.support.world import NO_DELAY, subscription
@@ -48,7 +51,9 @@ def test_a_new_member_whose_client_is_gone_is_removed_while_its_first_request_wa
     assert answers == []  # it need not say anything for longer than its session
     assert len(broker.group.members) == 2
     broker.pass_time(NEW_MEMBER_JOIN_TIMEOUT_MS - SESSION_MS)
-    assert answers == [JoinGroupResult(Errors.UNKNOWN_MEMBER_ID, NO_MEMBER_ID)]
+    assert answers == [
+        JoinGroupResponse(error_code=Errors.UNKNOWN_MEMBER_ID, member_id=NO_MEMBER_ID)
+    ]
     assert list(broker.group.members) == [first.member_id]
 
 
@@ -76,8 +81,8 @@ def test_a_static_member_that_comes_back_still_leads_its_group():
     broker.replicate()
     (back,) = answers
     assert back.member_id != former.member_id
-    assert broker.group.leader_id == back.leader_id == back.member_id
-    assert back.skips_assignment  # it knows that it leads, and that nothing has to be assigned
+    assert broker.group.leader_id == back.leader == back.member_id
+    assert back.skip_assignment  # it knows that it leads, and that nothing has to be assigned
 
 
 def test_the_assignment_of_a_static_leader_that_came_back_is_that_of_its_group():
@@ -120,7 +125,7 @@ def test_only_unneeded_positions_expire():
 # --- joining again --------------------------------------------------------------------------------
 
 
-def pair(broker: GroupBroker) -> tuple[JoinGroupResult, JoinGroupResult]:
+def pair(broker: GroupBroker) -> tuple[JoinGroupResponse, JoinGroupResponse]:
     """Return a leader and another member of generation 2; both have their assignments."""
     first = broker.join()
     broker.sync(first, {first.member_id: b"all"})
@@ -154,7 +159,12 @@ def test_a_member_that_joins_again_with_another_subscription_wants_a_rebalance()
     joining = broker.ask_to_join(member_id=other.member_id, metadata=b"changed")
     assert joining == []
     (told,) = broker.ask_to_join(member_id=leader.member_id)
-    assert JoinedMember(other.member_id, None, b"changed") in told.members
+    assert (
+        JoinGroupResponseMember(
+            member_id=other.member_id, group_instance_id=None, metadata=b"changed"
+        )
+        in told.members
+    )
     assert [answer.generation_id for answer in joining] == [3]
 
 
@@ -179,7 +189,9 @@ def test_a_request_to_join_that_is_repeated_takes_the_place_of_the_one_that_wait
     leader, other = pair(broker)
     first = broker.ask_to_join(member_id=other.member_id, metadata=b"x")
     second = broker.ask_to_join(member_id=other.member_id, metadata=b"x")
-    assert first == [JoinGroupResult(Errors.REBALANCE_IN_PROGRESS, other.member_id)]
+    assert first == [
+        JoinGroupResponse(error_code=Errors.REBALANCE_IN_PROGRESS, member_id=other.member_id)
+    ]
     assert second == []
     broker.ask_to_join(member_id=leader.member_id)
     assert [answer.generation_id for answer in second] == [3]
@@ -187,7 +199,7 @@ def test_a_request_to_join_that_is_repeated_takes_the_place_of_the_one_that_wait
 
 def test_a_member_of_a_group_that_forgot_it_must_join_as_a_new_one():
     broker = leading()
-    unknown = [JoinGroupResult(Errors.UNKNOWN_MEMBER_ID, "gone")]
+    unknown = [JoinGroupResponse(error_code=Errors.UNKNOWN_MEMBER_ID, member_id="gone")]
     assert broker.ask_to_join(member_id="gone") == unknown
     assert "g" not in broker.coordinator.manager.groups
     joined = broker.join()
@@ -208,7 +220,9 @@ def test_a_member_without_a_protocol_that_its_group_has_is_refused(
     request = JoinGroup(
         "g", "", None, "c", "/h", SESSION_MS, SESSION_MS, kind, protocols, requires_member_id=False
     )
-    assert broker.ask(request) == [JoinGroupResult(Errors.INCONSISTENT_GROUP_PROTOCOL, "")]
+    assert broker.ask(request) == [
+        JoinGroupResponse(error_code=Errors.INCONSISTENT_GROUP_PROTOCOL, member_id="")
+    ]
 
 
 # --- SyncGroup ------------------------------------------------------------------------------------
@@ -218,24 +232,26 @@ def test_an_assignment_is_only_for_a_member_of_its_generation_and_protocol():
     broker = leading()
     _, other = pair(broker)
     name = other.member_id
-    told = SyncGroupResult(Errors.NONE, "consumer", "range", b"2")
+    told = SyncGroupResponse(
+        error_code=Errors.NONE, protocol_type="consumer", protocol_name="range", assignment=b"2"
+    )
     unknown, inconsistent = Errors.UNKNOWN_MEMBER_ID, Errors.INCONSISTENT_GROUP_PROTOCOL
     for request, answer in (
         (SyncGroup("g", 2, name), told),
         (SyncGroup("g", 2, name, None, "consumer", "range", needs_protocol=True), told),
-        (SyncGroup("g", 1, name), SyncGroupResult(Errors.ILLEGAL_GENERATION)),
-        (SyncGroup("g", 2, "gone"), SyncGroupResult(unknown)),
-        (SyncGroup("none", 2, name), SyncGroupResult(unknown)),
-        (SyncGroup("g", 2, name, None, "connect"), SyncGroupResult(inconsistent)),
-        (SyncGroup("g", 2, name, None, None, "sticky"), SyncGroupResult(inconsistent)),
+        (SyncGroup("g", 1, name), SyncGroupResponse(error_code=Errors.ILLEGAL_GENERATION)),
+        (SyncGroup("g", 2, "gone"), SyncGroupResponse(error_code=unknown)),
+        (SyncGroup("none", 2, name), SyncGroupResponse(error_code=unknown)),
+        (SyncGroup("g", 2, name, None, "connect"), SyncGroupResponse(error_code=inconsistent)),
+        (SyncGroup("g", 2, name, None, None, "sticky"), SyncGroupResponse(error_code=inconsistent)),
         (
             SyncGroup("g", 2, name, None, "consumer", needs_protocol=True),
-            SyncGroupResult(inconsistent),
+            SyncGroupResponse(error_code=inconsistent),
         ),
     ):
         assert broker.ask(request) == [answer]
     broker.ask_to_join()
-    preparing = SyncGroupResult(Errors.REBALANCE_IN_PROGRESS)
+    preparing = SyncGroupResponse(error_code=Errors.REBALANCE_IN_PROGRESS)
     assert broker.ask(SyncGroup("g", 2, name)) == [preparing]
 
 
@@ -255,11 +271,11 @@ def test_members_are_asked_to_join_again_while_their_partition_is_read():
     """They wait there; and their heartbeats are taken, for their sessions begin again."""
     broker = GroupBroker()
     broker.coordinator.manager.on_elected(0, 0, 0)
-    joined = JoinGroupResult(Errors.NONE, "m", 1)
-    assert broker.sync(joined) == [SyncGroupResult(Errors.REBALANCE_IN_PROGRESS)]
+    joined = JoinGroupResponse(error_code=Errors.NONE, member_id="m", generation_id=1)
+    assert broker.sync(joined) == [SyncGroupResponse(error_code=Errors.REBALANCE_IN_PROGRESS)]
     assert broker.beat(joined) is Errors.NONE
     loading = Errors.COORDINATOR_LOAD_IN_PROGRESS
-    assert broker.ask_to_join() == [JoinGroupResult(loading, "")]
+    assert broker.ask_to_join() == [JoinGroupResponse(error_code=loading, member_id="")]
     assert broker.ask(LeaveGroup("g", (LeavingMember("m"),))) == [LeaveGroupResult(loading)]
 
 
@@ -279,8 +295,8 @@ def test_a_static_member_that_comes_back_keeps_its_assignment_without_a_rebalanc
     assert answers == []
     broker.replicate()
     (back,) = answers
-    assert (back.generation_id, back.leader_id) == (2, leader.member_id)
-    assert not back.skips_assignment
+    assert (back.generation_id, back.leader) == (2, leader.member_id)
+    assert not back.skip_assignment
     assert broker.sync(back, {}, "static")[0].assignment == b"2"
     assert broker.beat(leader) is Errors.NONE
     assert list(broker.group.members) == [leader.member_id, back.member_id]
@@ -317,14 +333,14 @@ def test_requests_of_the_former_self_of_a_static_member_are_fenced_while_they_wa
     former = broker.join("static")
     synchronising = broker.sync(former, {}, "static")
     broker.ask_to_join("static")
-    fenced = SyncGroupResult(Errors.FENCED_INSTANCE_ID)
+    fenced = SyncGroupResponse(error_code=Errors.FENCED_INSTANCE_ID)
     assert synchronising == [fenced]
     (member_id,) = broker.group.members
     broker.ask_to_join()
     joining = broker.ask_to_join("other")
     waiting = next(m for m in broker.group.members if m.startswith("other"))
     broker.ask_to_join("other")
-    assert joining == [JoinGroupResult(Errors.FENCED_INSTANCE_ID, waiting)]
+    assert joining == [JoinGroupResponse(error_code=Errors.FENCED_INSTANCE_ID, member_id=waiting)]
     assert member_id in broker.group.members
 
 
@@ -343,8 +359,8 @@ def test_only_clients_that_support_it_learn_that_they_lead_without_a_rebalance(c
     answers = broker.ask(request)
     broker.replicate()
     (back,) = answers
-    assert back.leader_id == (back.member_id if can_skip else former.member_id)
-    assert (back.skips_assignment, len(back.members)) == (can_skip, int(can_skip))
+    assert back.leader == (back.member_id if can_skip else former.member_id)
+    assert (back.skip_assignment, len(back.members)) == (can_skip, int(can_skip))
 
 
 # --- another coordinator --------------------------------------------------------------------------
@@ -366,9 +382,16 @@ def test_a_loaded_group_continues_unchanged():
     assert broker.group.is_subscribed_to("t")
     assert not broker.group.is_subscribed_to("u")
     (answer,) = broker.ask_to_join(member_id="a", metadata=subscription("t"))
-    assert (answer.generation_id, answer.leader_id) == (5, "b")
+    assert (answer.generation_id, answer.leader) == (5, "b")
     (described,) = broker.coordinator.describe("g").members[1:]
-    assert described == ("b", "static", "client", "/host", subscription("t"), b"b")
+    assert described == DescribedGroupMember(
+        member_id="b",
+        group_instance_id="static",
+        client_id="client",
+        client_host="/host",
+        member_metadata=subscription("t"),
+        member_assignment=b"b",
+    )
 
 
 def test_a_loaded_group_with_too_many_members_is_rebalanced_until_it_has_few():
@@ -381,7 +404,9 @@ def test_a_loaded_group_with_too_many_members_is_rebalanced_until_it_has_few():
     metadata = subscription("t")
     waiting = [broker.ask_to_join(member_id=name, metadata=metadata) for name in "cb"]
     (refused,) = broker.ask_to_join(member_id="a", metadata=metadata)
-    assert refused == JoinGroupResult(Errors.GROUP_MAX_SIZE_REACHED, NO_MEMBER_ID)
+    assert refused == JoinGroupResponse(
+        error_code=Errors.GROUP_MAX_SIZE_REACHED, member_id=NO_MEMBER_ID
+    )
     assert [[answer.generation_id for answer in told] for told in waiting] == [[6], [6]]
     assert list(broker.group.members) == ["b", "c"]
 
@@ -398,7 +423,7 @@ def test_a_waiting_member_gets_an_answer_when_the_coordinator_forgets_the_group(
         assert broker.log.loads == [(0, 0), (0, 5)]
     else:
         broker.coordinator.stop()
-    assert synchronising == [SyncGroupResult(Errors.NOT_COORDINATOR)]
+    assert synchronising == [SyncGroupResponse(error_code=Errors.NOT_COORDINATOR)]
     assert not broker.coordinator.manager.groups
     appends = len(broker.log.appends)
     broker.pass_time(SESSION_MS * 9)

@@ -23,15 +23,18 @@ from regent.core.protocol.groups import (
     DescribeGroup,
     FetchedOffset,
     FetchOffsets,
-    GroupDescription,
-    GroupList,
-    GroupListing,
-    JoinGroupResult,
     LeaveGroup,
     LeavingMember,
     ListGroups,
     OffsetAndMetadata,
     VerifiedProducer,
+)
+from regent.core.protocol.messages.groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    JoinGroupResponse,
+    ListedGroup,
+    ListGroupsResponse,
 )
 from tests.core.coordinator.group_stage import GroupBroker
 from tests.support.world import NO_DELAY, subscription
@@ -49,7 +52,7 @@ def leading(config: GroupConfig = NO_DELAY) -> GroupBroker:
     return broker
 
 
-def stable(broker: GroupBroker, *topics: str) -> JoinGroupResult:
+def stable(broker: GroupBroker, *topics: str) -> JoinGroupResponse:
     """Return the only member, which has its assignment."""
     joined = broker.join(metadata=subscription(*topics))
     broker.sync(joined, {joined.member_id: b"all"})
@@ -57,7 +60,7 @@ def stable(broker: GroupBroker, *topics: str) -> JoinGroupResult:
     return joined
 
 
-def leave(broker: GroupBroker, joined: JoinGroupResult) -> None:
+def leave(broker: GroupBroker, joined: JoinGroupResponse) -> None:
     broker.ask(LeaveGroup("g", (LeavingMember(joined.member_id),)))
     broker.replicate()
 
@@ -500,26 +503,49 @@ def test_a_transaction_that_was_read_ends_with_its_marker():
 
 def test_a_group_is_described_with_its_members():
     broker = leading()
-    assert broker.ask(DescribeGroup("g")) == [GroupDescription(Errors.NONE, "Dead")]
+    assert broker.ask(DescribeGroup("g")) == [
+        DescribedGroup(error_code=Errors.NONE, group_id="g", group_state="Dead")
+    ]
     metadata = subscription("t")
     joined = broker.join("static", metadata)
     (described,) = broker.ask(DescribeGroup("g"))
-    assert (described.state, described.protocol_name) == ("CompletingRebalance", "")
-    assert [(m.metadata, m.assignment) for m in described.members] == [(b"", b"")]
+    assert (described.group_state, described.protocol_data) == ("CompletingRebalance", "")
+    assert [(m.member_metadata, m.member_assignment) for m in described.members] == [(b"", b"")]
     broker.sync(joined, {joined.member_id: b"all"}, "static")
     broker.replicate()
-    member = (joined.member_id, "static", "c", "/h", metadata, b"all")
-    expected = GroupDescription(Errors.NONE, "Stable", "consumer", "range", (member,))  # type: ignore[arg-type]
+    member = DescribedGroupMember(
+        member_id=joined.member_id,
+        group_instance_id="static",
+        client_id="c",
+        client_host="/h",
+        member_metadata=metadata,
+        member_assignment=b"all",
+    )
+    expected = DescribedGroup(
+        error_code=Errors.NONE,
+        group_id="g",
+        group_state="Stable",
+        protocol_type="consumer",
+        protocol_data="range",
+        members=(member,),
+    )
     assert broker.ask(DescribeGroup("g")) == [expected]
     broker.coordinator.on_resigned(0, 1)
-    assert broker.ask(DescribeGroup("g")) == [GroupDescription(Errors.NOT_COORDINATOR)]
+    assert broker.ask(DescribeGroup("g")) == [
+        DescribedGroup(error_code=Errors.NOT_COORDINATOR, group_id="g")
+    ]
 
 
 def test_groups_are_listed_by_state_and_type():
     broker = leading()
     stable(broker, "t")
     commit(broker, {T0: 5}, group="simple")
-    consuming, simple = GroupListing("g", "consumer", "Stable"), GroupListing("simple", "", "Empty")
+    consuming, simple = (
+        ListedGroup(
+            group_id="g", protocol_type="consumer", group_state="Stable", group_type="classic"
+        ),
+        ListedGroup(group_id="simple", protocol_type="", group_state="Empty", group_type="classic"),
+    )
     for states, types, expected in (
         ((), (), (consuming, simple)),
         (("stable", "Dead"), (), (consuming,)),
@@ -527,8 +553,13 @@ def test_groups_are_listed_by_state_and_type():
         ((), ("consumer",), ()),
     ):
         found = broker.ask(ListGroups(states, types))
-        assert found == [GroupList(Errors.NONE, expected)], (states, types)
+        assert found == [ListGroupsResponse(error_code=Errors.NONE, groups=expected)], (
+            states,
+            types,
+        )
     broker.coordinator.manager.on_elected(1, 0, 0)
     assert broker.ask(ListGroups())[0].error_code is Errors.COORDINATOR_LOAD_IN_PROGRESS
     broker.coordinator.stop()
-    assert broker.ask(ListGroups()) == [GroupList(Errors.COORDINATOR_NOT_AVAILABLE)]
+    assert broker.ask(ListGroups()) == [
+        ListGroupsResponse(error_code=Errors.COORDINATOR_NOT_AVAILABLE)
+    ]

@@ -17,11 +17,11 @@ from regent.core.errors import Errors
 from regent.core.protocol.groups import (
     NO_MEMBER_ID,
     Heartbeat,
-    JoinGroupResult,
     LeaveGroup,
     LeavingMember,
     SyncGroup,
 )
+from regent.core.protocol.messages.groups import JoinGroupResponse
 from tests.core.coordinator.group_stage import SESSION_MS, GroupBroker
 
 DELAY_MS = 3_000
@@ -33,7 +33,7 @@ def leading(config: GroupConfig | None = None) -> GroupBroker:
     return broker
 
 
-def stable(broker: GroupBroker, rebalance_ms: int = SESSION_MS) -> JoinGroupResult:
+def stable(broker: GroupBroker, rebalance_ms: int = SESSION_MS) -> JoinGroupResponse:
     """Return the only member, which has its assignment."""
     (member,) = broker.ask_to_join(rebalance_ms=rebalance_ms)
     broker.sync(member, {member.member_id: b"all"})
@@ -43,12 +43,12 @@ def stable(broker: GroupBroker, rebalance_ms: int = SESSION_MS) -> JoinGroupResu
 
 
 def rejoin(
-    broker: GroupBroker, member: JoinGroupResult, rebalance_ms: int = SESSION_MS
-) -> list[JoinGroupResult]:
+    broker: GroupBroker, member: JoinGroupResponse, rebalance_ms: int = SESSION_MS
+) -> list[JoinGroupResponse]:
     return broker.ask_to_join(member_id=member.member_id, rebalance_ms=rebalance_ms)
 
 
-def two_members(broker: GroupBroker) -> tuple[JoinGroupResult, JoinGroupResult]:
+def two_members(broker: GroupBroker) -> tuple[JoinGroupResponse, JoinGroupResponse]:
     """Return a leader and another member of generation 2, which wait for their assignment."""
     first = stable(broker)
     other = broker.ask_to_join()
@@ -57,7 +57,7 @@ def two_members(broker: GroupBroker) -> tuple[JoinGroupResult, JoinGroupResult]:
     return leader[0], other[0]
 
 
-def keep(broker: GroupBroker, *members: JoinGroupResult, for_ms: int) -> list[Errors]:
+def keep(broker: GroupBroker, *members: JoinGroupResponse, for_ms: int) -> list[Errors]:
     """Let time pass in which members send heartbeats; return the last answers."""
     answers: list[Errors] = []
     for _ in range(for_ms // 1_000):
@@ -109,7 +109,7 @@ def test_the_slowest_member_decides_how_long_a_group_waits():
     assert joining == []
     broker.pass_time(1_000)
     (joined,) = joining
-    assert (joined.generation_id, joined.leader_id) == (2, joined.member_id)
+    assert (joined.generation_id, joined.leader) == (2, joined.member_id)
     assert list(broker.group.members) == [joined.member_id]
     assert broker.beat(member) is Errors.UNKNOWN_MEMBER_ID
 
@@ -121,7 +121,7 @@ def test_a_group_does_not_wait_when_all_have_joined():
     (leader,) = rejoin(broker, member)
     (joined,) = joining
     assert leader.generation_id == joined.generation_id == 2
-    assert leader.leader_id == joined.leader_id == member.member_id
+    assert leader.leader == joined.leader == member.member_id
     assert [m.member_id for m in leader.members] == [member.member_id, joined.member_id]
     assert joined.members == ()
 
@@ -164,7 +164,7 @@ def test_a_member_joins_with_the_id_that_it_was_given_or_leaves_with_it(leaves: 
 def test_a_group_takes_as_many_members_as_it_may_have():
     broker = leading(GroupConfig(group_initial_rebalance_delay_ms=0, group_max_size=2))
     first, second = two_members(broker)
-    refused = JoinGroupResult(Errors.GROUP_MAX_SIZE_REACHED, NO_MEMBER_ID)
+    refused = JoinGroupResponse(error_code=Errors.GROUP_MAX_SIZE_REACHED, member_id=NO_MEMBER_ID)
     assert broker.ask_to_join() == [refused]
     rejoin(broker, second)
     assert broker.ask_to_join() == [refused]
@@ -203,7 +203,7 @@ def test_another_member_leads_when_the_leader_does_not_join_again():
     rejoin(broker, other)
     keep(broker, leader, for_ms=SESSION_MS)
     (joined,) = third
-    assert joined.leader_id == other.member_id
+    assert joined.leader == other.member_id
     assert list(broker.group.members) == [other.member_id, joined.member_id]
 
 
@@ -214,7 +214,7 @@ def test_a_static_member_that_is_away_has_a_place_in_the_next_generation():
     broker.pass_time(SESSION_MS)  # the phase of joining ends
     (joined,) = joining
     assert list(broker.group.members) == [away.member_id, joined.member_id]
-    assert joined.leader_id == joined.member_id, "a member that is away cannot assign"
+    assert joined.leader == joined.member_id, "a member that is away cannot assign"
 
 
 def test_only_static_members_that_are_all_away_begin_no_generation():
@@ -225,7 +225,9 @@ def test_only_static_members_that_are_all_away_begin_no_generation():
     visitor = broker.ask_to_join(session_ms=SESSION_MS)
     (member_id,) = broker.group.members.keys() - {away.member_id}
     broker.ask(LeaveGroup("g", (LeavingMember(member_id),)))
-    assert visitor == [JoinGroupResult(Errors.UNKNOWN_MEMBER_ID, NO_MEMBER_ID)]
+    assert visitor == [
+        JoinGroupResponse(error_code=Errors.UNKNOWN_MEMBER_ID, member_id=NO_MEMBER_ID)
+    ]
     broker.pass_time(SESSION_MS)
     assert (broker.group.generation_id, broker.group.state) == (1, PREPARING_REBALANCE)
     (back,) = broker.ask_to_join("static", member_id=away.member_id)
@@ -247,7 +249,7 @@ def test_members_that_do_not_ask_for_their_assignment_are_removed():
     assert list(broker.group.members) == [other.member_id]
     assert broker.beat(leader) is Errors.UNKNOWN_MEMBER_ID
     (again,) = rejoin(broker, other)
-    assert (again.generation_id, again.leader_id) == (3, other.member_id)
+    assert (again.generation_id, again.leader) == (3, other.member_id)
 
 
 def test_a_member_that_does_not_ask_for_its_assignment_is_removed_from_a_stable_group():
@@ -361,7 +363,7 @@ def test_a_group_waits_again_for_static_members_that_are_away_and_no_longer_than
     assert joining == []
     broker.pass_time(1)
     (joined,) = joining
-    assert (joined.generation_id, joined.leader_id) == (2, joined.member_id)
+    assert (joined.generation_id, joined.leader) == (2, joined.member_id)
 
 
 def test_a_group_continues_when_the_last_missing_member_leaves():
@@ -497,7 +499,7 @@ def test_a_member_that_leaves_lets_the_others_rebalance_at_once():
     assert [error for _, error in left.members] == [Errors.NONE]
     assert [answer.error_code for answer in told] == [Errors.REBALANCE_IN_PROGRESS]
     (again,) = rejoin(broker, other)
-    assert (again.generation_id, again.leader_id) == (3, other.member_id)
+    assert (again.generation_id, again.leader) == (3, other.member_id)
 
 
 # --- another coordinator --------------------------------------------------------------------------

@@ -33,16 +33,19 @@ from regent.core.protocol.groups import (
     CompleteTransactions,
     ProducerIdAndEpoch,
 )
+from regent.core.protocol.messages.producer_ids import InitProducerIdResponse
+from regent.core.protocol.messages.transactions import (
+    DescribedTransactionState,
+    DescribedTransactionTopic,
+    ListedTransactionState,
+)
 from regent.core.protocol.transactions import (
     AddPartitionsToTxn,
     DescribeTransaction,
     EndTxn,
     InitProducerId,
-    InitProducerIdResult,
     ListTransactions,
     PartitionOutcome,
-    TransactionDescription,
-    TransactionListing,
     TxnMarker,
     TxnMarkerResult,
 )
@@ -116,7 +119,7 @@ class Office:
 
     def state(self) -> str:
         (described,) = self.ask(DescribeTransaction("x"))
-        return described.state
+        return described.transaction_state
 
 
 @pytest.fixture
@@ -132,9 +135,9 @@ def init(expected: ProducerIdAndEpoch | None = None, timeout_ms: int = 1_000) ->
 
 def given(office: Office, expected: ProducerIdAndEpoch | None = None) -> ProducerIdAndEpoch:
     """Return the id and epoch of a producer that begins, or that continues."""
-    error, producer_id, producer_epoch = office.do(init(expected))
-    assert error is Errors.NONE
-    return ProducerIdAndEpoch(producer_id, producer_epoch)
+    result = office.do(init(expected))
+    assert result.error_code is Errors.NONE
+    return ProducerIdAndEpoch(result.producer_id, result.producer_epoch)
 
 
 def adding(producer: ProducerIdAndEpoch, *partitions: TopicPartition) -> AddPartitionsToTxn:
@@ -156,7 +159,7 @@ def test_each_producer_that_begins_fences_the_one_before_it(office: Office):
     fenced = Errors.PRODUCER_FENCED
     assert office.ask(adding(first, T0)) == [{T0: fenced}]
     assert office.ask(EndTxn("x", first, is_commit=True)) == [fenced]
-    assert office.ask(init(first)) == [InitProducerIdResult(fenced)]
+    assert office.ask(init(first)) == [InitProducerIdResponse(error_code=fenced)]
     later = second._replace(producer_epoch=2)
     assert office.ask(adding(later, T0)) == [{T0: fenced}], "KAFKA-9600"
     other = second._replace(producer_id=9)
@@ -177,7 +180,7 @@ def test_a_producer_that_continues_has_the_next_epoch_and_may_ask_for_it_again(o
     assert given(office, first) == second
     third = given(office, second)
     assert third == (1, 2)
-    assert office.ask(init(first)) == [InitProducerIdResult(Errors.PRODUCER_FENCED)]
+    assert office.ask(init(first)) == [InitProducerIdResponse(error_code=Errors.PRODUCER_FENCED)]
 
 
 def test_a_producer_whose_epochs_are_used_up_has_another_id_and_may_ask_for_it_again(
@@ -187,7 +190,7 @@ def test_a_producer_whose_epochs_are_used_up_has_another_id_and_may_ask_for_it_a
     another = given(office, last)
     assert another == (1, 0)
     assert given(office, last) == another
-    fenced = [InitProducerIdResult(Errors.PRODUCER_FENCED)]
+    fenced = [InitProducerIdResponse(error_code=Errors.PRODUCER_FENCED)]
     assert office.ask(init(ProducerIdAndEpoch(HELD, 5))) == fenced
     assert office.ask(adding(last, T0)) == [{T0: Errors.INVALID_PRODUCER_ID_MAPPING}]
     assert given(office, another) == (1, 1)
@@ -204,7 +207,7 @@ def test_a_new_producer_does_not_get_the_last_epoch(office: Office):
     ("timeout_ms", "is_valid"), [(0, False), (1, True), (TIMEOUT_MS, True), (TIMEOUT_MS + 1, False)]
 )
 def test_a_transaction_may_take_some_time(office: Office, timeout_ms: int, is_valid: bool):
-    (error, *_) = office.do(init(timeout_ms=timeout_ms))
+    error = office.do(init(timeout_ms=timeout_ms)).error_code
     assert error is (Errors.NONE if is_valid else Errors.INVALID_TRANSACTION_TIMEOUT)
 
 
@@ -219,7 +222,7 @@ def test_one_transition_at_a_time_is_written(office: Office):
     producer = given(office)
     office.ask(init())
     again = Errors.CONCURRENT_TRANSACTIONS
-    assert office.ask(init()) == [InitProducerIdResult(again)]
+    assert office.ask(init()) == [InitProducerIdResponse(error_code=again)]
     assert office.ask(adding(producer, T0)) == [{T0: again}]
     assert office.ask(EndTxn("x", producer, is_commit=True)) == [again]
     office.replicate(Errors.NOT_ENOUGH_REPLICAS)
@@ -232,10 +235,10 @@ def test_an_open_transaction_is_aborted_before_its_id_is_given_again(office: Off
     answers = office.ask(init())
     assert answers == []
     office.replicate()
-    assert answers == [InitProducerIdResult(Errors.CONCURRENT_TRANSACTIONS)]
+    assert answers == [InitProducerIdResponse(error_code=Errors.CONCURRENT_TRANSACTIONS)]
     assert office.sent == [TxnMarker(1, 1, False, TERM, (T0,))]
     assert office.state() == "PrepareAbort"
-    assert office.ask(init()) == [InitProducerIdResult(Errors.CONCURRENT_TRANSACTIONS)]
+    assert office.ask(init()) == [InitProducerIdResponse(error_code=Errors.CONCURRENT_TRANSACTIONS)]
     office.coordinator.markers.on_answered(1, [written(1, T0)])
     office.replicate()
     assert office.state() == "CompleteAbort"
@@ -372,14 +375,16 @@ def test_an_id_that_was_not_used_for_long_is_forgotten(office: Office, is_open: 
     ((partition, term, records, _),) = office.appends
     assert (partition, term) == (PARTITION, TERM)
     assert [(decode_transaction_key(key), value) for key, value in records] == [("x", None)]
-    assert office.ask(init()) == [InitProducerIdResult(Errors.CONCURRENT_TRANSACTIONS)]
+    assert office.ask(init()) == [InitProducerIdResponse(error_code=Errors.CONCURRENT_TRANSACTIONS)]
     office.replicate(Errors.NOT_ENOUGH_REPLICAS)  # else it would be blocked for ever (KAFKA-7519)
     assert given(office) == (1, 2)
     office.now_ms += EXPIRY_MS
     office.coordinator.expire_ids()
     office.replicate()
     assert office.ask(DescribeTransaction("x")) == [
-        TransactionDescription(Errors.TRANSACTIONAL_ID_NOT_FOUND)
+        DescribedTransactionState(
+            error_code=Errors.TRANSACTIONAL_ID_NOT_FOUND, transactional_id="x"
+        )
     ]
     assert given(office) == (2, 0)
 
@@ -389,7 +394,7 @@ def test_an_id_that_was_not_used_for_long_is_forgotten(office: Office, is_open: 
 
 def test_a_partition_that_could_not_be_read_is_read_again_in_its_term():
     office = Office()
-    loading = [InitProducerIdResult(Errors.COORDINATOR_LOAD_IN_PROGRESS)]
+    loading = [InitProducerIdResponse(error_code=Errors.COORDINATOR_LOAD_IN_PROGRESS)]
     assert office.ask(init()) == loading
     office.coordinator.on_loaded(PARTITION, TERM, None)
     assert office.ask(init()) == loading
@@ -421,7 +426,9 @@ def test_loaded_decisions_are_carried_out_and_open_transactions_continue():
     assert office.sent == [TxnMarker(11, 3, True, TERM, (T0,))]
     assert office.do(EndTxn("x", ProducerIdAndEpoch(12, 4), is_commit=True)) is Errors.NONE
     office.coordinator.on_resigned(PARTITION, EPOCH + 1)
-    assert office.ask(DescribeTransaction("x")) == [TransactionDescription(Errors.NOT_COORDINATOR)]
+    assert office.ask(DescribeTransaction("x")) == [
+        DescribedTransactionState(error_code=Errors.NOT_COORDINATOR, transactional_id="x")
+    ]
 
 
 def test_a_decision_of_a_former_leadership_is_not_carried_out(office: Office):
@@ -450,13 +457,22 @@ def test_transactions_are_listed_by_state_producer_and_age(office: Office):
     }
     for request, expected in names.items():
         (found,) = office.ask(request)
-        assert "".join(row.transactional_id for row in found.transactions) == expected
-        assert found.unknown_states == tuple(s for s in request.states if s == "Odd")
+        assert "".join(row.transactional_id for row in found.transaction_states) == expected
+        assert found.unknown_state_filters == tuple(s for s in request.states if s == "Odd")
     (found,) = office.ask(ListTransactions(("Empty",)))
-    assert found.transactions == (TransactionListing("c", 13, "Empty"),)
+    assert found.transaction_states == (
+        ListedTransactionState(transactional_id="c", producer_id=13, transaction_state="Empty"),
+    )
     (described,) = office.ask(DescribeTransaction("a"))
-    assert described == TransactionDescription(
-        Errors.NONE, "Ongoing", 1_000, 40, 11, 3, frozenset({T0})
+    assert described == DescribedTransactionState(
+        error_code=Errors.NONE,
+        transactional_id="a",
+        transaction_state="Ongoing",
+        transaction_timeout_ms=1_000,
+        transaction_start_time_ms=40,
+        producer_id=11,
+        producer_epoch=3,
+        topics=(DescribedTransactionTopic(topic=T0.topic, partitions=(T0.partition,)),),
     )
 
 

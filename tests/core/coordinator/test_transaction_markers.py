@@ -85,7 +85,7 @@ class Desk:
         self.coordinator.markers.on_answered(broker_id, results)
 
     def state(self, name: str = "x") -> str:
-        return self.coordinator.describe(name).state
+        return self.coordinator.describe(name).transaction_state
 
     def destinations(self) -> list[tuple[BrokerId, list[TopicPartition]]]:
         return [
@@ -192,7 +192,8 @@ def test_a_partition_that_is_known_to_be_deleted_needs_no_marker():
     desk = Desk(T0, U0)
     desk.commit()
     desk.coordinator.on_partitions_deleted([T0])
-    assert desk.coordinator.describe("x").partitions == {U0}
+    (topic,) = desk.coordinator.describe("x").topics
+    assert (topic.topic, topic.partitions) == (U0.topic, (U0.partition,))
     desk.coordinator.on_partitions_deleted([U0])
     assert desk.state() == "CompleteCommit"
     desk.answer()

@@ -20,11 +20,11 @@ from regent.core.coordinator.transaction.transaction_state_manager import Transa
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.groups import ProducerIdAndEpoch
+from regent.core.protocol.messages.producer_ids import InitProducerIdResponse
 from regent.core.protocol.transactions import (
     AddPartitionsToTxn,
     EndTxn,
     InitProducerId,
-    InitProducerIdResult,
     PartitionOutcome,
     TxnMarker,
     TxnMarkerResult,
@@ -272,7 +272,7 @@ class History:
         producer.partitions.clear()
         producer.transaction += 1
 
-        def answered(result: InitProducerIdResult) -> None:
+        def answered(result: InitProducerIdResponse) -> None:
             producer.is_busy = False
             if result.error_code is Errors.NONE:
                 producer.who = ProducerIdAndEpoch(result.producer_id, result.producer_epoch)
@@ -355,7 +355,7 @@ class History:
             self.leader.coordinator.abort_timed_out()
 
     def _compare(self) -> None:
-        state = self.leader.coordinator.describe(ID).state
+        state = self.leader.coordinator.describe(ID).transaction_state
         assert state in ("", "Empty", "CompleteCommit", "CompleteAbort"), state
         assert len(set(self.given)) == len(self.given), "an epoch was given twice"
         outcomes: dict[Transaction, set[bool]] = {}

@@ -17,9 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.protocol.api_message import ApiMessage
 
-import regent.transport.kafka.messages as declared
+import regent.core.protocol.messages as declared
+from regent.core.protocol.message import Int32, message
 from regent.transport.kafka.api import FIRST_FLEXIBLE_VERSION, KafkaApiKey, KafkaRequest
-from regent.transport.kafka.message import Int32, answer, decode, decoded, encoded, message
+from regent.transport.kafka.message_codec import answer, decode, decoded, encoded
 from regent.transport.kafka.primitives import uuid_text
 from tests.support import delegation_token_messages
 from tests.support.kafka_versions import KAFKA_3_9

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from regent.core.errors import Errors
-from regent.transport.kafka.message import answer
-from regent.transport.kafka.messages import groups
+from regent.core.protocol.messages import groups
+from regent.transport.kafka.message_codec import answer
 from tests.transport.kafka.wire import request_of
 
 

@@ -1,17 +1,6 @@
-"""Messages of the Kafka protocol, declared as dataclasses.
+"""The bytes of the messages that ``core.protocol.messages`` declares.
 
-A class has the fields of all versions of a message, in the order of Kafka's schema::
-
-    @message
-    class ElectLeadersRequest:
-        election_type: Int8 = since(1, default=0)
-        topic_partitions: tuple[TopicPartitions, ...] | None
-        timeout_ms: Int32
-
-``int8`` to ``int64`` are ``Int8`` to ``Int64``; ``str``, ``bool``, ``bytes``, ``float`` (float64)
-and ``Uuid`` stand for themselves. A tuple is an array, ``| None`` makes a value nullable, and a
-field may be another message. The reader and the writer of each version are made once. Mirrors
-Kafka's MessageGenerator.
+The reader and the writer of each version are made once. Mirrors Kafka's MessageGenerator.
 
 kio has generated classes of all messages, but its reader is not safe for requests (see
 ``primitives``), and its schemas lack the versions that Kafka 4.0 removed.
@@ -34,58 +23,29 @@ from typing import (
     NamedTuple,
     TypeAlias,
     TypeVar,
-    dataclass_transform,
     get_args,
     get_origin,
     get_type_hints,
 )
 
 from regent.core.errors import Errors
-from regent.core.protocol.control import TopicId
+from regent.core.protocol.message import FIRST_VERSION, LAST_VERSION, NEWEST_VERSION, TAG
 from regent.core.repeated_lines import RepeatedLines
 from regent.transport.kafka.api import KafkaAnswer, KafkaRequest
 from regent.transport.kafka.primitives import Reader, Writer
 
 T = TypeVar("T")
 
-Int8: TypeAlias = Annotated[int, "int8"]
-Int16: TypeAlias = Annotated[int, "int16"]
-Int32: TypeAlias = Annotated[int, "int32"]
-Int64: TypeAlias = Annotated[int, "int64"]
-Uuid: TypeAlias = Annotated[TopicId | None, "uuid"]
-"""None is the UUID of which all bytes are zero."""
-
 logger = logging.getLogger(__name__)
 
 _LINES: Final = RepeatedLines()
-_NEWEST: Final = 2**15 - 1
 _ERROR_CODE: Final = "error_code"
 _THROTTLE_TIME: Final = "throttle_time_ms"
 _ERROR_CODES: Final = frozenset(map(int, Errors))
-_FIRST, _LAST, _TAG = "first version", "last version", "tag"
 _PRIMITIVES: Final = {str: "string", bool: "boolean", bytes: "bytes_", float: "float64"}
 
 _Read: TypeAlias = Callable[[Reader], Any]
 _Write: TypeAlias = Callable[[Writer, Any], None]
-
-
-@dataclass_transform(frozen_default=True, kw_only_default=True)
-def message(cls: type[T]) -> type[T]:
-    """Make a class a message, or a structure inside one."""
-    return dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(cls)
-
-
-def since(first: int, *, default: object, until: int = _NEWEST, tag: int | None = None) -> Any:
-    """Declare a field of the versions ``first`` to ``until``; others have the default.
-
-    A field with a ``tag`` is among the tagged fields. It is not written if it has the default.
-    """
-    return dataclasses.field(default=default, metadata={_FIRST: first, _LAST: until, _TAG: tag})
-
-
-def until(last: int, *, default: object) -> Any:
-    """Declare a field that only the versions up to ``last`` have."""
-    return since(0, default=default, until=last)
 
 
 def decode(message_type: type[T], request: KafkaRequest) -> T:
@@ -187,8 +147,10 @@ def _fields(message_type: Any, version: int) -> list[_Field]:
             field.name,
             kinds[field.name],
             field.default,
-            field.metadata.get(_FIRST, 0) <= version <= field.metadata.get(_LAST, _NEWEST),
-            field.metadata.get(_TAG),
+            field.metadata.get(FIRST_VERSION, 0)
+            <= version
+            <= field.metadata.get(LAST_VERSION, NEWEST_VERSION),
+            field.metadata.get(TAG),
         )
         for field in dataclasses.fields(message_type)
     ]

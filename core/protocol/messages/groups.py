@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regent.transport.kafka.message import Int8, Int16, Int32, Int64, message, since, until
+from regent.core.protocol.message import Int8, Int16, Int32, Int64, message, since, until
 
 OPERATIONS_NOT_ASKED = -(2**31)
 
@@ -74,17 +74,20 @@ class JoinGroupResponseMember:
 
 @message
 class JoinGroupResponse:
-    """The generation of a group. Below version 7 ``protocol_name`` must not be null."""
+    """The generation of a group; only its leader is told the members.
+
+    Below version 7 ``protocol_name`` must not be null.
+    """
 
     throttle_time_ms: Int32 = since(2, default=0)
     error_code: Int16
-    generation_id: Int32
+    generation_id: Int32 = -1
     protocol_type: str | None = since(7, default=None)
-    protocol_name: str | None
-    leader: str
+    protocol_name: str | None = None
+    leader: str = ""
     skip_assignment: bool = since(9, default=False)
     member_id: str
-    members: tuple[JoinGroupResponseMember, ...]
+    members: tuple[JoinGroupResponseMember, ...] = ()
 
 
 @message
@@ -116,7 +119,7 @@ class SyncGroupResponse:
     error_code: Int16
     protocol_type: str | None = since(5, default=None)
     protocol_name: str | None = since(5, default=None)
-    assignment: bytes
+    assignment: bytes = b""
 
 
 @message
@@ -195,7 +198,7 @@ class DescribedGroupMember:
 
 @message
 class DescribedGroup:
-    """A group."""
+    """A group; ``group_state`` is empty with an error."""
 
     error_code: Int16
     group_id: str
@@ -234,11 +237,11 @@ class ListedGroup:
 
 @message
 class ListGroupsResponse:
-    """The groups of this broker."""
+    """The groups of this broker; with an error there may be more."""
 
     throttle_time_ms: Int32 = since(1, default=0)
     error_code: Int16
-    groups: tuple[ListedGroup, ...]
+    groups: tuple[ListedGroup, ...] = ()
 
 
 @message

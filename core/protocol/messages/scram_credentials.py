@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regent.transport.kafka.message import Int8, Int16, Int32, message
+from regent.core.protocol.message import Int8, Int16, Int32, message
 
 
 @message

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regent.transport.kafka.message import Int16, Int32, Int64, message, since
+from regent.core.protocol.message import Int16, Int32, Int64, message, since
 
 
 @message

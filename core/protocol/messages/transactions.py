@@ -5,7 +5,7 @@ InitProducerId is in ``producer_ids``: producers without transactions send it, t
 
 from __future__ import annotations
 
-from regent.transport.kafka.message import Int16, Int32, Int64, message, since, until
+from regent.core.protocol.message import Int16, Int32, Int64, message, since, until
 
 
 @message
@@ -238,16 +238,16 @@ class DescribedTransactionTopic:
 
 @message
 class DescribedTransactionState:
-    """A transactional id."""
+    """A transactional id; ``transaction_state`` is empty with an error."""
 
     error_code: Int16
     transactional_id: str
-    transaction_state: str
-    transaction_timeout_ms: Int32
-    transaction_start_time_ms: Int64
-    producer_id: Int64
-    producer_epoch: Int16
-    topics: tuple[DescribedTransactionTopic, ...]
+    transaction_state: str = ""
+    transaction_timeout_ms: Int32 = 0
+    transaction_start_time_ms: Int64 = 0
+    producer_id: Int64 = 0
+    producer_epoch: Int16 = 0
+    topics: tuple[DescribedTransactionTopic, ...] = ()
 
 
 @message
@@ -282,5 +282,5 @@ class ListTransactionsResponse:
 
     throttle_time_ms: Int32 = 0
     error_code: Int16
-    unknown_state_filters: tuple[str, ...]
-    transaction_states: tuple[ListedTransactionState, ...]
+    unknown_state_filters: tuple[str, ...] = ()
+    transaction_states: tuple[ListedTransactionState, ...] = ()

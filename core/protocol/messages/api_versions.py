@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regent.transport.kafka.message import message, since
+from regent.core.protocol.message import message, since
 
 
 @message
