@@ -24,10 +24,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": {"core", "config", "zk", "transport", "cluster"},
     "jobs": {"core", "config", "records", "storage", "zk", "transport", "client"},
     "testing": {"core", "config", "zk", "transport", "cluster"},
-    "designs": {"core", "config", "zk", "transport", "cluster", "actors", "testing", "jobs"},
+    "designs": {"core", "config", "zk", "transport", "cluster", "actors", "testing", "jobs", "cli"},
     "cli": {
         *("core", "config", "storage", "zk", "transport"),
-        *("cluster", "broker", "client", "jobs", "designs", ""),
+        *("cluster", "broker", "client", "jobs", ""),
     },
 }
 """The packages inside ``regent``, and which each may import beside itself; "" is the top level."""
@@ -58,11 +58,11 @@ TOP_LEVEL = {"__init__.py": set(), "__main__.py": {"cli"}, "run.py": {"cli"}, "s
 HOMES = {
     "kazoo": {"zk"},
     "zmq": {"transport"},
-    "msgpack": {"transport"},
+    "msgpack": {"transport", "designs/wire.py"},
     "pyspark": {"jobs"},
     "py4j": {"jobs"},
     "pykka": {"actors", "broker", "designs"},
-    "click": {"cli", "jobs", "client/cluster_connection.py"},
+    "click": {"cli", "jobs", "client/cluster_connection.py", "designs"},
     "rich": {"cli"},
     "cramjam": {"records/compression.py"},
     "crc32c": {"records", "storage"},

@@ -126,7 +126,3 @@ class AppendRecordsResponse:
     """NONE: committed. NOT_LEADER_OR_FOLLOWER: refused."""
 
     error_code: Errors
-
-
-DesignsRequest: TypeAlias = DeliverMailRequest | DescribeReplicasRequest | AppendRecordsRequest
-DesignsResponse: TypeAlias = DeliverMailResponse | DescribeReplicasResponse | AppendRecordsResponse

@@ -1,4 +1,4 @@
-"""``designs compare``: its arguments, and how it prints what was measured."""
+"""``compare``: its arguments, and how it prints what was measured."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from regent.cli import designs_compare
-from regent.cli.main import cli
+from regent.designs import compare as designs_compare
+from regent.designs.__main__ import cli
 from regent.designs.measuring.comparison import ComparisonSetting, DesignComparison
 from regent.designs.votes.comparison import compare_votes
 from tests.designs.measuring.results import both
@@ -32,7 +32,7 @@ def _measured_already(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["designs", "compare", *arguments])
+    return CliRunner().invoke(cli, ["compare", *arguments])
 
 
 def test_the_table_has_measures_growth_and_claims():

@@ -1,4 +1,4 @@
-"""``designs compare``: what failures cost in each design, counted by ZooKeeper itself."""
+"""``compare``: what failures cost in each design, counted by ZooKeeper itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import click
 
 from regent.cli.output import (
     Output,
-    examples,
     note,
     output_option,
     print_facts,
@@ -66,9 +65,13 @@ def _writable(_context: click.Context, _option: click.Parameter, path: Path | No
 @click.command(
     epilog="\n\n".join(f"{name}: {design.meaning}" for name, design in DESIGNS.items())
     + "\n\n"
-    + examples(
-        "designs compare --partitions 100",
-        "designs compare --brokers 10 --failures 2 --growth 100,1000,10000 --html designs.html",
+    + "\n".join(
+        (
+            "\b",
+            "Examples:",
+            "  python -m regent.designs compare --partitions 100",
+            "  python -m regent.designs compare --brokers 10 --failures 2 --growth 100,1000,10000",
+        )
     )
 )
 @click.option(
