@@ -50,16 +50,5 @@ jobs = click.Group(
                 ),
             ],
         ),
-        click.Group(
-            "simulate",
-            help="Simulate clusters of any size.",
-            commands=[
-                _job(
-                    "placement",
-                    "regent.jobs.simulate_placement",
-                    "Simulate a placement scheme at any scale.",
-                ),
-            ],
-        ),
     ],
 )

@@ -22,7 +22,6 @@ MODULES = {
     "report balance": "report_balance",
     "report leaders": "report_leaders",
     "report events": "report_events",
-    "simulate placement": "simulate_placement",
 }
 GOALS = ("decommission", "replace", "add-brokers", "rebalance", "replication-factor")
 OF_PLANS = ("execute", "rollback", "status", "pause", "resume", "unthrottle")
