@@ -21,7 +21,7 @@ from regent.designs.requests import (
     RecordsFetched,
     ReplicaMail,
 )
-from regent.designs.wire import NoAnswerError, Peer
+from regent.designs.wire import Peer, SilentPeerError
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ class _Postman:
             return  # it is known to be gone
         try:
             response = self._ask(DeliverMailRequest(tuple(fetches), tuple(fetched)))
-        except NoAnswerError as error:
+        except SilentPeerError as error:
             logger.info("%s: %s", self._name, error)
             self._disconnect()
             self._note(None)
@@ -159,7 +159,7 @@ class _Postman:
         if self._peer is None:
             address = self._address()
             if address is None:
-                raise NoAnswerError("the broker is not registered")
+                raise SilentPeerError("the broker is not registered")
             self._peer = Peer(address)
         return self._peer.ask(request, DeliverMailResponse, timeout_s=_TIMEOUT_S)
 

@@ -42,7 +42,7 @@ _DECODERS: Final = {
 }
 
 
-class NoAnswerError(RegentError):
+class SilentPeerError(RegentError):
     """The other process did not answer. It may have carried out the request nevertheless."""
 
 
@@ -106,7 +106,7 @@ class Peer:
         self._last_number = 0
 
     def ask(self, request: object, answer: type[T], *, timeout_s: float) -> T:
-        """Return the answer; raises ``NoAnswerError``."""
+        """Return the answer; raises ``SilentPeerError``."""
         try:
             connection = self._send(request, timeout_s)
             number = None
@@ -114,17 +114,17 @@ class Peer:
                 number, response = connection.receive()
         except OSError as error:
             self.close()
-            raise NoAnswerError(f"{self._endpoint} does not answer: {error}") from None
+            raise SilentPeerError(f"{self._endpoint} does not answer: {error}") from None
         assert isinstance(response, answer)
         return response
 
     def tell(self, request: object) -> None:
-        """Send a request, and do not wait for the answer; raises ``NoAnswerError``."""
+        """Send a request, and do not wait for the answer; raises ``SilentPeerError``."""
         try:
             self._send(request, None)
         except OSError as error:
             self.close()
-            raise NoAnswerError(f"{self._endpoint} cannot be reached: {error}") from None
+            raise SilentPeerError(f"{self._endpoint} cannot be reached: {error}") from None
 
     def close(self) -> None:
         """Disconnect."""

@@ -43,7 +43,7 @@ from regent.designs.state_change_queue import (
     StateChangeQueue,
 )
 from regent.designs.watched_zookeeper import WatchedZooKeeper
-from regent.designs.wire import NoAnswerError, Peer
+from regent.designs.wire import Peer, SilentPeerError
 from regent.designs.znodes import (
     BROKER_IDS,
     PARTITIONS_ADD,
@@ -339,7 +339,7 @@ class EarlierCluster:
         actor = self._actors[broker_id]
         try:
             return actor.ask(question, DescribeReplicasResponse, timeout_s=_ASK_TIMEOUT_S)
-        except NoAnswerError as error:
+        except SilentPeerError as error:
             raise MeasuringError(f"broker {broker_id} does not answer: {error}") from None
 
     def _await(self, is_reached: Callable[[], bool], otherwise: str) -> None:

@@ -42,7 +42,8 @@ class Balance:
 
     ``loads`` has the loads of brokers, by the name to show. ``fair`` is the number of replicas to
     which ``regent jobs plan rebalance`` brings a broker; NaN if it is not listed. Any
-    ``survivable`` brokers can fail at once without the loss of a partition. ``lost_with_rack`` counts the partitions that are lost when a rack fails.
+    ``survivable`` brokers can fail at once without the loss of a partition.
+    ``lost_with_rack`` counts the partitions that are lost when a rack fails.
     """
 
     broker_ids: Counts
