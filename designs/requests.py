@@ -126,3 +126,6 @@ class AppendRecordsResponse:
     """NONE: committed. NOT_LEADER_OR_FOLLOWER: refused."""
 
     error_code: Errors
+
+
+DesignsRequest: TypeAlias = DeliverMailRequest | DescribeReplicasRequest | AppendRecordsRequest

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import partial
 from threading import Lock
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import msgpack
 
@@ -26,6 +26,7 @@ from regent.designs.requests import (
     DeliverMailResponse,
     DescribeReplicasRequest,
     DescribeReplicasResponse,
+    DesignsRequest,
 )
 from regent.transport.control.schema import decoder
 
@@ -49,7 +50,7 @@ class SilentPeerError(RegentError):
 class Incoming(NamedTuple):
     """A request, and the function that answers it, from any thread."""
 
-    request: object
+    request: DesignsRequest
     reply: Callable[[object], None]
 
 
@@ -92,7 +93,9 @@ class RequestServer:
         with suppress(OSError):
             while True:
                 number, request = connection.receive()
-                self._dispatch(Incoming(request, partial(connection.answer, number)))
+                self._dispatch(
+                    Incoming(cast("DesignsRequest", request), partial(connection.answer, number))
+                )
         self._connections.remove(connection)
         connection.close()
 
