@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from regent.cli.main import main
+import sys
+from importlib.util import find_spec
 
 if __name__ == "__main__":
+    if find_spec("regent") is None:
+        sys.exit("regent is not set up in this Python: run `make` first")
+    from regent.cli.main import main
+
     main()

@@ -23,7 +23,6 @@ PLAN: Final[Mapping[str, Sequence[str]]] = {
     "failover-load": ("--partitions", "2000", "--partitions", "20000", "--failovers", "5"),
     "create-load": ("--partitions", "20000", "--repetitions", "3"),
     "crash-load": ("--partitions", "20000", "--repetitions", "3"),
-    "large-bodies": ("--topics", "100000", "--repetitions", "3"),
     "produce": ("--size", "1000", "--partitions", "10", "--seconds", "5", "--repetitions", "3"),
 }
 LEAST_CHANGE: Final = 0.05

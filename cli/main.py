@@ -51,11 +51,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "status": LazyCommand("regent.cli.status", "status", "Show whether the cluster is healthy."),
     "events": LazyCommand("regent.cli.events", "events", "Read the journal of the controllers."),
     "jobs": LazyCommand("regent.cli.jobs", "jobs", "Run Spark jobs."),
-    "designs": LazyCommand(
-        "regent.cli.designs", "designs", "Compare the designs that came before the controller."
-    ),
     "placement-service": LazyCommand("regent.cli.placement_service", "placement_service", None),
-    "design-broker": LazyCommand("regent.cli.design_broker", "design_broker", None),
 }
 
 

@@ -22,7 +22,12 @@ from regent.cluster.guardian import Guardian
 from regent.config.threads import named_executor
 from regent.core.errors import Errors, SessionExpiredError
 from regent.core.model import BrokerId, TopicPartition
-from regent.core.protocol.designs import (
+from regent.designs.commit_thread import InSyncLimits
+from regent.designs.design_broker import BrokerV1, BrokerV2
+from regent.designs.design_replica import PeerRestarted, ProduceRecords, Surroundings
+from regent.designs.leader_lock import NameLock, SequentialLock
+from regent.designs.mail import PostOffice
+from regent.designs.requests import (
     AppendRecordsRequest,
     AppendRecordsResponse,
     DeliverMailRequest,
@@ -31,15 +36,9 @@ from regent.core.protocol.designs import (
     DescribeReplicasResponse,
     ReplicaMail,
 )
-from regent.designs.commit_thread import InSyncLimits
-from regent.designs.design_broker import BrokerV1, BrokerV2
-from regent.designs.design_replica import PeerRestarted, ProduceRecords, Surroundings
-from regent.designs.leader_lock import NameLock, SequentialLock
-from regent.designs.mail import PostOffice
 from regent.designs.watched_zookeeper import WatchedZooKeeper
+from regent.designs.wire import Incoming, RequestServer
 from regent.designs.znodes import broker_path
-from regent.transport.control.server import ControlServer, IncomingRequest
-from regent.transport.control.sockets import new_context
 from regent.zk.client.connection import ConnectionState
 from regent.zk.client.operations import ConnectionLossError, WatchEvent
 from regent.zk.client.zookeeper_client import ZooKeeperClient
@@ -98,14 +97,10 @@ class DesignProcess:
         self._appends: Counter[bool] = Counter()  # by whether they were committed
         self._guardian = Guardian(options.zookeeper)
         self._guardian.start()
-        self._context = new_context()
         self._pool = named_executor(THREADS, "actors")
         self._timers = _Timers()
-        self._server = ControlServer(
-            self._context, "tcp://127.0.0.1:0", self._dispatch, name="requests"
-        )
+        self._server = RequestServer(self._dispatch)
         self._post_office = PostOffice(
-            self._context,
             options.broker_id,
             address_of=self._address_of,
             deliver=lambda message: self._around.deliver(message),
@@ -138,7 +133,6 @@ class DesignProcess:
         self._post_office.close()
         self._server.stop()
         self._timers.close()
-        self._context.destroy(linger=0)
 
     # --- ZooKeeper ---
 
@@ -178,8 +172,8 @@ class DesignProcess:
 
     # --- requests ---
 
-    def _dispatch(self, incoming: IncomingRequest) -> None:
-        match incoming.body:
+    def _dispatch(self, incoming: Incoming) -> None:
+        match incoming.request:
             case DeliverMailRequest(fetches, fetched):
                 incoming.reply(DeliverMailResponse(Errors.NONE, self._incarnation))
                 messages: list[ReplicaMail] = [*fetches, *fetched]
@@ -189,8 +183,6 @@ class DesignProcess:
                 incoming.reply(self._describe(dead, with_beliefs=with_beliefs))
             case AppendRecordsRequest(topic_partition, records):
                 self._append(incoming, topic_partition, records)
-            case _:
-                incoming.reply.fail(Errors.UNSUPPORTED_VERSION)
 
     def _describe(
         self, dead: tuple[BrokerId, ...], *, with_beliefs: bool
@@ -214,7 +206,7 @@ class DesignProcess:
         )
 
     def _append(
-        self, incoming: IncomingRequest, topic_partition: TopicPartition, records: tuple[str, ...]
+        self, incoming: Incoming, topic_partition: TopicPartition, records: tuple[str, ...]
     ) -> None:
         def acknowledge(is_committed: bool) -> None:
             self._appends[is_committed] += 1

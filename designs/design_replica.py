@@ -15,14 +15,6 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from pykka import ActorDeadError, ActorRef
 
 from regent.core.model import BrokerId, TopicPartition
-from regent.core.protocol.designs import (
-    Belief,
-    EndedLeadership,
-    FetchRecords,
-    RecordsFetched,
-    ReplicaMail,
-    ReplicaRole,
-)
 from regent.designs.commit_thread import (
     CommitThread,
     FollowerAt,
@@ -35,6 +27,14 @@ from regent.designs.commit_thread import (
 from regent.designs.leader_lock import LeaderLock
 from regent.designs.memory_log import MemoryLog
 from regent.designs.pooled_actor import ActorClock, Dispatcher, PooledActor
+from regent.designs.requests import (
+    Belief,
+    EndedLeadership,
+    FetchRecords,
+    RecordsFetched,
+    ReplicaMail,
+    ReplicaRole,
+)
 from regent.designs.watched_zookeeper import DataChanged, SessionBegan, WatchedZooKeeper
 from regent.designs.znodes import decode_ids, leader_path, replicas_path
 from regent.zk.client.operations import Znode

@@ -14,16 +14,14 @@ from typing import Final
 
 from regent.config.threads import NamedThread
 from regent.core.model import BrokerId
-from regent.core.protocol.designs import (
+from regent.designs.requests import (
     DeliverMailRequest,
     DeliverMailResponse,
     FetchRecords,
     RecordsFetched,
     ReplicaMail,
 )
-from regent.transport.control.client import RequestError
-from regent.transport.control.remote_ref import RemoteActorRef, ask
-from regent.transport.control.sockets import Context
+from regent.designs.wire import Peer, SilentPeerError
 
 logger = logging.getLogger(__name__)
 
@@ -45,14 +43,12 @@ class PostOffice:
 
     def __init__(
         self,
-        context: Context,
         broker_id: BrokerId,
         *,
         address_of: Callable[[BrokerId], str | None],
         deliver: Callable[[ReplicaMail], None],
         on_restarted: Callable[[BrokerId], None],
     ) -> None:
-        self._context = context
         self._broker_id = broker_id
         self._address_of = address_of
         self._deliver = deliver
@@ -84,7 +80,6 @@ class PostOffice:
                 self._deliver(RecordsFetched(fetch.topic_partition, fetch.turn, is_leader=False))
 
         return _Postman(
-            self._context,
             name=f"mail-{self._broker_id}-to-{broker_id}",
             address=lambda: self._address_of(broker_id),
             on_lost=on_lost,
@@ -97,7 +92,6 @@ class _Postman:
 
     def __init__(
         self,
-        context: Context,
         *,
         name: str,
         address: Callable[[], str | None],
@@ -105,7 +99,6 @@ class _Postman:
         on_restarted: Callable[[], None],
     ) -> None:
         self.sent = 0
-        self._context = context
         self._name = name
         self._address = address
         self._on_lost = on_lost
@@ -113,7 +106,7 @@ class _Postman:
         self._waiting: deque[ReplicaMail] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
-        self._peer: RemoteActorRef | None = None
+        self._peer: Peer | None = None
         self._incarnation: int | None = None
         self._thread = NamedThread(self._run, name)
         self._thread.start()
@@ -147,7 +140,7 @@ class _Postman:
             return  # it is known to be gone
         try:
             response = self._ask(DeliverMailRequest(tuple(fetches), tuple(fetched)))
-        except RequestError as error:
+        except SilentPeerError as error:
             logger.info("%s: %s", self._name, error)
             self._disconnect()
             self._note(None)
@@ -166,9 +159,9 @@ class _Postman:
         if self._peer is None:
             address = self._address()
             if address is None:
-                raise RequestError(self._name, "the broker is not registered")
-            self._peer = RemoteActorRef(self._context, address, client_id=self._name)
-        return ask(self._peer, request, DeliverMailResponse, timeout_s=_TIMEOUT_S)
+                raise SilentPeerError("the broker is not registered")
+            self._peer = Peer(address)
+        return self._peer.ask(request, DeliverMailResponse, timeout_s=_TIMEOUT_S)
 
     def _disconnect(self) -> None:
         if self._peer is not None:

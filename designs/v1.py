@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from regent.core.model import BrokerId
-from regent.core.protocol.designs import ReplicaRole
 from regent.designs.design_replica import BegunLeadership, DesignReplica
+from regent.designs.requests import ReplicaRole
 from regent.designs.watched_zookeeper import ChildrenChanged, DataChanged
 from regent.designs.znodes import (
     BROKER_IDS,

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from regent.core.model import BrokerId
-from regent.core.protocol.designs import ReplicaRole
 from regent.designs.commit_thread import ReplicasChanged
 from regent.designs.design_replica import BegunLeadership, DesignReplica
+from regent.designs.requests import ReplicaRole
 from regent.designs.state_change_queue import (
     QUEUE_FULL_WAIT_MS,
     StateChange,

@@ -2,8 +2,7 @@
 
 It has the spread of replicas and preferred leaders over brokers and racks, of leaders if the
 assignment has them, and of bytes if the log directories are on this machine. It has scatter width
-and copysets, and the probability that any partition is lost when several brokers or a rack fail at
-once.
+and copysets, how many brokers can fail at once without a loss, and what is lost with a rack.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ from regent.jobs.assignment_source import assignment_frame, check_assignment
 from regent.jobs.command import progress, run_job
 from regent.jobs.job_session import JobSession
 from regent.jobs.reports.balance import (
-    LossOptions,
-    check_failures,
     measure,
     racks_of,
     summary,
@@ -38,7 +35,6 @@ from regent.jobs.reports.inputs import (
     assignment_options,
     bytes_per_broker,
     log_directories,
-    loss_options,
     read_inputs,
 )
 from regent.jobs.reports.output import Report, report_command, report_options
@@ -50,7 +46,6 @@ _NAME: Final = "report balance"
 
 @assignment_options
 @click.option("--log-dirs", metavar="DIR,DIR", help="Log directories of brokers, to count bytes.")
-@loss_options
 @report_options
 def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
     source, brokers = read_inputs(options, job.files)
@@ -61,12 +56,10 @@ def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
         check_assignment(frame, source)
         table = frame.select("replicas", "leader").toArrow()
     arrays = replica_arrays(table["replicas"], [*(b.broker_id for b in brokers), *sizes])
-    check_failures(options["failures"], arrays.brokers)
     racks = racks_of(arrays, {b.broker_id: b.rack for b in brokers})
     more_loads = _leaders(arrays, table["leader"]) | _bytes(arrays, sizes)
-    loss = LossOptions(options["failures"], options["trials"], options["seed"])
-    with progress("simulating failures", session):
-        balance = measure(arrays, racks, more_loads, loss, brokers)
+    with progress("measuring the balance", session):
+        balance = measure(arrays, racks, more_loads, brokers)
         at_risk = at_risk_of_one_failure(balance, arrays, frame)
     facts = {
         "partitions": arrays.partitions,
@@ -86,8 +79,6 @@ def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
             "topics_with_one_replica": [*at_risk.single],
             "topics_in_one_rack": [*at_risk.together],
             **summary(balance),
-            "trials": options["trials"],
-            "seed": options["seed"],
         },
         [
             Table(f"Assignment: {source.where}", tuple(facts), [tuple(facts.values())]),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 import tomllib
 from importlib.metadata import distribution
 from pathlib import Path
@@ -41,13 +44,37 @@ def test_every_package_is_pinned_and_so_is_what_it_needs() -> None:
     assert names <= pinned().keys()
 
 
-def test_every_package_of_ours_is_installed() -> None:
+STUDIES = {
+    "bench": "benchmarks: they measure a checkout, and start its stub brokers",
+    "designs": "the designs before the controller: they are compared, no broker uses them",
+    "tests": "they run in a checkout",
+    "build": "what setuptools leaves",
+}
+"""The folders that are not in the wheel, and why."""
+
+
+def test_every_package_of_ours_is_installed_and_no_study() -> None:
     ours = {
         ".".join(("regent", *path.parent.relative_to(ROOT).parts))
         for path in ROOT.glob("[a-z]*/**/__init__.py")
-        if path.relative_to(ROOT).parts[0] not in ("tests", "build")
+        if path.relative_to(ROOT).parts[0] not in STUDIES
     }
     assert {"regent", *ours} == set(project()["tool"]["setuptools"]["packages"])
+
+
+def test_a_checkout_that_is_not_set_up_says_what_to_do() -> None:
+    # Without site-packages there is no regent, as before the first `make`.
+    command = [sys.executable, "-S", "-I", str(ROOT / "run.py"), "--help"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert result.returncode == 1
+    assert result.stderr == "regent is not set up in this Python: run `make` first\n"
+
+
+def test_an_editor_finds_our_imports_where_mypy_does() -> None:
+    tool = project()["tool"]
+    assert tool["pyright"]["extraPaths"] == tool["mypy"]["mypy_path"]
+    settings = json.loads((ROOT / ".vscode" / "settings.json").read_text())
+    assert settings["python.analysis.extraPaths"] == tool["mypy"]["mypy_path"]
 
 
 def test_the_tests_run_on_the_pinned_versions() -> None:

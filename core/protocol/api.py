@@ -12,7 +12,6 @@ from regent.core.protocol.broker import (
     ShutdownBrokerResponse,
 )
 from regent.core.protocol.controller import ControllerRequest, ControllerResponse
-from regent.core.protocol.designs import DesignsRequest, DesignsResponse
 from regent.core.protocol.placement import (
     PlacementStatusRequest,
     PlacementStatusResponse,
@@ -43,9 +42,6 @@ class ApiKey(IntEnum):
     AWAIT_BROKERS = 1004
     PLACE_TOPICS = 1010
     PLACEMENT_STATUS = 1011
-    DELIVER_MAIL = 1020
-    DESCRIBE_REPLICAS = 1021
-    APPEND_RECORDS = 1022
 
 
 ActorRequest: TypeAlias = (
@@ -55,7 +51,6 @@ ActorRequest: TypeAlias = (
     | ShutdownBrokerRequest
     | PlaceTopicsRequest
     | PlacementStatusRequest
-    | DesignsRequest
 )
 ActorResponse: TypeAlias = (
     ControllerResponse
@@ -64,5 +59,4 @@ ActorResponse: TypeAlias = (
     | ShutdownBrokerResponse
     | PlaceTopicsResponse
     | PlacementStatusResponse
-    | DesignsResponse
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import signal
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,16 +16,8 @@ from typing import Final
 from regent.actors.timer import monotonic_ms
 from regent.cluster.child_process import ChildProcess, DeathPipe
 from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
-from regent.config.command_line import COMMAND
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.placement.replica_placer import place_ring
-from regent.core.protocol.designs import (
-    AppendRecordsRequest,
-    Belief,
-    DescribeReplicasRequest,
-    DescribeReplicasResponse,
-    ReplicaRole,
-)
 from regent.designs.measuring.held_processes import held
 from regent.designs.measuring.measured_cluster import (
     REPLICATION_FACTOR,
@@ -36,6 +29,13 @@ from regent.designs.measuring.measured_cluster import (
     MeasuringError,
     StateChangeCost,
 )
+from regent.designs.requests import (
+    AppendRecordsRequest,
+    Belief,
+    DescribeReplicasRequest,
+    DescribeReplicasResponse,
+    ReplicaRole,
+)
 from regent.designs.state_change_queue import (
     ADMIN_EPOCH,
     StateChange,
@@ -43,6 +43,7 @@ from regent.designs.state_change_queue import (
     StateChangeQueue,
 )
 from regent.designs.watched_zookeeper import WatchedZooKeeper
+from regent.designs.wire import Peer, SilentPeerError
 from regent.designs.znodes import (
     BROKER_IDS,
     PARTITIONS_ADD,
@@ -54,15 +55,13 @@ from regent.designs.znodes import (
     replicas_path,
     topic_path,
 )
-from regent.transport.control.client import RequestError
-from regent.transport.control.remote_ref import RemoteActorRef, ask
-from regent.transport.control.sockets import new_context
 from regent.zk.client.operations import Create, Operation
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 
 KEEP_IN_SYNC_MS: Final = 1_000
 """``believers`` stops ZooKeeper for this time: shorter than a session, not Kafka's 30 s."""
 
+_BROKER_COMMAND: Final = (sys.executable, "-P", "-m", "regent.designs", "broker")
 _FIRST: Final = TopicPartition(TOPIC, 0)
 _PARTITIONS_AT_ONCE: Final = 500
 _COMMANDS: Final = 10
@@ -90,9 +89,8 @@ class EarlierCluster:
         self.design = design
         self._session_timeout_ms = session_timeout_ms
         self._death_pipe = DeathPipe()
-        self._context = new_context()
         self._children: dict[BrokerId, ChildProcess] = {}
-        self._actors: dict[BrokerId, RemoteActorRef] = {}
+        self._actors: dict[BrokerId, Peer] = {}
         self._replicas: list[tuple[BrokerId, ...]] = []
         try:
             self.zookeeper.start()
@@ -233,7 +231,6 @@ class EarlierCluster:
             if child.stdout is not None:
                 child.stdout.close()
         self._death_pipe.close()
-        self._context.destroy(linger=0)
         self.zookeeper.stop()
 
     # --- processes ---
@@ -249,13 +246,11 @@ class EarlierCluster:
             child.launch()
             self._children[broker_id] = child
         for broker_id, child in self._children.items():
-            self._actors[broker_id] = RemoteActorRef(
-                self._context, _ready(child), client_id="designs"
-            )
+            self._actors[broker_id] = Peer(_ready(child))
 
     def _command(self, broker_id: BrokerId) -> list[str]:
         return [
-            *(*COMMAND, "design-broker", "--design", self.design, "--id", str(broker_id)),
+            *(*_BROKER_COMMAND, "--design", self.design, "--id", str(broker_id)),
             *("--zookeeper", self.zookeeper.address),
             *("--session-timeout-ms", str(self._session_timeout_ms)),
             *("--keep-in-sync-ms", str(KEEP_IN_SYNC_MS)),
@@ -343,8 +338,8 @@ class EarlierCluster:
     ) -> DescribeReplicasResponse:
         actor = self._actors[broker_id]
         try:
-            return ask(actor, question, DescribeReplicasResponse, timeout_s=_ASK_TIMEOUT_S)
-        except RequestError as error:
+            return actor.ask(question, DescribeReplicasResponse, timeout_s=_ASK_TIMEOUT_S)
+        except SilentPeerError as error:
             raise MeasuringError(f"broker {broker_id} does not answer: {error}") from None
 
     def _await(self, is_reached: Callable[[], bool], otherwise: str) -> None:

@@ -1,87 +1,88 @@
-"""The comparison as a table of texts: a column for each scheme, a row for each question."""
+"""The schemes as a table of texts: a column for each scheme, a row for each question."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from regent.designs.votes.comparison import SchemeRow, TwoWays, VotesComparison
+from regent.designs.votes.analysis import (
+    Condition,
+    commit_latency,
+    death_wait_ms,
+    loss_probability,
+    risk_of_newest_record,
+    stall_wait_ms,
+)
+from regent.designs.votes.replication_model import (
+    DEFAULT_TIMES,
+    ModelTimes,
+    ReplicationScheme,
+    schemes_for,
+)
+from regent.designs.votes.survival import Remaining, survival
 
+MAX_FAILURES: Final = 5
 _MS_IN_A_SECOND: Final = 1000
 
 
-def votes_table(comparison: VotesComparison) -> list[list[str]]:
-    """Return the header and the rows. Two numbers in a cell are computed / simulated."""
-    columns = [_answers(row, comparison) for row in comparison.schemes]
-    header = [f"survives {_deaths(comparison)}", *(row.scheme.name for row in comparison.schemes)]
+def votes_table(failures: int) -> list[list[str]]:
+    """Return the header and the rows, for schemes that survive so many deaths."""
+    schemes = schemes_for(failures)
+    deaths = "1 death" if failures == 1 else f"{failures} deaths"
+    columns = [_answers(scheme, failures, deaths, DEFAULT_TIMES) for scheme in schemes]
     return [
-        header,
+        [f"survives {deaths}", *(scheme.name for scheme in schemes)],
         *([question, *(column[question] for column in columns)] for question in columns[0]),
     ]
 
 
-def _answers(row: SchemeRow, comparison: VotesComparison) -> dict[str, str]:
-    scheme, deaths = row.scheme, row.deaths
-    slow = f"one {comparison.times.slow_factor:g} times slower"
-    stalled_again = "-" if row.stall_wait_ms.computed is None else None
+def _answers(
+    scheme: ReplicationScheme, failures: int, deaths: str, times: ModelTimes
+) -> dict[str, str]:
+    left = survival(scheme, failures)
+    loss = loss_probability(scheme, risk_of_newest_record(scheme, times))
+    leader_wait_ms = death_wait_ms(scheme, times, is_leader=True)
     return {
         "replicas: copies, on disk and sent": str(scheme.replicas),
         "acknowledgements of a commit": str(scheme.acknowledgements),
-        "leader elected by": "-" if not scheme.has_leader else str(scheme.elected_by),
+        "leader elected by": str(scheme.elected_by) if scheme.has_leader else "-",
         "replicas that a vote or a read asks": str(scheme.quorum),
         "order of concurrent writes": "the leader's" if scheme.has_leader else "none",
-        "commit, all healthy: p50": _both(row.healthy.p50_ms),
-        "commit, all healthy: p99": _both(row.healthy.p99_ms),
-        f"commit, {slow}: p50": _both(row.one_slow.p50_ms),
-        f"commit, {slow}: p99": _both(row.one_slow.p99_ms),
-        "one stalls: a record waits": _both(row.stall_wait_ms),
-        "then a commit: p50": stalled_again or _both(row.one_stalled.p50_ms),
-        "then a commit: p99": stalled_again or _both(row.one_stalled.p99_ms),
-        "leader dies: a record waits": (
-            _both(row.leader_death_wait_ms) if scheme.has_leader else "-"
-        ),
-        "another dies: a record waits": _both(row.follower_death_wait_ms),
-        f"after {_deaths(comparison)}": _state(deaths.lost, writes=deaths.writes),
-        "after one more": _state(deaths.lost_after_one_more, writes=deaths.writes_after_one_more),
-        "… if none comes back": _lost(deaths.lost_if_none_comes_back, deaths.acknowledged),
-        "… if the first dead comes back": _state(
-            deaths.lost_when_first_is_back,
-            deaths.acknowledged,
-            writes=deaths.writes_when_first_is_back,
-        ),
-        "… if all come back": _lost(deaths.lost_when_all_are_back, deaths.acknowledged),
-        f"any {comparison.failures + 1} destroyed at once: newest record lost": _both(
-            row.newest_record_loss, is_share=True
-        ),
+        **_latencies(scheme, times),
+        "one stalls: a record waits": _duration(stall_wait_ms(scheme, times)),
+        "leader dies: a record waits": _duration(leader_wait_ms) if scheme.has_leader else "-",
+        "another dies: a record waits": _duration(death_wait_ms(scheme, times, is_leader=False)),
+        f"after {deaths}": _state(left.after_failures),
+        "after one more": _state(left.after_one_more),
+        "… if the first dead comes back": _state(left.first_is_back),
+        "… if all come back": _state(left.all_are_back),
+        f"any {failures + 1} destroyed at once: newest record lost": f"{100 * loss:.3g} %",
     }
 
 
-def _deaths(comparison: VotesComparison) -> str:
-    return "1 death" if comparison.failures == 1 else f"{comparison.failures} deaths"
+def _latencies(scheme: ReplicationScheme, times: ModelTimes) -> dict[str, str]:
+    words = {
+        Condition.HEALTHY: "commit, all healthy",
+        Condition.ONE_SLOW: f"commit, one {times.slow_factor:g} times slower",
+        Condition.ONE_STALLED: "commit, one stalled (and out of the ISR)",
+    }
+    found = {}
+    for condition, text in words.items():
+        latency = commit_latency(scheme, times, condition)
+        for share in (0.5, 0.99):
+            ms = None if latency is None else latency.quantile(share)
+            found[f"{text}: p{100 * share:.0f}"] = _duration(ms)
+    return found
 
 
-def _both(numbers: TwoWays, *, is_share: bool = False) -> str:
-    """Return both numbers with their unit."""
-    pair = (numbers.computed, numbers.simulated)
-    if pair == (None, None):
+def _duration(ms: float | None) -> str:
+    if ms is None:
         return "until it is back"
-    factor, unit = 1.0, "ms"
-    if is_share:
-        factor, unit = 100.0, "%"
-    elif max(number or 0 for number in pair) >= _MS_IN_A_SECOND:
-        factor, unit = 1 / _MS_IN_A_SECOND, "s"
-    texts = ("never" if number is None else f"{number * factor:.3g}" for number in pair)
-    return f"{' / '.join(texts)} {unit}"
+    is_long = ms >= _MS_IN_A_SECOND
+    return f"{ms / _MS_IN_A_SECOND:.3g} s" if is_long else f"{ms:.3g} ms"
 
 
-def _state(lost: int | None, acknowledged: int | None = None, *, writes: bool) -> str:
-    if lost is None:
+def _state(remaining: Remaining) -> str:
+    if remaining.lost is None:
         return "no reads, no writes"
-    return f"{_lost(lost, acknowledged)}, {'goes on' if writes else 'no writes'}"
-
-
-def _lost(lost: int | None, acknowledged: int | None) -> str:
-    if lost is None:
-        return "no reads"
-    if lost == 0:
-        return "none lost"
-    return f"{lost} lost" if acknowledged is None else f"{lost} of {acknowledged} lost"
+    lost = f"{remaining.lost} of {remaining.acknowledged} lost" if remaining.lost else "none lost"
+    return f"{lost}, {'goes on' if remaining.writes else 'no writes'}"

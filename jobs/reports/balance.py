@@ -11,9 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regent.jobs.brokers_file import PlannedBroker
-from regent.jobs.command import InputError
 from regent.jobs.planning.fair_share import fair_share, rack_limits, spreads
-from regent.jobs.reports.loss_simulation import LossPoint, default_failures, loss_curve, rack_losses
 from regent.jobs.reports.page import Table
 from regent.jobs.reports.replica_arrays import (
     Copysets,
@@ -24,17 +22,8 @@ from regent.jobs.reports.replica_arrays import (
     scatter_widths,
 )
 
-_ROWS: Final = 12  # of a table that shows a curve
 ENDS: Final = 10
 """How many brokers a table has, if there are many: the ones with the most, or with the least."""
-
-
-class LossOptions(NamedTuple):
-    """How losses are simulated; ``failures`` None: see ``default_failures``."""
-
-    failures: int | None
-    trials: int
-    seed: int
 
 
 class Racks(NamedTuple):
@@ -52,7 +41,8 @@ class Balance:
     """The results; arrays are by position of the broker.
 
     ``loads`` has the loads of brokers, by the name to show. ``fair`` is the number of replicas to
-    which ``regent jobs plan rebalance`` brings a broker; NaN if it is not listed.
+    which ``regent jobs plan rebalance`` brings a broker; NaN if it is not listed. Any
+    ``survivable`` brokers can fail at once without the loss of a partition.
     ``lost_with_rack`` counts the partitions that are lost when a rack fails.
     """
 
@@ -62,7 +52,7 @@ class Balance:
     racks: Racks
     copysets: int
     scatter_width: Counts
-    loss: Sequence[LossPoint]
+    survivable: int
     lost_with_rack: Counts
 
     @property
@@ -77,12 +67,6 @@ class Balance:
         with np.errstate(divide="ignore", invalid="ignore"):
             shares: Shares = self.loads["replicas"] / self.fair
         return shares
-
-
-def check_failures(failures: int | None, brokers: int) -> None:
-    """Raise ``InputError`` when ``failures`` exceeds the number of brokers."""
-    if failures is not None and failures > brokers:
-        raise InputError(f"--failures {failures}: there are {brokers} brokers")
 
 
 def spread(values: Counts) -> dict[str, float]:
@@ -127,13 +111,10 @@ def measure(
     arrays: ReplicaArrays,
     racks: Racks,
     more_loads: Mapping[str, Counts],
-    options: LossOptions,
     listed: Sequence[PlannedBroker] = (),
 ) -> Balance:
     """Measure an assignment; ten million partitions take some seconds."""
     sets: list[Copysets] = [copysets(r, arrays.brokers) for r in arrays.by_factor.values()]
-    factor = max(arrays.by_factor)
-    failures = options.failures or default_failures(arrays.brokers, factor)
     loads = {
         "replicas": arrays.replicas_per_broker(),
         "preferred leaders": arrays.preferred_per_broker(),
@@ -145,9 +126,22 @@ def measure(
         racks,
         sum(len(s.members) for s in sets),
         scatter_widths(sets, arrays.brokers),
-        loss_curve(sets, arrays.brokers, failures, trials=options.trials, seed=options.seed),
+        min(arrays.by_factor) - 1,
         rack_losses(sets, racks.of_broker, len(racks.names)),
     )
+
+
+def rack_losses(sets: Sequence[Copysets], rack_of: Positions, racks: int) -> Counts:
+    """Count for each rack the partitions that are lost when it fails: all replicas are in it.
+
+    ``rack_of`` is the number of each broker's rack; -1 is none, which never fails as a whole.
+    """
+    lost = np.zeros(racks, np.int64)
+    for members, partitions in sets:
+        rack = rack_of[members[:, 0]]
+        is_inside = (rack >= 0) & (rack_of[members] == rack[:, np.newaxis]).all(axis=1)
+        np.add.at(lost, rack[is_inside], partitions[is_inside])
+    return lost
 
 
 # --- as JSON and as tables ------------------------------------------------------------------------
@@ -155,7 +149,6 @@ def measure(
 
 def summary(balance: Balance) -> dict[str, Any]:
     """Return the results as JSON values."""
-    names = balance.racks.names
     return {
         "per_broker": {
             name.replace(" ", "_"): spread(load) for name, load in balance.loads.items()
@@ -163,8 +156,7 @@ def summary(balance: Balance) -> dict[str, Any]:
         "per_rack": rack_table(balance).fields(),
         "copysets": balance.copysets,
         "scatter_width": spread(balance.scatter_width),
-        "loss": [point._asdict() for point in balance.loss],
-        "rack_loss_probability": float((balance.lost_with_rack > 0).mean()) if names else None,
+        "survivable_failures": balance.survivable,
     }
 
 
@@ -173,7 +165,6 @@ def tables(balance: Balance) -> list[Table]:
     found = [spread_table(balance), *broker_tables(balance)[0]]
     if balance.racks.names:
         found.append(rack_table(balance))
-    found.append(loss_table(balance.loss))
     return found
 
 
@@ -216,21 +207,6 @@ def ordered(table: Table, caption: str, ends: Mapping[str, Sequence[int]]) -> li
         return [Table(end, headers, [rows[b] for b in ends[end][:ENDS]]) for end in ends]
     order = next(iter(ends.values()))
     return [Table(caption, headers, [rows[b] for b in order])]
-
-
-def loss_table(curve: Sequence[LossPoint]) -> Table:
-    """Return a table of some points of the curve, with the first and the last."""
-    chosen = np.unique(np.geomspace(1, len(curve), _ROWS).round().astype(int))
-    return Table(
-        "Brokers that fail at once, and what is lost",
-        ("brokers", "any loss", "95 % interval", "partitions lost on average"),
-        [_loss_row(curve[k - 1]) for k in chosen],
-    )
-
-
-def _loss_row(point: LossPoint) -> tuple[object, ...]:
-    interval = "exact" if point.is_exact else f"{percent(point.low)} to {percent(point.high)}"
-    return point.failures, percent(point.probability), interval, point.expected_partitions
 
 
 def percent(share: float) -> str:

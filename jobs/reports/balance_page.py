@@ -1,36 +1,28 @@
-"""The plots of balance and loss, for pages of reports."""
+"""The plots and tables of a balance, for pages of reports."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regent.client.wording import how_many
-from regent.jobs.reports.balance import Balance, broker_tables, loss_table, rack_table, spread_table
+from regent.jobs.reports.balance import Balance, broker_tables, rack_table, spread_table
 from regent.jobs.reports.charts import (
     MOST_BARS,
-    Draw,
-    Line,
     extremes,
     far_ends,
-    lines,
     over_brokers,
 )
-from regent.jobs.reports.loss_simulation import LossPoint
-from regent.jobs.reports.page import Axes, Page, shown
+from regent.jobs.reports.page import Page, shown
 from regent.jobs.reports.verdict import OVERLOAD, UNDERLOAD
 
 
-def add_balance(page: Page, balance: Balance, where: str | None = None) -> None:
-    """Add the plots and tables of one assignment, with tables of the brokers if it is a real one.
-
-    ``where`` it was read; None: it is simulated.
-    """
-    if where is not None:
-        page.text(f"Read from {where}.")
+def add_balance(page: Page, balance: Balance, where: str) -> None:
+    """Add the plots and tables of one assignment, and ``where`` it was read."""
+    page.text(f"Read from {where}.")
     page.heading("Brokers")
     for name, load in balance.loads.items():
         fair, share = np.full(len(load), load.mean()), "average"
@@ -38,11 +30,10 @@ def add_balance(page: Page, balance: Balance, where: str | None = None) -> None:
             fair, share = balance.fair, "fair share"
         caption = f"{name.capitalize()} of each broker"
         add_numbers(page, balance.broker_ids, load, name, caption, fair=fair, share=share)
-    if where is not None:
-        ends, all_brokers = broker_tables(balance)
-        for table in ends:
-            page.table(table)
-        page.all_brokers(all_brokers)
+    ends, all_brokers = broker_tables(balance)
+    for table in ends:
+        page.table(table)
+    page.all_brokers(all_brokers)
     page.table(spread_table(balance))
     if balance.racks.names:
         page.heading("Racks")
@@ -53,9 +44,9 @@ def add_balance(page: Page, balance: Balance, where: str | None = None) -> None:
         " once, the partition is lost. This assignment has"
         f" {how_many(balance.copysets, 'copyset', 'copysets')}."
     )
-    if sum(point.probability > 0 for point in balance.loss) > 1:
-        add_loss_curves(page, {"": balance.loss})
-    page.table(loss_table(balance.loss))
+    page.text(
+        f"Any {how_many(balance.survivable, 'broker', 'brokers')} can fail at once without a loss."
+    )
     page.text(
         "The scatter width of a broker is the number of other brokers with which it shares"
         " partitions. When it fails, its replicas are copied from those of them that lead the"
@@ -92,36 +83,3 @@ def add_numbers(
     elif marked is None:
         marked = extremes(values) if len(values) > MOST_BARS else ()
     page.figure(over_brokers(broker_ids, values, label, fair, marked), f"{caption}.")
-
-
-def add_loss_curves(
-    page: Page, curves: Mapping[str, Sequence[LossPoint]], height_in: float = 3.0
-) -> None:
-    """Add a plot of the probabilities of loss."""
-    caption = (
-        "If so many brokers, drawn at random, fail at once: the probability that at least one"
-        " partition loses all of its replicas."
-    )
-    points = (point for curve in curves.values() for point in curve)
-    if any(point.high > 1.3 * point.low for point in points if point.probability > 0):
-        caption += " The shaded area has the true value with a probability of 95 %."
-    page.figure(loss_curves(curves), caption, height_in=height_in)
-
-
-def loss_curves(curves: Mapping[str, Sequence[LossPoint]]) -> Draw:
-    """Draw probabilities of loss on a logarithmic scale, without impossible ones."""
-    series = []
-    for name, curve in curves.items():
-        points = [point for point in curve if point.probability > 0]
-        band = [point.low or point.probability for point in points], [p.high for p in points]
-        failures = [point.failures for point in points]
-        shares = [point.probability for point in points]
-        series.append(Line(name, failures, shares, band=band))
-    draw_lines = lines(series, "brokers that fail at once", "probability of a loss", y_scale="log")
-
-    def draw(axes: Axes) -> None:
-        draw_lines(axes)
-        axes.set_ylim(min(0.1, axes.get_ylim()[0]), 1.3)
-        axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:,.10g} %")
-
-    return draw

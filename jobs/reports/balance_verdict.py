@@ -79,7 +79,7 @@ def balance_in_words(balance: Balance) -> str:
     """Say how even replicas are, and how many brokers may fail without a loss."""
     replicas = balance.loads["replicas"]
     range_ = number_range(int(replicas.min()), int(replicas.max()))
-    safe = sum(point.probability == 0 for point in balance.loss)
+    safe = balance.survivable
     survivors = [f"any {how_many(safe, 'broker', 'brokers')}"] * bool(safe)
     if len(balance.racks.names) > 1 and not balance.lost_with_rack.any():
         survivors.append("any one rack")

@@ -15,7 +15,7 @@ from regent.jobs.assignment_source import ZOOKEEPER, AssignmentSource
 from regent.jobs.brokers_file import PlannedBroker, read_brokers
 from regent.jobs.command import InputError
 from regent.jobs.files import JobFiles
-from regent.jobs.options import number_option, seed_option, with_options
+from regent.jobs.options import with_options
 from regent.storage.log_directory import LogDirectory
 from regent.storage.log_names import LOG_SUFFIX, log_of_directory
 
@@ -38,14 +38,6 @@ assignment_options: Final = with_options(
     cluster_options,
 )
 """Adds ``--assignment``, ``--brokers``, and the options that name a cluster."""
-
-
-loss_options: Final = with_options(
-    number_option("--failures", text="The most brokers that fail at once."),
-    number_option("--trials", default=2000, text="Number of simulated failures."),
-    seed_option,
-)
-"""Adds the options of ``LossOptions`` to a command."""
 
 
 def read_inputs(

@@ -25,7 +25,6 @@ def bootstrap() -> Iterator[str]:
     [
         ("create --topics 2 --partitions 2", {"answered_s", "seconds", "cpu_s"}),
         ("delete --topics 2 --partitions 2", {"answered_s", "seconds", "cpu_s"}),
-        ("reassign --partitions 2 --megabytes 1", {"seconds", "mb_per_s", "cpu_s"}),
         (
             "idle --partitions 2 --seconds 0.2 --settle 0",
             {"cpu_percent", "wakeups_per_broker_s"},
@@ -40,7 +39,6 @@ def bootstrap() -> Iterator[str]:
             "consume --size 100 --partitions 2 --megabytes 1 --times 1",
             {"records_per_s", "mb_per_s", "cpu_s_per_gb"},
         ),
-        ("connections --connections 5", {"opened_s", "answered_s", "kb_per_connection"}),
     ],
 )
 def test_a_cluster_is_measured(bootstrap: str, command: str, figures: set[str]) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 from pykka import ActorRef
 
 from regent.core.model import BrokerId, TopicPartition
-from regent.core.protocol.designs import FetchRecords, RecordsFetched, ReplicaMail, ReplicaRole
 from regent.designs.commit_thread import InSyncLimits
 from regent.designs.design_process import DESIGNS
 from regent.designs.design_replica import PeerRestarted, ProduceRecords, Surroundings
+from regent.designs.requests import FetchRecords, RecordsFetched, ReplicaMail, ReplicaRole
 from regent.designs.virtual_time import VirtualTime
 from regent.designs.watched_zookeeper import Counts, WatchedZooKeeper
 from regent.designs.znodes import (

@@ -10,17 +10,16 @@ import pytest
 
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
-from regent.core.protocol.designs import (
+from regent.designs.mail import PostOffice
+from regent.designs.requests import (
     DeliverMailRequest,
     DeliverMailResponse,
     FetchRecords,
     RecordsFetched,
     ReplicaMail,
 )
-from regent.designs.mail import PostOffice
+from regent.designs.wire import Incoming, RequestServer
 from regent.testing.waits import scaled
-from regent.transport.control.server import ControlServer, IncomingRequest
-from regent.transport.control.sockets import Context, new_context
 
 TIMEOUT_S = scaled(20.0)
 T0 = TopicPartition("payments", 0)
@@ -31,18 +30,18 @@ FETCHED = RecordsFetched(T0, 7, is_leader=True, high_watermark=90, records=("a",
 class Receiver:
     """Broker 1: it keeps the mail, and answers when it may."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self) -> None:
         self.incarnation = 1
         self.mail: SimpleQueue[DeliverMailRequest] = SimpleQueue()
         self.may_answer = threading.Event()
         self.may_answer.set()
-        self.server = ControlServer(context, "tcp://127.0.0.1:0", self._receive, name="receiver")
+        self.server = RequestServer(self._receive)
         self.server.start()
 
-    def _receive(self, incoming: IncomingRequest) -> None:
-        assert isinstance(incoming.body, DeliverMailRequest)
+    def _receive(self, incoming: Incoming) -> None:
+        assert isinstance(incoming.request, DeliverMailRequest)
         answer = DeliverMailResponse(Errors.NONE, self.incarnation)
-        self.mail.put(incoming.body)
+        self.mail.put(incoming.request)
         self.may_answer.wait(TIMEOUT_S)
         incoming.reply(answer)
 
@@ -50,12 +49,11 @@ class Receiver:
 class Sender:
     """Broker 0, and what its post office tells it."""
 
-    def __init__(self, context: Context, receiver: Receiver) -> None:
+    def __init__(self, receiver: Receiver) -> None:
         self.address: str | None = receiver.server.endpoint
         self.returned: SimpleQueue[ReplicaMail] = SimpleQueue()
         self.restarted: SimpleQueue[BrokerId] = SimpleQueue()
         self.post_office = PostOffice(
-            context,
             0,
             address_of=lambda _: self.address,
             deliver=self.returned.put,
@@ -64,22 +62,15 @@ class Sender:
 
 
 @pytest.fixture
-def context() -> Iterator[Context]:
-    context = new_context()
-    yield context
-    context.destroy(linger=0)
-
-
-@pytest.fixture
-def receiver(context: Context) -> Iterator[Receiver]:
-    receiver = Receiver(context)
+def receiver() -> Iterator[Receiver]:
+    receiver = Receiver()
     yield receiver
     receiver.server.stop()
 
 
 @pytest.fixture
-def sender(context: Context, receiver: Receiver) -> Iterator[Sender]:
-    sender = Sender(context, receiver)
+def sender(receiver: Receiver) -> Iterator[Sender]:
+    sender = Sender(receiver)
     yield sender
     sender.post_office.close()
 

@@ -27,7 +27,6 @@ from regent.core.protocol import (
     broker,
     control,
     controller,
-    designs,
     placement,
     topics,
 )
@@ -133,11 +132,6 @@ _APIS: Final[Mapping[ApiKey, _Api]] = {
     ApiKey.PLACEMENT_STATUS: _Api(
         placement.PlacementStatusRequest, placement.PlacementStatusResponse, _SMALL
     ),
-    ApiKey.DELIVER_MAIL: _Api(designs.DeliverMailRequest, designs.DeliverMailResponse),
-    ApiKey.DESCRIBE_REPLICAS: _Api(
-        designs.DescribeReplicasRequest, designs.DescribeReplicasResponse, _SMALL
-    ),
-    ApiKey.APPEND_RECORDS: _Api(designs.AppendRecordsRequest, designs.AppendRecordsResponse),
 }
 _API_KEYS: Final[Mapping[type, ApiKey]] = {api.request: key for key, api in _APIS.items()}
 _REQUEST_DECODERS: Final = {key: decoder(api.request) for key, api in _APIS.items()}

@@ -17,7 +17,7 @@ import pytest
 from regent.cli.main import cli
 from regent.jobs import plan, report_balance, report_leaders
 from regent.jobs.brokers_file import PlannedBroker
-from regent.jobs.reports.balance import Balance, LossOptions, measure, racks_of
+from regent.jobs.reports.balance import Balance, measure, racks_of
 from regent.jobs.reports.balance_verdict import (
     AtRisk,
     balance_verdict,
@@ -65,8 +65,7 @@ def balance_of(
     planned = [PlannedBroker(broker_id, rack, 0, None) for broker_id, rack in brokers]
     column = pyarrow.chunked_array([replicas], pyarrow.list_(pyarrow.int32()))
     arrays = replica_arrays(column, [broker_id for broker_id, _ in brokers])
-    options = LossOptions(None, 100, 0)
-    return measure(arrays, racks_of(arrays, dict(brokers)), {}, options, planned), arrays
+    return measure(arrays, racks_of(arrays, dict(brokers)), {}, planned), arrays
 
 
 def verdict_of(

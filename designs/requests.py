@@ -129,4 +129,3 @@ class AppendRecordsResponse:
 
 
 DesignsRequest: TypeAlias = DeliverMailRequest | DescribeReplicasRequest | AppendRecordsRequest
-DesignsResponse: TypeAlias = DeliverMailResponse | DescribeReplicasResponse | AppendRecordsResponse

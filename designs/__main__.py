@@ -1,4 +1,4 @@
-"""``design-broker``: one broker of a design before the controller, as ``designs`` starts it."""
+"""``python -m regent.designs``: the study of the designs before the controller, in a checkout."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ import sys
 
 import click
 
+from regent.core.errors import RegentError
 from regent.core.model import MAX_BROKER_ID
 from regent.designs.commit_thread import InSyncLimits
+from regent.designs.compare import compare
 from regent.designs.design_process import DESIGNS, DesignOptions, run
 
 
-@click.command("design-broker", hidden=True)
+@click.group(context_settings={"max_content_width": 100})
+def cli() -> None:
+    """Run the designs that came before the controller, and measure them beside it."""
+
+
+@cli.command(hidden=True)
 @click.option("--design", type=click.Choice(sorted(DESIGNS)), required=True)
 @click.option("--id", "broker_id", type=click.IntRange(0, MAX_BROKER_ID), required=True)
 @click.option("--zookeeper", required=True, help="HOST:PORT of ZooKeeper.")
@@ -22,7 +29,7 @@ from regent.designs.design_process import DESIGNS, DesignOptions, run
 @click.option("--keep-in-sync-ms", type=click.IntRange(1), default=InSyncLimits().keep_in_sync_ms)
 @click.option("--max-bytes-lag", type=click.IntRange(0), default=InSyncLimits().max_bytes_lag)
 @click.option("--death-pipe-fd", type=int)
-def design_broker(
+def broker(
     design: str,
     broker_id: int,
     zookeeper: str,
@@ -45,3 +52,12 @@ def design_broker(
 def _announce(endpoint: str) -> None:
     click.echo(f"ready: {endpoint}")
     sys.stdout.flush()
+
+
+cli.add_command(compare)
+
+if __name__ == "__main__":
+    try:
+        cli(prog_name="python -m regent.designs")
+    except RegentError as error:
+        sys.exit(f"designs: {error}")

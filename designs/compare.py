@@ -1,30 +1,24 @@
-"""``designs compare``: what failures cost in each design, counted by ZooKeeper itself."""
+"""``compare``: what failures cost in each design, counted by ZooKeeper itself."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 
 from regent.cli.output import (
     Output,
-    examples,
-    note,
     output_option,
     print_facts,
     print_json,
     print_table,
 )
-from regent.core.errors import RegentError
 from regent.designs.measuring.claims import check_claims
 from regent.designs.measuring.comparison import (
     ComparisonSetting,
     DesignComparison,
     compare_designs,
 )
-from regent.designs.measuring.page import comparison_page
 from regent.designs.measuring.registry import DESIGNS
 from regent.designs.measuring.tables import (
     MeasureTable,
@@ -32,12 +26,9 @@ from regent.designs.measuring.tables import (
     comparison_tables,
     growth_table,
 )
-from regent.designs.votes.comparison import MAX_FAILURES, VotesComparison, compare_votes
-from regent.designs.votes.page import add_votes
-from regent.designs.votes.table import votes_table
+from regent.designs.votes.table import MAX_FAILURES, votes_table
 from regent.jobs.progress_line import ProgressLine
 
-_SEED = 1
 _MOST_BROKERS = 20
 _MOST_PARTITIONS = 50_000
 
@@ -54,21 +45,16 @@ def _sizes(_context: click.Context, _option: click.Parameter, text: str | None) 
     return tuple(sizes)
 
 
-def _writable(_context: click.Context, _option: click.Parameter, path: Path | None) -> Path | None:
-    """Refuse a page that cannot be written, before hours are measured."""
-    if path is not None and path.is_dir():
-        raise click.BadParameter(f"{path} is a directory: name a file to write the page to")
-    if path is not None and not os.access(path.parent, os.W_OK):
-        raise click.BadParameter(f"{path.parent} cannot be written to: choose another folder")
-    return path
-
-
 @click.command(
     epilog="\n\n".join(f"{name}: {design.meaning}" for name, design in DESIGNS.items())
     + "\n\n"
-    + examples(
-        "designs compare --partitions 100",
-        "designs compare --brokers 10 --failures 2 --growth 100,1000,10000 --html designs.html",
+    + "\n".join(
+        (
+            "\b",
+            "Examples:",
+            "  python -m regent.designs compare --partitions 100",
+            "  python -m regent.designs compare --brokers 10 --failures 2 --growth 100,1000,10000",
+        )
     )
 )
 @click.option(
@@ -106,12 +92,6 @@ def _writable(_context: click.Context, _option: click.Parameter, path: Path | No
     help="Measure these numbers of partitions, too, to see how the counts grow.",
 )
 @output_option
-@click.option(
-    "--html",
-    type=click.Path(path_type=Path),
-    callback=_writable,
-    help="Also write the result as one HTML page.",
-)
 def compare(
     brokers: int,
     partitions: int,
@@ -119,7 +99,6 @@ def compare(
     names: tuple[str, ...],
     growth: tuple[int, ...],
     output: str,
-    html: Path | None,
 ) -> None:
     """Measure what failures cost in each design, counted by ZooKeeper itself.
 
@@ -135,17 +114,19 @@ def compare(
     setting = ComparisonSetting(brokers, partitions, failures, growth)
     with ProgressLine() as progress:
         comparison = compare_designs(chosen, setting, progress.show)
-        progress.show("simulates votes")
-        votes = compare_votes(failures, _SEED)
-    if html is not None:
-        _write(comparison, votes, html)
+    header, *rows = votes_table(failures)
     if output == Output.JSON:
         claims = [claim._asdict() for claim in check_claims(comparison)]
-        print_json({**asdict(comparison), "claims": claims, "votes": asdict(votes)})
+        print_json(
+            {
+                **asdict(comparison),
+                "claims": claims,
+                "votes": [dict(zip(header, row, strict=True)) for row in rows],
+            }
+        )
     else:
         _print(comparison)
-        header, *rows = votes_table(votes)
-        _print_table(MeasureTable("Models of replication, computed / simulated", header, rows))
+        _print_table(MeasureTable("Models of replication", header, rows))
 
 
 def _print(comparison: DesignComparison) -> None:
@@ -163,13 +144,3 @@ def _print_table(table: MeasureTable) -> None:
     click.echo(table.caption)
     print_table(table.columns, table.rows)
     click.echo()
-
-
-def _write(comparison: DesignComparison, votes: VotesComparison, path: Path) -> None:
-    page = comparison_page(comparison)
-    add_votes(page, votes)
-    try:
-        page.write(path)
-    except OSError as error:
-        raise RegentError(f"{path} cannot be written: {error.strerror}") from None
-    note(f"wrote {path}")
