@@ -14,6 +14,8 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from regent.testing.waits import scaled
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -65,7 +67,9 @@ def test_every_package_of_ours_is_installed_and_no_study() -> None:
 def test_a_checkout_that_is_not_set_up_says_what_to_do() -> None:
     # Without site-packages there is no regent, as before the first `make`.
     command = [sys.executable, "-S", "-I", str(ROOT / "run.py"), "--help"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    result = subprocess.run(
+        command, capture_output=True, text=True, timeout=scaled(30), check=False
+    )
     assert result.returncode == 1
     assert result.stderr == "regent is not set up in this Python: run `make` first\n"
 
