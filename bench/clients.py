@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.kafka_connection import Address
@@ -51,7 +51,6 @@ def new_producer(bootstrap: str, **settings: Any) -> Producer:
             "max.in.flight.requests.per.connection": 5,
             "message.timeout.ms": int(TIMEOUT_S * 1000),
             "log_level": 0,
-            "delivery.report.only.error": True,
             **settings,
         }
     )
@@ -68,12 +67,7 @@ def count_records(bootstrap: str, topic: str, partitions: int) -> int:
 
 
 def send(client: Producer, topic: str, value: bytes, partition: int, **more: Any) -> None:
-    """Send one record; wait while the producer's queue is full.
-
-    A record that is not acknowledged raises ``AssertionError`` in a later ``poll`` or ``flush``,
-    unless there is an ``on_delivery`` among ``more``.
-    """
-    more.setdefault("on_delivery", _raise_refusal)
+    """Send one record; wait while the producer's queue is full."""
     while True:
         try:
             client.produce(topic, value, partition=partition, **more)
@@ -81,11 +75,6 @@ def send(client: Producer, topic: str, value: bytes, partition: int, **more: Any
             client.poll(0.01)
         else:
             return
-
-
-def _raise_refusal(error: KafkaError | None, message: Message) -> None:
-    place = f"{message.topic()}-{message.partition()}"
-    assert error is None, f"a record of {place} was not acknowledged: {error}"
 
 
 def broker_addresses(bootstrap: str) -> list[Address]:

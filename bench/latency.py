@@ -61,8 +61,7 @@ def measure(
 
     It goes on while ``goes_on`` says so of the seconds since the start.
     """
-    client = new_producer(bootstrap, **{**settings, "delivery.report.only.error": False})
-    value = os.urandom(size)
+    client, value = new_producer(bootstrap, **settings), os.urandom(size)
     latencies: list[float] = []
 
     def on_delivery(error: KafkaError | None, message: Message) -> None:

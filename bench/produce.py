@@ -103,7 +103,8 @@ def measure(
     elapsed, used = monotonic() - started, usage.result()
     written = count_records(bootstrap, topic, partitions)
     lacking = warm_up + sent - written
-    assert lacking <= 0 or settings["acks"] == "0", f"{lacking} acknowledged records lack"
+    lost = f"{lacking} records are not in the log: brokers refused or lost them"
+    assert lacking <= 0 or settings["acks"] == "0", lost
     sent = min(sent, written - warm_up)
     stored = sum(asyncio.run(log_bytes(address, topic)) for address in addresses) / REPLICAS
     return {
