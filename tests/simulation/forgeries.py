@@ -32,7 +32,7 @@ from tests.simulation.cluster import Cluster
 
 UNKNOWN = -1
 
-FAR_AHEAD = 1_000  # more than any epoch of a history: the next one may be valid on arrival
+FAR_AHEAD = 1_000_000  # more than any epoch of a history, also one that was raised by hand
 
 
 class Forgeries:
