@@ -1,4 +1,4 @@
-"""What brokers do when nobody asks them anything, on any cluster of this machine.
+"""What brokers do when no client sends them anything, on any cluster of this machine.
 
 ``cpu_percent`` is processor time, in percent of one processor; ``wakeups_per_broker_s`` is how
 often their threads stopped to wait. Both are the mean of all brokers over ``--seconds``, after
