@@ -13,7 +13,7 @@ from regent.client.cluster_connection import Cluster, pass_cluster
 from regent.client.live_brokers import not_registered, read_live_brokers
 from regent.client.log_dir_moves import LogDirMoveState, LogDirs
 from regent.client.move_throttle import are_throttled, clear_throttles
-from regent.client.moves import ReassignmentError, read_progress
+from regent.client.moves import Move, ReassignmentError, read_progress
 from regent.client.partition_files import (
     ReassignmentFile,
     read_reassignment_file,
@@ -217,7 +217,8 @@ def _registered(
 
 
 def _verify(admin: ZkAdminStore, plan: ReassignmentFile, output: str, *, preserve: bool) -> None:
-    standings = read_progress(admin, plan.replicas)
+    moves = [Move(partition, (), target) for partition, target in sorted(plan.replicas.items())]
+    standings = read_progress(admin, moves)
     log_dir_moves = LogDirs(read_live_brokers(admin)).moves(plan.log_dirs)
     if output == Output.JSON:
         of_replicas: dict[TopicPartition, list[dict[str, object]]] = {}

@@ -16,22 +16,18 @@ from regent.cli.output import Output, note, print_json
 from regent.cli.remote_actors import controller_of
 from regent.cli.topic_options import read_existing
 from regent.cli.waiting import Explained, Progress
-from regent.client.controller_ref import ControllerRef, batches, refusal
-from regent.client.flight import alteration, as_moves, ongoing_reassignments
+from regent.client.flight import Flight, as_moves, ongoing_reassignments
 from regent.client.live_brokers import not_registered, read_live_brokers
 from regent.client.log_dir_moves import LogDirMoveState, LogDirs
 from regent.client.move_throttle import write_log_dirs_throttle, write_throttle
-from regent.client.moves import Move, MoveState, ReassignmentError, Standing, ids, read_progress
+from regent.client.moves import Move, ReassignmentError, ids
 from regent.client.obstacles import move_obstacles
 from regent.client.partition_files import ReassignmentFile, TopicPartitionReplica, reassignment_json
 from regent.client.pauses import pauses
 from regent.client.wording import listed
-from regent.core.errors import BadDataError, Errors
+from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
-from regent.core.protocol.controller import (
-    AlterPartitionReassignmentsResponse,
-    OngoingReassignment,
-)
+from regent.core.protocol.controller import OngoingReassignment
 from regent.zk.stores.admin_store import ZkAdminStore
 
 _NAMED_PARTITIONS = 20
@@ -78,22 +74,23 @@ def execute(
         _throttle(admin, throttles, limited, {r.broker_id for r in plan.log_dirs}, output)
         # Brokers remember where to create the replicas that they do not have yet.
         log_dirs.alter({r: path for r, path in plan.log_dirs.items() if r not in places})
-        problems = _alter(controller, list(moves.values()), deadline=deadline)
-    refused = ["Error reassigning partition(s):", *_lines(problems)] if problems else []
-    started = {p: replicas for p, replicas in sorted(targets.items()) if p not in problems}
+        flight = Flight(list(moves.values()))
+        flight.submit_all(controller, deadline=deadline)
+    problems = ["Error reassigning partition(s):", *_lines(flight)] if flight.refused else []
+    started = list(flight.in_flight)
     moved = {r: path for r, path in plan.log_dirs.items() if r.topic_partition in started}
-    which = f"partition {_reassignments(started)} for {_named(list(started))}"
+    which = f"partition {_reassignments(started)} for {_named(started)}"
     if started:
         _say(f"Successfully started {which}", output)
-    refused += _begin_log_dir_moves(log_dirs, moved, deadline=deadline, output=output)
+    problems += _begin_log_dir_moves(log_dirs, moved, deadline=deadline, output=output)
     if started and wait:
-        unfinished = await_moves(admin, started, timeout_ms=timeout_ms, deadline=deadline)
+        unfinished = _await_moves(admin, flight, timeout_ms=timeout_ms, deadline=deadline)
         unfinished += _await_log_dir_moves(log_dirs, moved, timeout_ms, deadline)
-        refused += unfinished
+        problems += unfinished
         if not unfinished:
             _say(f"Successfully completed {which}", output)
-    if refused:
-        raise ReassignmentError("\n".join(refused))
+    if problems:
+        raise ReassignmentError("\n".join(problems))
 
 
 def cancel(admin: ZkAdminStore, plan: ReassignmentFile, *, timeout_ms: int, output: str) -> None:
@@ -101,10 +98,9 @@ def cancel(admin: ZkAdminStore, plan: ReassignmentFile, *, timeout_ms: int, outp
     deadline = time.monotonic() + timeout_ms / 1000
     with controller_of(admin) as controller:
         found = ongoing_reassignments(controller, sorted(plan.replicas), deadline=deadline)
-        moves = list(as_moves(found).values())
-        problems = _alter(controller, moves, deadline=deadline, is_cancelled=True)
-    active = [move.partition for move in moves]
-    cancelled = [partition for partition in active if partition not in problems]
+        flight = Flight(list(as_moves(found).values()))
+        flight.submit_all(controller, deadline=deadline, is_cancelled=True)
+    cancelled = list(flight.in_flight)
     log_dirs = LogDirs(read_live_brokers(admin))
     back = {
         move.replica: move.current
@@ -119,14 +115,14 @@ def cancel(admin: ZkAdminStore, plan: ReassignmentFile, *, timeout_ms: int, outp
         click.echo(
             f"Successfully cancelled partition {_reassignments(cancelled)} for: {_named(cancelled)}"
         )
-    elif not problems:
+    elif not flight.refused:
         click.echo("None of the specified partition reassignments are active.")
     if plan.log_dirs and not back:
         _say("None of the specified partition moves are active.", output)
     unfinished = _begin_log_dir_moves(log_dirs, back, deadline=deadline, output=output)
-    if problems:
-        what = f"Error cancelling partition {_reassignments(problems)} for:"
-        unfinished = [what, *_lines(problems), *unfinished]
+    if flight.refused:
+        what = f"Error cancelling partition {_reassignments(flight.refused)} for:"
+        unfinished = [what, *_lines(flight), *unfinished]
     if unfinished:
         raise ReassignmentError("\n".join(unfinished))
 
@@ -229,30 +225,6 @@ def _throttle(
         _say(f"The replica-alter-dir throttle limit was set to {throttles.log_dirs} B/s", output)
 
 
-# --- the request ----------------------------------------------------------------------------------
-
-
-def _alter(
-    controller: ControllerRef,
-    moves: Sequence[Move],
-    *,
-    deadline: float,
-    is_cancelled: bool = False,
-) -> dict[TopicPartition, str]:
-    """Send the request; return the refused partitions with reasons. It may be sent repeatedly."""
-    refused: dict[TopicPartition, str] = {}
-    for batch in batches(moves):
-        answer = controller.ask_until_answered(
-            alteration(batch, is_cancelled=is_cancelled),
-            AlterPartitionReassignmentsResponse,
-            deadline=deadline,
-        )
-        for row in sorted(answer.partitions):
-            if row.error_code is not Errors.NONE:
-                refused[TopicPartition(row.topic, row.partition)] = refusal(row)
-    return refused
-
-
 # --- messages -------------------------------------------------------------------------------------
 
 
@@ -279,50 +251,39 @@ def _named(partitions: Sequence[TopicPartition]) -> str:
     return listed(partitions, _NAMED_PARTITIONS, separator=",")
 
 
-def _lines(problems: Mapping[TopicPartition, str]) -> list[str]:
-    return [f"{partition}: {problem}" for partition, problem in problems.items()]
+def _lines(flight: Flight) -> list[str]:
+    return [f"{partition}: {why}" for partition, why in sorted(flight.refused.items())]
 
 
-def await_moves(
-    admin: ZkAdminStore,
-    targets: Mapping[TopicPartition, tuple[BrokerId, ...]],
-    *,
-    timeout_ms: int,
-    deadline: float,
+def _await_moves(
+    admin: ZkAdminStore, flight: Flight, *, timeout_ms: int, deadline: float
 ) -> list[str]:
     """Wait until no partition is being reassigned; return the problems.
 
     Those are partitions with other replicas than the target, and partitions that are still being
     reassigned at ``deadline``, which is ``timeout_ms`` after the start of the command.
     """
-    remaining: Sequence[TopicPartition] = sorted(targets)
-    failed: list[Standing] = []
+    total = flight.left
     obstacles = Explained(
-        "the reassignment waits", lambda: move_obstacles(admin, remaining), first_s=5.0
+        "the reassignment waits", lambda: move_obstacles(admin, flight.in_flight), first_s=5.0
     )
     try:
-        with Progress("moving", len(targets), "partitions") as progress:
-            for _ in pauses(deadline):
-                standings = read_progress(admin, {p: targets[p] for p in remaining})
-                ended = [s for s in standings if not s.is_ongoing]
-                failed += [s for s in ended if s.state is not MoveState.REACHED]
-                before = len(remaining)
-                remaining = [s.move.partition for s in standings if s.is_ongoing]
-                progress.remain(len(remaining))
-                if not remaining:
-                    break
-                if len(remaining) < before:
+        with Progress("moving", total, "partitions") as progress:
+            for is_new in flight.steps(admin, deadline=deadline):
+                progress.remain(flight.left)
+                if is_new:
                     obstacles.heard()
-                obstacles.check()
+                if flight.left:
+                    obstacles.check()
     except KeyboardInterrupt:
         note("the reassignment goes on; --verify shows how far it has come, --cancel stops it")
         raise
-    problems = [str(move) for move in failed]
-    if remaining:
+    problems = [str(standing) for standing in flight.changed.values()]
+    if flight.left:
         problems.append(
-            f"{len(remaining)}/{len(targets)} partitions remain to be moved after {timeout_ms} ms:"
-            f" {listed(remaining, 5)} (it goes on: --verify shows how far it has come)"
-            f"{obstacles.because()}"
+            f"{flight.left}/{total} partitions remain to be moved after {timeout_ms} ms:"
+            f" {listed(sorted(flight.in_flight), 5)} (it goes on: --verify shows how far it has"
+            f" come){obstacles.because()}"
         )
     return problems
 

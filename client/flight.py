@@ -1,15 +1,19 @@
-"""Moves under way: those that wait, those in flight, and what became of the others.
+"""Executes moves: begins those for which their brokers have room, and watches them to their end.
 
-Each step reads the moves in flight, and begins others for which their brokers have room. A move is
-submitted only if its partition was at its original replicas just before. A process that was
-stopped in between reads again, because its view may be outdated.
+Each step reads the moves in flight, and begins others. A move is submitted only if its partition
+was at its original replicas just before. A process that was stopped in between reads again, because
+its view may be outdated. ``jobs plan execute`` and ``rollback`` are a front end of this.
+
+The other one is ``reassign``, which submits all moves once, whatever their partitions do
+(``Flight.submit_all``). A refusal is final, and a move has ended when ZooKeeper shows none.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -21,8 +25,10 @@ from regent.client.moves import (
     Standing,
     not_registered,
     read_obstacles,
+    read_progress,
     roles,
     survey,
+    under_way,
 )
 from regent.client.wording import listed
 from regent.core.errors import Errors
@@ -37,13 +43,17 @@ from regent.core.protocol.controller import (
 )
 from regent.zk.stores.admin_store import ZkAdminStore
 
+_ANSWER_S: Final = 5.0
 _SUBMIT_S: Final = 10.0  # then look for the controller again, because it may have moved
 _FRESH_S: Final = 5.0  # an older view of a partition is read again before a submission
 _RETRY_S: Final = 5.0  # until a move that was refused for a temporary reason is submitted again
 _ROWS_PER_REQUEST: Final = 1_000  # so that no request keeps the controller busy for long
+_FIRST_PAUSE_S: Final = 0.05
+_MAX_PAUSE_S: Final = 1.0
+_PAUSE_GROWTH: Final = 1.5
 
 Ongoing: TypeAlias = Mapping[TopicPartition, Move]
-"""The reassignments in progress, of this plan and of others."""
+"""The reassignments in progress, those executed here and those of others."""
 
 
 def ongoing_reassignments(
@@ -80,15 +90,6 @@ def alteration(
         for move in moves
     )
     return AlterPartitionReassignmentsRequest(tuple(rows))
-
-
-class View(NamedTuple):
-    """A look at the cluster: its reassignments in progress, and the brokers that live."""
-
-    admin: ZkAdminStore
-    controller: ControllerRef
-    ongoing: Ongoing
-    live: Collection[BrokerId]
 
 
 class ExecutionOptions(NamedTuple):
@@ -158,49 +159,47 @@ def choose(
 
 
 class Flight:
-    """Moves, by the states that they had when their execution began.
+    """Moves that wait, those in flight, and what became of the others.
 
     ``cancels``: moves in the other direction are cancelled; otherwise they are those of another
-    tool. While ``may_submit`` is false, the controller gets no requests.
+    tool. ``pause`` returns why no request may be sent to the controller now, or nothing. What it
+    raises ends the execution.
     """
 
     def __init__(
         self,
-        admin: ZkAdminStore,
         moves: Sequence[Move],
         options: ExecutionOptions = DEFAULTS,
         *,
         cancels: bool = False,
-        may_submit: Callable[[], bool] = lambda: True,
+        pause: Callable[[], str] = lambda: "",
     ) -> None:
-        self._moves = moves
-        self._may_submit = may_submit
+        self._moves = {move.partition: move for move in moves}
+        self._pause = pause
         self._options = options
         self._cancels = cancels
+        self._is_once = False  # all moves were submitted, and none will be again
         self.moved = self.begun = 0
-        self.changed: dict[TopicPartition, tuple[BrokerId, ...]] = {}
-        """Partitions that others have reassigned since, and their replicas."""
+        self.changed: dict[TopicPartition, Standing] = {}
+        """Partitions that others have reassigned since."""
         self.refused: dict[TopicPartition, str] = {}
         """Partitions that cannot be moved, with the reasons."""
         self.in_flight: dict[TopicPartition, Move] = {}
+        self.obstacle = ""
+        """Why no move may begin now."""
         self._waiting: dict[TopicPartition, WaitingMove] = {}
         self._obstacles: Mapping[TopicPartition, Obstacle] = {}
         self._silence = ""  # why the controller did not answer the last request
         self.work = 0
         """What is left, in bytes or in moves."""
         self._has_bytes = any(move.bytes for move in moves)
-        self.states = self.look(admin)
-        """How many moves had each state at the beginning."""
+        self.states: Counter[MoveState] = Counter()
+        """How many moves had each state at the first look."""
 
     @property
     def left(self) -> int:
         """The number of partitions that are neither at their targets nor given up."""
         return len(self._waiting) + len(self.in_flight)
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Numbers that change when a move has begun or ended."""
-        return self.moved, self.begun, len(self.changed), len(self.refused)
 
     @property
     def open_moves(self) -> list[Move]:
@@ -217,59 +216,24 @@ class Flight:
             "left": self.left,
             "bytes_left" if self._has_bytes else "moves_left": self.work,
             "changed_meanwhile": [
-                {"topic": topic, "partition": number, "replicas": replicas}
-                for (topic, number), replicas in self.changed.items()
+                {**partition._asdict(), "replicas": standing.replicas}
+                for partition, standing in self.changed.items()
             ],
             "refused": [
-                {"topic": topic, "partition": number, "reason": reason}
-                for (topic, number), reason in self.refused.items()
+                {**partition._asdict(), "reason": reason}
+                for partition, reason in self.refused.items()
             ],
         }
 
-    def _work_of(self, move: Move) -> int:
-        """Return the bytes that a move copies; if sizes are not known, its replicas."""
-        return len(move.added) * (move.bytes if self._has_bytes else 1)
-
-    def look(self, admin: ZkAdminStore) -> Counter[MoveState]:
-        """Read how far all moves are that were not given up; return the number in each state."""
-        given_up = self.changed.keys() | self.refused.keys()
-        found = survey(admin, [m for m in self._moves if m.partition not in given_up])
-        for standing in found:
-            if standing.state is not MoveState.REACHED:
-                self._sort(standing)
-        self.work = sum(map(self._work_of, self.open_moves))
-        return Counter(standing.state for standing in found)
-
-    def observe(self, view: View) -> None:
-        """Find out which moves in flight are complete; ongoing ones need not be read again."""
-        now = time.monotonic()
-        targets = {partition: move.target for partition, move in view.ongoing.items()}
-        moves = self.in_flight.values()
-        going_on = [move for move in moves if targets.get(move.partition) == move.target]
-        unclear = [move for move in moves if targets.get(move.partition) != move.target]
-        standings = [Standing(move, MoveState.MOVING) for move in going_on]
-        standings += survey(view.admin, unclear)
-        self._obstacles = read_obstacles(view.admin, standings, view.live)
-        for standing in standings:
-            partition = standing.move.partition
-            if standing.state is MoveState.REACHED and partition not in self._obstacles:
-                self.moved += 1
-                self._close(standing.move)
-            else:
-                self._sort(standing)
-        back = [s.move for s in standings if s.state is MoveState.MOVING_BACK and self._cancels]
-        self._submit(back, view.controller, now, is_cancelled=True)
-
-    def begin(self, view: View) -> None:
-        """Begin the moves for which there is room beside those in flight and ongoing ones."""
-        now = time.monotonic()
-        in_progress = {**view.ongoing, **self.in_flight}.values()
-        chosen = choose(self._waiting.values(), in_progress, view.live, self._options)
-        standings = survey(view.admin, chosen)
-        for standing in standings:
-            self._sort(standing)  # another execution of the plan, or others, may have moved it
-        ready = [s.move for s in standings if s.state is MoveState.TO_MOVE]
-        self._submit(ready, view.controller, now)
+    def moved_by_others(self, ongoing: Ongoing) -> list[TopicPartition]:
+        """Return the partitions that are being moved, but not by this execution."""
+        ours = {MoveState.MOVING, *([MoveState.MOVING_BACK] if self._cancels else [])}
+        return sorted(
+            partition
+            for partition, move in ongoing.items()
+            if partition not in self._moves
+            or under_way(self._moves[partition], move.target) not in ours
+        )
 
     def waits(self, *, only_stuck: bool = False) -> str:
         """Return what open moves wait for; ``only_stuck``: those that need an operator."""
@@ -289,6 +253,130 @@ class Flight:
             f"{reason} ({listed(sorted(of))})" for reason, of in sorted(by_reason.items())
         )
 
+    # --- the execution ----------------------------------------------------------------------------
+
+    def look(self, admin: ZkAdminStore) -> None:
+        """Read how far all moves are that were not given up."""
+        given_up = self.changed.keys() | self.refused.keys()
+        found = survey(admin, [m for p, m in self._moves.items() if p not in given_up])
+        for standing in found:
+            if standing.state is not MoveState.REACHED:
+                self._sort(standing)
+        self.work = sum(map(self._work_of, self.open_moves))
+        self.states = self.states or Counter(standing.state for standing in found)
+
+    def submit_all(
+        self, controller: ControllerRef, *, deadline: float, is_cancelled: bool = False
+    ) -> None:
+        """Begin all moves, or cancel them; then ``steps`` only watches. Raises ``ControllerError``.
+
+        Until a controller answers, the request is sent again.
+        """
+        self._is_once = True
+        for batch in batches(list(self._moves.values())):
+            self.in_flight |= {move.partition: move for move in batch}
+            request = alteration(batch, is_cancelled=is_cancelled)
+            kind = AlterPartitionReassignmentsResponse
+            self._note_refusals(controller.ask_until_answered(request, kind, deadline=deadline))
+
+    def steps(
+        self,
+        admin: ZkAdminStore,
+        controller: ControllerRef | None = None,
+        *,
+        deadline: float = math.inf,
+    ) -> Iterator[bool]:
+        """Begin and watch moves until none is left, or until ``deadline`` (monotonic seconds).
+
+        Yields after each step whether a move has begun or ended. Without a ``controller`` no move
+        begins.
+        """
+        pause_s = _FIRST_PAUSE_S
+        while self.left:
+            before = self._counts
+            if controller is None:
+                self._watch(admin)
+            else:
+                self._step(admin, controller)
+            is_new = self._counts != before
+            yield is_new
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or not self.left:
+                return
+            pause_s = _FIRST_PAUSE_S if is_new else min(_MAX_PAUSE_S, pause_s * _PAUSE_GROWTH)
+            time.sleep(min(pause_s, left_s))
+
+    @property
+    def _counts(self) -> tuple[int, ...]:
+        return self.moved, self.begun, len(self.changed), len(self.refused)
+
+    def _step(self, admin: ZkAdminStore, controller: ControllerRef) -> None:
+        paused = self._pause()
+        answer = controller.ask(
+            ListPartitionReassignmentsRequest(),
+            ListPartitionReassignmentsResponse,
+            deadline=time.monotonic() + _ANSWER_S,
+        )
+        failure = controller.failure if answer is None else ""
+        ongoing = {} if answer is None else as_moves(answer.partitions)
+        live = admin.read_brokers().keys()
+        observed = time.monotonic()
+        back = self._observe(admin, ongoing, live)
+        self._submit(back, controller, observed, is_cancelled=True)
+        others = [] if self._options.additional else self.moved_by_others(ongoing)
+        self.obstacle = failure or paused or (f"others move {listed(others)}" if others else "")
+        if not self.obstacle:
+            observed = time.monotonic()
+            self._submit(self._ready(admin, ongoing, live), controller, observed)
+
+    def _observe(
+        self, admin: ZkAdminStore, ongoing: Ongoing, live: Collection[BrokerId]
+    ) -> list[Move]:
+        """Find out which moves in flight have ended; return those that move back.
+
+        Ongoing moves need not be read again.
+        """
+        targets = {partition: move.target for partition, move in ongoing.items()}
+        moves = self.in_flight.values()
+        going_on = [move for move in moves if targets.get(move.partition) == move.target]
+        unclear = [move for move in moves if targets.get(move.partition) != move.target]
+        standings = [Standing(move, MoveState.MOVING) for move in going_on]
+        standings += survey(admin, unclear)
+        self._obstacles = read_obstacles(admin, standings, live)
+        for standing in standings:
+            partition = standing.move.partition
+            if standing.state is MoveState.REACHED and partition not in self._obstacles:
+                self.moved += 1
+                self._close(standing.move)
+            else:
+                self._sort(standing)
+        return [s.move for s in standings if s.state is MoveState.MOVING_BACK and self._cancels]
+
+    def _watch(self, admin: ZkAdminStore) -> None:
+        """Find out which of the moves that were all submitted once have ended."""
+        for standing in read_progress(admin, list(self.in_flight.values())):
+            if standing.is_ongoing:
+                continue
+            self._close(standing.move)
+            if standing.state is MoveState.REACHED:
+                self.moved += 1
+            else:
+                self.changed[standing.move.partition] = standing
+
+    def _ready(
+        self, admin: ZkAdminStore, ongoing: Ongoing, live: Collection[BrokerId]
+    ) -> list[Move]:
+        """Return the moves for which there is room beside those in flight and ongoing ones."""
+        in_progress = {**ongoing, **self.in_flight}.values()
+        standings = survey(admin, choose(self._waiting.values(), in_progress, live, self._options))
+        for standing in standings:
+            self._sort(standing)  # another execution of the plan, or others, may have moved it
+        return [s.move for s in standings if s.state is MoveState.TO_MOVE]
+
+    def _work_of(self, move: Move) -> int:
+        """Return the bytes that a move copies; if sizes are not known, its replicas."""
+        return len(move.added) * (move.bytes if self._has_bytes else 1)
+
     def _sort(self, standing: Standing) -> None:
         """Put a move where its state belongs; one whose request was lost waits again."""
         move, state = standing.move, standing.state
@@ -303,7 +391,7 @@ class Flight:
                 self.in_flight[move.partition] = move
             case MoveState.CHANGED:
                 self._close(move)
-                self.changed[move.partition] = standing.replicas
+                self.changed[move.partition] = standing
             case MoveState.GONE:
                 self._close(move)
                 self.refused[move.partition] = str(standing.error or "it does not exist")
@@ -326,7 +414,7 @@ class Flight:
         next observation shows whether they have begun.
         """
         for batch in batches(moves, _ROWS_PER_REQUEST):
-            if not self._may_submit() or time.monotonic() - observed > _FRESH_S:
+            if self._pause() or time.monotonic() - observed > _FRESH_S:
                 return
             for move in batch:
                 self._sort(Standing(move, MoveState.MOVING))
@@ -351,7 +439,7 @@ class Flight:
             if row.error_code is Errors.NONE or partition not in self.in_flight:
                 continue
             move = self.in_flight[partition]
-            if row.error_code is Errors.UNKNOWN_TOPIC_OR_PARTITION:
+            if self._is_once or row.error_code is Errors.UNKNOWN_TOPIC_OR_PARTITION:
                 self._close(move)
                 self.refused[partition] = refusal(row)
             else:

@@ -122,11 +122,8 @@ class Obstacle(NamedTuple):
 # --- states ---------------------------------------------------------------------------------------
 
 
-def read_progress(
-    admin: ZkAdminStore, targets: Mapping[TopicPartition, tuple[BrokerId, ...]]
-) -> list[Standing]:
-    """Read how far partitions are on the way to their targets, sorted. Raises ``BadDataError``."""
-    moves = [Move(partition, (), target) for partition, target in sorted(targets.items())]
+def read_progress(admin: ZkAdminStore, moves: Collection[Move]) -> list[Standing]:
+    """Read how far moves are, in sequence. Raises ``BadDataError``."""
     standings = survey(admin, moves, admin.read_pending_reassignments())
     for found in standings:
         if found.error is not None:

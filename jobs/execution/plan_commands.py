@@ -176,8 +176,9 @@ def plan_status(
     plan = read_plan(plan_dir)
     is_rollback = plan.has(ROLLING_BACK)
     plan = plan.rollback if is_rollback else plan
+    flight = Flight(plan.moves, cancels=is_rollback)
     with open_cluster(address) as admin:
-        flight = Flight(admin, plan.moves, cancels=is_rollback)
+        flight.look(admin)
     note = orjson.loads(plan.read(PROGRESS) or b"{}")
     is_recent = time.time() - note.get("at", 0.0) < _RECENT_S
     return {

@@ -28,23 +28,19 @@ from regent.client.flight import (
     DEFAULTS,
     ExecutionOptions,
     Flight,
-    Ongoing,
-    View,
     as_moves,
     ongoing_reassignments,
 )
 from regent.client.move_throttle import add_throttle, remove_throttle
-from regent.client.moves import Move, MoveState, under_way
+from regent.client.moves import Move, ids
 from regent.client.wording import counted, listed
 from regent.config.command_line import program
 from regent.core.errors import Errors, RegentError
-from regent.core.model import LeaderIsrAndControllerEpoch, TopicPartition
+from regent.core.model import LeaderIsrAndControllerEpoch
 from regent.core.protocol.controller import (
     ElectionType,
     ElectLeadersRequest,
     ElectLeadersResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
 )
 from regent.jobs.command import InputError, cluster_admin
 from regent.jobs.execution.plan_directory import (
@@ -62,11 +58,7 @@ from regent.zk.stores.config_store import ZkConfigStore
 PROGRESS: Final = "progress.json"
 _CLIENT_ID: Final = "regent-plan"
 _FIRST_ANSWER_S: Final = 30.0  # where the command ends without an answer
-_ANSWER_S: Final = 5.0
 _RECONNECT_PAUSE_S: Final = 1.0
-_FIRST_PAUSE_S: Final = 0.05
-_MAX_PAUSE_S: Final = 1.0
-_PAUSE_GROWTH: Final = 1.5
 _NOTE_S: Final = 10.0  # between two notes of the speed in the directory
 _ELECTIONS_AT_ONCE: Final = 1_000  # so that clients do not lose all their leaders at once
 
@@ -159,9 +151,6 @@ def command_line(name: str, plan: ExecutablePlan, address: str) -> str:
 class _Execution:
     """The execution of one plan, over several ZooKeeper sessions if needed."""
 
-    _admin: ZkAdminStore
-    _controller: ControllerRef
-
     def __init__(
         self,
         plan: ExecutablePlan,
@@ -174,10 +163,9 @@ class _Execution:
         self._options = options
         self._line = line
         self._started = self._last_progress = time.monotonic()
-        self._moves = {move.partition: move for move in plan.moves}
-        self._flight: Flight | None = None  # None: nothing is known yet
         self._cancels = cancels  # moves in the other direction are of this plan too
-        self._obstacle = ""  # why no move may begin now
+        self._flight = Flight(plan.moves, options, cancels=cancels, pause=self._pause)
+        self._is_begun = False
         self._elected = 0
         self._speed = Speed()
         self._next_note = self._started + _NOTE_S
@@ -187,16 +175,17 @@ class _Execution:
         while True:
             try:
                 with (
-                    open_cluster() as self._admin,
+                    open_cluster() as admin,
                     ControllerRef(
-                        self._admin.read_controller_endpoint, client_id=_CLIENT_ID
-                    ) as self._controller,
+                        admin.read_controller_endpoint, client_id=_CLIENT_ID
+                    ) as controller,
                 ):
-                    self._flight = self._flight or self._begin()
-                    self._advance(self._flight)
+                    if not self._is_begun:
+                        self._begin(admin, controller)
+                    self._advance(admin, controller)
                     break
             except ClusterNotFoundError as error:
-                if self._flight is None:
+                if not self._is_begun:
                     raise
                 self._give_up_if_stalled(partial(str, error))
                 self._line.show(str(error))
@@ -205,79 +194,63 @@ class _Execution:
         if problems:
             raise PlanIncompleteError(problems, self.summary())
 
-    def _begin(self) -> Flight:
+    def _begin(self, admin: ZkAdminStore, controller: ControllerRef) -> None:
         """Find the moves that are left, and check that no other tool reassigns partitions."""
-        flight = Flight(
-            self._admin,
-            self._plan.moves,
-            self._options,
-            cancels=self._cancels,
-            may_submit=lambda: not (self._plan.is_turned or self._plan.has(PAUSED)),
-        )
+        flight = self._flight
+        flight.look(admin)
         if flight.left:
             if not self._options.additional:
-                self._refuse_if_others_move()
+                deadline = time.monotonic() + _FIRST_ANSWER_S
+                rows = ongoing_reassignments(controller, None, deadline=deadline)
+                others = flight.moved_by_others(as_moves(rows))
+                if others:
+                    raise RegentError(
+                        f"others are moving {listed(others)}: wait until that is done"
+                        f" (`{program()} reassign --list`), or move more at a time with"
+                        " --additional"
+                    )
             to_move = "move back" if self._plan.is_rollback else "move"
             self._line.say(f"{counted(flight.left, 'partition')} to {to_move}")
-            clear_throttle(self._admin.configs, self._plan)  # of a killed execution
+            clear_throttle(admin.configs, self._plan)  # of a killed execution
             rate = self._options.throttle
             if rate is not None:
                 self._line.show("setting the throttle")
                 keep_note = partial(self._plan.leave, THROTTLE)
-                add_throttle(self._admin.configs, flight.open_moves, rate, keep_note)
+                add_throttle(admin.configs, flight.open_moves, rate, keep_note)
         self._last_progress = time.monotonic()
-        return flight
+        self._is_begun = True
 
-    def _advance(self, flight: Flight) -> None:
-        self._complete(flight)
+    def _advance(self, admin: ZkAdminStore, controller: ControllerRef) -> None:
+        flight = self._flight
+        self._complete(admin, controller)
         while self._cancels:
             # A request of an execution that has ended may have been on its way.
-            flight.look(self._admin)
+            flight.look(admin)
             if not flight.left:
                 break
-            self._complete(flight)
+            self._complete(admin, controller)
         self._line.show("electing preferred leaders")
         ours = [m for m in self._plan.moves if m.partition not in flight.changed]
         for few in batches(ours, _ELECTIONS_AT_ONCE):
-            self._elect_preferred(few)
+            self._elect_preferred(few, admin, controller)
 
-    def _complete(self, flight: Flight) -> None:
+    def _complete(self, admin: ZkAdminStore, controller: ControllerRef) -> None:
         """Wait until every partition of the plan is at its target, or given up."""
-        pause_s, counts = _FIRST_PAUSE_S, flight.counts
-        while flight.left:
-            self._step(flight)
-            is_new, counts = counts != flight.counts, flight.counts
+        flight = self._flight
+        for is_new in flight.steps(admin, controller):
             if is_new or self._plan.has(PAUSED):
                 self._last_progress = time.monotonic()
-            self._give_up_if_stalled(lambda: self._obstacle or flight.waits())
-            pause_s = _FIRST_PAUSE_S if is_new else min(_MAX_PAUSE_S, pause_s * _PAUSE_GROWTH)
+            self._give_up_if_stalled(lambda: flight.obstacle or flight.waits())
             self._speed.note(time.monotonic(), flight.work)
             self._note_speed()
-            self._line.show(self._progress(flight))
-            time.sleep(pause_s)
+            self._line.show(self._progress())
 
-    def _step(self, flight: Flight) -> None:
+    def _pause(self) -> str:
+        """Return whether the plan is paused, for ``Flight``; raises if it has been turned."""
         if self._plan.is_turned:
             direction = "being executed" if self._plan.is_rollback else "being rolled back"
             raise PlanIncompleteError(f"another command: the plan is {direction}", self.summary())
-        answer = self._controller.ask(
-            ListPartitionReassignmentsRequest(),
-            ListPartitionReassignmentsResponse,
-            deadline=time.monotonic() + _ANSWER_S,
-        )
-        ongoing = {} if answer is None else as_moves(answer.partitions)
-        view = View(self._admin, self._controller, ongoing, self._admin.read_brokers().keys())
-        flight.observe(view)
-        others = self._moved_by_others(ongoing)
-        if answer is None:
-            self._obstacle = self._controller.failure
-        elif self._plan.has(PAUSED):
-            self._obstacle = "paused"
-        elif others and not self._options.additional:
-            self._obstacle = f"others move {listed(others)}"
-        else:
-            self._obstacle = ""
-            flight.begin(view)
+        return "paused" if self._plan.has(PAUSED) else ""
 
     def _give_up_if_stalled(self, why: Callable[[], str]) -> None:
         if time.monotonic() - self._last_progress > self._options.stall_timeout:
@@ -287,13 +260,15 @@ class _Execution:
                 self.summary(),
             )
 
-    def _elect_preferred(self, moves: Sequence[Move]) -> None:
+    def _elect_preferred(
+        self, moves: Sequence[Move], admin: ZkAdminStore, controller: ControllerRef
+    ) -> None:
         """Elect the first replicas of targets that are in sync and do not lead.
 
         After a move, the former leader leads on if it is still a replica. The controller's own
         rebalance comes only every five minutes, and only for brokers with many such partitions.
         """
-        states = self._admin.read_partition_states([move.partition for move in moves])
+        states = admin.read_partition_states([move.partition for move in moves])
         wanted = []
         for move in moves:
             state, preferred = states.get(move.partition), move.target[0]
@@ -302,34 +277,12 @@ class _Execution:
                 if leadership.leader != preferred and preferred in leadership.isr:
                     wanted.append(move.partition)
         if wanted:
-            answer = self._controller.ask_until_answered(
+            answer = controller.ask_until_answered(
                 ElectLeadersRequest(ElectionType.PREFERRED, tuple(wanted)),
                 ElectLeadersResponse,
                 deadline=time.monotonic() + _FIRST_ANSWER_S,
             )
             self._elected += sum(row.error_code is Errors.NONE for row in answer.partitions)
-
-    # --- others -----------------------------------------------------------------------------------
-
-    def _refuse_if_others_move(self) -> None:
-        deadline = time.monotonic() + _FIRST_ANSWER_S
-        rows = ongoing_reassignments(self._controller, None, deadline=deadline)
-        others = self._moved_by_others(as_moves(rows))
-        if others:
-            raise RegentError(
-                f"others are moving {listed(others)}: wait until that is done"
-                f" (`{program()} reassign --list`), or move more at a time with --additional"
-            )
-
-    def _moved_by_others(self, ongoing: Ongoing) -> list[TopicPartition]:
-        """Return the partitions that are being moved, but not by this plan."""
-        ours = {MoveState.MOVING, *([MoveState.MOVING_BACK] if self._cancels else [])}
-        return sorted(
-            partition
-            for partition, move in ongoing.items()
-            if partition not in self._moves
-            or under_way(self._moves[partition], move.target) not in ours
-        )
 
     # --- messages ---------------------------------------------------------------------------------
 
@@ -341,22 +294,22 @@ class _Execution:
             with suppress(InputError):  # the directory may be read-only
                 self._plan.leave(PROGRESS, json.dumps(note).encode())
 
-    def _progress(self, flight: Flight) -> str:
+    def _progress(self) -> str:
+        flight = self._flight
         time_left = in_words(seconds_left(flight.work, self._speed.per_second))
         parts = [
             f"{flight.left} of {counted(len(self._plan.moves), 'partition')} left",
             f"{len(flight.in_flight)} in flight",
             time_left,
-            self._obstacle,
+            flight.obstacle,
             flight.waits(only_stuck=True),
         ]
         return ", ".join(filter(None, parts))
 
     def _left_alone(self) -> str:
-        assert self._flight is not None
         changed = [
-            f"{partition} (now on {','.join(map(str, replicas))})"
-            for partition, replicas in sorted(self._flight.changed.items())
+            f"{partition} (now on {ids(standing.replicas)})"
+            for partition, standing in sorted(self._flight.changed.items())
         ]
         refused = [f"{p} ({why})" for p, why in sorted(self._flight.refused.items())]
         problems = []
@@ -368,7 +321,6 @@ class _Execution:
 
     def summary(self) -> dict[str, Any]:
         """Return what is done, in which time, and what is not."""
-        assert self._flight is not None
         return {
             "job": f"plan {'rollback' if self._plan.is_rollback else 'execute'}",
             "plan": str(self._plan.directory),

@@ -54,8 +54,8 @@ ONE_BY_ONE: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regent.jobs.execution.plan_execution._MAX_PAUSE_S", 0.01)
-    monkeypatch.setattr("regent.jobs.execution.plan_execution._FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("regent.client.flight._MAX_PAUSE_S", 0.01)
+    monkeypatch.setattr("regent.client.flight._FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr("regent.client.flight._RETRY_S", 0.0)
 
 

@@ -101,7 +101,7 @@ def test_executions_and_rollbacks_keep_their_limits_and_the_last_command_decides
     cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ):
     for name in ("_MAX_PAUSE_S", "_FIRST_PAUSE_S"):
-        monkeypatch.setattr(f"regent.jobs.execution.plan_execution.{name}", 0.0)
+        monkeypatch.setattr(f"regent.client.flight.{name}", 0.0)
     monkeypatch.setattr("regent.client.flight._RETRY_S", 0.0)
     chance = random.Random(seed)
     plan = write_plan(tmp_path / "plan", *PARTITIONS)
