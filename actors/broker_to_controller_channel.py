@@ -17,11 +17,8 @@ from regent.core.admin.admin_requests import refuse
 from regent.core.admin.partition_requests import refuse_partitions
 from regent.core.errors import BadDataError, Errors
 from regent.core.model import BrokerId
-from regent.core.protocol.controller import (
-    AwaitBrokersRequest,
-    PartitionsRequest,
-    PartitionsResponse,
-)
+from regent.core.protocol.controller import AwaitBrokersRequest
+from regent.core.protocol.messages.partitions import PartitionsRequest, PartitionsResponse
 from regent.core.protocol.topics import TopicsRequest, TopicsResponse
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.transport.control.client import RequestError

@@ -36,11 +36,8 @@ from regent.core.admin.partition_requests import PendingElections
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.ports import TopicIds
-from regent.core.protocol.controller import (
-    AwaitBrokersRequest,
-    ElectLeadersResponse,
-    PartitionsRequest,
-)
+from regent.core.protocol.controller import AwaitBrokersRequest
+from regent.core.protocol.messages.partitions import ElectLeadersResponse, PartitionsRequest
 from regent.core.protocol.topics import (
     CreatableTopic,
     CreatePartitionsRequest,
@@ -276,7 +273,7 @@ class ForwardingManager(RegentActor):
         waiting = self._waiting.get(number)
         if waiting is None:
             return
-        if isinstance(answer, ForwardedResponse) and answer.error_code is Errors.NONE:
+        if isinstance(answer, ForwardedResponse) and answer.error_code == Errors.NONE:
             self._is_failing = False
             waiting.tell_decision(answer)
             waiting.pending = _pending(waiting, answer)
@@ -372,7 +369,7 @@ def _pending(
 def _changed_something(waiting: _PendingRequest) -> bool:
     request, response = waiting.request, waiting.response
     if isinstance(response, ElectLeadersResponse):
-        return any(row.error_code is Errors.NONE for row in response.partitions)
+        return bool(response.leaders)
     return (
         isinstance(response, TopicsResponse)
         and not getattr(request, "validate_only", False)

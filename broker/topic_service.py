@@ -43,7 +43,7 @@ from regent.core.admin.partition_requests import RespondAboutPartitions
 from regent.core.errors import ApiError, Errors
 from regent.core.model import BrokerId
 from regent.core.ports import TopicIds
-from regent.core.protocol.controller import PartitionsRequest
+from regent.core.protocol.messages.partitions import PartitionsRequest
 from regent.core.protocol.topics import Requester, TopicsRequest
 from regent.core.quota.client_quota_manager import (
     ControllerMutationQuotaManager,

@@ -16,14 +16,14 @@ from regent.client.controller_ref import ControllerRef, batches, refusal
 from regent.client.partition_files import read_partitions_file
 from regent.client.pauses import pauses
 from regent.client.wording import counted, listed
-from regent.core.errors import Errors, RegentError
-from regent.core.model import BrokerId, TopicPartition
+from regent.core.errors import ApiError, Errors, RegentError
+from regent.core.model import NO_LEADER, BrokerId, TopicPartition
 from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
-from regent.core.protocol.controller import (
-    ElectedPartition,
+from regent.core.protocol.messages.partitions import (
     ElectionType,
     ElectLeadersRequest,
     ElectLeadersResponse,
+    Results,
 )
 
 _NAMED_PARTITIONS = 20
@@ -81,17 +81,17 @@ def elect_leaders(
     partitions = _partitions(all_topic_partitions, topic, partition, file)
     deadline = time.monotonic() + timeout_ms / 1000
     with cluster.admin() as admin, controller_of(admin) as controller:
-        results = sorted(
-            row
-            for question in ([None] if partitions is None else batches(partitions))
-            for row in controller.ask_until_answered(
-                ElectLeadersRequest(kind, question), ElectLeadersResponse, deadline=deadline
-            ).partitions
-        )
-        elected = {_of(row): row.leader for row in results if row.error_code is Errors.NONE}
-        unknown = _await_metadata(controller, elected, deadline)
+        found: dict[TopicPartition, ApiError] = {}
+        leaders: dict[TopicPartition, BrokerId] = {}
+        for question in [None] if partitions is None else batches(partitions):
+            request = ElectLeadersRequest.of(kind, question)
+            answer = controller.ask_until_answered(request, ElectLeadersResponse, deadline=deadline)
+            found |= answer.results
+            leaders |= answer.leaders
+        unknown = _await_metadata(controller, leaders, deadline)
+    results = dict(sorted(found.items()))
     if output == Output.JSON:
-        print_json([_result_json(row) for row in results])
+        print_json([_result_json(p, results[p], leaders.get(p, NO_LEADER)) for p in results])
     else:
         _print_results(kind, results)
     _report_failures(kind, results, unknown, timeout_ms)
@@ -114,10 +114,6 @@ def _partitions(
     return None
 
 
-def _of(row: ElectedPartition) -> TopicPartition:
-    return TopicPartition(row.topic, row.partition)
-
-
 def _await_metadata(
     controller: ControllerRef, elected: Mapping[TopicPartition, BrokerId], deadline: float
 ) -> list[TopicPartition]:
@@ -138,14 +134,14 @@ def _await_metadata(
     return sorted(missing)
 
 
-def _print_results(kind: ElectionType, results: Sequence[ElectedPartition]) -> None:
-    elected = [row for row in results if row.error_code is Errors.NONE]
-    unneeded = [row for row in results if row.error_code is Errors.ELECTION_NOT_NEEDED]
+def _print_results(kind: ElectionType, results: Results) -> None:
+    elected = [p for p, result in results.items() if result.error_code is Errors.NONE]
+    unneeded = [p for p, r in results.items() if r.error_code is Errors.ELECTION_NOT_NEEDED]
     if elected:
-        named = listed([_of(row) for row in elected], _NAMED_PARTITIONS)
+        named = listed(elected, _NAMED_PARTITIONS)
         click.echo(f"Successfully completed leader election ({kind.name}) for partitions {named}")
     if unneeded:
-        named = listed([_of(row) for row in unneeded], _NAMED_PARTITIONS)
+        named = listed(unneeded, _NAMED_PARTITIONS)
         click.echo(f"Valid replica already elected for partitions {named}")
     if not results:
         note("no partition needed an election")
@@ -153,14 +149,15 @@ def _print_results(kind: ElectionType, results: Sequence[ElectedPartition]) -> N
 
 def _report_failures(
     kind: ElectionType,
-    results: Sequence[ElectedPartition],
+    results: Results,
     unknown: Sequence[TopicPartition],
     timeout_ms: int,
 ) -> None:
     problems = [
-        f"Error completing leader election ({kind.name}) for partition: {_of(row)}: {refusal(row)}"
-        for row in results
-        if row.error_code not in (Errors.NONE, Errors.ELECTION_NOT_NEEDED)
+        f"Error completing leader election ({kind.name}) for partition: {partition}:"
+        f" {refusal(partition, result)}"
+        for partition, result in results.items()
+        if result.error_code not in (Errors.NONE, Errors.ELECTION_NOT_NEEDED)
     ]
     if problems:
         could_not = f"{counted(len(problems), 'partition')} could not be elected"
@@ -177,13 +174,14 @@ def _report_failures(
         raise ElectionError("\n".join(problems))
 
 
-def _result_json(row: ElectedPartition) -> dict[str, object]:
+def _result_json(
+    topic_partition: TopicPartition, result: ApiError, leader: BrokerId
+) -> dict[str, object]:
     results = {Errors.NONE: "elected", Errors.ELECTION_NOT_NEEDED: "not needed"}
     return {
-        "topic": row.topic,
-        "partition": row.partition,
-        "result": results.get(row.error_code, "failed"),
-        "leader": row.leader,
-        "error": None if row.error_code is Errors.NONE else row.error_code.name,
-        "message": row.message,
+        **topic_partition._asdict(),
+        "result": results.get(result.error_code, "failed"),
+        "leader": leader,
+        "error": None if result.error_code is Errors.NONE else result.error_code.name,
+        "message": result.message,
     }

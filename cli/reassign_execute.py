@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from typing import NamedTuple, TypeAlias
 
 import click
@@ -27,7 +28,6 @@ from regent.client.pauses import pauses
 from regent.client.wording import listed
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
-from regent.core.protocol.controller import OngoingReassignment
 from regent.zk.stores.admin_store import ZkAdminStore
 
 _NAMED_PARTITIONS = 20
@@ -65,12 +65,12 @@ def execute(
     log_dirs = LogDirs(read_live_brokers(admin))
     places = {m.replica: m.current for m in log_dirs.check(plan.log_dirs) if m.current is not None}
     with controller_of(admin) as controller:
-        rows = ongoing_reassignments(controller, None, deadline=deadline)
+        ongoing = ongoing_reassignments(controller, None, deadline=deadline)
         if not additional:
-            _refuse_if_busy(admin, rows)
+            _refuse_if_busy(admin, ongoing)
         _print_rollback(current, places, output)
         moves = {p: Move(p, current[p], target) for p, target in sorted(targets.items())}
-        limited = (as_moves(rows) | moves).values()  # those in progress, and those that begin
+        limited = (as_moves(ongoing) | moves).values()  # those in progress, and those that begin
         _throttle(admin, throttles, limited, {r.broker_id for r in plan.log_dirs}, output)
         # Brokers remember where to create the replicas that they do not have yet.
         log_dirs.alter({r: path for r, path in plan.log_dirs.items() if r not in places})
@@ -131,11 +131,12 @@ def print_ongoing(admin: ZkAdminStore, *, timeout_ms: int, output: str) -> None:
     """Print the reassignments in progress."""
     deadline = time.monotonic() + timeout_ms / 1000
     with controller_of(admin) as controller:
-        rows = ongoing_reassignments(controller, None, deadline=deadline)
+        ongoing = ongoing_reassignments(controller, None, deadline=deadline)
     if output == Output.JSON:
-        print_json([row._asdict() for row in rows])
-    elif rows:
-        click.echo("\n".join(["Current partition reassignments:", *map(_ongoing_line, rows)]))
+        print_json([{**p._asdict(), **asdict(moving)} for p, moving in ongoing.items()])
+    elif ongoing:
+        lines = (_ongoing_line(p, moving) for p, moving in ongoing.items())
+        click.echo("\n".join(["Current partition reassignments:", *lines]))
     else:
         click.echo("No partition reassignments found.")
 
@@ -179,9 +180,8 @@ def _check_brokers(admin: ZkAdminStore, targets: Replicas, current: Replicas) ->
                 raise ReassignmentError(f"partition {partition}: {problem}")
 
 
-def _refuse_if_busy(admin: ZkAdminStore, being_moved: Sequence[OngoingReassignment]) -> None:
-    busy = {TopicPartition(row.topic, row.partition) for row in being_moved}
-    busy |= admin.read_pending_reassignments().keys()
+def _refuse_if_busy(admin: ZkAdminStore, being_moved: Collection[TopicPartition]) -> None:
+    busy = {*being_moved, *admin.read_pending_reassignments()}
     if busy:
         raise ReassignmentError(
             "Cannot execute because there is an existing partition assignment: of"
@@ -236,9 +236,9 @@ def _say(message: str, output: str) -> None:
         click.echo(message)
 
 
-def _ongoing_line(row: OngoingReassignment) -> str:
-    changes = ((" adding", row.adding_replicas), (" removing", row.removing_replicas))
-    return f"{row.topic}-{row.partition}: replicas: {ids(row.replicas)}." + "".join(
+def _ongoing_line(topic_partition: TopicPartition, moving: ReplicaAssignment) -> str:
+    changes = ((" adding", moving.adding_replicas), (" removing", moving.removing_replicas))
+    return f"{topic_partition}: replicas: {ids(moving.replicas)}." + "".join(
         f"{what}: {ids(brokers)}." for what, brokers in changes if brokers
     )
 

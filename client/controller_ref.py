@@ -8,13 +8,10 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from regent.core.errors import BadDataError, BrokerNotFoundError, Errors, RegentError
+from regent.core.errors import ApiError, BadDataError, BrokerNotFoundError, Errors, RegentError
+from regent.core.model import TopicPartition
 from regent.core.protocol.broker import DescribeMetadataResponse
-from regent.core.protocol.controller import (
-    ControllerResponse,
-    ElectedPartition,
-    ReassignedPartition,
-)
+from regent.core.protocol.controller import ControllerResponse
 from regent.core.protocol.topics import TopicsResponse
 from regent.transport.control.client import RequestError, RequestFailedError
 from regent.transport.control.codec import Request
@@ -89,9 +86,9 @@ class ControllerRef:
             actor = self._actor or self._connect()
             timeout_s = max(0.0, min(limit_s, deadline - time.monotonic()))
             response = ask(actor, request, answer, timeout_s=timeout_s)
-            if response.error_code is Errors.NONE:
+            if response.error_code == Errors.NONE:
                 return response
-            self._refused(response.error_code)
+            self._refused(Errors(response.error_code))
         except RequestFailedError as error:
             self._refused(error.error_code)
         except BrokerNotFoundError as error:
@@ -130,7 +127,7 @@ class ControllerRef:
         self._open.close()
 
 
-def refusal(row: ElectedPartition | ReassignedPartition) -> str:
+def refusal(topic_partition: TopicPartition, error: ApiError) -> str:
     """Return why the controller refused a partition, without the partition's name."""
-    reason = row.message.removeprefix(f"{row.topic}-{row.partition}").lstrip(": ")
-    return reason or row.error_code.name
+    reason = error.message.removeprefix(str(topic_partition)).lstrip(": ")
+    return reason or error.error_code.name

@@ -33,13 +33,11 @@ from regent.client.moves import (
 from regent.client.wording import listed
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
-from regent.core.protocol.controller import (
+from regent.core.protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
-    OngoingReassignment,
-    ReassignablePartition,
 )
 from regent.zk.stores.admin_store import ZkAdminStore
 
@@ -58,38 +56,31 @@ Ongoing: TypeAlias = Mapping[TopicPartition, Move]
 
 def ongoing_reassignments(
     controller: ControllerRef, partitions: Sequence[TopicPartition] | None, *, deadline: float
-) -> list[OngoingReassignment]:
+) -> dict[TopicPartition, ReplicaAssignment]:
     """Return the reassignments of ``partitions``, None: all, sorted; raises ``ControllerError``."""
     questions = [None] if partitions is None else list(batches(partitions))
-    rows: list[OngoingReassignment] = []
+    found: dict[TopicPartition, ReplicaAssignment] = {}
     for question in questions:
-        answer = controller.ask_until_answered(
-            ListPartitionReassignmentsRequest(question),
+        found |= controller.ask_until_answered(
+            ListPartitionReassignmentsRequest.of(question),
             ListPartitionReassignmentsResponse,
             deadline=deadline,
-        )
-        rows += answer.partitions
-    return sorted(rows)
+        ).assignments
+    return dict(sorted(found.items()))
 
 
-def as_moves(rows: Iterable[OngoingReassignment]) -> dict[TopicPartition, Move]:
+def as_moves(assignments: Mapping[TopicPartition, ReplicaAssignment]) -> dict[TopicPartition, Move]:
     """Return the moves that are in progress."""
-    moves = {}
-    for topic, number, *replicas in rows:
-        assignment, partition = ReplicaAssignment(*replicas), TopicPartition(topic, number)
-        moves[partition] = Move(partition, assignment.origin_replicas, assignment.target_replicas)
-    return moves
+    return {p: Move(p, a.origin_replicas, a.target_replicas) for p, a in assignments.items()}
 
 
-def alteration(
+def _alteration(
     moves: Iterable[Move], *, is_cancelled: bool = False
 ) -> AlterPartitionReassignmentsRequest:
     """Return the request that begins moves, or cancels them."""
-    rows = (
-        ReassignablePartition(*move.partition, None if is_cancelled else move.target)
-        for move in moves
+    return AlterPartitionReassignmentsRequest.of(
+        {move.partition: None if is_cancelled else move.target for move in moves}
     )
-    return AlterPartitionReassignmentsRequest(tuple(rows))
 
 
 class ExecutionOptions(NamedTuple):
@@ -275,7 +266,7 @@ class Flight:
         self._is_once = True
         for batch in batches(list(self._moves.values())):
             self.in_flight |= {move.partition: move for move in batch}
-            request = alteration(batch, is_cancelled=is_cancelled)
+            request = _alteration(batch, is_cancelled=is_cancelled)
             kind = AlterPartitionReassignmentsResponse
             self._note_refusals(controller.ask_until_answered(request, kind, deadline=deadline))
 
@@ -318,7 +309,7 @@ class Flight:
             deadline=time.monotonic() + _ANSWER_S,
         )
         failure = controller.failure if answer is None else ""
-        ongoing = {} if answer is None else as_moves(answer.partitions)
+        ongoing = {} if answer is None else as_moves(answer.assignments)
         live = admin.read_brokers().keys()
         observed = time.monotonic()
         back = self._observe(admin, ongoing, live)
@@ -419,7 +410,7 @@ class Flight:
             for move in batch:
                 self._sort(Standing(move, MoveState.MOVING))
             answer = controller.ask(
-                alteration(batch, is_cancelled=is_cancelled),
+                _alteration(batch, is_cancelled=is_cancelled),
                 AlterPartitionReassignmentsResponse,
                 deadline=time.monotonic() + _SUBMIT_S,
                 limit_s=_SUBMIT_S,
@@ -434,17 +425,14 @@ class Flight:
 
         Such a reason is that a broker has just died, or no replica can replace the leader now.
         """
-        for row in answer.partitions:
-            partition = TopicPartition(row.topic, row.partition)
-            if row.error_code is Errors.NONE or partition not in self.in_flight:
+        for partition, result in answer.results.items():
+            if result.error_code is Errors.NONE or partition not in self.in_flight:
                 continue
-            move = self.in_flight[partition]
-            if self._is_once or row.error_code is Errors.UNKNOWN_TOPIC_OR_PARTITION:
+            move, why = self.in_flight[partition], refusal(partition, result)
+            if self._is_once or result.error_code is Errors.UNKNOWN_TOPIC_OR_PARTITION:
                 self._close(move)
-                self.refused[partition] = refusal(row)
+                self.refused[partition] = why
             else:
                 del self.in_flight[partition]
                 retry_at = time.monotonic() + _RETRY_S
-                self._waiting[partition] = WaitingMove(
-                    move, refusal=refusal(row), retry_at=retry_at
-                )
+                self._waiting[partition] = WaitingMove(move, refusal=why, retry_at=retry_at)

@@ -23,7 +23,10 @@ from typing import NamedTuple
 
 
 class Errors(IntEnum):
-    """Kafka's error codes, as far as they are used here."""
+    """Kafka's error codes, as far as they are used here.
+
+    ``Errors(code)`` is UNKNOWN_SERVER_ERROR for a code that is not among them.
+    """
 
     NONE = 0
     UNKNOWN_SERVER_ERROR = -1
@@ -120,6 +123,10 @@ class Errors(IntEnum):
     MISMATCHED_ENDPOINT_TYPE = 114
     UNSUPPORTED_ENDPOINT_TYPE = 115
     TRANSACTION_ABORTABLE = 120
+
+    @classmethod
+    def _missing_(cls, value: object) -> Errors:
+        return cls.UNKNOWN_SERVER_ERROR
 
 
 class ApiError(NamedTuple):

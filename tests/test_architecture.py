@@ -93,11 +93,9 @@ LONG_BY_NATURE = {
 }
 
 CLASSES_OF_TWO = {
-    *("AlterPartitionReassignmentsRequest", "AlterPartitionReassignmentsResponse"),
     *("CreatableTopic", "CreatePartitionsRequest", "CreateTopicsRequest"),
-    *("DeleteTopicsRequest", "ElectLeadersRequest", "ElectLeadersResponse"),
-    *("ListPartitionReassignmentsRequest", "ListPartitionReassignmentsResponse"),
-    *("ListedGroup", "ListedTopic", "ReassignablePartition"),
+    "DeleteTopicsRequest",
+    *("ListedGroup", "ListedTopic"),
 }
 """Names that two classes still have: most are a Kafka message and a value of core's control port.
 

@@ -8,12 +8,10 @@ REQUEST_TIMED_OUT does not undo an election.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Protocol, TypeAlias
 
-from regent.core.errors import Errors
-from regent.core.model import NO_LEADER, TopicPartition
-from regent.core.protocol.controller import (
+from regent.core.errors import ApiError, Errors
+from regent.core.protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ElectLeadersRequest,
@@ -40,13 +38,15 @@ def refuse_partitions(
     request: PartitionsRequest, error_code: Errors, message: str
 ) -> PartitionsResponse:
     """Return the answer that refuses a whole request."""
+    error = ApiError(error_code, message)
     match request:
         case ElectLeadersRequest():
-            return ElectLeadersResponse(error_code, message=message)
+            return ElectLeadersResponse.of(dict.fromkeys(request.partitions or (), error), error)
         case AlterPartitionReassignmentsRequest():
-            return AlterPartitionReassignmentsResponse(error_code, message=message)
+            results = dict.fromkeys(request.targets, error)
+            return AlterPartitionReassignmentsResponse.of(results, error)
         case ListPartitionReassignmentsRequest():
-            return ListPartitionReassignmentsResponse(error_code, message=message)
+            return ListPartitionReassignmentsResponse(error_code=error_code, error_message=message)
 
 
 class PendingElections:
@@ -58,20 +58,22 @@ class PendingElections:
     def __init__(self, decided: ElectLeadersResponse, deadline_ms: int) -> None:
         self.deadline_ms = deadline_ms
         self._decided = decided
+        self._leaders = decided.leaders
 
     def poll(self, snapshot: MetadataSnapshot, now_ms: int) -> ElectLeadersResponse | None:
         """Return the answer; None: this broker does not know all the leaders yet."""
-        rows = []
-        for row in self._decided.partitions:
-            known = snapshot.partitions.get(TopicPartition(row.topic, row.partition))
-            if row.error_code is Errors.NONE and (known is None or known.leader != row.leader):
-                if now_ms < self.deadline_ms:
-                    return None
-                row = row._replace(
-                    error_code=Errors.REQUEST_TIMED_OUT,
-                    message=f"{row.topic}-{row.partition}: broker {row.leader} is elected, but this"
-                    " broker does not know it yet",
-                    leader=NO_LEADER,
-                )
-            rows.append(row)
-        return replace(self._decided, partitions=tuple(rows))
+        late = {
+            topic_partition: ApiError(
+                Errors.REQUEST_TIMED_OUT,
+                f"{topic_partition}: broker {leader} is elected, but this broker does not know it"
+                " yet",
+            )
+            for topic_partition, leader in self._leaders.items()
+            if (known := snapshot.partitions.get(topic_partition)) is None or known.leader != leader
+        }
+        if not late:
+            return self._decided
+        if now_ms < self.deadline_ms:
+            return None
+        in_time = {p: leader for p, leader in self._leaders.items() if p not in late}
+        return ElectLeadersResponse.of({**self._decided.results, **late}, leaders=in_time)

@@ -22,9 +22,11 @@ from regent.core.model import (
 from regent.core.protocol.api import ActorResponse
 from regent.core.protocol.control import ControlHeader, ControlRequest
 from regent.core.protocol.controller import (
-    AlterPartitionReassignmentsResponse,
     AlterPartitionResponse,
     ControlledShutdownResponse,
+)
+from regent.core.protocol.messages.partitions import (
+    AlterPartitionReassignmentsResponse,
     ElectLeadersResponse,
     ListPartitionReassignmentsResponse,
 )
@@ -217,18 +219,18 @@ def error_response(event: ControllerEvent, error: Errors | None = None) -> SendR
 
     Without an ``error`` it says that this broker is not the active controller.
     """
-    not_controller = Errors.NOT_CONTROLLER if error is None else error
+    code = Errors.NOT_CONTROLLER if error is None else error
     match event:
         case events.ControlledShutdown(request_id):
             stale = Errors.STALE_CONTROLLER_EPOCH if error is None else error
             return SendResponse(request_id, ControlledShutdownResponse(stale))
         case events.AlterPartitionReceived(request_id):
-            return SendResponse(request_id, AlterPartitionResponse(not_controller))
+            return SendResponse(request_id, AlterPartitionResponse(code))
         case events.ReplicaLeaderElection(request_id):
-            return SendResponse(request_id, ElectLeadersResponse(not_controller))
+            return SendResponse(request_id, ElectLeadersResponse(error_code=code))
         case events.ApiPartitionReassignment(request_id):
-            return SendResponse(request_id, AlterPartitionReassignmentsResponse(not_controller))
+            return SendResponse(request_id, AlterPartitionReassignmentsResponse(error_code=code))
         case events.ListPartitionReassignments(request_id):
-            return SendResponse(request_id, ListPartitionReassignmentsResponse(not_controller))
+            return SendResponse(request_id, ListPartitionReassignmentsResponse(error_code=code))
         case _:
             return None

@@ -21,12 +21,14 @@ from regent.core.protocol.control import (
     UpdateMetadataResponse,
 )
 from regent.core.protocol.controller import (
-    AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
     AwaitBrokersRequest,
     ControlledShutdownRequest,
     ControllerRequest,
     DescribeControllerRequest,
+)
+from regent.core.protocol.messages.partitions import (
+    AlterPartitionReassignmentsRequest,
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
 )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
 from regent.core.errors import Errors
 from regent.core.model import NO_EPOCH, NO_LEADER, BrokerId, TopicPartition
 from regent.core.protocol.control import TopicId
+from regent.core.protocol.messages.partitions import PartitionsRequest, PartitionsResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,105 +84,6 @@ class AlterPartitionResponse:
     partitions: tuple[AlteredPartition, ...] = ()
 
 
-class ElectionType(IntEnum):
-    """The type of a requested election (KIP-460)."""
-
-    PREFERRED = 0
-    UNCLEAN = 1
-
-
-@dataclass(frozen=True, slots=True)
-class ElectLeadersRequest:
-    """Asks the controller to elect leaders; ``partitions`` None: of all (Kafka api 43)."""
-
-    election_type: ElectionType
-    partitions: tuple[TopicPartition, ...] | None = None
-    timeout_ms: int = 0
-
-
-class ElectedPartition(NamedTuple):
-    """The outcome of one election; ``leader`` is the one elected, -1 on an error."""
-
-    topic: str
-    partition: int
-    error_code: Errors
-    message: str = ""
-    leader: BrokerId = NO_LEADER
-
-
-@dataclass(frozen=True, slots=True)
-class ElectLeadersResponse:
-    """Answer to ElectLeaders.
-
-    If the request was for all partitions, those that needed no election are omitted.
-    """
-
-    error_code: Errors
-    partitions: tuple[ElectedPartition, ...] = ()
-    message: str = ""
-
-
-class ReassignablePartition(NamedTuple):
-    """The new replicas of a partition; ``replicas`` None cancels its reassignment."""
-
-    topic: str
-    partition: int
-    replicas: tuple[BrokerId, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class AlterPartitionReassignmentsRequest:
-    """Asks the controller to move partitions to other replicas (Kafka api 45, KIP-455)."""
-
-    partitions: tuple[ReassignablePartition, ...]
-    timeout_ms: int = 0
-
-
-class ReassignedPartition(NamedTuple):
-    """Whether a reassignment was accepted and stored; the move has only begun."""
-
-    topic: str
-    partition: int
-    error_code: Errors
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class AlterPartitionReassignmentsResponse:
-    """Answer to AlterPartitionReassignments."""
-
-    error_code: Errors
-    partitions: tuple[ReassignedPartition, ...] = ()
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ListPartitionReassignmentsRequest:
-    """Asks for the ongoing reassignments; ``partitions`` None: of all (Kafka api 46)."""
-
-    partitions: tuple[TopicPartition, ...] | None = None
-    timeout_ms: int = 0
-
-
-class OngoingReassignment(NamedTuple):
-    """One partition that is being moved."""
-
-    topic: str
-    partition: int
-    replicas: tuple[BrokerId, ...]
-    adding_replicas: tuple[BrokerId, ...]
-    removing_replicas: tuple[BrokerId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ListPartitionReassignmentsResponse:
-    """Answer to ListPartitionReassignments; only partitions that are being reassigned."""
-
-    error_code: Errors
-    partitions: tuple[OngoingReassignment, ...] = ()
-    message: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class DescribeControllerRequest:
     """Asks for the status of the controller."""
@@ -241,27 +142,12 @@ ControllerRequest: TypeAlias = (
     | DescribeControllerRequest
     | AwaitBrokersRequest
     | AlterPartitionRequest
-    | ElectLeadersRequest
-    | AlterPartitionReassignmentsRequest
-    | ListPartitionReassignmentsRequest
+    | PartitionsRequest
 )
 ControllerResponse: TypeAlias = (
     ControlledShutdownResponse
     | DescribeControllerResponse
     | AwaitBrokersResponse
     | AlterPartitionResponse
-    | ElectLeadersResponse
-    | AlterPartitionReassignmentsResponse
-    | ListPartitionReassignmentsResponse
+    | PartitionsResponse
 )
-
-PartitionsRequest: TypeAlias = (
-    ElectLeadersRequest | AlterPartitionReassignmentsRequest | ListPartitionReassignmentsRequest
-)
-"""The requests of clients, who send them to any broker. It forwards them to the controller, and
-``timeout_ms`` is how long it may take for the answer; 0 in requests that the controller gets."""
-
-PartitionsResponse: TypeAlias = (
-    ElectLeadersResponse | AlterPartitionReassignmentsResponse | ListPartitionReassignmentsResponse
-)
-"""``message`` explains an ``error_code`` of the whole request; rows have their own."""

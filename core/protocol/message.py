@@ -31,6 +31,7 @@ Uuid: TypeAlias = Annotated[TopicId | None, "uuid"]
 """None is the UUID of which all bytes are zero."""
 
 NEWEST_VERSION: Final = 2**15 - 1
+_NO_VERSION: Final = NEWEST_VERSION + 1
 FIRST_VERSION: Final = "first version"
 LAST_VERSION: Final = "last version"
 TAG: Final = "tag"
@@ -53,6 +54,11 @@ def since(
     return dataclasses.field(
         default=default, metadata={FIRST_VERSION: first, LAST_VERSION: until, TAG: tag}
     )
+
+
+def internal(*, default: object) -> Any:
+    """Declare a field of no version: only the control port carries it."""
+    return since(_NO_VERSION, default=default)
 
 
 def until(last: int, *, default: object) -> Any:

@@ -35,9 +35,9 @@ from regent.client.move_throttle import add_throttle, remove_throttle
 from regent.client.moves import Move, ids
 from regent.client.wording import counted, listed
 from regent.config.command_line import program
-from regent.core.errors import Errors, RegentError
+from regent.core.errors import RegentError
 from regent.core.model import LeaderIsrAndControllerEpoch
-from regent.core.protocol.controller import (
+from regent.core.protocol.messages.partitions import (
     ElectionType,
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -201,8 +201,8 @@ class _Execution:
         if flight.left:
             if not self._options.additional:
                 deadline = time.monotonic() + _FIRST_ANSWER_S
-                rows = ongoing_reassignments(controller, None, deadline=deadline)
-                others = flight.moved_by_others(as_moves(rows))
+                ongoing = ongoing_reassignments(controller, None, deadline=deadline)
+                others = flight.moved_by_others(as_moves(ongoing))
                 if others:
                     raise RegentError(
                         f"others are moving {listed(others)}: wait until that is done"
@@ -278,11 +278,11 @@ class _Execution:
                     wanted.append(move.partition)
         if wanted:
             answer = controller.ask_until_answered(
-                ElectLeadersRequest(ElectionType.PREFERRED, tuple(wanted)),
+                ElectLeadersRequest.of(ElectionType.PREFERRED, wanted),
                 ElectLeadersResponse,
                 deadline=time.monotonic() + _FIRST_ANSWER_S,
             )
-            self._elected += sum(row.error_code is Errors.NONE for row in answer.partitions)
+            self._elected += len(answer.leaders)
 
     # --- messages ---------------------------------------------------------------------------------
 

@@ -43,6 +43,8 @@ from regent.core.protocol.controller import (
     AwaitBrokersResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
+)
+from regent.core.protocol.messages.partitions import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
@@ -203,10 +205,10 @@ def test_a_preempted_request_is_answered_with_not_controller(stage: Stage):
     blocked = stage.zookeeper  # no event is handled while the test holds this lock
     with blocked._changed:
         controller.tell(TopicChange())
-        waiting = controller.ask(ListPartitionReassignmentsRequest(), block=False)
+        waiting = controller.ask(ListPartitionReassignmentsRequest.of(), block=False)
         controller.tell(ClearAndPut(Expire()))
     assert waiting.get(timeout=TIMEOUT_S) == ListPartitionReassignmentsResponse(
-        Errors.NOT_CONTROLLER
+        error_code=Errors.NOT_CONTROLLER
     )
 
 
@@ -239,9 +241,9 @@ def test_no_event_is_handled_between_an_unexpected_error_and_the_resignation(sta
         controller.tell(
             LeaderAndIsrResponseReceived(0, ControlHeader(0, 1, epoch), nothing, not_an_answer)
         )
-        waiting = controller.ask(ListPartitionReassignmentsRequest(), block=False)
+        waiting = controller.ask(ListPartitionReassignmentsRequest.of(), block=False)
     assert waiting.get(timeout=TIMEOUT_S) == ListPartitionReassignmentsResponse(
-        Errors.NOT_CONTROLLER
+        error_code=Errors.NOT_CONTROLLER
     )
 
 
@@ -257,8 +259,8 @@ def test_an_unexpected_error_moves_the_controller_and_stops_no_actor(stage: Stag
 
     assert await_another_controller(stage, 0) == 1
     assert len(stage.unexpected) == 1
-    answer = ask(first, ListPartitionReassignmentsRequest())
-    assert answer.error_code is Errors.NOT_CONTROLLER
+    answer = ask(first, ListPartitionReassignmentsRequest.of())
+    assert answer.error_code == Errors.NOT_CONTROLLER
 
 
 def test_a_request_that_ended_two_controllers_is_refused_by_the_third(stage: Stage):

@@ -34,6 +34,8 @@ from regent.core.protocol.control import (
 )
 from regent.core.protocol.controller import (
     AlterPartitionRequest,
+)
+from regent.core.protocol.messages.partitions import (
     ElectionType,
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
@@ -156,7 +158,7 @@ def test_a_response_has_its_duration(journal: EventJournalFile, path: Path) -> N
         (events.AutoPreferredReplicaLeaderElection(7), "AutoTriggered"),
         (events.PreferredReplicaElection(), "ZkTriggered"),
         (
-            events.ReplicaLeaderElection(1, ElectLeadersRequest(ElectionType.PREFERRED)),
+            events.ReplicaLeaderElection(1, ElectLeadersRequest.of(ElectionType.PREFERRED)),
             "AdminClientTriggered",
         ),
     ],
@@ -244,7 +246,7 @@ def test_a_disk_failure_loses_lines_and_is_reported_once(
         (events.TopicChange(), "/brokers/topics"),
         (events.PartitionModifications("t"), "/brokers/topics/t"),
         (events.ControlledShutdown(1, 4, 5), "request of broker 4"),
-        (events.ListPartitionReassignments(1, ListPartitionReassignmentsRequest()), "request"),
+        (events.ListPartitionReassignments(1, ListPartitionReassignmentsRequest.of()), "request"),
         (
             events.LeaderAndIsrResponseReceived(
                 4,

@@ -28,19 +28,19 @@ from regent.core.protocol.control import (
     UpdateMetadataTopic,
 )
 from regent.core.protocol.controller import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
     AwaitBrokersRequest,
     AwaitBrokersResponse,
-    ElectedPartition,
+)
+from regent.core.protocol.messages.partitions import (
+    NO_ERROR,
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
     ElectionType,
     ElectLeadersRequest,
     ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
     PartitionsRequest,
     PartitionsResponse,
-    ReassignablePartition,
-    ReassignedPartition,
 )
 from regent.core.protocol.topics import (
     CreatableTopic,
@@ -442,9 +442,8 @@ def test_changes_are_awaited_together(cluster: TwoBrokers):
 
 
 def elected(leader: int) -> ElectLeadersResponse:
-    return ElectLeadersResponse(
-        Errors.NONE, (ElectedPartition("t", 0, Errors.NONE, leader=leader),)
-    )
+    t0 = TopicPartition("t", 0)
+    return ElectLeadersResponse.of({t0: NO_ERROR}, leaders={t0: leader})
 
 
 def test_an_election_is_answered_when_this_broker_knows_the_leader_or_times_out(
@@ -453,41 +452,44 @@ def test_an_election_is_answered_when_this_broker_knows_the_leader_or_times_out(
     cluster.have("t")
     named = (TopicPartition("t", 0),)
     cluster.script = [lambda _: elected(leader=1), lambda _: elected(leader=0)]
-    request = ElectLeadersRequest(ElectionType.PREFERRED, named, LONG_MS)
+    request = ElectLeadersRequest.of(ElectionType.PREFERRED, named, LONG_MS)
     assert cluster.answer_about_partitions(request) == elected(leader=1)
-    assert cluster.requests.get(timeout=TIMEOUT_S) == ElectLeadersRequest(
+    assert cluster.requests.get(timeout=TIMEOUT_S) == ElectLeadersRequest.of(
         ElectionType.PREFERRED, named
     )
-    late = cluster.answer_about_partitions(ElectLeadersRequest(ElectionType.PREFERRED, named, 10))
+    late = cluster.answer_about_partitions(
+        ElectLeadersRequest.of(ElectionType.PREFERRED, named, 10)
+    )
     assert isinstance(late, ElectLeadersResponse)
-    assert [row.error_code for row in late.partitions] == [Errors.REQUEST_TIMED_OUT]
+    (result,) = late.results.values()
+    assert result.error_code is Errors.REQUEST_TIMED_OUT
 
 
 def test_a_reassignment_is_forwarded_until_the_controller_has_stored_it(cluster: TwoBrokers):
     def is_inactive(_: ForwardedRequest) -> Response:
-        return AlterPartitionReassignmentsResponse(Errors.NOT_CONTROLLER)
+        return AlterPartitionReassignmentsResponse(error_code=Errors.NOT_CONTROLLER)
 
     def disconnects(_: ForwardedRequest) -> Response:
         raise PeerDisconnectedError("controller", "the connection broke")
 
-    stored = AlterPartitionReassignmentsResponse(
-        Errors.NONE, (ReassignedPartition("t", 0, Errors.NONE),)
-    )
+    t0 = TopicPartition("t", 0)
+    stored = AlterPartitionReassignmentsResponse.of({t0: NO_ERROR})
     cluster.script = [is_inactive, disconnects, lambda _: stored]
-    request = AlterPartitionReassignmentsRequest((ReassignablePartition("t", 0, (0,)),), LONG_MS)
+    request = AlterPartitionReassignmentsRequest.of({t0: (0,)}, LONG_MS)
     assert cluster.answer_about_partitions(request) == stored
 
 
 def test_partition_requests_without_a_controller_get_not_controller(impatient: TwoBrokers):
+    t0 = TopicPartition("t", 0)
     for request in (
-        ElectLeadersRequest(ElectionType.PREFERRED),
-        AlterPartitionReassignmentsRequest(()),
-        ListPartitionReassignmentsRequest(),
+        ElectLeadersRequest.of(ElectionType.PREFERRED, [t0]),
+        AlterPartitionReassignmentsRequest.of({t0: None}),
+        ListPartitionReassignmentsRequest.of(),
     ):
         answer = impatient.answer_about_partitions(request)
         assert isinstance(answer, PartitionsResponse)
-        assert answer.error_code is Errors.NOT_CONTROLLER
-        assert answer.message == "no controller is known"
+        assert answer.error_code == Errors.NOT_CONTROLLER
+        assert "no controller is known" in str(answer)
 
 
 # --- limits ---

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from regent.core.errors import Errors
+from regent.core.errors import ApiError, Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.broker import (
     DescribeMetadataRequest,
     DescribeMetadataResponse,
     MetadataPartition,
 )
-from regent.core.protocol.controller import (
-    ElectedPartition,
+from regent.core.protocol.messages.partitions import (
+    NO_ERROR,
     ElectionType,
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -24,24 +25,24 @@ from tests.support.fake_cluster import FakeCluster
 
 ALL = ("elect-leaders", "--election-type", "preferred", "--all-topic-partitions")
 ONE = ("elect-leaders", "--election-type", "unclean", "--topic", "t", "--partition", "1")
-ELECTED = ElectedPartition("t", 1, Errors.NONE, leader=2)
-NOT_NEEDED = ElectedPartition("t", 2, Errors.ELECTION_NOT_NEEDED, "t-2: broker 0 leads already")
-FAILED = ElectedPartition(
-    "t", 3, Errors.PREFERRED_LEADER_NOT_AVAILABLE, "t-3: broker 1 is not in the ISR"
-)
+NOT_NEEDED = ApiError(Errors.ELECTION_NOT_NEEDED, "t-2: broker 0 leads already")
+FAILED = ApiError(Errors.PREFERRED_LEADER_NOT_AVAILABLE, "t-3: broker 1 is not in the ISR")
+EVERY = {3: FAILED, 2: NOT_NEEDED, 1: NO_ERROR}
 
 
 @pytest.fixture
 def one(cluster: FakeCluster) -> FakeCluster:
     cluster.with_brokers(1)
-    answer(cluster, ELECTED)
+    answer(cluster, {1: NO_ERROR})
     metadata(cluster, 2)
     return cluster
 
 
-def answer(cluster: FakeCluster, *rows: ElectedPartition) -> None:
-    """Set the outcomes of elections."""
-    response = ElectLeadersResponse(Errors.NONE, rows)
+def answer(cluster: FakeCluster, results: Mapping[int, ApiError]) -> None:
+    """Set the outcomes of elections in t; broker 2 is elected."""
+    by_partition = {TopicPartition("t", number): result for number, result in results.items()}
+    elected = dict.fromkeys((p for p, result in by_partition.items() if result is NO_ERROR), 2)
+    response = ElectLeadersResponse.of(by_partition, leaders=elected)
     cluster.answers[ElectLeadersRequest] = lambda _: response
 
 
@@ -72,7 +73,7 @@ def test_a_partition_gets_the_elected_leader(one: FakeCluster) -> None:
     assert result.stdout == (
         "Successfully completed leader election (UNCLEAN) for partitions t-1\n"
     )
-    assert asked(one) == ElectLeadersRequest(ElectionType.UNCLEAN, (TopicPartition("t", 1),))
+    assert asked(one) == ElectLeadersRequest.of(ElectionType.UNCLEAN, (TopicPartition("t", 1),))
 
 
 def test_the_command_returns_when_the_brokers_know_the_leader(one: FakeCluster) -> None:
@@ -93,7 +94,7 @@ def test_a_leader_that_brokers_do_not_know_in_time_is_a_failure(one: FakeCluster
 
 
 def test_every_outcome_is_printed_in_kafkas_words(one: FakeCluster) -> None:
-    answer(one, FAILED, NOT_NEEDED, ELECTED)
+    answer(one, EVERY)
 
     result = one.run(*ALL)
 
@@ -107,13 +108,12 @@ def test_every_outcome_is_printed_in_kafkas_words(one: FakeCluster) -> None:
         " in the ISR",
         "regent: 1 partition could not be elected",
     ]
-    assert asked(one) == ElectLeadersRequest(ElectionType.PREFERRED, None)
+    assert asked(one) == ElectLeadersRequest.of(ElectionType.PREFERRED, None)
 
 
 def test_of_many_partitions_the_first_are_named(one: FakeCluster) -> None:
-    failed = [FAILED._replace(partition=n) for n in range(100, 130)]
-    unneeded = [NOT_NEEDED._replace(partition=n) for n in range(200, 225)]
-    answer(one, *failed, *unneeded)
+    failed, unneeded = range(100, 130), range(200, 225)
+    answer(one, dict.fromkeys(failed, FAILED) | dict.fromkeys(unneeded, NOT_NEEDED))
 
     result = one.run(*ALL)
 
@@ -127,7 +127,7 @@ def test_of_many_partitions_the_first_are_named(one: FakeCluster) -> None:
 
 
 def test_every_outcome_is_a_row_in_json(one: FakeCluster) -> None:
-    answer(one, FAILED, NOT_NEEDED, ELECTED)
+    answer(one, EVERY)
 
     rows = one.json(*ALL, exit_code=1)
 
@@ -144,7 +144,7 @@ def test_every_outcome_is_a_row_in_json(one: FakeCluster) -> None:
 
 
 def test_an_election_that_is_not_needed_is_a_success(one: FakeCluster) -> None:
-    answer(one, NOT_NEEDED)
+    answer(one, {2: NOT_NEEDED})
 
     result = one.run(*ONE)
 
@@ -153,7 +153,7 @@ def test_an_election_that_is_not_needed_is_a_success(one: FakeCluster) -> None:
 
 
 def test_a_run_without_needed_elections_is_a_success(one: FakeCluster) -> None:
-    answer(one)
+    answer(one, {})
 
     result = one.run(*ALL)
 
@@ -177,7 +177,9 @@ def test_the_partitions_of_a_file_are_elected(one: FakeCluster, tmp_path: Path) 
 
 
 def test_a_controller_that_refuses_is_named(one: FakeCluster) -> None:
-    one.answers[ElectLeadersRequest] = lambda _: ElectLeadersResponse(Errors.REQUEST_TIMED_OUT)
+    one.answers[ElectLeadersRequest] = lambda _: ElectLeadersResponse(
+        error_code=Errors.REQUEST_TIMED_OUT
+    )
 
     result = one.run(*ALL)
 

@@ -7,16 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from regent.core.errors import Errors
+from regent.core.errors import ApiError, Errors
 from regent.core.model import ReplicaAssignment, TopicPartition
-from regent.core.protocol.controller import (
+from regent.core.protocol.messages.partitions import (
+    NO_ERROR,
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
-    OngoingReassignment,
-    ReassignablePartition,
-    ReassignedPartition,
 )
 from regent.transport.control.codec import Request, Response
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode, ReassignPartitionsZNode
@@ -31,7 +29,7 @@ ROLLBACK = {
 }
 TARGET = {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [2, 3]}]}
 MOVING = ReplicaAssignment((2, 3, 0, 1), adding_replicas=(2, 3), removing_replicas=(0, 1))
-ONGOING = OngoingReassignment("t", 0, (2, 3, 0, 1), (2, 3), (0, 1))
+T0 = TopicPartition("t", 0)
 
 
 @pytest.fixture
@@ -48,28 +46,27 @@ def refuse(cluster: FakeCluster, **problems: tuple[Errors, str]) -> None:
 
     def submit(request: Request) -> Response:
         assert isinstance(request, AlterPartitionReassignmentsRequest)
-        none = (Errors.NONE, "")
-        rows = []
-        for topic, partition, replicas in request.partitions:
-            error, message = problems.get(f"{topic}_{partition}", none)
-            if error is Errors.NONE and replicas is not None:
+        results = {}
+        for (topic, partition), replicas in request.targets.items():
+            result = ApiError(*problems.get(f"{topic}_{partition}", NO_ERROR))
+            if result == NO_ERROR and replicas is not None:
                 old = cluster.topic(topic).partitions
                 cluster.put_topic(topic, {**old, partition: old[partition].reassign_to(replicas)})
-            rows.append(ReassignedPartition(topic, partition, error, message))
-        return AlterPartitionReassignmentsResponse(Errors.NONE, tuple(rows))
+            results[TopicPartition(topic, partition)] = result
+        return AlterPartitionReassignmentsResponse.of(results)
 
     cluster.answers[AlterPartitionReassignmentsRequest] = submit
 
 
-def being_moved(cluster: FakeCluster, *rows: OngoingReassignment) -> None:
-    """Set the ongoing reassignments in the controller's answers."""
-    answer = ListPartitionReassignmentsResponse(Errors.NONE, rows)
+def being_moved(cluster: FakeCluster, *partitions: TopicPartition) -> None:
+    """Let the controller answer that these partitions are being reassigned."""
+    answer = ListPartitionReassignmentsResponse.of(dict.fromkeys(partitions, MOVING))
     cluster.answers[ListPartitionReassignmentsRequest] = lambda _: answer
 
 
-def submitted(cluster: FakeCluster) -> list[ReassignablePartition]:
+def submitted(cluster: FakeCluster) -> list[tuple[str, int, tuple[int, ...] | None]]:
     requests = [r for r in cluster.received if isinstance(r, AlterPartitionReassignmentsRequest)]
-    return [row for request in requests for row in request.partitions]
+    return [(*p, replicas) for r in requests for p, replicas in r.targets.items()]
 
 
 def command(folder: Path, action: str = "--execute", content: object = TARGET) -> tuple[str, ...]:
@@ -104,7 +101,7 @@ def test_in_json_only_the_rollback_is_printed(four: FakeCluster, tmp_path: Path)
 
 
 def test_an_ongoing_move_is_not_replaced(four: FakeCluster, tmp_path: Path) -> None:
-    being_moved(four, ONGOING._replace(topic="other"))
+    being_moved(four, TopicPartition("other", 0))
 
     line = failing(four.run(*command(tmp_path)))
 
@@ -123,7 +120,7 @@ def test_a_requested_move_of_another_tool_is_not_replaced(
 
 
 def test_a_move_can_be_added_to_ongoing_ones(four: FakeCluster, tmp_path: Path) -> None:
-    being_moved(four, ONGOING)
+    being_moved(four, T0)
     four.put_topic("t", {0: MOVING})
 
     result = four.run(*command(tmp_path), "--additional", "-o", "json")
@@ -301,14 +298,14 @@ def test_an_interrupted_wait_prints_that_the_move_continues(
 
 
 def test_ongoing_moves_are_cancelled(four: FakeCluster, tmp_path: Path) -> None:
-    being_moved(four, ONGOING)
+    being_moved(four, T0)
 
     result = four.run(*command(tmp_path, "--cancel"))
 
     assert result.exit_code == 0
     assert result.stdout == "Successfully cancelled partition reassignment for: t-0\n"
     assert submitted(four) == [("t", 0, None)]
-    assert four.received[0] == ListPartitionReassignmentsRequest((TopicPartition("t", 0),))
+    assert four.received[0] == ListPartitionReassignmentsRequest.of((T0,))
     assert four.json(*command(tmp_path, "--cancel")) == [{"topic": "t", "partition": 0}]
 
 
@@ -321,7 +318,7 @@ def test_cancel_without_a_move_is_a_message(four: FakeCluster, tmp_path: Path) -
 
 
 def test_a_refused_cancellation_is_named(four: FakeCluster, tmp_path: Path) -> None:
-    being_moved(four, ONGOING)
+    being_moved(four, T0)
     refuse(four, t_0=(Errors.NO_REASSIGNMENT_IN_PROGRESS, ""))
 
     result = four.run(*command(tmp_path, "--cancel"))
@@ -337,7 +334,9 @@ def test_ongoing_moves_are_listed(four: FakeCluster) -> None:
     assert four.run("reassign", "--list").stdout == "No partition reassignments found.\n"
     assert four.json("reassign", "--list") == []
 
-    being_moved(four, ONGOING._replace(partition=10, adding_replicas=()), ONGOING)
+    removing = ReplicaAssignment((2, 3, 0, 1), removing_replicas=(0, 1))
+    listed = ListPartitionReassignmentsResponse.of({TopicPartition("t", 10): removing, T0: MOVING})
+    four.answers[ListPartitionReassignmentsRequest] = lambda _: listed
 
     assert four.run("reassign", "--list").stdout.splitlines() == [
         "Current partition reassignments:",
@@ -411,7 +410,7 @@ def test_additional_changes_the_throttle_of_a_move_in_progress(
     four: FakeCluster, tmp_path: Path
 ) -> None:
     four.put_topic("other", {3: MOVING})
-    being_moved(four, ONGOING._replace(topic="other", partition=3))
+    being_moved(four, TopicPartition("other", 3))
 
     options = ("--additional", "--throttle", "5000")
     assert four.run(*command(tmp_path), *options).exit_code == 0
@@ -426,7 +425,7 @@ def test_a_move_that_replaces_another_is_throttled_from_the_same_sources(
     four: FakeCluster, tmp_path: Path
 ) -> None:
     four.put_topic("t", {0: MOVING})
-    being_moved(four, ONGOING)
+    being_moved(four, T0)
     content = {"partitions": [{"topic": "t", "partition": 0, "replicas": [3]}]}
 
     options = ("--additional", "--throttle", "5000")
@@ -463,7 +462,7 @@ def test_throttles_stay_while_another_reassignment_is_in_progress(
 ) -> None:
     assert four.run(*command(tmp_path), "--throttle", "5000").exit_code == 0
     four.put_topic("t", {0: (2, 3)})
-    being_moved(four, ONGOING._replace(topic="other"))
+    being_moved(four, TopicPartition("other", 0))
 
     assert "another reassignment is in progress" in four.run(*command(tmp_path, "--verify")).stderr
     assert config_of(four, "topics/t") == REPLICAS

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from regent.core.model import TopicPartition
-from regent.core.protocol.controller import AlterPartitionReassignmentsRequest
+from regent.core.protocol.messages.partitions import (
+    AlterPartitionReassignmentsRequest,
+)
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode
 from tests.cli.test_reassign_execute import command, config_of, refuse, submitted
 from tests.support.fake_cluster import FakeCluster, failing

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from regent.client.controller_ref import ControllerError, ControllerRef, batches, refusal
-from regent.core.errors import BadDataError, BrokerNotFoundError, Errors
+from regent.core.errors import ApiError, BadDataError, BrokerNotFoundError, Errors
+from regent.core.model import TopicPartition
 from regent.core.protocol.controller import (
     DescribeControllerRequest,
     DescribeControllerResponse,
-    ElectedPartition,
 )
 from regent.testing.waits import scaled
 from regent.transport.control.server import IncomingRequest
@@ -109,9 +109,9 @@ def test_a_refusal_and_the_end_of_patience_are_errors(
 
 
 def test_the_reason_of_a_refusal_omits_the_name_of_the_partition():
-    row = ElectedPartition("t", 3, Errors.PREFERRED_LEADER_NOT_AVAILABLE, "t-3: it is dead")
-    assert refusal(row) == "it is dead"
-    assert refusal(row._replace(message="")) == "PREFERRED_LEADER_NOT_AVAILABLE"
+    partition, code = TopicPartition("t", 3), Errors.PREFERRED_LEADER_NOT_AVAILABLE
+    assert refusal(partition, ApiError(code, "t-3: it is dead")) == "it is dead"
+    assert refusal(partition, ApiError(code)) == "PREFERRED_LEADER_NOT_AVAILABLE"
 
 
 def test_too_many_rows_for_one_request_are_sent_in_several() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from regent.client.flight import as_moves
 from regent.client.move_throttle import LISTS, throttled_brokers, throttled_replicas
 from regent.client.moves import Move
-from regent.core.model import TopicPartition
-from regent.core.protocol.controller import OngoingReassignment
+from regent.core.model import ReplicaAssignment, TopicPartition
 
 
 def move(
@@ -22,7 +21,7 @@ def lists(*moves: Move) -> dict[str, list[str]]:
 
 
 def test_an_ongoing_reassignment_copies_from_origin_to_added_replicas():
-    ongoing = as_moves([OngoingReassignment("t", 0, (1, 2, 3, 4), (3, 4), (1, 2))])
+    ongoing = as_moves({TopicPartition("t", 0): ReplicaAssignment((1, 2, 3, 4), (3, 4), (1, 2))})
     assert ongoing == {TopicPartition("t", 0): move((1, 2), (3, 4))}
     assert lists(*ongoing.values()) == {"t": ["0:1,0:2", "0:3,0:4"]}
 

@@ -11,11 +11,12 @@ from regent.core.errors import Errors
 from regent.core.model import NO_LEADER, BrokerId, ReplicaAssignment, TopicPartition
 from regent.core.ports import ControllerEpoch
 from regent.core.protocol.controller import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
-    ReassignablePartition,
+)
+from regent.core.protocol.messages.partitions import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
 )
 from regent.core.topic_validation import INTERNAL_TOPICS
 from regent.zk.client.operations import Committed, Create
@@ -282,16 +283,10 @@ class Actions(Waits):
     def _reassign(
         self, targets: Mapping[TopicPartition, tuple[BrokerId, ...] | None]
     ) -> dict[TopicPartition, str]:
-        rows = tuple(
-            ReassignablePartition(*topic_partition, target)
-            for topic_partition, target in targets.items()
-        )
-        response = self.cluster.request(AlterPartitionReassignmentsRequest(rows))
+        response = self.cluster.request(AlterPartitionReassignmentsRequest.of(targets))
         assert isinstance(response, AlterPartitionReassignmentsResponse)
-        assert response.error_code is Errors.NONE
-        return {
-            TopicPartition(r.topic, r.partition): r.error_code.name for r in response.partitions
-        }
+        assert response.error_code == Errors.NONE
+        return {p: result.error_code.name for p, result in response.results.items()}
 
     def do_cancel(self, step: Fields) -> None:
         """Cancel every requested move."""

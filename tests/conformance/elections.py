@@ -8,8 +8,7 @@ from typing import Any
 from regent.core.controller.states import PartitionState
 from regent.core.errors import Errors
 from regent.core.model import NO_LEADER, BrokerId, TopicPartition
-from regent.core.protocol.controller import (
-    ElectedPartition,
+from regent.core.protocol.messages.partitions import (
     ElectionType,
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -86,11 +85,10 @@ class Ballot:
     def elect(self) -> ElectLeadersResponse:
         """Request the election."""
         topic_partitions = None if self.wanted is None else tuple(map(partition, self.wanted))
-        return self.parts.elections.elect(ElectLeadersRequest(self.type, topic_partitions))
+        return self.parts.elections.elect(ElectLeadersRequest.of(self.type, topic_partitions))
 
-    def name_of(self, row: ElectedPartition) -> str:
+    def name_of(self, found: TopicPartition) -> str:
         """Return the partition that the case means."""
-        found = TopicPartition(row.topic, row.partition)
         known = [*self.replicas, *(self.wanted or ())]
         names: list[str] = [name for name in known if partition(name) == found]
         return names[0]
@@ -118,8 +116,8 @@ def elect_leaders(case: Case) -> None:
 
 def _assert_outcome(ballot: Ballot, expect: Fields) -> None:
     response = ballot.elect()
-    assert response.error_code is Errors.NONE
-    errors = {ballot.name_of(row): row.error_code.name for row in response.partitions}
+    assert response.error_code == Errors.NONE
+    errors = {ballot.name_of(p): result.error_code.name for p, result in response.results.items()}
     for error in expect.expected("error"):
         if isinstance(error, Mapping):
             assert {name: errors[name] for name in error} == {

@@ -30,15 +30,16 @@ from regent.core.protocol.control import (
     UpdateMetadataResponse,
 )
 from regent.core.protocol.controller import (
-    AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
     ControlledShutdownRequest,
     ControllerRequest,
     ControllerResponse,
+)
+from regent.core.protocol.messages.partitions import (
+    AlterPartitionReassignmentsRequest,
     ElectionType,
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
-    ReassignablePartition,
 )
 from regent.testing.waits import scaled
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, check_words, one_of
@@ -71,11 +72,9 @@ EVENTS: Mapping[str, ControllerEvent] = {
 }
 REQUESTS: Mapping[str, ControllerRequest] = {
     "ControlledShutdown": ControlledShutdownRequest(0, -1),
-    "ReplicaLeaderElection": ElectLeadersRequest(ElectionType.PREFERRED, (T0,)),
-    "ApiPartitionReassignment": AlterPartitionReassignmentsRequest(
-        (ReassignablePartition(*T0, (0,)),)
-    ),
-    "ListPartitionReassignments": ListPartitionReassignmentsRequest((T0,)),
+    "ReplicaLeaderElection": ElectLeadersRequest.of(ElectionType.PREFERRED, (T0,)),
+    "ApiPartitionReassignment": AlterPartitionReassignmentsRequest.of({T0: (0,)}),
+    "ListPartitionReassignments": ListPartitionReassignmentsRequest.of((T0,)),
     "AlterIsrReceived": AlterPartitionRequest(0, -1, ()),
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from regent.core.model import NO_LEADER, BrokerId, ReplicaAssignment, TopicPartition
 from regent.core.protocol.control import UpdateMetadataPartition
-from regent.core.protocol.controller import (
+from regent.core.protocol.messages.partitions import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
@@ -186,9 +186,9 @@ class Expectations:
 
     def expect_no_reassignments(self, step: Fields) -> None:
         """No partition is being moved."""
-        response = self.cluster.request(ListPartitionReassignmentsRequest())
+        response = self.cluster.request(ListPartitionReassignmentsRequest.of())
         assert isinstance(response, ListPartitionReassignmentsResponse)
-        assert response.partitions == ()
+        assert response.topics == ()
 
     def expect_path(self, step: Fields) -> None:
         """A node exists and stays, or is deleted."""

@@ -16,11 +16,10 @@ from typing import Any
 from regent.core.errors import Errors
 from regent.core.log_config import LogConfig
 from regent.core.model import BrokerId, TopicPartition
-from regent.core.protocol.controller import (
+from regent.core.protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
-    ReassignablePartition,
 )
 from regent.core.replication.partition import Role
 from regent.zk.client.operations import Committed, Create
@@ -299,15 +298,15 @@ class Field:
         count = len(self.cluster.brokers)
         stored = self.stage.topic(TOPIC)
         assert stored is not None
-        rows = []
+        targets: dict[TopicPartition, tuple[BrokerId, ...]] = {}
         arriving: dict[BrokerId, int] = dict.fromkeys(self.cluster.brokers, 0)
         for number, assignment in stored.partitions.items():
             target = tuple((r + 1) % count for r in assignment.replicas)
-            rows.append(ReassignablePartition(TOPIC, number, target))
+            targets[TopicPartition(TOPIC, number)] = target
             size = sum(map(len, self.records.acked[TopicPartition(TOPIC, number)]))
             for broker_id in set(target) - set(assignment.replicas):
                 arriving[broker_id] += size
-        self.cluster.request(AlterPartitionReassignmentsRequest(tuple(rows)))
+        self.cluster.request(AlterPartitionReassignmentsRequest.of(targets))
         return arriving
 
     def await_moves(self) -> None:
@@ -318,9 +317,9 @@ class Field:
             self.stage.go_on_for(100)
 
     def _is_moving(self) -> bool:
-        moving = self.cluster.request(ListPartitionReassignmentsRequest())
+        moving = self.cluster.request(ListPartitionReassignmentsRequest.of())
         assert isinstance(moving, ListPartitionReassignmentsResponse)
-        return moving.partitions != ()
+        return moving.topics != ()
 
     def throttle(self, bytes_per_second: int) -> None:
         """Throttle all replication."""

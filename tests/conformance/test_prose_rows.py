@@ -21,11 +21,10 @@ from regent.core.protocol.control import (
     StopReplicaTopic,
     UpdateMetadataRequest,
 )
-from regent.core.protocol.controller import (
+from regent.core.protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
-    ReassignablePartition,
 )
 from regent.core.protocol.topics import CreatableTopic, CreateTopicsRequest
 from regent.core.replication.partition import Role
@@ -86,8 +85,8 @@ def test_ra_13_no_reassignment_is_listed_for_an_idle_or_absent_topic(cluster: Cl
     cluster.run_until_quiet()
     absent = TopicPartition("absent", 0)
     for partitions in (None, (T0,), (absent,)):
-        listed = cluster.request(ListPartitionReassignmentsRequest(partitions))
-        assert listed == ListPartitionReassignmentsResponse(Errors.NONE, ())
+        listed = cluster.request(ListPartitionReassignmentsRequest.of(partitions))
+        assert listed == ListPartitionReassignmentsResponse()
 
 
 def test_ra_14_a_partition_whose_new_replica_lags_is_not_under_replicated(cluster: Cluster):
@@ -96,7 +95,7 @@ def test_ra_14_a_partition_whose_new_replica_lags_is_not_under_replicated(cluste
     cluster.network.fate = lambda packet: (
         Fate.LOST if isinstance(packet.exchange.request, FetchRequest) else usual_fate(packet)
     )
-    cluster.request(AlterPartitionReassignmentsRequest((ReassignablePartition(*T0, (1, 0)),)))
+    cluster.request(AlterPartitionReassignmentsRequest.of({T0: (1, 0)}))
     cluster.run_until_quiet()
     led = cluster.brokers[0].replica_manager.partitions[T0]
     assert led.assignment.adding_replicas == (1,)

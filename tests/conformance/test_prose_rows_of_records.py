@@ -26,11 +26,10 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
-from regent.core.protocol.controller import (
+from regent.core.protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
-    ReassignablePartition,
 )
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.partition import Role
@@ -109,17 +108,13 @@ def test_rec_04_a_stopping_broker_checkpoints_the_high_watermark(pair: Cluster):
 
 
 def reassign(cluster: Cluster, targets: Mapping[TopicPartition, tuple[int, ...]]) -> None:
-    rows = tuple(
-        ReassignablePartition(*topic_partition, replicas)
-        for topic_partition, replicas in targets.items()
-    )
-    cluster.request(AlterPartitionReassignmentsRequest(rows))
+    cluster.request(AlterPartitionReassignmentsRequest.of(targets))
 
 
 def is_moving(cluster: Cluster) -> bool:
-    answer = cluster.request(ListPartitionReassignmentsRequest())
+    answer = cluster.request(ListPartitionReassignmentsRequest.of())
     assert isinstance(answer, ListPartitionReassignmentsResponse)
-    return bool(answer.partitions)
+    return bool(answer.topics)
 
 
 def pass_time(cluster: Cluster, ms: int) -> None:

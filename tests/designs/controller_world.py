@@ -26,9 +26,10 @@ from regent.core.protocol.control import (
     StopReplicaResponse,
 )
 from regent.core.protocol.controller import (
-    AlterPartitionReassignmentsRequest,
     AlterPartitionResponse,
-    ReassignablePartition,
+)
+from regent.core.protocol.messages.partitions import (
+    AlterPartitionReassignmentsRequest,
 )
 from regent.core.replication.partition import Role
 from regent.designs.commit_thread import InSyncLimits
@@ -200,9 +201,9 @@ class ControllerWorld:
 
     def move(self, topic_partition: TopicPartition, target: tuple[BrokerId, ...]) -> None:
         """Ask the active controller to move a partition."""
-        row = ReassignablePartition(*topic_partition, target)
         controller = next(b for b in self.cluster.active_controllers if not b.is_paused)
-        self.cluster.request(AlterPartitionReassignmentsRequest((row,)), controller.broker_id)
+        request = AlterPartitionReassignmentsRequest.of({topic_partition: target})
+        self.cluster.request(request, controller.broker_id)
 
     def produce(
         self, broker_id: BrokerId, topic_partition: TopicPartition, *records: str

@@ -56,10 +56,12 @@ from regent.core.protocol.control import (
     UpdateMetadataResponse,
 )
 from regent.core.protocol.controller import (
-    AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
     AlterPartitionRow,
-    ReassignablePartition,
+)
+from regent.core.protocol.messages.partitions import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
 )
 from tests.support.controller_parts import Candidate
 from tests.support.world import World
@@ -145,8 +147,7 @@ class Transcript:
         self._tell_controller(AlterPartitionReceived(self._next_id(), request), at)
 
     def _reassign(self, name: str, replicas: str) -> None:
-        row = ReassignablePartition(*_topic_partition(name), _ids(replicas))
-        request = AlterPartitionReassignmentsRequest((row,))
+        request = AlterPartitionReassignmentsRequest.of({_topic_partition(name): _ids(replicas)})
         self._tell_controller(ApiPartitionReassignment(self._next_id(), request))
 
     def _delete(self, topic: str) -> None:
@@ -270,13 +271,18 @@ def _title(effect: Effect) -> str:
 
 
 def _answer(response: ActorResponse) -> str:
-    rows = getattr(response, "partitions", ())
-    results = [f"{row.topic}-{row.partition} {row.error_code.name}" for row in rows]
+    if isinstance(response, AlterPartitionReassignmentsResponse):
+        results = [f"{p} {result.error_code.name}" for p, result in response.results.items()]
+    else:
+        rows = getattr(response, "partitions", ())
+        results = [f"{row.topic}-{row.partition} {row.error_code.name}" for row in rows]
     remaining = getattr(response, "remaining_partitions", None)
     if remaining is not None:
         results.append(f"{len(remaining)} partitions remain")
     name = type(response).__name__.removesuffix("Response")
-    return ": ".join([f"{name} {response.error_code.name}", *filter(None, [", ".join(results)])])
+    return ": ".join(
+        [f"{name} {Errors(response.error_code).name}", *filter(None, [", ".join(results)])]
+    )
 
 
 def _rows(request: ControlRequest) -> Iterator[str]:

@@ -9,12 +9,13 @@ from regent.core.admin.config_changes import DEFAULT_BROKER
 from regent.core.admin.topic_settings import UNCLEAN_LEADER_ELECTION
 from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
 from regent.core.protocol.controller import (
-    AlterPartitionReassignmentsRequest,
     ControllerRequest,
+)
+from regent.core.protocol.messages.partitions import (
+    AlterPartitionReassignmentsRequest,
     ElectionType,
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
-    ReassignablePartition,
 )
 from regent.zk.codecs.admin_znodes import (
     DeleteTopicsTopicZNode,
@@ -243,14 +244,12 @@ class Admins:
         partitions = self._some_partitions()
         if not partitions:
             return
-        rows = tuple(
-            ReassignablePartition(
-                *topic_partition, None if self._random.random() < 0.2 else self._replicas()
-            )
+        targets = {
+            topic_partition: None if self._random.random() < 0.2 else self._replicas()
             for topic_partition in partitions
-        )
-        self._note("reassign %s", [(f"{row.topic}-{row.partition}", row.replicas) for row in rows])
-        self._ask(AlterPartitionReassignmentsRequest(rows))
+        }
+        self._note("reassign %s", [(str(p), replicas) for p, replicas in targets.items()])
+        self._ask(AlterPartitionReassignmentsRequest.of(targets))
 
     def _write_reassignments(self) -> None:
         partitions = self._some_partitions()
@@ -270,7 +269,7 @@ class Admins:
         kind = ElectionType(self._random.random() < 0.15)
         of_all = kind is ElectionType.PREFERRED and self._random.random() < 0.2
         self._note("elect %s %s", kind.name, "all" if of_all else partitions)
-        self._ask(ElectLeadersRequest(kind, None if of_all else tuple(partitions)))
+        self._ask(ElectLeadersRequest.of(kind, None if of_all else tuple(partitions)))
 
     def _write_preferred_elections(self) -> None:
         path = PreferredReplicaElectionZNode.PATH
@@ -299,7 +298,7 @@ class Admins:
     def _list_reassignments(self) -> None:
         self._ask(
             self._random.choice(
-                (ListPartitionReassignmentsRequest(()), ListPartitionReassignmentsRequest())
+                (ListPartitionReassignmentsRequest.of(()), ListPartitionReassignmentsRequest.of())
             )
         )
 

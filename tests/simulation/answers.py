@@ -5,12 +5,14 @@ from __future__ import annotations
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.controller import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
     AlterPartitionRequest,
     AlterPartitionResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
+)
+from regent.core.protocol.messages.partitions import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
     ElectionType,
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -41,8 +43,8 @@ class Answers:
         match exchange.request, answer:
             case AlterPartitionRequest() as request, AlterPartitionResponse():
                 self._check_altered(request, answer)
-            case ElectLeadersRequest(kind), ElectLeadersResponse():
-                self._check_elected(kind, answer)
+            case ElectLeadersRequest() as request, ElectLeadersResponse():
+                self._check_elected(request, answer)
             case AlterPartitionReassignmentsRequest() as request, response:
                 assert isinstance(response, AlterPartitionReassignmentsResponse)
                 self._check_reassigned(request, response)
@@ -67,27 +69,26 @@ class Answers:
                 f"the state differs from the proposed one: {row}"
             )
 
-    def _check_elected(self, kind: ElectionType, response: ElectLeadersResponse) -> None:
-        for row in response.partitions:
-            topic_partition = TopicPartition(row.topic, row.partition)
+    def _check_elected(self, request: ElectLeadersRequest, response: ElectLeadersResponse) -> None:
+        for topic_partition, leader in response.leaders.items():
             assignment = self._history.assignment(topic_partition)
             now = self._history.current.get(topic_partition)
-            if row.error_code is not Errors.NONE or now is None or assignment is None:
+            if now is None or assignment is None:
                 continue
-            assert now.leader == row.leader, f"the answer says leader {row}, ZooKeeper says {now}"
-            if kind is ElectionType.PREFERRED:
-                assert row.leader == assignment.replicas[0], f"{row} is not the preferred replica"
+            said = f"the answer says that {leader} leads {topic_partition}"
+            assert now.leader == leader, f"{said}, ZooKeeper says {now}"
+            if request.election_type == ElectionType.PREFERRED:
+                assert leader == assignment.replicas[0], f"{said}: it is not the preferred replica"
 
     def _check_reassigned(
         self,
         request: AlterPartitionReassignmentsRequest,
         response: AlterPartitionReassignmentsResponse,
     ) -> None:
-        targets = {TopicPartition(r.topic, r.partition): r.replicas for r in request.partitions}
-        for row in response.partitions:
-            topic_partition = TopicPartition(row.topic, row.partition)
+        targets = request.targets
+        for topic_partition, result in response.results.items():
             assignment = self._history.assignment(topic_partition)
-            if row.error_code is not Errors.NONE or assignment is None:
+            if result.error_code is not Errors.NONE or assignment is None:
                 continue
             target = targets[topic_partition]
             if target is None:

@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from regent.core.controller import events
 from regent.core.controller.controller import MAX_RESIGNATION_BACKOFF_MS
 from regent.core.model import BrokerId, TopicPartition
-from regent.core.protocol.controller import AlterPartitionReassignmentsRequest
+from regent.core.protocol.messages.partitions import (
+    AlterPartitionReassignmentsRequest,
+)
 from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
 from tests.simulation.cluster import Cluster
 from tests.simulation.fetchers import FETCH_INTERVAL_MS
@@ -120,10 +122,10 @@ class Bounds:
             if isinstance(event, events.ApiPartitionReassignment)
         ]
         return Counter(
-            self._key(TopicPartition(row.topic, row.partition))
+            self._key(topic_partition)
             for request in (*under_way, *queued)
             if isinstance(request, AlterPartitionReassignmentsRequest)
-            for row in request.partitions
+            for topic_partition in request.targets
         )
 
     def _unled(self) -> list[TopicPartition]:

@@ -21,6 +21,8 @@ from regent.core.protocol.controller import (
     AlterPartitionRequest,
     AlterPartitionRow,
     ControlledShutdownRequest,
+)
+from regent.core.protocol.messages.partitions import (
     ElectionType,
     ElectLeadersRequest,
 )
@@ -112,7 +114,7 @@ class LeadershipHistory:
             self.leave_requests[request] += 1
         elif (
             isinstance(request, ElectLeadersRequest)
-            and request.election_type is ElectionType.UNCLEAN
+            and request.election_type == ElectionType.UNCLEAN
         ):
             self.allow_unclean_everywhere |= request.partitions is None
             self._unclean_partitions.update(request.partitions or ())

@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 from regent.core.controller.events import ApiPartitionReassignment, ControllerEvent
 from regent.core.model import TopicPartition
-from regent.core.protocol.controller import (
+from regent.core.protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,
-    ReassignablePartition,
 )
 from regent.zk.codecs.admin_znodes import ControllerFailuresZNode, DeleteTopicsTopicZNode
 from tests.simulation.broker import PlantedError, SimulatedBroker
@@ -47,12 +46,11 @@ class Poison:
         assigned = self._history.assignment(name)
         if assigned is None or assigned.is_being_reassigned:
             return
-        row = ReassignablePartition(*name, assigned.replicas)
         self._note("a request to move %s ends controllers", name)
         self._is_on = True
         for _ in range(REQUESTS):
             self._await_controller()
-            self._cluster.request(AlterPartitionReassignmentsRequest((row,)))
+            self._cluster.request(AlterPartitionReassignmentsRequest.of({name: assigned.replicas}))
         self._await_controller()
         self._is_on = False
         self._cluster.zookeeper.remove(ControllerFailuresZNode.PATH)

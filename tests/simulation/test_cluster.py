@@ -9,12 +9,11 @@ import pytest
 
 from regent.core.controller.events import EventsLost
 from regent.core.controller.services import ControllerSettings
-from regent.core.errors import Errors
 from regent.core.model import NO_LEADER, TopicPartition
-from regent.core.protocol.controller import (
+from regent.core.protocol.messages.partitions import (
+    NO_ERROR,
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
-    ReassignablePartition,
 )
 from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
 from regent.zk.codecs.znodes import TopicZNode
@@ -75,11 +74,9 @@ def test_a_broker_hands_over_its_leaderships_before_it_stops(cluster: Cluster):
 
 
 def test_a_partition_moves_and_its_topic_is_deleted(cluster: Cluster):
-    answer = cluster.request(
-        AlterPartitionReassignmentsRequest((ReassignablePartition("payments", 0, (2,)),))
-    )
+    answer = cluster.request(AlterPartitionReassignmentsRequest.of({P0: (2,)}))
     assert isinstance(answer, AlterPartitionReassignmentsResponse)
-    assert [row.error_code for row in answer.partitions] == [Errors.NONE]
+    assert answer.results == {P0: NO_ERROR}
     cluster.run_until_quiet()
     assert_converged(cluster)
     stored = cluster.state(P0)
@@ -99,8 +96,7 @@ def test_each_requested_move_may_take_leader_epochs():
     cluster.run_until_quiet()
     controller = cluster.active_controllers[0].control_endpoint
     for number, target in enumerate([(2, 3), (0, 1)] * 3):
-        row = ReassignablePartition("payments", 0, target)
-        asked = AlterPartitionReassignmentsRequest((row,))
+        asked = AlterPartitionReassignmentsRequest.of({P0: target})
         cluster.network.ask(None, controller, asked, lambda _: None)
         cluster.network.hold(max(cluster.network.packets), 10_000 * number)
     bounds = Bounds(cluster, history)
@@ -198,8 +194,8 @@ def test_moves_that_fill_the_event_queue_do_not_begin_term_after_term():
     cluster.run_until_quiet()
     cluster.put_topic("payments", ring(6, 3))
     cluster.run_until_quiet()
-    moves = tuple(ReassignablePartition("payments", number, (0, 3)) for number in range(6))
-    cluster.request(AlterPartitionReassignmentsRequest(moves))
+    moves = {TopicPartition("payments", number): (0, 3) for number in range(6)}
+    cluster.request(AlterPartitionReassignmentsRequest.of(moves))
     session = cluster.brokers[3].session.session_id
     cluster.kill(3)  # before it has copied anything
     cluster.expire(session)

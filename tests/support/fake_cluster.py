@@ -27,6 +27,8 @@ from regent.core.model import (
 from regent.core.protocol.controller import (
     DescribeControllerRequest,
     DescribeControllerResponse,
+)
+from regent.core.protocol.messages.partitions import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
@@ -158,7 +160,7 @@ class FakeCluster(World):
             case DescribeControllerRequest():
                 return DescribeControllerResponse(Errors.NONE, self.controller_epoch)
             case ListPartitionReassignmentsRequest():
-                return ListPartitionReassignmentsResponse(Errors.NONE)
+                return ListPartitionReassignmentsResponse()
             case _:
                 return Errors.INVALID_REQUEST
 

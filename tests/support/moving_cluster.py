@@ -20,7 +20,7 @@ from regent.core.controller.events import (
 )
 from regent.core.controller.services import ControllerSettings
 from regent.core.errors import Errors
-from regent.core.model import UNKNOWN_BROKER_EPOCH, BrokerId, TopicPartition
+from regent.core.model import UNKNOWN_BROKER_EPOCH, BrokerId, ReplicaAssignment, TopicPartition
 from regent.core.protocol.control import (
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
@@ -30,15 +30,15 @@ from regent.core.protocol.control import (
     StopReplicaResponse,
 )
 from regent.core.protocol.controller import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
     AlterPartitionRequest,
     AlterPartitionResponse,
     AlterPartitionRow,
+)
+from regent.core.protocol.messages.partitions import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
-    OngoingReassignment,
-    ReassignablePartition,
 )
 from regent.zk.client.operations import Check, SetData
 from regent.zk.codecs.admin_znodes import ReassignPartitionsZNode
@@ -121,14 +121,13 @@ class MovingCluster(World):
         self, targets: dict[TopicPartition, Replicas | None]
     ) -> dict[TopicPartition, Errors]:
         """Send AlterPartitionReassignments; return the error of each partition."""
-        rows = tuple(ReassignablePartition(*p, replicas) for p, replicas in targets.items())
-        request = AlterPartitionReassignmentsRequest(rows)
+        request = AlterPartitionReassignmentsRequest.of(targets)
         answer = self._ask(ApiPartitionReassignment(next(_request_ids), request))
         assert isinstance(answer, AlterPartitionReassignmentsResponse)
         self.settle()
-        if answer.error_code is not Errors.NONE:
-            return dict.fromkeys(targets, answer.error_code)
-        return {TopicPartition(r.topic, r.partition): r.error_code for r in answer.partitions}
+        if answer.error_code:
+            return dict.fromkeys(targets, Errors(answer.error_code))
+        return {p: result.error_code for p, result in answer.results.items()}
 
     def write_znode(self, targets: dict[TopicPartition, Replicas]) -> None:
         """Write a reassignment request to the znode, as tools do."""
@@ -140,12 +139,12 @@ class MovingCluster(World):
         node = self.zookeeper.snapshot().get(ADMIN)
         return None if node is None else ReassignPartitionsZNode.decode(node.data)
 
-    def ongoing(self, *partitions: TopicPartition) -> tuple[OngoingReassignment, ...]:
+    def ongoing(self, *partitions: TopicPartition) -> dict[TopicPartition, ReplicaAssignment]:
         """Return the ongoing reassignments of these partitions, or of all."""
-        request = ListPartitionReassignmentsRequest(partitions or None)
+        request = ListPartitionReassignmentsRequest.of(partitions or None)
         answer = self._ask(ListPartitionReassignments(next(_request_ids), request))
         assert isinstance(answer, ListPartitionReassignmentsResponse)
-        return answer.partitions
+        return answer.assignments
 
     def _ask(self, event: ControllerEvent) -> object:
         (reply,) = of_type(self.handle(event), SendResponse)
@@ -264,7 +263,7 @@ class MovingCluster(World):
     def assert_at_rest(self) -> None:
         """No reassignment is ongoing or leaves data, and brokers and ZooKeeper agree."""
         assert self.znode() is None
-        assert self.ongoing() == ()
+        assert self.ongoing() == {}
         for partition in self.partitions():
             replicas, adding, removing = self.replicas(partition)
             assert (adding, removing) == ((), ())

@@ -12,19 +12,17 @@ from functools import partial
 from pathlib import Path
 
 from regent.client.cluster_connection import cluster_admin
-from regent.core.errors import Errors
-from regent.core.model import LeaderAndIsr, ReplicaAssignment
-from regent.core.protocol.controller import (
+from regent.core.errors import ApiError, Errors
+from regent.core.model import LeaderAndIsr, ReplicaAssignment, TopicPartition
+from regent.core.protocol.messages.partitions import (
+    NO_ERROR,
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
-    ElectedPartition,
     ElectionType,
     ElectLeadersRequest,
     ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
-    OngoingReassignment,
-    ReassignedPartition,
 )
 from regent.transport.control.codec import Request, Response
 from regent.zk.codecs.znodes import TopicZNode
@@ -44,7 +42,7 @@ class MovingController:
         self.submitted: list[list[int]] = []
         self.cancelled: list[int] = []
         self.elected: list[int] = []
-        self.others: list[OngoingReassignment] = []
+        self.others: dict[TopicPartition, ReplicaAssignment] = {}
         self.before_answer: Callable[[int], Errors] = lambda _: Errors.NONE
         cluster.answers[AlterPartitionReassignmentsRequest] = self._begin
         cluster.answers[ListPartitionReassignmentsRequest] = self._list
@@ -67,21 +65,21 @@ class MovingController:
         return [a.replicas for a in self.cluster.topic("t").partitions.values()]
 
     def _list(self, _: Request) -> Response:
-        own = [
-            OngoingReassignment("t", n, a.replicas, a.adding_replicas, a.removing_replicas)
+        own = {
+            TopicPartition("t", n): a
             for n, a in self.cluster.topic("t").partitions.items()
             if a.is_being_reassigned
-        ]
-        return ListPartitionReassignmentsResponse(Errors.NONE, (*self.others, *own))
+        }
+        return ListPartitionReassignmentsResponse.of({**own, **self.others})
 
     def _elect(self, request: Request) -> Response:
         assert isinstance(request, ElectLeadersRequest)
-        assert request.election_type is ElectionType.PREFERRED
-        numbers = [partition.partition for partition in request.partitions or ()]
+        assert request.election_type == ElectionType.PREFERRED
+        named = request.partitions or ()
+        numbers = [partition.partition for partition in named]
         self.elected += numbers
         self.assign({n: self.cluster.topic("t").partitions[n] for n in numbers})
-        rows = (ElectedPartition("t", n, Errors.NONE) for n in numbers)
-        return ElectLeadersResponse(Errors.NONE, tuple(rows))
+        return ElectLeadersResponse.of(dict.fromkeys(named, NO_ERROR))
 
     def _cancel(self, number: int) -> Errors:
         current = self.cluster.topic("t").partitions[number]
@@ -92,18 +90,22 @@ class MovingController:
 
     def _begin(self, request: Request) -> Response | Errors:
         assert isinstance(request, AlterPartitionReassignmentsRequest)
-        if all(row.replicas is None for row in request.partitions):
-            numbers = [row.partition for row in request.partitions]
+        targets = request.targets
+        numbers = [partition.partition for partition in targets]
+        if all(target is None for target in targets.values()):
             self.cancelled += numbers
-            cancelled = [ReassignedPartition("t", n, self._cancel(n)) for n in numbers]
-            return AlterPartitionReassignmentsResponse(Errors.NONE, tuple(cancelled))
-        self.submitted.append([row.partition for row in request.partitions])
+            cancelled = {
+                partition: ApiError(self._cancel(partition.partition)) for partition in targets
+            }
+            return AlterPartitionReassignmentsResponse.of(cancelled)
+        self.submitted.append(numbers)
         problem = self.before_answer(len(self.submitted))
         if problem:
             return problem
-        rows = []
-        for topic, number, target in request.partitions:
+        results = {}
+        for partition, target in targets.items():
             assert target is not None
+            number = partition.partition
             error, message = self.refuses.get(number, (Errors.NONE, ""))
             if not error and number in self.lasts:
                 current = self.cluster.topic("t").partitions[number]
@@ -111,8 +113,8 @@ class MovingController:
                 self.out_of_sync(number, *current.replicas)
             elif not error:
                 self.assign({number: ReplicaAssignment(target)})
-            rows.append(ReassignedPartition(topic, number, error, message))
-        return AlterPartitionReassignmentsResponse(Errors.NONE, tuple(rows))
+            results[partition] = ApiError(error, message)
+        return AlterPartitionReassignmentsResponse.of(results)
 
 
 def write_plan(directory: Path, *partitions: int) -> Path:

@@ -34,6 +34,7 @@ from regent.core.protocol import (
 )
 from regent.core.protocol.api import ActorRequest, ActorResponse, ApiKey
 from regent.core.protocol.control import ControlHeader, ControlRequest, ControlResponse
+from regent.core.protocol.messages import partitions
 from regent.core.records import RecordBytes
 from regent.transport.control.large_bodies import decode_in_pieces, form_of
 from regent.transport.control.schema import Decoder, decoder
@@ -105,16 +106,16 @@ _APIS: Final[Mapping[ApiKey, _Api]] = {
         topics.AlterTopicConfigsRequest, topics.TopicsResponse, _TOPICS
     ),
     ApiKey.ELECT_LEADERS: _Api(
-        controller.ElectLeadersRequest, controller.ElectLeadersResponse, _TOPICS
+        partitions.ElectLeadersRequest, partitions.ElectLeadersResponse, _TOPICS
     ),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _Api(
-        controller.AlterPartitionReassignmentsRequest,
-        controller.AlterPartitionReassignmentsResponse,
+        partitions.AlterPartitionReassignmentsRequest,
+        partitions.AlterPartitionReassignmentsResponse,
         _TOPICS,
     ),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _Api(
-        controller.ListPartitionReassignmentsRequest,
-        controller.ListPartitionReassignmentsResponse,
+        partitions.ListPartitionReassignmentsRequest,
+        partitions.ListPartitionReassignmentsResponse,
         _TOPICS,
     ),
     ApiKey.ALTER_PARTITION: _Api(

@@ -21,10 +21,10 @@ from regent.core.controller.events import AutoPreferredReplicaLeaderElection, El
 from regent.core.controller.partition_state_machine import PartitionStateMachine
 from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import PartitionState
-from regent.core.errors import BadDataError, Errors, StateChangeFailedError
+from regent.core.errors import ApiError, BadDataError, Errors, StateChangeFailedError
 from regent.core.model import NO_LEADER, BrokerId, TopicPartition
-from regent.core.protocol.controller import (
-    ElectedPartition,
+from regent.core.protocol.messages.partitions import (
+    NO_ERROR,
     ElectionType,
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -66,15 +66,20 @@ class LeaderElections:
         Without ``request.partitions`` all partitions are meant, and the answer leaves out those
         that need no election.
         """
-        partitions = request.partitions
-        if partitions is None:
-            partitions = tuple(sorted(self._context.all_partitions()))
-        answers = self._elect(
-            partitions, request.election_type, ElectionTrigger.ADMIN_CLIENT_TRIGGERED
+        if request.election_type not in _STRATEGIES:
+            return ElectLeadersResponse(error_code=Errors.INVALID_REQUEST)
+        named = request.partitions
+        partitions = sorted(self._context.all_partitions()) if named is None else named
+        results = self._elect(
+            partitions,
+            ElectionType(request.election_type),
+            ElectionTrigger.ADMIN_CLIENT_TRIGGERED,
         )
-        if request.partitions is None:
-            answers = [a for a in answers if a.error_code is not Errors.ELECTION_NOT_NEEDED]
-        return ElectLeadersResponse(Errors.NONE, tuple(answers))
+        if named is None:
+            unneeded = Errors.ELECTION_NOT_NEEDED
+            results = {p: r for p, r in results.items() if r.error_code is not unneeded}
+        leaders = {p: self._leader(p) for p, r in results.items() if r.error_code is Errors.NONE}
+        return ElectLeadersResponse.of(results, leaders=leaders)
 
     def on_preferred_replica_election(self) -> None:
         """Hold the elections that the znode requests, once, and delete it in any case.
@@ -114,8 +119,8 @@ class LeaderElections:
         partitions: Iterable[TopicPartition],
         election_type: ElectionType,
         trigger: ElectionTrigger,
-    ) -> list[ElectedPartition]:
-        """Elect where possible and needed; return an answer for each partition, in their order."""
+    ) -> dict[TopicPartition, ApiError]:
+        """Elect where possible and needed; return the result of each partition, in their order."""
         refusals = {p: self._refusal(p, election_type) for p in partitions}
         electable = [p for p, refusal in refusals.items() if refusal is None]
         if refusals:
@@ -131,36 +136,31 @@ class LeaderElections:
         failures = self._partitions.handle_state_changes(
             electable, PartitionState.ONLINE, _STRATEGIES[election_type]
         )
-        answers: list[ElectedPartition] = []
+        results: dict[TopicPartition, ApiError] = {}
         for topic_partition, refusal in refusals.items():
             failure = failures.get(topic_partition) or self._other_leader(
                 topic_partition, election_type
             )
-            if refusal is not None:
-                answers.append(refusal)
-            elif failure is not None:
-                error = _NOBODY_FOUND[election_type]
-                answers.append(ElectedPartition(*topic_partition, error, str(failure)))
-            else:
-                leader = self._leader(topic_partition)
-                answers.append(ElectedPartition(*topic_partition, Errors.NONE, leader=leader))
+            if refusal is None and failure is not None:
+                refusal = ApiError(_NOBODY_FOUND[election_type], str(failure))
+            results[topic_partition] = refusal or NO_ERROR
         if trigger is not ElectionTrigger.ADMIN_CLIENT_TRIGGERED:
-            self._log_failures(answers, election_type, trigger)
-        return answers
+            self._log_failures(list(results.values()), election_type, trigger)
+        return results
 
     def _log_failures(
         self,
-        answers: Sequence[ElectedPartition],
+        results: Sequence[ApiError],
         election_type: ElectionType,
         trigger: ElectionTrigger,
     ) -> None:
         done = (Errors.NONE, Errors.ELECTION_NOT_NEEDED)
-        failed = [answer for answer in answers if answer.error_code not in done]
+        failed = [result for result in results if result.error_code not in done]
         if failed:
             self._log.warning(
                 "%d of %d replica leader elections (%s) triggered by %s failed, the first: %s",
                 len(failed),
-                len(answers),
+                len(results),
                 election_type.name,
                 trigger,
                 failed[0].message,
@@ -185,7 +185,7 @@ class LeaderElections:
 
     def _refusal(
         self, topic_partition: TopicPartition, election_type: ElectionType
-    ) -> ElectedPartition | None:
+    ) -> ApiError | None:
         """Return why there is no election; None when there is one."""
         replicas = self._context.partition_replica_assignment(topic_partition)
         leader = self._leader(topic_partition)
@@ -201,7 +201,7 @@ class LeaderElections:
             error, message = Errors.ELECTION_NOT_NEEDED, f"broker {leader} leads already"
         else:
             return None
-        return ElectedPartition(*topic_partition, error, f"{topic_partition}: {message}")
+        return ApiError(error, f"{topic_partition}: {message}")
 
     def _is_preferred(self, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
         return self._context.partition_replica_assignment(topic_partition)[:1] == (broker_id,)

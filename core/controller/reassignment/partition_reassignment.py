@@ -17,24 +17,20 @@ from regent.core.controller.context import ControllerContext
 from regent.core.controller.partition_state_machine import PartitionStateMachine
 from regent.core.controller.reassignment.reassignment_phases import (
     ReassignmentPhases,
-    Refusal,
     Refusals,
 )
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.services import ControllerServices
 from regent.core.controller.topics.topic_deletion import TopicDeletions
-from regent.core.errors import BadDataError, Errors
+from regent.core.errors import ApiError, BadDataError, Errors
 from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
-from regent.core.protocol.controller import (
+from regent.core.protocol.messages.partitions import (
+    NO_ERROR,
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
-    OngoingReassignment,
-    ReassignedPartition,
 )
-
-_ACCEPTED = Refusal(Errors.NONE, "")
 
 
 class Reassignments:
@@ -73,43 +69,32 @@ class Reassignments:
         NONE means that a partition's new assignment is stored; the reassignment may be in progress.
         Of several rows for a partition the last one counts.
         """
-        targets = {
-            TopicPartition(row.topic, row.partition): row.replicas for row in request.partitions
-        }
+        targets = request.targets
         moves: dict[TopicPartition, ReplicaAssignment] = {}
         refused: Refusals = {}
         for topic_partition, target in targets.items():
             requested = requested_assignment(self._context, topic_partition, target)
-            if isinstance(requested, Refusal):
+            if isinstance(requested, ApiError):
                 refused[topic_partition] = requested
             else:
                 moves[topic_partition] = requested
         self._withdraw_from_znode(moves)
         refused.update(self._phases.start(moves))
-        return AlterPartitionReassignmentsResponse(
-            Errors.NONE,
-            tuple(
-                ReassignedPartition(*topic_partition, *refused.get(topic_partition, _ACCEPTED))
-                for topic_partition in targets
-            ),
+        return AlterPartitionReassignmentsResponse.of(
+            {topic_partition: refused.get(topic_partition, NO_ERROR) for topic_partition in targets}
         )
 
     def ongoing(
         self, request: ListPartitionReassignmentsRequest
     ) -> ListPartitionReassignmentsResponse:
-        """Return the reassignments in progress, sorted; all if ``request.partitions`` is None."""
+        """Return the reassignments in progress, sorted; all if none are named."""
         moving = self._context.partitions_being_reassigned
-        asked = moving if request.partitions is None else moving & set(request.partitions)
-        rows: list[OngoingReassignment] = []
-        for topic_partition in sorted(asked):
-            now = self._context.partition_full_replica_assignment(topic_partition)
-            if now.is_being_reassigned:
-                rows.append(
-                    OngoingReassignment(
-                        *topic_partition, now.replicas, now.adding_replicas, now.removing_replicas
-                    )
-                )
-        return ListPartitionReassignmentsResponse(Errors.NONE, tuple(rows))
+        named = request.partitions
+        asked = moving if named is None else moving.intersection(named)
+        found = {p: self._context.partition_full_replica_assignment(p) for p in sorted(asked)}
+        return ListPartitionReassignmentsResponse.of(
+            {p: assignment for p, assignment in found.items() if assignment.is_being_reassigned}
+        )
 
     def on_isr_change(self, partitions: Collection[TopicPartition]) -> None:
         """Complete the reassignments of these partitions whose target replicas are in sync now."""
@@ -183,7 +168,7 @@ class Reassignments:
             requested = requested_assignment(
                 self._context, topic_partition, target, dead_targets_may_wait=True
             )
-            if isinstance(requested, Refusal):
+            if isinstance(requested, ApiError):
                 refused[topic_partition] = requested
             else:
                 moves[topic_partition] = requested
@@ -224,7 +209,7 @@ def requested_assignment(
     target: tuple[BrokerId, ...] | None,
     *,
     dead_targets_may_wait: bool = False,
-) -> ReplicaAssignment | Refusal:
+) -> ReplicaAssignment | ApiError:
     """Return the assignment that begins a reassignment to ``target``; None cancels one.
 
     A reassignment in progress is superseded: the new one starts from its original replicas.
@@ -234,17 +219,17 @@ def requested_assignment(
     current = context.partition_full_replica_assignment(topic_partition)
     if target is None:
         if not current.is_being_reassigned:
-            return Refusal(
+            return ApiError(
                 Errors.NO_REASSIGNMENT_IN_PROGRESS, f"{topic_partition} is not being reassigned"
             )
         target = current.origin_replicas
     if not target or len(set(target)) < len(target) or min(target) < 0:
-        return Refusal(
+        return ApiError(
             Errors.INVALID_REPLICA_ASSIGNMENT,
             f"{topic_partition}: {list(target)} is not a list of distinct broker ids",
         )
     if not current.replicas or context.is_topic_queued_for_deletion(topic_partition.topic):
-        return Refusal(
+        return ApiError(
             Errors.UNKNOWN_TOPIC_OR_PARTITION,
             f"{topic_partition} does not exist, or is being deleted",
         )
@@ -252,7 +237,7 @@ def requested_assignment(
     live = context.live_broker_ids
     dead = [r for r in requested.adding_replicas if r not in live]
     if dead and not dead_targets_may_wait:
-        return Refusal(
+        return ApiError(
             Errors.INVALID_REPLICA_ASSIGNMENT, f"{topic_partition}: brokers {dead} are not alive"
         )
     return requested

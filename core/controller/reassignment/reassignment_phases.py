@@ -16,7 +16,7 @@ controller dies between two writes, the next one continues.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from regent.core.controller.election.alter_partition import WrittenIsrs
 from regent.core.controller.election.election import OfflineElection
@@ -27,7 +27,7 @@ from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import PartitionState, ReplicaState
 from regent.core.controller.topics.topic_deletion import TopicDeletions
-from regent.core.errors import Errors
+from regent.core.errors import ApiError, Errors
 from regent.core.model import (
     LeaderIsrAndControllerEpoch,
     PartitionAndReplica,
@@ -43,14 +43,8 @@ _STOPPING = (
 )
 
 
-class Refusal(NamedTuple):
-    """Why a partition is not reassigned; it is unchanged."""
-
-    error_code: Errors
-    message: str
-
-
-Refusals: TypeAlias = dict[TopicPartition, Refusal]
+Refusals: TypeAlias = dict[TopicPartition, ApiError]
+"""Why partitions are not reassigned; they are unchanged."""
 
 
 class ReassignmentPhases:
@@ -88,12 +82,12 @@ class ReassignmentPhases:
             if assignment != self._context.partition_full_replica_assignment(topic_partition)
         }
         refusals = {
-            topic_partition: Refusal(Errors.INVALID_REPLICA_ASSIGNMENT, str(failure))
+            topic_partition: ApiError(Errors.INVALID_REPLICA_ASSIGNMENT, str(failure))
             for topic_partition, failure in self._elections.elect_remaining(changed).items()
         }
         led = {p: assignment for p, assignment in changed.items() if p not in refusals}
         for topic_partition, failure in write_assignments(self._services, led).items():
-            refusals[topic_partition] = Refusal(Errors.UNKNOWN_SERVER_ERROR, str(failure))
+            refusals[topic_partition] = ApiError(Errors.UNKNOWN_SERVER_ERROR, str(failure))
         self._apply({p: assignment for p, assignment in led.items() if p not in refusals})
         moving = self._context.partitions_being_reassigned
         self.advance([p for p in requested if p in moving and p not in refusals])

@@ -15,8 +15,9 @@ from regent.broker.api.delete_records import delete_records_apis
 from regent.broker.api.partitions import partition_apis
 from regent.broker.api.producer_ids import producer_id_apis
 from regent.broker.api.topics import topic_apis
-from regent.core.errors import Errors
-from regent.core.protocol.controller import ElectLeadersResponse
+from regent.core.protocol.messages.partitions import (
+    ElectLeadersResponse,
+)
 from regent.transport.kafka.api import KafkaApi, KafkaApiKey
 from regent.transport.kafka.primitives import MalformedRequestError
 from tests.broker.api.test_configs import Configs
@@ -41,7 +42,7 @@ def the_api(key: int, executor: ThreadPoolExecutor) -> KafkaApi:
     apis = [
         *Configs(executor).apis,
         *topic_apis(Forwarding(), lambda: SETTINGS, executor),
-        *partition_apis(Controller(ElectLeadersResponse(Errors.NONE))),
+        *partition_apis(Controller(ElectLeadersResponse())),
         *delete_records_apis(Deleter()),
         *producer_id_apis(lambda: range(1_000), executor),
     ]

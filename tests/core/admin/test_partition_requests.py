@@ -5,13 +5,13 @@ from collections.abc import Mapping
 import pytest
 
 from regent.core.admin.partition_requests import PendingElections, refuse_partitions
-from regent.core.errors import Errors
-from regent.core.model import NO_LEADER, BrokerId
+from regent.core.errors import ApiError, Errors
+from regent.core.model import NO_LEADER, BrokerId, TopicPartition
 from regent.core.protocol.control import UpdateMetadataPartition
-from regent.core.protocol.controller import (
+from regent.core.protocol.messages.partitions import (
+    NO_ERROR,
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
-    ElectedPartition,
     ElectionType,
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -23,15 +23,9 @@ from regent.core.protocol.controller import (
 from regent.core.replication.metadata_cache import MetadataSnapshot
 
 NOW, DEADLINE = 1_000, 1_500
-REFUSED = ElectedPartition("t", 2, Errors.ELECTION_NOT_NEEDED, "broker 1 leads already")
-ELECTED = ElectLeadersResponse(
-    Errors.NONE,
-    (
-        ElectedPartition("t", 0, Errors.NONE, leader=1),
-        REFUSED,
-        ElectedPartition("t", 1, Errors.NONE, leader=2),
-    ),
-)
+T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
+REFUSED = ApiError(Errors.ELECTION_NOT_NEEDED, "broker 1 leads already")
+ELECTED = ElectLeadersResponse.of({T0: NO_ERROR, T2: REFUSED, T1: NO_ERROR}, leaders={T0: 1, T1: 2})
 
 
 def known(leaders: Mapping[int, BrokerId]) -> MetadataSnapshot:
@@ -55,22 +49,35 @@ def test_elections_are_answered_when_every_new_leader_is_known():
 def test_leaders_that_are_not_known_in_time_time_out():
     late = PendingElections(ELECTED, DEADLINE).poll(known({0: 1, 1: NO_LEADER}), DEADLINE)
     assert late is not None
-    first, second, third = late.partitions
-    assert (first, second) == ELECTED.partitions[:2]
-    assert (third.error_code, third.leader) == (Errors.REQUEST_TIMED_OUT, NO_LEADER)
-    assert third.message == "t-1: broker 2 is elected, but this broker does not know it yet"
+    why = "t-1: broker 2 is elected, but this broker does not know it yet"
+    assert late.results == {T0: NO_ERROR, T2: REFUSED, T1: (Errors.REQUEST_TIMED_OUT, why)}
+    assert late.leaders == {T0: 1}
+
+
+WHY = ApiError(Errors.NOT_CONTROLLER, "nobody is")
 
 
 @pytest.mark.parametrize(
     ("request_", "response"),
     [
-        (ElectLeadersRequest(ElectionType.UNCLEAN), ElectLeadersResponse),
-        (AlterPartitionReassignmentsRequest(()), AlterPartitionReassignmentsResponse),
-        (ListPartitionReassignmentsRequest(), ListPartitionReassignmentsResponse),
+        (
+            ElectLeadersRequest.of(ElectionType.UNCLEAN, [T0]),
+            ElectLeadersResponse.of({T0: WHY}, WHY),
+        ),
+        (ElectLeadersRequest.of(ElectionType.UNCLEAN), ElectLeadersResponse.of({}, WHY)),
+        (
+            AlterPartitionReassignmentsRequest.of({T0: None}),
+            AlterPartitionReassignmentsResponse.of({T0: WHY}, WHY),
+        ),
+        (
+            ListPartitionReassignmentsRequest.of([T0]),
+            ListPartitionReassignmentsResponse(
+                error_code=Errors.NOT_CONTROLLER, error_message="nobody is"
+            ),
+        ),
     ],
 )
 def test_a_whole_request_is_refused_with_a_reason(
-    request_: PartitionsRequest, response: type[PartitionsResponse]
+    request_: PartitionsRequest, response: PartitionsResponse
 ):
-    expected = response(Errors.NOT_CONTROLLER, (), "nobody is")
-    assert refuse_partitions(request_, Errors.NOT_CONTROLLER, "nobody is") == expected
+    assert refuse_partitions(request_, *WHY) == response

@@ -64,6 +64,8 @@ from regent.core.protocol.control import (
 )
 from regent.core.protocol.controller import (
     ControlledShutdownResponse,
+)
+from regent.core.protocol.messages.partitions import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
@@ -639,8 +641,8 @@ def test_a_broker_that_is_not_the_controller_refuses_requests_and_ignores_other_
     assert other.handle(ControlledShutdown(1, 5, 1)) == [
         SendResponse(1, ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH))
     ]
-    assert other.handle(ListPartitionReassignments(2, ListPartitionReassignmentsRequest())) == [
-        SendResponse(2, ListPartitionReassignmentsResponse(Errors.NOT_CONTROLLER))
+    assert other.handle(ListPartitionReassignments(2, ListPartitionReassignmentsRequest.of())) == [
+        SendResponse(2, ListPartitionReassignmentsResponse(error_code=Errors.NOT_CONTROLLER))
     ]
     for event in EVENTS_OF_THE_ACTIVE_CONTROLLER:
         assert other.handle(event) == []
@@ -650,8 +652,8 @@ def test_a_broker_that_is_not_the_controller_refuses_requests_and_ignores_other_
 def test_the_response_to_an_event_that_is_never_handled_is_a_refusal() -> None:
     shutdown = ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH)
     assert error_response(ControlledShutdown(1, 2, 3)) == SendResponse(1, shutdown)
-    question = ListPartitionReassignments(4, ListPartitionReassignmentsRequest())
-    refused = ListPartitionReassignmentsResponse(Errors.NOT_CONTROLLER)
+    question = ListPartitionReassignments(4, ListPartitionReassignmentsRequest.of())
+    refused = ListPartitionReassignmentsResponse(error_code=Errors.NOT_CONTROLLER)
     assert error_response(question) == SendResponse(4, refused)
     assert all(
         error_response(event) is None

@@ -20,10 +20,11 @@ from regent.core.model import UNKNOWN_BROKER_EPOCH, BrokerId, ReplicaAssignment,
 from regent.core.ports import ControllerFailure
 from regent.core.protocol.control import StopReplicaRequest
 from regent.core.protocol.controller import (
-    AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
     AlterPartitionRow,
-    ReassignablePartition,
+)
+from regent.core.protocol.messages.partitions import (
+    AlterPartitionReassignmentsRequest,
 )
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.codecs.admin_znodes import (
@@ -57,8 +58,7 @@ def candidate(world: World) -> Candidate:
 
 def move(partition: TopicPartition, *target: int) -> ApiPartitionReassignment:
     """Return a request to reassign a partition."""
-    row = ReassignablePartition(*partition, target)
-    return ApiPartitionReassignment(1, AlterPartitionReassignmentsRequest((row,)))
+    return ApiPartitionReassignment(1, AlterPartitionReassignmentsRequest.of({partition: target}))
 
 
 def proposal(candidate: Candidate, *isr: BrokerId) -> AlterPartitionReceived:

@@ -8,9 +8,9 @@ from regent.core.controller.effects import RecordChanges, SendResponse
 from regent.core.controller.events import ElectionTrigger, ReplicaLeaderElection
 from regent.core.controller.states import PartitionState
 from regent.core.errors import ControllerMovedError, Errors
-from regent.core.model import LeaderRecoveryState, TopicPartition
-from regent.core.protocol.controller import (
-    ElectedPartition,
+from regent.core.model import NO_LEADER, LeaderRecoveryState, TopicPartition
+from regent.core.protocol.messages.partitions import (
+    NO_ERROR,
     ElectionType,
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -34,11 +34,10 @@ def elect(
     parts: ControllerParts, *partitions: TopicPartition, by: ElectionType = PREFERRED
 ) -> dict[TopicPartition, tuple[Errors, int]]:
     """Request elections; return error and leader of each partition."""
-    response = parts.elections.elect(ElectLeadersRequest(by, partitions))
-    assert response.error_code is Errors.NONE
-    return {
-        TopicPartition(a.topic, a.partition): (a.error_code, a.leader) for a in response.partitions
-    }
+    response = parts.elections.elect(ElectLeadersRequest.of(by, partitions))
+    assert response.error_code == Errors.NONE
+    leaders = response.leaders
+    return {p: (r.error_code, leaders.get(p, NO_LEADER)) for p, r in response.results.items()}
 
 
 def write_znode(world: World, *partitions: TopicPartition) -> None:
@@ -63,27 +62,28 @@ def test_a_preferred_election_elects_the_first_assigned_replica(parts: Controlle
     assert sorted(leader_and_isr_rows(parts.effects())) == [1, 2, 3]
 
 
-def test_each_partition_has_its_own_result_in_the_sequence_of_the_request(
+def test_each_partition_has_its_own_result_in_the_sequence_of_its_topic(
     parts: ControllerParts,
 ) -> None:
     parts.lead(T0, (1, 2), leader=2, isr=(1, 2))
     parts.lead(T1, (1, 2), leader=1, isr=(1, 2))
     parts.lead(U0, (3, 1), leader=1, isr=(1,))
     unknown = TopicPartition("t", 9)
-    asked = ElectLeadersRequest(PREFERRED, (unknown, U0, T1, T0, T0))
-    assert parts.elections.elect(asked).partitions == (
-        ElectedPartition(
-            "t", 9, Errors.UNKNOWN_TOPIC_OR_PARTITION, "t-9: there is no such partition"
+    asked = ElectLeadersRequest.of(PREFERRED, (unknown, U0, T1, T0, T0))
+    elected = parts.elections.elect(asked)
+    assert list(elected.results.items()) == [
+        (unknown, (Errors.UNKNOWN_TOPIC_OR_PARTITION, "t-9: there is no such partition")),
+        (T1, (Errors.ELECTION_NOT_NEEDED, "t-1: broker 1 leads already")),
+        (T0, NO_ERROR),
+        (
+            U0,
+            (
+                Errors.PREFERRED_LEADER_NOT_AVAILABLE,
+                "u-0: the first of its replicas [3, 1] is not online, or not in isr [1]",
+            ),
         ),
-        ElectedPartition(
-            "u",
-            0,
-            Errors.PREFERRED_LEADER_NOT_AVAILABLE,
-            "u-0: the first of its replicas [3, 1] is not online, or not in isr [1]",
-        ),
-        ElectedPartition("t", 1, Errors.ELECTION_NOT_NEEDED, "t-1: broker 1 leads already"),
-        ElectedPartition("t", 0, Errors.NONE, leader=1),
-    )
+    ]
+    assert elected.leaders == {T0: 1}
     assert parts.leads(U0) == (1, (1,), 0)
     assert parts.leads(T1) == (1, (1, 2), 0)
 
@@ -131,13 +131,20 @@ def test_el_02_el_04_a_request_for_all_partitions_returns_only_imbalanced_ones(
     parts.lead(T0, (1, 2), leader=2, isr=(1, 2))
     parts.lead(T1, (1, 2), leader=1, isr=(1, 2))
     parts.lead(U0, (3, 1), leader=1, isr=(1,))
-    all_partitions = ElectLeadersRequest(PREFERRED, None)
+    all_partitions = ElectLeadersRequest.of(PREFERRED, None)
     first, again = parts.elections.elect(all_partitions), parts.elections.elect(all_partitions)
-    assert [(a.topic, a.error_code) for a in first.partitions] == [
-        ("t", Errors.NONE),
-        ("u", Errors.PREFERRED_LEADER_NOT_AVAILABLE),
-    ]
-    assert [a.topic for a in again.partitions] == ["u"]
+    assert {p: result.error_code for p, result in first.results.items()} == {
+        T0: Errors.NONE,
+        U0: Errors.PREFERRED_LEADER_NOT_AVAILABLE,
+    }
+    assert list(again.results) == [U0]
+
+
+def test_a_type_of_elections_that_does_not_exist_is_refused(parts: ControllerParts) -> None:
+    parts.lead(T0, (1, 2), leader=2, isr=(1, 2))
+    refused = parts.elections.elect(ElectLeadersRequest.of(2, [T0]))
+    assert refused == ElectLeadersResponse(error_code=Errors.INVALID_REQUEST)
+    assert parts.leads(T0)[0] == 2
 
 
 def test_many_elections_are_one_write_without_a_read(parts: ControllerParts) -> None:
@@ -330,11 +337,11 @@ def test_a_new_controller_runs_the_elections_of_the_znode(world: World) -> None:
 
 def test_a_request_gets_one_response(world: World, active: Candidate) -> None:
     move(world, active, T0, leader=2)
-    asked = ReplicaLeaderElection(7, ElectLeadersRequest(PREFERRED, (T0,)))
-    elected = ElectedPartition("t", 0, Errors.NONE, leader=1)
+    asked = ReplicaLeaderElection(7, ElectLeadersRequest.of(PREFERRED, (T0,)))
+    elected = ElectLeadersResponse.of({T0: NO_ERROR}, leaders={T0: 1})
     answers = of_type(active.handle(asked), SendResponse)
-    assert answers == [SendResponse(7, ElectLeadersResponse(Errors.NONE, (elected,)))]
+    assert answers == [SendResponse(7, elected)]
     move(world, active, T0, leader=2)
     world.elect_another_controller()
     answers = of_type(active.handle(asked), SendResponse)
-    assert answers == [SendResponse(7, ElectLeadersResponse(Errors.NOT_CONTROLLER))]
+    assert answers == [SendResponse(7, ElectLeadersResponse(error_code=Errors.NOT_CONTROLLER))]

@@ -38,8 +38,10 @@ from regent.core.protocol.control import (
     UpdateMetadataResponse,
 )
 from regent.core.protocol.controller import (
-    AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
+)
+from regent.core.protocol.messages.partitions import (
+    AlterPartitionReassignmentsRequest,
     ElectionType,
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
@@ -154,9 +156,9 @@ VALUES: dict[str, Any] = {
 }
 REQUESTS: dict[type, dict[str, Any]] = {
     events.AlterPartitionReceived: {"request": AlterPartitionRequest(1, 1, ())},
-    events.ReplicaLeaderElection: {"request": ElectLeadersRequest(ElectionType.PREFERRED, ())},
-    events.ApiPartitionReassignment: {"request": AlterPartitionReassignmentsRequest(())},
-    events.ListPartitionReassignments: {"request": ListPartitionReassignmentsRequest(None)},
+    events.ReplicaLeaderElection: {"request": ElectLeadersRequest.of(ElectionType.PREFERRED, ())},
+    events.ApiPartitionReassignment: {"request": AlterPartitionReassignmentsRequest.of({})},
+    events.ListPartitionReassignments: {"request": ListPartitionReassignmentsRequest.of(None)},
     events.LeaderAndIsrResponseReceived: {
         "request": LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (), ()),
         "response": LeaderAndIsrResponse(Errors.NONE, ()),
@@ -430,12 +432,14 @@ def test_a_request_that_is_quarantined_gets_an_error(
         raise PlantedError
 
     monkeypatch.setattr(Reassignments, "ongoing", fail)
-    request = events.ListPartitionReassignments(7, ListPartitionReassignmentsRequest())
+    request = events.ListPartitionReassignments(7, ListPartitionReassignmentsRequest.of())
     cluster.tell_active(request)
     cluster.tell_active(request)
     (reply,) = of_type(cluster.tell_active(request), SendResponse)
     assert reply.request_id == 7
-    assert reply.response == ListPartitionReassignmentsResponse(Errors.UNKNOWN_SERVER_ERROR)
+    assert reply.response == ListPartitionReassignmentsResponse(
+        error_code=Errors.UNKNOWN_SERVER_ERROR
+    )
 
 
 def test_a_deposed_controller_records_no_failure(

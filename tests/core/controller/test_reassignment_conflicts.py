@@ -67,7 +67,7 @@ def test_a_topic_that_changes_in_every_round_is_not_reassigned() -> None:
     assert moving.submit({T0: (3, 4)}) == {T0: Errors.UNKNOWN_SERVER_ERROR}
     moving.active.session.hook = None
     assert moving.replicas(T0) == ((1, 2), (), ())
-    assert moving.ongoing() == ()
+    assert moving.ongoing() == {}
     assert moving.hosts(T0) == [1, 2]
 
 
@@ -76,7 +76,7 @@ def test_a_topic_too_large_to_write_is_not_reassigned() -> None:
     moving.zookeeper.max_request_bytes = 200 + BYTES_OF_FENCE
     assert moving.submit({T0: (3, 4)}) == {T0: Errors.UNKNOWN_SERVER_ERROR}
     assert moving.replicas(T0) == ((1, 2), (), ())
-    assert moving.ongoing() == ()
+    assert moving.ongoing() == {}
 
 
 def test_a_topic_recreated_meanwhile_is_not_reassigned() -> None:

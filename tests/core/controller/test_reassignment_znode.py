@@ -71,7 +71,7 @@ def test_an_unreadable_znode_is_logged_and_deleted(
     assert ADMIN in caplog.text
     moving.assert_at_rest()
     moving.write_znode({T0: (3, 2)})
-    assert moving.ongoing() != (), "the next znode is read"
+    assert moving.ongoing() != {}, "the next znode is read"
 
 
 def test_an_empty_request_is_deleted(moving: MovingCluster) -> None:

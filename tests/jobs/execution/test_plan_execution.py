@@ -11,10 +11,7 @@ import pytest
 
 from regent.client.flight import ExecutionOptions
 from regent.core.errors import Errors, RegentError, SessionExpiredError
-from regent.core.model import ReplicaAssignment
-from regent.core.protocol.controller import (
-    OngoingReassignment,
-)
+from regent.core.model import ReplicaAssignment, TopicPartition
 from regent.jobs.command import run_job
 from regent.jobs.execution.plan_commands import execute_command, plan_status
 from regent.jobs.execution.plan_execution import PlanIncompleteError, execute_plan
@@ -45,6 +42,7 @@ def plan(tmp_path: Path) -> Path:
     return write_plan(tmp_path / "plan", 0, 1, 2)
 
 
+OTHER = TopicPartition("other", 7)
 ALL_AT_ONCE: dict[str, Any] = {"max_moves_per_broker": 9, "max_moves": 99}
 ONE_BY_ONE: dict[str, Any] = {
     "max_moves_per_broker": 9,
@@ -124,7 +122,7 @@ def test_other_moves_continue_while_one_move_is_slow(controller: MovingControlle
 
 
 def test_moves_of_others_take_room_too(controller: MovingController, plan: Path):
-    controller.others = [OngoingReassignment("other", 7, (2, 9, 8), (2,), (8,))]
+    controller.others = {OTHER: ReplicaAssignment((2, 9, 8), (2,), (8,))}
     execute(controller, plan, additional=True, max_moves_per_broker=3)
     assert controller.submitted == [[0], [1], [2]]
 
@@ -361,10 +359,11 @@ def test_a_partition_moved_elsewhere_while_in_flight_is_not_moved_back(
 
 
 def test_nothing_begins_while_others_move_partitions(controller: MovingController, plan: Path):
-    controller.others = [
-        OngoingReassignment("other", 7, (1, 2), (2,), (1,)),
-        OngoingReassignment("t", 0, (1, 3, 0), (3,), (0,)),  # of the plan, but to another target
-    ]
+    controller.others = {
+        OTHER: ReplicaAssignment((1, 2), (2,), (1,)),
+        # of the plan, but to another target
+        TopicPartition("t", 0): ReplicaAssignment((1, 3, 0), (3,), (0,)),
+    }
     with pytest.raises(RegentError, match="others are moving other-7, t-0: wait until"):
         execute(controller, plan)
     assert controller.submitted == []
@@ -377,7 +376,7 @@ def test_no_new_moves_begin_while_other_tools_move_partitions(
     controller: MovingController, plan: Path
 ):
     def begin(_: int) -> Errors:
-        controller.others = [OngoingReassignment("other", 7, (1, 2), (2,), (1,))]
+        controller.others = {OTHER: ReplicaAssignment((1, 2), (2,), (1,))}
         return Errors.NONE
 
     controller.before_answer = begin

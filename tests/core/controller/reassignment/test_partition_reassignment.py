@@ -49,14 +49,14 @@ def test_a_partition_is_reassigned_to_three_other_brokers() -> None:
 
 def test_a_reassignment_is_listed_until_it_is_complete() -> None:
     moving = cluster((1, 2), (2, 1))
-    assert moving.ongoing() == ()
+    assert moving.ongoing() == {}
     moving.submit({T0: (3, 2), T1: (3, 1)})
-    of_0 = ("t", 0, (3, 2, 1), (3,), (1,))
-    of_1 = ("t", 1, (3, 1, 2), (3,), (2,))
-    assert moving.ongoing() == (of_0, of_1)
-    assert moving.ongoing(T1, TopicPartition("other", 0)) == (of_1,)
+    of_0 = ReplicaAssignment((3, 2, 1), (3,), (1,))
+    of_1 = ReplicaAssignment((3, 1, 2), (3,), (2,))
+    assert moving.ongoing() == {T0: of_0, T1: of_1}
+    assert moving.ongoing(T1, TopicPartition("other", 0)) == {T1: of_1}
     moving.catch_up()
-    assert moving.ongoing() == ()
+    assert moving.ongoing() == {}
 
 
 def test_the_sequence_of_writes_is_that_of_kafka() -> None:
@@ -113,7 +113,7 @@ def test_a_reassignment_is_not_complete_before_the_whole_target_is_in_sync() -> 
     before = len(moving.writes())
     moving.handle(PartitionReassignmentIsrChange(T0))
     assert moving.writes()[before:] == []
-    assert moving.ongoing() != ()
+    assert moving.ongoing() != {}
 
 
 def test_a_sound_replica_is_not_deleted_while_the_target_has_only_suspect_replicas() -> None:
@@ -263,7 +263,7 @@ def test_an_offline_leader_in_the_target_is_replaced_by_another_target_replica()
     kill(moving, 1)
     assert moving.leads(T0)[0] == 2
     moving.catch_up()
-    assert moving.ongoing() != (), "1 is not in sync"
+    assert moving.ongoing() != {}, "1 is not in sync"
     moving.register(1, incarnation=2)
     moving.settle()
     moving.catch_up_with_everything()

@@ -6,8 +6,7 @@ import pytest
 
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.reassignment.partition_reassignment import requested_assignment
-from regent.core.controller.reassignment.reassignment_phases import Refusal
-from regent.core.errors import Errors
+from regent.core.errors import ApiError, Errors
 from regent.core.model import BrokerRegistration, ReplicaAssignment, TopicPartition
 from tests.support.world import T0, T1, broker_info
 
@@ -51,7 +50,7 @@ def test_invalid_reassignment_requests_are_refused(
     error: Errors,
 ) -> None:
     refusal = requested_assignment(context, partition, target)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, ApiError)
     assert refusal.error_code is error
     assert str(partition) in refusal.message
 
@@ -62,7 +61,7 @@ def test_a_reassignment_of_a_topic_queued_for_deletion_is_refused(  # DEL-04
 ) -> None:
     context.queue_topic_deletion(["t"])
     refusal = requested_assignment(context, T1, target)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, ApiError)
     assert refusal.error_code is Errors.UNKNOWN_TOPIC_OR_PARTITION
 
 
