@@ -78,7 +78,7 @@ def execute(
         flight.submit_all(controller, deadline=deadline)
     problems = ["Error reassigning partition(s):", *_lines(flight)] if flight.refused else []
     started = list(flight.in_flight)
-    moved = {r: path for r, path in plan.log_dirs.items() if r.topic_partition in started}
+    moved = {r: path for r, path in plan.log_dirs.items() if r.topic_partition in flight.in_flight}
     which = f"partition {_reassignments(started)} for {_named(started)}"
     if started:
         _say(f"Successfully started {which}", output)

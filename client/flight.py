@@ -304,7 +304,7 @@ class Flight:
     def _step(self, admin: ZkAdminStore, controller: ControllerRef) -> None:
         paused = self._pause()
         answer = controller.ask(
-            ListPartitionReassignmentsRequest(),
+            ListPartitionReassignmentsRequest.of(),
             ListPartitionReassignmentsResponse,
             deadline=time.monotonic() + _ANSWER_S,
         )

@@ -46,7 +46,7 @@ def refuse_partitions(
             results = dict.fromkeys(request.targets, error)
             return AlterPartitionReassignmentsResponse.of(results, error)
         case ListPartitionReassignmentsRequest():
-            return ListPartitionReassignmentsResponse(error_code=error_code, error_message=message)
+            return ListPartitionReassignmentsResponse.of({}, error)
 
 
 class PendingElections:

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 from regent.core.controller import events
 from regent.core.controller.events import ControllerEvent, RequestId
-from regent.core.errors import Errors, RegentError
+from regent.core.errors import ApiError, Errors, RegentError
 from regent.core.model import (
     BrokerId,
     BrokerRegistration,
@@ -227,10 +227,14 @@ def error_response(event: ControllerEvent, error: Errors | None = None) -> SendR
         case events.AlterPartitionReceived(request_id):
             return SendResponse(request_id, AlterPartitionResponse(code))
         case events.ReplicaLeaderElection(request_id):
-            return SendResponse(request_id, ElectLeadersResponse(error_code=code))
+            return SendResponse(request_id, ElectLeadersResponse.of({}, ApiError(code)))
         case events.ApiPartitionReassignment(request_id):
-            return SendResponse(request_id, AlterPartitionReassignmentsResponse(error_code=code))
+            return SendResponse(
+                request_id, AlterPartitionReassignmentsResponse.of({}, ApiError(code))
+            )
         case events.ListPartitionReassignments(request_id):
-            return SendResponse(request_id, ListPartitionReassignmentsResponse(error_code=code))
+            return SendResponse(
+                request_id, ListPartitionReassignmentsResponse.of({}, ApiError(code))
+            )
         case _:
             return None

@@ -27,7 +27,7 @@ from regent.core.controller.events import (
     UncleanLeaderElectionEnable,
     is_always_queued,
 )
-from regent.core.errors import Errors
+from regent.core.errors import ApiError, Errors
 from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
 from regent.core.protocol.control import (
     ControlHeader,
@@ -207,8 +207,8 @@ def test_a_preempted_request_is_answered_with_not_controller(stage: Stage):
         controller.tell(TopicChange())
         waiting = controller.ask(ListPartitionReassignmentsRequest.of(), block=False)
         controller.tell(ClearAndPut(Expire()))
-    assert waiting.get(timeout=TIMEOUT_S) == ListPartitionReassignmentsResponse(
-        error_code=Errors.NOT_CONTROLLER
+    assert waiting.get(timeout=TIMEOUT_S) == ListPartitionReassignmentsResponse.of(
+        {}, ApiError(Errors.NOT_CONTROLLER)
     )
 
 
@@ -242,8 +242,8 @@ def test_no_event_is_handled_between_an_unexpected_error_and_the_resignation(sta
             LeaderAndIsrResponseReceived(0, ControlHeader(0, 1, epoch), nothing, not_an_answer)
         )
         waiting = controller.ask(ListPartitionReassignmentsRequest.of(), block=False)
-    assert waiting.get(timeout=TIMEOUT_S) == ListPartitionReassignmentsResponse(
-        error_code=Errors.NOT_CONTROLLER
+    assert waiting.get(timeout=TIMEOUT_S) == ListPartitionReassignmentsResponse.of(
+        {}, ApiError(Errors.NOT_CONTROLLER)
     )
 
 

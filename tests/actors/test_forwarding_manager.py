@@ -467,7 +467,7 @@ def test_an_election_is_answered_when_this_broker_knows_the_leader_or_times_out(
 
 def test_a_reassignment_is_forwarded_until_the_controller_has_stored_it(cluster: TwoBrokers):
     def is_inactive(_: ForwardedRequest) -> Response:
-        return AlterPartitionReassignmentsResponse(error_code=Errors.NOT_CONTROLLER)
+        return AlterPartitionReassignmentsResponse.of({}, ApiError(Errors.NOT_CONTROLLER))
 
     def disconnects(_: ForwardedRequest) -> Response:
         raise PeerDisconnectedError("controller", "the connection broke")

@@ -177,8 +177,8 @@ def test_the_partitions_of_a_file_are_elected(one: FakeCluster, tmp_path: Path) 
 
 
 def test_a_controller_that_refuses_is_named(one: FakeCluster) -> None:
-    one.answers[ElectLeadersRequest] = lambda _: ElectLeadersResponse(
-        error_code=Errors.REQUEST_TIMED_OUT
+    one.answers[ElectLeadersRequest] = lambda _: ElectLeadersResponse.of(
+        {}, ApiError(Errors.REQUEST_TIMED_OUT)
     )
 
     result = one.run(*ALL)

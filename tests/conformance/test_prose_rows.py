@@ -86,7 +86,7 @@ def test_ra_13_no_reassignment_is_listed_for_an_idle_or_absent_topic(cluster: Cl
     absent = TopicPartition("absent", 0)
     for partitions in (None, (T0,), (absent,)):
         listed = cluster.request(ListPartitionReassignmentsRequest.of(partitions))
-        assert listed == ListPartitionReassignmentsResponse()
+        assert listed == ListPartitionReassignmentsResponse.of({})
 
 
 def test_ra_14_a_partition_whose_new_replica_lags_is_not_under_replicated(cluster: Cluster):

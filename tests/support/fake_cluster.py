@@ -160,7 +160,7 @@ class FakeCluster(World):
             case DescribeControllerRequest():
                 return DescribeControllerResponse(Errors.NONE, self.controller_epoch)
             case ListPartitionReassignmentsRequest():
-                return ListPartitionReassignmentsResponse()
+                return ListPartitionReassignmentsResponse.of({})
             case _:
                 return Errors.INVALID_REQUEST
 

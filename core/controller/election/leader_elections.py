@@ -67,7 +67,7 @@ class LeaderElections:
         that need no election.
         """
         if request.election_type not in _STRATEGIES:
-            return ElectLeadersResponse(error_code=Errors.INVALID_REQUEST)
+            return ElectLeadersResponse.of({}, ApiError(Errors.INVALID_REQUEST))
         named = request.partitions
         partitions = sorted(self._context.all_partitions()) if named is None else named
         results = self._elect(

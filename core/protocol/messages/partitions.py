@@ -15,6 +15,7 @@ from regent.core.model import NO_LEADER, BrokerId, ReplicaAssignment, TopicParti
 from regent.core.protocol.message import Int8, Int16, Int32, internal, message, since
 
 T = TypeVar("T")
+V = TypeVar("V")
 R = TypeVar("R")
 
 Targets: TypeAlias = Mapping[TopicPartition, tuple[BrokerId, ...] | None]
@@ -34,16 +35,26 @@ class ElectionType(IntEnum):
 
 
 def _by_topic(
-    values: Mapping[TopicPartition, T], row_of: Callable[[int, T], R]
-) -> Iterable[tuple[str, tuple[R, ...]]]:
+    topic_of: Callable[[str, tuple[R, ...]], T],
+    row_of: Callable[[int, V], R],
+    values: Mapping[TopicPartition, V],
+) -> tuple[T, ...]:
     rows: dict[str, list[R]] = {}
-    for (topic, partition), value in values.items():
-        rows.setdefault(topic, []).append(row_of(partition, value))
-    return ((topic, tuple(partitions)) for topic, partitions in rows.items())
+    for (topic, number), value in values.items():
+        rows.setdefault(topic, []).append(row_of(number, value))
+    return tuple(topic_of(topic, tuple(of_topic)) for topic, of_topic in rows.items())
 
 
-def _numbers(partitions: Iterable[TopicPartition]) -> Iterable[tuple[str, tuple[int, ...]]]:
-    return _by_topic(dict.fromkeys(partitions), lambda number, _: number)
+def _numbers(
+    topic_of: Callable[[str, tuple[int, ...]], T], partitions: Iterable[TopicPartition] | None
+) -> tuple[T, ...] | None:
+    if partitions is None:
+        return None
+    return _by_topic(topic_of, lambda number, _: number, dict.fromkeys(partitions))
+
+
+def _named(topics: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[TopicPartition, ...]:
+    return tuple(TopicPartition(topic, number) for topic, numbers in topics for number in numbers)
 
 
 def _result(row: PartitionResult | ReassignablePartitionResult) -> ApiError:
@@ -78,19 +89,14 @@ class ElectLeadersRequest:
         timeout_ms: int = 0,
     ) -> Self:
         """Ask for elections of these partitions; None: of all."""
-        topics = None
-        if partitions is not None:
-            rows = _numbers(partitions)
-            topics = tuple(TopicPartitions(topic=topic, partitions=row) for topic, row in rows)
+        topics = _numbers(lambda t, rows: TopicPartitions(topic=t, partitions=rows), partitions)
         return cls(election_type=election_type, topic_partitions=topics, timeout_ms=timeout_ms)
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...] | None:
         """The partitions; None: all."""
         topics = self.topic_partitions
-        if topics is None:
-            return None
-        return tuple(TopicPartition(row.topic, n) for row in topics for n in row.partitions)
+        return None if topics is None else _named((row.topic, row.partitions) for row in topics)
 
 
 @message
@@ -121,7 +127,7 @@ class ElectLeadersResponse:
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = since(1, default=0)
-    replica_election_results: tuple[ReplicaElectionResult, ...] = ()
+    replica_election_results: tuple[ReplicaElectionResult, ...]
 
     @classmethod
     def of(
@@ -133,17 +139,17 @@ class ElectLeadersResponse:
     ) -> Self:
         """Answer with the result of each partition; ``refused``: that of the whole request."""
         known = {} if leaders is None else leaders
-        rows = _by_topic(
-            {p: (result, known.get(p, NO_LEADER)) for p, result in results.items()},
-            lambda number, row: PartitionResult(
+        topics = _by_topic(
+            lambda topic, rows: ReplicaElectionResult(topic=topic, partition_result=rows),
+            lambda number, found: PartitionResult(
                 partition_id=number,
-                error_code=row[0].error_code,
-                error_message=_message(row[0]),
-                leader=row[1],
+                error_code=found[0].error_code,
+                error_message=_message(found[0]),
+                leader=found[1],
             ),
+            {p: (result, known.get(p, NO_LEADER)) for p, result in results.items()},
         )
-        topics = (ReplicaElectionResult(topic=topic, partition_result=row) for topic, row in rows)
-        return cls(error_code=refused.error_code, replica_election_results=tuple(topics))
+        return cls(error_code=refused.error_code, replica_election_results=topics)
 
     @property
     def results(self) -> dict[TopicPartition, ApiError]:
@@ -194,14 +200,12 @@ class AlterPartitionReassignmentsRequest:
     @classmethod
     def of(cls, targets: Targets, timeout_ms: int = 0) -> Self:
         """Ask for new replicas of partitions."""
-        rows = _by_topic(
+        topics = _by_topic(
+            lambda topic, rows: ReassignableTopic(name=topic, partitions=rows),
+            lambda number, target: ReassignablePartition(partition_index=number, replicas=target),
             targets,
-            lambda number, replicas: ReassignablePartition(
-                partition_index=number, replicas=replicas
-            ),
         )
-        topics = (ReassignableTopic(name=topic, partitions=row) for topic, row in rows)
-        return cls(timeout_ms=timeout_ms, topics=tuple(topics))
+        return cls(timeout_ms=timeout_ms, topics=topics)
 
     @property
     def targets(self) -> Targets:
@@ -235,25 +239,23 @@ class AlterPartitionReassignmentsResponse:
     """A result for each partition."""
 
     throttle_time_ms: Int32 = 0
-    error_code: Int16 = Errors.NONE
-    error_message: str | None = None
-    responses: tuple[ReassignableTopicResult, ...] = ()
+    error_code: Int16
+    error_message: str | None
+    responses: tuple[ReassignableTopicResult, ...]
 
     @classmethod
     def of(cls, results: Results, refused: ApiError = NO_ERROR) -> Self:
         """Answer with the result of each partition; ``refused``: that of the whole request."""
-        rows = _by_topic(
-            results,
+        topics = _by_topic(
+            lambda topic, rows: ReassignableTopicResult(name=topic, partitions=rows),
             lambda number, result: ReassignablePartitionResult(
                 partition_index=number,
                 error_code=result.error_code,
                 error_message=_message(result),
             ),
+            results,
         )
-        topics = (ReassignableTopicResult(name=topic, partitions=row) for topic, row in rows)
-        return cls(
-            error_code=refused.error_code, error_message=_message(refused), responses=tuple(topics)
-        )
+        return cls(error_code=refused.error_code, error_message=_message(refused), responses=topics)
 
     @property
     def results(self) -> dict[TopicPartition, ApiError]:
@@ -281,25 +283,20 @@ class ListPartitionReassignmentsRequest:
     """The partitions to list if they are being moved; ``topics`` null: all."""
 
     timeout_ms: Int32 = 0
-    topics: tuple[ListPartitionReassignmentsTopics, ...] | None = None
+    topics: tuple[ListPartitionReassignmentsTopics, ...] | None
 
     @classmethod
     def of(cls, partitions: Iterable[TopicPartition] | None = None, timeout_ms: int = 0) -> Self:
         """Ask for the reassignments of these partitions; None: for all."""
-        topics = None
-        if partitions is not None:
-            kind = ListPartitionReassignmentsTopics
-            rows = _numbers(partitions)
-            topics = tuple(kind(name=topic, partition_indexes=row) for topic, row in rows)
+        kind = ListPartitionReassignmentsTopics
+        topics = _numbers(lambda t, rows: kind(name=t, partition_indexes=rows), partitions)
         return cls(timeout_ms=timeout_ms, topics=topics)
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...] | None:
         """The partitions; None: all."""
-        if self.topics is None:
-            return None
-        rows = ((row.name, row.partition_indexes) for row in self.topics)
-        return tuple(TopicPartition(topic, n) for topic, numbers in rows for n in numbers)
+        topics = self.topics
+        return None if topics is None else _named((t.name, t.partition_indexes) for t in topics)
 
 
 @message
@@ -325,24 +322,26 @@ class ListPartitionReassignmentsResponse:
     """The reassignments in progress."""
 
     throttle_time_ms: Int32 = 0
-    error_code: Int16 = Errors.NONE
-    error_message: str | None = None
-    topics: tuple[OngoingTopicReassignment, ...] = ()
+    error_code: Int16
+    error_message: str | None
+    topics: tuple[OngoingTopicReassignment, ...]
 
     @classmethod
-    def of(cls, moving: Mapping[TopicPartition, ReplicaAssignment]) -> Self:
+    def of(
+        cls, moving: Mapping[TopicPartition, ReplicaAssignment], refused: ApiError = NO_ERROR
+    ) -> Self:
         """Answer with the assignments of the partitions that are being moved."""
-        rows = _by_topic(
-            moving,
+        topics = _by_topic(
+            lambda topic, rows: OngoingTopicReassignment(name=topic, partitions=rows),
             lambda number, assignment: OngoingPartitionReassignment(
                 partition_index=number,
                 replicas=assignment.replicas,
                 adding_replicas=assignment.adding_replicas,
                 removing_replicas=assignment.removing_replicas,
             ),
+            moving,
         )
-        topics = (OngoingTopicReassignment(name=topic, partitions=row) for topic, row in rows)
-        return cls(topics=tuple(topics))
+        return cls(error_code=refused.error_code, error_message=_message(refused), topics=topics)
 
     @property
     def assignments(self) -> dict[TopicPartition, ReplicaAssignment]:

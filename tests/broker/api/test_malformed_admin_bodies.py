@@ -42,7 +42,7 @@ def the_api(key: int, executor: ThreadPoolExecutor) -> KafkaApi:
     apis = [
         *Configs(executor).apis,
         *topic_apis(Forwarding(), lambda: SETTINGS, executor),
-        *partition_apis(Controller(ElectLeadersResponse())),
+        *partition_apis(Controller(ElectLeadersResponse.of({}))),
         *delete_records_apis(Deleter()),
         *producer_id_apis(lambda: range(1_000), executor),
     ]

@@ -96,7 +96,7 @@ def test_each_election_has_its_result(version: int):
 def test_null_means_all_partitions_and_an_empty_list_means_none(
     version: int, named: list[tuple[str, list[int]]] | None, wanted: tuple[()] | None
 ):
-    controller = Controller(ElectLeadersResponse())
+    controller = Controller(ElectLeadersResponse.of({}))
     answer = ask(partition_apis(controller), election(named), version)
     assert controller.asked == [ElectLeadersRequest.of(PREFERRED, wanted, 700)]
     assert answer.replica_election_results == []
@@ -115,13 +115,13 @@ def test_a_refused_request_has_the_error_at_the_top_and_in_each_partition():
 
 
 def test_version_0_has_no_answer_when_all_elections_are_refused():
-    controller = Controller(ElectLeadersResponse(error_code=Errors.NOT_CONTROLLER))
+    controller = Controller(ElectLeadersResponse.of({}, ApiError(Errors.NOT_CONTROLLER)))
     with pytest.raises(UnansweredRequestError):
         ask(partition_apis(controller), election(None), 0)
 
 
 def test_an_unknown_type_of_elections_is_refused():
-    controller = Controller(ElectLeadersResponse())
+    controller = Controller(ElectLeadersResponse.of({}))
     answer = ask(partition_apis(controller), election([("t", [0])], election_type=7), 2)
     assert answer.error_code == Errors.INVALID_REQUEST
     rows = results(answer.replica_election_results)
@@ -130,7 +130,7 @@ def test_an_unknown_type_of_elections_is_refused():
 
 
 def test_names_that_no_topic_can_have_do_not_reach_the_controller():
-    controller = Controller(ElectLeadersResponse())
+    controller = Controller(ElectLeadersResponse.of({}))
     answer = ask(partition_apis(controller), election([(NOT_POSSIBLE, [0, 1])]), 2)
     assert controller.asked == [ElectLeadersRequest.of(PREFERRED, (), 700)]
     (topic,) = answer.replica_election_results
@@ -186,8 +186,8 @@ def test_reassignments_begin_or_are_cancelled_and_the_last_of_two_counts():
 
 
 def test_refused_reassignments_have_the_error_at_the_top_and_in_each_partition():
-    refused = AlterPartitionReassignmentsResponse(
-        error_code=Errors.REQUEST_TIMED_OUT, error_message="no answer"
+    refused = AlterPartitionReassignmentsResponse.of(
+        {}, ApiError(Errors.REQUEST_TIMED_OUT, "no answer")
     )
     answer = ask(partition_apis(Controller(refused)), reassignment(("t", {0: [1]})), 0)
     assert (answer.error_code, answer.error_message) == (Errors.REQUEST_TIMED_OUT, "no answer")

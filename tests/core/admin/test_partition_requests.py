@@ -71,9 +71,7 @@ WHY = ApiError(Errors.NOT_CONTROLLER, "nobody is")
         ),
         (
             ListPartitionReassignmentsRequest.of([T0]),
-            ListPartitionReassignmentsResponse(
-                error_code=Errors.NOT_CONTROLLER, error_message="nobody is"
-            ),
+            ListPartitionReassignmentsResponse.of({}, WHY),
         ),
     ],
 )

@@ -43,7 +43,7 @@ from regent.core.controller.events import (
     UpdateMetadataResponseReceived,
 )
 from regent.core.controller.services import ControllerSettings
-from regent.core.errors import Errors, ForeignDirectoryError
+from regent.core.errors import ApiError, Errors, ForeignDirectoryError
 from regent.core.model import (
     MAX_CONTROLLER_EPOCH,
     UNKNOWN_BROKER_EPOCH,
@@ -642,7 +642,7 @@ def test_a_broker_that_is_not_the_controller_refuses_requests_and_ignores_other_
         SendResponse(1, ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH))
     ]
     assert other.handle(ListPartitionReassignments(2, ListPartitionReassignmentsRequest.of())) == [
-        SendResponse(2, ListPartitionReassignmentsResponse(error_code=Errors.NOT_CONTROLLER))
+        SendResponse(2, ListPartitionReassignmentsResponse.of({}, ApiError(Errors.NOT_CONTROLLER)))
     ]
     for event in EVENTS_OF_THE_ACTIVE_CONTROLLER:
         assert other.handle(event) == []
@@ -653,7 +653,7 @@ def test_the_response_to_an_event_that_is_never_handled_is_a_refusal() -> None:
     shutdown = ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH)
     assert error_response(ControlledShutdown(1, 2, 3)) == SendResponse(1, shutdown)
     question = ListPartitionReassignments(4, ListPartitionReassignmentsRequest.of())
-    refused = ListPartitionReassignmentsResponse(error_code=Errors.NOT_CONTROLLER)
+    refused = ListPartitionReassignmentsResponse.of({}, ApiError(Errors.NOT_CONTROLLER))
     assert error_response(question) == SendResponse(4, refused)
     assert all(
         error_response(event) is None

@@ -7,7 +7,7 @@ import pytest
 from regent.core.controller.effects import RecordChanges, SendResponse
 from regent.core.controller.events import ElectionTrigger, ReplicaLeaderElection
 from regent.core.controller.states import PartitionState
-from regent.core.errors import ControllerMovedError, Errors
+from regent.core.errors import ApiError, ControllerMovedError, Errors
 from regent.core.model import NO_LEADER, LeaderRecoveryState, TopicPartition
 from regent.core.protocol.messages.partitions import (
     NO_ERROR,
@@ -143,7 +143,7 @@ def test_el_02_el_04_a_request_for_all_partitions_returns_only_imbalanced_ones(
 def test_a_type_of_elections_that_does_not_exist_is_refused(parts: ControllerParts) -> None:
     parts.lead(T0, (1, 2), leader=2, isr=(1, 2))
     refused = parts.elections.elect(ElectLeadersRequest.of(2, [T0]))
-    assert refused == ElectLeadersResponse(error_code=Errors.INVALID_REQUEST)
+    assert refused == ElectLeadersResponse.of({}, ApiError(Errors.INVALID_REQUEST))
     assert parts.leads(T0)[0] == 2
 
 
@@ -344,4 +344,6 @@ def test_a_request_gets_one_response(world: World, active: Candidate) -> None:
     move(world, active, T0, leader=2)
     world.elect_another_controller()
     answers = of_type(active.handle(asked), SendResponse)
-    assert answers == [SendResponse(7, ElectLeadersResponse(error_code=Errors.NOT_CONTROLLER))]
+    assert answers == [
+        SendResponse(7, ElectLeadersResponse.of({}, ApiError(Errors.NOT_CONTROLLER)))
+    ]

@@ -25,7 +25,7 @@ from regent.core.controller.quarantine import (
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.controller.request_batch import ControlRequestBatch
 from regent.core.controller.topics.topic_changes import TopicChanges
-from regent.core.errors import Errors
+from regent.core.errors import ApiError, Errors
 from regent.core.model import EndPoint, PartitionAndReplica, ReplicaAssignment, TopicPartition
 from regent.core.ports import ControllerFailure
 from regent.core.protocol.control import (
@@ -437,8 +437,8 @@ def test_a_request_that_is_quarantined_gets_an_error(
     cluster.tell_active(request)
     (reply,) = of_type(cluster.tell_active(request), SendResponse)
     assert reply.request_id == 7
-    assert reply.response == ListPartitionReassignmentsResponse(
-        error_code=Errors.UNKNOWN_SERVER_ERROR
+    assert reply.response == ListPartitionReassignmentsResponse.of(
+        {}, ApiError(Errors.UNKNOWN_SERVER_ERROR)
     )
 
 

@@ -445,3 +445,13 @@ def test_a_newer_peer_may_add_keys_and_error_codes() -> None:
     data = msgpack.packb({"error_code": 12_345, "reason": "new"})
     response = decode_response_body(ApiKey.UPDATE_METADATA, data)
     assert response == UpdateMetadataResponse(Errors.UNKNOWN_SERVER_ERROR)
+
+
+@pytest.mark.parametrize("api_key", [ApiKey.ELECT_LEADERS, ApiKey.LIST_PARTITION_REASSIGNMENTS])
+def test_a_body_of_a_peer_that_names_partitions_in_another_way_is_refused(api_key: ApiKey) -> None:
+    """Until Regent 0.3 each partition had a row of its own: such a body is not none, and not all."""
+    request = {"election_type": 0, "partitions": [["t", 0]], "timeout_ms": 0}
+    with pytest.raises(BadDataError, match="is missing"):
+        decode_request_body(api_key, *encode_body(request))
+    with pytest.raises(BadDataError, match="is missing"):
+        decode_response_body(api_key, *encode_body({"error_code": 0, "partitions": []}))
