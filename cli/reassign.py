@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import click
 import orjson
@@ -20,8 +20,14 @@ from regent.client.partition_files import (
     read_topics_to_move_file,
     reassignment_json,
 )
-from regent.core.model import BrokerId, BrokerRegistration, TopicPartition
+from regent.core.errors import BadDataError
+from regent.core.model import NO_ASSIGNMENT, BrokerId, BrokerRegistration, TopicPartition
+from regent.core.placement.replica_placer import IndexScope, Strategy, place
+from regent.core.ports import TopicAssignment
+from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.zk.stores.admin_store import ZkAdminStore
+
+Replicas: TypeAlias = dict[TopicPartition, tuple[BrokerId, ...]]
 
 _ANSWER_TIMEOUT_MS = 30_000
 _WAIT_TIMEOUT_MS = 3_600_000
@@ -180,12 +186,10 @@ def _generate(
     broker_list: str,
     disable_rack_aware: bool,
 ) -> None:
-    from regent.cli.reassign_generate import propose
-
     topics, broker_ids = read_topics_to_move_file(topics_to_move_json_file), _ids(broker_list)
     with cluster.admin() as admin:
         brokers = _registered(admin, broker_ids)
-        proposal = propose(admin, topics, brokers, rack_aware=not disable_rack_aware)
+        proposal = _propose(admin, topics, brokers, rack_aware=not disable_rack_aware)
     current, proposed = map(reassignment_json, proposal)
     if output == Output.JSON:
         print_json({"current": current, "proposed": proposed})
@@ -214,6 +218,71 @@ def _registered(
         if broker_id not in live:
             raise ReassignmentError(not_registered(broker_id, live))
     return {broker_id: live[broker_id] for broker_id in broker_ids}
+
+
+def _propose(
+    admin: ZkAdminStore,
+    topics: Collection[str],
+    brokers: Mapping[BrokerId, BrokerRegistration],
+    *,
+    rack_aware: bool,
+) -> tuple[Replicas, Replicas]:
+    """Return the current replicas of all partitions of ``topics``, and new ones on ``brokers``.
+
+    Racks are used if ``rack_aware`` and if the brokers have racks. Raises ``ReassignmentError``,
+    ``PlacementError`` and ``BadDataError``.
+    """
+    assignments = _existing(admin, topics)
+    specs = [
+        PlacementSpec(topic, len(assignment.partitions), _replication_factor(assignment), 0)
+        for topic, assignment in sorted(assignments.items())
+    ]
+    strategy = _strategy(brokers, rack_aware=rack_aware)
+    request = PlaceTopicsRequest(
+        topics=tuple(specs),
+        brokers=tuple(PlacementBroker(b, broker.info.rack, 0) for b, broker in brokers.items()),
+        strategy=strategy,
+        start_index="0",
+        index=IndexScope.BATCH,
+        seed=0,
+    )
+    current = {
+        TopicPartition(topic, partition): replicas.origin_replicas
+        for topic, assignment in sorted(assignments.items())
+        for partition, replicas in assignment.partitions.items()
+    }
+    # Both are sorted; the ids of a topic's partitions are 0, 1, … unless its znode is broken.
+    placed = (row.replicas for row in place(request))
+    return current, dict(zip(current, placed, strict=True))
+
+
+def _existing(admin: ZkAdminStore, topics: Collection[str]) -> dict[str, TopicAssignment]:
+    found = admin.topics.read_topics(topics)
+    absent = [f"topic {topic} does not exist" for topic in topics if topic not in found]
+    if absent:
+        raise ReassignmentError("\n".join(absent))
+    assignments = {}
+    for topic, assignment in found.items():
+        if isinstance(assignment, BadDataError):
+            raise assignment
+        assignments[topic] = assignment
+    return assignments
+
+
+def _replication_factor(assignment: TopicAssignment) -> int:
+    return len(next(iter(assignment.partitions.values()), NO_ASSIGNMENT).origin_replicas)
+
+
+def _strategy(brokers: Mapping[BrokerId, BrokerRegistration], *, rack_aware: bool) -> str:
+    without = [b for b, broker in sorted(brokers.items()) if broker.info.rack is None]
+    if not rack_aware or len(without) == len(brokers):
+        return Strategy.RING.value
+    if without:
+        raise ReassignmentError(
+            f"not all brokers have a rack (broker {without[0]} has none): give every broker one, or"
+            " add --disable-rack-aware"
+        )
+    return Strategy.RACK_AWARE.value
 
 
 def _verify(admin: ZkAdminStore, plan: ReassignmentFile, output: str, *, preserve: bool) -> None:

@@ -29,9 +29,9 @@ from regent.jobs.execution.plan_execution import (
     clear_throttle,
     execute_plan,
 )
-from regent.jobs.execution.time_left import in_words, seconds_left
 from regent.jobs.files import is_remote, local_path
 from regent.jobs.options import with_options
+from regent.jobs.progress_line import in_words, seconds_left
 
 _RECENT_S: Final = 120.0
 

@@ -50,8 +50,7 @@ from regent.jobs.execution.plan_directory import (
     ExecutablePlan,
     read_plan,
 )
-from regent.jobs.execution.time_left import Speed, in_words, seconds_left
-from regent.jobs.progress_line import ProgressLine
+from regent.jobs.progress_line import ProgressLine, Speed, in_words, seconds_left
 from regent.zk.stores.admin_store import ZkAdminStore
 from regent.zk.stores.config_store import ZkConfigStore
 
