@@ -45,8 +45,8 @@ class ReassignmentFile(NamedTuple):
 
 
 def read_reassignment_file(file: BinaryIO) -> ReassignmentFile:
-    """Read ``--reassignment-json-file``."""
-    keys = ("topic", "partition", "replicas", "log_dirs")
+    """Read ``--reassignment-json-file``, also ``plan.json``, which has the bytes of partitions."""
+    keys = ("topic", "partition", "replicas", "log_dirs", "bytes")
     rows = _read(file, "partitions", keys, _REASSIGNMENT, _reassignment)
     log_dirs: dict[TopicPartitionReplica, str] = {}
     for partition, (replicas, paths) in rows:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from regent.client.moves import Move
+from regent.client.partition_files import read_reassignment_file
 from regent.core.model import TopicPartition
 from regent.jobs.execution.plan_directory import write_plan
 
@@ -35,3 +36,11 @@ def test_plan_and_rollback(tmp_path: Path):
     ]
     assert '"bytes":5' in (target / "plan.json").read_text().splitlines()[3]
     assert json.loads((target / "summary.json").read_text()) == {"moves": 4}
+
+
+def test_reassign_reads_plan_and_rollback(tmp_path: Path):
+    write_plan(tmp_path, CHANGES, {})
+    for name, field in (("plan.json", "target"), ("rollback.json", "before")):
+        with (tmp_path / name).open("rb") as file:
+            found = read_reassignment_file(file).replicas
+        assert found == {change.partition: getattr(change, field) for change in CHANGES}
