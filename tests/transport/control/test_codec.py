@@ -449,7 +449,7 @@ def test_a_newer_peer_may_add_keys_and_error_codes() -> None:
 
 @pytest.mark.parametrize("api_key", [ApiKey.ELECT_LEADERS, ApiKey.LIST_PARTITION_REASSIGNMENTS])
 def test_a_body_of_a_peer_that_names_partitions_in_another_way_is_refused(api_key: ApiKey) -> None:
-    """Until Regent 0.3 each partition had a row of its own: such a body is not none, and not all."""
+    """Until Regent 0.3 each partition had a row of its own; such a body is not none, or all."""
     request = {"election_type": 0, "partitions": [["t", 0]], "timeout_ms": 0}
     with pytest.raises(BadDataError, match="is missing"):
         decode_request_body(api_key, *encode_body(request))
