@@ -58,6 +58,8 @@ def _named(topics: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[TopicPartitio
 
 
 def _result(row: PartitionResult | ReassignablePartitionResult) -> ApiError:
+    if row.error_code == Errors.NONE:
+        return NO_ERROR
     return ApiError(Errors(row.error_code), row.error_message or "")
 
 
