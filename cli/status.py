@@ -45,8 +45,8 @@ from regent.core.model import (
 from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
 from regent.storage.log_directory import LogDirectory
 from regent.zk.codecs.admin_znodes import DEFAULT_ENTITY_NAME
-from regent.zk.codecs.znodes import TopicPartitionStateZNode
 from regent.zk.stores.admin_store import ZkAdminStore
+from regent.zk.znodes import TopicPartitionStateZNode
 
 _ZOOKEEPER_LIMIT_S = 3.0
 _CONTROLLER_LIMIT_S = 3.0

@@ -14,7 +14,7 @@ from regent.core.protocol.controller import (
     ElectLeadersRequest,
     ElectLeadersResponse,
 )
-from regent.zk.codecs.admin_znodes import PreferredReplicaElectionZNode
+from regent.zk.znodes import PreferredReplicaElectionZNode
 from tests.conformance.fields import (
     Case,
     Fields,

@@ -13,7 +13,7 @@ from regent.core.controller import events
 from regent.core.controller.controller import MAX_RESIGNATION_BACKOFF_MS
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.controller import AlterPartitionReassignmentsRequest
-from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
+from regent.zk.znodes import DeleteTopicsTopicZNode
 from tests.simulation.cluster import Cluster
 from tests.simulation.fetchers import FETCH_INTERVAL_MS
 from tests.simulation.leadership_history import LeadershipHistory

@@ -36,9 +36,9 @@ from regent.core.replication.control_request_fence import ControlRequestFence
 from regent.core.replication.control_request_handler import ControlRequestHandler
 from regent.core.replication.replica_fetcher import ReplicaFetcher
 from regent.zk.client.operations import ANY_VERSION, SetData
-from regent.zk.codecs.znodes import TopicZNode
 from regent.zk.stores import controller_store
 from regent.zk.stores.watching_store import WatchingStore
+from regent.zk.znodes import TopicZNode
 
 # --- proposals of leaders -------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
 )
-from regent.zk.codecs.admin_znodes import ControllerFailuresZNode, DeleteTopicsTopicZNode
+from regent.zk.znodes import ControllerFailuresZNode, DeleteTopicsTopicZNode
 from tests.simulation.broker import PlantedError, SimulatedBroker
 from tests.simulation.cluster import Cluster
 from tests.simulation.leadership_history import LeadershipHistory

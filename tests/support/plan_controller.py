@@ -27,8 +27,8 @@ from regent.core.protocol.controller import (
     ReassignedPartition,
 )
 from regent.transport.control.codec import Request, Response
-from regent.zk.codecs.znodes import TopicZNode
 from regent.zk.stores.admin_store import ZkAdminStore
+from regent.zk.znodes import TopicZNode
 from tests.support.fake_cluster import FakeCluster
 
 BEFORE, TARGET = (0, 1), (2, 3)

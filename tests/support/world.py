@@ -28,13 +28,13 @@ from regent.core.model import (
 from regent.core.ports import TopicAssignment
 from regent.core.protocol.control import UpdateMetadataBroker, UpdateMetadataEndPoint
 from regent.zk.client.operations import ANY_VERSION, Committed, Create, Delete, WatchEvent, Znode
-from regent.zk.codecs.znodes import (
+from regent.zk.stores.controller_store import ZkControllerStore, topic_assignment
+from regent.zk.znodes import (
     ControllerEpochZNode,
     ControllerZNode,
     TopicPartitionStateZNode,
     TopicZNode,
 )
-from regent.zk.stores.controller_store import ZkControllerStore, topic_assignment
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 
 Replicas: TypeAlias = tuple[BrokerId, ...]

@@ -16,6 +16,7 @@ from regent.core.model import (
     TopicPartition,
 )
 from regent.core.ports import ControllerFailure
+from regent.zk import znodes
 from regent.zk.client.operations import (
     MAX_ATTEMPTS,
     Check,
@@ -28,8 +29,12 @@ from regent.zk.client.operations import (
     Znode,
 )
 from regent.zk.client.zookeeper import ZooKeeper
-from regent.zk.codecs import znodes
-from regent.zk.codecs.admin_znodes import (
+from regent.zk.stores.broker_store import broker_ids_of, broker_registrations
+from regent.zk.stores.cluster_identity import read_cluster_id, read_mark
+from regent.zk.stores.controller_store import read_partition_states
+from regent.zk.stores.fenced_writes import apply, change_znodes
+from regent.zk.stores.topic_store import ZkTopicStore, children_of_cluster
+from regent.zk.znodes import (
     ConfigEntityChangeNotificationZNode,
     ControllerFailuresZNode,
     DeleteTopicsZNode,
@@ -38,11 +43,6 @@ from regent.zk.codecs.admin_znodes import (
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
 )
-from regent.zk.stores.broker_store import broker_ids_of, broker_registrations
-from regent.zk.stores.cluster_identity import read_cluster_id, read_mark
-from regent.zk.stores.controller_store import read_partition_states
-from regent.zk.stores.fenced_writes import apply, change_znodes
-from regent.zk.stores.topic_store import ZkTopicStore, children_of_cluster
 
 WATCHED_PATHS = (
     znodes.ClusterIdZNode.PATH,

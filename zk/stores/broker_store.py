@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from regent.core.errors import BadDataError, BrokerIdInUseError
 from regent.core.model import NO_SUSPECTS, BrokerId, BrokerInfo, BrokerRegistration, SuspectReplicas
+from regent.zk import znodes
 from regent.zk.client.operations import (
     ANY_VERSION,
     Check,
@@ -21,8 +22,7 @@ from regent.zk.client.operations import (
 )
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.client.zookeeper import ZooKeeper
-from regent.zk.codecs import suspect_replicas, znodes
-from regent.zk.codecs.suspect_replicas import SuspectZnodes
+from regent.zk.codecs.broker_znodes import SuspectZnodes, decode_broker_id
 from regent.zk.stores.fenced_writes import apply
 from regent.zk.stores.watching_store import WatchingStore
 
@@ -134,9 +134,9 @@ class ZkBrokerStore(WatchingStore):
         broker_id, session = info.broker_id, self._zookeeper.session_id
         former: list[str] = []
         with suppress(BadDataError):
-            before = znodes.BrokerIdZNode.suspects(node.data)
+            before = SuspectZnodes.decode(node.data, znodes.BrokerIdZNode.PATH)
             if node.data == znodes.BrokerIdZNode.encode(info, before):
-                former = before.paths(broker_id, session)
+                former = znodes.suspect_paths(before, broker_id, session)
                 if self._lists(former, suspects):
                     return
         path, version = znodes.BrokerIdZNode.path(broker_id), node.stat.version
@@ -147,12 +147,12 @@ class ZkBrokerStore(WatchingStore):
             now = self._zookeeper.get(path)
             if now is None or now.data != data:  # otherwise the first attempt succeeded
                 raise RequestRefusedError(f"cannot write {path}: {written.error.name}")
-        for unlisted in sorted(set(former) - set(listed.paths(broker_id, session))):
+        for unlisted in sorted(set(former) - set(znodes.suspect_paths(listed, broker_id, session))):
             apply(self._zookeeper, [Delete(unlisted, ANY_VERSION)])
 
     def _lists(self, paths: Sequence[str], suspects: SuspectReplicas) -> bool:
         """Whether these znodes list exactly these replicas; raises ``UnreadableError``."""
-        chunks = suspect_replicas.encode(suspects)
+        chunks = znodes.SuspectReplicasPartZNode.encode(suspects)
         if len(paths) != len(chunks):
             return False
         nodes = self._zookeeper.get_many(paths) if paths else []
@@ -167,11 +167,13 @@ class ZkBrokerStore(WatchingStore):
         self, broker_id: BrokerId, session_id: int, suspects: SuspectReplicas, generation: int
     ) -> SuspectZnodes:
         """Create the znodes that list suspect replicas; return their generation and number."""
-        chunks = suspect_replicas.encode(suspects)
+        chunks = znodes.SuspectReplicasPartZNode.encode(suspects)
         listed = SuspectZnodes(generation, len(chunks))
         if chunks:
-            apply(self._zookeeper, [Create(suspect_replicas.PARENT)])
-        for path, data in zip(listed.paths(broker_id, session_id), chunks, strict=True):
+            apply(self._zookeeper, [Create(znodes.SuspectReplicasZNode.PATH)])
+        for path, data in zip(
+            znodes.suspect_paths(listed, broker_id, session_id), chunks, strict=True
+        ):
             created = apply(self._zookeeper, [Create(path, data, ephemeral=True)])
             if isinstance(created, Refused):  # an earlier attempt created it
                 written = apply(self._zookeeper, [SetData(path, data, ANY_VERSION)])
@@ -199,7 +201,7 @@ def broker_ids_of(names: Iterable[str]) -> Iterator[BrokerId]:
     """Yield the ids of registrations by the names of their znodes."""
     for name in names:
         with suppress(BadDataError):  # the node is not a registration
-            yield znodes.BrokerIdsZNode.decode_child(name)
+            yield decode_broker_id(name)
 
 
 def _is_undecodable(node: Znode, broker_id: BrokerId) -> bool:
@@ -247,10 +249,18 @@ def read_suspects(zookeeper: ZooKeeper, node: Znode, broker_id: BrokerId) -> Sus
 
     Raises ``BadDataError`` when they cannot be read; a newer registration may name another list.
     """
-    listed = znodes.BrokerIdZNode.suspects(node.data)
-    nodes = zookeeper.get_many(listed.paths(broker_id, node.stat.ephemeral_owner))
+    listed = SuspectZnodes.decode(node.data, znodes.BrokerIdZNode.PATH)
+    nodes = zookeeper.get_many(znodes.suspect_paths(listed, broker_id, node.stat.ephemeral_owner))
     found = [each.data for each in nodes if each is not None]
     if len(found) < listed.count:
         missing = listed.count - len(found)
-        raise BadDataError(f"{missing} znodes below {suspect_replicas.PARENT} are missing")
-    return suspect_replicas.decode(found)
+        raise BadDataError(f"{missing} znodes below {znodes.SuspectReplicasZNode.PATH} are missing")
+    return decode_suspects(found)
+
+
+def decode_suspects(parts: Iterable[bytes]) -> SuspectReplicas:
+    """Decode the data of all znodes that list a broker's suspects. Raises ``BadDataError``."""
+    lists = list(map(znodes.SuspectReplicasPartZNode.decode, parts))
+    ends = {name: end for listed in lists for name, end in listed.ends.items()}
+    sound = [listed.sound for listed in lists if listed.sound is not None]
+    return SuspectReplicas(ends, frozenset().union(*sound) if sound else None)

@@ -19,8 +19,8 @@ from regent.zk.client.operations import (
     ZkError,
 )
 from regent.zk.client.zookeeper import ZooKeeper
-from regent.zk.codecs.admin_znodes import ConsumerOffsetZNode
 from regent.zk.stores.fenced_writes import apply_each
+from regent.zk.znodes import ConsumerOffsetZNode
 
 
 class ZkConsumerOffsets:
@@ -74,9 +74,13 @@ class ZkConsumerOffsets:
         parents: dict[str, None] = {}
         writes: list[Operation] = []
         for partition, offset in offsets.items():
-            path, data = ConsumerOffsetZNode.path(group_id, *partition), str(offset).encode()
+            path, data = (
+                ConsumerOffsetZNode.path(group_id, *partition),
+                ConsumerOffsetZNode.encode(offset),
+            )
             if creates:
-                parents.update(dict.fromkeys(ConsumerOffsetZNode.parents(path)))
+                names = path.split("/")  # ``/consumers`` first
+                parents.update(dict.fromkeys("/".join(names[:n]) for n in range(2, len(names))))
             writes.append(Create(path, data) if creates else SetData(path, data, ANY_VERSION))
         # Each by itself. A repetition after a lost answer does no harm.
         applied = apply_each(self._zookeeper, [[w] for w in (*map(Create, parents), *writes)])

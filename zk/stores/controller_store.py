@@ -34,6 +34,7 @@ from regent.core.ports import (
 )
 from regent.core.protocol.control import ControlHeader, TopicId
 from regent.core.topic_validation import topic_name_problem
+from regent.zk import znodes
 from regent.zk.client.operations import (
     ANY_VERSION,
     Check,
@@ -50,14 +51,12 @@ from regent.zk.client.operations import (
 )
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.client.zookeeper import ZooKeeper
-from regent.zk.codecs import znodes
-from regent.zk.codecs.admin_znodes import (
-    DEFAULT_ENTITY_NAME,
-    ConfigEntityZNode,
-)
+from regent.zk.codecs.admin_znodes import DEFAULT_ENTITY_NAME
+from regent.zk.codecs.topic_znodes import decode_coordinated_partitions
 from regent.zk.stores.broker_store import ZkBrokerStore
 from regent.zk.stores.fenced_writes import Outcome, Write, WriteRefused, apply
 from regent.zk.stores.request_store import ZkRequestStore
+from regent.zk.znodes import ConfigEntityZNode
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +130,7 @@ class ZkControllerStore(ZkBrokerStore, ZkRequestStore):
         belongs to our session, and the epoch is one that only that attempt can have written.
         """
         epoch = max(current.epoch, accepted_epoch) + 1
-        term = znodes.ControllerTermZNode.path(self._zookeeper.session_id, epoch)
+        term = znodes.ControllerTermZNode.path(f"{self._zookeeper.session_id:x}", epoch)
         fence = self._cluster_fence()
         operations = [
             *fence,
@@ -173,7 +172,7 @@ class ZkControllerStore(ZkBrokerStore, ZkRequestStore):
 
         ZooKeeper refuses them if another term began after the terms were read.
         """
-        terms = znodes.ControllerTermZNode.PARENT
+        terms = znodes.ControllerTermsZNode.PATH
         root = terms.rpartition("/")[0]
         found = self._zookeeper.get_many([root, terms])
         has_root, has_terms = (node is not None for node in found)
@@ -291,7 +290,7 @@ class ZkControllerStore(ZkBrokerStore, ZkRequestStore):
                 continue  # the number is noted with the first state
             try:
                 topic_id = znodes.TopicPartitionsZNode.decode(node.data)
-                number = znodes.TopicPartitionsZNode.coordinated_partitions(node.data)
+                number = decode_coordinated_partitions(node.data, path)
             except UnreadableError:
                 del noted[topic]
                 continue

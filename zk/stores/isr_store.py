@@ -29,8 +29,6 @@ from regent.core.protocol.controller import (
 )
 from regent.zk.client.operations import UnreadableZnode, Znode
 from regent.zk.client.zookeeper import ZooKeeper
-from regent.zk.codecs.admin_znodes import IsrChangeNotificationSequenceZNode
-from regent.zk.codecs.znodes import BrokerIdZNode
 from regent.zk.stores.controller_store import (
     partition_state_writes,
     read_partition_states,
@@ -38,6 +36,7 @@ from regent.zk.stores.controller_store import (
 )
 from regent.zk.stores.fenced_writes import write_unfenced
 from regent.zk.stores.request_store import notify_controller
+from regent.zk.znodes import BrokerIdZNode, IsrChangeNotificationSequenceZNode
 
 MAX_PARTITIONS = 1000  # per notification, so that the longest names fit into a znode
 

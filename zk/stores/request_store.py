@@ -26,7 +26,9 @@ from regent.zk.client.operations import (
 )
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.client.zookeeper import ZooKeeper
-from regent.zk.codecs.admin_znodes import (
+from regent.zk.stores.fenced_writes import Write, WriteRefused, write_unfenced
+from regent.zk.stores.watching_store import WatchingStore
+from regent.zk.znodes import (
     ConfigEntityZNode,
     ControllerFailuresZNode,
     DeleteTopicsTopicZNode,
@@ -37,10 +39,9 @@ from regent.zk.codecs.admin_znodes import (
     LogDirEventNotificationZNode,
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
+    TopicPartitionStateZNode,
+    TopicZNode,
 )
-from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicZNode
-from regent.zk.stores.fenced_writes import Write, WriteRefused, write_unfenced
-from regent.zk.stores.watching_store import WatchingStore
 
 log = logging.getLogger(__name__)
 

@@ -25,12 +25,6 @@ from regent.zk.client.operations import (
 )
 from regent.zk.client.requests import MAX_REQUEST_BYTES
 from regent.zk.client.zookeeper import ZooKeeper
-from regent.zk.codecs.admin_znodes import (
-    ConfigEntityZNode,
-    DeleteTopicsTopicZNode,
-    DeleteTopicsZNode,
-)
-from regent.zk.codecs.znodes import TopicsZNode, TopicZNode
 from regent.zk.stores.config_store import ZkConfigStore
 from regent.zk.stores.controller_store import topic_assignments
 from regent.zk.stores.fenced_writes import (
@@ -40,6 +34,13 @@ from regent.zk.stores.fenced_writes import (
     WriteRefused,
     change_znodes,
     write_unfenced,
+)
+from regent.zk.znodes import (
+    ConfigEntityZNode,
+    DeleteTopicsTopicZNode,
+    DeleteTopicsZNode,
+    TopicsZNode,
+    TopicZNode,
 )
 
 _MAX_DATA_BYTES = MAX_REQUEST_BYTES - 4096  # the rest is for paths and headers

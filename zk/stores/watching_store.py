@@ -7,15 +7,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from regent.core.errors import SessionExpiredError, UnreadableError
-from regent.zk.client.operations import (
-    ANY_VERSION,
-    Check,
-    UnreadableZnode,
-    Znode,
-)
+from regent.zk.client.operations import ANY_VERSION, Check, UnreadableZnode, Znode
 from regent.zk.client.zookeeper import ZooKeeper
-from regent.zk.codecs.znodes import ControllerEpochZNode
 from regent.zk.stores.fenced_writes import Outcome, Write, write_fenced
+from regent.zk.znodes import ControllerEpochZNode
 
 log = logging.getLogger(__name__)
 

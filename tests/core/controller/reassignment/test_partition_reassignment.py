@@ -13,8 +13,8 @@ from regent.core.model import (
     TopicPartition,
 )
 from regent.core.ports import TopicAssignment
-from regent.zk.codecs.admin_znodes import ReassignPartitionsZNode
 from regent.zk.stores.controller_store import ZkControllerStore, topic_assignment
+from regent.zk.znodes import ReassignPartitionsZNode
 from tests.support.controller_parts import (
     leader_and_isr_requests,
     leader_and_isr_rows,
