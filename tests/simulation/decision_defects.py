@@ -37,7 +37,8 @@ from regent.core.replication.control_request_handler import ControlRequestHandle
 from regent.core.replication.replica_fetcher import ReplicaFetcher
 from regent.zk.client.operations import ANY_VERSION, SetData
 from regent.zk.stores import controller_store
-from regent.zk.stores.watching_store import WatchingStore
+from regent.zk.stores.fenced_writes import version_or_error
+from regent.zk.stores.znode_store import WatchingStore
 from regent.zk.znodes import TopicZNode
 
 # --- proposals of leaders -------------------------------------------------------------------------
@@ -172,7 +173,7 @@ def topics_written_without_version() -> Any:
             for topic, a in topics.items()
         ]
         outcomes = self._write_fenced(writes, epoch_zk_version)
-        return dict(zip(topics, map(controller_store.version_or_error, outcomes), strict=True))
+        return dict(zip(topics, map(version_or_error, outcomes), strict=True))
 
     return patch.object(controller_store.ZkControllerStore, "write_topics", write)
 

@@ -26,7 +26,7 @@ from regent.core.protocol.controller import (
 )
 from regent.zk.client.operations import Check, Create, Delete, Operation, SetData
 from regent.zk.codecs.broker_znodes import SuspectZnodes
-from regent.zk.stores.broker_store import decode_suspects
+from regent.zk.stores.znode_store import decode_suspects
 from regent.zk.znodes import (
     BrokerIdZNode,
     ConfigEntityZNode,

@@ -19,7 +19,7 @@ from regent.zk.client.operations import ANY_VERSION, Delete
 from regent.zk.stores import broker_store, cluster_identity, fenced_writes
 from regent.zk.stores.admin_store import ZkAdminStore
 from regent.zk.stores.controller_store import ZkControllerStore
-from regent.zk.stores.watching_store import WatchingStore
+from regent.zk.stores.znode_store import WatchingStore
 from regent.zk.znodes import BrokerIdZNode
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from regent.core.errors import BadDataError, BrokerIdInUseError
@@ -22,9 +22,9 @@ from regent.zk.client.operations import (
 )
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.client.zookeeper import ZooKeeper
-from regent.zk.codecs.broker_znodes import SuspectZnodes, decode_broker_id
+from regent.zk.codecs.broker_znodes import SuspectZnodes
 from regent.zk.stores.fenced_writes import apply
-from regent.zk.stores.watching_store import WatchingStore
+from regent.zk.stores.znode_store import WatchingStore, broker_ids_of
 
 log = logging.getLogger(__name__)
 
@@ -184,24 +184,7 @@ class ZkBrokerStore(WatchingStore):
     def read_brokers(self) -> Mapping[BrokerId, BrokerRegistration | BadDataError]:
         """Read every registration, ascending, and watch all of them."""
         names = self._watch_children(znodes.BrokerIdsZNode.PATH)
-        broker_ids = sorted(broker_ids_of(names))
-        nodes = self._read_and_watch([znodes.BrokerIdZNode.path(b) for b in broker_ids])
-        return broker_registrations(
-            self._zookeeper, dict(zip(broker_ids, nodes, strict=True)), watch=True
-        )
-
-    def read_broker(self, broker_id: BrokerId) -> BrokerRegistration | BadDataError | None:
-        """Read one registration and watch it."""
-        (node,) = self._read_and_watch([znodes.BrokerIdZNode.path(broker_id)])
-        found = broker_registrations(self._zookeeper, {broker_id: node}, watch=True)
-        return found.get(broker_id)
-
-
-def broker_ids_of(names: Iterable[str]) -> Iterator[BrokerId]:
-    """Yield the ids of registrations by the names of their znodes."""
-    for name in names:
-        with suppress(BadDataError):  # the node is not a registration
-            yield decode_broker_id(name)
+        return self._read_registrations(sorted(broker_ids_of(names)))
 
 
 def _is_undecodable(node: Znode, broker_id: BrokerId) -> bool:
@@ -211,56 +194,3 @@ def _is_undecodable(node: Znode, broker_id: BrokerId) -> bool:
     except BadDataError:
         return True
     return False
-
-
-def broker_registrations(
-    zookeeper: ZooKeeper, nodes: Mapping[BrokerId, Znode | None], *, watch: bool = False
-) -> dict[BrokerId, BrokerRegistration | BadDataError]:
-    """Decode registrations and read the znodes of suspect replicas; absent ones are missing."""
-    return {
-        broker_id: _registration(zookeeper, node, broker_id, watch=watch)
-        for broker_id, node in nodes.items()
-        if node is not None
-    }
-
-
-def _registration(
-    zookeeper: ZooKeeper, node: Znode, broker_id: BrokerId, *, watch: bool
-) -> BrokerRegistration | BadDataError:
-    while True:
-        try:
-            info = znodes.BrokerIdZNode.decode(node.data, broker_id)
-        except BadDataError as error:
-            return type(error)(f"broker {broker_id}: {error}")
-        try:
-            suspects = read_suspects(zookeeper, node, broker_id)
-        except BadDataError as error:
-            present = zookeeper.get(znodes.BrokerIdZNode.path(broker_id), watch=watch)
-            if present is not None and present.stat.mzxid != node.stat.mzxid:
-                node = present  # it names a newer list now
-                continue
-            log.error("all replicas of broker %d count as suspect: %s", broker_id, error)
-            suspects = SuspectReplicas(sound=frozenset())
-        return BrokerRegistration(info, node.stat.czxid, suspects)
-
-
-def read_suspects(zookeeper: ZooKeeper, node: Znode, broker_id: BrokerId) -> SuspectReplicas:
-    """Return the suspect replicas of a registered broker.
-
-    Raises ``BadDataError`` when they cannot be read; a newer registration may name another list.
-    """
-    listed = SuspectZnodes.decode(node.data, znodes.BrokerIdZNode.PATH)
-    nodes = zookeeper.get_many(znodes.suspect_paths(listed, broker_id, node.stat.ephemeral_owner))
-    found = [each.data for each in nodes if each is not None]
-    if len(found) < listed.count:
-        missing = listed.count - len(found)
-        raise BadDataError(f"{missing} znodes below {znodes.SuspectReplicasZNode.PATH} are missing")
-    return decode_suspects(found)
-
-
-def decode_suspects(parts: Iterable[bytes]) -> SuspectReplicas:
-    """Decode the data of all znodes that list a broker's suspects. Raises ``BadDataError``."""
-    lists = list(map(znodes.SuspectReplicasPartZNode.decode, parts))
-    ends = {name: end for listed in lists for name, end in listed.ends.items()}
-    sound = [listed.sound for listed in lists if listed.sound is not None]
-    return SuspectReplicas(ends, frozenset().union(*sound) if sound else None)

@@ -30,7 +30,7 @@ from regent.zk.client.operations import (
 )
 from regent.zk.codecs.admin_znodes import DEFAULT_ENTITY_NAME, sequence_number
 from regent.zk.stores.fenced_writes import change_znodes, write_unfenced
-from regent.zk.stores.watching_store import WatchingStore
+from regent.zk.stores.znode_store import WatchingStore
 from regent.zk.znodes import (
     ConfigEntityChangeNotificationSequenceZNode,
     ConfigEntityChangeNotificationZNode,

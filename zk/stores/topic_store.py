@@ -26,7 +26,6 @@ from regent.zk.client.operations import (
 from regent.zk.client.requests import MAX_REQUEST_BYTES
 from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.stores.config_store import ZkConfigStore
-from regent.zk.stores.controller_store import topic_assignments
 from regent.zk.stores.fenced_writes import (
     BYTES_BESIDE_DATA,
     Outcome,
@@ -35,6 +34,7 @@ from regent.zk.stores.fenced_writes import (
     change_znodes,
     write_unfenced,
 )
+from regent.zk.stores.znode_store import ZnodeStore
 from regent.zk.znodes import (
     ConfigEntityZNode,
     DeleteTopicsTopicZNode,
@@ -62,14 +62,14 @@ def children_of_cluster(zookeeper: ZooKeeper, path: str) -> list[str]:
     return names
 
 
-class ZkTopicStore:
+class ZkTopicStore(ZnodeStore):
     """``/brokers/topics`` and ``/admin/delete_topics`` over one ZooKeeper session.
 
     Every call raises ``SessionExpiredError`` when the session is over.
     """
 
     def __init__(self, zookeeper: ZooKeeper) -> None:
-        self._zookeeper = zookeeper
+        super().__init__(zookeeper)
         self.configs = ZkConfigStore(zookeeper)
 
     # --- reads ---
@@ -85,11 +85,6 @@ class ZkTopicStore:
     def read_topics_being_deleted(self) -> set[str]:
         """List the topics that are marked for deletion."""
         return set(self._zookeeper.children(DeleteTopicsZNode.PATH) or ())
-
-    def read_topics(self, topics: Collection[str]) -> dict[str, TopicAssignment | BadDataError]:
-        """Read topic znodes, in the order of ``topics``; absent ones are missing."""
-        nodes = self._zookeeper.get_many([TopicZNode.path(topic) for topic in topics])
-        return topic_assignments(topics, nodes)
 
     # --- new topics ---
 

@@ -21,7 +21,7 @@ from regent.core.model import (
 )
 from regent.zk import znodes
 from regent.zk.codecs import admin_znodes
-from regent.zk.stores.broker_store import broker_ids_of
+from regent.zk.stores.znode_store import broker_ids_of
 
 INT32, INT64 = 2**31 - 1, 2**63 - 1
 TOO_LARGE = (2**31, 2**32, 2**63 - 1, 2**63, 2**64 - 1, -(2**31) - 1, -(2**63), 1e300, 1.5, True)
