@@ -7,8 +7,10 @@ The rows are named as in Kafka's ``ZkData.scala``. What is below ``/regent``, an
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from enum import Enum, Flag, auto
-from typing import Generic, ParamSpec, TypeVar
+from functools import partial
+from typing import Concatenate, Generic, ParamSpec, TypeVar
 
 from regent.core.model import BrokerId, TopicPartition
 from regent.zk.codecs import admin_znodes as admin
@@ -74,7 +76,8 @@ class ZNode(Generic[Encode, P, T]):
         self.PATH_PREFIX = pattern.partition("<")[0]
         """The path up to the first name; that of a notification without its number."""
         self.encode = codec.encode
-        self._decode = codec.decode
+        self.decode: Callable[Concatenate[bytes, P], T] = partial(codec.decode, pattern)
+        """Decodes the data of a znode; raises ``BadDataError``."""
         self.writer = writer
         self.fence = fence
         self.acl = acl
@@ -89,10 +92,6 @@ class ZNode(Generic[Encode, P, T]):
         """Return the names in a path of this row; None for any other path."""
         match = self._regex.fullmatch(path)
         return None if match is None else match.groups()
-
-    def decode(self, data: bytes, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Decode the data of a znode; raises ``BadDataError``."""
-        return self._decode(data, self.PATH, *args, **kwargs)
 
 
 # ---- the cluster and its controller -------------------------------------------------------------

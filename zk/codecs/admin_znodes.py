@@ -27,7 +27,7 @@ def _encode_reassignments(reassignments: Mapping[TopicPartition, Iterable[Broker
     return orjson.dumps({"version": 1, "partitions": partitions})
 
 
-def _decode_reassignments(data: bytes, node: str) -> dict[TopicPartition, tuple[BrokerId, ...]]:
+def _decode_reassignments(node: str, data: bytes) -> dict[TopicPartition, tuple[BrokerId, ...]]:
     """Return the target replicas by partition, in the order of the file.
 
     The version (tools write 1 and "1") and ``log_dirs`` are ignored. The whole file is rejected
@@ -50,7 +50,7 @@ def _encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
     return orjson.dumps({"version": 1, "partitions": entries})
 
 
-def _decode_partitions(data: bytes, node: str) -> tuple[TopicPartition, ...]:
+def _decode_partitions(node: str, data: bytes) -> tuple[TopicPartition, ...]:
     """Return the partitions, each once, in the order of the file."""
     entries = decode_object(data, node).objects("partitions")
     return tuple(dict.fromkeys(map(_decode_partition, entries)))
@@ -80,7 +80,7 @@ def _encode_config(config: Mapping[str, str]) -> bytes:
     return orjson.dumps({"version": 1, "config": dict(config)})
 
 
-def _decode_config(data: bytes, node: str, path: str = "") -> dict[str, str]:
+def _decode_config(node: str, data: bytes, path: str = "") -> dict[str, str]:
     """Return the overrides, none for empty data. The version may be missing.
 
     Raises ``BadDataError``, which names ``path``, if it is given.
@@ -96,7 +96,7 @@ def _encode_config_change(entity_path: str) -> bytes:
     return orjson.dumps({"version": 2, "entity_path": entity_path})
 
 
-def _decode_config_change(data: bytes, node: str) -> str:
+def _decode_config_change(node: str, data: bytes) -> str:
     """Return the ``<type>/<name>`` of version 2 or 1."""
     json = decode_object(data, node)
     if json.integer("version", minimum=1, maximum=2) == 1:
@@ -124,7 +124,7 @@ def _encode_block(block: ProducerIdBlock) -> bytes:
     )
 
 
-def _decode_block(data: bytes, node: str) -> ProducerIdBlock | None:
+def _decode_block(node: str, data: bytes) -> ProducerIdBlock | None:
     """Return the block, None before the first one is taken."""
     if not data:
         return None
@@ -140,7 +140,7 @@ def _encode_position(offset: int) -> bytes:
     return b"%d" % offset
 
 
-def _decode_position(data: bytes, node: str, path: str = "") -> int:
+def _decode_position(node: str, data: bytes, path: str = "") -> int:
     """Return the position; an error names ``path``, if it is given."""
     if _DECIMAL.fullmatch(data) and -MAX_INT64 - 1 <= (offset := int(data)) <= MAX_INT64:
         return offset
@@ -150,7 +150,7 @@ def _decode_position(data: bytes, node: str, path: str = "") -> int:
 REASSIGNMENTS = Codec(_encode_reassignments, _decode_reassignments)
 PARTITIONS = Codec(_encode_partitions, _decode_partitions)
 LOG_DIR_EVENT = Codec(
-    _encode_log_dir_event, lambda data, node: decode_object(data, node).integer("broker")
+    _encode_log_dir_event, lambda node, data: decode_object(data, node).integer("broker")
 )
 CONFIG = Codec(_encode_config, _decode_config)
 CONFIG_CHANGE = Codec(_encode_config_change, _decode_config_change)

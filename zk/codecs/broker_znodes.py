@@ -52,7 +52,7 @@ def _encode_number(number: int) -> bytes:
     return b"%d" % number
 
 
-def _decode_epoch(data: bytes, node: str) -> int:
+def _decode_epoch(node: str, data: bytes) -> int:
     return decode_decimal(data.decode("ascii", errors="replace"), node, "the epoch")
 
 
@@ -65,7 +65,7 @@ def _encode_failures(failures: Sequence[ControllerFailure]) -> bytes:
     return orjson.dumps({"version": 1, "failures": [f._asdict() for f in failures]})
 
 
-def _decode_failures(data: bytes, node: str) -> tuple[ControllerFailure, ...]:
+def _decode_failures(node: str, data: bytes) -> tuple[ControllerFailure, ...]:
     """Return the failures, oldest first."""
     return tuple(
         ControllerFailure(
@@ -141,7 +141,7 @@ def _encode_registration(info: BrokerInfo, suspects: SuspectZnodes | None = None
     return orjson.dumps(registration)
 
 
-def _decode_registration(data: bytes, node: str, broker_id: BrokerId) -> BrokerInfo:
+def _decode_registration(node: str, data: bytes, broker_id: BrokerId) -> BrokerInfo:
     """Decode the registration of ``broker_id``, in version 1 to 5 or a later one."""
     if len(data) > _MAX_REGISTRATION_BYTES:
         raise BadDataError(f"{node}: has {len(data)} bytes")
@@ -221,7 +221,7 @@ def _encode_suspects(suspects: SuspectReplicas) -> list[bytes]:
     ]
 
 
-def _decode_suspects(data: bytes, node: str) -> SuspectReplicas:
+def _decode_suspects(node: str, data: bytes) -> SuspectReplicas:
     """Return the suspect replicas in one of the znodes."""
     ends: dict[TopicPartition, LogEnd] = {}
     sound: set[TopicPartition] = set()
@@ -251,10 +251,10 @@ def _suspect_rows(json: JsonObject) -> Iterator[tuple[TopicPartition, list[int]]
 
 
 CONTROLLER = Codec(
-    _encode_controller, lambda data, node: decode_object(data, node).integer("brokerid")
+    _encode_controller, lambda node, data: decode_object(data, node).integer("brokerid")
 )
 EPOCH = Codec(_encode_number, _decode_epoch)
-CLUSTER_ID = Codec(_encode_cluster_id, lambda data, node: decode_object(data, node).string("id"))
+CLUSTER_ID = Codec(_encode_cluster_id, lambda node, data: decode_object(data, node).string("id"))
 FAILURES = Codec(_encode_failures, _decode_failures)
 REGISTRATION = Codec(_encode_registration, _decode_registration)
 SUSPECT_REPLICAS = Codec(_encode_suspects, _decode_suspects)

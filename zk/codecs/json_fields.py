@@ -30,15 +30,15 @@ T = TypeVar("T")
 class Codec(Generic[Encode, P, T]):
     """Turns values into the data of a znode, and back.
 
-    ``encode`` returns bytes. ``decode`` gets the bytes and the path that errors name, and raises
+    ``encode`` returns bytes. ``decode`` gets the path that errors name and the bytes, and raises
     only ``BadDataError``.
     """
 
     encode: Encode
-    decode: Callable[Concatenate[bytes, str, P], T]
+    decode: Callable[Concatenate[str, bytes, P], T]
 
 
-EMPTY = Codec(lambda: b"", lambda _data, _node: None)
+EMPTY = Codec(lambda: b"", lambda _node, _data: None)
 """For znodes whose names or children say everything."""
 
 _brief = reprlib.Repr()

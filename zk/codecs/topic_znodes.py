@@ -84,7 +84,7 @@ def _encode_topic(topic_id: str | None, partitions: Mapping[int, ReplicaAssignme
     return orjson.dumps(node)
 
 
-def _decode_topic(data: bytes, node: str) -> TopicZNodeData:
+def _decode_topic(node: str, data: bytes) -> TopicZNodeData:
     """Read version 1, 2 or 3.
 
     A partition without replicas is rejected, because it can have no leader and no ISR.
@@ -149,11 +149,11 @@ def _encode_notes(topic_id: str | None, coordinated_partitions: int = 0) -> byte
     return orjson.dumps({"version": 1, **node}) if node else b""
 
 
-def _decode_noted_id(data: bytes, node: str) -> str | None:
+def _decode_noted_id(node: str, data: bytes) -> str | None:
     return _decode_topic_id(decode_object(data, node)) if data else None
 
 
-def decode_coordinated_partitions(data: bytes, node: str) -> int:
+def decode_coordinated_partitions(node: str, data: bytes) -> int:
     """Return the number of partitions of an internal topic in its notes; 0: there is none.
 
     Raises ``BadDataError``.
@@ -186,7 +186,7 @@ def _encode_state(state: LeaderIsrAndControllerEpoch) -> bytes:
 
 
 @lru_cache(maxsize=16_384)  # thousands of partitions share a few states
-def _decode_state(data: bytes, node: str, partition_epoch: int) -> LeaderIsrAndControllerEpoch:
+def _decode_state(node: str, data: bytes, partition_epoch: int) -> LeaderIsrAndControllerEpoch:
     """Return the leadership; ``partition_epoch`` is the version in the znode's stat.
 
     The order of the ISR is kept. A leader outside the ISR and an empty ISR are accepted: old

@@ -286,7 +286,7 @@ class ZkControllerStore(ZkBrokerStore, ZkRequestStore):
                 continue  # the number is noted with the first state
             try:
                 topic_id = znodes.TopicPartitionsZNode.decode(node.data)
-                number = decode_coordinated_partitions(node.data, path)
+                number = decode_coordinated_partitions(path, node.data)
             except UnreadableError:
                 del noted[topic]
                 continue

@@ -35,7 +35,7 @@ def told(effects: Iterable[Effect]) -> set[int]:
 def noted(world: World) -> int:
     node = world.zookeeper.node(NOTE)
     assert node is not None
-    return decode_coordinated_partitions(node.data, "")
+    return decode_coordinated_partitions("", node.data)
 
 
 def again(active: Candidate) -> list[Effect]:
