@@ -18,11 +18,11 @@ from regent.core.controller.brokers.controlled_shutdown import ControlledShutdow
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.election import partition_change
 from regent.core.controller.election.alter_partition import AlterPartitions
-from regent.core.controller.election.partition_change import AlterIsr
-from regent.core.controller.election.partition_replicas import (
+from regent.core.controller.election.election import (
     ChangeRefused,
     PartitionChange,
 )
+from regent.core.controller.election.partition_change import AlterIsr
 from regent.core.controller.partition_state_machine import PartitionStateMachine
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.controller.reassignment.reassignment_elections import ReassignmentElections

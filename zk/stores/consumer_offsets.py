@@ -82,5 +82,5 @@ class ZkConsumerOffsets(ZnodeStore):
         }
 
 
-def _position(_: TopicPartition, node: Znode) -> int:
+def _position(topic_partition: TopicPartition, node: Znode) -> int:
     return ConsumerOffsetZNode.decode(node.data)

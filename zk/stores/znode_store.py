@@ -141,7 +141,7 @@ class ZnodeStore:
         return decode_suspects(found)
 
 
-def partition_state(_: TopicPartition, node: Znode) -> LeaderIsrAndControllerEpoch:
+def partition_state(topic_partition: TopicPartition, node: Znode) -> LeaderIsrAndControllerEpoch:
     """Decode a ``state`` znode. Raises ``BadDataError``."""
     return TopicPartitionStateZNode.decode(node.data, node.stat.version)
 

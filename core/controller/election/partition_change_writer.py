@@ -15,7 +15,7 @@ from typing import TypeAlias
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.effects import PartitionChanged
 from regent.core.controller.election.decisions import CauseOf, DecidedGroup, Failures, decide
-from regent.core.controller.election.partition_replicas import PartitionChange
+from regent.core.controller.election.election import PartitionChange
 from regent.core.controller.services import ControllerServices
 from regent.core.errors import BadDataError, StateChangeFailedError, UnreadableError
 from regent.core.model import LeaderAndIsr, LeaderIsrAndControllerEpoch, TopicPartition
