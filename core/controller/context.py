@@ -113,7 +113,6 @@ class ControllerContext(PartitionEntries):
         self.partitions_being_reassigned: set[TopicPartition] = set()
         self.topics_ineligible_for_deletion: set[str] = set()
         self.bad_topics: dict[str, str] = {}  # topic -> why its znode cannot be used
-        self.unreadable_partitions: set[TopicPartition] = set()  # their state znodes exist
         self.quarantined: dict[str, str] = {}  # topic or event -> its error
         self.must_read_again = False  # an ACL refused an access; no watch fires when it changes
         self.refused_states: set[TopicPartition] = set()  # an ACL refused to read or write
@@ -123,8 +122,6 @@ class ControllerContext(PartitionEntries):
         self.topic_created_zxids: dict[str, int] = {}
         # Of internal topics: over how many partitions their keys are spread.
         self.coordinated_partitions: dict[str, int] = {}
-        # In-sync replicas whose brokers have started again since the leadership was decided.
-        self.restarted_replicas: dict[TopicPartition, frozenset[BrokerId]] = {}
         self._registrations: dict[BrokerId, BrokerRegistration] = {}
         # Replicas that joined the ISR after their brokers listed them as suspect.
         self._rejoined: dict[BrokerId, set[TopicPartition]] = {}
@@ -335,14 +332,6 @@ class ControllerContext(PartitionEntries):
         be higher than ours, because ``/controller_epoch`` was set back.
         """
         return max(self.epoch, self.loaded_epoch)
-
-    def put_partition_leadership_info(
-        self, topic_partition: TopicPartition, leadership: LeaderIsrAndControllerEpoch
-    ) -> None:
-        """Remember a leadership that ZooKeeper holds."""
-        self._lead(self._entry(topic_partition), leadership)
-        self.unreadable_partitions.discard(topic_partition)
-        self.restarted_replicas.pop(topic_partition, None)
 
     def known_leaderships(
         self, partitions: Iterable[TopicPartition]

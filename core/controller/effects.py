@@ -5,7 +5,7 @@ One of them has the changes for the journal: small records, and their sentences 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, ParamSpec, TypeAlias
 
@@ -282,6 +282,12 @@ class Outbox:
         self._change_count += 1
         if len(self._changes) < MAX_NAMED_CHANGES:
             self._changes.append(kind(*args, **kwargs))
+
+    def record_each(self, kind: Callable[..., Change], rows: Sequence[tuple[object, ...]]) -> None:
+        """Note a change of one kind for each row."""
+        for row in rows[:MAX_NAMED_CHANGES]:
+            self.record(kind, *row)
+        self._change_count += max(len(rows) - MAX_NAMED_CHANGES, 0)
 
     def note(self, template: str, *args: object) -> None:
         """Note a change that has only a sentence; only the first few are formatted."""
