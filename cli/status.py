@@ -161,7 +161,7 @@ def _examine_cluster(
         health.warnings += broker_warnings(live)
         endpoints = [e for b in live if (e := b.info.plaintext_endpoint) is not None]
         health.groups = group_states(endpoints, _GROUPS_LIMIT_S)
-        for path, quotas in admin.read_client_quotas().items():
+        for path, quotas in admin.configs.read_client_quotas().items():
             health.warnings += _ignored(path, unusable_in_quota(path, quotas))
 
 

@@ -5,7 +5,6 @@ Mirrors ``kafka.zk.AdminZkClient`` and the reads of ``KafkaZkClient``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from regent.core.errors import BadDataError, BrokerNotFoundError
@@ -30,8 +29,8 @@ from regent.zk.client.operations import (
 from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.stores.cluster_identity import read_cluster_id, read_mark
 from regent.zk.stores.fenced_writes import apply, change_znodes
-from regent.zk.stores.topic_store import ZkTopicStore, children_of_cluster
-from regent.zk.stores.znode_store import ZnodeStore, broker_ids_of
+from regent.zk.stores.topic_store import ZkTopicStore
+from regent.zk.stores.znode_store import ZnodeStore
 from regent.zk.znodes import (
     ConfigEntityChangeNotificationZNode,
     ControllerFailuresZNode,
@@ -147,16 +146,6 @@ class ZkAdminStore(ZnodeStore):
 
         return change_znodes(self._zookeeper, decide, f"{path} keeps changing")
 
-    # --- brokers ---
-
-    def read_brokers(self) -> dict[BrokerId, BrokerRegistration | BadDataError]:
-        """Read every registration, ascending by id.
-
-        Raises ``NoClusterError`` when ``/brokers/ids`` does not exist.
-        """
-        names = children_of_cluster(self._zookeeper, znodes.BrokerIdsZNode.PATH)
-        return self._read_registrations(sorted(broker_ids_of(names)))
-
     # --- partitions ---
 
     def read_pending_reassignments(self) -> dict[TopicPartition, tuple[BrokerId, ...]]:
@@ -168,10 +157,6 @@ class ZkAdminStore(ZnodeStore):
         return {} if node is None else ReassignPartitionsZNode.decode(node.data)
 
     # --- the cluster id, the age and the permissions of the data ---
-
-    def read_client_quotas(self) -> Mapping[str, Mapping[str, str]]:
-        """Read the quotas of clients by their paths below ``/config``; skip unreadable ones."""
-        return self.configs.read_client_quotas()
 
     def read_denied(self) -> list[str]:
         """Return a line for each znode that brokers watch for requests but cannot read."""

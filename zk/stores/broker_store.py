@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from regent.core.errors import BadDataError, BrokerIdInUseError
-from regent.core.model import NO_SUSPECTS, BrokerId, BrokerInfo, BrokerRegistration, SuspectReplicas
+from regent.core.model import NO_SUSPECTS, BrokerId, BrokerInfo, SuspectReplicas
 from regent.zk import znodes
 from regent.zk.client.operations import (
     ANY_VERSION,
@@ -24,7 +24,7 @@ from regent.zk.client.requests import RequestRefusedError
 from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs.broker_znodes import SuspectZnodes
 from regent.zk.stores.fenced_writes import apply
-from regent.zk.stores.znode_store import WatchingStore, broker_ids_of
+from regent.zk.stores.znode_store import WatchingStore
 
 log = logging.getLogger(__name__)
 
@@ -180,11 +180,6 @@ class ZkBrokerStore(WatchingStore):
                 if isinstance(written, Refused):
                     raise RequestRefusedError(f"cannot write {path}: {written.error.name}")
         return listed
-
-    def read_brokers(self) -> Mapping[BrokerId, BrokerRegistration | BadDataError]:
-        """Read every registration, ascending, and watch all of them."""
-        names = self._watch_children(znodes.BrokerIdsZNode.PATH)
-        return self._read_registrations(sorted(broker_ids_of(names)))
 
 
 def _is_undecodable(node: Znode, broker_id: BrokerId) -> bool:

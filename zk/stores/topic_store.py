@@ -48,20 +48,6 @@ _MAX_DATA_BYTES = MAX_REQUEST_BYTES - 4096  # the rest is for paths and headers
 _DONE = ApiError(Errors.NONE)
 
 
-class NoClusterError(RegentError):
-    """No broker has ever started with this ZooKeeper address."""
-
-
-def children_of_cluster(zookeeper: ZooKeeper, path: str) -> list[str]:
-    """List the children of a znode that every cluster has. Raises ``NoClusterError``."""
-    names = zookeeper.children(path)
-    if names is None:
-        raise NoClusterError(
-            f"it has no {path}: no broker has ever started there, or the znode was deleted"
-        )
-    return names
-
-
 class ZkTopicStore(ZnodeStore):
     """``/brokers/topics`` and ``/admin/delete_topics`` over one ZooKeeper session.
 
@@ -80,7 +66,7 @@ class ZkTopicStore(ZnodeStore):
 
     def read_topic_names(self) -> list[str]:
         """List the topics, sorted. Raises ``NoClusterError``."""
-        return children_of_cluster(self._zookeeper, TopicsZNode.PATH)
+        return self._children(TopicsZNode.PATH)
 
     def read_topics_being_deleted(self) -> set[str]:
         """List the topics that are marked for deletion."""
@@ -199,7 +185,7 @@ class ZkTopicStore(ZnodeStore):
         A topic that is already marked is not an error, but the message says so: after a lost answer
         our own first attempt may have marked it. Raises ``NoClusterError``.
         """
-        children_of_cluster(self._zookeeper, DeleteTopicsZNode.PATH)
+        self._children(DeleteTopicsZNode.PATH)
         writes: list[Write] = [
             [Check(TopicZNode.path(topic), ANY_VERSION), Create(DeleteTopicsTopicZNode.path(topic))]
             for topic in topics

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from regent.core.errors import BadDataError, SessionExpiredError, UnreadableError
+from regent.core.errors import BadDataError, RegentError, SessionExpiredError, UnreadableError
 from regent.core.model import (
     NO_SUSPECTS,
     BrokerId,
@@ -22,6 +22,7 @@ from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs.broker_znodes import SuspectZnodes, decode_broker_id
 from regent.zk.stores.fenced_writes import Outcome, Write, write_fenced
 from regent.zk.znodes import (
+    BrokerIdsZNode,
     BrokerIdZNode,
     ControllerEpochZNode,
     SuspectReplicasPartZNode,
@@ -77,6 +78,10 @@ def decode_suspects(parts: Iterable[bytes]) -> SuspectReplicas:
     return SuspectReplicas(ends, frozenset().union(*sound) if sound else None)
 
 
+class NoClusterError(RegentError):
+    """No broker has ever started with this ZooKeeper address."""
+
+
 class ZnodeStore:
     """Reads over one session; every call raises ``SessionExpiredError`` when it is over."""
 
@@ -87,6 +92,18 @@ class ZnodeStore:
         """Read znodes; a store that watches also watches these."""
         return self._zookeeper.get_many(paths)
 
+    def _children(self, path: str) -> list[str]:
+        """List the children of a znode that every cluster has; a store that watches also watches.
+
+        Raises ``NoClusterError``, or ``UnreadableError`` when the server refuses to list them.
+        """
+        names = self._zookeeper.children(path)
+        if names is None:
+            raise NoClusterError(
+                f"it has no {path}: no broker has ever started there, or the znode was deleted"
+            )
+        return names
+
     def read_topics(self, topics: Collection[str]) -> dict[str, TopicAssignment | BadDataError]:
         """Read topic znodes, in the order of ``topics``; absent ones are missing."""
         nodes = self._read_nodes([TopicZNode.path(topic) for topic in topics])
@@ -96,6 +113,10 @@ class ZnodeStore:
         """Read ``state`` znodes in bulk; absent ones are missing. Watches nothing."""
         nodes = self._zookeeper.get_many(list(map(TopicPartitionStateZNode.path, partitions)))
         return decode_each(partitions, nodes, partition_state)
+
+    def read_brokers(self) -> dict[BrokerId, BrokerRegistration | BadDataError]:
+        """Read every registration, ascending by id. Raises what ``_children`` raises."""
+        return self._read_registrations(sorted(broker_ids_of(self._children(BrokerIdsZNode.PATH))))
 
     def read_broker(self, broker_id: BrokerId) -> BrokerRegistration | BadDataError | None:
         """Read one registration; None: there is none."""
@@ -199,6 +220,9 @@ class WatchingStore(ZnodeStore):
         except UnreadableError as error:
             log.error("requests below this znode cannot be read: %s", error)
             return []
+
+    def _children(self, path: str) -> list[str]:
+        return self._watch_children(path)
 
     def _read_nodes(self, paths: Sequence[str]) -> list[Znode | None]:
         self._watched.update(paths)  # first: some watches may be armed if the read raises

@@ -204,8 +204,7 @@ class AlterPartitions:
     def _apply(
         self, topic_partition: TopicPartition, leadership: LeaderIsrAndControllerEpoch
     ) -> None:
-        before = self._known(topic_partition)
-        self._context.put_partition_leadership_info(topic_partition, leadership)
+        before = self._context.put_partition_leadership_info(topic_partition, leadership)
         self._services.outbox.record(
             PartitionChanged, topic_partition, before, leadership.leader_and_isr
         )

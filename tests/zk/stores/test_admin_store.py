@@ -11,7 +11,7 @@ from regent.core.model import BrokerInfo, EndPoint, TopicPartition
 from regent.zk import znodes
 from regent.zk.client.operations import Create
 from regent.zk.stores.admin_store import ActiveController, ZkAdminStore
-from regent.zk.stores.topic_store import NoClusterError
+from regent.zk.stores.znode_store import NoClusterError
 from regent.zk.znodes import ConfigEntityZNode, ReassignPartitionsZNode
 from tests.support.fake_zookeeper import (
     FakeZooKeeper,

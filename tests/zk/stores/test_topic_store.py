@@ -11,7 +11,8 @@ from regent.core.topic_validation import unknown_topic
 from regent.zk import znodes
 from regent.zk.client.operations import Create
 from regent.zk.codecs.topic_znodes import TopicZNodeData
-from regent.zk.stores.topic_store import NoClusterError, ZkTopicStore
+from regent.zk.stores.topic_store import ZkTopicStore
+from regent.zk.stores.znode_store import NoClusterError
 from regent.zk.znodes import ConfigEntityZNode
 from tests.support.fake_zookeeper import (
     Call,
