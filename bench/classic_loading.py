@@ -22,7 +22,7 @@ from regent.core.model import TopicPartition
 from regent.zk.client.operations import Znode
 from regent.zk.client.requests import GetData, ZkReply, decode_znode
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicZNode
+from regent.zk.znodes import TopicPartitionStateZNode, TopicZNode
 
 T = TypeVar("T")
 

@@ -23,8 +23,8 @@ from regent.cluster.embedded_zookeeper import HEAP_MB, EmbeddedZooKeeper
 from regent.core.model import BrokerId
 from regent.zk.client.operations import Delete
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.codecs.znodes import ControllerEpochZNode, ControllerZNode
 from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.znodes import ControllerEpochZNode, ControllerZNode
 
 TIMEOUT_S: Final = 1_200.0
 SESSION_TIMEOUT_MS: Final = 30_000

@@ -11,7 +11,8 @@ from regent.core.protocol.broker import MetadataPartition
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually
 from regent.zk.client.operations import Create
-from regent.zk.codecs.znodes import TopicZNode, encode_topic_id
+from regent.zk.codecs.topic_znodes import encode_topic_id
+from regent.zk.znodes import TopicZNode
 
 TIMEOUT_S = 300.0
 TOPICS_AT_ONCE = 20

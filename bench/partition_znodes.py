@@ -14,12 +14,12 @@ from regent.core.model import (
 )
 from regent.zk.client.operations import Create, Operation
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.codecs.znodes import (
+from regent.zk.codecs.topic_znodes import encode_topic_id
+from regent.zk.znodes import (
     TopicPartitionStateZNode,
     TopicPartitionsZNode,
     TopicPartitionZNode,
     TopicZNode,
-    encode_topic_id,
 )
 
 REPLICATION_FACTOR = 3

@@ -90,11 +90,11 @@ from regent.zk.client.connection import ConnectionState
 from regent.zk.client.operations import WatchEvent
 from regent.zk.client.session import SessionKeeper
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.codecs.admin_znodes import ConfigEntityChangeNotificationZNode
 from regent.zk.stores.cluster_identity import PROGRESS_MARK, check_cluster, join_cluster
 from regent.zk.stores.controller_store import ZkControllerStore, read_control_facts
 from regent.zk.stores.producer_ids import ZkProducerIds
 from regent.zk.stores.watches import controller_event
+from regent.zk.znodes import ConfigEntityChangeNotificationZNode
 
 _ACTOR_TIMEOUT_S = 10.0
 _SESSION_CLOSE_TIMEOUT_S = 3.0

@@ -36,8 +36,8 @@ from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterL
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.storage.log_manager import LogManager
 from regent.zk.client.zookeeper import ZooKeeper
-from regent.zk.codecs.znodes import TopicsZNode
 from regent.zk.stores.config_store import ZkConfigStore
+from regent.zk.znodes import TopicsZNode
 
 logger = logging.getLogger(__name__)
 

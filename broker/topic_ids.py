@@ -7,7 +7,7 @@ import uuid
 from regent.core.protocol.control import TopicId
 from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.metadata_cache import MetadataCache
-from regent.zk.codecs.znodes import encode_topic_id
+from regent.zk.codecs.topic_znodes import encode_topic_id
 
 
 class RandomTopicIds:

@@ -19,9 +19,9 @@ from regent.core.errors import SessionExpiredError
 from regent.core.replica_logs import ClusterNotes
 from regent.zk.client.operations import ConnectionLossError, UnreadableZnode, Znode
 from regent.zk.client.session import SessionKeeper
-from regent.zk.codecs.znodes import ControllerZNode
 from regent.zk.stores.admin_store import WATCHED_PATHS
 from regent.zk.stores.cluster_identity import PROGRESS_MARK, mark_of, read_mark, write_mark
+from regent.zk.znodes import ControllerZNode
 
 logger = logging.getLogger(__name__)
 

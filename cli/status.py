@@ -45,8 +45,8 @@ from regent.core.model import (
 from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
 from regent.storage.log_directory import LogDirectory
 from regent.zk.codecs.admin_znodes import DEFAULT_ENTITY_NAME
-from regent.zk.codecs.znodes import TopicPartitionStateZNode
 from regent.zk.stores.admin_store import ZkAdminStore
+from regent.zk.znodes import TopicPartitionStateZNode
 
 _ZOOKEEPER_LIMIT_S = 3.0
 _CONTROLLER_LIMIT_S = 3.0
@@ -161,7 +161,7 @@ def _examine_cluster(
         health.warnings += broker_warnings(live)
         endpoints = [e for b in live if (e := b.info.plaintext_endpoint) is not None]
         health.groups = group_states(endpoints, _GROUPS_LIMIT_S)
-        for path, quotas in admin.read_client_quotas().items():
+        for path, quotas in admin.configs.read_client_quotas().items():
             health.warnings += _ignored(path, unusable_in_quota(path, quotas))
 
 

@@ -31,7 +31,7 @@ from regent.core.errors import RegentError, SessionExpiredError
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.stores.admin_store import ZkAdminStore
-from regent.zk.stores.topic_store import NoClusterError
+from regent.zk.stores.znode_store import NoClusterError
 
 CONNECT_TIMEOUT_S = 5.0
 

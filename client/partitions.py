@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from regent.core.controller.election.election import waiting_reason
-from regent.core.controller.election.partition_replicas import PartitionReplicas
+from regent.core.controller.election.election import PartitionReplicas, waiting_reason
 from regent.core.errors import BadDataError
 from regent.core.model import (
     MAX_LEADER_EPOCH,

@@ -35,7 +35,7 @@ from regent.core.protocol.topics import (
     TopicsResponse,
 )
 from regent.core.topic_validation import TopicNames
-from regent.zk.codecs.znodes import encode_topic_id
+from regent.zk.codecs.topic_znodes import encode_topic_id
 
 MAX_REPORTED: Final = 10
 _MAX_SLICE_PARTITIONS: Final = 10_000

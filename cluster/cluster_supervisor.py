@@ -39,7 +39,7 @@ from regent.transport.control.client import RequestError
 from regent.transport.control.remote_ref import actor_at, ask
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.codecs.znodes import ControllerZNode
+from regent.zk.znodes import ControllerZNode
 
 EXIT_UNCLEAN = 1
 

@@ -23,7 +23,7 @@ from regent.testing.waits import TIMEOUT_S, eventually, scaled
 from regent.transport.control.remote_ref import RemoteActorRef
 from regent.transport.control.sockets import Context
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.codecs.znodes import ControllerEpochZNode, ControllerZNode, TopicPartitionStateZNode
+from regent.zk.znodes import ControllerEpochZNode, ControllerZNode, TopicPartitionStateZNode
 
 
 class ClusterObserver:

@@ -44,8 +44,8 @@ from regent.transport.control.sockets import new_context
 from regent.zk.client.connection import ConnectionState
 from regent.zk.client.operations import Create, Delete, Operation
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.codecs.admin_znodes import ConfigEntityZNode, DeleteTopicsTopicZNode
-from regent.zk.codecs.znodes import ControllerZNode, TopicZNode, encode_topic_id
+from regent.zk.codecs.topic_znodes import encode_topic_id
+from regent.zk.znodes import ConfigEntityZNode, ControllerZNode, DeleteTopicsTopicZNode, TopicZNode
 
 SESSION_TIMEOUT_MS: Final = 2_000
 READER_TIMEOUT_MS: Final = 10_000

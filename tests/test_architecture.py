@@ -110,7 +110,7 @@ MODULES_OF_SEVERAL = {
     *("features", "files", "follower_fetch", "group_coordinator", "group_offsets", "groups"),
     *("log_dirs", "metadata", "model", "offsets", "options", "output"),
     *("partitions", "placement", "produce", "producer_ids", "reference", "requests"),
-    *("scram_credentials", "session", "suspect_replicas", "timers", "topics"),
+    *("scram_credentials", "session", "timers", "topics"),
     *("transaction_coordinator", "transactions", "znodes", "zookeeper"),
 }
 """Names that more than one module still has, without ``.py``. It only gets shorter, too."""

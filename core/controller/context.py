@@ -8,11 +8,12 @@ dies. It makes no decision and does no I/O: the state machines put in what ZooKe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import logging
+from collections.abc import Collection, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from regent.core.controller.partition_entries import (
     IllegalStateError,
@@ -34,6 +35,38 @@ from regent.core.model import (
     TopicPartition,
 )
 from regent.core.protocol.control import ControlHeader, TopicId
+
+
+class ControllerLog(logging.LoggerAdapter[logging.Logger]):
+    """Writes ``[Controller id=1 epoch=7]`` before each line, as Kafka's ``LogContext`` does.
+
+    Without the epoch while the broker is not the active controller.
+    """
+
+    def __init__(self, name: str, broker_id: BrokerId, context: ControllerContext) -> None:
+        super().__init__(logging.getLogger(name), None)
+        self._broker_id = broker_id
+        self._context = context
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[str, Any]:
+        """Return the line with its prefix."""
+        epoch = f" epoch={self._context.epoch}" if self._context.epoch else ""
+        return f"[Controller id={self._broker_id}{epoch}] {msg}", kwargs
+
+    def each(self, template: str, rows: Iterable[tuple[object, ...]]) -> None:
+        """Write a line for each row at DEBUG; at a higher level ``rows`` are not even computed."""
+        if self.isEnabledFor(logging.DEBUG):
+            for row in rows:
+                self.debug(template, *row)
+
+    def failures(self, template: str, failures: Mapping[Any, object], *args: object) -> None:
+        """Warn how many failed, as the first argument of ``template``, and show the first failure.
+
+        One line for many partitions; none when nothing failed.
+        """
+        if failures:
+            first = next(iter(failures.values()))
+            self.warning(f"{template}, the first: %s", len(failures), *args, first)
 
 
 @dataclass(slots=True)
@@ -80,7 +113,6 @@ class ControllerContext(PartitionEntries):
         self.partitions_being_reassigned: set[TopicPartition] = set()
         self.topics_ineligible_for_deletion: set[str] = set()
         self.bad_topics: dict[str, str] = {}  # topic -> why its znode cannot be used
-        self.unreadable_partitions: set[TopicPartition] = set()  # their state znodes exist
         self.quarantined: dict[str, str] = {}  # topic or event -> its error
         self.must_read_again = False  # an ACL refused an access; no watch fires when it changes
         self.refused_states: set[TopicPartition] = set()  # an ACL refused to read or write
@@ -90,8 +122,6 @@ class ControllerContext(PartitionEntries):
         self.topic_created_zxids: dict[str, int] = {}
         # Of internal topics: over how many partitions their keys are spread.
         self.coordinated_partitions: dict[str, int] = {}
-        # In-sync replicas whose brokers have started again since the leadership was decided.
-        self.restarted_replicas: dict[TopicPartition, frozenset[BrokerId]] = {}
         self._registrations: dict[BrokerId, BrokerRegistration] = {}
         # Replicas that joined the ISR after their brokers listed them as suspect.
         self._rejoined: dict[BrokerId, set[TopicPartition]] = {}
@@ -302,14 +332,6 @@ class ControllerContext(PartitionEntries):
         be higher than ours, because ``/controller_epoch`` was set back.
         """
         return max(self.epoch, self.loaded_epoch)
-
-    def put_partition_leadership_info(
-        self, topic_partition: TopicPartition, leadership: LeaderIsrAndControllerEpoch
-    ) -> None:
-        """Remember a leadership that ZooKeeper holds."""
-        self._lead(self._entry(topic_partition), leadership)
-        self.unreadable_partitions.discard(topic_partition)
-        self.restarted_replicas.pop(topic_partition, None)
 
     def known_leaderships(
         self, partitions: Iterable[TopicPartition]

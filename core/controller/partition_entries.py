@@ -6,7 +6,7 @@ to the same objects: the decoders of znodes return the same object for the same 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -100,6 +100,9 @@ class PartitionEntries:
         """Forget all partitions."""
         self.topics_to_be_deleted: set[str] = set()
         self.topics_with_deletion_started: set[str] = set()
+        self.unreadable_partitions: set[TopicPartition] = set()  # their state znodes exist
+        # In-sync replicas whose brokers have started again since the leadership was decided.
+        self.restarted_replicas: dict[TopicPartition, frozenset[BrokerId]] = {}
         self.offline_partition_count = 0
         self.preferred_replica_imbalance_count = 0
         self.partition_count = 0  # that have, or had, a leader
@@ -209,6 +212,17 @@ class PartitionEntries:
         entry = self._find(topic_partition)
         return None if entry is None else entry.leadership
 
+    def put_partition_leadership_info(
+        self, topic_partition: TopicPartition, leadership: LeaderIsrAndControllerEpoch
+    ) -> LeaderIsrAndControllerEpoch | None:
+        """Remember a leadership that ZooKeeper holds; return the one that was known before."""
+        entry = self._entry(topic_partition)
+        before = entry.leadership
+        self._lead(entry, leadership)
+        self.unreadable_partitions.discard(topic_partition)
+        self.restarted_replicas.pop(topic_partition, None)
+        return before
+
     def partition_state(self, topic_partition: TopicPartition) -> PartitionState:
         """Return the partition's state; NON_EXISTENT when unknown."""
         entry = self._find(topic_partition)
@@ -231,6 +245,20 @@ class PartitionEntries:
             unassigned = self._unassigned.get(topic_partition, _NO_STATES)
             return unassigned.get(broker_id, ReplicaState.NON_EXISTENT)
         return state
+
+    def replicas_in_states(
+        self, replicas: Iterable[PartitionAndReplica], states: Collection[ReplicaState]
+    ) -> tuple[dict[BrokerId, list[TopicPartition]], list[PartitionAndReplica]]:
+        """Return the replicas in these states, by broker, and the others."""
+        by_broker: dict[BrokerId, list[TopicPartition]] = {}
+        others: list[PartitionAndReplica] = []
+        for replica in replicas:
+            topic_partition, broker_id = replica
+            if self.replica_state(replica) in states:
+                by_broker.setdefault(broker_id, []).append(topic_partition)
+            else:
+                others.append(replica)
+        return by_broker, others
 
     def replica_exists(self, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
         """Whether the broker was told of the replica, and has not deleted it since."""

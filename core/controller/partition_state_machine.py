@@ -17,13 +17,17 @@ from collections.abc import Collection, Iterable, Sequence
 
 from regent.core.controller.effects import PartitionCreated
 from regent.core.controller.election.decisions import Failures
-from regent.core.controller.election.election import ElectionStrategy, OfflineElection
+from regent.core.controller.election.election import (
+    ChangeRefused,
+    ElectionStrategy,
+    OfflineElection,
+    partition_replicas,
+)
 from regent.core.controller.election.partition_change import (
     ReplicasRestarted,
     first_leadership,
 )
 from regent.core.controller.election.partition_change_writer import Changes, change_partitions
-from regent.core.controller.election.partition_replicas import ChangeRefused, partition_replicas
 from regent.core.controller.request_batch import ControlRequestBatch
 from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import (

@@ -15,7 +15,7 @@ A transition that is not in the table is logged and skipped, and nothing changes
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 
 from regent.core.controller.election.decisions import Failures
 from regent.core.controller.election.partition_change import NewLeaderEpoch, RemoveReplica
@@ -123,14 +123,15 @@ class ReplicaStateMachine:
         led = sorted({r.topic_partition for r in kept if self._was_led(r.topic_partition)})
         accepted, _ = change_partitions(self._services, led, NewLeaderEpoch())
         batch = self._services.new_batch()
-        restarted: list[PartitionAndReplica] = []
-        for replica in self._valid(kept, ReplicaState.ONLINE):
-            if replica.topic_partition not in accepted:
-                self._context.waiting_to_restart.add(replica)
-            elif self._context.replica_state(replica) is not ReplicaState.NEW:
-                restarted.append(replica)
-        for broker_id, partitions in _by_broker(restarted).items():
-            self._put(broker_id, partitions, ReplicaState.ONLINE)
+        for broker_id, partitions in self._valid(kept, ReplicaState.ONLINE).items():
+            restarted: list[TopicPartition] = []
+            for topic_partition in partitions:
+                replica = PartitionAndReplica(topic_partition, broker_id)
+                if topic_partition not in accepted:
+                    self._context.waiting_to_restart.add(replica)
+                elif self._context.replica_state(replica) is not ReplicaState.NEW:
+                    restarted.append(topic_partition)
+            self._put(broker_id, restarted, ReplicaState.ONLINE)
         batch.add_changes(accepted)
         self._services.announce(batch)
 
@@ -155,15 +156,10 @@ class ReplicaStateMachine:
 
     def _valid(
         self, replicas: Iterable[PartitionAndReplica], target: ReplicaState
-    ) -> Iterator[PartitionAndReplica]:
-        """Yield the replicas that may become ``target``, then log how many may not."""
+    ) -> dict[BrokerId, list[TopicPartition]]:
+        """Return the replicas that may become ``target``, by broker; log how many may not."""
         valid_before = VALID_PREVIOUS_REPLICA_STATES[target]
-        invalid: list[PartitionAndReplica] = []
-        for replica in replicas:
-            if self._context.replica_state(replica) in valid_before:
-                yield replica
-            else:
-                invalid.append(replica)
+        by_broker, invalid = self._context.replicas_in_states(replicas, valid_before)
         if invalid:
             self._log.warning(
                 "%d replicas cannot become %s, the first: %s is %s",
@@ -172,6 +168,7 @@ class ReplicaStateMachine:
                 invalid[0],
                 self._context.replica_state(invalid[0]).value,
             )
+        return by_broker
 
     def _move_all(
         self,
@@ -179,7 +176,7 @@ class ReplicaStateMachine:
         target: ReplicaState,
         batch: ControlRequestBatch,
     ) -> None:
-        by_broker = _by_broker(self._valid(replicas, target))
+        by_broker = self._valid(replicas, target)
         for broker_id in sorted(by_broker):
             self._move(broker_id, by_broker.pop(broker_id), target, batch)
 
@@ -285,8 +282,8 @@ class ReplicaStateMachine:
     def _take_offline(
         self, broker_id: BrokerId, partitions: list[TopicPartition], batch: ControlRequestBatch
     ) -> list[TopicPartition]:
-        for topic_partition in partitions:  # in the present leader epoch, before the ISR changes
-            batch.add_stop_replica(broker_id, [topic_partition], delete=False)
+        # In the present leader epoch, before the ISR changes.
+        batch.add_stop_replica(broker_id, partitions, delete=False)
         led = [p for p in partitions if self._context.partition_leadership_info(p) is not None]
         failures: Failures = {}
         size = self._services.settings.changes_at_once

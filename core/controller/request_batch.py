@@ -17,10 +17,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TypeAlias, TypeVar
 
-from regent.core.controller.context import ControllerContext
-from regent.core.controller.controller_log import ControllerLog
+from regent.core.controller.context import ControllerContext, ControllerLog
 from regent.core.controller.effects import SendControlRequest
-from regent.core.controller.election.partition_replicas import Brokers, PartitionChange
+from regent.core.controller.election.election import Brokers, PartitionChange
 from regent.core.controller.partition_entries import PartitionEntry
 from regent.core.model import (
     EPOCH_DURING_DELETE,

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
-from regent.core.controller.context import ControllerContext
-from regent.core.controller.controller_log import ControllerLog
-from regent.core.controller.effects import ScheduleEvent
+from regent.core.controller.context import ControllerContext, ControllerLog
+from regent.core.controller.effects import Outbox, ScheduleEvent
 from regent.core.controller.events import ControllerEvent
-from regent.core.controller.outbox import Outbox
 from regent.core.controller.request_batch import MAX_REQUEST_BYTES, ControlRequestBatch
 from regent.core.log_config import LogConfig
 from regent.core.model import BrokerId, TopicPartition

@@ -38,12 +38,8 @@ from regent.testing.waits import eventually
 from regent.transport.control.client import RequestError
 from regent.transport.control.remote_ref import RemoteActorRef, ask
 from regent.zk.client.operations import Create
-from regent.zk.codecs.znodes import (
-    BrokerIdZNode,
-    TopicPartitionStateZNode,
-    TopicZNode,
-    encode_topic_id,
-)
+from regent.zk.codecs.topic_znodes import encode_topic_id
+from regent.zk.znodes import BrokerIdZNode, TopicPartitionStateZNode, TopicZNode, partition_of_state
 
 _TIMEOUT_S: Final = 600.0
 _LOG_POLL_S: Final = 0.005
@@ -288,7 +284,7 @@ def _elected(transaction: Transaction, dead: Collection[BrokerId]) -> set[int]:
     """Return the partitions for which a transaction has a new leader."""
     found = set()
     for write in transaction.writes:
-        topic_partition = TopicPartitionStateZNode.partition_of(write.path)
+        topic_partition = partition_of_state(write.path)
         if topic_partition is not None and write.kind != "delete":
             state = TopicPartitionStateZNode.decode(write.data, 0)
             if state.leader_and_isr.leader not in (NO_LEADER, *dead):

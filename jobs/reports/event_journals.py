@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from regent.core.controller.outbox import MAX_NAMED_CHANGES
+from regent.core.controller.effects import MAX_NAMED_CHANGES
 from regent.jobs.command import InputError
 from regent.jobs.files import Entry, JobFiles
 from regent.jobs.reports.earlier_journals import typed_fields

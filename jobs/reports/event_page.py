@@ -7,7 +7,7 @@ from functools import partial
 from math import nan
 from typing import Final
 
-from regent.core.controller.outbox import MAX_NAMED_CHANGES
+from regent.core.controller.effects import MAX_NAMED_CHANGES
 from regent.jobs.reports.charts import (
     DATES,
     MOST_BARS,

@@ -24,11 +24,8 @@ from regent.core.errors import SessionExpiredError
 from regent.core.log_config import DEFAULT_LOG_CONFIG, LogConfig
 from regent.core.model import TopicPartition
 from regent.core.replication.replication_quota import ReplicationQuotas
-from regent.zk.codecs.admin_znodes import (
-    ConfigEntityChangeNotificationSequenceZNode,
-    ConfigEntityZNode,
-)
 from regent.zk.stores.config_store import ZkConfigStore
+from regent.zk.znodes import ConfigEntityChangeNotificationSequenceZNode, ConfigEntityZNode
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 from tests.support.memory_logs import MemoryLogs
 from tests.support.stage import TIMEOUT_S, ask

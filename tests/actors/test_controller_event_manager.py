@@ -49,11 +49,7 @@ from regent.core.protocol.messages.partitions import (
     ListPartitionReassignmentsResponse,
 )
 from regent.zk.client.requests import RequestRefusedError
-from regent.zk.codecs.admin_znodes import ControllerFailuresZNode
-from regent.zk.codecs.znodes import (
-    BrokerIdZNode,
-    ControllerZNode,
-)
+from regent.zk.znodes import BrokerIdZNode, ControllerFailuresZNode, ControllerZNode
 from tests.support.fake_zookeeper import Call
 from tests.support.stage import TIMEOUT_S, Sent, Stage, accept, actor_of, ask
 

@@ -59,8 +59,8 @@ from regent.transport.control.client import (
     RequestTimeoutError,
 )
 from regent.transport.control.codec import Response
-from regent.zk.codecs.znodes import TopicZNode
 from regent.zk.stores.topic_store import ZkTopicStore
+from regent.zk.znodes import TopicZNode
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.local_placer import LocalPlacer
 from tests.support.stage import TIMEOUT_S, Stage, ask

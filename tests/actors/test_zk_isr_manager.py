@@ -9,12 +9,12 @@ import regent.core.replication.isr_change_propagation
 from regent.actors.alter_partition_sender import PropagateIsrChanges, SendPending, ZkIsrManager
 from regent.actors.broker import Broker
 from regent.actors.runtime import start_actor, stop_actor
-from regent.zk.codecs.admin_znodes import (
+from regent.zk.stores.isr_store import ZkIsrStore
+from regent.zk.znodes import (
     IsrChangeNotificationSequenceZNode,
     IsrChangeNotificationZNode,
+    TopicPartitionStateZNode,
 )
-from regent.zk.codecs.znodes import TopicPartitionStateZNode
-from regent.zk.stores.isr_store import ZkIsrStore
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.replicas import PARTITION, leader_of_two
 from tests.support.stage import TIMEOUT_S, Stage, actor_of, replication_endpoint

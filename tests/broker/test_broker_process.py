@@ -26,7 +26,7 @@ from regent.testing.waits import eventually, scaled
 from regent.transport.control.client import RequestClient, RequestFailedError
 from regent.transport.control.sockets import new_context
 from regent.zk.client.operations import Create
-from regent.zk.codecs.znodes import BrokerIdZNode
+from regent.zk.znodes import BrokerIdZNode
 from tests.support.connected_sessions import Session
 from tests.support.free_ports import free_ports
 from tests.support.world import topic_id

@@ -13,8 +13,8 @@ from regent.config.tables.broker import BrokerConfig
 from regent.core.admin.config_descriptions import LISTENER_SETTINGS
 from regent.core.errors import BrokerIdInUseError
 from regent.core.model import NO_SUSPECTS, BrokerInfo, EndPoint
-from regent.zk.codecs.znodes import BrokerIdZNode
 from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.znodes import BrokerIdZNode
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 
 INFO = BrokerInfo(broker_id=1, endpoints=(EndPoint("PLAINTEXT", "127.0.0.1", 9092),))

@@ -14,7 +14,7 @@ from confluent_kafka import TopicPartition as KafkaTopicPartition
 from regent.config.settings import Settings
 from regent.config.tables.groups import GroupsConfig
 from regent.testing.waits import eventually, scaled
-from regent.zk.codecs.znodes import BrokerIdZNode
+from regent.zk.znodes import BrokerIdZNode
 from tests.support.fake_cluster import FakeCluster, failing
 from tests.support.memory_logs import MemoryLogs
 from tests.support.served_endpoint import BROKER, ServedEndpoint

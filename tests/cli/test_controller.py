@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from regent.core.ports import ControllerFailure
-from regent.zk.codecs.admin_znodes import ControllerFailuresZNode
+from regent.zk.znodes import ControllerFailuresZNode
 from tests.support.fake_cluster import FakeCluster, failing
 from tests.support.fake_zookeeper import Call, Moment
 

@@ -9,7 +9,7 @@ import pytest
 
 from regent.core.model import ReplicaAssignment
 from regent.core.placement.replica_placer import place_rack_aware, rack_alternated_brokers
-from regent.zk.codecs.admin_znodes import ReassignPartitionsZNode
+from regent.zk.znodes import ReassignPartitionsZNode
 from tests.support.fake_cluster import FakeCluster, failing
 
 TOPICS = {"version": 1, "topics": [{"topic": "t"}]}

@@ -17,7 +17,7 @@ from regent.core.protocol.messages.partitions import (
     ListPartitionReassignmentsResponse,
 )
 from regent.transport.control.codec import Request, Response
-from regent.zk.codecs.admin_znodes import ConfigEntityZNode, ReassignPartitionsZNode
+from regent.zk.znodes import ConfigEntityZNode, ReassignPartitionsZNode
 from tests.support.fake_cluster import FakeCluster, failing
 from tests.support.fake_zookeeper import Call, Moment
 

@@ -12,7 +12,7 @@ from regent.core.model import TopicPartition
 from regent.core.protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,
 )
-from regent.zk.codecs.admin_znodes import ConfigEntityZNode
+from regent.zk.znodes import ConfigEntityZNode
 from tests.cli.test_reassign_execute import command, config_of, refuse, submitted
 from tests.support.fake_cluster import FakeCluster, failing
 from tests.support.log_dir_broker import LogDirBroker

@@ -22,8 +22,7 @@ from regent.core.protocol.controller import (
 from regent.core.protocol.placement import PlacementStatusResponse
 from regent.core.replica_logs import SeenOfCluster
 from regent.storage.log_directory import LogDirectory
-from regent.zk.codecs.admin_znodes import ConfigEntityZNode
-from regent.zk.codecs.znodes import ClusterIdZNode, TopicPartitionStateZNode
+from regent.zk.znodes import ClusterIdZNode, ConfigEntityZNode, TopicPartitionStateZNode
 from tests.support.fake_cluster import ADDRESS, FakeCluster, failing, write_cluster_file
 
 T0 = TopicPartition("t", 0)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from regent.zk.codecs.admin_znodes import ConfigEntityZNode
+from regent.zk.znodes import ConfigEntityZNode
 from tests.support.fake_cluster import FakeCluster, failing
 
 SET = ("topics", "config", "t")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from regent.core.model import LeaderAndIsr, ReplicaAssignment
-from regent.zk.codecs.admin_znodes import ConfigEntityZNode
+from regent.zk.znodes import ConfigEntityZNode
 from tests.support.fake_cluster import (
     FakeCluster,
     failing,

@@ -30,8 +30,8 @@ from regent.core.protocol.messages.groups import (
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.listener import KafkaListener
 from regent.transport.kafka.message_codec import answer
-from regent.zk.codecs.admin_znodes import ConfigEntityZNode
 from regent.zk.stores.admin_store import ZkAdminStore
+from regent.zk.znodes import ConfigEntityZNode
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_zookeeper import FakeZooKeeper
 

@@ -28,7 +28,7 @@ from regent.cluster.supervisor_socket import SOCKET_FILE, SupervisorError, start
 from regent.testing.waits import next_line, scaled
 from regent.zk.client.operations import Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.codecs.znodes import ControllerZNode
+from regent.zk.znodes import ControllerZNode
 from tests.support import fake_program
 
 TIMEOUT_S = scaled(30.0)

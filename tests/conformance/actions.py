@@ -20,14 +20,15 @@ from regent.core.protocol.messages.partitions import (
 )
 from regent.core.topic_validation import INTERNAL_TOPICS
 from regent.zk.client.operations import Committed, Create
-from regent.zk.codecs.admin_znodes import (
+from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.znodes import (
     ConfigEntityZNode,
+    ControllerZNode,
     LogDirEventNotificationSequenceZNode,
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
+    TopicZNode,
 )
-from regent.zk.codecs.znodes import ControllerZNode, TopicZNode
-from regent.zk.stores.controller_store import ZkControllerStore
 from tests.conformance.fields import Fields, UnknownInCaseError, check_words, one_of, partition
 from tests.conformance.record_clients import RecordClient, StandingConsumer, throttle
 from tests.conformance.stage import Stage

@@ -11,14 +11,14 @@ import pytest
 from regent.core.errors import BadDataError
 from regent.core.model import TopicPartition
 from regent.zk.client.operations import Committed, Create
-from regent.zk.codecs.admin_znodes import (
+from regent.zk.stores.isr_store import ZkIsrStore
+from regent.zk.znodes import (
+    BrokerIdZNode,
     ConfigEntityChangeNotificationSequenceZNode,
     IsrChangeNotificationSequenceZNode,
     LogDirEventNotificationSequenceZNode,
     ReassignPartitionsZNode,
 )
-from regent.zk.codecs.znodes import BrokerIdZNode
-from regent.zk.stores.isr_store import ZkIsrStore
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, check_words, partition
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 

@@ -9,7 +9,7 @@ from typing import Any
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.states import ReplicaState
 from regent.core.model import BrokerId, TopicPartition
-from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
+from regent.zk.znodes import DeleteTopicsTopicZNode
 from tests.conformance.fields import (
     Case,
     Fields,

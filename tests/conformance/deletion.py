@@ -15,7 +15,7 @@ from regent.core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
+from regent.zk.znodes import DeleteTopicsTopicZNode
 from tests.conformance.fields import (
     Case,
     Fields,

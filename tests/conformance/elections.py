@@ -13,7 +13,7 @@ from regent.core.protocol.messages.partitions import (
     ElectLeadersRequest,
     ElectLeadersResponse,
 )
-from regent.zk.codecs.admin_znodes import PreferredReplicaElectionZNode
+from regent.zk.znodes import PreferredReplicaElectionZNode
 from tests.conformance.fields import (
     Case,
     Fields,

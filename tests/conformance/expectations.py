@@ -12,8 +12,7 @@ from regent.core.protocol.messages.partitions import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
-from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
-from regent.zk.codecs.znodes import ControllerEpochZNode, TopicZNode
+from regent.zk.znodes import ControllerEpochZNode, DeleteTopicsTopicZNode, TopicZNode
 from tests.conformance.actions import Actions
 from tests.conformance.fields import Fields, UnknownInCaseError, partition
 

@@ -23,7 +23,7 @@ from regent.core.protocol.messages.partitions import (
 )
 from regent.core.replication.partition import Role
 from regent.zk.client.operations import Committed, Create
-from regent.zk.codecs.admin_znodes import LogDirEventNotificationSequenceZNode
+from regent.zk.znodes import LogDirEventNotificationSequenceZNode
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of
 from tests.conformance.record_clients import RecordClient, StandingConsumer, throttle
 from tests.conformance.stage import MovedLog, Stage

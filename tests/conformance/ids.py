@@ -9,7 +9,7 @@ from typing import Any
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.topics import ConfigEntry, CreatableTopic
-from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
+from regent.zk.znodes import DeleteTopicsTopicZNode
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, check_words
 from tests.conformance.scenarios import run
 from tests.conformance.stage import MovedLog, Stage

@@ -17,13 +17,11 @@ from regent.core.controller.election.election import (
     ControlledShutdownElection,
     ElectionStrategy,
     OfflineElection,
+    PartitionChange,
+    PartitionReplicas,
     PreferredElection,
     ReassignElection,
     elect,
-)
-from regent.core.controller.election.partition_replicas import (
-    PartitionChange,
-    PartitionReplicas,
 )
 from regent.core.errors import Errors
 from regent.core.model import LeaderAndIsr, ReplicaAssignment

@@ -13,8 +13,9 @@ from typing import Any, Self
 from regent.core.controller.context import ControllerContext
 from regent.core.errors import ControllerMovedError
 from regent.core.model import BrokerId, TopicPartition
-from regent.zk.codecs.znodes import BrokerIdZNode, TopicZNode, TopicZNodeData
+from regent.zk.codecs.topic_znodes import TopicZNodeData
 from regent.zk.stores.admin_store import ZkAdminStore
+from regent.zk.znodes import BrokerIdZNode, TopicZNode
 from tests.conformance.fields import Fields, UnknownInCaseError
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster, short_settings

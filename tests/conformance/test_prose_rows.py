@@ -29,12 +29,13 @@ from regent.core.protocol.messages.partitions import (
 from regent.core.protocol.topics import CreatableTopic, CreateTopicsRequest
 from regent.core.replication.partition import Role
 from regent.zk.client.operations import Create
-from regent.zk.codecs.admin_znodes import (
+from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.znodes import (
+    ControllerZNode,
     DeleteTopicsTopicZNode,
     LogDirEventNotificationSequenceZNode,
+    TopicZNode,
 )
-from regent.zk.codecs.znodes import ControllerZNode, TopicZNode
-from regent.zk.stores.controller_store import ZkControllerStore
 from tests.conformance.leading import NAME, CountedLogs, fresh_manager, leader_and_isr_row
 from tests.conformance.topic_requests import Desk
 from tests.simulation.cluster import Cluster

@@ -14,12 +14,12 @@ from regent.core.protocol.controller import ControlledShutdownRequest
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually
 from regent.zk.client.operations import ANY_VERSION, Committed, Create, Operation, SetData, Znode
-from regent.zk.codecs.admin_znodes import (
+from regent.zk.znodes import (
     DeleteTopicsTopicZNode,
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
+    TopicZNode,
 )
-from regent.zk.codecs.znodes import TopicZNode
 from tests.conformance.fields import Fields, partition
 from tests.conformance.tables import OWN_TABLES, read_table
 

@@ -25,9 +25,9 @@ from regent.core.protocol.topics import (
     TopicsRequest,
 )
 from regent.core.replication.metadata_cache import MetadataCache
-from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
-from regent.zk.codecs.znodes import TopicZNode, TopicZNodeData
+from regent.zk.codecs.topic_znodes import TopicZNodeData
 from regent.zk.stores.topic_store import ZkTopicStore
+from regent.zk.znodes import DeleteTopicsTopicZNode, TopicZNode
 from tests.conformance.fields import (
     Case,
     Fields,

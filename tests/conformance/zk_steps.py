@@ -9,12 +9,10 @@ from typing import Any
 from regent.core.model import LeaderAndIsr, LeaderIsrAndControllerEpoch
 from regent.core.ports import ControllerEpoch, WriteError
 from regent.zk.client.operations import Create, Refused, SetData
-from regent.zk.codecs.admin_znodes import (
+from regent.zk.znodes import (
+    ControllerEpochZNode,
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
-)
-from regent.zk.codecs.znodes import (
-    ControllerEpochZNode,
     TopicZNode,
 )
 from tests.conformance.fields import Fields, UnknownInCaseError, partition

@@ -17,20 +17,18 @@ from regent.core.model import BrokerInfo, ReplicaAssignment
 from regent.core.ports import TopicAssignment, WriteError
 from regent.core.protocol.controller import AlterPartitionRequest
 from regent.zk.client.operations import ANY_VERSION, Committed, Refused, SetData
-from regent.zk.codecs.admin_znodes import (
+from regent.zk.codecs.admin_znodes import sequence_number
+from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.stores.isr_store import ZkIsrStore
+from regent.zk.znodes import (
+    BrokerIdZNode,
     DeleteTopicsTopicZNode,
     IsrChangeNotificationSequenceZNode,
     LogDirEventNotificationSequenceZNode,
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
-    sequence_number,
-)
-from regent.zk.codecs.znodes import (
-    BrokerIdZNode,
     TopicsZNode,
 )
-from regent.zk.stores.controller_store import ZkControllerStore
-from regent.zk.stores.isr_store import ZkIsrStore
 from tests.conformance.fields import (
     Case,
     Fields,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from regent.core.controller.outbox import MAX_NAMED_CHANGES
+from regent.core.controller.effects import MAX_NAMED_CHANGES
 
 START_MS = 1_795_000_000_000
 TOPICS = ("payments", "audit-log.v2", "a")

@@ -22,7 +22,8 @@ from regent.jobs.command import InputError
 from regent.testing.waits import scaled
 from regent.zk.client.operations import Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicZNode, encode_topic_id
+from regent.zk.codecs.topic_znodes import encode_topic_id
+from regent.zk.znodes import TopicPartitionStateZNode, TopicZNode
 from tests.jobs.local_files import LOCAL_FILES
 
 ROWS: list[dict[str, Any]] = [

@@ -12,9 +12,9 @@ from regent.core.errors import BadDataError
 from regent.core.model import BrokerInfo, BrokerRegistration, EndPoint
 from regent.jobs.brokers_file import PlannedBroker, read_brokers_file, read_registered_brokers
 from regent.jobs.command import InputError
-from regent.zk.codecs import znodes
+from regent.zk import znodes
 from regent.zk.stores.admin_store import ZkAdminStore
-from regent.zk.stores.topic_store import NoClusterError
+from regent.zk.stores.znode_store import NoClusterError
 from tests.jobs.local_files import LOCAL_FILES
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 

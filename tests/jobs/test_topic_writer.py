@@ -20,10 +20,10 @@ from regent.jobs.topic_writer import (
     write_topics,
 )
 from regent.testing.waits import scaled
+from regent.zk import znodes
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.codecs import znodes
-from regent.zk.codecs.admin_znodes import ConfigEntityZNode, DeleteTopicsTopicZNode
 from regent.zk.stores.admin_store import ZkAdminStore
+from regent.zk.znodes import ConfigEntityZNode, DeleteTopicsTopicZNode
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from tests.support.topic_controller import brokers_of
 

@@ -19,7 +19,7 @@ from regent.core.protocol.controller import (
     AlterPartitionResponse,
     AlterPartitionRow,
 )
-from regent.zk.codecs.znodes import TopicPartitionStateZNode
+from regent.zk.znodes import TopicPartitionStateZNode
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
 from tests.simulation.leadership_history import LeadershipHistory

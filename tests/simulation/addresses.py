@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from regent.core.errors import BadDataError
 from regent.core.model import EndPoint
-from regent.zk.codecs.znodes import BrokerIdZNode
+from regent.zk.znodes import BrokerIdZNode
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
 from tests.simulation.situations import Situation, Situations

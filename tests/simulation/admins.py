@@ -17,12 +17,14 @@ from regent.core.protocol.messages.partitions import (
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
 )
-from regent.zk.codecs.admin_znodes import (
+from regent.zk.codecs.topic_znodes import TopicZNodeData
+from regent.zk.znodes import (
+    ControllerZNode,
     DeleteTopicsTopicZNode,
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
+    TopicZNode,
 )
-from regent.zk.codecs.znodes import ControllerZNode, TopicZNode, TopicZNodeData
 from tests.simulation.application_topics import APPLICATION_TOPICS
 from tests.simulation.cluster import Cluster
 from tests.simulation.configurations import set_config

@@ -15,7 +15,7 @@ from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,
 )
-from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
+from regent.zk.znodes import DeleteTopicsTopicZNode
 from tests.simulation.cluster import Cluster
 from tests.simulation.fetchers import FETCH_INTERVAL_MS
 from tests.simulation.leadership_history import LeadershipHistory

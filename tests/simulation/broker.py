@@ -46,11 +46,10 @@ from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.replication.replication_settings import ReplicationSettings
 from regent.zk.client.operations import ConnectionLossError, WatchEvent
-from regent.zk.codecs.admin_znodes import ConfigEntityChangeNotificationZNode
-from regent.zk.codecs.znodes import TopicsZNode
 from regent.zk.stores import cluster_identity
 from regent.zk.stores.controller_store import ZkControllerStore, read_control_facts
 from regent.zk.stores.watches import controller_event
+from regent.zk.znodes import ConfigEntityChangeNotificationZNode, TopicsZNode
 from tests.simulation.channel import FEW_REQUESTS, REQUEST_TIMEOUT_MS, Channel
 from tests.simulation.client_requests import (
     ConsumeRequest,

@@ -17,7 +17,7 @@ from typing import TypeAlias
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.client import ACKS_ALL, ACKS_LEADER, ConsumerFetch, ConsumerPosition
-from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
+from regent.zk.znodes import DeleteTopicsTopicZNode
 from tests.simulation.application_topics import APPLICATION_TOPICS
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.client_requests import (

@@ -24,8 +24,7 @@ from regent.core.protocol.controller import ControllerRequest, ControllerRespons
 from regent.core.replication.control_request_fence import ControlRequestRefusedError
 from regent.core.replication.replication_settings import ReplicationSettings
 from regent.zk.client.operations import Znode
-from regent.zk.codecs.admin_znodes import DeleteTopicsZNode
-from regent.zk.codecs.znodes import ClusterIdZNode
+from regent.zk.znodes import ClusterIdZNode, DeleteTopicsZNode
 from tests.simulation.broker import MAX_EVENTS, SimulatedBroker, SimulatedWorld
 from tests.simulation.channel import MANY_REQUESTS
 from tests.simulation.disk import Disk

@@ -9,10 +9,7 @@ from regent.core.admin.config_changes import DEFAULT_BROKER
 from regent.core.admin.topic_settings import UNCLEAN_LEADER_ELECTION
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.control import LeaderAndIsrRequest
-from regent.zk.codecs.admin_znodes import (
-    ConfigEntityChangeNotificationSequenceZNode,
-    ConfigEntityZNode,
-)
+from regent.zk.znodes import ConfigEntityChangeNotificationSequenceZNode, ConfigEntityZNode
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
 from tests.simulation.network import RequestBody

@@ -37,9 +37,9 @@ from regent.core.replication import control_request_handler
 from regent.core.replication.control_request_fence import ControlRequestFence
 from regent.core.replication.control_request_handler import ControlRequestHandler
 from regent.core.replication.request_parts import ListedPartitions, RequestParts, _named
-from regent.zk.stores import fenced_writes, watching_store
+from regent.zk.stores import fenced_writes, znode_store
 from regent.zk.stores.controller_store import ZkControllerStore
-from regent.zk.stores.watching_store import WatchingStore
+from regent.zk.stores.znode_store import WatchingStore
 from tests.simulation import channel
 from tests.simulation.tampering_defects import terms_unchecked
 
@@ -53,7 +53,7 @@ def no_controller_epoch_check_on_writes() -> Any:
     def unfenced(zookeeper: Any, writes: Any, fence: Any, **options: Any) -> Any:
         return write(zookeeper, writes, [], **options)
 
-    return patch.object(watching_store, "write_fenced", unfenced)
+    return patch.object(znode_store, "write_fenced", unfenced)
 
 
 def epoch_read_after_waking() -> Any:

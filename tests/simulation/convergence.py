@@ -22,17 +22,19 @@ from regent.core.model import (
 )
 from regent.core.replication.partition import Role
 from regent.zk.client.operations import Znode
-from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode, ReassignPartitionsZNode
-from regent.zk.codecs.znodes import (
+from regent.zk.codecs.topic_znodes import TopicZNodeData
+from regent.zk.znodes import (
     BrokerIdZNode,
     ControllerEpochZNode,
     ControllerZNode,
+    DeleteTopicsTopicZNode,
+    ReassignPartitionsZNode,
     TopicZNode,
-    TopicZNodeData,
 )
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
 from tests.simulation.configurations import assert_uses_configurations
+from tests.support.znode_table import rows_of
 
 MAX_IMBALANCE = 0.10
 CHILDLESS = (
@@ -47,6 +49,8 @@ CHILDLESS = (
 def assert_converged(cluster: Cluster) -> None:
     """Check a cluster without faults and without pending work; raises ``AssertionError``."""
     nodes = cluster.zookeeper.snapshot()
+    strange = [path for path in nodes if path != "/" and not rows_of(path)]
+    assert not strange, f"these znodes are not in the table: {strange}"
     _assert_registered(cluster, nodes)
     controller = _the_controller(cluster, nodes)
     topics = _topics(nodes)

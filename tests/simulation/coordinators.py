@@ -8,8 +8,7 @@ from typing import Any
 
 from regent.core.coordinator.partition_for import partition_for
 from regent.core.model import BrokerId, TopicPartition
-from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
-from regent.zk.codecs.znodes import TopicZNode
+from regent.zk.znodes import DeleteTopicsTopicZNode, TopicZNode
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.client_requests import (
     CoordinatorCall,

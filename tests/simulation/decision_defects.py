@@ -18,11 +18,11 @@ from regent.core.controller.brokers.controlled_shutdown import ControlledShutdow
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.election import partition_change
 from regent.core.controller.election.alter_partition import AlterPartitions
-from regent.core.controller.election.partition_change import AlterIsr
-from regent.core.controller.election.partition_replicas import (
+from regent.core.controller.election.election import (
     ChangeRefused,
     PartitionChange,
 )
+from regent.core.controller.election.partition_change import AlterIsr
 from regent.core.controller.partition_state_machine import PartitionStateMachine
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.controller.reassignment.reassignment_elections import ReassignmentElections
@@ -36,9 +36,10 @@ from regent.core.replication.control_request_fence import ControlRequestFence
 from regent.core.replication.control_request_handler import ControlRequestHandler
 from regent.core.replication.replica_fetcher import ReplicaFetcher
 from regent.zk.client.operations import ANY_VERSION, SetData
-from regent.zk.codecs.znodes import TopicZNode
 from regent.zk.stores import controller_store
-from regent.zk.stores.watching_store import WatchingStore
+from regent.zk.stores.fenced_writes import version_or_error
+from regent.zk.stores.znode_store import WatchingStore
+from regent.zk.znodes import TopicZNode
 
 # --- proposals of leaders -------------------------------------------------------------------------
 
@@ -172,7 +173,7 @@ def topics_written_without_version() -> Any:
             for topic, a in topics.items()
         ]
         outcomes = self._write_fenced(writes, epoch_zk_version)
-        return dict(zip(topics, map(controller_store.version_or_error, outcomes), strict=True))
+        return dict(zip(topics, map(version_or_error, outcomes), strict=True))
 
     return patch.object(controller_store.ZkControllerStore, "write_topics", write)
 

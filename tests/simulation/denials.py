@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 from regent.core.controller.events import LookAgain
 from regent.core.model import BrokerId
-from regent.zk.codecs.znodes import (
+from regent.zk.znodes import (
     ControllerZNode,
     TopicPartitionStateZNode,
     TopicPartitionsZNode,
     TopicsZNode,
     TopicZNode,
+    partition_of_state,
 )
 from tests.simulation.cluster import Cluster
 from tests.simulation.leadership_history import LeadershipHistory
@@ -85,7 +86,7 @@ class Denials:
         self._note("%s of %s are denied", "reads" if is_read else "writes", path)
         (self._zookeeper.deny if is_read else self._zookeeper.deny_writing)(path)
         self._situations.meet(Situation.READING_DENIED if is_read else Situation.WRITING_DENIED)
-        partition = TopicPartitionStateZNode.partition_of(path)
+        partition = partition_of_state(path)
         if partition is not None and self._random.random() < BOUNCE_PROBABILITY:
             self._bounce(self._history.current[partition].leader)
 

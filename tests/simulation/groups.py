@@ -24,7 +24,7 @@ from regent.core.protocol.groups import (
     SupportedProtocol,
 )
 from regent.core.topic_validation import GROUP_METADATA_TOPIC
-from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
+from regent.zk.znodes import DeleteTopicsTopicZNode
 from tests.simulation.client_processes import ClientProcesses
 from tests.simulation.client_requests import GroupCall
 from tests.simulation.cluster import Cluster

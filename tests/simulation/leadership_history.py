@@ -27,14 +27,18 @@ from regent.core.protocol.messages.partitions import (
     ElectLeadersRequest,
 )
 from regent.zk.client.operations import Check, Create, Delete, Operation, SetData
-from regent.zk.codecs.admin_znodes import ConfigEntityZNode, DeleteTopicsZNode
-from regent.zk.codecs.suspect_replicas import decode as decode_suspects
-from regent.zk.codecs.znodes import (
+from regent.zk.codecs.broker_znodes import SuspectZnodes
+from regent.zk.stores.znode_store import decode_suspects
+from regent.zk.znodes import (
     BrokerIdZNode,
+    ConfigEntityZNode,
     ControllerEpochZNode,
     ControllerZNode,
+    DeleteTopicsZNode,
     TopicPartitionStateZNode,
     TopicZNode,
+    partition_of_state,
+    suspect_paths,
 )
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
@@ -183,7 +187,7 @@ class LeadershipHistory:
                 self._note_config(operation)
             elif name == "state":
                 self._check_state(transaction, operation)
-                partition = TopicPartitionStateZNode.partition_of(operation.path)
+                partition = partition_of_state(operation.path)
                 if partition in self.current:
                     self.on_state(partition, self.current[partition])
 
@@ -329,7 +333,7 @@ class LeadershipHistory:
         return any(belief.leader_epoch == leader_epoch for belief in held)
 
     def _check_state(self, transaction: Transaction, operation: Operation) -> None:
-        partition = TopicPartitionStateZNode.partition_of(operation.path)
+        partition = partition_of_state(operation.path)
         if partition is None:
             return
         if isinstance(operation, Delete):
@@ -397,7 +401,7 @@ class LeadershipHistory:
     def _is_of_leader(self, transaction: Transaction) -> bool:
         """Whether this is a leader's own write of an ISR, which has no fence."""
         return self.leaders_write_isrs and all(
-            isinstance(op, SetData) and TopicPartitionStateZNode.partition_of(op.path) is not None
+            isinstance(op, SetData) and partition_of_state(op.path) is not None
             for op in transaction.operations
         )
 
@@ -511,14 +515,15 @@ class LeadershipHistory:
             return True
         nodes = self._cluster.zookeeper.snapshot()
         for member in members:
-            node = nodes.get(BrokerIdZNode.path(member))
+            member_path = BrokerIdZNode.path(member)
+            node = nodes.get(member_path)
             if node is None:
                 return False
             try:
-                where = BrokerIdZNode.suspects(node.data)
+                where = SuspectZnodes.decode(node.data, member_path)
             except BadDataError:  # an admin has overwritten it
                 return False
-            listed = where.paths(member, node.stat.ephemeral_owner)
+            listed = suspect_paths(where, member, node.stat.ephemeral_owner)
             suspects = decode_suspects([nodes[path].data for path in listed])
             if suspects.end_of(partition) is None:
                 return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ConsumerFetch, ConsumerPosition
 from regent.core.replication.partition import Partition, Role
-from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
+from regent.zk.znodes import DeleteTopicsTopicZNode
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.client_requests import ConsumeRequest, ConsumeResponse
 from tests.simulation.cluster import Cluster

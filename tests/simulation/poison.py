@@ -10,7 +10,7 @@ from regent.core.model import TopicPartition
 from regent.core.protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,
 )
-from regent.zk.codecs.admin_znodes import ControllerFailuresZNode, DeleteTopicsTopicZNode
+from regent.zk.znodes import ControllerFailuresZNode, DeleteTopicsTopicZNode
 from tests.simulation.broker import PlantedError, SimulatedBroker
 from tests.simulation.cluster import Cluster
 from tests.simulation.leadership_history import LeadershipHistory

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from regent.zk.client.operations import Create, Delete, SetData
-from regent.zk.codecs.znodes import BrokerIdsZNode, BrokerIdZNode
+from regent.zk.codecs.broker_znodes import SuspectZnodes
+from regent.zk.znodes import BrokerIdsZNode
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
 from tests.support.zookeeper_replica import Transaction
@@ -61,7 +62,7 @@ class Registrations:
         if process not in self._suspecting:
             return
         written = [o for o in transaction.operations if isinstance(o, SetData) and o.path == path]
-        is_listed = any(BrokerIdZNode.suspects(operation.data).count for operation in written)
+        is_listed = any(SuspectZnodes.decode(operation.data, path).count for operation in written)
         assert is_listed, f"SuspectsAreListed: {transaction}"
 
     def _is_same_process(self, one: int, other: int) -> bool:

@@ -21,12 +21,12 @@ from regent.core.protocol.control import StopReplicaRequest
 from regent.core.protocol.controller import AlterPartitionRequest, ControlledShutdownRequest
 from regent.core.protocol.transactions import VerifyPartitionsRequest, WriteMarkersRequest
 from regent.zk.client.operations import ConnectionLossError
-from regent.zk.codecs.admin_znodes import (
+from regent.zk.znodes import (
     ControllerFailuresZNode,
     DeleteTopicsTopicZNode,
     DeleteTopicsZNode,
+    TopicsZNode,
 )
-from regent.zk.codecs.znodes import TopicsZNode
 from tests.simulation.addresses import Addresses
 from tests.simulation.admins import Admins
 from tests.simulation.application_topics import APPLICATION_TOPICS, TRANSACTION_TOPICS

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from regent.zk.codecs.znodes import (
+from regent.zk.znodes import (
     BrokerIdsZNode,
     BrokerIdZNode,
     ControllerEpochZNode,
-    ControllerTermZNode,
+    ControllerTermsZNode,
     ControllerZNode,
 )
 from tests.simulation.cluster import Cluster
@@ -114,9 +114,9 @@ class Tampering:
         self._zookeeper.remove(ControllerZNode.PATH)
 
     def _delete_the_term(self) -> None:
-        for name in self._zookeeper.children_of(ControllerTermZNode.PARENT):
+        for name in self._zookeeper.children_of(ControllerTermsZNode.PATH):
             self._note("delete the term %s", name)
-            self._zookeeper.remove(f"{ControllerTermZNode.PARENT}/{name}")
+            self._zookeeper.remove(f"{ControllerTermsZNode.PATH}/{name}")
 
     def _copy_the_data(self) -> None:
         self._note("copy ZooKeeper's data")

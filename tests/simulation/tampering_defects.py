@@ -16,11 +16,11 @@ from regent.core.errors import BadDataError
 from regent.core.model import NO_SUSPECTS
 from regent.core.replication.control_request_fence import ControlRequestFence
 from regent.zk.client.operations import ANY_VERSION, Delete
-from regent.zk.codecs.znodes import BrokerIdZNode
 from regent.zk.stores import broker_store, cluster_identity, fenced_writes
 from regent.zk.stores.admin_store import ZkAdminStore
 from regent.zk.stores.controller_store import ZkControllerStore
-from regent.zk.stores.watching_store import WatchingStore
+from regent.zk.stores.znode_store import WatchingStore
+from regent.zk.znodes import BrokerIdZNode
 
 
 def cluster_id_unchecked() -> Any:

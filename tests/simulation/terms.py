@@ -11,8 +11,7 @@ from regent.core.controller.events import (
 )
 from regent.core.model import TopicPartition
 from regent.core.protocol.controller import ControlledShutdownRequest
-from regent.zk.codecs.admin_znodes import ConfigEntityChangeNotificationZNode
-from regent.zk.codecs.znodes import BrokerIdZNode, ControllerZNode
+from regent.zk.znodes import BrokerIdZNode, ConfigEntityChangeNotificationZNode, ControllerZNode
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
 from tests.simulation.leadership_history import Belief, LeadershipHistory

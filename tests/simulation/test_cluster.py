@@ -15,8 +15,7 @@ from regent.core.protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
 )
-from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
-from regent.zk.codecs.znodes import TopicZNode
+from regent.zk.znodes import DeleteTopicsTopicZNode, TopicZNode
 from tests.simulation.bounds import MAX_ELECTION_MS, Bounds
 from tests.simulation.broker import SUSPECTS_DELAY_MS
 from tests.simulation.cluster import Cluster, short_settings

@@ -42,9 +42,9 @@ from regent.core.protocol.topics import TopicsRequest
 from regent.transport.control.codec import Request, Response
 from regent.transport.control.server import ControlServer, IncomingRequest
 from regent.transport.control.sockets import new_context
+from regent.zk import znodes
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.zookeeper import ZooKeeper
-from regent.zk.codecs import znodes
 from tests.support.fake_zookeeper import FakeZooKeeper, Hook
 from tests.support.local_placer import LocalPlacer
 from tests.support.topic_controller import TopicController

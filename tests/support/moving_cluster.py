@@ -41,9 +41,9 @@ from regent.core.protocol.messages.partitions import (
     ListPartitionReassignmentsResponse,
 )
 from regent.zk.client.operations import Check, SetData
-from regent.zk.codecs.admin_znodes import ReassignPartitionsZNode
-from regent.zk.codecs.znodes import (
+from regent.zk.znodes import (
     ControllerZNode,
+    ReassignPartitionsZNode,
     TopicPartitionStateZNode,
     TopicsZNode,
     TopicZNode,

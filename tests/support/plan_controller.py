@@ -25,8 +25,8 @@ from regent.core.protocol.messages.partitions import (
     ListPartitionReassignmentsResponse,
 )
 from regent.transport.control.codec import Request, Response
-from regent.zk.codecs.znodes import TopicZNode
 from regent.zk.stores.admin_store import ZkAdminStore
+from regent.zk.znodes import TopicZNode
 from tests.support.fake_cluster import FakeCluster
 
 BEFORE, TARGET = (0, 1), (2, 3)

@@ -28,7 +28,7 @@ from regent.storage.log_manager import LogManager
 from regent.transport.control.server import ControlServer
 from regent.transport.control.sockets import new_context
 from regent.transport.kafka.metrics import Closed
-from regent.zk.codecs.znodes import encode_topic_id
+from regent.zk.codecs.topic_znodes import encode_topic_id
 from regent.zk.stores.producer_ids import ZkProducerIds
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.led_partitions import lead

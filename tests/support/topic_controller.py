@@ -15,9 +15,9 @@ from regent.core.protocol.topics import TopicsRequest, TopicsResponse
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.transport.control.server import ControlServer, IncomingRequest
 from regent.transport.control.sockets import new_context
+from regent.zk import znodes
 from regent.zk.client.operations import Create
 from regent.zk.client.zookeeper import ZooKeeper
-from regent.zk.codecs import znodes
 from regent.zk.stores.admin_store import ZkAdminStore
 from tests.support.local_placer import LocalPlacer
 from tests.support.world import TopicIds, live_broker

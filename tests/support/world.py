@@ -28,13 +28,14 @@ from regent.core.model import (
 from regent.core.ports import TopicAssignment
 from regent.core.protocol.control import UpdateMetadataBroker, UpdateMetadataEndPoint
 from regent.zk.client.operations import ANY_VERSION, Committed, Create, Delete, WatchEvent, Znode
-from regent.zk.codecs.znodes import (
+from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.stores.znode_store import topic_assignment
+from regent.zk.znodes import (
     ControllerEpochZNode,
     ControllerZNode,
     TopicPartitionStateZNode,
     TopicZNode,
 )
-from regent.zk.stores.controller_store import ZkControllerStore, topic_assignment
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 
 Replicas: TypeAlias = tuple[BrokerId, ...]
@@ -192,9 +193,7 @@ class Znodes(ABC):
         """Return the content of a topic znode that exists."""
         node = self.node(TopicZNode.path(topic))
         assert node is not None, f"there is no topic {topic}"
-        read = topic_assignment(node, topic)
-        assert isinstance(read, TopicAssignment)
-        return read
+        return topic_assignment(topic, node)
 
     def put_state(
         self, partition: TopicPartition, leader: BrokerId, isr: Replicas, **fields: int

@@ -13,10 +13,7 @@ from regent.core.model import NO_LEADER
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually, scaled
 from regent.zk.client.operations import Create
-from regent.zk.codecs.admin_znodes import (
-    ConfigEntityChangeNotificationSequenceZNode,
-    ConfigEntityZNode,
-)
+from regent.zk.znodes import ConfigEntityChangeNotificationSequenceZNode, ConfigEntityZNode
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 

@@ -12,7 +12,7 @@ from regent.core.protocol.broker import ShutdownBrokerRequest
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually
 from regent.zk.client.operations import ANY_VERSION, Delete, SetData
-from regent.zk.codecs.znodes import ControllerEpochZNode, ControllerZNode
+from regent.zk.znodes import ControllerEpochZNode, ControllerZNode
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 

@@ -16,7 +16,7 @@ from regent.config.command_line import COMMAND
 from regent.testing.regent_cluster import SESSION_TIMEOUT_MS, START_TIMEOUT_S, RegentCluster
 from regent.testing.waits import eventually, next_line, pause_process, scaled
 from regent.zk.client.operations import ANY_VERSION, Create, SetData
-from regent.zk.codecs.znodes import TopicZNode
+from regent.zk.znodes import TopicZNode
 from tests.support.free_ports import free_ports
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]

@@ -24,13 +24,14 @@ from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually, scaled
 from regent.transport.control.client import RequestError
 from regent.zk.client.operations import Create
-from regent.zk.codecs.admin_znodes import (
+from regent.zk.codecs.topic_znodes import encode_topic_id
+from regent.zk.stores.admin_store import ZkAdminStore
+from regent.zk.znodes import (
     DeleteTopicsTopicZNode,
     DeleteTopicsZNode,
     ReassignPartitionsZNode,
+    TopicZNode,
 )
-from regent.zk.codecs.znodes import TopicZNode, encode_topic_id
-from regent.zk.stores.admin_store import ZkAdminStore
 
 pytestmark = [pytest.mark.nightly, pytest.mark.system, pytest.mark.zookeeper]
 

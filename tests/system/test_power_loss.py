@@ -18,7 +18,7 @@ from regent.storage.checkpoints import HIGH_WATERMARKS
 from regent.storage.recovery.log_end_offset_file import LOG_ENDS
 from regent.testing.waits import eventually, scaled
 from regent.zk.client.operations import ANY_VERSION, Delete
-from regent.zk.codecs.znodes import TopicPartitionStateZNode
+from regent.zk.znodes import TopicPartitionStateZNode
 from tests.support.breakable_cluster import BROKERS, BreakableCluster
 from tests.support.guardians import guardian_of
 from tests.support.zookeeper_sessions import deny_writing

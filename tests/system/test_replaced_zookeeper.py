@@ -19,9 +19,10 @@ from regent.core.model import BrokerId, ReplicaAssignment
 from regent.testing.waits import eventually, scaled
 from regent.zk.client.operations import Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.codecs.znodes import ControllerEpochZNode, TopicZNode, encode_topic_id
+from regent.zk.codecs.topic_znodes import encode_topic_id
 from regent.zk.stores.cluster_identity import join_cluster
 from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.znodes import ControllerEpochZNode, TopicZNode
 from tests.support.breakable_cluster import ALONE, BROKERS, BreakableCluster
 from tests.support.embedded_ensemble import EmbeddedEnsemble
 

@@ -9,7 +9,7 @@ import pytest
 
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually
-from regent.zk.codecs.admin_znodes import IsrChangeNotificationZNode
+from regent.zk.znodes import IsrChangeNotificationZNode
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 

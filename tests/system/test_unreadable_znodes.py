@@ -16,13 +16,13 @@ from regent.core.model import ReplicaAssignment
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually
 from regent.zk.client.operations import ANY_VERSION, Create, Delete
-from regent.zk.codecs.admin_znodes import ConfigEntityZNode
-from regent.zk.codecs.znodes import (
+from regent.zk.codecs.topic_znodes import encode_topic_id
+from regent.zk.znodes import (
     BrokerIdsZNode,
+    ConfigEntityZNode,
     ControllerZNode,
     TopicsZNode,
     TopicZNode,
-    encode_topic_id,
 )
 from tests.support.zookeeper_sessions import deny_reading
 

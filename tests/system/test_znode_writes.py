@@ -18,6 +18,7 @@ from regent.config.command_line import COMMAND
 from regent.testing.waits import eventually, scaled
 from regent.zk.client.operations import ANY_VERSION, Delete
 from tests.support.operated_cluster import ELECT, REASSIGN, OperatedCluster
+from tests.support.znode_table import rows_of
 from tests.support.znode_writes import (
     ID,
     MS,
@@ -377,3 +378,9 @@ def test_leaders_that_write_their_isrs_notify_the_controller_afterwards(tmp_path
             ]
         writers = {w.path: t.session for t in history.transactions() for w in t.writes}
         assert writers[state_path("old")] != writers[notification], "the leader; the controller"
+
+
+def test_each_path_of_the_cluster_is_a_row_of_the_table(cluster: OperatedCluster):
+    paths = {write.path for t in History(cluster).everything() for write in t.writes}
+    assert [path for path in sorted(paths) if not rows_of(path)] == []
+    assert any(path.startswith("/regent/") for path in paths), "our own znodes too"

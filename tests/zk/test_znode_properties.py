@@ -20,25 +20,22 @@ from regent.core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from regent.zk.codecs.admin_znodes import (
+from regent.zk.codecs.admin_znodes import ProducerIdBlock
+from regent.zk.codecs.topic_znodes import TopicZNodeData, encode_topic_id
+from regent.zk.znodes import (
+    BrokerIdZNode,
+    ClusterIdZNode,
     ConfigEntityChangeNotificationSequenceZNode,
     ConfigEntityZNode,
+    ControllerEpochZNode,
+    ControllerZNode,
     IsrChangeNotificationSequenceZNode,
     LogDirEventNotificationSequenceZNode,
     PreferredReplicaElectionZNode,
-    ProducerIdBlock,
     ProducerIdBlockZNode,
     ReassignPartitionsZNode,
-)
-from regent.zk.codecs.znodes import (
-    BrokerIdZNode,
-    ClusterIdZNode,
-    ControllerEpochZNode,
-    ControllerZNode,
     TopicPartitionStateZNode,
     TopicZNode,
-    TopicZNodeData,
-    encode_topic_id,
 )
 
 repeatable = settings(derandomize=True, deadline=None, database=None)

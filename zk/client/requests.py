@@ -32,7 +32,6 @@ from regent.zk.client.operations import (
     Znode,
     ZnodeStat,
 )
-from regent.zk.client.watch_registry import ArmedWatches
 
 # kazoo logs one line for each attempt while a server is down.
 kazoo_log = logging.getLogger("regent.zk.kazoo")
@@ -219,6 +218,14 @@ class SetWatches(ZkRequest):
         child: Sequence[str] = (),
     ) -> None:
         super().__init__(_LONG.pack(zxid) + _strings(data) + _strings(exist) + _strings(child))
+
+
+class ArmedWatches(NamedTuple):
+    """The absolute paths of all armed watches, by list of SetWatches, sorted."""
+
+    data: list[str]
+    exist: list[str]
+    child: list[str]
 
 
 def set_watches_requests(zxid: int, watches: ArmedWatches) -> Iterator[SetWatches]:

@@ -31,6 +31,7 @@ from regent.zk.client.operations import (
 from regent.zk.client.requests import (
     MAX_REQUEST_BYTES,
     Answer,
+    ArmedWatches,
     BulkRead,
     Exists,
     GetChildren,
@@ -52,7 +53,6 @@ from regent.zk.client.requests import (
     fitting,
     set_watches_requests,
 )
-from regent.zk.client.watch_registry import ArmedWatches
 
 if TYPE_CHECKING:
     from regent.zk.client.zookeeper_client import ZooKeeperClient
@@ -167,7 +167,7 @@ class ZooKeeper:
         if not paths:
             return []
         get = _get_and_watch if watch else _get
-        return self._reading(lambda client: get(client, [_at(client, path) for path in paths]))
+        return self._reading(lambda client: get(client, _all_at(client, paths)))
 
     def children(self, path: str, *, watch: bool = False) -> list[str] | None:
         """List the children's names, sorted; None when the node is absent (no watch then).
@@ -183,9 +183,7 @@ class ZooKeeper:
         """
         if not paths:
             return []
-        return self._reading(
-            lambda client: _children_many(client, [_at(client, path) for path in paths])
-        )
+        return self._reading(lambda client: _children_many(client, _all_at(client, paths)))
 
     def sync(self) -> None:
         """Make later reads see every write that was acknowledged before this call.
@@ -205,7 +203,7 @@ class ZooKeeper:
         sequence. A server that is not connected has forgotten the watches.
         """
         client = self._current()
-        for path in client.watches.discard(_at(client, path) for path in paths):
+        for path in client.watches.discard(_all_at(client, paths)):
             if client.state is not ConnectionState.CONNECTED:
                 return
             with suppress(ConnectionLossError, SessionExpiredError):
@@ -245,6 +243,10 @@ class ZooKeeper:
 
 def _at(client: ZooKeeperClient, path: str) -> str:
     return absolute(client.chroot, path)
+
+
+def _all_at(client: ZooKeeperClient, paths: Sequence[str]) -> Sequence[str]:
+    return [absolute(client.chroot, path) for path in paths] if client.chroot else paths
 
 
 def _latest_zxid(client: ZooKeeperClient) -> int:

@@ -1,1 +1,1 @@
-"""The znodes of Kafka: their paths, and their bytes to values and back."""
+"""The data of znodes: bytes to values and back."""

@@ -8,7 +8,9 @@ Integers have 32 bits, as Kafka's, unless a range is given. A null counts as an 
 from __future__ import annotations
 
 import reprlib
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import orjson
 
@@ -18,6 +20,26 @@ from regent.core.model import BrokerId
 MAX_INT16 = 2**15 - 1
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
+
+P = ParamSpec("P")
+Encode = TypeVar("Encode")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Codec(Generic[Encode, P, T]):
+    """Turns values into the data of a znode, and back.
+
+    ``encode`` returns bytes. ``decode`` gets the path that errors name and the bytes, and raises
+    only ``BadDataError``.
+    """
+
+    encode: Encode
+    decode: Callable[Concatenate[str, bytes, P], T]
+
+
+EMPTY = Codec(lambda: b"", lambda _node, _data: None)
+"""For znodes whose names or children say everything."""
 
 _brief = reprlib.Repr()
 _brief.maxlevel = 2

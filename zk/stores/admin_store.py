@@ -5,17 +5,16 @@ Mirrors ``kafka.zk.AdminZkClient`` and the reads of ``KafkaZkClient``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from regent.core.errors import BadDataError, BrokerNotFoundError
 from regent.core.model import (
     BrokerId,
     BrokerRegistration,
-    LeaderIsrAndControllerEpoch,
     TopicPartition,
 )
 from regent.core.ports import ControllerFailure
+from regent.zk import znodes
 from regent.zk.client.operations import (
     MAX_ATTEMPTS,
     Check,
@@ -28,8 +27,11 @@ from regent.zk.client.operations import (
     Znode,
 )
 from regent.zk.client.zookeeper import ZooKeeper
-from regent.zk.codecs import znodes
-from regent.zk.codecs.admin_znodes import (
+from regent.zk.stores.cluster_identity import read_cluster_id, read_mark
+from regent.zk.stores.fenced_writes import apply, change_znodes
+from regent.zk.stores.topic_store import ZkTopicStore
+from regent.zk.stores.znode_store import ZnodeStore
+from regent.zk.znodes import (
     ConfigEntityChangeNotificationZNode,
     ControllerFailuresZNode,
     DeleteTopicsZNode,
@@ -38,11 +40,6 @@ from regent.zk.codecs.admin_znodes import (
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
 )
-from regent.zk.stores.broker_store import broker_ids_of, broker_registrations
-from regent.zk.stores.cluster_identity import read_cluster_id, read_mark
-from regent.zk.stores.controller_store import read_partition_states
-from regent.zk.stores.fenced_writes import apply, change_znodes
-from regent.zk.stores.topic_store import ZkTopicStore, children_of_cluster
 
 WATCHED_PATHS = (
     znodes.ClusterIdZNode.PATH,
@@ -70,7 +67,7 @@ class ActiveController:
     zk_version: int  # of `/controller` itself
 
 
-class ZkAdminStore:
+class ZkAdminStore(ZnodeStore):
     """Reads and writes of an administrator, over one ZooKeeper session.
 
     ``topics`` and ``configs`` are the stores for topics and configurations, over the same session.
@@ -78,7 +75,7 @@ class ZkAdminStore:
     """
 
     def __init__(self, zookeeper: ZooKeeper) -> None:
-        self._zookeeper = zookeeper
+        super().__init__(zookeeper)
         self.topics = ZkTopicStore(zookeeper)
         self.configs = self.topics.configs
 
@@ -149,30 +146,7 @@ class ZkAdminStore:
 
         return change_znodes(self._zookeeper, decide, f"{path} keeps changing")
 
-    # --- brokers ---
-
-    def read_brokers(self) -> dict[BrokerId, BrokerRegistration | BadDataError]:
-        """Read every registration, ascending by id.
-
-        Raises ``NoClusterError`` when ``/brokers/ids`` does not exist.
-        """
-        names = children_of_cluster(self._zookeeper, znodes.BrokerIdsZNode.PATH)
-        broker_ids = sorted(broker_ids_of(names))
-        nodes = self._zookeeper.get_many([znodes.BrokerIdZNode.path(b) for b in broker_ids])
-        return broker_registrations(self._zookeeper, dict(zip(broker_ids, nodes, strict=True)))
-
-    def read_broker(self, broker_id: BrokerId) -> BrokerRegistration | BadDataError | None:
-        """Read one registration."""
-        node = self._zookeeper.get(znodes.BrokerIdZNode.path(broker_id))
-        return broker_registrations(self._zookeeper, {broker_id: node}).get(broker_id)
-
     # --- partitions ---
-
-    def read_partition_states(
-        self, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, LeaderIsrAndControllerEpoch | BadDataError]:
-        """Read ``state`` znodes; absent ones are missing."""
-        return read_partition_states(self._zookeeper, partitions)
 
     def read_pending_reassignments(self) -> dict[TopicPartition, tuple[BrokerId, ...]]:
         """Read the incomplete reassignments that other tools wrote to ``/admin``.
@@ -183,10 +157,6 @@ class ZkAdminStore:
         return {} if node is None else ReassignPartitionsZNode.decode(node.data)
 
     # --- the cluster id, the age and the permissions of the data ---
-
-    def read_client_quotas(self) -> Mapping[str, Mapping[str, str]]:
-        """Read the quotas of clients by their paths below ``/config``; skip unreadable ones."""
-        return self.configs.read_client_quotas()
 
     def read_denied(self) -> list[str]:
         """Return a line for each znode that brokers watch for requests but cannot read."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from regent.core.errors import BadDataError, BrokerIdInUseError
-from regent.core.model import NO_SUSPECTS, BrokerId, BrokerInfo, BrokerRegistration, SuspectReplicas
+from regent.core.model import NO_SUSPECTS, BrokerId, BrokerInfo, SuspectReplicas
+from regent.zk import znodes
 from regent.zk.client.operations import (
     ANY_VERSION,
     Check,
@@ -21,10 +22,9 @@ from regent.zk.client.operations import (
 )
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.client.zookeeper import ZooKeeper
-from regent.zk.codecs import suspect_replicas, znodes
-from regent.zk.codecs.suspect_replicas import SuspectZnodes
+from regent.zk.codecs.broker_znodes import SuspectZnodes
 from regent.zk.stores.fenced_writes import apply
-from regent.zk.stores.watching_store import WatchingStore
+from regent.zk.stores.znode_store import WatchingStore
 
 log = logging.getLogger(__name__)
 
@@ -134,9 +134,9 @@ class ZkBrokerStore(WatchingStore):
         broker_id, session = info.broker_id, self._zookeeper.session_id
         former: list[str] = []
         with suppress(BadDataError):
-            before = znodes.BrokerIdZNode.suspects(node.data)
+            before = SuspectZnodes.decode(node.data, znodes.BrokerIdZNode.PATH)
             if node.data == znodes.BrokerIdZNode.encode(info, before):
-                former = before.paths(broker_id, session)
+                former = znodes.suspect_paths(before, broker_id, session)
                 if self._lists(former, suspects):
                     return
         path, version = znodes.BrokerIdZNode.path(broker_id), node.stat.version
@@ -147,12 +147,12 @@ class ZkBrokerStore(WatchingStore):
             now = self._zookeeper.get(path)
             if now is None or now.data != data:  # otherwise the first attempt succeeded
                 raise RequestRefusedError(f"cannot write {path}: {written.error.name}")
-        for unlisted in sorted(set(former) - set(listed.paths(broker_id, session))):
+        for unlisted in sorted(set(former) - set(znodes.suspect_paths(listed, broker_id, session))):
             apply(self._zookeeper, [Delete(unlisted, ANY_VERSION)])
 
     def _lists(self, paths: Sequence[str], suspects: SuspectReplicas) -> bool:
         """Whether these znodes list exactly these replicas; raises ``UnreadableError``."""
-        chunks = suspect_replicas.encode(suspects)
+        chunks = znodes.SuspectReplicasPartZNode.encode(suspects)
         if len(paths) != len(chunks):
             return False
         nodes = self._zookeeper.get_many(paths) if paths else []
@@ -167,39 +167,19 @@ class ZkBrokerStore(WatchingStore):
         self, broker_id: BrokerId, session_id: int, suspects: SuspectReplicas, generation: int
     ) -> SuspectZnodes:
         """Create the znodes that list suspect replicas; return their generation and number."""
-        chunks = suspect_replicas.encode(suspects)
+        chunks = znodes.SuspectReplicasPartZNode.encode(suspects)
         listed = SuspectZnodes(generation, len(chunks))
         if chunks:
-            apply(self._zookeeper, [Create(suspect_replicas.PARENT)])
-        for path, data in zip(listed.paths(broker_id, session_id), chunks, strict=True):
+            apply(self._zookeeper, [Create(znodes.SuspectReplicasZNode.PATH)])
+        for path, data in zip(
+            znodes.suspect_paths(listed, broker_id, session_id), chunks, strict=True
+        ):
             created = apply(self._zookeeper, [Create(path, data, ephemeral=True)])
             if isinstance(created, Refused):  # an earlier attempt created it
                 written = apply(self._zookeeper, [SetData(path, data, ANY_VERSION)])
                 if isinstance(written, Refused):
                     raise RequestRefusedError(f"cannot write {path}: {written.error.name}")
         return listed
-
-    def read_brokers(self) -> Mapping[BrokerId, BrokerRegistration | BadDataError]:
-        """Read every registration, ascending, and watch all of them."""
-        names = self._watch_children(znodes.BrokerIdsZNode.PATH)
-        broker_ids = sorted(broker_ids_of(names))
-        nodes = self._read_and_watch([znodes.BrokerIdZNode.path(b) for b in broker_ids])
-        return broker_registrations(
-            self._zookeeper, dict(zip(broker_ids, nodes, strict=True)), watch=True
-        )
-
-    def read_broker(self, broker_id: BrokerId) -> BrokerRegistration | BadDataError | None:
-        """Read one registration and watch it."""
-        (node,) = self._read_and_watch([znodes.BrokerIdZNode.path(broker_id)])
-        found = broker_registrations(self._zookeeper, {broker_id: node}, watch=True)
-        return found.get(broker_id)
-
-
-def broker_ids_of(names: Iterable[str]) -> Iterator[BrokerId]:
-    """Yield the ids of registrations by the names of their znodes."""
-    for name in names:
-        with suppress(BadDataError):  # the node is not a registration
-            yield znodes.BrokerIdsZNode.decode_child(name)
 
 
 def _is_undecodable(node: Znode, broker_id: BrokerId) -> bool:
@@ -209,48 +189,3 @@ def _is_undecodable(node: Znode, broker_id: BrokerId) -> bool:
     except BadDataError:
         return True
     return False
-
-
-def broker_registrations(
-    zookeeper: ZooKeeper, nodes: Mapping[BrokerId, Znode | None], *, watch: bool = False
-) -> dict[BrokerId, BrokerRegistration | BadDataError]:
-    """Decode registrations and read the znodes of suspect replicas; absent ones are missing."""
-    return {
-        broker_id: _registration(zookeeper, node, broker_id, watch=watch)
-        for broker_id, node in nodes.items()
-        if node is not None
-    }
-
-
-def _registration(
-    zookeeper: ZooKeeper, node: Znode, broker_id: BrokerId, *, watch: bool
-) -> BrokerRegistration | BadDataError:
-    while True:
-        try:
-            info = znodes.BrokerIdZNode.decode(node.data, broker_id)
-        except BadDataError as error:
-            return type(error)(f"broker {broker_id}: {error}")
-        try:
-            suspects = read_suspects(zookeeper, node, broker_id)
-        except BadDataError as error:
-            present = zookeeper.get(znodes.BrokerIdZNode.path(broker_id), watch=watch)
-            if present is not None and present.stat.mzxid != node.stat.mzxid:
-                node = present  # it names a newer list now
-                continue
-            log.error("all replicas of broker %d count as suspect: %s", broker_id, error)
-            suspects = SuspectReplicas(sound=frozenset())
-        return BrokerRegistration(info, node.stat.czxid, suspects)
-
-
-def read_suspects(zookeeper: ZooKeeper, node: Znode, broker_id: BrokerId) -> SuspectReplicas:
-    """Return the suspect replicas of a registered broker.
-
-    Raises ``BadDataError`` when they cannot be read; a newer registration may name another list.
-    """
-    listed = znodes.BrokerIdZNode.suspects(node.data)
-    nodes = zookeeper.get_many(listed.paths(broker_id, node.stat.ephemeral_owner))
-    found = [each.data for each in nodes if each is not None]
-    if len(found) < listed.count:
-        missing = listed.count - len(found)
-        raise BadDataError(f"{missing} znodes below {suspect_replicas.PARENT} are missing")
-    return suspect_replicas.decode(found)

@@ -19,10 +19,12 @@ from regent.core.replica_logs import ClusterNotes
 from regent.zk.client.operations import ANY_VERSION, Create, Refused, SetData, ZkError, Znode
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.client.zookeeper import ZooKeeper
-from regent.zk.codecs.znodes import BrokerIdsZNode, BrokerIdZNode, ClusterIdZNode, encode_topic_id
+from regent.zk.codecs.broker_znodes import decode_broker_id
+from regent.zk.codecs.topic_znodes import encode_topic_id
 from regent.zk.stores.fenced_writes import apply
+from regent.zk.znodes import BrokerIdsZNode, BrokerIdZNode, ClusterIdZNode, ProgressMarkZNode
 
-PROGRESS_MARK = "/regent/progress_mark"
+PROGRESS_MARK = ProgressMarkZNode.PATH
 
 
 class EndPointInUseError(RegentError):
@@ -106,7 +108,7 @@ def check_end_points(
     nodes = zookeeper.get_many([f"{BrokerIdsZNode.PATH}/{name}" for name in names])
     for name, node in zip(names, nodes, strict=True):
         with suppress(BadDataError):  # the controller does not use that one either
-            broker_id = BrokerIdsZNode.decode_child(name)
+            broker_id = decode_broker_id(name)
             is_live = node is not None and node.stat.ephemeral_owner != 0
             if node is None or not is_live or broker_id == info.broker_id:
                 continue

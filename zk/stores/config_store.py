@@ -28,16 +28,15 @@ from regent.zk.client.operations import (
     UnreadableZnode,
     Znode,
 )
-from regent.zk.codecs.admin_znodes import (
-    DEFAULT_ENTITY_NAME,
+from regent.zk.codecs.admin_znodes import DEFAULT_ENTITY_NAME, sequence_number
+from regent.zk.stores.fenced_writes import change_znodes, write_unfenced
+from regent.zk.stores.znode_store import WatchingStore
+from regent.zk.znodes import (
     ConfigEntityChangeNotificationSequenceZNode,
     ConfigEntityChangeNotificationZNode,
     ConfigEntityZNode,
-    sequence_number,
+    TopicZNode,
 )
-from regent.zk.codecs.znodes import TopicZNode
-from regent.zk.stores.fenced_writes import change_znodes, write_unfenced
-from regent.zk.stores.watching_store import WatchingStore
 
 log = logging.getLogger(__name__)
 

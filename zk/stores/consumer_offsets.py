@@ -17,36 +17,28 @@ from regent.zk.client.operations import (
     Refused,
     SetData,
     ZkError,
+    Znode,
 )
-from regent.zk.client.zookeeper import ZooKeeper
-from regent.zk.codecs.admin_znodes import ConsumerOffsetZNode
 from regent.zk.stores.fenced_writes import apply_each
+from regent.zk.stores.znode_store import ZnodeStore, decode_each
+from regent.zk.znodes import ConsumerOffsetZNode
 
 
-class ZkConsumerOffsets:
+class ZkConsumerOffsets(ZnodeStore):
     """``/consumers/<group>/offsets`` over one ZooKeeper session."""
-
-    def __init__(self, zookeeper: ZooKeeper) -> None:
-        self._zookeeper = zookeeper
 
     def read(
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, int | Errors]:
         """Return the position of each partition; UNKNOWN_TOPIC_OR_PARTITION if it has none."""
         paths = [ConsumerOffsetZNode.path(group_id, *partition) for partition in partitions]
-        found: dict[TopicPartition, int | Errors] = {}
-        for partition, path, node in zip(
-            partitions, paths, self._zookeeper.get_many(paths), strict=True
-        ):
-            try:
-                found[partition] = (
-                    Errors.UNKNOWN_TOPIC_OR_PARTITION
-                    if node is None
-                    else ConsumerOffsetZNode.decode(node.data, path)
-                )
-            except BadDataError:
-                found[partition] = Errors.UNKNOWN_SERVER_ERROR
-        return found
+        nodes = self._zookeeper.get_many(paths)
+        found = decode_each(partitions, nodes, _position)
+        absent = dict.fromkeys(partitions, Errors.UNKNOWN_TOPIC_OR_PARTITION)
+        return absent | {
+            partition: Errors.UNKNOWN_SERVER_ERROR if isinstance(offset, BadDataError) else offset
+            for partition, offset in found.items()
+        }
 
     def write(
         self, group_id: str, offsets: Mapping[TopicPartition, int]
@@ -74,9 +66,11 @@ class ZkConsumerOffsets:
         parents: dict[str, None] = {}
         writes: list[Operation] = []
         for partition, offset in offsets.items():
-            path, data = ConsumerOffsetZNode.path(group_id, *partition), str(offset).encode()
+            path = ConsumerOffsetZNode.path(group_id, *partition)
+            data = ConsumerOffsetZNode.encode(offset)
             if creates:
-                parents.update(dict.fromkeys(ConsumerOffsetZNode.parents(path)))
+                names = path.split("/")  # ``/consumers`` first
+                parents.update(dict.fromkeys("/".join(names[:n]) for n in range(2, len(names))))
             writes.append(Create(path, data) if creates else SetData(path, data, ANY_VERSION))
         # Each by itself. A repetition after a lost answer does no harm.
         applied = apply_each(self._zookeeper, [[w] for w in (*map(Create, parents), *writes)])
@@ -86,3 +80,7 @@ class ZkConsumerOffsets:
             for partition, result in zip(offsets, results, strict=True)
             if isinstance(result, Refused)
         }
+
+
+def _position(topic_partition: TopicPartition, node: Znode) -> int:
+    return ConsumerOffsetZNode.decode(node.data)

@@ -6,7 +6,7 @@ Mirrors the controller's methods of ``kafka.zk.KafkaZkClient``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 from regent.core.admin.topic_settings import unclean_leader_election
@@ -34,6 +34,7 @@ from regent.core.ports import (
 )
 from regent.core.protocol.control import ControlHeader, TopicId
 from regent.core.topic_validation import topic_name_problem
+from regent.zk import znodes
 from regent.zk.client.operations import (
     ANY_VERSION,
     Check,
@@ -50,14 +51,13 @@ from regent.zk.client.operations import (
 )
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.client.zookeeper import ZooKeeper
-from regent.zk.codecs import znodes
-from regent.zk.codecs.admin_znodes import (
-    DEFAULT_ENTITY_NAME,
-    ConfigEntityZNode,
-)
+from regent.zk.codecs.admin_znodes import DEFAULT_ENTITY_NAME
+from regent.zk.codecs.topic_znodes import decode_coordinated_partitions
 from regent.zk.stores.broker_store import ZkBrokerStore
-from regent.zk.stores.fenced_writes import Outcome, Write, WriteRefused, apply
+from regent.zk.stores.fenced_writes import Outcome, Write, WriteRefused, apply, version_or_error
 from regent.zk.stores.request_store import ZkRequestStore
+from regent.zk.stores.znode_store import decode_each, partition_state
+from regent.zk.znodes import ConfigEntityZNode
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ class ZkControllerStore(ZkBrokerStore, ZkRequestStore):
         belongs to our session, and the epoch is one that only that attempt can have written.
         """
         epoch = max(current.epoch, accepted_epoch) + 1
-        term = znodes.ControllerTermZNode.path(self._zookeeper.session_id, epoch)
+        term = znodes.ControllerTermZNode.path(f"{self._zookeeper.session_id:x}", epoch)
         fence = self._cluster_fence()
         operations = [
             *fence,
@@ -173,7 +173,7 @@ class ZkControllerStore(ZkBrokerStore, ZkRequestStore):
 
         ZooKeeper refuses them if another term began after the terms were read.
         """
-        terms = znodes.ControllerTermZNode.PARENT
+        terms = znodes.ControllerTermsZNode.PATH
         root = terms.rpartition("/")[0]
         found = self._zookeeper.get_many([root, terms])
         has_root, has_terms = (node is not None for node in found)
@@ -243,11 +243,6 @@ class ZkControllerStore(ZkBrokerStore, ZkRequestStore):
             )
         return tuple(name for name in names if not problems[name])
 
-    def read_topics(self, topics: Collection[str]) -> Mapping[str, TopicAssignment | BadDataError]:
-        """Read topic znodes and watch them."""
-        nodes = self._read_and_watch([znodes.TopicZNode.path(topic) for topic in topics])
-        return topic_assignments(topics, nodes)
-
     def write_topics(
         self, topics: Mapping[str, TopicAssignment], epoch_zk_version: int
     ) -> Mapping[str, int | WriteError]:
@@ -291,7 +286,7 @@ class ZkControllerStore(ZkBrokerStore, ZkRequestStore):
                 continue  # the number is noted with the first state
             try:
                 topic_id = znodes.TopicPartitionsZNode.decode(node.data)
-                number = znodes.TopicPartitionsZNode.coordinated_partitions(node.data)
+                number = decode_coordinated_partitions(path, node.data)
             except UnreadableError:
                 del noted[topic]
                 continue
@@ -313,17 +308,8 @@ class ZkControllerStore(ZkBrokerStore, ZkRequestStore):
         """Read whether each topic allows unclean elections; missing if not overridden."""
         paths = [ConfigEntityZNode.path("topics", topic) for topic in topics]
         nodes = self._zookeeper.get_many(paths)
-        settings: dict[str, bool | BadDataError] = {}
-        for topic, path, node in zip(topics, paths, nodes, strict=True):
-            try:
-                config = {} if node is None else ConfigEntityZNode.decode(node.data, path)
-            except BadDataError as error:
-                settings[topic] = error.with_traceback(None)
-                continue
-            is_allowed = unclean_leader_election(config)
-            if is_allowed is not None:
-                settings[topic] = is_allowed
-        return settings
+        found = decode_each(topics, nodes, _unclean_leader_election)
+        return {topic: is_allowed for topic, is_allowed in found.items() if is_allowed is not None}
 
     def read_min_insync_replicas(self, topics: Collection[str]) -> Mapping[str, int]:
         """Read ``min.insync.replicas`` of topics, or else the one of all brokers.
@@ -344,16 +330,18 @@ class ZkControllerStore(ZkBrokerStore, ZkRequestStore):
 
     # --- partition states ---
 
-    def read_partition_states(self, partitions: Collection[TopicPartition]) -> PartitionStates:
-        """Read ``state`` znodes in bulk."""
-        return read_partition_states(self._zookeeper, partitions)
-
     def read_partition_states_with_zxids(
         self, partitions: Collection[TopicPartition]
     ) -> tuple[PartitionStates, Mapping[TopicPartition, int]]:
         """Read ``state`` znodes in bulk, with the zxid of the last write of each."""
-        zxids: dict[TopicPartition, int] = {}
-        return read_partition_states(self._zookeeper, partitions, zxids), zxids
+        paths = list(map(znodes.TopicPartitionStateZNode.path, partitions))
+        nodes = self._zookeeper.get_many(paths)
+        zxids = {
+            topic_partition: node.stat.mzxid
+            for topic_partition, node in zip(partitions, nodes, strict=True)
+            if node is not None and not isinstance(node, UnreadableZnode)
+        }
+        return decode_each(partitions, nodes, partition_state), zxids
 
     def create_partition_states(
         self,
@@ -422,6 +410,11 @@ class ZkControllerStore(ZkBrokerStore, ZkRequestStore):
         return dict(zip(writes, outcomes, strict=True))
 
 
+def _unclean_leader_election(topic: str, node: Znode) -> bool | None:
+    path = ConfigEntityZNode.path("topics", topic)
+    return unclean_leader_election(ConfigEntityZNode.decode(node.data, path))
+
+
 def read_control_facts(
     zookeeper: ZooKeeper, broker_id: BrokerId, header: ControlHeader
 ) -> ControlFacts:
@@ -454,54 +447,6 @@ def _read_control_facts(zookeeper: ZooKeeper, broker_id: BrokerId) -> ControlFac
     )
 
 
-def read_partition_states(
-    zookeeper: ZooKeeper,
-    partitions: Collection[TopicPartition],
-    zxids: dict[TopicPartition, int] | None = None,
-) -> dict[TopicPartition, LeaderIsrAndControllerEpoch | BadDataError]:
-    """Read ``state`` znodes in bulk; absent ones are missing.
-
-    ``zxids`` gets the zxid of the last write of each.
-    """
-    ordered = list(partitions)
-    nodes = zookeeper.get_many(
-        [znodes.TopicPartitionStateZNode.path(topic_partition) for topic_partition in ordered]
-    )
-    states: dict[TopicPartition, LeaderIsrAndControllerEpoch | BadDataError] = {}
-    for topic_partition, node in zip(ordered, nodes, strict=True):
-        if node is None:
-            continue
-        try:
-            states[topic_partition] = znodes.TopicPartitionStateZNode.decode(
-                node.data, node.stat.version
-            )
-            if zxids is not None:
-                zxids[topic_partition] = node.stat.mzxid
-        except BadDataError as error:
-            states[topic_partition] = error.with_traceback(None)
-    return states
-
-
-def topic_assignments(
-    topics: Iterable[str], nodes: Iterable[Znode | None]
-) -> dict[str, TopicAssignment | BadDataError]:
-    """Decode the znodes of topics; absent ones are missing."""
-    return {
-        topic: topic_assignment(node, topic)
-        for topic, node in zip(topics, nodes, strict=True)
-        if node is not None
-    }
-
-
-def topic_assignment(node: Znode, topic: str) -> TopicAssignment | BadDataError:
-    """Decode a topic's znode."""
-    try:
-        data = znodes.TopicZNode.decode(node.data)
-    except BadDataError as error:
-        return type(error)(f"topic {topic}: {error}")
-    return TopicAssignment(data.topic_id, data.partitions, node.stat.version, node.stat.czxid)
-
-
 def partition_state_writes(
     states: Mapping[TopicPartition, LeaderIsrAndControllerEpoch],
 ) -> list[Write]:
@@ -519,15 +464,6 @@ def partition_state_writes(
         ]
         for topic_partition, state in states.items()
     ]
-
-
-def version_or_error(outcome: Outcome) -> int | WriteError:
-    """Return the new version of a node that was set, or why it was not."""
-    if isinstance(outcome, WriteRefused):
-        return outcome.error
-    stat = outcome[0]
-    assert isinstance(stat, ZnodeStat)
-    return stat.version
 
 
 def _stat(result: Committed, index: int) -> ZnodeStat:

@@ -152,6 +152,15 @@ def write_unfenced(zookeeper: ZooKeeper, writes: Sequence[Write]) -> list[Outcom
     return write_fenced(zookeeper, writes, [])
 
 
+def version_or_error(outcome: Outcome) -> int | WriteError:
+    """Return the new version of a node that was set, or why it was not."""
+    if isinstance(outcome, WriteRefused):
+        return outcome.error
+    stat = outcome[0]
+    assert isinstance(stat, ZnodeStat)
+    return stat.version
+
+
 @dataclass(slots=True)
 class _Chunk:
     """The numbers of the writes of one multi, and whether one of them was refused before."""

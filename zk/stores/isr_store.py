@@ -28,25 +28,17 @@ from regent.core.protocol.controller import (
     AlterPartitionRow,
 )
 from regent.zk.client.operations import UnreadableZnode, Znode
-from regent.zk.client.zookeeper import ZooKeeper
-from regent.zk.codecs.admin_znodes import IsrChangeNotificationSequenceZNode
-from regent.zk.codecs.znodes import BrokerIdZNode
-from regent.zk.stores.controller_store import (
-    partition_state_writes,
-    read_partition_states,
-    version_or_error,
-)
-from regent.zk.stores.fenced_writes import write_unfenced
+from regent.zk.stores.controller_store import partition_state_writes
+from regent.zk.stores.fenced_writes import version_or_error, write_unfenced
 from regent.zk.stores.request_store import notify_controller
+from regent.zk.stores.znode_store import ZnodeStore
+from regent.zk.znodes import BrokerIdZNode, IsrChangeNotificationSequenceZNode
 
 MAX_PARTITIONS = 1000  # per notification, so that the longest names fit into a znode
 
 
-class ZkIsrStore:
+class ZkIsrStore(ZnodeStore):
     """Handles the AlterPartition requests of one leader without the controller."""
-
-    def __init__(self, zookeeper: ZooKeeper) -> None:
-        self._zookeeper = zookeeper
 
     def alter_partitions(
         self, request: AlterPartitionRequest, controller_epochs: Mapping[TopicPartition, int]
@@ -72,7 +64,7 @@ class ZkIsrStore:
             for topic_partition, outcome in outcomes.items()
             if outcome is WriteError.BAD_VERSION
         ]
-        stored = read_partition_states(self._zookeeper, contested) if contested else {}
+        stored = self.read_partition_states(contested) if contested else {}
         altered = []
         for row in request.partitions:
             topic_partition = row.topic_partition

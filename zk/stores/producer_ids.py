@@ -9,9 +9,10 @@ from regent.core.errors import BadDataError
 from regent.core.model import BrokerId
 from regent.zk.client.operations import Create, Operation, SetData
 from regent.zk.client.zookeeper import ZooKeeper
-from regent.zk.codecs.admin_znodes import ProducerIdBlock, ProducerIdBlockZNode
+from regent.zk.codecs.admin_znodes import ProducerIdBlock
 from regent.zk.codecs.json_fields import MAX_INT64
 from regent.zk.stores.fenced_writes import change_znodes
+from regent.zk.znodes import ProducerIdBlockZNode
 
 BLOCK_SIZE = 1_000
 

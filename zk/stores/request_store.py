@@ -26,7 +26,9 @@ from regent.zk.client.operations import (
 )
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.client.zookeeper import ZooKeeper
-from regent.zk.codecs.admin_znodes import (
+from regent.zk.stores.fenced_writes import Write, WriteRefused, write_unfenced
+from regent.zk.stores.znode_store import WatchingStore, decode_each
+from regent.zk.znodes import (
     ConfigEntityZNode,
     ControllerFailuresZNode,
     DeleteTopicsTopicZNode,
@@ -37,10 +39,9 @@ from regent.zk.codecs.admin_znodes import (
     LogDirEventNotificationZNode,
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
+    TopicPartitionStateZNode,
+    TopicZNode,
 )
-from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicZNode
-from regent.zk.stores.fenced_writes import Write, WriteRefused, write_unfenced
-from regent.zk.stores.watching_store import WatchingStore
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class ZkRequestStore(WatchingStore):
     def read_topics_to_delete(self) -> Mapping[str, int]:
         """List the topics queued for deletion, and watch for new ones."""
         topics = self._watch_requests(DeleteTopicsZNode.PATH)
-        requests = self._read([DeleteTopicsTopicZNode.path(t) for t in topics])
+        requests = self._nodes([DeleteTopicsTopicZNode.path(t) for t in topics])
         return {
             topic: request.stat.czxid
             for topic, request in zip(topics, requests.values(), strict=True)
@@ -120,9 +121,9 @@ class ZkRequestStore(WatchingStore):
         for that one.
         """
         # Read the requests first: a topic with a request was created before it, so it is found.
-        requests = self._read([DeleteTopicsTopicZNode.path(topic) for topic in topics])
-        found = self._read([TopicZNode.path(topic) for topic in topics])
-        configs = self._read([ConfigEntityZNode.path("topics", topic) for topic in topics])
+        requests = self._nodes([DeleteTopicsTopicZNode.path(topic) for topic in topics])
+        found = self._nodes([TopicZNode.path(topic) for topic in topics])
+        configs = self._nodes([ConfigEntityZNode.path("topics", topic) for topic in topics])
         to_delete = [
             path
             for (path, node), (topic, created_by_zxid) in zip(
@@ -155,7 +156,7 @@ class ZkRequestStore(WatchingStore):
             writes[topic] = [*children, last] if last else children
         return writes
 
-    def _read(self, paths: Sequence[str]) -> dict[str, Znode | None]:
+    def _nodes(self, paths: Sequence[str]) -> dict[str, Znode | None]:
         return dict(zip(paths, self._zookeeper.get_many(paths), strict=True))
 
     def _below(self, roots: Sequence[str]) -> dict[str, list[str]]:
@@ -195,7 +196,7 @@ class ZkRequestStore(WatchingStore):
 
     def watch_partition_states(self, partitions: Collection[TopicPartition]) -> None:
         """Watch the ``state`` znodes that exist."""
-        self._read_and_watch([TopicPartitionStateZNode.path(name) for name in partitions])
+        self._read_nodes([TopicPartitionStateZNode.path(name) for name in partitions])
 
     def unwatch_partition_states(self, partitions: Collection[TopicPartition]) -> None:
         """Drop the watches of ``watch_partition_states``."""
@@ -252,21 +253,16 @@ class ZkRequestStore(WatchingStore):
         """Read the children of ``path``: ``nothing`` for bad data; deleted ones are left out."""
         names = self._watch_requests(path)
         nodes = self._zookeeper.get_many([f"{path}/{name}" for name in names])
-        notifications: dict[str, T] = {}
-        undecoded: list[BadDataError] = []
-        for name, node in zip(names, nodes, strict=True):
-            if node is None:
-                continue
-            try:
-                notifications[name] = decode(node.data)
-            except BadDataError as error:
-                notifications[name] = nothing
-                undecoded.append(error.with_traceback(None))
+        found = decode_each(names, nodes, lambda _, node: decode(node.data))
+        undecoded = [error for error in found.values() if isinstance(error, BadDataError)]
         if undecoded:
             log.error(
                 "%d notifications cannot be decoded, the first: %s", len(undecoded), undecoded[0]
             )
-        return notifications
+        return {
+            name: nothing if isinstance(note, BadDataError) else note
+            for name, note in found.items()
+        }
 
     def _delete_children(self, path: str, names: Collection[str], epoch_zk_version: int) -> None:
         deletions = [[Delete(f"{path}/{name}", ANY_VERSION)] for name in names]

@@ -25,14 +25,7 @@ from regent.zk.client.operations import (
 )
 from regent.zk.client.requests import MAX_REQUEST_BYTES
 from regent.zk.client.zookeeper import ZooKeeper
-from regent.zk.codecs.admin_znodes import (
-    ConfigEntityZNode,
-    DeleteTopicsTopicZNode,
-    DeleteTopicsZNode,
-)
-from regent.zk.codecs.znodes import TopicsZNode, TopicZNode
 from regent.zk.stores.config_store import ZkConfigStore
-from regent.zk.stores.controller_store import topic_assignments
 from regent.zk.stores.fenced_writes import (
     BYTES_BESIDE_DATA,
     Outcome,
@@ -41,34 +34,28 @@ from regent.zk.stores.fenced_writes import (
     change_znodes,
     write_unfenced,
 )
+from regent.zk.stores.znode_store import ZnodeStore
+from regent.zk.znodes import (
+    ConfigEntityZNode,
+    DeleteTopicsTopicZNode,
+    DeleteTopicsZNode,
+    TopicsZNode,
+    TopicZNode,
+)
 
 _MAX_DATA_BYTES = MAX_REQUEST_BYTES - 4096  # the rest is for paths and headers
 
 _DONE = ApiError(Errors.NONE)
 
 
-class NoClusterError(RegentError):
-    """No broker has ever started with this ZooKeeper address."""
-
-
-def children_of_cluster(zookeeper: ZooKeeper, path: str) -> list[str]:
-    """List the children of a znode that every cluster has. Raises ``NoClusterError``."""
-    names = zookeeper.children(path)
-    if names is None:
-        raise NoClusterError(
-            f"it has no {path}: no broker has ever started there, or the znode was deleted"
-        )
-    return names
-
-
-class ZkTopicStore:
+class ZkTopicStore(ZnodeStore):
     """``/brokers/topics`` and ``/admin/delete_topics`` over one ZooKeeper session.
 
     Every call raises ``SessionExpiredError`` when the session is over.
     """
 
     def __init__(self, zookeeper: ZooKeeper) -> None:
-        self._zookeeper = zookeeper
+        super().__init__(zookeeper)
         self.configs = ZkConfigStore(zookeeper)
 
     # --- reads ---
@@ -79,16 +66,11 @@ class ZkTopicStore:
 
     def read_topic_names(self) -> list[str]:
         """List the topics, sorted. Raises ``NoClusterError``."""
-        return children_of_cluster(self._zookeeper, TopicsZNode.PATH)
+        return self._children(TopicsZNode.PATH)
 
     def read_topics_being_deleted(self) -> set[str]:
         """List the topics that are marked for deletion."""
         return set(self._zookeeper.children(DeleteTopicsZNode.PATH) or ())
-
-    def read_topics(self, topics: Collection[str]) -> dict[str, TopicAssignment | BadDataError]:
-        """Read topic znodes, in the order of ``topics``; absent ones are missing."""
-        nodes = self._zookeeper.get_many([TopicZNode.path(topic) for topic in topics])
-        return topic_assignments(topics, nodes)
 
     # --- new topics ---
 
@@ -203,7 +185,7 @@ class ZkTopicStore:
         A topic that is already marked is not an error, but the message says so: after a lost answer
         our own first attempt may have marked it. Raises ``NoClusterError``.
         """
-        children_of_cluster(self._zookeeper, DeleteTopicsZNode.PATH)
+        self._children(DeleteTopicsZNode.PATH)
         writes: list[Write] = [
             [Check(TopicZNode.path(topic), ANY_VERSION), Create(DeleteTopicsTopicZNode.path(topic))]
             for topic in topics

@@ -21,20 +21,18 @@ from regent.core.controller.events import (
 )
 from regent.core.model import BrokerId
 from regent.zk.client.operations import WatchEvent, WatchKind
-from regent.zk.codecs.admin_znodes import (
+from regent.zk.znodes import (
+    BrokerIdsZNode,
+    BrokerIdZNode,
     ControllerFailuresZNode,
+    ControllerZNode,
     DeleteTopicsZNode,
     IsrChangeNotificationZNode,
     LogDirEventNotificationZNode,
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
-)
-from regent.zk.codecs.znodes import (
-    BrokerIdsZNode,
-    BrokerIdZNode,
-    ControllerZNode,
-    TopicPartitionStateZNode,
     TopicsZNode,
+    partition_of_state,
 )
 
 # Also when the node itself is created or deleted, so that the watch on its children is re-armed.
@@ -77,7 +75,7 @@ def controller_event(watch: WatchEvent, broker_id: BrokerId) -> ControllerEvent 
         case WatchKind.CHANGED | WatchKind.DELETED, TopicsZNode.PATH:
             return PartitionModifications(name)
         case WatchKind.CHANGED, _:
-            topic_partition = TopicPartitionStateZNode.partition_of(path)
+            topic_partition = partition_of_state(path)
             return (
                 None if topic_partition is None else PartitionReassignmentIsrChange(topic_partition)
             )

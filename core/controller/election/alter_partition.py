@@ -14,13 +14,13 @@ from collections.abc import Collection, Iterable, Mapping
 
 from regent.core.controller.effects import PartitionChanged
 from regent.core.controller.election.decisions import DecidedGroup, keep_eligible_replicas
-from regent.core.controller.election.partition_change import AlterIsr, change_partition
-from regent.core.controller.election.partition_change_writer import Changes
-from regent.core.controller.election.partition_replicas import (
+from regent.core.controller.election.election import (
     ChangeRefused,
     PartitionChange,
     partition_replicas,
 )
+from regent.core.controller.election.partition_change import AlterIsr, change_partition
+from regent.core.controller.election.partition_change_writer import Changes
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.services import ControllerServices
 from regent.core.errors import BadDataError, Errors, UnreadableError
@@ -204,8 +204,7 @@ class AlterPartitions:
     def _apply(
         self, topic_partition: TopicPartition, leadership: LeaderIsrAndControllerEpoch
     ) -> None:
-        before = self._known(topic_partition)
-        self._context.put_partition_leadership_info(topic_partition, leadership)
+        before = self._context.put_partition_leadership_info(topic_partition, leadership)
         self._services.outbox.record(
             PartitionChanged, topic_partition, before, leadership.leader_and_isr
         )

@@ -14,18 +14,18 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
 from regent.core.controller.context import ControllerContext
+from regent.core.controller.election.election import (
+    ChangeRefused,
+    PartitionChange,
+    PartitionReplicas,
+    partition_replicas,
+)
 from regent.core.controller.election.partition_change import (
     RECOVERED,
     RECOVERING,
     Cause,
     change_partition,
     may_need_unclean_election,
-)
-from regent.core.controller.election.partition_replicas import (
-    ChangeRefused,
-    PartitionChange,
-    PartitionReplicas,
-    partition_replicas,
 )
 from regent.core.controller.services import ControllerServices
 from regent.core.errors import BadDataError, StateChangeFailedError

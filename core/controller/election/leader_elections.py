@@ -13,10 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from regent.core.controller.election.election import (
     ElectionStrategy,
     OfflineElection,
+    PartitionChange,
     PreferredElection,
+    partition_replicas,
 )
 from regent.core.controller.election.partition_change import change_partition
-from regent.core.controller.election.partition_replicas import PartitionChange, partition_replicas
 from regent.core.controller.events import AutoPreferredReplicaLeaderElection, ElectionTrigger
 from regent.core.controller.partition_state_machine import PartitionStateMachine
 from regent.core.controller.services import ControllerServices

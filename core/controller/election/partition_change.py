@@ -32,16 +32,14 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from regent.core.controller.election.election import (
-    ElectionStrategy,
-    OfflineElection,
-    elect,
-    offline_leader,
-)
-from regent.core.controller.election.partition_replicas import (
     Brokers,
     ChangeRefused,
+    ElectionStrategy,
+    OfflineElection,
     PartitionChange,
     PartitionReplicas,
+    elect,
+    offline_leader,
 )
 from regent.core.errors import Errors
 from regent.core.model import (

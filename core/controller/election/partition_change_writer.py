@@ -15,7 +15,7 @@ from typing import TypeAlias
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.effects import PartitionChanged
 from regent.core.controller.election.decisions import CauseOf, DecidedGroup, Failures, decide
-from regent.core.controller.election.partition_replicas import PartitionChange
+from regent.core.controller.election.election import PartitionChange
 from regent.core.controller.services import ControllerServices
 from regent.core.errors import BadDataError, StateChangeFailedError, UnreadableError
 from regent.core.model import LeaderAndIsr, LeaderIsrAndControllerEpoch, TopicPartition
@@ -121,6 +121,7 @@ def _write(
     _report_unclean(services, decided)
     outcomes = services.store.update_partition_states(states, context.epoch_zk_version)
     conflicts: list[TopicPartition] = []
+    changes: list[tuple[object, ...]] = []
     stored: dict[tuple[DecidedGroup, int], tuple[PartitionChange, LeaderIsrAndControllerEpoch]] = {}
     for topic_partition in states:
         decision, outcome = decided[topic_partition], outcomes[topic_partition]
@@ -136,12 +137,10 @@ def _write(
                 now = decision.change.leader_and_isr.with_partition_epoch(outcome)
                 leadership = LeaderIsrAndControllerEpoch(now, context.epoch)
                 stored[decision, outcome] = decision.change._replace(leader_and_isr=now), leadership
-            before = context.partition_leadership_info(topic_partition)
             accepted[topic_partition], leadership = stored[decision, outcome]
-            context.put_partition_leadership_info(topic_partition, leadership)
-            services.outbox.record(
-                PartitionChanged, topic_partition, before, leadership.leader_and_isr
-            )
+            before = context.put_partition_leadership_info(topic_partition, leadership)
+            changes.append((topic_partition, before, leadership.leader_and_isr))
+    services.outbox.record_each(PartitionChanged, changes)
     return conflicts
 
 

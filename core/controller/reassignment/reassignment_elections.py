@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from regent.core.controller.election.decisions import Failures
-from regent.core.controller.election.election import ReassignElection
+from regent.core.controller.election.election import ReassignElection, partition_replicas
 from regent.core.controller.election.partition_change import (
     LeaderLeavesAssignment,
     ReassignmentEpoch,
@@ -13,7 +13,6 @@ from regent.core.controller.election.partition_change import (
     is_reassignment_complete,
 )
 from regent.core.controller.election.partition_change_writer import Changes, change_partitions
-from regent.core.controller.election.partition_replicas import partition_replicas
 from regent.core.controller.partition_state_machine import PartitionStateMachine
 from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import PartitionState

@@ -18,9 +18,8 @@ from regent.broker.api.client_quotas import client_quota_apis
 from regent.broker.api.scram_credentials import scram_credential_apis
 from regent.core.errors import Errors, SessionExpiredError
 from regent.transport.kafka.api import KafkaApi
-from regent.zk.codecs.admin_znodes import ConfigEntityZNode
-from regent.zk.codecs.znodes import PERSISTENT_PATHS
 from regent.zk.stores.config_store import ZkConfigStore
+from regent.zk.znodes import PERSISTENT_PATHS, ConfigEntityZNode
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer
 from tests.transport.kafka.wire import ask
 

@@ -12,11 +12,8 @@ from regent.core.controller.events import (
 )
 from regent.core.errors import SessionExpiredError
 from regent.zk.client.operations import Committed, Create, WatchEvent, WatchKind
-from regent.zk.codecs.admin_znodes import (
-    ConfigEntityChangeNotificationSequenceZNode,
-    ConfigEntityZNode,
-)
 from regent.zk.stores.config_store import ZkConfigStore
+from regent.zk.znodes import ConfigEntityChangeNotificationSequenceZNode, ConfigEntityZNode
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer, act_once
 
 UNCLEAN = {"unclean.leader.election.enable": "true"}

@@ -23,7 +23,7 @@ from regent.core.protocol.controller import (
     AlterPartitionResponse,
     AlterPartitionRow,
 )
-from regent.zk.codecs.znodes import TopicPartitionStateZNode
+from regent.zk.znodes import TopicPartitionStateZNode
 from tests.support.controller_parts import Candidate, ControllerParts, kinds, metadata_rows, of_type
 from tests.support.fake_zookeeper import Call, Moment, act_once, lose_connection
 from tests.support.world import T0, T1, World, leadership, topic_id

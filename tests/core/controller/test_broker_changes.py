@@ -21,7 +21,7 @@ from regent.core.protocol.control import (
     LeaderAndIsrType,
     UpdateMetadataRequest,
 )
-from regent.zk.codecs.znodes import BrokerIdZNode
+from regent.zk.znodes import BrokerIdZNode
 from tests.support.controller_parts import (
     Candidate,
     ControllerParts,

@@ -23,7 +23,7 @@ from regent.core.protocol.control import (
     LeaderAndIsrResponse,
 )
 from regent.core.protocol.controller import ControlledShutdownResponse
-from regent.zk.codecs.znodes import TopicPartitionStateZNode
+from regent.zk.znodes import TopicPartitionStateZNode
 from tests.support.controller_parts import (
     ControllerParts,
     kinds,

@@ -69,8 +69,8 @@ from regent.core.protocol.messages.partitions import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
-from regent.zk.codecs.znodes import BrokerIdsZNode, BrokerIdZNode
 from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.znodes import BrokerIdsZNode, BrokerIdZNode
 from tests.support.cluster_notes import NotesInMemory
 from tests.support.controller_parts import (
     Candidate,

@@ -10,14 +10,9 @@ from regent.core.controller.controller_election import ControllerElection
 from regent.core.errors import BadDataError, ControllerMovedError, SessionExpiredError
 from regent.core.model import MAX_CONTROLLER_EPOCH, NO_CONTROLLER
 from regent.core.ports import ControllerEpoch
-from regent.zk.client.operations import (
-    Create,
-    SetData,
-    WatchEvent,
-    WatchKind,
-)
-from regent.zk.codecs.znodes import ControllerTermZNode, ControllerZNode
+from regent.zk.client.operations import Create, SetData, WatchEvent, WatchKind
 from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.znodes import ControllerTermsZNode, ControllerTermZNode, ControllerZNode
 from tests.support.fake_zookeeper import (
     Call,
     FakeZooKeeper,
@@ -102,8 +97,8 @@ def test_an_election_is_one_transaction_of_znode_epoch_and_term(
         Create(CONTROLLER, ControllerZNode.encode(1, 1), ephemeral=True),
         SetData(EPOCH, b"1", 0),
         Create("/regent"),
-        Create(ControllerTermZNode.PARENT),
-        Create(ControllerTermZNode.path(one.zookeeper.session_id, 1), ephemeral=True),
+        Create(ControllerTermsZNode.PATH),
+        Create(ControllerTermZNode.path(f"{one.zookeeper.session_id:x}", 1), ephemeral=True),
     )
 
 

@@ -30,7 +30,7 @@ from regent.core.controller.events import (
 from regent.core.errors import Errors
 from regent.core.model import UNKNOWN_BROKER_EPOCH, TopicPartition
 from regent.core.protocol.controller import ControlledShutdownResponse
-from regent.zk.codecs.znodes import BrokerIdZNode, ControllerZNode
+from regent.zk.znodes import BrokerIdZNode, ControllerZNode
 from tests.support.controller_parts import (
     Candidate,
     kinds,

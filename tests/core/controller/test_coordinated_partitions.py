@@ -9,7 +9,8 @@ import pytest
 from regent.core.controller.effects import Effect
 from regent.core.model import NO_EPOCH, NO_LEADER, TopicPartition
 from regent.core.protocol.control import UpdateMetadataRequest
-from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicPartitionsZNode
+from regent.zk.codecs.topic_znodes import decode_coordinated_partitions
+from regent.zk.znodes import TopicPartitionStateZNode, TopicPartitionsZNode
 from tests.support.controller_parts import Candidate, requests
 from tests.support.world import T0, World, topic_id
 
@@ -34,7 +35,7 @@ def told(effects: Iterable[Effect]) -> set[int]:
 def noted(world: World) -> int:
     node = world.zookeeper.node(NOTE)
     assert node is not None
-    return TopicPartitionsZNode.coordinated_partitions(node.data)
+    return decode_coordinated_partitions("", node.data)
 
 
 def again(active: Candidate) -> list[Effect]:

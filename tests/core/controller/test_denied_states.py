@@ -35,8 +35,11 @@ from regent.core.protocol.control import (
     PartitionError,
     UpdateMetadataRequest,
 )
-from regent.zk.codecs.admin_znodes import IsrChangeNotificationSequenceZNode
-from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicPartitionsZNode
+from regent.zk.znodes import (
+    IsrChangeNotificationSequenceZNode,
+    TopicPartitionStateZNode,
+    TopicPartitionsZNode,
+)
 from tests.support.controller_parts import (
     Candidate,
     ControllerParts,

@@ -27,13 +27,15 @@ from regent.core.protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,
 )
 from regent.zk.client.operations import ConnectionLossError
-from regent.zk.codecs.admin_znodes import (
+from regent.zk.znodes import (
     ControllerFailuresZNode,
     DeleteTopicsTopicZNode,
     IsrChangeNotificationSequenceZNode,
     ReassignPartitionsZNode,
+    TopicPartitionStateZNode,
+    TopicPartitionsZNode,
+    TopicZNode,
 )
-from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicPartitionsZNode, TopicZNode
 from tests.support.controller_parts import Candidate, leader_and_isr_rows, requests
 from tests.support.fake_zookeeper import Call, FakeZooKeeperServer, Moment
 from tests.support.world import T0, T1, World, delete, topic_id

@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 
 from regent.core.controller.effects import (
+    MAX_NAMED_CHANGES,
     BrokersFailed,
     BrokersStarted,
     Change,
     ControllerElected,
     ControllerResigned,
+    Outbox,
     PartitionChanged,
     PartitionCreated,
     RecordChanges,
 )
-from regent.core.controller.outbox import MAX_NAMED_CHANGES, Outbox
 from regent.core.model import (
     LeaderAndIsr,
     LeaderIsrAndControllerEpoch,

@@ -8,17 +8,15 @@ from itertools import chain, combinations, permutations
 import pytest
 
 from regent.core.controller.election.election import (
+    ChangeRefused,
     ControlledShutdownElection,
     ElectionStrategy,
     OfflineElection,
+    PartitionChange,
+    PartitionReplicas,
     PreferredElection,
     ReassignElection,
     elect,
-)
-from regent.core.controller.election.partition_replicas import (
-    ChangeRefused,
-    PartitionChange,
-    PartitionReplicas,
 )
 from regent.core.model import NO_LEADER, LeaderAndIsr, LeaderRecoveryState, ReplicaAssignment
 

@@ -15,7 +15,7 @@ from regent.core.protocol.messages.partitions import (
     ElectLeadersRequest,
     ElectLeadersResponse,
 )
-from regent.zk.codecs.admin_znodes import PreferredReplicaElectionZNode
+from regent.zk.znodes import PreferredReplicaElectionZNode
 from tests.support.controller_parts import Candidate, ControllerParts, leader_and_isr_rows, of_type
 from tests.support.fake_zookeeper import Call, Moment, act_once, lose_connection
 from tests.support.world import T0, T1, World

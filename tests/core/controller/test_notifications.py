@@ -21,8 +21,8 @@ from regent.core.model import (
 )
 from regent.core.protocol.control import LeaderAndIsrResponse, PartitionError
 from regent.zk.client.operations import WatchEvent, WatchKind
-from regent.zk.codecs.admin_znodes import IsrChangeNotificationSequenceZNode as IsrChange
-from regent.zk.codecs.admin_znodes import LogDirEventNotificationSequenceZNode as LogDirEvent
+from regent.zk.znodes import IsrChangeNotificationSequenceZNode as IsrChange
+from regent.zk.znodes import LogDirEventNotificationSequenceZNode as LogDirEvent
 from tests.support.controller_parts import (
     Candidate,
     ControllerParts,

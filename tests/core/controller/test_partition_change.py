@@ -7,8 +7,11 @@ from dataclasses import dataclass
 import pytest
 
 from regent.core.controller.election.election import (
+    ChangeRefused,
     ControlledShutdownElection,
     OfflineElection,
+    PartitionChange,
+    PartitionReplicas,
     PreferredElection,
 )
 from regent.core.controller.election.partition_change import (
@@ -24,11 +27,6 @@ from regent.core.controller.election.partition_change import (
     first_leadership,
     is_reassignment_complete,
     may_need_unclean_election,
-)
-from regent.core.controller.election.partition_replicas import (
-    ChangeRefused,
-    PartitionChange,
-    PartitionReplicas,
 )
 from regent.core.errors import Errors
 from regent.core.model import (

@@ -14,10 +14,7 @@ from regent.core.controller.election.partition_change import (
     LeaderLeavesAssignment,
     RemoveReplica,
 )
-from regent.core.controller.election.partition_change_writer import (
-    MAX_ROUNDS,
-    change_partitions,
-)
+from regent.core.controller.election.partition_change_writer import MAX_ROUNDS, change_partitions
 from regent.core.controller.states import ReplicaState
 from regent.core.errors import ControllerMovedError, SessionExpiredError, StateChangeFailedError
 from regent.core.model import (

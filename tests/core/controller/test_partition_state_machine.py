@@ -18,7 +18,7 @@ from regent.core.controller.states import (
 )
 from regent.core.errors import ControllerMovedError, StateChangeFailedError
 from regent.core.model import LeaderRecoveryState, ReplicaAssignment, TopicPartition
-from regent.zk.codecs.admin_znodes import ConfigEntityZNode
+from regent.zk.znodes import ConfigEntityZNode
 from tests.support.controller_parts import (
     ControllerParts,
     kinds,

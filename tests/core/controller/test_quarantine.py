@@ -48,8 +48,11 @@ from regent.core.protocol.messages.partitions import (
     ListPartitionReassignmentsResponse,
 )
 from regent.zk.client.operations import ConnectionLossError
-from regent.zk.codecs.admin_znodes import ControllerFailuresZNode, DeleteTopicsTopicZNode
-from regent.zk.codecs.znodes import TopicPartitionStateZNode
+from regent.zk.znodes import (
+    ControllerFailuresZNode,
+    DeleteTopicsTopicZNode,
+    TopicPartitionStateZNode,
+)
 from tests.support.controller_parts import Candidate, of_type
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment
 from tests.support.world import T0, World, delete, topic_id

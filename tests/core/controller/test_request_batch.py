@@ -6,7 +6,7 @@ import pytest
 
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.effects import SendControlRequest
-from regent.core.controller.election.partition_replicas import PartitionChange
+from regent.core.controller.election.election import PartitionChange
 from regent.core.controller.request_batch import ControlRequestBatch
 from regent.core.controller.states import ReplicaState
 from regent.core.model import (

@@ -13,9 +13,8 @@ from regent.core.model import (
     TopicPartition,
 )
 from regent.core.protocol.control import LeaderAndIsrRequest, UpdateMetadataRequest
-from regent.zk.codecs.admin_znodes import ConfigEntityZNode
-from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicZNode
 from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.znodes import ConfigEntityZNode, TopicPartitionStateZNode, TopicZNode
 from tests.support.controller_parts import Candidate, leader_and_isr_rows, requests
 from tests.support.world import T0, World, broker_info
 

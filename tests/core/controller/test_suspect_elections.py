@@ -6,22 +6,17 @@ from itertools import product
 
 import pytest
 
-from regent.core.controller.election.decisions import (
-    NOBODY_COMMITS,
-    with_eligible_replicas,
-)
+from regent.core.controller.election.decisions import NOBODY_COMMITS, with_eligible_replicas
 from regent.core.controller.election.election import (
+    ChangeRefused,
     ControlledShutdownElection,
     ElectionStrategy,
     OfflineElection,
+    PartitionChange,
+    PartitionReplicas,
     PreferredElection,
     ReassignElection,
     elect,
-)
-from regent.core.controller.election.partition_replicas import (
-    ChangeRefused,
-    PartitionChange,
-    PartitionReplicas,
 )
 from regent.core.model import (
     NO_LEADER,

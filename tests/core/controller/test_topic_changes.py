@@ -14,9 +14,13 @@ from regent.core.model import (
 )
 from regent.core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrType, StopReplicaRequest
 from regent.zk.client.operations import Committed, Create, WatchKind
-from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode, ReassignPartitionsZNode
-from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicZNode
 from regent.zk.stores.fenced_writes import BYTES_OF_FENCE
+from regent.zk.znodes import (
+    DeleteTopicsTopicZNode,
+    ReassignPartitionsZNode,
+    TopicPartitionStateZNode,
+    TopicZNode,
+)
 from tests.support.controller_parts import (
     ControllerParts,
     kinds,

@@ -26,7 +26,7 @@ from regent.core.protocol.control import (
     StopReplicaResponse,
     UpdateMetadataRequest,
 )
-from regent.zk.codecs.znodes import TopicPartitionStateZNode
+from regent.zk.znodes import TopicPartitionStateZNode
 from tests.support.controller_parts import (
     ControllerParts,
     kinds,

@@ -14,18 +14,16 @@ from regent.core.controller.events import (
     TopicChange,
 )
 from regent.core.model import MAX_LEADER_EPOCH, ReplicaAssignment, TopicPartition
-from regent.zk.codecs.admin_znodes import (
+from regent.zk.znodes import (
+    BrokerIdsZNode,
+    BrokerIdZNode,
+    ControllerEpochZNode,
+    ControllerZNode,
     DeleteTopicsZNode,
     IsrChangeNotificationZNode,
     LogDirEventNotificationZNode,
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
-)
-from regent.zk.codecs.znodes import (
-    BrokerIdsZNode,
-    BrokerIdZNode,
-    ControllerEpochZNode,
-    ControllerZNode,
     TopicPartitionStateZNode,
     TopicsZNode,
     TopicZNode,

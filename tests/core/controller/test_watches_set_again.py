@@ -21,10 +21,7 @@ from regent.core.controller.services import ControllerSettings
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.zk.client.operations import WatchEvent, WatchKind
-from regent.zk.codecs.admin_znodes import (
-    PreferredReplicaElectionZNode,
-    ReassignPartitionsZNode,
-)
+from regent.zk.znodes import PreferredReplicaElectionZNode, ReassignPartitionsZNode
 from tests.support.controller_parts import Candidate, ControllerParts
 from tests.support.world import World, topic_id
 

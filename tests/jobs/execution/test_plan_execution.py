@@ -16,7 +16,7 @@ from regent.jobs.command import run_job
 from regent.jobs.execution.plan_commands import execute_command, plan_status
 from regent.jobs.execution.plan_execution import PlanIncompleteError, execute_plan
 from regent.zk.client.operations import ConnectionLossError
-from regent.zk.codecs.znodes import TopicZNode
+from regent.zk.znodes import TopicZNode
 from tests.support.fake_cluster import ADDRESS, FakeCluster
 from tests.support.fake_zookeeper import Call
 from tests.support.plan_controller import (

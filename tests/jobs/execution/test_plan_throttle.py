@@ -12,7 +12,7 @@ from regent.core.errors import Errors
 from regent.core.model import ReplicaAssignment
 from regent.jobs.execution.plan_execution import execute_plan
 from regent.zk.client.operations import ConnectionLossError
-from regent.zk.codecs.admin_znodes import ConfigEntityZNode
+from regent.zk.znodes import ConfigEntityZNode
 from tests.support.fake_cluster import ADDRESS, FakeCluster
 from tests.support.fake_zookeeper import Call
 from tests.support.plan_controller import BEFORE, MovingController, opener, write_plan

@@ -63,7 +63,7 @@ from regent.transport.control.codec import (
     peek_correlation_id,
 )
 from regent.transport.control.large_bodies import decode_in_pieces, form_of
-from regent.zk.codecs.znodes import encode_topic_id
+from regent.zk.codecs.topic_znodes import encode_topic_id
 
 
 def encoded(message: object) -> bytes:

@@ -23,13 +23,13 @@ from regent.zk.client.requests import (
     MAX_BULK_REQUEST_BYTES,
     MAX_WATCHES,
     Answer,
+    ArmedWatches,
     MultiRead,
     SetWatches,
     ZkReply,
     ZkRequest,
     set_watches_requests,
 )
-from regent.zk.client.watch_registry import ArmedWatches
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 
 pytestmark = pytest.mark.zookeeper

@@ -9,17 +9,16 @@ import pytest
 
 from regent.core.errors import BadDataError
 from regent.core.model import TopicPartition
-from regent.zk.codecs.admin_znodes import (
+from regent.zk.codecs.admin_znodes import ProducerIdBlock, sequence_number
+from regent.zk.znodes import (
     ConfigEntityChangeNotificationSequenceZNode,
     ConfigEntityZNode,
     DeleteTopicsTopicZNode,
     IsrChangeNotificationSequenceZNode,
     LogDirEventNotificationSequenceZNode,
     PreferredReplicaElectionZNode,
-    ProducerIdBlock,
     ProducerIdBlockZNode,
     ReassignPartitionsZNode,
-    sequence_number,
 )
 
 Json: TypeAlias = dict[str, Any]

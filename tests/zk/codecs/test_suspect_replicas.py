@@ -16,8 +16,8 @@ from regent.core.model import (
     TopicPartition,
 )
 from regent.zk.client.operations import ANY_VERSION, Delete, WatchEvent, WatchKind
-from regent.zk.codecs import suspect_replicas
 from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.znodes import SuspectReplicasPartZNode, SuspectReplicasZNode
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 
 INFO = BrokerInfo(3, (EndPoint("PLAINTEXT", "127.0.0.1", 9092),))
@@ -68,16 +68,16 @@ def test_the_list_is_written_before_the_registration(
         operation.path
         for transaction in server.transactions
         for operation in transaction.operations
-        if operation.path.startswith((suspect_replicas.PARENT + "/", "/brokers/ids/"))
+        if operation.path.startswith((SuspectReplicasZNode.PATH + "/", "/brokers/ids/"))
     ]
-    assert created[0].startswith(suspect_replicas.PARENT)
+    assert created[0].startswith(SuspectReplicasZNode.PATH)
 
 
 def test_the_list_is_deleted_with_the_session(server: FakeZooKeeperServer) -> None:
     zookeeper = FakeZooKeeper(server)
     ZkControllerStore(zookeeper).register_broker(INFO, SUSPECTS)
     server.expire(zookeeper.session_id)
-    assert not [p for p in server.snapshot() if p.startswith(suspect_replicas.PARENT + "/")]
+    assert not [p for p in server.snapshot() if p.startswith(SuspectReplicasZNode.PATH + "/")]
 
 
 def test_a_new_list_replaces_the_whole_former_one(
@@ -88,7 +88,7 @@ def test_a_new_list_replaces_the_whole_former_one(
     assert read(server) == SuspectReplicas({T0: LogEnd(5, 6)})
     store.publish_suspects(INFO, NO_SUSPECTS)
     assert read(server) == NO_SUSPECTS
-    assert not [p for p in server.snapshot() if p.startswith(suspect_replicas.PARENT + "/")]
+    assert not [p for p in server.snapshot() if p.startswith(SuspectReplicasZNode.PATH + "/")]
 
 
 def test_a_registration_that_is_written_again_keeps_the_list(
@@ -149,7 +149,7 @@ def test_an_incomplete_list_means_that_all_replicas_are_suspect(
     server: FakeZooKeeperServer, store: ZkControllerStore
 ) -> None:
     store.register_broker(INFO, SUSPECTS)
-    (listed,) = [p for p in server.snapshot() if p.startswith(suspect_replicas.PARENT + "/")]
+    (listed,) = [p for p in server.snapshot() if p.startswith(SuspectReplicasZNode.PATH + "/")]
     server.put(listed, b"{")
     assert read(server).end_of(TopicPartition("any", 1)) == NO_LOG_END
     FakeZooKeeper(server).multi([Delete(listed, ANY_VERSION)])
@@ -160,4 +160,4 @@ def test_an_incomplete_list_means_that_all_replicas_are_suspect(
 def test_an_unreadable_list_is_refused(row: bytes) -> None:
     data = b'{"version":1,"knows_all":true,"replicas":[{"topic":"t","partitions":[%s]}]}' % row
     with pytest.raises(BadDataError):
-        suspect_replicas.decode([data])
+        SuspectReplicasPartZNode.decode(data)

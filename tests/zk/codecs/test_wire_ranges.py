@@ -19,8 +19,9 @@ from regent.core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from regent.zk.codecs import admin_znodes, znodes
-from regent.zk.stores.broker_store import broker_ids_of
+from regent.zk import znodes
+from regent.zk.codecs import admin_znodes
+from regent.zk.stores.znode_store import broker_ids_of
 
 INT32, INT64 = 2**31 - 1, 2**63 - 1
 TOO_LARGE = (2**31, 2**32, 2**63 - 1, 2**63, 2**64 - 1, -(2**31) - 1, -(2**63), 1e300, 1.5, True)
@@ -51,20 +52,20 @@ CODECS: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
         lambda data: znodes.TopicPartitionStateZNode.decode(data, 0),
     ),
     "producer ids": (
-        admin_znodes.ProducerIdBlockZNode.encode(admin_znodes.ProducerIdBlock(1, 0, 999)),
-        admin_znodes.ProducerIdBlockZNode.decode,
+        znodes.ProducerIdBlockZNode.encode(admin_znodes.ProducerIdBlock(1, 0, 999)),
+        znodes.ProducerIdBlockZNode.decode,
     ),
     "preferred elections": (
-        admin_znodes.PreferredReplicaElectionZNode.encode(PARTITIONS),
-        admin_znodes.PreferredReplicaElectionZNode.decode,
+        znodes.PreferredReplicaElectionZNode.encode(PARTITIONS),
+        znodes.PreferredReplicaElectionZNode.decode,
     ),
     "reassignments": (
-        admin_znodes.ReassignPartitionsZNode.encode({PARTITIONS[0]: (1, 2)}),
-        admin_znodes.ReassignPartitionsZNode.decode,
+        znodes.ReassignPartitionsZNode.encode({PARTITIONS[0]: (1, 2)}),
+        znodes.ReassignPartitionsZNode.decode,
     ),
     "ISR changes": (
-        admin_znodes.IsrChangeNotificationSequenceZNode.encode(PARTITIONS),
-        admin_znodes.IsrChangeNotificationSequenceZNode.decode,
+        znodes.IsrChangeNotificationSequenceZNode.encode(PARTITIONS),
+        znodes.IsrChangeNotificationSequenceZNode.decode,
     ),
 }
 

@@ -17,9 +17,10 @@ from regent.core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from regent.zk.codecs.znodes import (
+from regent.zk.codecs.broker_znodes import decode_broker_id
+from regent.zk.codecs.topic_znodes import TopicZNodeData, encode_topic_id
+from regent.zk.znodes import (
     PERSISTENT_PATHS,
-    BrokerIdsZNode,
     BrokerIdZNode,
     ClusterIdZNode,
     ControllerEpochZNode,
@@ -28,8 +29,6 @@ from regent.zk.codecs.znodes import (
     TopicPartitionsZNode,
     TopicPartitionZNode,
     TopicZNode,
-    TopicZNodeData,
-    encode_topic_id,
 )
 
 Json: TypeAlias = dict[str, Any]
@@ -250,10 +249,10 @@ def test_a_leader_outside_the_isr_and_an_empty_isr_are_accepted() -> None:
 
 
 def test_the_children_of_the_brokers_are_broker_ids() -> None:
-    assert BrokerIdsZNode.decode_child("1001") == 1001
+    assert decode_broker_id("1001") == 1001
     for name in ("", "-1", "01", "1 ", "one", "١", "9" * 5000):
         with pytest.raises(BadDataError):
-            BrokerIdsZNode.decode_child(name)
+            decode_broker_id(name)
 
 
 # --- invalid data ---------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regent.zk.codecs.znodes import PERSISTENT_PATHS
+from regent.zk.znodes import PERSISTENT_PATHS
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 
 

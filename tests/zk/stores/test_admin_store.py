@@ -8,14 +8,11 @@ import pytest
 
 from regent.core.errors import BadDataError, BrokerNotFoundError
 from regent.core.model import BrokerInfo, EndPoint, TopicPartition
+from regent.zk import znodes
 from regent.zk.client.operations import Create
-from regent.zk.codecs import znodes
-from regent.zk.codecs.admin_znodes import ConfigEntityZNode, ReassignPartitionsZNode
-from regent.zk.stores.admin_store import (
-    ActiveController,
-    ZkAdminStore,
-)
-from regent.zk.stores.topic_store import NoClusterError
+from regent.zk.stores.admin_store import ActiveController, ZkAdminStore
+from regent.zk.stores.znode_store import NoClusterError
+from regent.zk.znodes import ConfigEntityZNode, ReassignPartitionsZNode
 from tests.support.fake_zookeeper import (
     FakeZooKeeper,
     FakeZooKeeperServer,

@@ -11,15 +11,8 @@ import pytest
 
 from regent.core.errors import BadDataError, ForeignDirectoryError
 from regent.core.model import BrokerInfo, EndPoint
-from regent.zk.client.operations import (
-    Create,
-    Operation,
-    Refused,
-    WatchEvent,
-    ZkError,
-)
+from regent.zk.client.operations import Create, Operation, Refused, WatchEvent, ZkError
 from regent.zk.client.requests import RequestRefusedError
-from regent.zk.codecs.znodes import BrokerIdZNode, ClusterIdZNode
 from regent.zk.stores.cluster_identity import (
     EndPointInUseError,
     check_cluster,
@@ -29,6 +22,7 @@ from regent.zk.stores.cluster_identity import (
     write_mark,
 )
 from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.znodes import BrokerIdZNode, ClusterIdZNode
 from tests.support.cluster_notes import NotesInMemory
 from tests.support.fake_zookeeper import (
     FakeZooKeeper,

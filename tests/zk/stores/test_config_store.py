@@ -8,10 +8,10 @@ import pytest
 
 from regent.core.errors import BadDataError
 from regent.core.model import ReplicaAssignment
+from regent.zk import znodes
 from regent.zk.client.operations import ConflictError, Create, SetData
-from regent.zk.codecs import znodes
-from regent.zk.codecs.admin_znodes import ConfigEntityZNode
 from regent.zk.stores.config_store import UnknownTopicError, ZkConfigStore
+from regent.zk.znodes import ConfigEntityZNode
 from tests.support.fake_zookeeper import (
     Call,
     FakeZooKeeper,

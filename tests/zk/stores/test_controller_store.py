@@ -20,11 +20,13 @@ from regent.core.model import (
     TopicPartition,
 )
 from regent.core.ports import ControllerEpoch, ControllerRegistration, ControllerStore, WriteError
+from regent.zk import znodes
 from regent.zk.client.operations import WatchEvent, WatchKind
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.client.session import SessionKeeper
-from regent.zk.codecs import znodes
-from regent.zk.codecs.znodes import (
+from regent.zk.stores.cluster_identity import join_cluster
+from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.znodes import (
     PERSISTENT_PATHS,
     BrokerIdZNode,
     TopicPartitionStateZNode,
@@ -32,8 +34,6 @@ from regent.zk.codecs.znodes import (
     TopicPartitionZNode,
     TopicZNode,
 )
-from regent.zk.stores.cluster_identity import join_cluster
-from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.cluster_notes import NotesInMemory
 from tests.support.fake_zookeeper import Call, FakeZooKeeperServer, Moment, lose_connection, once
 from tests.support.world import KeptSession, broker_info, leadership, topic_id

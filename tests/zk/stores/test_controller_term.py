@@ -21,8 +21,8 @@ from regent.zk.client.operations import (
 )
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.client.zookeeper import ZooKeeper
-from regent.zk.codecs.znodes import ControllerTermZNode
 from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.znodes import ControllerTermsZNode
 from tests.support.fake_zookeeper import (
     FakeZooKeeper,
     FakeZooKeeperServer,
@@ -34,7 +34,7 @@ from tests.support.world import leadership
 from tests.support.zookeeper_sessions import Ensemble, apply
 
 CONTROLLER, EPOCH = "/controller", "/controller_epoch"
-TERMS = ControllerTermZNode.PARENT
+TERMS = ControllerTermsZNode.PATH
 
 
 class Candidate:

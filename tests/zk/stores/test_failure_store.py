@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from regent.core.ports import ControllerFailure
-from regent.zk.codecs.admin_znodes import ControllerFailuresZNode
 from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.znodes import ControllerFailuresZNode
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer, Moment, once
 
 PATH = ControllerFailuresZNode.PATH

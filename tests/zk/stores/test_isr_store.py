@@ -19,12 +19,13 @@ from regent.core.protocol.controller import (
     AlterPartitionRow,
 )
 from regent.zk.client.requests import RequestRefusedError
-from regent.zk.codecs.admin_znodes import (
+from regent.zk.stores.isr_store import MAX_PARTITIONS, ZkIsrStore
+from regent.zk.znodes import (
+    BrokerIdZNode,
     IsrChangeNotificationSequenceZNode,
     IsrChangeNotificationZNode,
+    TopicPartitionStateZNode,
 )
-from regent.zk.codecs.znodes import BrokerIdZNode, TopicPartitionStateZNode
-from regent.zk.stores.isr_store import MAX_PARTITIONS, ZkIsrStore
 from tests.support.fake_zookeeper import (
     FakeZooKeeper,
     FakeZooKeeperServer,

@@ -9,17 +9,12 @@ import pytest
 from regent.core.errors import ControllerMovedError, SessionExpiredError
 from regent.core.model import TopicPartition
 from regent.testing.waits import scaled
-from regent.zk.client.operations import (
-    Committed,
-    Create,
-    WatchEvent,
-    WatchKind,
-)
+from regent.zk.client.operations import Committed, Create, WatchEvent, WatchKind
 from regent.zk.client.requests import RequestRefusedError
-from regent.zk.codecs.admin_znodes import IsrChangeNotificationSequenceZNode as IsrChange
-from regent.zk.codecs.admin_znodes import LogDirEventNotificationSequenceZNode as LogDirEvent
 from regent.zk.stores.controller_store import ZkControllerStore
 from regent.zk.stores.request_store import notify_log_dir_failure
+from regent.zk.znodes import IsrChangeNotificationSequenceZNode as IsrChange
+from regent.zk.znodes import LogDirEventNotificationSequenceZNode as LogDirEvent
 from tests.support.connected_sessions import Connect
 from tests.support.fake_zookeeper import FakeZooKeeperServer, Moment, lose_connection, once
 from tests.support.world import KeptSession

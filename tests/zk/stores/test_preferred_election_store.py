@@ -8,8 +8,8 @@ from regent.core.errors import BadDataError, ControllerMovedError, SessionExpire
 from regent.core.model import TopicPartition
 from regent.testing.waits import scaled
 from regent.zk.client.operations import Create, WatchEvent, WatchKind
-from regent.zk.codecs.admin_znodes import PreferredReplicaElectionZNode
 from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.znodes import PreferredReplicaElectionZNode
 from tests.support.connected_sessions import Connect
 from tests.support.fake_zookeeper import FakeZooKeeperServer, Moment, lose_connection, once
 from tests.support.world import KeptSession

@@ -8,8 +8,8 @@ import pytest
 
 from regent.core.errors import BadDataError
 from regent.zk.client.operations import ConflictError
-from regent.zk.codecs.admin_znodes import ProducerIdBlockZNode
 from regent.zk.stores.producer_ids import ZkProducerIds
+from regent.zk.znodes import ProducerIdBlockZNode
 from tests.support.connected_sessions import Connect, read
 from tests.support.fake_zookeeper import (
     Call,

@@ -9,7 +9,7 @@ import pytest
 from regent.core.errors import BadDataError, ControllerMovedError
 from regent.core.model import TopicPartition
 from regent.zk.client.operations import WatchEvent, WatchKind
-from regent.zk.codecs.admin_znodes import ReassignPartitionsZNode
+from regent.zk.znodes import ReassignPartitionsZNode
 from tests.support.controller_parts import ControllerParts
 from tests.support.fake_zookeeper import Moment, lose_connection, once
 from tests.support.world import T0, T1

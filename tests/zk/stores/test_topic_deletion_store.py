@@ -8,16 +8,10 @@ import pytest
 
 from regent.core.errors import ControllerMovedError
 from regent.core.model import ReplicaAssignment
-from regent.zk.client.operations import (
-    Check,
-    Create,
-    Delete,
-    WatchEvent,
-    WatchKind,
-)
-from regent.zk.codecs.znodes import TopicZNode
+from regent.zk.client.operations import Check, Create, Delete, WatchEvent, WatchKind
 from regent.zk.stores.fenced_writes import MAX_OPERATIONS, Write, write_unfenced
 from regent.zk.stores.request_store import MAX_DELETION_ROUNDS, ZkRequestStore
+from regent.zk.znodes import TopicZNode
 from tests.support.connected_sessions import Connect
 from tests.support.fake_zookeeper import (
     Call,

@@ -8,10 +8,12 @@ from regent.core.admin.admin_requests import NewTopic
 from regent.core.errors import ApiError, Errors
 from regent.core.model import ReplicaAssignment
 from regent.core.topic_validation import unknown_topic
+from regent.zk import znodes
 from regent.zk.client.operations import Create
-from regent.zk.codecs import znodes
-from regent.zk.codecs.admin_znodes import ConfigEntityZNode
-from regent.zk.stores.topic_store import NoClusterError, ZkTopicStore
+from regent.zk.codecs.topic_znodes import TopicZNodeData
+from regent.zk.stores.topic_store import ZkTopicStore
+from regent.zk.stores.znode_store import NoClusterError
+from regent.zk.znodes import ConfigEntityZNode
 from tests.support.fake_zookeeper import (
     Call,
     FakeZooKeeper,
@@ -41,7 +43,7 @@ def exists(topic: str) -> ApiError:
     return ApiError(Errors.TOPIC_ALREADY_EXISTS, f"topic {topic} already exists")
 
 
-def topic_in(server: FakeZooKeeperServer, topic: str) -> znodes.TopicZNodeData:
+def topic_in(server: FakeZooKeeperServer, topic: str) -> TopicZNodeData:
     return znodes.TopicZNode.decode(server.snapshot()[znodes.TopicZNode.path(topic)].data)
 
 
@@ -64,7 +66,7 @@ def test_a_topic_is_created_in_one_transaction_configuration_first(
     (transaction,) = server.transactions[before:]
     assert [op.path for op in transaction.operations] == ["/config/topics/t", "/brokers/topics/t"]
     assert config_in(server, "t") == {"retention.ms": "5"}
-    assert topic_in(server, "t") == znodes.TopicZNodeData(OURS, ON_0)
+    assert topic_in(server, "t") == TopicZNodeData(OURS, ON_0)
 
 
 def test_a_thousand_topics_take_a_few_transactions(
@@ -183,7 +185,7 @@ def test_added_partitions_join_the_others_and_the_topic_id_stays(
     server: FakeZooKeeperServer, store: ZkTopicStore, topic: str
 ) -> None:
     assert grow(store, topic) == DONE
-    assert topic_in(server, topic) == znodes.TopicZNodeData(OURS, ON_0 | ADDED)
+    assert topic_in(server, topic) == TopicZNodeData(OURS, ON_0 | ADDED)
 
 
 def test_partitions_are_added_to_a_concurrently_written_assignment(

@@ -12,9 +12,9 @@ from regent.core.model import (
     SuspectReplicas,
     TopicPartition,
 )
-from regent.core.ports import TopicAssignment
-from regent.zk.codecs.admin_znodes import ReassignPartitionsZNode
-from regent.zk.stores.controller_store import ZkControllerStore, topic_assignment
+from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.stores.znode_store import topic_assignment
+from regent.zk.znodes import ReassignPartitionsZNode
 from tests.support.controller_parts import (
     leader_and_isr_requests,
     leader_and_isr_rows,
@@ -431,6 +431,5 @@ def test_five_hundred_partitions_are_reassigned_in_a_few_bulk_calls() -> None:
     znodes = moving.zookeeper.snapshot()
     assert ADMIN not in znodes
     for topic in topics:
-        read = topic_assignment(znodes[topic_path(topic)], topic)
-        assert isinstance(read, TopicAssignment)
+        read = topic_assignment(topic, znodes[topic_path(topic)])
         assert set(read.partitions.values()) == {ReplicaAssignment((4, 5, 3))}
