@@ -42,6 +42,7 @@ from regent.transport.kafka.listener import KafkaListener
 from regent.transport.kafka.listener_loop import ListenerLoop
 from regent.transport.kafka.metrics import RequestMetrics
 from regent.transport.kafka.transaction_channel import TransactionChannel
+from regent.transport.local_users import EVERYBODY, LocalUsers
 from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.stores.isr_store import ZkIsrStore
 
@@ -61,8 +62,10 @@ class Replication:
         settings: Settings,
         scheduler: Scheduler,
         loop: ListenerLoop | None = None,
+        users: LocalUsers = EVERYBODY,
     ) -> None:
         self._loop = loop
+        self._users = users
         self._context = context
         self._broker_id = broker_id
         self._settings = settings
@@ -121,6 +124,7 @@ class Replication:
             _LIMITS,
             "replication-listener",
             loop=self._loop,
+            users=self._users,
         )
         listener.start()
         self._listener = listener
