@@ -32,7 +32,6 @@ from regent.config.addresses import tcp_endpoint
 from regent.config.settings import Settings
 from regent.config.threads import named_executor
 from regent.core.model import BrokerId
-from regent.core.setting import INT_MAX
 from regent.transport.control.client import RequestClient
 from regent.transport.control.sockets import Context
 from regent.transport.kafka.api import KafkaApi, KafkaApiKey
@@ -48,8 +47,9 @@ from regent.zk.stores.isr_store import ZkIsrStore
 
 _STOP_TIMEOUT_S = 2.0
 _LAST_ANSWERS_S = 0.05  # waiting fetches are not worth a longer stop
-# The limits of clients are not those of brokers, which are few, and must not be kept out.
-_LIMITS = KafkaLimits(max_connections=INT_MAX, max_connections_per_ip=INT_MAX)
+# The limits of clients are not those of brokers, which must not be kept out. A broker needs a few
+# connections for each other one; one machine cannot take all.
+_LIMITS = KafkaLimits(max_connections=4_000, max_connections_per_ip=1_000)
 
 
 class Replication:

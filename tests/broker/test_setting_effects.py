@@ -939,6 +939,8 @@ ELSEWHERE = {
     ("groups", "group_max_session_timeout_ms"): _OF_GROUPS,
     ("groups", "group_initial_rebalance_delay_ms"): _OF_GROUPS,
     ("groups", "group_max_size"): _OF_GROUPS,
+    ("groups", "group_max_bytes"): _OF_GROUPS,
+    ("groups", "group_coordinator_max_bytes"): _OF_GROUPS,
     ("groups", "offset_metadata_max_bytes"): _OF_GROUPS,
     ("groups", "offsets_topic_num_partitions"): _OF_GROUPS,
     ("groups", "offsets_topic_replication_factor"): _OF_GROUPS,
