@@ -197,7 +197,6 @@ class BrokerProcess(ControllerListener):
                 self._storage.logs,
                 self._storage.move_logs(self._replica_manager),
                 self._transactions,
-                self._replication.wake,
             )
         )
         self._publish(metrics, server)

@@ -95,8 +95,6 @@ class Served:
     log_mover: ReplicaAlterLogDirsManager
     transactions: BrokerTransactionService | None = None
     """None: clients are not told of transactions."""
-    on_follower: Callable[[], None] = lambda: None
-    """Called after each fetch of a follower."""
 
 
 class KafkaEndpoint:
@@ -208,10 +206,8 @@ class KafkaEndpoint:
                 transactions,
                 (self._large_checker, self._unpacker),
             ),
-            *fetch_apis(
-                replicas, cache, LISTENER, self._record_reader, on_follower=served.on_follower
-            ),
-            *offset_apis(replicas, self._record_reader),
+            *fetch_apis(replicas, cache, LISTENER, self._record_reader, serves_followers=False),
+            *offset_apis(replicas, self._record_reader, serves_followers=False),
             *delete_records_apis(replicas),
             *self._apis_of_topics_and_configs(served),
             *find_coordinator_apis(
@@ -266,6 +262,7 @@ def _transaction_handlers(
 ) -> TransactionHandlers:
     return TransactionHandlers(
         CoordinatorRequests(transactions.coordinator),
+        transactions.partitions,
         group_partitions,
         transactions.markers,
         Replies(),
