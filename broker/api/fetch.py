@@ -158,22 +158,19 @@ def fetch_apis(
         if not asked.is_full:
             return _without_topics(request, Errors.FETCH_SESSION_ID_NOT_FOUND)
         reply = replies.new()
-        waits = asked.max_wait_ms > 0
         operation = source.fetch_for_consumer(
-            asked.request, monotonic_ms(), reply.give, waits=waits
+            asked.request, monotonic_ms(), reply.give, waits=asked.max_wait_ms > 0
         )
         consumed = await reply.wait_for(operation, asked.max_wait_ms, source.expire)
         if request.api_version < _FIRST_OF_MAGIC_2:
             kept = frozenset(filterfalse(source.converts_records, consumed))
             magic = int(request.api_version >= _FIRST_OF_MAGIC_1)
-            loop = asyncio.get_running_loop()
-            consumed = await loop.run_in_executor(
+            consumed = await asyncio.get_running_loop().run_in_executor(
                 reader, converted_records, asked.request, consumed, kept, magic
             )
-        if throttle is not None:
-            size = sum(partition.records.size for partition in consumed.values())
-            if not throttle.may_fetch(size):
-                return _without_topics(request, Errors.NONE)
+        size = sum(partition.records.size for partition in consumed.values())
+        if throttle is not None and not throttle.may_fetch(size):
+            return _without_topics(request, Errors.NONE)
         return _encode(request, asked, consumed, NamedLeaders(leaders))
 
     return [KafkaApi(KafkaApiKey.FETCH, 0, 17, handle)]
