@@ -34,7 +34,6 @@ from regent.core.protocol.control import TopicId
 from regent.core.replica_logs import AbortedTransactionStart
 from regent.core.replication.delayed_operation import DelayedOperation
 from regent.core.replication.metadata_cache import MetadataCache
-from regent.core.setting import INT_MAX
 from regent.transport.kafka.api import (
     FIRST_FLEXIBLE_VERSION,
     Answering,
@@ -150,11 +149,10 @@ def fetch_apis(
 
     async def consume(request: KafkaRequest) -> KafkaAnswer:
         throttle = request.throttle
-        limit = INT_MAX if throttle is None else throttle.max_fetch_bytes
-        asked = _decode(request, names, min(max_response_bytes, limit))
+        asked = _decode(request, names, max_response_bytes)
         if asked.is_of_follower and not serves_followers:
-            refused = dict.fromkeys(asked.request.positions, _OF_FOLLOWER)
-            return _encode(request, asked, refused, NamedLeaders(leaders))
+            consumed = dict.fromkeys(asked.request.positions, _OF_FOLLOWER)
+            return _encode(request, asked, consumed, NamedLeaders(leaders))
         if not asked.is_full:
             return _without_topics(request, Errors.FETCH_SESSION_ID_NOT_FOUND)
         reply = replies.new()
@@ -178,6 +176,8 @@ def fetch_apis(
 
 def _decode(request: KafkaRequest, names: TopicNamesById, max_response_bytes: int) -> _Fetch:
     version, reader = request.api_version, request.reader()
+    if request.throttle is not None:
+        max_response_bytes = min(max_response_bytes, request.throttle.max_fetch_bytes)
     replica_id = reader.int32() if version < 15 else _CONSUMER
     max_wait_ms, min_bytes, max_bytes, isolation = _decode_limits(reader, version)
     session_epoch = reader.unpack(_SESSION)[1] if version >= 7 else -1
