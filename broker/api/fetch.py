@@ -34,6 +34,7 @@ from regent.core.protocol.control import TopicId
 from regent.core.replica_logs import AbortedTransactionStart
 from regent.core.replication.delayed_operation import DelayedOperation
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.setting import INT_MAX
 from regent.transport.kafka.api import (
     FIRST_FLEXIBLE_VERSION,
     Answering,
