@@ -149,17 +149,15 @@ def fetch_apis(
         return consume(request)
 
     async def consume(request: KafkaRequest) -> KafkaAnswer:
-        throttle = request.throttle
         asked = _decode(request, names, max_response_bytes)
         if asked.is_of_follower and not serves_followers:
-            consumed = dict.fromkeys(asked.request.positions, _OF_FOLLOWER)
-            return _encode(request, asked, consumed, NamedLeaders(leaders))
+            refused = dict.fromkeys(asked.request.positions, _OF_FOLLOWER)
+            return _encode(request, asked, refused, NamedLeaders(leaders))
         if not asked.is_full:
             return _without_topics(request, Errors.FETCH_SESSION_ID_NOT_FOUND)
-        reply = replies.new()
-        operation = source.fetch_for_consumer(
-            asked.request, monotonic_ms(), reply.give, waits=asked.max_wait_ms > 0
-        )
+        reply, waits = replies.new(), asked.max_wait_ms > 0
+        fetched = asked.request, monotonic_ms(), reply.give
+        operation = source.fetch_for_consumer(*fetched, waits=waits)
         consumed = await reply.wait_for(operation, asked.max_wait_ms, source.expire)
         if request.api_version < _FIRST_OF_MAGIC_2:
             kept = frozenset(filterfalse(source.converts_records, consumed))
@@ -168,7 +166,7 @@ def fetch_apis(
                 reader, converted_records, asked.request, consumed, kept, magic
             )
         size = sum(partition.records.size for partition in consumed.values())
-        if throttle is not None and not throttle.may_fetch(size):
+        if request.throttle is not None and not request.throttle.may_fetch(size):
             return _without_topics(request, Errors.NONE)
         return _encode(request, asked, consumed, NamedLeaders(leaders))
 
