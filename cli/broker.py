@@ -25,6 +25,7 @@ from regent.cluster.child_process import when_parent_ends
 from regent.cluster.supervisor_socket import start_command
 from regent.config.cluster_location import CLUSTER_FILE
 from regent.config.command_line import EXIT_INTERRUPTED, SAME_SIGNAL_S
+from regent.config.private_files import keep_files_private
 from regent.config.settings import SETTING_OPTIONS, Settings
 from regent.config.settings_file import load_settings
 from regent.config.tables.logging import LoggingConfig
@@ -115,6 +116,7 @@ def broker(
             )
         print_started(bring_back(data_dir, [broker_id]))
         return
+    keep_files_private()
     settings = load_settings(config, given)
     _log_to(data_dir, settings.logging)
     with thread_names_begin_with(settings.broker.thread_name_prefix):

@@ -17,6 +17,7 @@ from regent.cluster.embedded_zookeeper import (
 )
 from regent.cluster.process_supervisor import ProcessSupervisor
 from regent.cluster.zookeeper_node import ZooKeeperNode
+from regent.config.private_files import close_directory, keep_files_private
 from regent.core.errors import RegentError
 
 _STOP_TIMEOUT_S = 10.0
@@ -54,7 +55,9 @@ def zookeeper(data_dir: Path, port: int, host: str, heap_mb: int) -> None:
     Prints a line that begins with "ready:" when it serves; Ctrl-C ends it.
     """
     try:
+        keep_files_private()
         data_dir.mkdir(parents=True, exist_ok=True)
+        close_directory(data_dir)
         sys.exit(_run(server_of(data_dir, port, host, heap_mb=heap_mb), data_dir))
     except OSError as error:
         raise RegentError(f"{data_dir} cannot be used: {error.strerror}") from None

@@ -37,10 +37,13 @@ LOOPBACK = "127.0.0.1"
 HEAP_MB = 512
 """The default size of the heap. A partition takes 1.8 KB, so it holds some 290,000 at most."""
 MIN_HEAP_MB = 64
+SERVER_STATE = "srvr"
+"""The one four-letter word that a server answers by default: others tell strangers too much."""
 START_TIMEOUT_S = 600.0
 """How long a server whose process lives may take until it answers: it loads its data first."""
 
 _PORT_ATTEMPTS = 3
+_MAX_CONNECTIONS = 2_000
 ANY_PORTS = range(20_000, 32_768)
 """Where a free port is chosen: below those that Linux gives to outgoing connections. One of them
 could take the port before the server listens there, or while it is down."""
@@ -95,6 +98,7 @@ class EmbeddedZooKeeper:
         peers: Sequence[QuorumPeer] = (),
         tick_time_ms: int = 500,
         heap_mb: int = HEAP_MB,
+        four_letter_words: str = SERVER_STATE,
     ) -> None:
         self._data_dir = data_dir.absolute()
         self._port = port
@@ -104,6 +108,7 @@ class EmbeddedZooKeeper:
         self._peers = tuple(peers)
         self._tick_time_ms = tick_time_ms
         self._heap_mb = heap_mb
+        self._four_letter_words = four_letter_words
         self._log = self._data_dir / "zookeeper.log"
         self._log_start = 0  # where the lines of this run begin
         self._output = self._data_dir / "zookeeper.out"
@@ -265,14 +270,14 @@ class EmbeddedZooKeeper:
             f"dataDir={_property_value(str(self._data_dir))}",
             f"clientPort={self._port}",
             f"clientPortAddress={self._host}",
-            "maxClientCnxns=0",
+            f"maxClientCnxns={_MAX_CONNECTIONS}",  # of one address
             f"minSessionTimeout={self._tick_time_ms}",
             "maxSessionTimeout=60000",
             "snapCount=100000",
             "autopurge.snapRetainCount=3",
             "autopurge.purgeInterval=1",
             "admin.enableServer=false",
-            "4lw.commands.whitelist=*",
+            f"4lw.commands.whitelist={self._four_letter_words}",
             *(
                 f"server.{peer.server_id}={LOOPBACK}:{peer.quorum_port}:{peer.election_port}"
                 for peer in self._peers
@@ -421,7 +426,7 @@ def _serves(host: str, port: int) -> bool:
     """Send ``srvr``; a member of an ensemble answers it only after it has joined the quorum."""
     try:
         with closing(socket.create_connection((host, port), _ANSWER_TIMEOUT_S)) as sock:
-            sock.sendall(b"srvr")
+            sock.sendall(SERVER_STATE.encode())
             return b"Mode: " in sock.makefile("rb").read(4096)
     except OSError:
         return False
