@@ -114,6 +114,12 @@ class ClusterOptionsError(RegentError):
     help="Run the service that places new topics with Spark; by default if Spark is installed.",
 )
 @click.option(
+    "--zookeeper-login/--no-zookeeper-login",
+    default=True,
+    show_default=True,
+    help="Protect the ZooKeeper that this command starts with a secret in the data directory.",
+)
+@click.option(
     "--internal-topics/--no-internal-topics",
     default=True,
     show_default=True,
@@ -163,6 +169,7 @@ def cluster(
         config=config,
         placement_service=with_placement_service,
         restart=options["restart"],
+        zookeeper_login=options["zookeeper_login"],
         zookeeper_heap_mb=options["zookeeper_heap_mb"],
         defaults=_defaults(settings, broker_count, internal_topics=options["internal_topics"]),
         broker_settings=_by_broker(options["broker_settings"], options["racks"], broker_count),

@@ -19,6 +19,7 @@ from regent.cluster.process_supervisor import ProcessSupervisor
 from regent.cluster.zookeeper_node import ZooKeeperNode
 from regent.config.private_files import close_directory, keep_files_private
 from regent.core.errors import RegentError
+from regent.zk.client.login import SECRET_FILE, read_login
 
 _STOP_TIMEOUT_S = 10.0
 
@@ -58,7 +59,9 @@ def zookeeper(data_dir: Path, port: int, host: str, heap_mb: int) -> None:
         keep_files_private()
         data_dir.mkdir(parents=True, exist_ok=True)
         close_directory(data_dir)
-        sys.exit(_run(server_of(data_dir, port, host, heap_mb=heap_mb), data_dir))
+        secret_file = data_dir.absolute().parent / SECRET_FILE
+        login = read_login(secret_file) if secret_file.exists() else None
+        sys.exit(_run(server_of(data_dir, port, host, heap_mb=heap_mb, login=login), data_dir))
     except OSError as error:
         raise RegentError(f"{data_dir} cannot be used: {error.strerror}") from None
 

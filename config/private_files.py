@@ -18,6 +18,13 @@ def keep_files_private() -> None:
     os.umask(_OF_OTHERS)
 
 
+def write_private(path: Path, text: str) -> None:
+    """Write a file that no other user may read, whatever rights it had. Raises ``OSError``."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(text)
+
+
 def close_directory(directory: Path) -> None:
     """Take the rights of other users to an existing data directory, so to all files in it.
 

@@ -42,6 +42,7 @@ from regent.testing.waits import (
 )
 from regent.transport.control.sockets import new_context
 from regent.zk.client.connection import ConnectionState
+from regent.zk.client.login import SECRET_FILE, log_in, read_login
 from regent.zk.client.operations import Create, Delete, Operation
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs.topic_znodes import encode_topic_id
@@ -186,7 +187,10 @@ class RegentCluster(ClusterObserver):
         if self._session is not None:
             self._session.close()
         timeout_ms = _session_timeout_ms(READER_TIMEOUT_MS)
-        client = ZooKeeperClient(self.description["zookeeper"], timeout_ms, on_watch=lambda _: None)
+        address, secret_file = self.description["zookeeper"], Path(self.data_dir) / SECRET_FILE
+        if secret_file.exists():
+            log_in(address, read_login(secret_file))
+        client = ZooKeeperClient(address, timeout_ms, on_watch=lambda _: None)
         try:
             client.start(timeout_ms / 1000)
         except BaseException:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
 from typing import ClassVar, NamedTuple, TypeAlias, TypeVar, assert_never
@@ -19,6 +19,7 @@ from typing import ClassVar, NamedTuple, TypeAlias, TypeVar, assert_never
 from kazoo.protocol.serialization import Close
 
 from regent.core.errors import RegentError
+from regent.zk.client.login import Acl, acl_of
 from regent.zk.client.operations import (
     Check,
     Committed,
@@ -127,7 +128,19 @@ def _strings(texts: Sequence[str]) -> bytes:
     return _INT.pack(len(texts)) + b"".join(map(_string, texts))
 
 
-_OPEN_ACL_UNSAFE = _INT.pack(1) + _INT.pack(31) + _string("world") + _string("anyone")
+_READ, _ALL = 1, 31
+
+
+def _acls(*entries: tuple[int, str, str]) -> bytes:
+    rows = (_INT.pack(rights) + _string(scheme) + _string(id_) for rights, scheme, id_ in entries)
+    return _INT.pack(len(entries)) + b"".join(rows)
+
+
+_ACLS: Mapping[Acl, bytes] = {
+    Acl.READABLE: _acls((_ALL, "auth", ""), (_READ, "world", "anyone")),
+    Acl.SENSITIVE: _acls((_ALL, "auth", "")),
+    Acl.OPEN: _acls((_ALL, "world", "anyone")),
+}
 
 
 class ZkRequest:
@@ -266,6 +279,32 @@ class RemoveWatches(ZkRequest):
         super().__init__(_string(path) + self._ANY_TYPE)
 
 
+class GetAcl(ZkRequest):
+    """Read the ACL of a node."""
+
+    __slots__ = ()
+    type = 6
+
+    def __init__(self, path: str) -> None:
+        super().__init__(_string(path))
+
+    @staticmethod
+    def is_open(answer: Answer) -> bool:
+        """Whether everybody may do everything."""
+        buffer, offset = answer
+        return buffer.startswith(_ACLS[Acl.OPEN], offset)
+
+
+class SetAcl(ZkRequest):
+    """Change the ACL of a node; the session must have a login unless it is ``Acl.OPEN``."""
+
+    __slots__ = ()
+    type = 7
+
+    def __init__(self, path: str, acl: Acl) -> None:
+        super().__init__(_string(path) + _ACLS[acl] + _INT.pack(-1))
+
+
 class CloseSession(Close):  # type: ignore[misc]  # kazoo is untyped
     """kazoo's request to close the session, with an answer that the caller can wait for."""
 
@@ -281,14 +320,18 @@ class CloseSession(Close):  # type: ignore[misc]  # kazoo is untyped
 class Multi(ZkRequest):
     """Conditional operations applied together or not at all.
 
-    Raises ``RequestTooLargeError`` when they do not fit into one request.
+    ``is_logged_in``: what they create gets Kafka's ACLs, and is open otherwise. Raises
+    ``RequestTooLargeError`` when they do not fit into one request.
     """
 
     __slots__ = ("operations",)
     type = 14
 
-    def __init__(self, operations: Sequence[Operation], chroot: str) -> None:
-        body = b"".join([_encode_operation(op, chroot) for op in operations]) + _MULTI_END
+    def __init__(
+        self, operations: Sequence[Operation], chroot: str, *, is_logged_in: bool = False
+    ) -> None:
+        encoded = [_encode_operation(op, chroot, is_logged_in) for op in operations]
+        body = b"".join(encoded) + _MULTI_END
         if len(body) > MAX_REQUEST_BYTES:
             raise RequestTooLargeError(
                 f"a multi of {len(operations)} operations has {len(body)} bytes, more than the "
@@ -344,14 +387,15 @@ def error_name(code: int) -> str:
     return f"error {code}" if error is ZkError.OTHER else error.name
 
 
-def _encode_operation(operation: Operation, chroot: str) -> bytes:
+def _encode_operation(operation: Operation, chroot: str, is_logged_in: bool) -> bytes:
     path = _string(absolute(chroot, operation.path))
     match operation:
         case Create(data=data, ephemeral=ephemeral, sequential=sequential):
             flags = (_EPHEMERAL if ephemeral else 0) | (_SEQUENTIAL if sequential else 0)
             header = _MULTI_HEADER.pack(1, 0, -1)
+            acl = _ACLS[acl_of(operation.path) if is_logged_in else Acl.OPEN]
             size = _INT.pack(len(data))
-            return b"".join((header, path, size, data, _OPEN_ACL_UNSAFE, _INT.pack(flags)))
+            return b"".join((header, path, size, data, acl, _INT.pack(flags)))
         case SetData(data=data, version=version):
             header = _MULTI_HEADER.pack(5, 0, -1)
             return b"".join((header, path, _INT.pack(len(data)), data, _INT.pack(version)))
