@@ -88,7 +88,6 @@ from regent.transport.control.sockets import new_context
 from regent.transport.kafka.listener_loop import ListenerLoop
 from regent.transport.local_users import local_users
 from regent.zk.client.connection import ConnectionState
-from regent.zk.client.login import log_in, read_login
 from regent.zk.client.operations import WatchEvent
 from regent.zk.client.session import SessionKeeper
 from regent.zk.client.zookeeper_client import ZooKeeperClient
@@ -164,9 +163,6 @@ class BrokerProcess(ControllerListener):
     def _start(self) -> BrokerAddress:
         broker_id, config = self._options.broker_id, self._settings.broker
         self._status.become(BrokerState.STARTING)
-        if self._settings.zookeeper.secret_file:
-            login = read_login(Path(self._settings.zookeeper.secret_file))
-            log_in(self._options.zookeeper, login)
         self._storage = BrokerStorage(broker_id, self._settings, self._options.data_dir)
         self._storage.open()
         self._undo.callback(self._storage.close)

@@ -32,6 +32,7 @@ from regent.config.tables.logging import LoggingConfig
 from regent.config.threads import NamedThread, thread_names_begin_with
 from regent.core.errors import RegentError
 from regent.core.model import MAX_BROKER_ID
+from regent.zk.client.login import log_in, read_login
 
 logger = logging.getLogger(__name__)
 
@@ -118,6 +119,8 @@ def broker(
         return
     keep_files_private()
     settings = load_settings(config, given)
+    if settings.zookeeper.secret_file:
+        log_in(zookeeper, read_login(Path(settings.zookeeper.secret_file)))
     _log_to(data_dir, settings.logging)
     with thread_names_begin_with(settings.broker.thread_name_prefix):
         sys.exit(_run(BrokerOptions(broker_id, zookeeper, data_dir), settings, death_pipe_fd))

@@ -29,7 +29,7 @@ from regent.config.cluster_location import (
 )
 from regent.config.command_line import program
 from regent.core.errors import RegentError, SessionExpiredError
-from regent.zk.client.login import SECRET_FILE, SECRET_VARIABLE, log_in, read_login
+from regent.zk.client.login import SECRET_VARIABLE, log_in, log_in_of, read_login
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.stores.admin_store import ZkAdminStore
@@ -197,12 +197,10 @@ def find_cluster(context: click.Context, zookeeper: str | None, data_dir: Path) 
     ``cluster.json``, and ``RegentError`` for a bad secret.
     """
     found = _located(context, zookeeper, data_dir)
-    of_cluster = None if found.data_dir is None else found.data_dir / SECRET_FILE
-    named = os.environ.get(SECRET_VARIABLE)
-    if named:
+    if named := os.environ.get(SECRET_VARIABLE):
         log_in(found.zookeeper_address, read_login(Path(named)))
-    elif of_cluster is not None and of_cluster.exists():
-        log_in(found.zookeeper_address, read_login(of_cluster))
+    elif found.data_dir is not None:
+        log_in_of(found.data_dir, found.zookeeper_address)
     return found
 
 

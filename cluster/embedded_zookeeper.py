@@ -173,8 +173,9 @@ class EmbeddedZooKeeper:
         self._check_place_of_data()
         configuration = self._data_dir / "zoo.cfg"
         write_private(configuration, self._configuration())
+        jaas = self._data_dir / _JAAS_FILE
         if self._login is not None:
-            write_private(self._data_dir / _JAAS_FILE, self._login.jaas("Server"))
+            write_private(jaas, self._login.jaas("Server"))
         if self._server_id is not None:
             (self._data_dir / "myid").write_text(f"{self._server_id}\n")
         command = [
@@ -182,7 +183,7 @@ class EmbeddedZooKeeper:
             f"-Xmx{self._heap_mb}m",
             *_JVM_OPTIONS,
             f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()}",
-            f"-Djava.security.auth.login.config={self._data_dir / _JAAS_FILE}",
+            *(() if self._login is None else (f"-Djava.security.auth.login.config={jaas}",)),
             *("-cp", classpath, "org.apache.zookeeper.server.quorum.QuorumPeerMain"),
             str(configuration),
         ]
@@ -302,6 +303,7 @@ class EmbeddedZooKeeper:
         provider = "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
         return (
             f"authProvider.sasl={provider}",
+            "fips-mode=false",  # otherwise there is no DIGEST-MD5, the only SASL without Kerberos
             f"superUser={self._login.user}",
             f"DigestAuthenticationProvider.superDigest={self._login.digest}",
         )

@@ -951,6 +951,7 @@ ELSEWHERE = {
     ("groups", "offsets_load_buffer_size"): "tests/actors/test_group_coordinator.py",
     ("groups", "offsets_commit_timeout_ms"): "tests/actors/test_group_coordinator.py",
     ("log", "log_cleaner_threads"): "tests/broker/test_broker_storage.py",
+    ("zookeeper", "secret_file"): "tests/system/test_zookeeper_login.py",
     ("broker", "local_users"): "tests/transport/test_local_users.py",
     ("broker", "rack"): "tests/broker/test_broker_process.py",
     ("broker", "isr_change_protocol"): "tests/broker/test_replication.py",

@@ -2,7 +2,7 @@
 
 A secret file has one line, ``user:password``. As with Kafka's JAAS file a login is one for the
 whole process, here for each ZooKeeper. Without a login everybody may change every znode. With one,
-the ACLs are Kafka's with ``zookeeper.set.acl``: the scheme ``auth`` stands for the login itself.
+the ACLs are Kafka's with ``zookeeper.set.acl``.
 """
 
 from __future__ import annotations
@@ -86,6 +86,12 @@ _logins: dict[str, Login] = {}
 def log_in(hosts: str, login: Login) -> None:
     """Use a login for all further sessions of this process with a connect string."""
     _logins[hosts] = login
+
+
+def log_in_of(data_dir: Path, hosts: str) -> None:
+    """Log in with the secret of a local cluster, if the cluster has one; see ``read_login``."""
+    if (secret_file := data_dir / SECRET_FILE).exists():
+        log_in(hosts, read_login(secret_file))
 
 
 def login_at(hosts: str) -> Login | None:

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
-from functools import partial
+from functools import cache, partial
 from typing import ClassVar, NamedTuple, TypeAlias, TypeVar, assert_never
 
 from kazoo.protocol.serialization import Close
 
 from regent.core.errors import RegentError
-from regent.zk.client.login import Acl, acl_of
+from regent.zk.client.login import Acl, Login, acl_of
 from regent.zk.client.operations import (
     Check,
     Committed,
@@ -136,11 +136,21 @@ def _acls(*entries: tuple[int, str, str]) -> bytes:
     return _INT.pack(len(entries)) + b"".join(rows)
 
 
-_ACLS: Mapping[Acl, bytes] = {
-    Acl.READABLE: _acls((_ALL, "auth", ""), (_READ, "world", "anyone")),
-    Acl.SENSITIVE: _acls((_ALL, "auth", "")),
-    Acl.OPEN: _acls((_ALL, "world", "anyone")),
-}
+_OPEN_ACL = _acls((_ALL, "world", "anyone"))
+
+
+@cache
+def _encoded(acl: Acl, login: Login | None) -> bytes:
+    """Return an ACL for znodes that a login creates; without one they are open.
+
+    The login is named: ZooKeeper logs an error for its scheme ``auth`` and a super user.
+    """
+    if login is None or acl is Acl.OPEN:
+        return _OPEN_ACL
+    creator = _ALL, "digest", login.digest
+    if acl is Acl.SENSITIVE:
+        return _acls(creator)
+    return _acls(creator, (_READ, "world", "anyone"))
 
 
 class ZkRequest:
@@ -292,17 +302,17 @@ class GetAcl(ZkRequest):
     def is_open(answer: Answer) -> bool:
         """Whether everybody may do everything."""
         buffer, offset = answer
-        return buffer.startswith(_ACLS[Acl.OPEN], offset)
+        return buffer.startswith(_OPEN_ACL, offset)
 
 
 class SetAcl(ZkRequest):
-    """Change the ACL of a node; the session must have a login unless it is ``Acl.OPEN``."""
+    """Change the ACL of a node."""
 
     __slots__ = ()
     type = 7
 
-    def __init__(self, path: str, acl: Acl) -> None:
-        super().__init__(_string(path) + _ACLS[acl] + _INT.pack(-1))
+    def __init__(self, path: str, acl: Acl, login: Login | None) -> None:
+        super().__init__(_string(path) + _encoded(acl, login) + _INT.pack(-1))
 
 
 class CloseSession(Close):  # type: ignore[misc]  # kazoo is untyped
@@ -320,17 +330,17 @@ class CloseSession(Close):  # type: ignore[misc]  # kazoo is untyped
 class Multi(ZkRequest):
     """Conditional operations applied together or not at all.
 
-    ``is_logged_in``: what they create gets Kafka's ACLs, and is open otherwise. Raises
-    ``RequestTooLargeError`` when they do not fit into one request.
+    What they create gets Kafka's ACLs for the ``login``. Raises ``RequestTooLargeError`` when they
+    do not fit into one request.
     """
 
     __slots__ = ("operations",)
     type = 14
 
     def __init__(
-        self, operations: Sequence[Operation], chroot: str, *, is_logged_in: bool = False
+        self, operations: Sequence[Operation], chroot: str, login: Login | None = None
     ) -> None:
-        encoded = [_encode_operation(op, chroot, is_logged_in) for op in operations]
+        encoded = [_encode_operation(op, chroot, login) for op in operations]
         body = b"".join(encoded) + _MULTI_END
         if len(body) > MAX_REQUEST_BYTES:
             raise RequestTooLargeError(
@@ -387,13 +397,13 @@ def error_name(code: int) -> str:
     return f"error {code}" if error is ZkError.OTHER else error.name
 
 
-def _encode_operation(operation: Operation, chroot: str, is_logged_in: bool) -> bytes:
+def _encode_operation(operation: Operation, chroot: str, login: Login | None) -> bytes:
     path = _string(absolute(chroot, operation.path))
     match operation:
         case Create(data=data, ephemeral=ephemeral, sequential=sequential):
             flags = (_EPHEMERAL if ephemeral else 0) | (_SEQUENTIAL if sequential else 0)
             header = _MULTI_HEADER.pack(1, 0, -1)
-            acl = _ACLS[acl_of(operation.path) if is_logged_in else Acl.OPEN]
+            acl = _encoded(acl_of(operation.path), login)
             size = _INT.pack(len(data))
             return b"".join((header, path, size, data, acl, _INT.pack(flags)))
         case SetData(data=data, version=version):

@@ -234,8 +234,7 @@ class ZooKeeper:
         with self.statistics.request():
             client = self._current()
             chroot = client.chroot
-            has_login = client.login is not None
-            multis = [Multi(ops, chroot, is_logged_in=has_login) for ops in batches if ops]
+            multis = [Multi(ops, chroot, client.login) for ops in batches if ops]
             client.wait_until_connected()
             sent = _windowed(client, multis)
             results = iter([_decode(multi, answer, chroot) for multi, answer in sent])

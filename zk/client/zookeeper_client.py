@@ -265,7 +265,7 @@ class ZooKeeperClient(ZooKeeper):
         names = self.chroot.strip("/").split("/")
         parents = ["/" + "/".join(names[: depth + 1]) for depth in range(len(names))]
         for parent in parents:
-            multi = Multi([Create(parent)], chroot="", is_logged_in=self.login is not None)
+            multi = Multi([Create(parent)], "", self.login)
             answer = self.receive(self.send(multi))
             result = None if answer is None else multi.decode(answer, chroot="")
             if isinstance(result, Refused) and result.error is not ZkError.NODE_EXISTS:
@@ -310,8 +310,11 @@ class ZooKeeperClient(ZooKeeper):
 
         Raises ``RequestRefusedError`` when ZooKeeper refuses the login.
         """
-        requests = (SetAcl(absolute(self.chroot, path), acl) for path, acl in acls.items())
-        for reply in [self.send(request) for request in requests]:
+        sent = [
+            self.send(SetAcl(absolute(self.chroot, path), acl, self.login))
+            for path, acl in acls.items()
+        ]
+        for reply in sent:
             self.receive(reply)
 
     def lease_valid(self) -> bool:
