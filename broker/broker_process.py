@@ -86,6 +86,7 @@ from regent.transport.control.codec import CONTROL_REQUESTS, max_request_bytes
 from regent.transport.control.server import ControlServer, IncomingRequest
 from regent.transport.control.sockets import new_context
 from regent.transport.kafka.listener_loop import ListenerLoop
+from regent.transport.local_users import local_users
 from regent.zk.client.connection import ConnectionState
 from regent.zk.client.operations import WatchEvent
 from regent.zk.client.session import SessionKeeper
@@ -165,7 +166,8 @@ class BrokerProcess(ControllerListener):
         self._storage = BrokerStorage(broker_id, self._settings, self._options.data_dir)
         self._storage.open()
         self._undo.callback(self._storage.close)
-        metrics = MetricsServer(config.host, config.metrics_port)
+        self._users = local_users(config.local_users)
+        metrics = MetricsServer(config.host, config.metrics_port, users=self._users)
         self._undo.callback(metrics.close)
         self._context = new_context()
         self._undo.callback(self._context.destroy, linger=0)
@@ -195,7 +197,6 @@ class BrokerProcess(ControllerListener):
                 self._storage.logs,
                 self._storage.move_logs(self._replica_manager),
                 self._transactions,
-                self._replication.wake,
             )
         )
         self._publish(metrics, server)
@@ -251,11 +252,14 @@ class BrokerProcess(ControllerListener):
             server,
             self._status,
             self._watchdog,
+            self._users,
         )
 
     def _open_kafka_endpoint(self) -> KafkaEndpoint:
         """Listen for Kafka clients, which are answered once the broker is ready."""
-        endpoint = KafkaEndpoint(self._options.broker_id, self._settings, self._quotas, self._loop)
+        endpoint = KafkaEndpoint(
+            self._options.broker_id, self._settings, self._quotas, self._loop, self._users
+        )
         self._status.add_warner(lambda: endpoint.metrics.warnings if endpoint.metrics else ())
         self._undo.callback(endpoint.close)
         return endpoint
@@ -268,20 +272,19 @@ class BrokerProcess(ControllerListener):
         self._undo.callback(self._scheduler.shutdown)
         self._loop = ListenerLoop()
         self._undo.callback(self._loop.close)
+        broker_id = self._options.broker_id
         self._replication = Replication(
-            self._context, self._options.broker_id, self._settings, self._scheduler, self._loop
+            self._context, broker_id, self._settings, self._scheduler, self._loop, self._users
         )
-        self._topics = BrokerTopicService(
-            self._context, self._options.broker_id, self._settings, self._scheduler
-        )
+        self._topics = BrokerTopicService(self._context, broker_id, self._settings, self._scheduler)
         self._status.add_warner(self._topics.coordinator_warnings)
         actor = Broker(
-            self._options.broker_id,
+            broker_id,
             self._storage.logs,
             self._status,
             BrokerCallbacks(
                 self.request_stop,
-                lambda header: read_control_facts(self._keeper, self._options.broker_id, header),
+                lambda header: read_control_facts(self._keeper, broker_id, header),
                 on_isrs_proposed=self._replication.wake,
                 on_metadata_changed=self._on_metadata_changed,
                 on_replicas_offline=self._on_replicas_offline,
@@ -334,6 +337,7 @@ class BrokerProcess(ControllerListener):
             name="control-server",
             max_frame_bytes=max_request_bytes(ApiKey.LEADER_AND_ISR),  # the largest request
             screen=self._screen,
+            users=self._users,
         )
         server.start()
         self._undo.callback(server.stop)

@@ -28,6 +28,7 @@ from regent.broker.machine_settings import (
     log_directories,
     with_broker_config,
 )
+from regent.config.private_files import close_directory
 from regent.config.settings import Settings
 from regent.config.threads import named_executor
 from regent.core.errors import DamagedRecordsError, StorageError
@@ -67,6 +68,7 @@ class BrokerStorage:
         self._cleaner_lock = Lock()
         self._reader = named_executor(_READERS, "log-prefetch")
         self._defaults = log_defaults(settings)
+        self._data_dir = data_dir
         self._directories = log_directories(settings, data_dir)
         self._on_directory_failed: Callable[[], None] = lambda: None
         self._on_records_damaged: OnRecordsDamaged = lambda _, __: None
@@ -95,6 +97,9 @@ class BrokerStorage:
         started = monotonic()
         logger.info("Loading logs from %s", ", ".join(map(str, self._directories)))
         self.logs.open()
+        for directory in (self._data_dir, *self._directories):
+            with suppress(FileNotFoundError):  # a directory that failed
+                close_directory(directory)
         self._undo.callback(self.logs.close, is_clean=True)
         self._undo.callback(self._reader.shutdown, wait=False, cancel_futures=True)
         logger.info("Loaded %d logs in %.1f s", len(self.logs.hosted()), monotonic() - started)

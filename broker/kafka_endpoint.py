@@ -68,6 +68,7 @@ from regent.transport.kafka.listener import KafkaListener, listen
 from regent.transport.kafka.listener_loop import ListenerLoop
 from regent.transport.kafka.metrics import ListenerMetrics
 from regent.transport.kafka.replies import Replies
+from regent.transport.local_users import EVERYBODY, LocalUsers
 from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.stores.config_store import ZkConfigStore
 from regent.zk.stores.consumer_offsets import ZkConsumerOffsets
@@ -94,8 +95,6 @@ class Served:
     log_mover: ReplicaAlterLogDirsManager
     transactions: BrokerTransactionService | None = None
     """None: clients are not told of transactions."""
-    on_follower: Callable[[], None] = lambda: None
-    """Called after each fetch of a follower."""
 
 
 class KafkaEndpoint:
@@ -107,12 +106,14 @@ class KafkaEndpoint:
         settings: Settings,
         quotas: QuotaManagers,
         loop: ListenerLoop | None = None,
+        users: LocalUsers = EVERYBODY,
     ) -> None:
         """Bind the port. Raises ``PortInUseError``, or ``RegentError`` for an unusable address."""
         self._broker_id = broker_id
         self._settings = settings
         self._quotas = quotas
         self._loop = loop
+        self._users = users
         self._listening = listen(settings.broker.host, settings.broker.port)
         self.port: int = self._listening.getsockname()[1]
         self._calls = named_executor(_ZOOKEEPER_CALLS, "zookeeper-calls")
@@ -150,7 +151,13 @@ class KafkaEndpoint:
         host, limits = self._settings.broker.host, kafka_limits(self._settings)
         apis = self._apis(served)
         listener = KafkaListener(
-            host, self.port, apis, limits, quotas=self._quotas, loop=self._loop
+            host,
+            self.port,
+            apis,
+            limits,
+            quotas=self._quotas,
+            loop=self._loop,
+            users=self._users,
         )
         listener.start(self._listening)
         with self._lock:
@@ -199,10 +206,8 @@ class KafkaEndpoint:
                 transactions,
                 (self._large_checker, self._unpacker),
             ),
-            *fetch_apis(
-                replicas, cache, LISTENER, self._record_reader, on_follower=served.on_follower
-            ),
-            *offset_apis(replicas, self._record_reader),
+            *fetch_apis(replicas, cache, LISTENER, self._record_reader, serves_followers=False),
+            *offset_apis(replicas, self._record_reader, serves_followers=False),
             *delete_records_apis(replicas),
             *self._apis_of_topics_and_configs(served),
             *find_coordinator_apis(
@@ -257,6 +262,7 @@ def _transaction_handlers(
 ) -> TransactionHandlers:
     return TransactionHandlers(
         CoordinatorRequests(transactions.coordinator),
+        transactions.partitions,
         group_partitions,
         transactions.markers,
         Replies(),

@@ -32,7 +32,6 @@ from regent.config.addresses import tcp_endpoint
 from regent.config.settings import Settings
 from regent.config.threads import named_executor
 from regent.core.model import BrokerId
-from regent.core.setting import INT_MAX
 from regent.transport.control.client import RequestClient
 from regent.transport.control.sockets import Context
 from regent.transport.kafka.api import KafkaApi, KafkaApiKey
@@ -42,13 +41,15 @@ from regent.transport.kafka.listener import KafkaListener
 from regent.transport.kafka.listener_loop import ListenerLoop
 from regent.transport.kafka.metrics import RequestMetrics
 from regent.transport.kafka.transaction_channel import TransactionChannel
+from regent.transport.local_users import EVERYBODY, LocalUsers
 from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.stores.isr_store import ZkIsrStore
 
 _STOP_TIMEOUT_S = 2.0
 _LAST_ANSWERS_S = 0.05  # waiting fetches are not worth a longer stop
-# The limits of clients are not those of brokers, which are few, and must not be kept out.
-_LIMITS = KafkaLimits(max_connections=INT_MAX, max_connections_per_ip=INT_MAX)
+# The limits of clients are not those of brokers, which must not be kept out. A broker needs a few
+# connections for each other one; one machine cannot take all.
+_LIMITS = KafkaLimits(max_connections=4_000, max_connections_per_ip=1_000)
 
 
 class Replication:
@@ -61,8 +62,10 @@ class Replication:
         settings: Settings,
         scheduler: Scheduler,
         loop: ListenerLoop | None = None,
+        users: LocalUsers = EVERYBODY,
     ) -> None:
         self._loop = loop
+        self._users = users
         self._context = context
         self._broker_id = broker_id
         self._settings = settings
@@ -121,6 +124,7 @@ class Replication:
             _LIMITS,
             "replication-listener",
             loop=self._loop,
+            users=self._users,
         )
         listener.start()
         self._listener = listener

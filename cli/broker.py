@@ -25,12 +25,14 @@ from regent.cluster.child_process import when_parent_ends
 from regent.cluster.supervisor_socket import start_command
 from regent.config.cluster_location import CLUSTER_FILE
 from regent.config.command_line import EXIT_INTERRUPTED, SAME_SIGNAL_S
+from regent.config.private_files import keep_files_private
 from regent.config.settings import SETTING_OPTIONS, Settings
 from regent.config.settings_file import load_settings
 from regent.config.tables.logging import LoggingConfig
 from regent.config.threads import NamedThread, thread_names_begin_with
 from regent.core.errors import RegentError
 from regent.core.model import MAX_BROKER_ID
+from regent.zk.client.login import log_in, read_login
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +117,10 @@ def broker(
             )
         print_started(bring_back(data_dir, [broker_id]))
         return
+    keep_files_private()
     settings = load_settings(config, given)
+    if settings.zookeeper.secret_file:
+        log_in(zookeeper, read_login(Path(settings.zookeeper.secret_file)))
     _log_to(data_dir, settings.logging)
     with thread_names_begin_with(settings.broker.thread_name_prefix):
         sys.exit(_run(BrokerOptions(broker_id, zookeeper, data_dir), settings, death_pipe_fd))

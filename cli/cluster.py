@@ -27,6 +27,7 @@ from regent.cluster.embedded_zookeeper import HEAP_MB, MIN_HEAP_MB, server_class
 from regent.config.addresses import listening_socket
 from regent.config.cluster_location import DATA_DIR
 from regent.config.command_line import COMMAND, JOBS, SAME_SIGNAL_S, pip_install
+from regent.config.private_files import close_directory, keep_files_private
 from regent.config.settings import SETTING_OPTIONS, Settings
 from regent.config.settings_file import load_settings
 from regent.core.errors import RegentError
@@ -113,6 +114,12 @@ class ClusterOptionsError(RegentError):
     help="Run the service that places new topics with Spark; by default if Spark is installed.",
 )
 @click.option(
+    "--zookeeper-login/--no-zookeeper-login",
+    default=True,
+    show_default=True,
+    help="Protect the ZooKeeper that this command starts with a secret in the data directory.",
+)
+@click.option(
     "--internal-topics/--no-internal-topics",
     default=True,
     show_default=True,
@@ -147,6 +154,7 @@ def cluster(
     """
     if death_pipe_fd is not None:
         when_parent_ends(death_pipe_fd, _stop_at_once)
+    keep_files_private()
     settings = _load(config, session_timeout_ms, connection_timeout_ms)
     with_placement_service = _with_placement_service(options["placement_service"], zookeeper)
     plan = ClusterPlan(
@@ -161,6 +169,7 @@ def cluster(
         config=config,
         placement_service=with_placement_service,
         restart=options["restart"],
+        zookeeper_login=options["zookeeper_login"],
         zookeeper_heap_mb=options["zookeeper_heap_mb"],
         defaults=_defaults(settings, broker_count, internal_topics=options["internal_topics"]),
         broker_settings=_by_broker(options["broker_settings"], options["racks"], broker_count),
@@ -292,7 +301,8 @@ def _locked(data_dir: Path) -> Iterator[None]:
     """Lock the data directory, and create it if it is missing. The lock ends with this process."""
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+        close_directory(data_dir)
+        descriptor = os.open(data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise ClusterOptionsError(
             f"{data_dir} cannot be used ({error.strerror}): choose another --data-dir"

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from regent.cluster.child_process import when_parent_ends
+from regent.config.private_files import keep_files_private
 from regent.jobs.service import serve
 
 
@@ -23,6 +24,7 @@ from regent.jobs.service import serve
 @click.option("--death-pipe-fd", type=int)
 def placement_service(work_dir: Path | None, port: int, death_pipe_fd: int | None) -> None:
     """Keep a Spark session and place topics with it, until SIGTERM."""
+    keep_files_private()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     if death_pipe_fd is not None:

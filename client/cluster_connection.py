@@ -9,6 +9,7 @@ line names the folder too.
 from __future__ import annotations
 
 import functools
+import os
 import shlex
 import threading
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ from regent.config.cluster_location import (
 )
 from regent.config.command_line import program
 from regent.core.errors import RegentError, SessionExpiredError
+from regent.zk.client.login import SECRET_VARIABLE, log_in, log_in_of, read_login
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.stores.admin_store import ZkAdminStore
@@ -190,8 +192,19 @@ def zookeeper_address(zookeeper: str | None, data_dir: Path) -> str:
 def find_cluster(context: click.Context, zookeeper: str | None, data_dir: Path) -> ClusterLocation:
     """Locate the cluster that the options ``--zookeeper`` and ``--data-dir`` of ``context`` name.
 
-    Raises ``ClusterNotFoundError``, and ``BadDataError`` for a bad ``cluster.json``.
+    This process logs in to its ZooKeeper with the secret that the environment names, or with that
+    of the data directory. Raises ``ClusterNotFoundError``, ``BadDataError`` for a bad
+    ``cluster.json``, and ``RegentError`` for a bad secret.
     """
+    found = _located(context, zookeeper, data_dir)
+    if named := os.environ.get(SECRET_VARIABLE):
+        log_in(found.zookeeper_address, read_login(Path(named)))
+    elif found.data_dir is not None:
+        log_in_of(found.data_dir, found.zookeeper_address)
+    return found
+
+
+def _located(context: click.Context, zookeeper: str | None, data_dir: Path) -> ClusterLocation:
     names_zookeeper, names_data_dir = (
         context.get_parameter_source(name) is ParameterSource.COMMANDLINE
         for name in ("zookeeper", "data_dir")

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from regent.cluster.embedded_zookeeper import HEAP_MB
 from regent.config.cluster_location import CLUSTER_FILE
 from regent.core.model import BrokerId
+from regent.zk.client.login import SECRET_FILE
 
 HOST = "127.0.0.1"
 PORT_SPACING = 1_000
@@ -45,6 +46,7 @@ class ClusterPlan:
     config: Path | None
     placement_service: bool
     restart: bool
+    zookeeper_login: bool = True
     zookeeper_heap_mb: int = HEAP_MB
     connection_timeout_ms: int = 18_000
     restart_backoff_s: float = 1.0
@@ -84,6 +86,8 @@ class ClusterPlan:
             "connection-timeout-ms": self.connection_timeout_ms,
             **{name.replace("_", "-"): value for name, value in self.defaults.items()},
         }
+        if self.zookeeper is None and self.zookeeper_login:
+            options["secret-file"] = self.secret_file
         if self.placement_service:
             options["placement-service"] = self.data_dir.absolute() / CLUSTER_FILE
         if self.config is not None:
@@ -103,6 +107,11 @@ class ClusterPlan:
     def broker_dir(self, broker_id: BrokerId) -> Path:
         """Return the folder of a broker's files."""
         return self.data_dir.absolute() / f"broker-{broker_id}"
+
+    @property
+    def secret_file(self) -> Path:
+        """Return the file with the login for the ZooKeeper servers to start."""
+        return self.data_dir.absolute() / SECRET_FILE
 
     @property
     def placement_service_dir(self) -> Path:

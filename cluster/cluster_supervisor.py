@@ -37,8 +37,10 @@ from regent.core.model import BrokerId
 from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
 from regent.transport.control.client import RequestError
 from regent.transport.control.remote_ref import actor_at, ask
+from regent.zk.client.login import Login, log_in, make_login
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.zookeeper_client import ZooKeeperClient
+from regent.zk.stores.tree_acls import open_tree, secure_tree
 from regent.zk.znodes import ControllerZNode
 
 EXIT_UNCLEAN = 1
@@ -154,20 +156,41 @@ class ClusterSupervisor(SupervisionListener):
             return
         self._say(f"starting ZooKeeper ({_count(len(ports), 'server')})")
         data_dirs, heap_mb = self._plan.zookeeper_dirs(), self._plan.zookeeper_heap_mb
+        login = self._login()
         if len(ports) == 1:
-            servers = [EmbeddedZooKeeper(data_dirs[0], port=ports[0], heap_mb=heap_mb)]
+            servers = [EmbeddedZooKeeper(data_dirs[0], port=ports[0], heap_mb=heap_mb, login=login)]
             try:
                 servers[0].start()
             except KeyboardInterrupt:
                 servers[0].stop()
                 raise
         else:
-            servers = start_ensemble(data_dirs, ports, heap_mb=heap_mb)
+            servers = start_ensemble(data_dirs, ports, heap_mb=heap_mb, login=login)
         for number, server in enumerate(servers):
             node = ZooKeeperNode(f"zookeeper {number}", server)
             self._nodes.append(node)
             self._processes.adopt(node, self._restart, self._backoff())
         self._file.zookeeper = ",".join(server.address for server in servers)
+        if login is not None:
+            self._protect_zookeeper(login)
+
+    def _login(self) -> Login | None:
+        """Return the login of this start; None: ZooKeeper is open, as it was before."""
+        secret_file = self._plan.secret_file
+        if self._plan.zookeeper_login or secret_file.exists():
+            return make_login(secret_file)
+        return None
+
+    def _protect_zookeeper(self, login: Login) -> None:
+        """Secure the data of an earlier version; or open them, if that is asked for."""
+        log_in(self._file.zookeeper, login)
+        if self._plan.zookeeper_login:
+            if secure_tree(self._file.zookeeper):
+                self._say("ZooKeeper's data can be changed with this cluster's secret only, now")
+        else:
+            open_tree(self._file.zookeeper)
+            self._plan.secret_file.unlink()
+            self._say("ZooKeeper's data are open to every user of this machine")
 
     def _await_brokers(self) -> None:
         """Return when all brokers are ready, or when a stop is requested."""

@@ -2,7 +2,8 @@
 
 Nothing is downloaded, and pyspark is not imported. A data directory holds ``zoo.cfg``
 (written anew at each start), ZooKeeper's own files, ``zookeeper.log`` (rolled at 10 MB),
-``zookeeper.out`` (what the last JVM printed) and, in an ensemble, ``myid`` and ``peer.json``.
+``zookeeper.out`` (what the last JVM printed), with a login ``jaas.conf`` and, in an ensemble,
+``myid`` and ``peer.json``.
 """
 
 from __future__ import annotations
@@ -30,17 +31,23 @@ from regent.cluster.jvm_launcher import ending_with_this_process
 from regent.config.addresses import bracketed, listening_socket
 from regent.config.command_line import JOBS, pip_install
 from regent.config.java import OPTION_VARIABLES, find_java, java_environment
+from regent.config.private_files import write_private
 from regent.core.errors import RegentError
+from regent.zk.client.login import Login
 
 PEER_FILE = "peer.json"
+_JAAS_FILE = "jaas.conf"
 LOOPBACK = "127.0.0.1"
 HEAP_MB = 512
 """The default size of the heap. A partition takes 1.8 KB, so it holds some 290,000 at most."""
 MIN_HEAP_MB = 64
+SERVER_STATE = "srvr"
+"""The one four-letter word that a server answers by default: others tell strangers too much."""
 START_TIMEOUT_S = 600.0
 """How long a server whose process lives may take until it answers: it loads its data first."""
 
 _PORT_ATTEMPTS = 3
+_MAX_CONNECTIONS = 2_000
 ANY_PORTS = range(20_000, 32_768)
 """Where a free port is chosen: below those that Linux gives to outgoing connections. One of them
 could take the port before the server listens there, or while it is down."""
@@ -95,6 +102,8 @@ class EmbeddedZooKeeper:
         peers: Sequence[QuorumPeer] = (),
         tick_time_ms: int = 500,
         heap_mb: int = HEAP_MB,
+        four_letter_words: str = SERVER_STATE,
+        login: Login | None = None,
     ) -> None:
         self._data_dir = data_dir.absolute()
         self._port = port
@@ -104,6 +113,8 @@ class EmbeddedZooKeeper:
         self._peers = tuple(peers)
         self._tick_time_ms = tick_time_ms
         self._heap_mb = heap_mb
+        self._four_letter_words = four_letter_words
+        self._login = login
         self._log = self._data_dir / "zookeeper.log"
         self._log_start = 0  # where the lines of this run begin
         self._output = self._data_dir / "zookeeper.out"
@@ -161,7 +172,10 @@ class EmbeddedZooKeeper:
         self._log_start = self._log.stat().st_size if self._log.exists() else 0
         self._check_place_of_data()
         configuration = self._data_dir / "zoo.cfg"
-        configuration.write_text(self._configuration(), encoding="ascii")
+        write_private(configuration, self._configuration())
+        jaas = self._data_dir / _JAAS_FILE
+        if self._login is not None:
+            write_private(jaas, self._login.jaas("Server"))
         if self._server_id is not None:
             (self._data_dir / "myid").write_text(f"{self._server_id}\n")
         command = [
@@ -169,6 +183,7 @@ class EmbeddedZooKeeper:
             f"-Xmx{self._heap_mb}m",
             *_JVM_OPTIONS,
             f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()}",
+            *(() if self._login is None else (f"-Djava.security.auth.login.config={jaas}",)),
             *("-cp", classpath, "org.apache.zookeeper.server.quorum.QuorumPeerMain"),
             str(configuration),
         ]
@@ -265,20 +280,33 @@ class EmbeddedZooKeeper:
             f"dataDir={_property_value(str(self._data_dir))}",
             f"clientPort={self._port}",
             f"clientPortAddress={self._host}",
-            "maxClientCnxns=0",
+            f"maxClientCnxns={_MAX_CONNECTIONS}",  # of one address
             f"minSessionTimeout={self._tick_time_ms}",
             "maxSessionTimeout=60000",
             "snapCount=100000",
             "autopurge.snapRetainCount=3",
             "autopurge.purgeInterval=1",
             "admin.enableServer=false",
-            "4lw.commands.whitelist=*",
+            f"4lw.commands.whitelist={self._four_letter_words}",
+            *self._access(),
             *(
                 f"server.{peer.server_id}={LOOPBACK}:{peer.quorum_port}:{peer.election_port}"
                 for peer in self._peers
             ),
         ]
         return "\n".join(lines) + "\n"
+
+    def _access(self) -> Sequence[str]:
+        """Return the lines that let the login do everything, by either of its two schemes."""
+        if self._login is None:
+            return ()
+        provider = "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
+        return (
+            f"authProvider.sasl={provider}",
+            "fips-mode=false",  # otherwise there is no DIGEST-MD5, the only SASL without Kerberos
+            f"superUser={self._login.user}",
+            f"DigestAuthenticationProvider.superDigest={self._login.digest}",
+        )
 
 
 def start_ensemble(
@@ -287,6 +315,7 @@ def start_ensemble(
     timeout_s: float = START_TIMEOUT_S,
     *,
     heap_mb: int = HEAP_MB,
+    login: Login | None = None,
 ) -> list[EmbeddedZooKeeper]:
     """Start an ensemble on loopback and return its servers when all of them answer.
 
@@ -297,7 +326,12 @@ def start_ensemble(
     peers = [_peer(data_dir, n) for n, data_dir in enumerate(data_dirs, start=1)]
     servers = [
         EmbeddedZooKeeper(
-            data_dir, port=port, server_id=peer.server_id, peers=peers, heap_mb=heap_mb
+            data_dir,
+            port=port,
+            server_id=peer.server_id,
+            peers=peers,
+            heap_mb=heap_mb,
+            login=login,
         )
         for data_dir, port, peer in zip(data_dirs, ports, peers, strict=True)
     ]
@@ -315,7 +349,12 @@ def start_ensemble(
 
 
 def server_of(
-    data_dir: Path, port: int, host: str = LOOPBACK, *, heap_mb: int = HEAP_MB
+    data_dir: Path,
+    port: int,
+    host: str = LOOPBACK,
+    *,
+    heap_mb: int = HEAP_MB,
+    login: Login | None = None,
 ) -> EmbeddedZooKeeper:
     """Return the server of a data directory; a member of an ensemble joins it again.
 
@@ -325,7 +364,9 @@ def server_of(
     """
     data_dir = data_dir.absolute()
     if not (data_dir / PEER_FILE).exists():
-        return EmbeddedZooKeeper(data_dir, port=port, client_host=host, heap_mb=heap_mb)
+        return EmbeddedZooKeeper(
+            data_dir, port=port, client_host=host, heap_mb=heap_mb, login=login
+        )
     peers = {path.parent: _read_peer(path) for path in data_dir.parent.glob(f"*/{PEER_FILE}")}
     return EmbeddedZooKeeper(
         data_dir,
@@ -334,6 +375,7 @@ def server_of(
         server_id=peers[data_dir].server_id,
         peers=sorted(peers.values()),
         heap_mb=heap_mb,
+        login=login,
     )
 
 
@@ -421,7 +463,7 @@ def _serves(host: str, port: int) -> bool:
     """Send ``srvr``; a member of an ensemble answers it only after it has joined the quorum."""
     try:
         with closing(socket.create_connection((host, port), _ANSWER_TIMEOUT_S)) as sock:
-            sock.sendall(b"srvr")
+            sock.sendall(SERVER_STATE.encode())
             return b"Mode: " in sock.makefile("rb").read(4096)
     except OSError:
         return False

@@ -100,12 +100,23 @@ def derived_directory(name: str, fill: Callable[[Path], None]) -> Path:
         staging = Path(directory) / name
         staging.mkdir()
         fill(staging)
+        _share(home.parent)
+        for path in (staging, *staging.rglob("*")):
+            _share(path)
         try:
             staging.rename(home)
         except OSError:
             if not home.exists():  # another process has just made the same
                 raise
     return home
+
+
+def _share(path: Path) -> None:
+    """Let those users read a path who may read the installation, whatever this process's umask."""
+    if not path.is_symlink():
+        rights = Path(sys.prefix).stat().st_mode & 0o055
+        is_executable = path.stat().st_mode & 0o100
+        path.chmod(path.stat().st_mode | (rights if is_executable else rights & 0o044))
 
 
 def _remedy() -> str:

@@ -48,6 +48,7 @@ from regent.jobs.session import DIRECTORY_PREFIX, START_TIMEOUT_S, SparkJvm
 from regent.jobs.spark_settings import QUICK_START, ignore_user_settings
 from regent.transport.control.server import ControlServer, IncomingRequest
 from regent.transport.control.sockets import Context, new_context
+from regent.transport.local_users import SAME, local_users
 
 MAX_WAITING: Final = 100
 MAX_PARTITIONS: Final = 200_000
@@ -102,7 +103,10 @@ class PlacementService:
 
     def __init__(self, context: Context, bind: str, work_directory: Path | None = None) -> None:
         self._work_directory = work_directory
-        self._server = ControlServer(context, bind, self._dispatch, name="placement-server")
+        users = local_users(SAME)  # brokers and jobs are processes of the same user
+        self._server = ControlServer(
+            context, bind, self._dispatch, name="placement-server", users=users
+        )
         self._places = threading.Semaphore(MAX_WAITING)
         self._inbox = SimpleQueue[Callable[[], None] | None]()
         self._thread = NamedThread(self._run, "placement")

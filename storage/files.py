@@ -86,7 +86,7 @@ def overwrite(path: Path, data: bytes) -> None:
     ext4 writes it to the disk, which takes milliseconds. Raises ``StorageError``.
     """
     try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644), "wb") as file:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
             file.write(data)
             file.truncate()
     except OSError as error:

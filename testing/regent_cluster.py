@@ -42,6 +42,7 @@ from regent.testing.waits import (
 )
 from regent.transport.control.sockets import new_context
 from regent.zk.client.connection import ConnectionState
+from regent.zk.client.login import SECRET_FILE, log_in_of
 from regent.zk.client.operations import Create, Delete, Operation
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs.topic_znodes import encode_topic_id
@@ -186,7 +187,9 @@ class RegentCluster(ClusterObserver):
         if self._session is not None:
             self._session.close()
         timeout_ms = _session_timeout_ms(READER_TIMEOUT_MS)
-        client = ZooKeeperClient(self.description["zookeeper"], timeout_ms, on_watch=lambda _: None)
+        address = self.description["zookeeper"]
+        log_in_of(self.data_dir, address)
+        client = ZooKeeperClient(address, timeout_ms, on_watch=lambda _: None)
         try:
             client.start(timeout_ms / 1000)
         except BaseException:
@@ -326,11 +329,14 @@ class RegentCluster(ClusterObserver):
 
     def broker_command(self, broker_id: BrokerId, *options: str) -> list[str]:
         """Return the command line that starts a broker on its own data."""
+        secret_file = self.data_dir / SECRET_FILE
+        login = ("--secret-file", str(secret_file)) if secret_file.exists() else ()
         return [
             *(*COMMAND, "broker", "--id", str(broker_id)),
             *("--zookeeper", self.description["zookeeper"]),
             *("--data-dir", str(self.data_dir / f"broker-{broker_id}")),
-            *("--session-timeout-ms", str(_session_timeout_ms(SESSION_TIMEOUT_MS)), *options),
+            *("--session-timeout-ms", str(_session_timeout_ms(SESSION_TIMEOUT_MS))),
+            *(*login, *options),
         ]
 
     # --- faults ---

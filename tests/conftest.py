@@ -86,7 +86,8 @@ def stage() -> Iterator[Stage]:
 @pytest.fixture(scope="session")
 def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
     """A server that grants session timeouts from 200 ms on. Skips without Java, fails in CI."""
-    server = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"), tick_time_ms=200)
+    data_dir = tmp_path_factory.mktemp("zookeeper")
+    server = EmbeddedZooKeeper(data_dir, tick_time_ms=200, four_letter_words="*")
     try:
         server.start()
     except JavaNotFoundError as error:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from enum import Enum, Flag, auto
+from enum import Flag, auto
 from functools import partial
 from typing import Concatenate, Generic, ParamSpec, TypeVar
 
 from regent.core.model import BrokerId, TopicPartition
+from regent.zk.client.login import acl_of
 from regent.zk.codecs import admin_znodes as admin
 from regent.zk.codecs import broker_znodes as brokers
 from regent.zk.codecs import topic_znodes as topics
@@ -40,19 +41,10 @@ class FencedBy(Flag):
     VERSION = auto()  # the version that was read
 
 
-class Acl(Enum):
-    """Who may do what with a znode that Kafka creates with ``zookeeper.set.acl``."""
-
-    READABLE = "its creator everything, all others read"
-    SENSITIVE = "its creator everything, all others nothing"
-    OPEN = "everybody everything"
-
-
 CONTROLLER, BROKER, LEADER = WrittenBy.CONTROLLER, WrittenBy.BROKER, WrittenBy.LEADER
 ADMIN, CONSUMER = WrittenBy.ADMIN, WrittenBy.CONSUMER
 NONE, EPOCH, CLUSTER = FencedBy.NONE, FencedBy.EPOCH, FencedBy.CLUSTER
 SESSION, VERSION = FencedBy.SESSION, FencedBy.VERSION
-SENSITIVE, OPEN = Acl.SENSITIVE, Acl.OPEN
 
 Encode = TypeVar("Encode")
 P = ParamSpec("P")
@@ -69,7 +61,6 @@ class ZNode(Generic[Encode, P, T]):
         codec: Codec[Encode, P, T],
         writer: WrittenBy,
         fence: FencedBy,
-        acl: Acl = Acl.READABLE,
     ) -> None:
         self.PATH = pattern
         """The path with its names in angle brackets, as errors name it."""
@@ -80,7 +71,7 @@ class ZNode(Generic[Encode, P, T]):
         """Decodes the data of a znode; raises ``BadDataError``."""
         self.writer = writer
         self.fence = fence
-        self.acl = acl
+        self.acl = acl_of(pattern)
         self._format = _NAME.sub("%s", pattern)
         self._regex = re.compile(_NAME.sub("([^/]+)", pattern))
 
@@ -184,13 +175,13 @@ TopicConfigsZNode = ZNode("/config/topics", EMPTY, BROKER, NONE)
 TopicConfigZNode = ZNode("/config/topics/<topic>", admin.CONFIG, ADMIN | CONTROLLER, VERSION)
 """Commands and clients change it; the controller deletes it with the topic."""
 
-BrokerConfigsZNode = ZNode("/config/brokers", EMPTY, BROKER, NONE, SENSITIVE)
-BrokerConfigZNode = ZNode("/config/brokers/<id>", admin.CONFIG, ADMIN, VERSION, SENSITIVE)
-UserConfigsZNode = ZNode("/config/users", EMPTY, BROKER, NONE, SENSITIVE)
-UserConfigZNode = ZNode("/config/users/<user>", admin.CONFIG, ADMIN, VERSION, SENSITIVE)
-ClientsOfUserZNode = ZNode("/config/users/<user>/clients", EMPTY, ADMIN, NONE, SENSITIVE)
+BrokerConfigsZNode = ZNode("/config/brokers", EMPTY, BROKER, NONE)
+BrokerConfigZNode = ZNode("/config/brokers/<id>", admin.CONFIG, ADMIN, VERSION)
+UserConfigsZNode = ZNode("/config/users", EMPTY, BROKER, NONE)
+UserConfigZNode = ZNode("/config/users/<user>", admin.CONFIG, ADMIN, VERSION)
+ClientsOfUserZNode = ZNode("/config/users/<user>/clients", EMPTY, ADMIN, NONE)
 ClientOfUserConfigZNode = ZNode(
-    "/config/users/<user>/clients/<client>", admin.CONFIG, ADMIN, VERSION, SENSITIVE
+    "/config/users/<user>/clients/<client>", admin.CONFIG, ADMIN, VERSION
 )
 ClientConfigsZNode = ZNode("/config/clients", EMPTY, BROKER, NONE)
 ClientConfigZNode = ZNode("/config/clients/<client>", admin.CONFIG, ADMIN, VERSION)
@@ -234,7 +225,7 @@ LogDirEventNotificationSequenceZNode = ZNode(
 
 # ---- consumers of Kafka 0.8 ---------------------------------------------------------------------
 
-ConsumersZNode = ZNode("/consumers", EMPTY, BROKER, NONE, OPEN)
+ConsumersZNode = ZNode("/consumers", EMPTY, BROKER, NONE)
 ConsumerGroupZNode = ZNode("/consumers/<group>", EMPTY, CONSUMER, NONE)
 ConsumerGroupOffsetsZNode = ZNode("/consumers/<group>/offsets", EMPTY, CONSUMER, NONE)
 ConsumerTopicOffsetsZNode = ZNode("/consumers/<group>/offsets/<topic>", EMPTY, CONSUMER, NONE)

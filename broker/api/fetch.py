@@ -73,6 +73,7 @@ _REPLICA_STATE: Final = 1  # tags: of the request,
 _DIVERGING_EPOCH, _CURRENT_LEADER = 0, 1  # of a partition in the response
 _LED_ELSEWHERE: Final = (Errors.NOT_LEADER_OR_FOLLOWER, Errors.FENCED_LEADER_EPOCH)
 _UNKNOWN_ID: Final = ConsumedPartition(Errors.UNKNOWN_TOPIC_ID)
+_OF_FOLLOWER: Final = ConsumedPartition(Errors.CLUSTER_AUTHORIZATION_FAILED)
 
 
 class FetchSource(FollowerSource, Protocol):
@@ -113,6 +114,7 @@ class _Fetch(NamedTuple):
     is_full: bool  # not only the changes in a session
     topics: Sequence[_Topic]
     request: ConsumerFetch
+    is_of_follower: bool
 
 
 def _nothing() -> None:
@@ -126,46 +128,46 @@ def fetch_apis(
     reader: Executor,
     max_response_bytes: int = MAX_RESPONSE_BYTES,
     on_follower: Callable[[], None] = _nothing,
+    *,
+    serves_followers: bool = True,
 ) -> Sequence[KafkaApi]:
     """Return the API Fetch, which calls ``source``, for clients of ``listener``.
 
     ``reader`` converts records for old clients beside the event loop. ``on_follower`` is called
-    after each fetch of a follower.
+    after each fetch of a follower. Without ``serves_followers`` every partition is refused to them:
+    a position that a stranger claims for a follower would make records count as replicated.
     """
     replies, names = Replies(), TopicNamesById(cache)
     leaders = CurrentLeaders(source.current_leader, cache, listener)
     followers = FollowerFetchHandler(source, names, on_follower)
 
     def handle(request: KafkaRequest) -> Answering:
-        if seems_of_follower(request):
+        if serves_followers and seems_of_follower(request):
             fetch = followers.decode(request)
             if fetch.request.replica_id >= 0:
                 return followers.answer(request, fetch)
         return consume(request)
 
     async def consume(request: KafkaRequest) -> KafkaAnswer:
-        throttle = request.throttle
-        limit = INT_MAX if throttle is None else throttle.max_fetch_bytes
-        asked = _decode(request, names, min(max_response_bytes, limit))
+        asked = _decode(request, names, max_response_bytes)
+        if asked.is_of_follower and not serves_followers:
+            refused = dict.fromkeys(asked.request.positions, _OF_FOLLOWER)
+            return _encode(request, asked, refused, NamedLeaders(leaders))
         if not asked.is_full:
             return _without_topics(request, Errors.FETCH_SESSION_ID_NOT_FOUND)
-        reply = replies.new()
-        waits = asked.max_wait_ms > 0
-        operation = source.fetch_for_consumer(
-            asked.request, monotonic_ms(), reply.give, waits=waits
-        )
+        reply, waits = replies.new(), asked.max_wait_ms > 0
+        fetched = asked.request, monotonic_ms(), reply.give
+        operation = source.fetch_for_consumer(*fetched, waits=waits)
         consumed = await reply.wait_for(operation, asked.max_wait_ms, source.expire)
         if request.api_version < _FIRST_OF_MAGIC_2:
             kept = frozenset(filterfalse(source.converts_records, consumed))
             magic = int(request.api_version >= _FIRST_OF_MAGIC_1)
-            loop = asyncio.get_running_loop()
-            consumed = await loop.run_in_executor(
+            consumed = await asyncio.get_running_loop().run_in_executor(
                 reader, converted_records, asked.request, consumed, kept, magic
             )
-        if throttle is not None:
-            size = sum(partition.records.size for partition in consumed.values())
-            if not throttle.may_fetch(size):
-                return _without_topics(request, Errors.NONE)
+        size = sum(partition.records.size for partition in consumed.values())
+        if request.throttle is not None and not request.throttle.may_fetch(size):
+            return _without_topics(request, Errors.NONE)
         return _encode(request, asked, consumed, NamedLeaders(leaders))
 
     return [KafkaApi(KafkaApiKey.FETCH, 0, 17, handle)]
@@ -173,6 +175,8 @@ def fetch_apis(
 
 def _decode(request: KafkaRequest, names: TopicNamesById, max_response_bytes: int) -> _Fetch:
     version, reader = request.api_version, request.reader()
+    if request.throttle is not None:
+        max_response_bytes = min(max_response_bytes, request.throttle.max_fetch_bytes)
     replica_id = reader.int32() if version < 15 else _CONSUMER
     max_wait_ms, min_bytes, max_bytes, isolation = _decode_limits(reader, version)
     session_epoch = reader.unpack(_SESSION)[1] if version >= 7 else -1
@@ -195,6 +199,7 @@ def _decode(request: KafkaRequest, names: TopicNamesById, max_response_bytes: in
             from_followers=replica_id == _DEBUGGING_CONSUMER,
             is_read_committed=isolation == READ_COMMITTED,
         ),
+        replica_id >= 0,
     )
 
 

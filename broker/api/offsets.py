@@ -62,19 +62,25 @@ class OffsetSource(Protocol):
         ...
 
 
-def offset_apis(source: OffsetSource, reader: Executor) -> Sequence[KafkaApi]:
+def offset_apis(
+    source: OffsetSource, reader: Executor, *, serves_followers: bool = True
+) -> Sequence[KafkaApi]:
     """Return the APIs ListOffsets and OffsetForLeaderEpoch, which call ``source``.
 
-    ``reader`` decodes records beside the event loop.
+    ``reader`` decodes records beside the event loop. Without ``serves_followers`` every partition
+    is refused to them.
     """
 
     async def list_offsets(request: KafkaRequest) -> KafkaAnswer:
-        topics, queries, refused = _decode_list(request)
+        topics, queries, refused = _decode_list(request, serves_followers=serves_followers)
         listed = await _records_found(source, reader, queries, source.list_offsets(queries))
         return _encode_list(request, topics, {**listed, **refused})
 
     async def offsets_for_leader_epoch(request: KafkaRequest) -> KafkaAnswer:
-        topics, queries = _decode_epochs(request)
+        topics, queries, is_of_follower = _decode_epochs(request)
+        if is_of_follower and not serves_followers:
+            refused = EpochEnd(Errors.CLUSTER_AUTHORIZATION_FAILED)
+            return _encode_epochs(request, topics, dict.fromkeys(queries, refused))
         return _encode_epochs(request, topics, source.offsets_for_leader_epoch(queries))
 
     return [
@@ -84,7 +90,7 @@ def offset_apis(source: OffsetSource, reader: Executor) -> Sequence[KafkaApi]:
 
 
 def _decode_list(
-    request: KafkaRequest,
+    request: KafkaRequest, *, serves_followers: bool
 ) -> tuple[_Topics, Mapping[TopicPartition, OffsetQuery], Mapping[TopicPartition, ListedOffset]]:
     """Return the partitions, the queries, and the answers to those that are refused."""
     version, reader = request.api_version, request.reader()
@@ -102,7 +108,9 @@ def _decode_list(
             max_num_offsets = reader.int32() if version == 0 else None
             reader.end_struct()
             partitions.append(topic_partition)
-            if timestamp_ms < 0 and version < _FIRST_WITH.get(timestamp_ms, version + 1):
+            if is_of_follower and not serves_followers:
+                refused[topic_partition] = ListedOffset(Errors.CLUSTER_AUTHORIZATION_FAILED)
+            elif timestamp_ms < 0 and version < _FIRST_WITH.get(timestamp_ms, version + 1):
                 refused[topic_partition] = ListedOffset(Errors.UNSUPPORTED_VERSION)
             elif topic_partition in queries and version >= 1:
                 refused[topic_partition] = ListedOffset(Errors.INVALID_REQUEST)
@@ -229,10 +237,10 @@ def _encode_list(
 
 def _decode_epochs(
     request: KafkaRequest,
-) -> tuple[_Topics, Mapping[TopicPartition, EpochQuery]]:
+) -> tuple[_Topics, Mapping[TopicPartition, EpochQuery], bool]:
+    """Return the partitions, the queries, and whether a follower asks."""
     version, reader = request.api_version, request.reader()
-    if version >= 3:
-        reader.int32()  # the replica id
+    is_of_follower = version >= 3 and reader.int32() >= 0
     topics: list[tuple[str, Sequence[TopicPartition]]] = []
     queries: dict[TopicPartition, EpochQuery] = {}
     for _ in range(reader.array_length()):
@@ -246,7 +254,7 @@ def _decode_epochs(
         reader.end_struct()
         topics.append((topic, partitions))
     reader.end_struct()
-    return topics, queries
+    return topics, queries, is_of_follower
 
 
 def _encode_epochs(

@@ -14,7 +14,7 @@ from typing import Final
 from regent.broker.api.coordinator_requests import CoordinatorRequests
 from regent.core.coordinator.partition_for import UNKNOWN_PARTITION, CoordinatorPartitions
 from regent.core.errors import Errors
-from regent.core.model import TopicPartition
+from regent.core.model import NO_EPOCH, TopicPartition
 from regent.core.protocol.groups import ProducerIdAndEpoch
 from regent.core.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -42,6 +42,7 @@ from regent.core.protocol.transactions import (
     EndTxn,
     ListTransactions,
     MarkerTarget,
+    PartitionOutcome,
     TxnMarker,
     TxnMarkerResult,
 )
@@ -55,23 +56,24 @@ _FIRST_WITH_PRODUCER_FENCED: Final = 2  # older clients know INVALID_PRODUCER_EP
 
 @dataclass(frozen=True, slots=True)
 class TransactionHandlers:
-    """What the handlers need: the coordinator, the partitions of groups, and what takes markers."""
+    """The coordinator, its partitions and those of groups, and what takes markers."""
 
     transactions: CoordinatorRequests
+    transaction_partitions: CoordinatorPartitions
     group_partitions: CoordinatorPartitions
     markers: MarkerTarget
     replies: Replies
 
 
 def transaction_apis(handlers: TransactionHandlers) -> Sequence[KafkaApi]:
-    """Return the APIs of producers, of coordinators and of tools."""
+    """Return the APIs of producers and of tools."""
     return apis_of(
         handlers,
         [
-            (KafkaApiKey.ADD_PARTITIONS_TO_TXN, 5, _add_partitions),
+            (KafkaApiKey.ADD_PARTITIONS_TO_TXN, 5, _add_partitions_of_client),
             (KafkaApiKey.ADD_OFFSETS_TO_TXN, 4, _add_offsets),
             (KafkaApiKey.END_TXN, 4, _end),
-            (KafkaApiKey.WRITE_TXN_MARKERS, 1, _write_markers),
+            (KafkaApiKey.WRITE_TXN_MARKERS, 1, _write_markers_of_client),
             (KafkaApiKey.DESCRIBE_TRANSACTIONS, 0, _describe),
             (KafkaApiKey.LIST_TRANSACTIONS, 1, _list),
         ],
@@ -89,6 +91,16 @@ def transaction_apis_of_brokers(handlers: TransactionHandlers) -> Sequence[Kafka
         ),
         KafkaApi(KafkaApiKey.WRITE_TXN_MARKERS, 1, 1, partial(_write_markers, handlers)),
     ]
+
+
+async def _add_partitions_of_client(
+    handlers: TransactionHandlers, request: KafkaRequest
+) -> KafkaAnswer:
+    """Add partitions; only brokers ask about several transactions."""
+    if request.api_version >= _FIRST_ADD_OF_SEVERAL:
+        error = Errors.CLUSTER_AUTHORIZATION_FAILED
+        return answer(AddPartitionsToTxnResponse(error_code=error), request)
+    return await _add_partitions(handlers, request)
 
 
 async def _add_partitions(handlers: TransactionHandlers, request: KafkaRequest) -> KafkaAnswer:
@@ -178,10 +190,33 @@ async def _end(handlers: TransactionHandlers, request: KafkaRequest) -> KafkaAns
     return answer(EndTxnResponse(error_code=error), request)
 
 
+async def _write_markers_of_client(
+    handlers: TransactionHandlers, request: KafkaRequest
+) -> KafkaAnswer:
+    """Write markers of Kafka's tools: ``kafka-transactions abort`` ends hanging transactions.
+
+    An epoch that no coordinator has had yet would fence the real one.
+    """
+    markers = _markers(request)
+    newest_epoch = handlers.transaction_partitions.newest_leader_epoch
+    forged = [marker for marker in markers if marker.coordinator_epoch > newest_epoch]
+    error = Errors.CLUSTER_AUTHORIZATION_FAILED
+    if newest_epoch == NO_EPOCH:  # this broker has not been told of the partitions yet
+        error = Errors.COORDINATOR_NOT_AVAILABLE
+    refused = [_refused(marker, error) for marker in forged]
+    results = await _written(handlers, [marker for marker in markers if marker not in forged])
+    return answer(WriteTxnMarkersResponse(markers=_marker_results([*refused, *results])), request)
+
+
 async def _write_markers(handlers: TransactionHandlers, request: KafkaRequest) -> KafkaAnswer:
-    """Write markers of Kafka's tools: ``kafka-transactions abort`` ends hanging transactions."""
+    """Write the markers of a coordinator."""
+    results = await _written(handlers, _markers(request))
+    return answer(WriteTxnMarkersResponse(markers=_marker_results(results)), request)
+
+
+def _markers(request: KafkaRequest) -> list[TxnMarker]:
     asked = decode(WriteTxnMarkersRequest, request)
-    markers = [
+    return [
         TxnMarker(
             marker.producer_id,
             marker.producer_epoch,
@@ -195,12 +230,21 @@ async def _write_markers(handlers: TransactionHandlers, request: KafkaRequest) -
         )
         for marker in asked.markers
     ]
-    results: Sequence[TxnMarkerResult] = ()
-    if markers:
-        reply: AwaitedReply[Sequence[TxnMarkerResult]] = handlers.replies.new()
-        handlers.markers.write_markers(markers, reply.give)
-        results = await reply
-    return answer(WriteTxnMarkersResponse(markers=_marker_results(results)), request)
+
+
+async def _written(
+    handlers: TransactionHandlers, markers: Sequence[TxnMarker]
+) -> Sequence[TxnMarkerResult]:
+    if not markers:
+        return ()
+    reply: AwaitedReply[Sequence[TxnMarkerResult]] = handlers.replies.new()
+    handlers.markers.write_markers(markers, reply.give)
+    return await reply
+
+
+def _refused(marker: TxnMarker, error: Errors) -> TxnMarkerResult:
+    rows = tuple(PartitionOutcome(*row, error) for row in marker.partitions)
+    return TxnMarkerResult(marker.producer_id, rows)
 
 
 def _marker_results(results: Iterable[TxnMarkerResult]) -> tuple[WritableTxnMarkerResult, ...]:

@@ -29,6 +29,7 @@ from regent.storage.compaction.log_cleaner_manager import LogCleanerManager
 from regent.storage.log.open_files import OpenFiles
 from regent.storage.log_manager import LogManager
 from regent.transport.control.server import ControlServer
+from regent.transport.local_users import LocalUsers
 from regent.zk.client.session import SessionKeeper
 from regent.zk.client.zookeeper import SessionStatistics
 
@@ -188,6 +189,15 @@ ERRORS: Final = MetricTable[int](
     "",
     counter("regent_unexpected_errors_total", "messages an actor failed to handle"),
 )
+REFUSED: Final = MetricTable[int](
+    "",
+    counter(
+        "regent_connections_refused",
+        "connections of other users of this machine that were closed",
+        details="`local_users`",
+    ),
+    labels=("listener", "reason"),
+)
 STUCK: Final = MetricTable[Watchdog](
     "",
     counter("regent_stuck_actors_total", "actors found stuck", "incidents"),
@@ -228,6 +238,7 @@ class BrokerMetrics:
         server: ControlServer,
         status: BrokerStatus,
         watchdog: Watchdog,
+        users: LocalUsers,
     ) -> None:
         self._broker = broker
         self._logs = logs
@@ -236,6 +247,7 @@ class BrokerMetrics:
         self._server = server
         self._status = status
         self._watchdog = watchdog
+        self._users = users
         self._recent = Recent()
 
     def collect(self) -> Iterable[Family]:
@@ -263,6 +275,8 @@ class BrokerMetrics:
         failures = sum(inbox_of(actor.ref).activity.failures for actor in actors)
         yield from ERRORS.of(failures, recent)
         yield from STUCK.of(self._watchdog, recent)
+        refused = self._users.refused.copy().items()
+        yield from REFUSED.families((((port, "user"), n) for port, n in refused), recent)
         yield from DISKS.families(_disk_counts(), recent)
 
 

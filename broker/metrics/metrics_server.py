@@ -6,6 +6,7 @@ import errno
 import logging
 import selectors
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from socketserver import ThreadingMixIn
@@ -25,8 +26,10 @@ from regent.config.addresses import resolve
 from regent.config.threads import NamedThread
 from regent.core.errors import RegentError
 from regent.transport.control.wakeup import Wakeup
+from regent.transport.local_users import EVERYBODY, LocalUsers
 
 _REQUEST_TIMEOUT_S: Final = 10.0
+_MAX_REQUESTS: Final = 16
 
 logger = logging.getLogger(__name__)
 
@@ -45,11 +48,28 @@ class _RequestHandler(WSGIRequestHandler):
 
 class _Server(ThreadingMixIn, WSGIServer):
     timeout = 0  # a client may leave before it is accepted
+    users = EVERYBODY
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._free = threading.Semaphore(_MAX_REQUESTS)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Return False for a connection that is closed at once."""
+        del client_address
+        return self.users.admits(request, "metrics port") and self._free.acquire(blocking=False)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Handle a request on a thread of its own."""
         arguments = (request, client_address)
         NamedThread(self.process_request_thread, "metrics-request", arguments).start()
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Handle a request, then let another one in."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
 
 class _Ipv6Server(_Server):
@@ -61,10 +81,18 @@ class MetricsServer:
 
     If the port is in use, log a warning and use a free one, because a broker can serve without
     metrics. A client that sends or reads nothing for ``timeout_s`` is disconnected. Raises
-    ``RegentError`` for an unusable address.
+    ``RegentError`` for an unusable address. On loopback ``users`` may connect; 16 requests are
+    answered at a time, and further connections are closed.
     """
 
-    def __init__(self, host: str, port: int, *, timeout_s: float = _REQUEST_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        timeout_s: float = _REQUEST_TIMEOUT_S,
+        users: LocalUsers = EVERYBODY,
+    ) -> None:
         self._sources: list[MetricSource] = []
         self._process = CollectorRegistry()
         for collector in (PROCESS_COLLECTOR, GC_COLLECTOR, PLATFORM_COLLECTOR):
@@ -74,6 +102,7 @@ class MetricsServer:
             self._server = self._listen(host, port, handler)
         except OSError as error:
             raise RegentError(f"cannot listen on {host}:{port}: {error}") from None
+        self._server.users = users.at(host)
         self.port: int = self._server.server_port
         self._closing = Wakeup()
         self._thread = NamedThread(self._serve, "metrics-server")

@@ -48,6 +48,16 @@ class BrokerConfig:
         limits=_PORT,
         ours=True,
     )
+    local_users: str = setting(
+        "same",
+        "Which users of this machine may connect where the broker listens on loopback, beside its"
+        ' own: "same": no other; "any": all; or names or ids, separated by commas (of the user that'
+        " Prometheus has, for example). Connections of others are closed at once. Only Linux can"
+        " tell users apart. Where the broker listens on other addresses this has no effect.",
+        pattern=r"\s*[^,\s]+\s*(,\s*[^,\s]+\s*)*",
+        form="same, any, or users separated by commas",
+        ours=True,
+    )
     advertised_host: str = setting(
         "",
         "The address at which clients and other brokers find this broker, if that is not host:"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from regent.config.tables.ranges import LONG_INTERVAL_MS, NOT_NEGATIVE
 from regent.core.coordinator.group.group_metadata_manager import GroupConfig, GroupLogSettings
-from regent.core.setting import INT_MAX, ConfigType, setting
+from regent.core.setting import INT_MAX, LONG_MAX, ConfigType, setting
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,20 @@ class GroupsConfig:
     )
     group_max_size: int = setting(
         GroupConfig.group_max_size, "How many members a group may have.", limits=(1, INT_MAX)
+    )
+    group_max_bytes: int = setting(
+        GroupConfig.group_max_bytes,
+        "How many bytes the members of a group may tell about their protocols and subscriptions."
+        " A member beyond that is refused with GROUP_MAX_SIZE_REACHED.",
+        limits=(1, INT_MAX),
+        ours=True,
+    )
+    group_coordinator_max_bytes: int = setting(
+        GroupConfig.group_coordinator_max_bytes,
+        "The same of all groups of which this broker is the coordinator.",
+        limits=(1, LONG_MAX),
+        type=ConfigType.LONG,
+        ours=True,
     )
     offset_metadata_max_bytes: int = setting(
         GroupConfig.offset_metadata_max_bytes,

@@ -19,6 +19,14 @@ class ZooKeeperConfig:
         limits=TIMEOUT_MS,
         prefix="zookeeper.",
     )
+    secret_file: str = setting(
+        "",
+        'The file with the login for ZooKeeper: one line, "user:password", readable by the user of'
+        " the broker only. With it the broker logs in (scheme digest), and what it creates has"
+        " Kafka's ACLs (zookeeper.set.acl). All brokers, commands and tools must have the same"
+        " login. `regent cluster` makes one for the ZooKeeper that it starts. Empty: no login.",
+        ours=True,
+    )
     connection_timeout_ms: int = setting(
         18_000,
         "How long a broker that starts tries to reach ZooKeeper.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from regent.core.model import NO_EPOCH
 from regent.core.protocol.control import TopicId
 from regent.core.replication.leader_partitions import Leadership
 from regent.core.replication.log_reads import differ
@@ -60,6 +61,12 @@ class CoordinatorPartitions:
         if self.topic not in snapshot.topic_ids or not self._count(snapshot):
             return False
         return not differ(snapshot.topic_ids[self.topic], topic_id)
+
+    @property
+    def newest_leader_epoch(self) -> int:
+        """The highest leader epoch of the partitions; NO_EPOCH: none is known."""
+        rows = self._cache.snapshot.topics.get(self.topic, {})
+        return max((row.leader_epoch for row in rows.values()), default=NO_EPOCH)
 
     @property
     def warnings(self) -> Sequence[str]:

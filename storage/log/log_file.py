@@ -68,7 +68,7 @@ class LogFile:
         access = os.O_RDWR if is_written else os.O_RDONLY
         flags = access | os.O_CLOEXEC | (os.O_CREAT | os.O_TRUNC if is_new else 0)
         try:
-            self._fd = os.open(path, flags, 0o644)
+            self._fd = os.open(path, flags, 0o600)
         except FileNotFoundError as error:
             if is_new or not path.parent.is_dir():
                 raise storage_error(path, error) from None

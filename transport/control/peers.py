@@ -28,6 +28,7 @@ from regent.transport.control.zmtp import (
     message_pieces,
 )
 from regent.transport.descriptors import OF_THIS_PROCESS, Descriptors
+from regent.transport.local_users import EVERYBODY, LocalUsers
 
 T = TypeVar("T")
 
@@ -44,6 +45,7 @@ _RESERVED_DESCRIPTORS: Final = 64  # for files; clients of the Kafka port leave 
 # and everything else, use the other descriptors.
 _SHARE_OF_DESCRIPTORS: Final = 0.25
 
+_PORT_NAME: Final = "control port"
 _OTHER_FRAMES_BYTES: Final = 8 * 1024  # of a message beside its largest frame
 _PATIENCE: Final = 4  # sweeps that a peer may be silent, or take to introduce itself
 _UNBIND_TIMEOUT_MS: Final = 1000
@@ -59,6 +61,10 @@ class TooManyPeersError(PeerError):
 
 class TooMuchUnreadError(PeerError):
     """All peers together have too many unread bytes, and this peer has the most."""
+
+
+class OtherUserError(PeerError):
+    """The peer is a process of a user of this machine that may not connect."""
 
 
 class Message(NamedTuple):
@@ -93,6 +99,10 @@ class _OurEnd:
         ):  # else another connection has the descriptor now
             self._ask(lambda connection: connection.shutdown(socket.SHUT_RDWR))
 
+    def is_admitted(self, users: LocalUsers) -> bool:
+        """Whether the process at the other end may connect; one that has left may not."""
+        return self._ask(lambda connection: users.admits(connection, _PORT_NAME))
+
     def _ask(self, question: Callable[[socket.socket], T]) -> T:
         connection = socket.socket(fileno=self._descriptor)
         try:
@@ -117,9 +127,11 @@ class Peers:
         max_unfinished_bytes: int = MAX_UNFINISHED_BYTES,
         descriptors: Descriptors = OF_THIS_PROCESS,
         unread_limit: UnreadLimit = OF_ALL_PORTS,
+        users: LocalUsers = EVERYBODY,
     ) -> None:
         self._descriptors = descriptors
         self._unread_limit = unread_limit
+        self._users = users
         self._sent_bytes = 0  # since the last check of what peers have not read
         self._max_message_bytes = max_frame_bytes + _OTHER_FRAMES_BYTES
         self._max_unfinished_bytes = max_unfinished_bytes
@@ -259,9 +271,13 @@ class Peers:
         elif route in self._peers:
             self._forget(route)
         else:
+            end = _our_end(frame)
+            if self._users.are_limited and not (end and end.is_admitted(self._users)):
+                self._close(route)
+                raise OtherUserError(f"{_address_of(frame)} is not a process of an admitted user")
             self._make_room(route)
             zmtp = ZmtpConnection(_address_of(frame), self._max_message_bytes)
-            self._peers[route] = _Peer(zmtp, _our_end(frame))
+            self._peers[route] = _Peer(zmtp, end)
             self._strangers[route] = None
             self._send_own(route, zmtp.take_to_send())
 

@@ -21,6 +21,7 @@ from typing import Final, TypeAlias
 
 import zmq
 
+from regent.config.addresses import host_of
 from regent.config.threads import NamedThread
 from regent.core.errors import BadDataError, Errors, RegentError
 from regent.core.protocol.api import ApiKey
@@ -30,6 +31,7 @@ from regent.transport.control import codec
 from regent.transport.control.codec import Frames, Request, RequestHeader, Response
 from regent.transport.control.peers import (
     Message,
+    OtherUserError,
     Peers,
     TooManyMessagesError,
     TooManyPeersError,
@@ -38,6 +40,7 @@ from regent.transport.control.peers import (
 from regent.transport.control.sockets import Context
 from regent.transport.control.wakeup import Wakeup
 from regent.transport.control.zmtp import MessageTooLargeError, NotZmtpError, PeerError
+from regent.transport.local_users import EVERYBODY, LocalUsers
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +62,7 @@ class Rejection(StrEnum):
     """Why a message of a peer, or the answer to it, was dropped."""
 
     BAD_HANDSHAKE = "not a ZeroMQ peer"
+    OTHER_USER = "another user of this machine"
     TOO_LARGE = "too large"
     BAD_ENVELOPE = "bad envelope"
     BAD_HEADER = "bad header"
@@ -76,6 +80,7 @@ class Rejection(StrEnum):
 
 _REASONS_TO_CUT_OFF: Final[Mapping[type[PeerError], Rejection]] = {
     NotZmtpError: Rejection.BAD_HANDSHAKE,
+    OtherUserError: Rejection.OTHER_USER,
     MessageTooLargeError: Rejection.TOO_LARGE,
     TooManyMessagesError: Rejection.OVERLOADED,
     TooManyPeersError: Rejection.TOO_MANY_PEERS,
@@ -209,6 +214,7 @@ class ControlServer:
         max_outstanding: int = MAX_OUTSTANDING,
         max_frame_bytes: int = _MAX_REQUEST_BYTES,
         screen: Screen = _screen_nothing,
+        users: LocalUsers = EVERYBODY,
     ) -> None:
         self.endpoint = bind
         """The address listened on; with the real port once started."""
@@ -221,6 +227,7 @@ class ControlServer:
         self._max_outstanding = max_outstanding
         self._max_frame_bytes = max_frame_bytes
         self._screen = screen
+        self._users = users.at(host_of(bind))
         self._outstanding = 0  # this and the next: read and written by the I/O thread alone
         self._last_answer_at = -_LAST_ANSWERS_S
         self._swept_at = 0.0
@@ -235,7 +242,7 @@ class ControlServer:
         Raises PortInUseError, or RegentError for an unusable address.
         """
         try:
-            peers = Peers(self._context, self.endpoint, self._max_frame_bytes)
+            peers = Peers(self._context, self.endpoint, self._max_frame_bytes, users=self._users)
         except (zmq.ZMQError, OSError, ValueError) as error:
             self._wakeup.close()
             raise _cannot_listen(self.endpoint, error) from error

@@ -7,7 +7,7 @@ import math
 import socket
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from regent.core.errors import RegentError
 from regent.core.quota.quota_managers import QuotaManagers
@@ -18,6 +18,7 @@ from regent.transport.kafka.connection import KafkaConnection, KafkaLimits, List
 from regent.transport.kafka.listener_loop import ListenerLoop
 from regent.transport.kafka.metrics import Closed, ListenerMetrics
 from regent.transport.kafka.request_memory import RequestMemory
+from regent.transport.local_users import LocalUsers
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +27,14 @@ _ACCEPT_RETRY_S: Final = 1.0
 _MAX_IDLE_CHECK_S: Final = 10.0
 _PACE_CHECK_S: Final = 1.0
 _MAX_DELAYED: Final = 1_000  # further ones are closed at once
+
+
+class Admission(NamedTuple):
+    """What decides whether a connection is accepted."""
+
+    addresses: AddressQuotas
+    descriptors: Descriptors
+    users: LocalUsers
 
 
 class Acceptor:
@@ -42,9 +51,8 @@ class Acceptor:
         limits: KafkaLimits,
         metrics: ListenerMetrics,
         name: str,
-        addresses: AddressQuotas,
         quotas: QuotaManagers,
-        descriptors: Descriptors,
+        admission: Admission,
     ) -> None:
         self._listening = listening
         self._loop = loop.loop
@@ -55,9 +63,8 @@ class Acceptor:
         max_bytes = limits.queued_max_request_bytes
         self._metrics = metrics
         self._name = name
-        self._addresses = addresses
+        self._addresses, self._descriptors, self._users = admission
         self._rates = quotas.connections
-        self._descriptors = descriptors
         self._connections: set[KafkaConnection] = set()
         self._delayed: set[socket.socket] = set()  # to be closed
         self._is_full = False
@@ -144,6 +151,9 @@ class Acceptor:
             self._add(sock, address[0].removeprefix("::ffff:"))
 
     def _add(self, sock: socket.socket, client_host: str) -> None:
+        if not self._users.admits(sock, self._name):
+            sock.close()
+            return
         shortage = self._descriptors.shortage(self, len(self._connections))
         if shortage is not None:
             self._metrics.count_shortage(self._name, client_host, shortage)

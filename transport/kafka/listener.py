@@ -19,12 +19,13 @@ from regent.core.quota.quota_config import QuotaConfig
 from regent.core.quota.quota_managers import QuotaManagers
 from regent.transport.control.server import PortInUseError
 from regent.transport.descriptors import OF_THIS_PROCESS, Descriptors
-from regent.transport.kafka.acceptor import Acceptor, AddressQuotas, limits_of_addresses
+from regent.transport.kafka.acceptor import Acceptor, AddressQuotas, Admission, limits_of_addresses
 from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.api_versions import api_versions_api
 from regent.transport.kafka.connection import KafkaLimits
 from regent.transport.kafka.listener_loop import STOP_TIMEOUT_S, ListenerLoop
 from regent.transport.kafka.metrics import ListenerMetrics
+from regent.transport.local_users import EVERYBODY, LocalUsers
 
 DEFAULT_LIMITS: Final = KafkaLimits()
 _BACKLOG: Final = 512
@@ -47,6 +48,7 @@ class KafkaListener:
         descriptors: Descriptors | None = None,
         quotas: QuotaManagers | None = None,
         loop: ListenerLoop | None = None,
+        users: LocalUsers = EVERYBODY,
     ) -> None:
         """Raise ``RegentError`` when a host in the limits has no address."""
         self.port = port
@@ -63,6 +65,7 @@ class KafkaListener:
         self._descriptors = descriptors or OF_THIS_PROCESS
         self._quotas = quotas or QuotaManagers(QuotaConfig())
         self._shared_loop = loop
+        self._users = users.at(host)
         self._running: tuple[ListenerLoop, Acceptor] | None = None
         self._has_ended = threading.Event()
 
@@ -84,9 +87,8 @@ class KafkaListener:
             self._limits,
             self.metrics,
             self._name,
-            self._addresses,
             self._quotas,
-            self._descriptors,
+            Admission(self._addresses, self._descriptors, self._users),
         )
         self._running = loop, acceptor
         loop.call(acceptor.begin)

@@ -68,6 +68,12 @@ def why_unreadable(path: str, error: str) -> str:
     return f"{path}: ZooKeeper refuses to show it: {error}{remedy}"
 
 
+def why_uncreated(path: str, error: ZkError) -> str:
+    """Return a message: ZooKeeper refuses to create a znode, and the remedy."""
+    remedy = ": it asks for a login; name its secret with secret_file, or with --data-dir"
+    return f"cannot create {path}: {error.name}{remedy if error is ZkError.NO_AUTH else ''}"
+
+
 @dataclass(frozen=True, slots=True)
 class Create:
     """Create a node; fails with NODE_EXISTS, or NO_NODE when the parent is missing.

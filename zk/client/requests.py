@@ -13,12 +13,13 @@ import logging
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
-from functools import partial
+from functools import cache, partial
 from typing import ClassVar, NamedTuple, TypeAlias, TypeVar, assert_never
 
 from kazoo.protocol.serialization import Close
 
 from regent.core.errors import RegentError
+from regent.zk.client.login import Acl, Login, acl_of
 from regent.zk.client.operations import (
     Check,
     Committed,
@@ -127,7 +128,29 @@ def _strings(texts: Sequence[str]) -> bytes:
     return _INT.pack(len(texts)) + b"".join(map(_string, texts))
 
 
-_OPEN_ACL_UNSAFE = _INT.pack(1) + _INT.pack(31) + _string("world") + _string("anyone")
+_READ, _ALL = 1, 31
+
+
+def _acls(*entries: tuple[int, str, str]) -> bytes:
+    rows = (_INT.pack(rights) + _string(scheme) + _string(id_) for rights, scheme, id_ in entries)
+    return _INT.pack(len(entries)) + b"".join(rows)
+
+
+_OPEN_ACL = _acls((_ALL, "world", "anyone"))
+
+
+@cache
+def _encoded(acl: Acl, login: Login | None) -> bytes:
+    """Return an ACL for znodes that a login creates; without one they are open.
+
+    The login is named: ZooKeeper logs an error for its scheme ``auth`` and a super user.
+    """
+    if login is None or acl is Acl.OPEN:
+        return _OPEN_ACL
+    creator = _ALL, "digest", login.digest
+    if acl is Acl.SENSITIVE:
+        return _acls(creator)
+    return _acls(creator, (_READ, "world", "anyone"))
 
 
 class ZkRequest:
@@ -266,6 +289,32 @@ class RemoveWatches(ZkRequest):
         super().__init__(_string(path) + self._ANY_TYPE)
 
 
+class GetAcl(ZkRequest):
+    """Read the ACL of a node."""
+
+    __slots__ = ()
+    type = 6
+
+    def __init__(self, path: str) -> None:
+        super().__init__(_string(path))
+
+    @staticmethod
+    def is_open(answer: Answer) -> bool:
+        """Whether everybody may do everything."""
+        buffer, offset = answer
+        return buffer.startswith(_OPEN_ACL, offset)
+
+
+class SetAcl(ZkRequest):
+    """Change the ACL of a node."""
+
+    __slots__ = ()
+    type = 7
+
+    def __init__(self, path: str, acl: Acl, login: Login | None) -> None:
+        super().__init__(_string(path) + _encoded(acl, login) + _INT.pack(-1))
+
+
 class CloseSession(Close):  # type: ignore[misc]  # kazoo is untyped
     """kazoo's request to close the session, with an answer that the caller can wait for."""
 
@@ -281,14 +330,18 @@ class CloseSession(Close):  # type: ignore[misc]  # kazoo is untyped
 class Multi(ZkRequest):
     """Conditional operations applied together or not at all.
 
-    Raises ``RequestTooLargeError`` when they do not fit into one request.
+    What they create gets Kafka's ACLs for the ``login``. Raises ``RequestTooLargeError`` when they
+    do not fit into one request.
     """
 
     __slots__ = ("operations",)
     type = 14
 
-    def __init__(self, operations: Sequence[Operation], chroot: str) -> None:
-        body = b"".join([_encode_operation(op, chroot) for op in operations]) + _MULTI_END
+    def __init__(
+        self, operations: Sequence[Operation], chroot: str, login: Login | None = None
+    ) -> None:
+        encoded = [_encode_operation(op, chroot, login) for op in operations]
+        body = b"".join(encoded) + _MULTI_END
         if len(body) > MAX_REQUEST_BYTES:
             raise RequestTooLargeError(
                 f"a multi of {len(operations)} operations has {len(body)} bytes, more than the "
@@ -344,14 +397,15 @@ def error_name(code: int) -> str:
     return f"error {code}" if error is ZkError.OTHER else error.name
 
 
-def _encode_operation(operation: Operation, chroot: str) -> bytes:
+def _encode_operation(operation: Operation, chroot: str, login: Login | None) -> bytes:
     path = _string(absolute(chroot, operation.path))
     match operation:
         case Create(data=data, ephemeral=ephemeral, sequential=sequential):
             flags = (_EPHEMERAL if ephemeral else 0) | (_SEQUENTIAL if sequential else 0)
             header = _MULTI_HEADER.pack(1, 0, -1)
+            acl = _encoded(acl_of(operation.path), login)
             size = _INT.pack(len(data))
-            return b"".join((header, path, size, data, _OPEN_ACL_UNSAFE, _INT.pack(flags)))
+            return b"".join((header, path, size, data, acl, _INT.pack(flags)))
         case SetData(data=data, version=version):
             header = _MULTI_HEADER.pack(5, 0, -1)
             return b"".join((header, path, _INT.pack(len(data)), data, _INT.pack(version)))

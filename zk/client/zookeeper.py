@@ -234,7 +234,7 @@ class ZooKeeper:
         with self.statistics.request():
             client = self._current()
             chroot = client.chroot
-            multis = [Multi(operations, chroot) for operations in batches if operations]
+            multis = [Multi(ops, chroot, client.login) for ops in batches if ops]
             client.wait_until_connected()
             sent = _windowed(client, multis)
             results = iter([_decode(multi, answer, chroot) for multi, answer in sent])

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from enum import IntEnum
 from functools import partial
@@ -35,6 +35,7 @@ from regent.zk.client.connection import (
     SessionCredentials,
     ZkConnection,
 )
+from regent.zk.client.login import Acl, login_at
 from regent.zk.client.operations import (
     ConnectionLossError,
     Create,
@@ -47,8 +48,10 @@ from regent.zk.client.requests import (
     Answer,
     ArmedWatches,
     CloseSession,
+    GetAcl,
     Multi,
     RequestRefusedError,
+    SetAcl,
     UnimplementedByServerError,
     ZkReply,
     ZkRequest,
@@ -203,6 +206,8 @@ class ZooKeeperClient(ZooKeeper):
         self._on_watch = on_watch
         self._on_state = on_state
         self._credentials = credentials
+        self.login = login_at(hosts)
+        """Who this client is to ZooKeeper; None: nobody."""
         self._timeout_ms = session_timeout_ms
         self.watches = WatchRegistry()
         self.has_multi_read = self.has_set_watches = True  # until a server does not implement it
@@ -222,6 +227,7 @@ class ZooKeeperClient(ZooKeeper):
             hosts,
             timeout=timeout_s,
             client_id=credentials,
+            auth_data=() if self.login is None else (self.login.auth_data,),
             handler=self._handler,
             connection_retry=retry,
             logger=kazoo_log,
@@ -259,7 +265,7 @@ class ZooKeeperClient(ZooKeeper):
         names = self.chroot.strip("/").split("/")
         parents = ["/" + "/".join(names[: depth + 1]) for depth in range(len(names))]
         for parent in parents:
-            multi = Multi([Create(parent)], chroot="")
+            multi = Multi([Create(parent)], "", self.login)
             answer = self.receive(self.send(multi))
             result = None if answer is None else multi.decode(answer, chroot="")
             if isinstance(result, Refused) and result.error is not ZkError.NODE_EXISTS:
@@ -293,6 +299,23 @@ class ZooKeeperClient(ZooKeeper):
             if self._connection.connection_stopped.wait(1.0):
                 self._kazoo._safe_close()
                 self._kazoo.close()
+
+    def is_open(self, path: str) -> bool:
+        """Whether everybody may change a znode; False for one that does not exist."""
+        answer = self.receive(self.send(GetAcl(absolute(self.chroot, path))))
+        return answer is not None and GetAcl.is_open(answer)
+
+    def set_acls(self, acls: Mapping[str, Acl]) -> None:
+        """Change the ACLs of znodes; one that does not exist any more is left out.
+
+        Raises ``RequestRefusedError`` when ZooKeeper refuses the login.
+        """
+        sent = [
+            self.send(SetAcl(absolute(self.chroot, path), acl, self.login))
+            for path, acl in acls.items()
+        ]
+        for reply in sent:
+            self.receive(reply)
 
     def lease_valid(self) -> bool:
         """Whether the server confirmed the session within the last 2/3 of its timeout.

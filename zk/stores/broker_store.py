@@ -19,6 +19,7 @@ from regent.zk.client.operations import (
     SetData,
     ZkError,
     Znode,
+    why_uncreated,
 )
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.client.zookeeper import ZooKeeper
@@ -85,7 +86,7 @@ class ZkBrokerStore(WatchingStore):
                     if result.index < len(fence):
                         continue  # the cluster id has just changed
                     if result.error is not ZkError.NODE_EXISTS:
-                        raise RequestRefusedError(f"cannot create {path}: {result.error.name}")
+                        raise RequestRefusedError(why_uncreated(path, result.error))
             existing = self._zookeeper.get(path, watch=True)
             if existing is None:
                 continue

@@ -16,7 +16,15 @@ from regent.config.addresses import bracketed
 from regent.core.errors import BadDataError, RegentError, UnreadableError
 from regent.core.model import BrokerInfo
 from regent.core.replica_logs import ClusterNotes
-from regent.zk.client.operations import ANY_VERSION, Create, Refused, SetData, ZkError, Znode
+from regent.zk.client.operations import (
+    ANY_VERSION,
+    Create,
+    Refused,
+    SetData,
+    ZkError,
+    Znode,
+    why_uncreated,
+)
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs.broker_znodes import decode_broker_id
@@ -46,7 +54,7 @@ def join_cluster(zookeeper: ZooKeeper) -> str:
         for create in (Create(parent), Create(ClusterIdZNode.PATH, chosen)):
             result = apply(zookeeper, [create])
             if isinstance(result, Refused) and result.error is not ZkError.NODE_EXISTS:
-                raise RequestRefusedError(f"cannot create {create.path}: {result.error.name}")
+                raise RequestRefusedError(why_uncreated(create.path, result.error))
 
 
 def read_cluster_id(zookeeper: ZooKeeper) -> str | None:

@@ -25,6 +25,7 @@ from regent.core.coordinator.group.group_metadata import (
     MemberMetadata,
     RespondToJoin,
     RespondToSync,
+    size_of,
 )
 from regent.core.coordinator.group.group_metadata_manager import (
     Clock,
@@ -195,7 +196,7 @@ class GroupCoordinator:
         if group is None or error is not Errors.NONE:
             respond(JoinGroupResponse(error_code=error, member_id=request.member_id))
             return
-        if not self._has_room(group, request.member_id):
+        if not self._has_room(group, request):
             group.remove(request.member_id)
             respond(
                 JoinGroupResponse(error_code=Errors.GROUP_MAX_SIZE_REACHED, member_id=NO_MEMBER_ID)
@@ -233,9 +234,14 @@ class GroupCoordinator:
         group = self.manager.groups.get(request.group_id)
         return group, Errors.UNKNOWN_MEMBER_ID if group is None else Errors.NONE
 
-    def _has_room(self, group: GroupMetadata, member_id: str) -> bool:
+    def _has_room(self, group: GroupMetadata, request: JoinGroup) -> bool:
         """Whether the group may have this member: of too many, the last to join again must go."""
-        member = group.members.get(member_id)
+        static_id = group.static_members.get(request.group_instance_id or "")
+        former = group.members.get(static_id or request.member_id)
+        told_before = 0 if former is None else size_of(former.protocols)
+        if not self.manager.has_room(group, size_of(request.protocols) - told_before):
+            return False
+        member = group.members.get(request.member_id)
         if group.state is PREPARING_REBALANCE:
             is_waiting = member is not None and member.awaiting_join is not None
             return is_waiting or group.awaiting_join_count < self._config.group_max_size

@@ -53,6 +53,11 @@ RespondToJoin = Callable[[JoinGroupResponse], None]
 RespondToSync = Callable[[SyncGroupResponse], None]
 
 
+def size_of(protocols: Iterable[SupportedProtocol]) -> int:
+    """Return how many bytes a member told about its protocols."""
+    return sum(len(name) + len(data) for name, data in protocols)
+
+
 class MemberMetadata:
     """A member of a group.
 
@@ -141,6 +146,8 @@ class GroupMetadata:
         """None: unknown, or not a group of consumers."""
         self.offsets = GroupOffsets()
         self._supported: Counter[str] = Counter()
+        self.protocol_bytes = 0
+        """The size of what the members told about their protocols."""
 
     # --- states ---
 
@@ -176,6 +183,7 @@ class GroupMetadata:
     def _insert(self, member: MemberMetadata) -> None:
         self.members[member.member_id] = member
         self._supported.update({name for name, _ in member.protocols})
+        self.protocol_bytes += size_of(member.protocols)
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member.member_id
 
@@ -184,6 +192,7 @@ class GroupMetadata:
         member = self.members.pop(member_id, None)
         if member is not None:
             self._supported.subtract({name for name, _ in member.protocols})
+            self.protocol_bytes -= size_of(member.protocols)
             self.awaiting_join_count -= member.awaiting_join is not None
             if member.group_instance_id is not None:
                 del self.static_members[member.group_instance_id]
@@ -202,6 +211,7 @@ class GroupMetadata:
     ) -> None:
         """Change what a member supports, and its timeouts."""
         self._supported.subtract({name for name, _ in member.protocols})
+        self.protocol_bytes += size_of(protocols) - size_of(member.protocols)
         member.protocols = protocols
         self._supported.update({name for name, _ in protocols})
         member.rebalance_timeout_ms = rebalance_timeout_ms

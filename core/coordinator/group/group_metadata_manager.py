@@ -75,11 +75,13 @@ _STORE_ERRORS: Final[Mapping[Errors, Errors]] = {
 
 @dataclass(frozen=True)
 class GroupConfig:
-    """Kafka's settings of the same names, and Kafka's defaults."""
+    """Kafka's settings and defaults, and two limits of the bytes that members may tell."""
 
     group_min_session_timeout_ms: int = 6_000
     group_max_session_timeout_ms: int = 1_800_000
     group_max_size: int = INT_MAX
+    group_max_bytes: int = 64 * 1024 * 1024
+    group_coordinator_max_bytes: int = 256 * 1024 * 1024
     group_initial_rebalance_delay_ms: int = 3_000
     offset_metadata_max_bytes: int = 4_096
     offsets_retention_minutes: int = 7 * 24 * 60
@@ -148,6 +150,7 @@ class GroupMetadataManager:
         self._log = log
         self._clock = clock
         self._owned = OwnedPartitions()
+        self._most_bytes = 0  # that members of all groups may have told
 
     # --- ownership ---
 
@@ -211,6 +214,7 @@ class GroupMetadataManager:
             group.state = STABLE if stored.members else EMPTY
             group.load(_member(row, stored.protocol_name) for row in stored.members)
             group.compute_subscribed_topics()
+            self._most_bytes += group.protocol_bytes
         return group
 
     def on_resigned(self, partition: int, epoch: int | None) -> list[GroupMetadata]:
@@ -236,6 +240,18 @@ class GroupMetadataManager:
             group = GroupMetadata(group_id, partition, self._clock.time_ms())
             self.groups[group_id] = group
         return group
+
+    def has_room(self, group: GroupMetadata, more_bytes: int) -> bool:
+        """Whether members of a group may tell so many bytes more about their protocols."""
+        if group.protocol_bytes + more_bytes > self._config.group_max_bytes:
+            return False
+        limit = self._config.group_coordinator_max_bytes
+        if self._most_bytes + more_bytes > limit:  # some members have left
+            self._most_bytes = sum(group.protocol_bytes for group in self.groups.values())
+        if self._most_bytes + more_bytes > limit:
+            return False
+        self._most_bytes += max(more_bytes, 0)
+        return True
 
     def list_groups(self, states: Collection[str], types: Collection[str]) -> ListGroupsResponse:
         """Return the groups in one of ``states``, of one of ``types`` (KIP-518); empty: all."""

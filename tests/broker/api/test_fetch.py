@@ -118,6 +118,22 @@ def test_every_version_returns_records(
     assert (refused.high_watermark, bytes(refused.records)) == (-1, b"")
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("is_incremental", [False, True])
+def test_a_listener_for_clients_serves_no_followers(version: int, is_incremental: bool):
+    replicas = CannedReplicas()
+    session = {"session_id": 5, "session_epoch": 6} if is_incremental else {}
+    state = FetchRequest.ReplicaState(replica_id=1, replica_epoch=7)
+    request = fetch(
+        {ORDERS_0: ConsumerPosition(0, 9)}, replica_id=1, replica_state=state, **session
+    )
+    answer = ask(apis(replicas, serves_followers=False), request, version)
+    (refused,) = outcomes(answer).values()
+    assert refused.error_code == Errors.CLUSTER_AUTHORIZATION_FAILED
+    assert bytes(refused.records) == b""
+    assert replicas.consumer_fetch is None
+
+
 @pytest.mark.parametrize("version", range(7, 18))
 def test_no_client_gets_a_fetch_session(version: int):
     replicas = CannedReplicas()

@@ -21,7 +21,9 @@ from tests.transport.kafka.wire import ask
 ORDERS_0, ORDERS_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
-def list_offsets(queries: dict[TopicPartition, OffsetQuery], wanted: int = 1) -> ListOffsetsRequest:
+def list_offsets(
+    queries: dict[TopicPartition, OffsetQuery], wanted: int = 1, replica_id: int = -1
+) -> ListOffsetsRequest:
     topic_type = ListOffsetsRequest.ListOffsetsTopic
     rows = [
         topic_type.ListOffsetsPartition(
@@ -33,7 +35,7 @@ def list_offsets(queries: dict[TopicPartition, OffsetQuery], wanted: int = 1) ->
         for topic_partition, query in queries.items()
     ]
     topic = topic_type(name="orders", partitions=rows)
-    return ListOffsetsRequest(replica_id=-1, isolation_level=1, topics=[topic])
+    return ListOffsetsRequest(replica_id=replica_id, isolation_level=1, topics=[topic])
 
 
 def partitions(answer: Any) -> list[Any]:
@@ -197,6 +199,27 @@ def test_records_before_the_start_of_a_log_are_not_found(
 
 
 # --- epochs ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(10))
+def test_a_listener_for_clients_refuses_the_offsets_of_a_follower(version: int):
+    replicas = CannedReplicas()
+    request = list_offsets({ORDERS_0: OffsetQuery(-1)}, replica_id=1)
+    (row,) = partitions(
+        ask(offset_apis(replicas, EXECUTOR, serves_followers=False), request, version)
+    )
+    assert row.error_code == Errors.CLUSTER_AUTHORIZATION_FAILED
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_a_listener_for_clients_refuses_the_epochs_of_a_follower(version: int):
+    topic_type = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+    asked = topic_type.OffsetForLeaderPartition(partition=0, current_leader_epoch=6, leader_epoch=5)
+    topic = topic_type(topic="orders", partitions=[asked])
+    request = OffsetForLeaderEpochRequest(replica_id=1, topics=[topic])
+    apis = offset_apis(CannedReplicas(), EXECUTOR, serves_followers=False)
+    (row,) = partitions(ask(apis, request, version))
+    assert row.error_code == Errors.CLUSTER_AUTHORIZATION_FAILED
 
 
 @pytest.mark.parametrize("version", range(5))

@@ -25,7 +25,11 @@ from regent.actors.coordinator_log import begin_verification
 from regent.broker.api.coordinator_requests import CoordinatorRequests
 from regent.broker.api.find_coordinator import find_coordinator_apis
 from regent.broker.api.producer_ids import producer_id_apis
-from regent.broker.api.transactions import TransactionHandlers, transaction_apis
+from regent.broker.api.transactions import (
+    TransactionHandlers,
+    transaction_apis,
+    transaction_apis_of_brokers,
+)
 from regent.broker.api.txn_offset_commit import TxnOffsetCommitHandler
 from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.errors import Errors
@@ -59,10 +63,16 @@ class Producer:
             Replies(),
         )
         self.creations = Creations()
+        handlers = TransactionHandlers(
+            transactions, led.service.partitions, groups, led.service.markers, Replies()
+        )
+        self.apis_of_brokers = transaction_apis_of_brokers(handlers)
         self.apis = [
             *producer_id_apis(lambda: range(10), executor, transactions),
             *transaction_apis(
-                TransactionHandlers(transactions, groups, led.service.markers, Replies())
+                TransactionHandlers(
+                    transactions, led.service.partitions, groups, led.service.markers, Replies()
+                )
             ),
             *self.offsets.apis(),
             *find_coordinator_apis(
@@ -112,7 +122,7 @@ class Producer:
                     )
                 ]
             )
-            (result,) = self.ask(request, version).results_by_transaction
+            (result,) = ask(self.apis_of_brokers, request, version).results_by_transaction
             assert result.transactional_id == "x"
             results = result.topic_results
         return {
@@ -198,6 +208,12 @@ def test_partitions_are_added_all_or_none(version: int, producer: Producer):
     assert producer.add(version, "orders-0", epoch=9) == {"orders-0": error}
 
 
+@pytest.mark.parametrize("version", [4, 5])
+def test_only_brokers_ask_about_several_transactions(version: int, producer: Producer):
+    answer = producer.ask(AddPartitionsToTxnRequest(transactions=[]), version)
+    assert answer.error_code == Errors.CLUSTER_AUTHORIZATION_FAILED
+
+
 @pytest.mark.parametrize("version", range(5))
 def test_a_transaction_is_ended(version: int, producer: Producer):
     producer.add(3, "orders-0")
@@ -274,24 +290,44 @@ def test_positions_of_a_transaction_that_ended_during_the_verification_are_refus
 
 @pytest.mark.parametrize("version", range(2))
 def test_tools_write_markers(version: int, producer: Producer):
-    marker = WriteTxnMarkersRequest.WritableTxnMarker
-    topic = marker.WritableTxnMarkerTopic
-    markers = [
-        marker(
-            producer_id=7,
-            producer_epoch=1,
-            transaction_result=False,
-            topics=[topic(name="orders", partition_indexes=[number])],
-            coordinator_epoch=3,
-        )
-        for number in (0, 1)
-    ]
-    (answered,) = producer.ask(WriteTxnMarkersRequest(markers=markers), version).markers
-    ((name, rows),) = [(row.name, row.partitions) for row in answered.topics]
-    assert (answered.producer_id, name) == (7, "orders")
-    assert [(row.partition_index, row.error_code) for row in rows] == [(0, 0), (1, 0)]
-    assert producer.led.target.written.get_nowait() == TxnMarker(7, 1, False, 3, (ORDERS_0,))
+    newest = producer.led.service.partitions.newest_leader_epoch
+    request = markers_of(newest)
+    assert written(producer.ask(request, version)) == [(0, 0), (1, 0)]
+    assert producer.led.target.written.get_nowait() == TxnMarker(7, 1, False, newest, (ORDERS_0,))
     assert producer.ask(WriteTxnMarkersRequest(markers=[]), version).markers == []
+
+
+def test_a_tool_cannot_fence_the_coordinator(producer: Producer):
+    request = markers_of(producer.led.service.partitions.newest_leader_epoch + 1)
+    refused = Errors.CLUSTER_AUTHORIZATION_FAILED
+    assert written(producer.ask(request, 1)) == [(0, refused), (1, refused)]
+    assert producer.led.target.written.empty()
+    assert written(ask(producer.apis_of_brokers, request, 1)) == [(0, 0), (1, 0)]
+
+
+def markers_of(coordinator_epoch: int) -> WriteTxnMarkersRequest:
+    """Return two markers of the same producer."""
+    marker = WriteTxnMarkersRequest.WritableTxnMarker
+    return WriteTxnMarkersRequest(
+        markers=[
+            marker(
+                producer_id=7,
+                producer_epoch=1,
+                transaction_result=False,
+                topics=[marker.WritableTxnMarkerTopic(name="orders", partition_indexes=[number])],
+                coordinator_epoch=coordinator_epoch,
+            )
+            for number in (0, 1)
+        ]
+    )
+
+
+def written(response: Any) -> list[tuple[int, int]]:
+    """Return the error of each partition."""
+    (marker,) = response.markers
+    ((name, rows),) = [(row.name, row.partitions) for row in marker.topics]
+    assert (marker.producer_id, name) == (7, "orders")
+    return [(row.partition_index, row.error_code) for row in rows]
 
 
 def test_tools_see_a_transaction(producer: Producer):

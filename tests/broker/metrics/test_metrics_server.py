@@ -5,12 +5,13 @@ from __future__ import annotations
 import socket
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 
 import pytest
 
 from regent.broker.metrics.metrics_server import MetricsServer
 from regent.core.errors import RegentError
-from regent.testing.waits import scaled
+from regent.testing.waits import eventually, scaled
 
 HOST = "127.0.0.1"
 
@@ -33,6 +34,30 @@ def test_a_silent_connection_is_closed(
     with urllib.request.urlopen(f"http://{HOST}:{server.port}/metrics", timeout=scaled(10)) as page:
         assert page.status == 200
     assert capsys.readouterr() == ("", "")
+
+
+def test_sixteen_requests_are_answered_at_a_time_and_the_others_are_closed_at_once() -> None:
+    server = MetricsServer(HOST, 0, timeout_s=scaled(60))
+    with closing(server), ExitStack() as stack:
+        connections = [
+            stack.enter_context(socket.create_connection((HOST, server.port), timeout=scaled(10)))
+            for _ in range(17)
+        ]
+        assert connections[16].recv(1) == b""
+        connections[0].sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert connections[0].recv(12) == b"HTTP/1.0 200"
+        while connections[0].recv(65_536):
+            pass
+        page = f"http://{HOST}:{server.port}/metrics"
+        eventually(lambda: answers(page), "another request is answered")
+
+
+def answers(page: str) -> bool:
+    try:
+        with urllib.request.urlopen(page, timeout=scaled(10)) as answer:
+            return bool(answer.status == 200)
+    except OSError:  # the connection was closed
+        return False
 
 
 def test_another_port_is_used_when_one_is_taken_and_both_are_named(

@@ -546,3 +546,27 @@ def test_sessions_begin_when_a_group_was_read():
     assert broker.ask(Heartbeat("g", "b", 5)) == [Errors.NONE]
     broker.pass_time(1)
     assert list(broker.group.members) == ["b"]
+
+
+def test_what_the_members_of_a_group_tell_is_limited():
+    told = b"x" * 100
+    broker = leading(GroupConfig(group_initial_rebalance_delay_ms=0, group_max_bytes=300))
+    first = broker.join("first", metadata=told)
+    (again,) = broker.ask_to_join("first", metadata=told)  # a static member that comes back
+    assert (first.error_code, again.error_code) == (Errors.NONE, Errors.NONE)
+    broker.ask_to_join("second", metadata=told)
+    (refused,) = broker.ask_to_join("third", metadata=b"y" * 200)
+    assert refused.error_code is Errors.GROUP_MAX_SIZE_REACHED
+    assert len(broker.group.members) == 2
+
+
+def test_what_the_members_of_all_groups_tell_is_limited_and_is_free_again_when_they_leave():
+    told = b"x" * 100
+    config = GroupConfig(group_initial_rebalance_delay_ms=0, group_coordinator_max_bytes=150)
+    broker = leading(config)
+    joined = broker.join(metadata=told)
+    assert joined.error_code is Errors.NONE
+    (refused,) = broker.ask_to_join(metadata=told)
+    assert refused.error_code is Errors.GROUP_MAX_SIZE_REACHED
+    broker.coordinator.leave("g", [LeavingMember(joined.member_id)])
+    assert broker.join(metadata=told).error_code is Errors.NONE

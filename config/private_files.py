@@ -1,0 +1,45 @@
+"""Files that only the user of the processes may read: data, logs, journals and secrets."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+logger = logging.getLogger(__name__)
+
+_OF_OTHERS: Final = 0o077
+
+
+def keep_files_private() -> None:
+    """Give no other user any right to files that this process and its children make."""
+    os.umask(_OF_OTHERS)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that no other user may read, whatever rights it had. Raises ``OSError``."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(text)
+
+
+def close_directory(directory: Path) -> None:
+    """Take the rights of other users to an existing data directory, so to all files in it.
+
+    Raises ``OSError`` for a directory that does not exist. A directory of another user stays open.
+    """
+    found = directory.stat()
+    if not found.st_mode & _OF_OTHERS:
+        return
+    if found.st_uid != os.geteuid():
+        logger.warning(
+            "%s belongs to user %d, and other users may open it: give it to the user of the broker"
+            " (chown)",
+            directory,
+            found.st_uid,
+        )
+        return
+    directory.chmod(stat.S_IMODE(found.st_mode) & ~_OF_OTHERS)
+    logger.warning("%s was open to other users of this machine: it is closed now", directory)
