@@ -17,8 +17,7 @@ from regent.actors.coordinator_log import begin_verification
 from regent.broker.api.acls import acl_apis
 from regent.broker.api.authentication import authentication_apis
 from regent.broker.api.client_quotas import client_quota_apis
-from regent.broker.api.config_changes import config_change_apis
-from regent.broker.api.configs import ConfigView, config_apis
+from regent.broker.api.configs import ConfigAlterations, ConfigView, alter_config_apis, config_apis
 from regent.broker.api.consumer_group_heartbeat import consumer_group_heartbeat_apis
 from regent.broker.api.coordinator_requests import CoordinatorRequests
 from regent.broker.api.delete_records import delete_records_apis
@@ -51,9 +50,7 @@ from regent.broker.topic_service import BrokerTopicService
 from regent.broker.transaction_service import BrokerTransactionService
 from regent.config.settings import KAFKA_SETTINGS, Settings
 from regent.config.threads import at_once, named_executor
-from regent.core.admin.broker_config_manager import BrokerConfigManager
-from regent.core.admin.config_changes import DEFAULT_BROKER
-from regent.core.admin.config_descriptions import BrokerSettings, broker_settings_in_force
+from regent.core.admin.config_alterations import BrokerConfigManager
 from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.errors import RegentError
 from regent.core.log_dirs import LocalLogDirectories
@@ -234,12 +231,13 @@ class KafkaEndpoint:
         configs = ZkConfigStore(served.zookeeper)
         view = ConfigView(self._broker_id, served.cache, described, configs.read_configs)
         brokers = BrokerConfigManager(configs, KAFKA_SETTINGS, described, self._limits)
+        alterations = ConfigAlterations(self._broker_id, served.topics, brokers, self._calls)
         quotas = configs.read_client_quotas
         return [
-            *topic_apis(served.topics, lambda: _current_settings(view), self._calls),
+            *topic_apis(served.topics, view.broker_settings, self._calls),
             *partition_apis(served.topics),
             *config_apis(view, self._calls),
-            *config_change_apis(self._broker_id, served.topics, brokers, self._calls),
+            *alter_config_apis(alterations),
             *client_quota_apis(quotas, configs.change_config, self._calls),
             *scram_credential_apis(configs.read_configs, quotas, self._calls),
         ]
@@ -278,12 +276,3 @@ def _apis_of_transactions(
             Replies(),
         ).apis(),
     ]
-
-
-def _current_settings(view: ConfigView) -> BrokerSettings:
-    """Read the settings of this broker; blocks, raises ``RegentError``."""
-    own = f"brokers/{view.broker_id}"
-    found = view.read_configs({own, DEFAULT_BROKER})
-    return broker_settings_in_force(
-        view.settings, found.get(own, {}), found.get(DEFAULT_BROKER, {})
-    )

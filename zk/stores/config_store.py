@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from regent.core.admin.broker_config_manager import ChangeConfig
+from regent.core.admin.config_alterations import ChangeConfig
 from regent.core.admin.config_changes import ConfigChange
 from regent.core.errors import BadDataError, RegentError
 from regent.core.model import BrokerId
