@@ -22,7 +22,6 @@ from regent.core.admin.config_alterations import (
     ConfigRefusedError,
     check_form,
 )
-from regent.core.admin.config_changes import DEFAULT_BROKER
 from regent.core.admin.config_descriptions import (
     BrokerSetting,
     BrokerSettings,
@@ -33,6 +32,7 @@ from regent.core.admin.config_descriptions import (
     describe_broker,
     describe_topic,
 )
+from regent.core.admin.config_handlers import DEFAULT_BROKER
 from regent.core.errors import ApiError, Errors, RegentError, SessionExpiredError
 from regent.core.model import BrokerId
 from regent.core.protocol.messages.configs import (

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from regent.core.admin.config_changes import DEFAULT_BROKER
 from regent.core.admin.config_descriptions import BrokerSetting
+from regent.core.admin.config_handlers import DEFAULT_BROKER
 from regent.core.admin.config_problems import broker_config_problem
 from regent.core.errors import BadDataError, Errors, RegentError
 from regent.core.model import BrokerId

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from regent.core.admin.config_alterations import ChangeConfig
-from regent.core.admin.config_changes import ConfigChange
+from regent.core.admin.dynamic_config_manager import ConfigChange
 from regent.core.errors import BadDataError, RegentError
 from regent.core.model import BrokerId
 from regent.core.quota.quota_entities import CLIENTS, IPS, USERS
@@ -54,7 +54,8 @@ class ZkConfigStore(WatchingStore):
     """The znodes below ``/config`` over one ZooKeeper session.
 
     An entity is ``topics/T``, ``brokers/N``, ``users/U/clients/C`` or the like. Implements
-    ``core.admin.config_changes.ConfigStore``, ``BrokerConfigStore`` and ``TopicConfigStore``.
+    ``core.admin.dynamic_config_manager.ConfigStore``, ``BrokerConfigStore`` and
+    ``TopicConfigStore``.
     """
 
     def sync(self) -> None:
