@@ -8,7 +8,6 @@ handle control requests during it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -27,16 +26,21 @@ from regent.actors.broker import (
     LogDirectoryFailed,
     Registered,
 )
-from regent.actors.config_listener import CatchUp, ConfigsChanged, start_config_listener
+from regent.actors.config_listener import CatchUp, ConfigListener, ConfigsChanged
 from regent.actors.controller_event_manager import ControllerListener
 from regent.actors.inbox import InboxFullError, Reply
 from regent.actors.request_router import RequestRouter
-from regent.actors.runtime import launch, stop_actor
+from regent.actors.runtime import launch, start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.actors.transaction_markers import PartitionMarkers
 from regent.actors.watchdog import Watchdog
 from regent.broker.broker_controller import BrokerController
-from regent.broker.broker_registration import AdvertisedListeners, register, taken_end_points
+from regent.broker.broker_registration import (
+    AdvertisedListeners,
+    RegisteredEndPoints,
+    register,
+    taken_end_points,
+)
 from regent.broker.broker_settings import LISTENER, StartedBroker, described_settings
 from regent.broker.broker_storage import BrokerStorage
 from regent.broker.controlled_shutdown import hand_over
@@ -45,6 +49,7 @@ from regent.broker.internal_topics import metadata_warnings
 from regent.broker.kafka_endpoint import KafkaEndpoint, Served, apis_of_other_brokers
 from regent.broker.machine_settings import (
     controller_settings,
+    dynamic_values,
     log_directories,
     replication_settings,
 )
@@ -65,11 +70,12 @@ from regent.broker.transaction_service import BrokerTransactionService
 from regent.broker.zookeeper_checks import ZooKeeperChecks
 from regent.cluster.guardian import Guardian
 from regent.config.addresses import port_of, tcp_endpoint
-from regent.config.settings import Settings
+from regent.config.settings import KAFKA_SETTINGS, Settings
 from regent.config.threads import thread_names_begin_with
+from regent.core.admin.config_handlers import TopicConfigHandler
+from regent.core.admin.dynamic_config_manager import DynamicConfigManager
 from regent.core.controller.controller import Controller
 from regent.core.controller.events import (
-    AdvertisedListenersChanged,
     RegisterBrokerAndReelect,
     Startup,
     SuspectReplicasChanged,
@@ -92,6 +98,7 @@ from regent.zk.client.operations import WatchEvent
 from regent.zk.client.session import SessionKeeper
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.stores.cluster_identity import PROGRESS_MARK, check_cluster, join_cluster
+from regent.zk.stores.config_store import ZkConfigStore
 from regent.zk.stores.controller_store import ZkControllerStore, read_control_facts
 from regent.zk.stores.producer_ids import ZkProducerIds
 from regent.zk.stores.watches import controller_event
@@ -232,7 +239,7 @@ class BrokerProcess(ControllerListener):
 
     def _advertise(self, advertised: AdvertisedListeners, control_port: int) -> None:
         """Note the endpoints of this broker, and what else is known after the start."""
-        self._advertised, self._endpoints = advertised, advertised.endpoints
+        self._end_points = RegisteredEndPoints(advertised, lambda e: self._controller.tell(e))
         directories = log_directories(self._settings, self._options.data_dir.absolute())
         listening = advertised._replace(
             host=self._settings.broker.host,
@@ -290,7 +297,7 @@ class BrokerProcess(ControllerListener):
                 on_replicas_offline=self._on_replicas_offline,
                 on_suspects_changed=self._on_suspects_changed,
                 catch_up_with_configs=self._catch_up_with_configs,
-                load_topic_configs=lambda topics: self._topic_configs.load(topics),
+                load_topic_configs=lambda topics: self._configs.load(topics),
             ),
             open_fetch_channel=self._replication.open_fetch_channel,
             scheduler=self._scheduler,
@@ -358,16 +365,16 @@ class BrokerProcess(ControllerListener):
             on_expired=self._on_expired,
         )
         store = ZkControllerStore(self._keeper, self._storage.logs.check_cluster)
-        self._topic_configs = self._storage.follow(self._keeper, self._replica_manager)
+        self._storage.follow(self._keeper)
         self._start_controller(info, store)
         self._keeper.start(self._settings.zookeeper.connection_timeout_ms / 1000)
         self._cluster_id = self._storage.logs.cluster_id or join_cluster(self._keeper)
-        self._topic_configs.load({name.topic for name in self._storage.logs.hosted()})
+        self._configs.load({name.topic for name in self._storage.logs.hosted()})
         self._status.add_warner(self._storage.warnings)
         self._storage.start_maintenance(self._replica_manager, self._on_log_directory_failed)
         store.create_persistent_paths()
         self._catch_up_with_configs()
-        info = replace(info, endpoints=self._endpoints)
+        info = replace(info, endpoints=self._end_points.current)
         self._storage.note_that_no_log_is_lost(self._keeper)
         broker_epoch, session_id = register(
             info,
@@ -423,17 +430,25 @@ class BrokerProcess(ControllerListener):
         self._undo.callback(self._topics.stop)
         self._replication.propose_isrs(self._controller.ref, self._keeper)
         self._undo.callback(self._replication.stop)  # it must also stop before the session ends
-        self._configs = start_config_listener(
-            info.broker_id,
-            self._keeper,
-            self._settings.controller,
-            self._controller.tell,
-            self._topic_configs,
-            self._on_broker_config,
-            self._kafka_endpoint.set_quotas,
-            settings=described_settings(self._settings, info.broker_id, self._started),
+        self._follow_configs(info.broker_id)
+
+    def _follow_configs(self, broker_id: BrokerId) -> None:
+        """Let the parts of this broker follow the configurations in ZooKeeper."""
+        described = described_settings(self._settings, broker_id, self._started)
+        started, throttles = dynamic_values(self._settings), self._replica_manager.quotas
+        self._configs = DynamicConfigManager(
+            broker_id,
+            ZkConfigStore(self._keeper),
+            {**KAFKA_SETTINGS, **{name: row.setting for name, row in described.items()}},
+            started,
+            TopicConfigHandler(self._storage.logs, throttles, started, threading.Lock()),
+            (throttles, self._kafka_endpoint, self._storage, self._transactions, self._end_points),
+            tell_controller=self._controller.tell,
+            set_client_quotas=self._kafka_endpoint.set_quotas,
         )
-        self._undo.callback(stop_actor, self._configs, _ACTOR_TIMEOUT_S)
+        name = f"config-listener-{broker_id}"
+        self._config_listener = start_actor(ConfigListener, name, self._configs)
+        self._undo.callback(stop_actor, self._config_listener, _ACTOR_TIMEOUT_S)
 
     # --- callbacks on other threads ---
 
@@ -456,15 +471,6 @@ class BrokerProcess(ControllerListener):
             self._controller.tell(event)
         elif watch.path == ConfigEntityChangeNotificationZNode.PATH:
             self._look_at_configs()
-
-    def _on_broker_config(self, config: Mapping[str, str]) -> None:
-        self._kafka_endpoint.configure(config)
-        self._storage.configure(config)
-        endpoints = self._advertised.with_broker_config(config).endpoints
-        if endpoints != self._endpoints:
-            self._endpoints = endpoints
-            self._controller.tell(AdvertisedListenersChanged(endpoints))
-        self._transactions.configure(config)
 
     def _on_metadata_changed(self) -> None:
         self._topics.wake()
@@ -492,11 +498,11 @@ class BrokerProcess(ControllerListener):
 
     def _look_at_configs(self) -> None:
         with suppress(ActorDeadError):
-            self._configs.tell(ConfigsChanged())
+            self._config_listener.tell(ConfigsChanged())
 
     def _catch_up_with_configs(self) -> None:
         try:
-            self._configs.ask(CatchUp(), timeout=_ACTOR_TIMEOUT_S)
+            self._config_listener.ask(CatchUp(), timeout=_ACTOR_TIMEOUT_S)
         except (ActorDeadError, AskTimeout) as error:
             raise SessionExpiredError(f"cannot read configurations: {error}") from error
 
@@ -526,7 +532,7 @@ class BrokerProcess(ControllerListener):
 
     def on_broker_registered(self, broker_epoch: int) -> None:
         """Pass on our new broker epoch, unless another broker took our addresses meanwhile."""
-        info = replace(self._info, endpoints=self._endpoints)
+        info = replace(self._info, endpoints=self._end_points.current)
         taken = taken_end_points(self._keeper, info, broker_epoch)
         if taken is not None:
             self.on_must_end(taken)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from regent.broker.broker_settings import LISTENER
 from regent.config.addresses import tcp_endpoint
 from regent.config.tables.broker import BrokerConfig
+from regent.core.controller.events import AdvertisedListenersChanged, ControllerEvent
 from regent.core.errors import BadDataError, BrokerIdInUseError, SessionExpiredError
 from regent.core.model import BrokerId, BrokerInfo, EndPoint, SuspectReplicas
+from regent.core.setting import SettingValues
 from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.stores.cluster_identity import EndPointInUseError, check_end_points
 from regent.zk.stores.controller_store import ZkControllerStore
@@ -46,17 +48,6 @@ class AdvertisedListeners(NamedTuple):
             config.control_plane_listener_name,
         )
 
-    def with_broker_config(self, config: Mapping[str, str]) -> AdvertisedListeners:
-        """Return these with the address for clients that ``/config/brokers`` has, if it has one.
-
-        Other brokers find this one at the same host and ports as before.
-        """
-        address = config.get("advertised.listeners")
-        if address is None:
-            return self
-        host, _, port = address.strip().removeprefix(f"{LISTENER}://").rpartition(":")
-        return self._replace(client_host=host.strip("[]"), port=int(port))
-
     @property
     def endpoints(self) -> tuple[EndPoint, ...]:
         """The clients' listener, first, and the control port if it has a name (KIP-291)."""
@@ -76,6 +67,30 @@ class AdvertisedListeners(NamedTuple):
             replication_endpoint=tcp_endpoint(self.host, self.replication_port),
             timestamp_ms=time.time_ns() // 1_000_000,
         )
+
+
+class RegisteredEndPoints:
+    """The endpoints that this broker registers; clients find it where ZooKeeper's settings say."""
+
+    reconfigurable_configs: Final = ("advertised.listeners",)
+
+    def __init__(
+        self, started: AdvertisedListeners, tell_controller: Callable[[ControllerEvent], None]
+    ) -> None:
+        self.current = started.endpoints
+        self._started = started
+        self._tell_controller = tell_controller
+
+    def reconfigure(self, old: SettingValues, new: SettingValues) -> None:
+        """Register another address for clients; brokers find this one at the same as before."""
+        del old
+        advertised, address = self._started, new["advertised.listeners"]
+        if address is not None:
+            host, _, port = address.removeprefix(f"{LISTENER}://").rpartition(":")
+            advertised = advertised._replace(client_host=host.strip("[]"), port=int(port))
+        if advertised.endpoints != self.current:
+            self.current = advertised.endpoints
+            self._tell_controller(AdvertisedListenersChanged(self.current))
 
 
 def register(

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from threading import Lock
 from time import monotonic
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from pykka import ActorDeadError, ActorRef
 
@@ -21,12 +21,11 @@ from regent.actors.replica_alter_log_dirs_thread import CopyLogs, ReplicaAlterLo
 from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.actors.timer import RepeatingTimer
-from regent.actors.topic_configs import ThrottledReplication, TopicConfigs
 from regent.broker.machine_settings import (
     cleaner_settings,
     log_defaults,
     log_directories,
-    with_broker_config,
+    with_values,
 )
 from regent.config.private_files import close_directory
 from regent.config.settings import Settings
@@ -35,9 +34,9 @@ from regent.core.errors import DamagedRecordsError, StorageError
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from regent.core.replication.replica_manager import ReplicaManager
+from regent.core.setting import SettingValues
 from regent.storage.log_manager import LogManager
 from regent.zk.client.zookeeper import ZooKeeper
-from regent.zk.stores.config_store import ZkConfigStore
 from regent.zk.znodes import TopicsZNode
 
 logger = logging.getLogger(__name__)
@@ -58,16 +57,23 @@ _IDLE_VERIFICATION_INTERVAL_MS = 10_000  # while nothing is to be verified
 class BrokerStorage:
     """Used by the thread that starts and stops the broker."""
 
+    reconfigurable_configs: Final = (
+        "log.cleaner.threads",
+        "log.cleaner.backoff.ms",
+        "log.cleaner.dedupe.buffer.size",
+        "log.cleaner.io.buffer.size",
+        "log.cleaner.io.buffer.load.factor",
+        "log.cleaner.io.max.bytes.per.second",
+    )
+
     def __init__(self, broker_id: BrokerId, settings: Settings, data_dir: Path) -> None:
         self._broker_id = broker_id
         self._settings = settings.log
-        self._all_settings = settings
         self._cleaner = cleaner_settings(settings)
         self._cleaner_timer: RepeatingTimer | None = None
         self._verification_timer: RepeatingTimer | None = None
         self._cleaner_lock = Lock()
         self._reader = named_executor(_READERS, "log-prefetch")
-        self._defaults = log_defaults(settings)
         self._data_dir = data_dir
         self._directories = log_directories(settings, data_dir)
         self._on_directory_failed: Callable[[], None] = lambda: None
@@ -78,7 +84,7 @@ class BrokerStorage:
         self.logs = LogManager(
             self._directories,
             broker_id,
-            defaults=self._defaults,
+            defaults=log_defaults(settings),
             on_directory_failed=lambda _: self._on_directory_failed(),
             on_records_damaged=lambda topic_partition, error: self._on_records_damaged(
                 topic_partition, error
@@ -109,29 +115,20 @@ class BrokerStorage:
         with suppress(RuntimeError):  # the broker stops, and needs the records no more
             self._reader.submit(work)
 
-    def follow(self, zookeeper: ZooKeeper, replication: ThrottledReplication) -> TopicConfigs:
-        """Return the object that applies configurations to logs and replication.
-
-        From now on, directory failures are reported through this ZooKeeper, and its newest zxid is
-        recorded.
-        """
+    def follow(self, zookeeper: ZooKeeper) -> None:
+        """Report directory failures to this ZooKeeper from now on; note its newest zxid."""
         self._newest_zxid = lambda: zookeeper.newest_zxid
         self._notifier = start_actor(LogDirEventNotifier, self._broker_id, zookeeper)
         self._undo.callback(stop_actor, self._notifier, _ACTOR_TIMEOUT_S)
-        store = ZkConfigStore(zookeeper)
-        return TopicConfigs(self.logs, replication, store, self._defaults)
 
-    def configure(self, broker_config: Mapping[str, str]) -> None:
-        """Follow the settings of this broker in ZooKeeper: those of the log cleaner."""
-        changed = cleaner_settings(with_broker_config(self._all_settings, broker_config))
+    def reconfigure(self, old: SettingValues, new: SettingValues) -> None:
+        """Follow changed settings of the log cleaner."""
+        backoff_ms = "log.cleaner.backoff.ms"
         with self._cleaner_lock:
-            is_other_backoff = (
-                changed.log_cleaner_backoff_ms != self._cleaner.log_cleaner_backoff_ms
-            )
-            self._cleaner = changed
-            self.logs.cleaner.configure(changed)
-            if self._cleaner_timer is not None and is_other_backoff:
-                self._cleaner_timer.set_period(changed.log_cleaner_backoff_ms)
+            self._cleaner = with_values(self._cleaner, new, self.reconfigurable_configs)
+            self.logs.cleaner.configure(self._cleaner)
+            if self._cleaner_timer is not None and old[backoff_ms] != new[backoff_ms]:
+                self._cleaner_timer.set_period(new[backoff_ms])
 
     def _follow_backoff(self, timer: RepeatingTimer) -> None:
         with self._cleaner_lock:

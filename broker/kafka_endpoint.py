@@ -12,13 +12,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from regent.actors.coordinator_log import begin_verification
 from regent.broker.api.acls import acl_apis
 from regent.broker.api.authentication import authentication_apis
 from regent.broker.api.client_quotas import client_quota_apis
-from regent.broker.api.config_changes import config_change_apis
-from regent.broker.api.configs import ConfigView, config_apis
+from regent.broker.api.configs import ConfigAlterations, ConfigView, alter_config_apis, config_apis
 from regent.broker.api.consumer_group_heartbeat import consumer_group_heartbeat_apis
 from regent.broker.api.coordinator_requests import CoordinatorRequests
 from regent.broker.api.delete_records import delete_records_apis
@@ -46,14 +46,13 @@ from regent.broker.api.transactions import (
 from regent.broker.api.txn_offset_commit import TxnOffsetCommitHandler
 from regent.broker.broker_settings import LISTENER, StartedBroker, described_settings
 from regent.broker.group_service import BrokerGroupService
-from regent.broker.machine_settings import kafka_limits, with_broker_config
+from regent.broker.machine_settings import dynamic_values, kafka_limits, with_values
 from regent.broker.topic_service import BrokerTopicService
 from regent.broker.transaction_service import BrokerTransactionService
 from regent.config.settings import KAFKA_SETTINGS, Settings
 from regent.config.threads import at_once, named_executor
-from regent.core.admin.broker_config_manager import BrokerConfigManager
-from regent.core.admin.config_changes import DEFAULT_BROKER
-from regent.core.admin.config_descriptions import BrokerSettings, broker_settings_in_force
+from regent.core.admin.config_alterations import BrokerConfigManager
+from regent.core.admin.config_handlers import values_in_force
 from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.errors import RegentError
 from regent.core.log_dirs import LocalLogDirectories
@@ -62,6 +61,7 @@ from regent.core.quota.quota_managers import QuotaManagers
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from regent.core.replication.replica_manager import ReplicaManager
+from regent.core.setting import SettingValues
 from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.connection import KafkaLimits
 from regent.transport.kafka.listener import KafkaListener, listen
@@ -100,6 +100,12 @@ class Served:
 class KafkaEndpoint:
     """The Kafka port of a broker. Used by the thread that starts and stops the broker."""
 
+    reconfigurable_configs: Final = (
+        "max.connections",
+        "max.connections.per.ip",
+        "max.connections.per.ip.overrides",
+    )
+
     def __init__(
         self,
         broker_id: BrokerId,
@@ -124,7 +130,7 @@ class KafkaEndpoint:
         self._unpacker = named_executor(1, "unpacking")
         self._record_reader = named_executor(1, "record-reader")
         self._listener: KafkaListener | None = None
-        self._broker_config: Mapping[str, str] = {}
+        self._values = dynamic_values(settings)
         self._lock = threading.Lock()  # older limits never replace newer ones
 
     @property
@@ -132,12 +138,12 @@ class KafkaEndpoint:
         """The metrics of clients' connections; None before ``serve``."""
         return None if self._listener is None else self._listener.metrics
 
-    def configure(self, broker_config: Mapping[str, str]) -> None:
-        """Follow the settings of this broker in ZooKeeper: the limits of connections."""
+    def reconfigure(self, old: SettingValues, new: SettingValues) -> None:
+        """Change the limits of connections."""
+        del old
         with self._lock:
-            self._broker_config = broker_config
-            if self._listener is not None:
-                self._limit_connections(self._listener)
+            self._values = new
+            self._limit_connections()
 
     def set_quotas(self, configs: Mapping[str, Mapping[str, str]]) -> None:
         """Set the quotas of clients. Clients that wait may have waited for a wrong quota."""
@@ -148,10 +154,10 @@ class KafkaEndpoint:
 
     def serve(self, served: Served) -> None:
         """Answer clients from now on."""
-        host, limits = self._settings.broker.host, kafka_limits(self._settings)
-        apis = self._apis(served)
+        config, apis = self._settings.broker, self._apis(served)
+        limits = kafka_limits(config)
         listener = KafkaListener(
-            host,
+            config.host,
             self.port,
             apis,
             limits,
@@ -162,8 +168,7 @@ class KafkaEndpoint:
         listener.start(self._listening)
         with self._lock:
             self._listener = listener
-            if self._broker_config:
-                self._limit_connections(listener)
+            self._limit_connections()
 
     def close(self) -> None:
         """Finish the requests in progress, then close every connection. Idempotent."""
@@ -175,15 +180,23 @@ class KafkaEndpoint:
         for executor in (*executors, self._unpacker, self._record_reader):
             executor.shutdown(wait=False, cancel_futures=True)
 
-    def _limit_connections(self, listener: KafkaListener) -> None:
+    def _limit_connections(self) -> None:
         try:
-            listener.limit_connections(self._limits(self._broker_config))
+            limits = self._limits(self._values)
+            if self._listener is not None:
+                self._listener.limit_connections(limits)
         except RegentError as error:
             logger.error("The limits of connections stay as they are: %s", error)
 
-    def _limits(self, broker_config: Mapping[str, str]) -> KafkaLimits:
+    def _limits(self, values: SettingValues) -> KafkaLimits:
         """Return the limits of clients; raises ``RegentError`` if they contradict each other."""
-        return kafka_limits(with_broker_config(self._settings, broker_config))
+        config = with_values(self._settings.broker, values, self.reconfigurable_configs)
+        return kafka_limits(config)
+
+    def _check(self, overrides: Mapping[str, str]) -> None:
+        """Raise ``RegentError`` if overrides of this broker contradict each other."""
+        started = dynamic_values(self._settings)
+        self._limits(values_in_force(started, overrides, KAFKA_SETTINGS))
 
     def _zookeeper_offsets(self, zookeeper: ZooKeeper) -> ZooKeeperOffsets:
         max_metadata = self._settings.groups.offset_metadata_max_bytes
@@ -238,13 +251,14 @@ class KafkaEndpoint:
         described = described_settings(self._settings, self._broker_id, served.started)
         configs = ZkConfigStore(served.zookeeper)
         view = ConfigView(self._broker_id, served.cache, described, configs.read_configs)
-        brokers = BrokerConfigManager(configs, KAFKA_SETTINGS, described, self._limits)
+        brokers = BrokerConfigManager(configs, KAFKA_SETTINGS, described, self._check)
+        alterations = ConfigAlterations(self._broker_id, served.topics, brokers, self._calls)
         quotas = configs.read_client_quotas
         return [
-            *topic_apis(served.topics, lambda: _current_settings(view), self._calls),
+            *topic_apis(served.topics, view.broker_settings, self._calls),
             *partition_apis(served.topics),
             *config_apis(view, self._calls),
-            *config_change_apis(self._broker_id, served.topics, brokers, self._calls),
+            *alter_config_apis(alterations),
             *client_quota_apis(quotas, configs.change_config, self._calls),
             *scram_credential_apis(configs.read_configs, quotas, self._calls),
         ]
@@ -284,12 +298,3 @@ def _apis_of_transactions(
             Replies(),
         ).apis(),
     ]
-
-
-def _current_settings(view: ConfigView) -> BrokerSettings:
-    """Read the settings of this broker; blocks, raises ``RegentError``."""
-    own = f"brokers/{view.broker_id}"
-    found = view.read_configs({own, DEFAULT_BROKER})
-    return broker_settings_in_force(
-        view.settings, found.get(own, {}), found.get(DEFAULT_BROKER, {})
-    )

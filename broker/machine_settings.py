@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,16 +10,17 @@ from typing import Any, TypeVar
 from regent.actors.transaction_coordinator import TransactionIntervals
 from regent.config.settings import Settings, rows
 from regent.config.settings_file import connections_per_ip_overrides
-from regent.config.tables.broker import ISR_CHANGES_THROUGH_ZOOKEEPER
+from regent.config.tables.broker import ISR_CHANGES_THROUGH_ZOOKEEPER, BrokerConfig
+from regent.core.admin.config_descriptions import DYNAMIC_ONLY, LISTENER_SETTINGS
 from regent.core.controller.services import ControllerSettings
 from regent.core.coordinator.group.group_metadata_manager import GroupConfig, GroupLogSettings
 from regent.core.coordinator.transaction.transaction_state_manager import (
     TransactionConfig,
     TransactionLogSettings,
 )
-from regent.core.log_config import BROKER_NAMES, CleanerSettings, LogConfig
+from regent.core.log_config import CleanerSettings, LogConfig
 from regent.core.replication.replication_settings import ReplicationSettings
-from regent.core.setting import Scope
+from regent.core.setting import Scope, SettingValues
 from regent.transport.kafka.connection import KafkaLimits
 
 T = TypeVar("T")
@@ -78,12 +79,7 @@ def transaction_intervals(settings: Settings) -> TransactionIntervals:
 
 def log_defaults(settings: Settings) -> LogConfig:
     """Return the default configuration of topics."""
-    return LogConfig(
-        **{
-            field: getattr(settings.log, name.replace(".", "_"))
-            for field, name in BROKER_NAMES.items()
-        }
-    )
+    return LogConfig.of_broker(dynamic_values(settings))
 
 
 def cleaner_settings(settings: Settings) -> CleanerSettings:
@@ -96,24 +92,32 @@ def log_directories(settings: Settings, data_dir: Path) -> list[Path]:
     return [data_dir / name.strip() for name in settings.log.log_dirs.split(",")]
 
 
-def kafka_limits(settings: Settings) -> KafkaLimits:
-    """Return the limits of Kafka clients."""
-    config = settings.broker
-    overrides = connections_per_ip_overrides(config)
-    return _filled(KafkaLimits, config, max_connections_per_ip_overrides=overrides)
+def kafka_limits(broker: BrokerConfig) -> KafkaLimits:
+    """Return the limits of Kafka clients. Raises ``SettingsError`` for a contradiction."""
+    overrides = connections_per_ip_overrides(broker)
+    return _filled(KafkaLimits, broker, max_connections_per_ip_overrides=overrides)
 
 
-def with_broker_config(settings: Settings, config: Mapping[str, str]) -> Settings:
-    """Return the settings with the valid values that ``/config/brokers`` has for a broker."""
-    changed: dict[str, dict[str, Any]] = {}
-    for table, row in rows():
-        text = None if row.scope is Scope.READ_ONLY else config.get(row.dotted_name)
-        if text is not None and row.text_problem(text) is None:
-            changed.setdefault(table, {})[row.name] = row.parsed(text)
-    tables: dict[str, Any] = {
-        table: replace(getattr(settings, table), **values) for table, values in changed.items()
+def dynamic_values(settings: Settings) -> SettingValues:
+    """Return the values of the settings that can change while a broker runs."""
+    return {
+        **{
+            name: row.default
+            for name, row in {**DYNAMIC_ONLY, **LISTENER_SETTINGS}.items()
+            if row.scope is not Scope.READ_ONLY
+        },
+        **{
+            row.dotted_name: getattr(getattr(settings, table), row.name)
+            for table, row in rows()
+            if row.scope is not Scope.READ_ONLY
+        },
     }
-    return replace(settings, **tables)
+
+
+def with_values(table: T, values: SettingValues, names: Iterable[str]) -> T:
+    """Return a table with other values of the settings with these names, which are Kafka's."""
+    changes: dict[str, Any] = {name.replace(".", "_"): values[name] for name in names}
+    return replace(table, **changes)  # type: ignore[type-var]
 
 
 def isr_changes_through_zookeeper(settings: Settings) -> bool:

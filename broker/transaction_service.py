@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Final
 
 from pykka import ActorDeadError, ActorRef
 
@@ -31,7 +32,6 @@ from regent.broker.machine_settings import (
     transaction_config,
     transaction_intervals,
     transaction_log_settings,
-    with_broker_config,
 )
 from regent.config.settings import Settings
 from regent.core.coordinator.partition_for import CoordinatorPartitions
@@ -55,6 +55,7 @@ from regent.core.protocol.transactions import (
 from regent.core.replication.leader_partitions import Leadership
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
+from regent.core.setting import SettingValues
 from regent.core.topic_validation import TRANSACTION_STATE_TOPIC
 
 _STOP_TIMEOUT_S = 2.0
@@ -64,6 +65,8 @@ _ANSWER_MS = 5_000
 
 class BrokerTransactionService:
     """Runs the transaction coordinator from ``start`` to ``stop``."""
+
+    reconfigurable_configs: Final = ("transaction.partition.verification.enable",)
 
     def __init__(
         self,
@@ -143,10 +146,11 @@ class BrokerTransactionService:
         """Whether brokers ask if partitions are part of transactions."""
         return self._verifies
 
-    def configure(self, broker_config: Mapping[str, str]) -> None:
-        """Follow the settings of this broker in ZooKeeper: whether it asks; on any thread."""
-        config = with_broker_config(self._settings, broker_config).transactions
-        self._verifies = config.transaction_partition_verification_enable
+    def reconfigure(self, old: SettingValues, new: SettingValues) -> None:
+        """Change whether brokers ask; on any thread."""
+        del old
+        (name,) = self.reconfigurable_configs
+        self._verifies = new[name]
 
     def on_metadata_changed(self) -> None:
         """Tell the coordinator about leaders and deleted partitions. Always on the same thread."""

@@ -11,8 +11,11 @@ from regent.cli.config_options import changes_options, check_removed, config_cha
 from regent.cli.output import examples, note, output_option
 from regent.client.cluster_connection import Cluster, pass_cluster
 from regent.config.settings import KAFKA_SETTINGS
-from regent.core.admin.broker_config_manager import BrokerConfigAlteration, BrokerConfigManager
-from regent.core.admin.config_alterations import ConfigRefusedError
+from regent.core.admin.config_alterations import (
+    BrokerConfigAlteration,
+    BrokerConfigManager,
+    ConfigRefusedError,
+)
 from regent.core.admin.config_problems import base_name, unusable_in_broker
 from regent.core.errors import BadDataError, RegentError
 from regent.core.model import BrokerId

@@ -14,6 +14,7 @@ from regent.core.setting import (
     ConfigType,
     Scope,
     Setting,
+    SettingValues,
     setting,
     settings_of,
 )
@@ -206,27 +207,20 @@ class LogConfig:
             return min(self.segment_ms, self.max_compaction_lag_ms)
         return self.segment_ms
 
+    @classmethod
+    def of_broker(cls, values: SettingValues) -> LogConfig:
+        """Return the configuration of topics without overrides for the settings of a broker."""
+        return cls(**{field: values[name] for field, name in BROKER_NAMES.items()})
+
     def overridden(self, overrides: Mapping[str, str]) -> LogConfig:
         """Return these settings with what a topic overrides (``/config/topics/T``).
 
         Keys of other settings are ignored, and so are values that are not allowed: then the default
         holds. Our tools write neither.
         """
-        return self._with(
-            {name: overrides.get(row.dotted_name) for name, row in TOPIC_LOG_SETTINGS.items()}
-        )
-
-    def with_broker_config(self, config: Mapping[str, str]) -> LogConfig:
-        """Return these settings with what a broker overrides (``/config/brokers/N``)."""
-        return self._with({field: config.get(name) for field, name in BROKER_NAMES.items()})
-
-    def _with(self, texts: Mapping[str, str | None]) -> LogConfig:
-        changes = {
-            name: LOG_SETTINGS[name].parsed(text)
-            for name, text in texts.items()
-            if text is not None and LOG_SETTINGS[name].text_problem(text) is None
-        }
-        return replace(self, **changes)
+        rows = [(_OF_TOPICS[name], text) for name, text in overrides.items() if name in _OF_TOPICS]
+        changes = {row.name: row.parsed(t) for row, t in rows if row.text_problem(t) is None}
+        return replace(self, **changes) if changes else self
 
 
 DEFAULT_LOG_CONFIG = LogConfig()
@@ -255,6 +249,8 @@ TOPIC_LOG_SETTINGS: Mapping[str, Setting] = {
     name: row for name, row in LOG_SETTINGS.items() if row.scope is Scope.TOPIC
 }
 """Those that a topic may override."""
+
+_OF_TOPICS: Mapping[str, Setting] = {row.dotted_name: row for row in TOPIC_LOG_SETTINGS.values()}
 
 BROKER_NAMES: Mapping[str, str] = {
     name: row.declared.broker_name or "" for name, row in LOG_SETTINGS.items()

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum, IntEnum
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
@@ -24,6 +24,10 @@ NOT_HERE: Final = "A setting of Kafka's brokers. It has no effect here."
 _KEY = "setting"
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 _FRACTION = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
+
+
+SettingValues: TypeAlias = Mapping[str, Any]
+"""The values of settings by Kafka's names."""
 
 
 class ConfigType(IntEnum):

@@ -104,7 +104,7 @@ It only gets shorter: a test fails if a name here has one class.
 
 MODULES_OF_SEVERAL = {
     *("acls", "api", "api_versions", "authentication", "broker", "client"),
-    *("client_quotas", "config_changes", "configs", "connection"),
+    *("client_quotas", "configs", "connection"),
     *("controlled_shutdown", "controller", "coordinator", "delete_records"),
     *("describe_cluster", "describe_producers", "events"),
     *("features", "files", "follower_fetch", "group_coordinator", "group_offsets", "groups"),

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TypeAlias
 
-from regent.core.admin.broker_config_manager import ChangeConfig
 from regent.core.admin.client_quotas import (
     EntityNames,
     QuotaChange,
@@ -22,6 +21,7 @@ from regent.core.admin.client_quotas import (
     entity_named,
     names_of,
 )
+from regent.core.admin.config_alterations import ChangeConfig
 from regent.core.errors import ApiError, Errors, RegentError, SessionExpiredError
 from regent.core.protocol.messages import client_quotas as messages
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest

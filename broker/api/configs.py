@@ -1,18 +1,30 @@
-"""DescribeConfigs, versions 0 to 4. Mirrors ``kafka.server.ConfigHelper.describeConfigs``."""
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs.
+
+Mirrors ``kafka.server.ConfigHelper``, ``kafka.server.ConfigAdminManager`` and what ``KafkaApis``
+does with them.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
-from regent.broker.api.broker_loggers import describe_loggers
-from regent.core.admin.config_changes import DEFAULT_BROKER
+from regent.broker.api.broker_loggers import alter_loggers, describe_loggers
+from regent.core.admin.admin_requests import TopicService
+from regent.core.admin.config_alterations import (
+    BrokerConfigAlteration,
+    BrokerConfigManager,
+    ConfigRefusedError,
+    check_form,
+)
 from regent.core.admin.config_descriptions import (
     BrokerSetting,
+    BrokerSettings,
     ConfigDescription,
     ConfigSource,
     broker_settings_in_force,
@@ -20,19 +32,33 @@ from regent.core.admin.config_descriptions import (
     describe_broker,
     describe_topic,
 )
-from regent.core.errors import Errors, RegentError
+from regent.core.admin.config_handlers import DEFAULT_BROKER
+from regent.core.errors import ApiError, Errors, RegentError, SessionExpiredError
 from regent.core.model import BrokerId
 from regent.core.protocol.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResourceResult,
+    AlterConfigsResponse,
     DescribeConfigsRequest,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
     DescribeConfigsSynonym,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from regent.core.protocol.topics import (
+    AlterOperation,
+    AlterTopicConfigsRequest,
+    ConfigAlteration,
+    ConfiguredTopic,
+    TopicsResponse,
 )
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.topic_validation import topic_name_problem
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.message_codec import answer, decode
+from regent.transport.kafka.replies import AwaitedReply, Replies
 
 _MAX_MESSAGE_LENGTH = 1_000  # it may quote a client's string of 32 KiB
 
@@ -56,15 +82,7 @@ class Resource(NamedTuple):
     name: str
 
 
-class ResourceRefusedError(Exception):
-    """One resource of a request is refused: the answer has the error code and the message."""
-
-    def __init__(self, error_code: Errors, message: str) -> None:
-        super().__init__(message[:_MAX_MESSAGE_LENGTH])
-        self.error_code = error_code
-
-
-_Described: TypeAlias = dict[Resource, list[ConfigDescription] | ResourceRefusedError]
+_Described: TypeAlias = dict[Resource, list[ConfigDescription] | ConfigRefusedError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +96,18 @@ class ConfigView:
 
     def describe(
         self, resources: Collection[Resource]
-    ) -> Mapping[Resource, list[ConfigDescription] | ResourceRefusedError]:
+    ) -> Mapping[Resource, list[ConfigDescription] | ConfigRefusedError]:
         """Return the settings of each resource, or its refusal. ZooKeeper is read once for all."""
         entities: dict[Resource, str] = {}
         described: _Described = {}
         for resource in resources:
             try:
                 if resource.type == ResourceType.BROKER_LOGGER:
-                    check_broker_id(resource.name, self.broker_id)
+                    _check_broker_id(resource.name, self.broker_id)
                     described[resource] = describe_loggers()
                 else:
                     entities[resource] = self._entity(resource)
-            except ResourceRefusedError as refused:
+            except ConfigRefusedError as refused:
                 described[resource] = refused.with_traceback(None)
         return {**described, **(self._describe(entities) if entities else {})}
 
@@ -98,11 +116,9 @@ class ConfigView:
         try:
             found = self.read_configs({own, DEFAULT_BROKER, *entities.values()})
         except RegentError as error:
-            late = ResourceRefusedError(Errors.REQUEST_TIMED_OUT, str(error))
+            late = ConfigRefusedError(Errors.REQUEST_TIMED_OUT, str(error))
             return dict.fromkeys(entities, late)
-        broker = broker_settings_in_force(
-            self.settings, found.get(own, {}), found.get(DEFAULT_BROKER, {})
-        )
+        broker = self._in_force(found)
         described: _Described = {}
         for resource, entity in entities.items():
             if entity == DEFAULT_BROKER:
@@ -113,46 +129,54 @@ class ConfigView:
                 described[resource] = describe_topic(found.get(entity, {}), broker)
         return described
 
+    def broker_settings(self) -> BrokerSettings:
+        """Read the settings of this broker; blocks, raises ``RegentError``."""
+        return self._in_force(self.read_configs({f"brokers/{self.broker_id}", DEFAULT_BROKER}))
+
+    def _in_force(self, found: Mapping[str, Mapping[str, str]]) -> BrokerSettings:
+        own, of_all = (found.get(e, {}) for e in (f"brokers/{self.broker_id}", DEFAULT_BROKER))
+        return broker_settings_in_force(self.settings, own, of_all)
+
     def _entity(self, resource: Resource) -> str:
-        """Return the entity of a resource below ``/config``; raises ``ResourceRefusedError``."""
+        """Return the entity of a resource below ``/config``; raises ``ConfigRefusedError``."""
         type_, name = resource
         if type_ == ResourceType.TOPIC:
             problem = topic_name_problem(name)
             if problem is not None:
-                raise ResourceRefusedError(Errors.INVALID_TOPIC_EXCEPTION, f"the name {problem}")
+                raise ConfigRefusedError(Errors.INVALID_TOPIC_EXCEPTION, f"the name {problem}")
             if name not in self.cache.snapshot.topic_ids:
                 missing = self.cache.snapshot.missing_topic(name, Errors.REQUEST_TIMED_OUT)
-                raise ResourceRefusedError(*missing)
+                raise ConfigRefusedError(*missing)
             return f"topics/{name}"
         if type_ == ResourceType.BROKER:
             if not name:
                 return DEFAULT_BROKER
-            check_broker_id(name, self.broker_id, or_empty=True)
+            _check_broker_id(name, self.broker_id, or_empty=True)
             return f"brokers/{self.broker_id}"
-        raise unsupported(type_)
+        raise _unsupported(type_)
 
 
-def check_broker_id(name: str, broker_id: BrokerId, *, or_empty: bool = False) -> None:
-    """Check that a resource is this broker; raises ``ResourceRefusedError``."""
+def _check_broker_id(name: str, broker_id: BrokerId, *, or_empty: bool = False) -> None:
+    """Check that a resource is this broker; raises ``ConfigRefusedError``."""
     if not name:
-        raise ResourceRefusedError(Errors.INVALID_REQUEST, "Broker id must not be empty")
+        raise ConfigRefusedError(Errors.INVALID_REQUEST, "Broker id must not be empty")
     if not name.removeprefix("-").isdecimal():
         message = f"Broker id must be an integer, but it is: {name}"
-        raise ResourceRefusedError(Errors.INVALID_REQUEST, message)
+        raise ConfigRefusedError(Errors.INVALID_REQUEST, message)
     if name != str(broker_id):
         expected = f"{broker_id} or empty string" if or_empty else f"{broker_id}"
         message = f"Unexpected broker id, expected {expected}, but received {name}"
-        raise ResourceRefusedError(Errors.INVALID_REQUEST, message)
+        raise ConfigRefusedError(Errors.INVALID_REQUEST, message)
 
 
-def unsupported(resource_type: int) -> ResourceRefusedError:
+def _unsupported(resource_type: int) -> ConfigRefusedError:
     """Return the refusal of a type of resources that has no settings here."""
     what: Mapping[int, str] = {
         ResourceType.BROKER_LOGGER: "BROKER_LOGGER: use IncrementalAlterConfigs",
         ResourceType.CLIENT_METRICS: "CLIENT_METRICS: with ZooKeeper there are no subscriptions",
     }
     name = what.get(resource_type, str(resource_type))
-    return ResourceRefusedError(Errors.INVALID_REQUEST, f"Unsupported resource type {name}")
+    return ConfigRefusedError(Errors.INVALID_REQUEST, f"Unsupported resource type {name}")
 
 
 def config_apis(view: ConfigView, executor: Executor) -> Sequence[KafkaApi]:
@@ -179,16 +203,16 @@ def config_apis(view: ConfigView, executor: Executor) -> Sequence[KafkaApi]:
 
 def _result(
     resource: Resource,
-    described: list[ConfigDescription] | ResourceRefusedError,
+    described: list[ConfigDescription] | ConfigRefusedError,
     names: Collection[str] | None,
     asked: DescribeConfigsRequest,
 ) -> DescribeConfigsResult:
     """Return the settings with these names (None or empty: all), or the refusal."""
     type_, name = resource
-    if isinstance(described, ResourceRefusedError):
+    if isinstance(described, ConfigRefusedError):
         return DescribeConfigsResult(
             error_code=described.error_code,
-            error_message=str(described),
+            error_message=str(described)[:_MAX_MESSAGE_LENGTH],
             resource_type=type_,
             resource_name=name,
         )
@@ -214,3 +238,131 @@ def _config(
         config_type=config.type,
         documentation=config.documentation if asked.include_documentation else None,
     )
+
+
+# --- changes --------------------------------------------------------------------------------------
+
+
+class _Wanted(NamedTuple):
+    """The changes of one resource; ``replaces``: all its other settings are removed."""
+
+    resource: Resource
+    alterations: tuple[ConfigAlteration, ...]
+    replaces: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigAlterations:
+    """Changes the settings of resources.
+
+    Changes of topics go to the active controller's broker. This broker changes its own settings,
+    those of all brokers, and the levels of its loggers itself. ``executor`` waits for ZooKeeper.
+    """
+
+    broker_id: BrokerId
+    topics: TopicService
+    brokers: BrokerConfigManager
+    executor: Executor
+    replies: Replies = field(default_factory=Replies)
+
+    async def alter(
+        self, wanted: Sequence[_Wanted], *, validate_only: bool
+    ) -> tuple[AlterConfigsResourceResult, ...]:
+        """Return the outcome of each resource, in the order of the request."""
+        counts = Counter(row.resource for row in wanted)
+        topics = [
+            ConfiguredTopic(row.resource.name, row.alterations, row.replaces)
+            for row in wanted
+            if row.resource.type == ResourceType.TOPIC and counts[row.resource] == 1
+        ]
+        outcomes = {}
+        if topics:
+            reply: AwaitedReply[TopicsResponse] = self.replies.new()
+            self.topics.ask(AlterTopicConfigsRequest(tuple(topics), 0, validate_only), reply.give)
+            outcomes = {o.topic: ApiError(o.error_code, o.message) for o in (await reply).outcomes}
+        results = []
+        for row in wanted:
+            if counts[row.resource] > 1:
+                message = "Each resource must appear at most once."
+                outcome = ApiError(Errors.INVALID_REQUEST, message)
+            elif row.resource.type == ResourceType.TOPIC:
+                outcome = outcomes[row.resource.name]
+            else:
+                loop = asyncio.get_running_loop()
+                outcome = await loop.run_in_executor(
+                    self.executor, self._alter_here, row, validate_only
+                )
+            results.append(
+                AlterConfigsResourceResult(
+                    error_code=outcome.error_code,
+                    error_message=outcome.message[:_MAX_MESSAGE_LENGTH] or None,
+                    resource_type=row.resource.type,
+                    resource_name=row.resource.name,
+                )
+            )
+        return tuple(results)
+
+    def _alter_here(self, wanted: _Wanted, validate_only: bool) -> ApiError:
+        (type_, name), alterations, replaces = wanted
+        try:
+            check_form(f"resource {name[:100]!r}", alterations)
+            if type_ == ResourceType.BROKER:
+                if name:
+                    _check_broker_id(name, self.broker_id)
+                broker_id = self.broker_id if name else None
+                change = BrokerConfigAlteration(broker_id, alterations, replaces)
+                self.brokers.alter(change, validate_only=validate_only)
+            elif type_ != ResourceType.BROKER_LOGGER or replaces:
+                raise _unsupported(type_)
+            else:
+                _check_broker_id(name, self.broker_id)
+                alter_loggers(alterations, validate_only=validate_only)
+        except ConfigRefusedError as refused:
+            return ApiError(refused.error_code, str(refused))
+        except SessionExpiredError as error:
+            message = f"the change may be written, or not: {error}"
+            return ApiError(Errors.REQUEST_TIMED_OUT, message)
+        except RegentError as error:
+            return ApiError(Errors.UNKNOWN_SERVER_ERROR, str(error))
+        return ApiError(Errors.NONE)
+
+
+def _replaced(asked: AlterConfigsRequest) -> list[_Wanted]:
+    return [
+        _Wanted(
+            Resource(row.resource_type, row.resource_name),
+            tuple(ConfigAlteration(c.name, AlterOperation.SET, c.value) for c in row.configs),
+            replaces=True,
+        )
+        for row in asked.resources
+    ]
+
+
+def _altered(asked: IncrementalAlterConfigsRequest) -> list[_Wanted]:
+    return [
+        _Wanted(
+            Resource(row.resource_type, row.resource_name),
+            tuple(ConfigAlteration(c.name, c.config_operation, c.value) for c in row.configs),
+            replaces=False,
+        )
+        for row in asked.resources
+    ]
+
+
+def alter_config_apis(alterations: ConfigAlterations) -> Sequence[KafkaApi]:
+    """Return the APIs AlterConfigs and IncrementalAlterConfigs."""
+
+    async def replace(request: KafkaRequest) -> KafkaAnswer:
+        asked = decode(AlterConfigsRequest, request)
+        done = await alterations.alter(_replaced(asked), validate_only=asked.validate_only)
+        return answer(AlterConfigsResponse(responses=done), request)
+
+    async def alter(request: KafkaRequest) -> KafkaAnswer:
+        asked = decode(IncrementalAlterConfigsRequest, request)
+        done = await alterations.alter(_altered(asked), validate_only=asked.validate_only)
+        return answer(IncrementalAlterConfigsResponse(responses=done), request)
+
+    return [
+        KafkaApi(KafkaApiKey.ALTER_CONFIGS, 0, 2, replace),
+        KafkaApi(KafkaApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, alter),
+    ]

@@ -54,7 +54,7 @@ class ReplicaAlterLogDirsManager:
         self.on_begun: Callable[[], None] = lambda: None
         self._replicas = replicas
         self._moves = moves
-        self._quota = replicas.log_dirs_quota
+        self._quota = replicas.quotas.alter_log_dirs
 
     # --- requests ---
 

@@ -65,7 +65,7 @@ from regent.core.replication.produce import (
     record_rules,
 )
 from regent.core.replication.replica_fetcher import ReplicaFetcher
-from regent.core.replication.replication_quota import ReplicationQuota, ReplicationQuotas
+from regent.core.replication.replication_quota import ReplicationQuotas
 from regent.core.replication.replication_settings import (
     DEFAULT_REPLICATION_SETTINGS,
     ReplicationSettings,
@@ -103,7 +103,8 @@ class ReplicaManager:
         self._max_answer_bytes = settings.replica_fetch_response_max_bytes
         self._lock = LockedCall(nullcontext() if lock is None else lock, self._end_call)
         self._delayed = delayed = DelayedOperationPurgatory()
-        self._quotas = quotas = ReplicationQuotas(broker_id)
+        self.quotas = quotas = ReplicationQuotas(broker_id, self._lock)
+        """Use a quota inside ``exclusively``; the methods of this object take the lock."""
         self._partitions = partitions = AllPartitions(broker_id, logs, cache, self._end_role)
         self._sessions = sessions = FetchSessionCache(delayed)
         self._leaders = leaders = LeaderPartitions(
@@ -262,11 +263,6 @@ class ReplicaManager:
         """Run ``act`` with the hosted replicas: nothing else changes them meanwhile."""
         with self._lock:
             return act(self._partitions)
-
-    @property
-    def log_dirs_quota(self) -> ReplicationQuota:
-        """The limit of copies between log directories; use it inside ``exclusively``."""
-        return self._quotas.alter_log_dirs
 
     # --- clients ---
 
@@ -514,18 +510,6 @@ class ReplicaManager:
         """Process the leader's answer to ``request``: append, truncate, or back off."""
         slices = self._fetcher.on_response(leader, request, response, now_ms)
         locked_slices(self._lock, slices)
-
-    # --- throttles (KIP-73) ---
-
-    def on_broker_config(self, overrides: Mapping[str, str]) -> None:
-        """Apply the broker's settings: the rates of throttled replication."""
-        with self._lock:
-            self._quotas.on_broker_config(overrides)
-
-    def on_topic_config(self, topic: str, overrides: Mapping[str, str]) -> None:
-        """Apply a topic's overrides: which of its replicas are throttled."""
-        with self._lock:
-            self._quotas.on_topic_config(topic, overrides)
 
     # --- proposals ---
 

@@ -10,14 +10,25 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final
 
 from regent.core.model import BrokerId, TopicPartition
+from regent.core.setting import LONG_MAX, SettingValues
 
 SAMPLE_MS = 1_000
 SAMPLES = 11
 WINDOW_MS = SAMPLE_MS * SAMPLES
 ALL_REPLICAS = "*"
-ALTER_LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+THROTTLED_RATES: Final = (
+    "leader.replication.throttled.rate",
+    "follower.replication.throttled.rate",
+)
+THROTTLED_REPLICAS: Final = (
+    "leader.replication.throttled.replicas",
+    "follower.replication.throttled.replicas",
+)
+ALTER_LOG_DIRS_RATE: Final = "replica.alter.log.dirs.io.max.bytes.per.second"
 
 
 class ReplicationQuota:
@@ -82,27 +93,29 @@ class ReplicationQuota:
 class ReplicationQuotas:
     """The quotas of a broker as leader, as follower, and between its log directories.
 
-    Not thread-safe.
+    Changes of settings take ``lock``; the user of a quota has it too.
     """
 
-    def __init__(self, broker_id: BrokerId) -> None:
+    reconfigurable_configs: Final = (*THROTTLED_RATES, ALTER_LOG_DIRS_RATE)
+
+    def __init__(
+        self, broker_id: BrokerId, lock: AbstractContextManager[object] | None = None
+    ) -> None:
         self.leader = ReplicationQuota(broker_id)
         self.follower = ReplicationQuota(broker_id)
         self.alter_log_dirs = ReplicationQuota(broker_id)
+        self._lock = nullcontext() if lock is None else lock
 
-    def on_broker_config(self, overrides: Mapping[str, str]) -> None:
-        """Apply the broker's settings (``/config/brokers/N``); ignore invalid ones."""
-        for quota, key in (*self._keys("rate"), (self.alter_log_dirs, ALTER_LOG_DIRS_RATE)):
-            rate = overrides.get(key, "").strip()
-            quota.limit(int(rate) if rate.isdecimal() else None)
+    def reconfigure(self, old: SettingValues, new: SettingValues) -> None:
+        """Apply the broker's settings: the rates."""
+        del old
+        quotas = self.leader, self.follower, self.alter_log_dirs
+        with self._lock:
+            for quota, name in zip(quotas, self.reconfigurable_configs, strict=True):
+                quota.limit(None if new[name] == LONG_MAX else new[name])
 
     def on_topic_config(self, topic: str, overrides: Mapping[str, str]) -> None:
-        """Apply a topic's settings (``/config/topics/T``)."""
-        for quota, key in self._keys("replicas"):
-            quota.throttle(topic, overrides.get(key, ""))
-
-    def _keys(self, what: str) -> tuple[tuple[ReplicationQuota, str], ...]:
-        return (
-            (self.leader, f"leader.replication.throttled.{what}"),
-            (self.follower, f"follower.replication.throttled.{what}"),
-        )
+        """Apply a topic's overrides: which of its replicas are throttled."""
+        with self._lock:
+            for quota, name in zip((self.leader, self.follower), THROTTLED_REPLICAS, strict=True):
+                quota.throttle(topic, overrides.get(name, ""))

@@ -10,6 +10,8 @@ import pytest
 from regent.actors.replica_alter_log_dirs_thread import CopyLogs, ReplicaAlterLogDirsThread
 from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
+from regent.broker.machine_settings import dynamic_values
+from regent.config.settings import Settings
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from regent.core.replication.replica_manager import ReplicaManager
@@ -19,6 +21,7 @@ from tests.support.disk_logs import values as values_in
 from tests.support.led_partitions import lead
 from tests.support.world import live_broker
 
+STARTED = dynamic_values(Settings())
 RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 
 
@@ -67,11 +70,11 @@ def test_all_logs_are_moved(host: Host):
 
 
 def test_a_rate_limit_holds_the_copies_back_until_it_is_raised(host: Host):
-    host.replicas.on_broker_config({RATE: str(BATCH_BYTES)})
+    host.replicas.quotas.reconfigure(STARTED, {**STARTED, RATE: BATCH_BYTES})
     host.swap()
     eventually(lambda: _copied(host) > 0, "something is copied")
     assert len(host.logs.moves.moving()) == 2
-    host.replicas.on_broker_config({})
+    host.replicas.quotas.reconfigure({**STARTED, RATE: BATCH_BYTES}, STARTED)
     eventually(lambda: not host.logs.moves.moving(), "nothing is left to move")
 
 

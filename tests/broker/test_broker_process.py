@@ -28,6 +28,7 @@ from regent.transport.control.sockets import new_context
 from regent.zk.client.operations import Create
 from regent.zk.znodes import BrokerIdZNode
 from tests.support.connected_sessions import Session
+from tests.support.followed_configs import reconfigurables
 from tests.support.free_ports import free_ports
 from tests.support.world import topic_id
 from tests.transport.control.raw_peer import TIMEOUT_MS
@@ -93,6 +94,8 @@ def test_control_requests_before_the_registration_are_refused(
             names = {thread.name for thread in threading.enumerate() if thread not in others}
             assert {"b1:broker-1", "b1:zookeeper-io", "b1:metrics-server"} <= names
             assert [name for name in names if not name.startswith("b1:")] == ["main_0"]
+            parts = {type(part) for part in process._configs._brokers._parts}
+            assert parts == reconfigurables().keys(), "_follow_configs passes each to the manager"
         finally:
             process.request_stop(at_once=True)
             client.close()

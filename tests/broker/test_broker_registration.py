@@ -8,9 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
-from regent.broker.broker_registration import AdvertisedListeners, register
+from regent.broker.broker_registration import AdvertisedListeners, RegisteredEndPoints, register
+from regent.broker.machine_settings import dynamic_values
+from regent.config.settings import Settings
 from regent.config.tables.broker import BrokerConfig
 from regent.core.admin.config_descriptions import LISTENER_SETTINGS
+from regent.core.admin.config_handlers import values_in_force
+from regent.core.controller.events import AdvertisedListenersChanged, ControllerEvent
 from regent.core.errors import BrokerIdInUseError
 from regent.core.model import NO_SUSPECTS, BrokerInfo, EndPoint
 from regent.zk.stores.controller_store import ZkControllerStore
@@ -70,15 +74,18 @@ def test_clients_get_the_address_in_zookeeper_and_brokers_do_not(
     address: str, host: str, port: int
 ) -> None:
     static = AdvertisedListeners("b1", 9092, 9093, 9094, "CONTROLLER")
-    assert LISTENER_SETTINGS["advertised.listeners"].text_problem(address) is None
+    events: list[ControllerEvent] = []
+    registered = RegisteredEndPoints(static, events.append)
+    started = dynamic_values(Settings())
+    changed = values_in_force(started, {"advertised.listeners": address}, LISTENER_SETTINGS)
 
-    dynamic = static.with_broker_config({"advertised.listeners": address})
-
-    assert static.with_broker_config({}) == static
-    assert dynamic.endpoints[0] == EndPoint("PLAINTEXT", host, port)
-    assert dynamic.endpoints[1:] == static.endpoints[1:]
-    info = dynamic.broker_info(1, "")
-    assert (info.control_endpoint, info.replication_endpoint) == ("tcp://b1:9093", "tcp://b1:9094")
+    registered.reconfigure(started, changed)
+    assert registered.current[0] == EndPoint("PLAINTEXT", host, port)
+    assert registered.current[1:] == static.endpoints[1:]
+    assert events == [AdvertisedListenersChanged(registered.current)]
+    registered.reconfigure(changed, started)
+    assert registered.current == static.endpoints
+    assert events[1:] == [AdvertisedListenersChanged(static.endpoints)]
 
 
 def test_registration_waits_for_the_former_session_and_is_logged_once(

@@ -15,13 +15,14 @@ import regent.broker.broker_storage
 from regent.actors.broker import BrokerCallbacks, LogDirectoryFailed
 from regent.actors.timer import monotonic_ms
 from regent.broker.broker_storage import BrokerStorage
+from regent.broker.machine_settings import dynamic_values
+from regent.config.settings import Settings
 from regent.config.settings_file import load_settings
 from regent.core.errors import StorageError
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ACKS_LEADER
 from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.replica_manager import ReplicaManager
-from regent.core.replication.replication_quota import ReplicationQuotas
 from regent.testing.waits import eventually
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.disk_logs import flip_byte
@@ -162,7 +163,7 @@ def test_a_failed_directory_takes_only_its_replicas_offline_and_is_notified(
     zookeeper = FakeZooKeeperServer()
     zookeeper.put("/log_dir_event_notification")
     storage = disk.open(log_dirs="one,two")
-    storage.follow(FakeZooKeeper(zookeeper), ReplicationQuotas(BROKER_ID))
+    storage.follow(FakeZooKeeper(zookeeper))
     callbacks = BrokerCallbacks(
         lambda _: None, facts_of, on_replicas_offline=storage.announce_failure
     )
@@ -238,7 +239,9 @@ def test_a_running_cleaner_follows_the_settings_in_zookeeper(stage: Stage, disk:
         manager.produce(ACKS_LEADER, records, monotonic_ms(), lambda _: None)
     manager.checkpoint_high_watermarks()
     storage.start_maintenance(manager, lambda: None)
-    storage.configure({"log.cleaner.backoff.ms": "1", "log.cleaner.threads": "4"})
+    started = dynamic_values(Settings())
+    changes = {"log.cleaner.backoff.ms": 1, "log.cleaner.threads": 4}
+    storage.reconfigure(started, {**started, **changes})
     log = storage.logs.get(PARTITION)
     assert log is not None
     eventually(lambda: log.first_dirty == 2, "the closed segments are clean", TIMEOUT_S)
@@ -248,15 +251,15 @@ def test_a_running_cleaner_follows_the_settings_in_zookeeper(stage: Stage, disk:
 def test_the_limits_of_a_cleaner_change_while_it_runs(disk: Disk) -> None:
     storage = disk.open()
     cleaner, by_default = storage.logs.cleaner, storage.logs.cleaner.new_map().max_keys
-    storage.configure(
-        {
-            "log.cleaner.dedupe.buffer.size": "1600000",
-            "log.cleaner.io.buffer.load.factor": "0.45",
-            "log.cleaner.io.max.bytes.per.second": "1000.5",
-            "log.cleaner.io.buffer.size": "1",
-        }
-    )
+    started = dynamic_values(Settings())
+    changed = {
+        **started,
+        "log.cleaner.dedupe.buffer.size": 1_600_000,
+        "log.cleaner.io.buffer.load.factor": 0.45,
+        "log.cleaner.io.max.bytes.per.second": 1_000.5,
+    }
+    storage.reconfigure(started, changed)
     assert cleaner.new_map().max_keys == 4_500
     assert cleaner.throttle.bytes_per_s == 1_000.5
-    storage.configure({})
+    storage.reconfigure(changed, started)
     assert cleaner.new_map().max_keys == by_default

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from regent.broker.machine_settings import dynamic_values
 from regent.config.settings_file import load_settings
 from regent.transport.kafka.metrics import Closed
 from tests.support.memory_logs import MemoryLogs
@@ -48,13 +49,14 @@ def test_the_limits_of_connections_follow_the_settings_in_zookeeper(
     settings = load_settings(None, {"broker": {"max_connections_per_ip": 2}})
     with ExitStack() as stack:
         served = ServedEndpoint(stack, MemoryLogs(), settings)
-        served.endpoint.configure({"max.connections.per.ip": "1", "log.roll.ms": "7"})
+        started = dynamic_values(settings)
+        served.endpoint.reconfigure(started, {**started, "max.connections.per.ip": 1})
         first = stack.enter_context(RawClient(served))
         assert stack.enter_context(RawClient(served)).is_closed()
-        served.endpoint.configure({"max.connections.per.ip": "0"})
+        served.endpoint.reconfigure(started, {**started, "max.connections.per.ip": 0})
         assert "max_connections_per_ip_overrides must name a host" in caplog.text
         assert stack.enter_context(RawClient(served)).is_closed()
-        served.endpoint.configure({})
+        served.endpoint.reconfigure(started, started)
         first.ask(NO_TOPICS)  # the listener changes its limits before it answers
         stack.enter_context(RawClient(served))
         assert stack.enter_context(RawClient(served)).is_closed()

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from regent.broker.machine_settings import (
     controller_settings,
+    dynamic_values,
     isr_changes_through_zookeeper,
     kafka_limits,
     log_defaults,
     log_directories,
     replication_settings,
-    with_broker_config,
 )
-from regent.config.settings import Settings
+from regent.config.settings import KAFKA_SETTINGS, Settings
 from regent.config.settings_file import load_settings
+from regent.core.admin.config_handlers import values_in_force
 from regent.core.controller.services import ControllerSettings
 from regent.core.log_config import BROKER_NAMES, LogConfig
 from regent.core.replication.replication_settings import ReplicationSettings
@@ -26,7 +26,7 @@ def test_the_defaults_are_those_of_the_classes():
     assert controller_settings(Settings()) == ControllerSettings()
     assert replication_settings(Settings()) == ReplicationSettings()
     assert log_defaults(Settings()) == LogConfig()
-    assert kafka_limits(Settings()) == KafkaLimits()
+    assert kafka_limits(Settings().broker) == KafkaLimits()
     assert not isr_changes_through_zookeeper(Settings())
 
 
@@ -102,10 +102,10 @@ def test_a_broker_follows_the_valid_settings_in_zookeeper_that_can_change():
         "num.partitions": "7",
         "made.up": "8",
     }
-    settings = with_broker_config(started, config)
-    assert settings.broker == replace(started.broker, max_connections=6)
-    assert settings.controller.unclean_leader_election_enable
-    assert with_broker_config(started, {}) == started
+    values = dynamic_values(started)
+    in_force = values_in_force(values, config, KAFKA_SETTINGS)
+    assert in_force == {**values, "max.connections": 6, "unclean.leader.election.enable": True}
+    assert values_in_force(values, {}, KAFKA_SETTINGS) == values
 
 
 def test_every_client_limit_is_used():
@@ -118,6 +118,6 @@ def test_every_client_limit_is_used():
         "connections_max_idle_ms": 4,
         "queued_max_request_bytes": 5,
     }
-    assert kafka_limits(load_settings(None, {"broker": limits})) == KafkaLimits(
+    assert kafka_limits(load_settings(None, {"broker": limits}).broker) == KafkaLimits(
         1, 2, 6, {"localhost": 7, "::1": 8, "::2": 9}, 3, 4, 5
     )

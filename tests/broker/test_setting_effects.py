@@ -36,6 +36,7 @@ from regent.broker.kafka_endpoint import KafkaEndpoint
 from regent.broker.machine_settings import (
     cleaner_settings,
     controller_settings,
+    dynamic_values,
     log_defaults,
     replication_settings,
 )
@@ -68,7 +69,7 @@ from regent.core.quota.quota_config import QuotaConfig
 from regent.core.quota.quota_managers import QuotaManagers
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.core.replication.replica_manager import ReplicaManager
-from regent.core.setting import DOUBLE_MAX, Scope, text_of
+from regent.core.setting import DOUBLE_MAX, text_of
 from regent.storage.log.log_contents import SegmentSpan, segments_to_delete, with_jitter
 from regent.storage.log.log_validator import batches_of_producer
 from regent.storage.log.unified_log import UnifiedLog
@@ -81,6 +82,7 @@ from tests.core.replication.record_stage import RecordBroker
 from tests.support.controller_parts import Candidate, ControllerParts, of_type
 from tests.support.disk_logs import Machine, create, files, fill, log_of, send
 from tests.support.fake_zookeeper import FakeZooKeeper
+from tests.support.followed_configs import reconfigurables
 from tests.support.free_ports import free_ports
 from tests.support.memory_logs import MemoryLogs
 from tests.support.record_batches import TIMESTAMP_MS, batch, keyed_batch, records_of
@@ -1003,39 +1005,22 @@ def test_a_topic_overrides_the_setting_of_its_logs(name: str) -> None:
     assert getattr(config, name) == other != row.default
 
 
-FOLLOWED_ELSEWHERE = {
-    "unclean.leader.election.enable": "tests/core/admin/test_config_changes.py",
-    "log.cleaner.threads": "tests/broker/test_broker_storage.py",
-    "log.cleaner.backoff.ms": "tests/broker/test_broker_storage.py",
-    "log.cleaner.dedupe.buffer.size": "tests/broker/test_broker_storage.py",
-    "log.cleaner.io.buffer.load.factor": "tests/broker/test_broker_storage.py",
-    "log.cleaner.io.buffer.size": "tests/broker/test_broker_storage.py",
-    "log.cleaner.io.max.bytes.per.second": "tests/broker/test_broker_storage.py",
-    "num.recovery.threads.per.data.dir": "no effect: logs are recovered before ZooKeeper is asked",
-    "transaction.partition.verification.enable": "tests/broker/test_transaction_service.py",
-    "max.connections": "tests/transport/kafka/test_listener.py",
-    "max.connections.per.ip": "tests/broker/test_kafka_endpoint.py",
-    "max.connections.per.ip.overrides": "tests/broker/test_kafka_endpoint.py",
+FOLLOWED_BY_NOTHING = {
+    "num.recovery.threads.per.data.dir",  # logs are recovered before ZooKeeper is asked
+    "listener.security.protocol.map",  # clients have PLAINTEXT only
 }
-"""The tests that running brokers follow the other cluster-wide settings."""
 
 
-def test_running_logs_follow_the_cluster_wide_settings() -> None:
-    others = {
-        "log.message.timestamp.type": "LogAppendTime",
-        "log.cleanup.policy": "compact",
-        "log.cleaner.min.cleanable.ratio": "0.7",
-        "log.segment.bytes": "77",
-        "log.message.downconversion.enable": "false",
-    }
-    names = [row.dotted_name for _, row in rows() if row.scope is Scope.CLUSTER_WIDE]
-    ignored = [
-        name
-        for name in names
-        if DEFAULT_LOG_CONFIG.with_broker_config({name: others.get(name, "7")})
-        == DEFAULT_LOG_CONFIG
-    ]
-    assert sorted(ignored) == sorted(FOLLOWED_ELSEWHERE)
+def test_every_setting_that_can_change_while_a_broker_runs_is_followed() -> None:
+    can_change = dynamic_values(Settings()).keys() - FOLLOWED_BY_NOTHING
+    parts = reconfigurables()
+    named = {name for names in parts.values() for name in names}
+    assert can_change - named == set(), (
+        "name them in the reconfigurable_configs of the parts that follow them:"
+        f" {', '.join(sorted(part.__name__ for part in parts))}, or a new part, which"
+        " BrokerProcess._follow_configs passes to DynamicConfigManager"
+    )
+    assert named == can_change, "read-only, or not a setting"
 
 
 def test_every_other_topic_setting_with_an_effect_is_known() -> None:

@@ -13,7 +13,8 @@ import pytest
 from regent.actors.inter_broker_senders import InterBrokerSenders
 from regent.broker.internal_topics import creatable_topic
 from regent.broker.kafka_endpoint import apis_of_other_brokers
-from regent.broker.machine_settings import transaction_log_settings
+from regent.broker.machine_settings import dynamic_values, transaction_log_settings
+from regent.config.settings import Settings
 from regent.config.settings_file import load_settings
 from regent.core.errors import Errors
 from regent.core.protocol.transactions import (
@@ -90,9 +91,11 @@ def test_whether_brokers_ask_follows_the_setting_in_zookeeper(undo: ExitStack):
         return told.get(timeout=TIMEOUT_S)
 
     assert verified() is not Errors.NONE
-    led.service.configure({"transaction.partition.verification.enable": "false"})
+    started = dynamic_values(Settings())
+    changed = {**started, "transaction.partition.verification.enable": False}
+    led.service.reconfigure(started, changed)
     assert (led.service.verifies, verified()) == (False, Errors.NONE)
-    led.service.configure({})
+    led.service.reconfigure(changed, started)
     assert led.service.verifies
     assert verified() is not Errors.NONE
 

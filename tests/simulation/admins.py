@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection
 
-from regent.core.admin.config_changes import DEFAULT_BROKER
+from regent.core.admin.config_handlers import DEFAULT_BROKER
 from regent.core.admin.topic_settings import UNCLEAN_LEADER_ELECTION
 from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
 from regent.core.protocol.controller import (

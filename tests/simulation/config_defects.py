@@ -6,27 +6,27 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from unittest.mock import patch
 
-from regent.core.admin.config_changes import ConfigChange, ConfigChanges
+from regent.core.admin.dynamic_config_manager import ConfigChange, DynamicConfigManager
 
 
 def throttles_read_without_a_sync() -> Any:
     """Replicas are copied under the throttles of a ZooKeeper server that lags."""
-    catch_up = ConfigChanges.catch_up
+    catch_up = DynamicConfigManager.catch_up
 
-    def without_sync(self: ConfigChanges, *, sync: bool = False) -> Any:
+    def without_sync(self: DynamicConfigManager, *, sync: bool = False) -> Any:
         return catch_up(self)
 
-    return patch.object(ConfigChanges, "catch_up", without_sync)
+    return patch.object(DynamicConfigManager, "catch_up", without_sync)
 
 
 def notifications_deleted_when_read() -> Any:
     """The first reader of a configuration change deletes its notification."""
 
-    def purge(self: ConfigChanges, changes: Sequence[ConfigChange]) -> None:
+    def purge(self: DynamicConfigManager, changes: Sequence[ConfigChange]) -> None:
         if changes:
             self._store.delete_changes([change.name for change in changes])
 
-    return patch.object(ConfigChanges, "_purge", purge)
+    return patch.object(DynamicConfigManager, "_purge", purge)
 
 
 SEARCH_FROM: dict[Callable[[], Any], int] = {

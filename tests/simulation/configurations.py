@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from regent.core.admin.config_changes import DEFAULT_BROKER
+from regent.config.settings import KAFKA_SETTINGS
+from regent.core.admin.config_handlers import DEFAULT_BROKER
 from regent.core.admin.topic_settings import UNCLEAN_LEADER_ELECTION
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.control import LeaderAndIsrRequest
+from regent.core.setting import text_of
 from regent.zk.znodes import ConfigEntityChangeNotificationSequenceZNode, ConfigEntityZNode
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
@@ -97,9 +99,17 @@ def assert_throttled(cluster: Cluster, broker: SimulatedBroker, request: Request
     """Check, when copying begins, that the throttles are those in ZooKeeper."""
     if not isinstance(request, LeaderAndIsrRequest) or not _begins_copying(broker, request):
         return False
-    known, wanted = broker.configs.broker_config, broker_config(cluster.zookeeper, broker.broker_id)
-    assert known == wanted, f"broker {broker.broker_id} copies under {known}, not {wanted}"
+    wanted = broker_config(cluster.zookeeper, broker.broker_id)
+    _assert_follows(broker, wanted, RATE_KEYS, "copies under other throttles than ZooKeeper's")
     return any(key in wanted for key in RATE_KEYS)
+
+
+def _assert_follows(
+    broker: SimulatedBroker, wanted: Mapping[str, str], keys: Sequence[str], problem: str
+) -> None:
+    texts = {key: wanted.get(key, text_of(KAFKA_SETTINGS[key].default)) for key in keys}
+    known = {key: text_of(broker.configs.values[key]) for key in keys}
+    assert known == texts, f"broker {broker.broker_id} {problem}: {known}, not {texts}"
 
 
 def _begins_copying(broker: SimulatedBroker, request: LeaderAndIsrRequest) -> bool:
@@ -116,12 +126,14 @@ def _begins_copying(broker: SimulatedBroker, request: LeaderAndIsrRequest) -> bo
 def assert_uses_configurations(cluster: Cluster, broker: SimulatedBroker) -> None:
     """Check that a broker uses the configurations in ZooKeeper; raises ``AssertionError``."""
     zookeeper, configs = cluster.zookeeper, broker.configs
-    where = f"broker {broker.broker_id} has other settings than ZooKeeper"
     wanted = broker_config(zookeeper, broker.broker_id)
-    assert configs.broker_config == wanted, f"{where}: {configs.broker_config}, not {wanted}"
+    _assert_follows(broker, wanted, RATE_KEYS, "has other settings than ZooKeeper")
     is_unclean = wanted.get(UNCLEAN_LEADER_ELECTION) == "true"
+    where = f"broker {broker.broker_id} has other settings than ZooKeeper"
     assert broker.settings.unclean_leader_election_enable is is_unclean, f"{where}: elections"
     hosted = {name.topic for name in broker.replica_manager.partitions}
-    for topic in sorted(hosted & configs.topic_configs.keys()):
-        known, stored = configs.topic_configs[topic], entity_config(zookeeper, f"topics/{topic}")
-        assert known == stored, f"{where}: {topic} has {known}, not {stored}"
+    for topic in sorted(hosted & configs.loaded):
+        stored = entity_config(zookeeper, f"topics/{topic}")
+        wanted = {key: stored[key] for key in REPLICAS_KEYS if key in stored}
+        known = configs.throttled.get(topic, {})
+        assert known == wanted, f"{where}: {topic} has {known}, not {wanted}"

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from regent.core.admin.broker_config_manager import ChangeConfig
-from regent.core.admin.config_changes import ConfigChange
+from regent.core.admin.config_alterations import ChangeConfig
+from regent.core.admin.dynamic_config_manager import ConfigChange
 from regent.core.errors import BadDataError, RegentError
 from regent.core.model import BrokerId
 from regent.core.quota.quota_entities import CLIENTS, IPS, USERS
@@ -53,7 +53,8 @@ class ZkConfigStore(WatchingStore):
     """The znodes below ``/config`` over one ZooKeeper session.
 
     An entity is ``topics/T``, ``brokers/N``, ``users/U/clients/C`` or the like. Implements
-    ``core.admin.config_changes.ConfigStore``, ``BrokerConfigStore`` and ``TopicConfigStore``.
+    ``core.admin.dynamic_config_manager.ConfigStore``, ``BrokerConfigStore`` and
+    ``TopicConfigStore``.
     """
 
     def sync(self) -> None:

@@ -16,13 +16,18 @@ from kafka.protocol.admin.configs import (
 )
 
 from regent.broker.api.broker_loggers import KAFKA_LOGGERS
-from regent.broker.api.config_changes import config_change_apis
-from regent.broker.api.configs import ConfigView, ResourceType, config_apis
+from regent.broker.api.configs import (
+    ConfigAlterations,
+    ConfigView,
+    ResourceType,
+    alter_config_apis,
+    config_apis,
+)
 from regent.broker.broker_settings import broker_settings
 from regent.config.settings import KAFKA_SETTINGS
 from regent.config.settings_file import load_settings
 from regent.core.admin.admin_requests import RespondToClient, RespondToCreation
-from regent.core.admin.broker_config_manager import BrokerConfigManager
+from regent.core.admin.config_alterations import BrokerConfigManager
 from regent.core.admin.config_descriptions import ConfigSource
 from regent.core.errors import ApiError, Errors, RegentError, SessionExpiredError
 from regent.core.model import BrokerId
@@ -66,10 +71,8 @@ class Configs:
         cache.update(ControlHeader(1, 1, 1), UpdateMetadataRequest((topic,), (), lists_all=True))
         view = ConfigView(1, cache, SETTINGS, self.read)
         brokers = BrokerConfigManager(self, KAFKA_SETTINGS, SETTINGS, self.check)
-        self.apis = [
-            *config_apis(view, executor),
-            *config_change_apis(1, self, brokers, executor),
-        ]
+        alterations = ConfigAlterations(1, self, brokers, executor)
+        self.apis = [*config_apis(view, executor), *alter_config_apis(alterations)]
 
     def read(self, entities: Collection[str]) -> Mapping[str, Mapping[str, str]]:
         self.reads += 1

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regent.broker.broker_settings import StartedBroker, broker_settings, described_settings
+from regent.broker.machine_settings import dynamic_values
 from regent.config.settings import KAFKA_SETTINGS, Settings
 from regent.core.admin.config_descriptions import (
     ConfigSource,
@@ -17,6 +18,7 @@ from regent.core.admin.config_descriptions import (
     describe_broker,
     describe_topic,
 )
+from regent.core.admin.config_handlers import values_in_force
 from regent.core.admin.config_problems import (
     broker_config_problem,
     unusable_in_broker,
@@ -24,7 +26,7 @@ from regent.core.admin.config_problems import (
     unusable_in_topic,
 )
 from regent.core.admin.topic_settings import TOPIC_SETTINGS
-from regent.core.log_config import BROKER_NAMES, DEFAULT_LOG_CONFIG, TOPIC_LOG_SETTINGS
+from regent.core.log_config import BROKER_NAMES, TOPIC_LOG_SETTINGS, LogConfig
 from regent.core.model import EndPoint
 from regent.core.setting import ConfigType, text_of
 
@@ -142,8 +144,9 @@ def test_the_shown_value_of_a_topic_is_the_value_in_force(
 ) -> None:
     static = broker_settings(Settings(), 0)
     broker = broker_settings_in_force(static, own, of_all)
-    in_force = DEFAULT_LOG_CONFIG.with_broker_config({**broker.of_all, **broker.own})
-    config = in_force.overridden(overrides)
+    texts = {**broker.of_all, **broker.own}
+    in_force = values_in_force(dynamic_values(Settings()), texts, KAFKA_SETTINGS)
+    config = LogConfig.of_broker(in_force).overridden(overrides)
     shown = {c.name: c for c in describe_topic(overrides, broker)}
     for field in fields(config):
         row = TOPIC_LOG_SETTINGS.get(field.name)

@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import pytest
 
+from regent.broker.machine_settings import dynamic_values
+from regent.config.settings import Settings
 from regent.core.model import TopicPartition
 from regent.core.replication.replication_quota import ReplicationQuota, ReplicationQuotas
 
 ME = 1
+STARTED = dynamic_values(Settings())
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 
 
@@ -85,14 +88,13 @@ def test_settings_of_the_broker_and_of_topics_are_used():
     quotas.on_topic_config("t", {"leader.replication.throttled.replicas": "0:1"})
     quotas.on_topic_config("u", {"follower.replication.throttled.replicas": "*"})
     assert not quotas.leader.is_throttled(T0)
-    quotas.on_broker_config(
-        {"leader.replication.throttled.rate": "7", "follower.replication.throttled.rate": "many"}
-    )
+    quotas.reconfigure(STARTED, {**STARTED, "leader.replication.throttled.rate": 7})
     assert quotas.leader.is_throttled(T0)
     assert not quotas.follower.is_throttled(U0)
-    quotas.on_broker_config({"follower.replication.throttled.rate": "8"})
+    quotas.reconfigure(STARTED, {**STARTED, "follower.replication.throttled.rate": 8})
     assert not quotas.leader.is_throttled(T0)
     assert quotas.follower.is_throttled(U0)
-    quotas.on_broker_config({"replica.alter.log.dirs.io.max.bytes.per.second": "10"})
+    alter_log_dirs = "replica.alter.log.dirs.io.max.bytes.per.second"
+    quotas.reconfigure(STARTED, {**STARTED, alter_log_dirs: 10})
     quotas.alter_log_dirs.record(30, 0)
     assert quotas.alter_log_dirs.pause_ms(0) == 3_000

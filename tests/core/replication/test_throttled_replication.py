@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from regent.broker.machine_settings import dynamic_values
+from regent.config.settings import Settings
 from regent.core.replication.replication_settings import ReplicationSettings
 from tests.core.replication.record_stage import RecordBroker, fetched_values, rows
 from tests.core.replication.stage import LAG_MS, T0, T1
 from tests.support.record_batches import batch
 
+STARTED = dynamic_values(Settings())
 SIZE = len(batch(b"x" * 100))
 ONE_BATCH_A_FETCH = ReplicationSettings(
     replica_lag_time_max_ms=LAG_MS, replica_fetch_max_bytes=SIZE
@@ -36,9 +39,9 @@ def follower() -> RecordBroker:
 
 def throttle(broker: RecordBroker, side: str, batches_a_second: int) -> None:
     """Throttle partition 0 on one side."""
-    rate = str(batches_a_second * SIZE)
-    broker.manager.on_topic_config("t", {f"{side}.replication.throttled.replicas": "0:1,0:2"})
-    broker.manager.on_broker_config({f"{side}.replication.throttled.rate": rate})
+    quotas, rate = broker.manager.quotas, batches_a_second * SIZE
+    quotas.on_topic_config("t", {f"{side}.replication.throttled.replicas": "0:1,0:2"})
+    quotas.reconfigure(STARTED, {**STARTED, f"{side}.replication.throttled.rate": rate})
 
 
 def ends(broker: RecordBroker) -> tuple[int, int]:
@@ -99,6 +102,6 @@ def test_without_a_throttle_replication_has_full_speed(
     throttle(leader, "leader", 1)
     throttle(follower, "follower", 1)
     for broker in (leader, follower):
-        broker.manager.on_topic_config("t", {})
+        broker.manager.quotas.on_topic_config("t", {})
     follower.follow(leader, times=10)
     assert ends(follower) == (10, 10)

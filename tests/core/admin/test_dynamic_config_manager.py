@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from regent.core.admin.config_changes import CHANGE_EXPIRATION_MS, ConfigChanges, ConfigNews
+from regent.config.settings import KAFKA_SETTINGS
+from regent.core.admin.config_handlers import BrokerConfigHandler
+from regent.core.admin.dynamic_config_manager import CHANGE_EXPIRATION_MS
 from regent.core.controller.events import (
     ControllerEvent,
     TopicUncleanLeaderElectionEnable,
     UncleanLeaderElectionEnable,
 )
 from regent.core.errors import SessionExpiredError
+from regent.core.setting import SettingValues
 from regent.zk.client.operations import Committed, Create, WatchEvent, WatchKind
-from regent.zk.stores.config_store import ZkConfigStore
 from regent.zk.znodes import ConfigEntityChangeNotificationSequenceZNode, ConfigEntityZNode
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer, act_once
+from tests.support.followed_configs import STARTED, FollowedConfigs
 
-UNCLEAN = {"unclean.leader.election.enable": "true"}
+UNCLEAN_ELECTION = "unclean.leader.election.enable"
+UNCLEAN = {UNCLEAN_ELECTION: "true"}
 
 
 class ConfigReader:
@@ -29,8 +33,7 @@ class ConfigReader:
         self.tool = FakeZooKeeper(self.server)
         self.watches: list[WatchEvent] = []
         self.session = FakeZooKeeper(self.server, self.watches.append)
-        store = ZkConfigStore(self.session)
-        self.changes = ConfigChanges(1, store, unclean_leader_election_enable=default)
+        self.configs = FollowedConfigs(self.session, {**STARTED, UNCLEAN_ELECTION: default})
 
     def configure(self, entity: str, config: dict[str, str]) -> None:
         """Change a configuration as Kafka's tools do."""
@@ -45,11 +48,16 @@ class ConfigReader:
 
     def catch_up(self) -> list[ControllerEvent]:
         """Read the changes; return the events for the controller."""
-        return list(self.look().events)
+        self.configs.events.clear()
+        self.configs.manager.catch_up()
+        return list(self.configs.events)
 
-    def look(self) -> ConfigNews:
-        """Read the changes."""
-        return self.changes.catch_up()
+    def quotas(self) -> object:
+        """Read the changes; return all quotas; None: they have not changed."""
+        self.configs.client_quotas.clear()
+        self.configs.manager.catch_up()
+        assert len(self.configs.client_quotas) < 2
+        return self.configs.client_quotas[0] if self.configs.client_quotas else None
 
 
 @pytest.fixture
@@ -149,16 +157,17 @@ def test_after_missed_notifications_everything_that_may_have_changed_is_read(
     cluster: ConfigReader,
 ):
     cluster.configure("topics/orders", {})
-    assert not cluster.look().has_missed_some
+    cluster.catch_up()
     cluster.configure("brokers/<default>", UNCLEAN)
-    cluster.configure("topics/orders", UNCLEAN)
+    cluster.configure("topics/orders", {"retention.ms": "7"})
     cluster.now_ms += CHANGE_EXPIRATION_MS + 1
     cluster.configure("topics/payments", {})
-    ConfigChanges(2, ZkConfigStore(cluster.tool), unclean_leader_election_enable=False).catch_up()
-    news = cluster.look()
-    assert news.has_missed_some, "any topic may have changed"
-    assert list(news.events) == [UncleanLeaderElectionEnable(True)]
-    assert not cluster.look().has_missed_some
+    FollowedConfigs(cluster.tool).manager.catch_up()
+    assert cluster.catch_up() == [UncleanLeaderElectionEnable(True)]
+    assert cluster.configs.log_config("orders").retention_ms == 7, "any topic may have changed"
+    cluster.server.put("/config/topics/orders", ConfigEntityZNode.encode({"retention.ms": "8"}))
+    cluster.catch_up()
+    assert cluster.configs.log_config("orders").retention_ms == 7, "nothing has said so"
 
 
 def test_no_change_is_missed_when_the_session_expires_during_the_deletion(
@@ -187,24 +196,74 @@ def test_no_change_is_missed_after_an_expired_session(cluster: ConfigReader):
     assert cluster.catch_up() == [TopicUncleanLeaderElectionEnable("orders")]
 
 
-def test_topics_with_changed_configurations_are_listed(cluster: ConfigReader):
+def test_topics_with_changed_configurations_are_configured_once(cluster: ConfigReader):
     cluster.configure("topics/payments", {"retention.ms": "1"})
     cluster.configure("topics/orders", {})
     cluster.configure("clients/producer", {"producer_byte_rate": "1"})
-    assert cluster.look().topics == ["orders", "payments"]
-    assert cluster.look() == ConfigNews([], [])
+    cluster.catch_up()
+    cluster.catch_up()
+    assert cluster.configs.logs.configured == [["orders", "payments"]]
+    cluster.configure("topics/orders", {})
+    cluster.configure("topics/payments", {"retention.ms": "2"})
+    cluster.catch_up()
+    assert cluster.configs.logs.configured[1:] == [["payments"]]
 
 
-def test_the_configuration_of_this_broker_is_returned_when_it_changes(cluster: ConfigReader):
-    assert cluster.look().broker_config is None
+def test_only_logs_whose_configuration_changes_with_the_broker_are_configured(
+    cluster: ConfigReader,
+):
+    cluster.configure("topics/payments", {"retention.ms": "1"})
+    cluster.configure("topics/orders", {})
+    cluster.catch_up()
+    cluster.configure("brokers/1", {"log.retention.ms": "5"})
+    cluster.catch_up()
+    assert cluster.configs.logs.configured[1:] == [["orders"]]
+    cluster.configure("brokers/1", {"log.retention.ms": "5", "max.connections": "5"})
+    cluster.catch_up()
+    assert len(cluster.configs.logs.configured) == 2
+
+
+def test_changed_settings_of_this_broker_are_passed_on_with_their_values(cluster: ConfigReader):
+    changes = cluster.configs.changes
+    cluster.catch_up()
+    assert changes == []
     cluster.configure("brokers/<default>", {"min.insync.replicas": "2", "log.retention.ms": "5"})
     cluster.configure("brokers/1", {"min.insync.replicas": "3"})
     cluster.configure("brokers/2", {"min.insync.replicas": "4"})
-    assert cluster.look().broker_config == {"min.insync.replicas": "3", "log.retention.ms": "5"}
+    cluster.catch_up()
+    assert changes == [{"min.insync.replicas": 3, "log.retention.ms": 5}]
     cluster.configure("brokers/2", {})
-    assert cluster.look().broker_config is None
+    cluster.configure("brokers/1", {"min.insync.replicas": " 3 "})
+    cluster.catch_up()
+    assert len(changes) == 1, "the values are the same"
     cluster.configure("brokers/1", {})
-    assert cluster.look().broker_config == {"min.insync.replicas": "2", "log.retention.ms": "5"}
+    cluster.catch_up()
+    assert changes[1:] == [{"min.insync.replicas": 2}]
+
+
+class Part:
+    """Follows two settings."""
+
+    reconfigurable_configs = ("max.connections", "log.roll.ms")
+
+    def __init__(self) -> None:
+        self.changes: list[tuple[object, object]] = []
+
+    def reconfigure(self, old: SettingValues, new: SettingValues) -> None:
+        """Note the former and the present value of one of them."""
+        self.changes.append((old["max.connections"], new["max.connections"]))
+
+
+def test_a_part_is_told_only_of_changes_of_settings_that_it_has_named():
+    part = Part()
+    handler = BrokerConfigHandler(1, KAFKA_SETTINGS, STARTED, (part,))
+    by_default = STARTED["max.connections"]
+    handler.process({"brokers/1": {"max.connections": "5", "log.retention.ms": "7"}})
+    handler.process({"brokers/1": {"max.connections": "5", "log.retention.ms": "8"}})
+    handler.process({"brokers/<default>": {"max.connections": "4"}, "brokers/2": {}})
+    handler.process({"brokers/1": {}})
+    handler.process({"topics/t": {"retention.ms": "1"}})
+    assert part.changes == [(by_default, 5), (5, 4)]
 
 
 # --- quotas of clients ----------------------------------------------------------------------------
@@ -221,17 +280,17 @@ def test_the_first_look_reads_all_quotas(cluster: ConfigReader):
     }
     for path, config in of_all.items():
         cluster.server.put(f"/config/{path}", ConfigEntityZNode.encode(config))
-    assert cluster.look().client_quotas == of_all
-    assert cluster.look().client_quotas is None
+    assert cluster.quotas() == of_all
+    assert cluster.quotas() is None
 
 
 def test_a_change_replaces_the_quotas_of_its_entity(cluster: ConfigReader):
     cluster.configure("clients/a", SLOW)
     cluster.configure("clients/b", SLOW)
-    assert cluster.look().client_quotas == {"clients/a": SLOW, "clients/b": SLOW}
+    assert cluster.quotas() == {"clients/a": SLOW, "clients/b": SLOW}
     cluster.configure("clients/b", FAST)
     cluster.configure("users/u/clients/b", FAST)
-    assert cluster.look().client_quotas == {
+    assert cluster.quotas() == {
         "clients/a": SLOW,
         "clients/b": FAST,
         "users/u/clients/b": FAST,
@@ -241,19 +300,19 @@ def test_a_change_replaces_the_quotas_of_its_entity(cluster: ConfigReader):
 def test_a_deleted_or_unreadable_quota_is_no_limit(cluster: ConfigReader):
     cluster.configure("clients/a", SLOW)
     cluster.configure("clients/b", SLOW)
-    cluster.look()
+    cluster.catch_up()
     cluster.server.remove("/config/clients/a")
     cluster.server.put("/config/clients/b", b"garbage")
     for entity in ("clients/a", "clients/b"):
         cluster.notify(ConfigEntityChangeNotificationSequenceZNode.encode(entity))
-    assert cluster.look().client_quotas == {}
+    assert cluster.quotas() == {}
 
 
 def test_after_missed_notifications_all_quotas_are_read(cluster: ConfigReader):
     cluster.configure("clients/a", SLOW)
-    cluster.look()
+    cluster.catch_up()
     cluster.configure("clients/a", FAST)
     *_, change = sorted(cluster.tool.children("/config/changes") or ())
     cluster.configure("topics/t", {})
     cluster.server.remove(f"/config/changes/{change}")
-    assert cluster.look().client_quotas == {"clients/a": FAST}
+    assert cluster.quotas() == {"clients/a": FAST}
