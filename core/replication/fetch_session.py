@@ -22,7 +22,7 @@ from regent.core.protocol.broker import (
 )
 from regent.core.protocol.control import TopicId
 from regent.core.replication.delayed_operation import DelayedOperation, DelayedOperationPurgatory
-from regent.core.replication.replica import LastFetch
+from regent.core.replication.partition import LastFetch
 from regent.core.setting import INT_MAX
 
 

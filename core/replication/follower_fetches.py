@@ -40,9 +40,8 @@ from regent.core.replication.fetch_session import FetchSession, FetchSessionCach
 from regent.core.replication.leader_partitions import LeaderPartitions
 from regent.core.replication.log_reads import check_position
 from regent.core.replication.metadata_cache import MetadataCache
-from regent.core.replication.partition import Partition
+from regent.core.replication.partition import Partition, Replica
 from regent.core.replication.prefetches import Prefetches
-from regent.core.replication.replica import Replica
 from regent.core.replication.replication_quota import ReplicationQuota
 
 RespondToFollower: TypeAlias = Callable[[FetchResponse], None]

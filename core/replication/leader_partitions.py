@@ -26,12 +26,15 @@ from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.alter_partition_manager import AlterPartitionManager
 from regent.core.replication.delayed_operation import DelayedOperationPurgatory
 from regent.core.replication.fetch_session import FetchSessionCache
-from regent.core.replication.isr import has_reached_isr, out_of_sync_members
 from regent.core.replication.lock_slices import Slices, run_in_slices, slices_to_look_at
 from regent.core.replication.metadata_cache import MetadataCache
-from regent.core.replication.partition import Partition
+from regent.core.replication.partition import (
+    Partition,
+    Replica,
+    has_reached_isr,
+    out_of_sync_members,
+)
 from regent.core.replication.recent_appends import RecentAppends
-from regent.core.replication.replica import Replica
 from regent.core.topic_validation import INTERNAL_TOPICS
 
 log = logging.getLogger("state.change")
