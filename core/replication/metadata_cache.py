@@ -22,7 +22,7 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
-from regent.core.replication.log_reads import differ
+from regent.core.replication.all_partitions import differ
 from regent.core.replication.request_parts import ListedPartitions, RequestParts
 
 RowsOfTopic: TypeAlias = Mapping[int, UpdateMetadataPartition]

@@ -34,7 +34,7 @@ from regent.core.protocol.control import (
 from regent.core.protocol.controller import AlterPartitionRequest, AlterPartitionResponse
 from regent.core.records import RecordBytes
 from regent.core.replica_logs import UNKNOWN_OFFSET, ActiveProducer, AppendOrigin, ReplicaLogs
-from regent.core.replication.all_partitions import AllPartitions
+from regent.core.replication.all_partitions import AllPartitions, LogRead, read_log
 from regent.core.replication.broker_topic_stats import BrokerTopicStats
 from regent.core.replication.consumer_fetches import ConsumerFetches, RespondToConsumer
 from regent.core.replication.control_request_handler import ControlRequestHandler
@@ -44,21 +44,20 @@ from regent.core.replication.delayed_operation import (
     DelayedOperation,
     DelayedOperationPurgatory,
     LockedCall,
+    locked_slices,
 )
 from regent.core.replication.delete_records import DeleteRecords, RespondToDeleteRecords
 from regent.core.replication.fetch_session import FetchSessionCache
 from regent.core.replication.follower_fetches import FollowerFetches, RespondToFollower
 from regent.core.replication.leader_partitions import IsrCounters, LeaderPartitions, Leadership
-from regent.core.replication.lock_slices import locked_slices
-from regent.core.replication.log_reads import LogRead, read_log
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.offset_lookups import OffsetLookups
-from regent.core.replication.out_of_order_batches import OutOfOrderBatches
 from regent.core.replication.partition import Partition
 from regent.core.replication.prefetches import Prefetches, RunBeside
 from regent.core.replication.produce import (
     OF_CLIENT,
     AppendRules,
+    OutOfOrderBatches,
     Produce,
     RespondToProduce,
     begin_verifications,

@@ -21,9 +21,8 @@ from regent.core.replication import (
 )
 from regent.core.replication.delayed_operation import DelayedOperationPurgatory
 from regent.core.replication.delete_records import DeleteRecords
-from regent.core.replication.out_of_order_batches import OutOfOrderBatches
 from regent.core.replication.partition import Partition, Replica, Role
-from regent.core.replication.produce import DelayedProduce
+from regent.core.replication.produce import DelayedProduce, OutOfOrderBatches
 from regent.core.replication.replica_manager import ReplicaManager
 from tests.simulation.disk import ObservedLog
 from tests.support.memory_logs import MemoryLog
