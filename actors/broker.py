@@ -44,10 +44,10 @@ from regent.core.protocol.control import (
 )
 from regent.core.repeated_lines import RepeatedLines
 from regent.core.replica_logs import ReplicaLogs
+from regent.core.replication.all_partitions import RunBeside
 from regent.core.replication.control_request_fence import ControlRequestRefusedError
 from regent.core.replication.control_request_handler import refusal
 from regent.core.replication.metadata_cache import MetadataCache
-from regent.core.replication.prefetches import RunBeside
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.replication.replication_settings import ReplicationSettings
 

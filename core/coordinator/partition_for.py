@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from regent.core.protocol.control import TopicId
-from regent.core.replication.all_partitions import differ
+from regent.core.protocol.control import TopicId, differ
 from regent.core.replication.leader_partitions import Leadership
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.core.topic_validation import GROUP_METADATA_TOPIC

@@ -42,10 +42,11 @@ from regent.core.protocol.control import (
     TopicId,
     UpdateMetadataRequest,
     UpdateMetadataResponse,
+    differ,
 )
 from regent.core.repeated_lines import RepeatedLines
 from regent.core.replica_logs import PartitionLog, ReplicaLogs
-from regent.core.replication.all_partitions import FOR_NOW, AllPartitions, differ
+from regent.core.replication.all_partitions import FOR_NOW, AllPartitions
 from regent.core.replication.control_request_fence import ControlRequestFence
 from regent.core.replication.control_request_log import ControlRequestLog
 from regent.core.replication.damaged_log_replacement import DamagedLogReplacement

@@ -34,7 +34,13 @@ from regent.core.protocol.control import (
 from regent.core.protocol.controller import AlterPartitionRequest, AlterPartitionResponse
 from regent.core.records import RecordBytes
 from regent.core.replica_logs import UNKNOWN_OFFSET, ActiveProducer, AppendOrigin, ReplicaLogs
-from regent.core.replication.all_partitions import AllPartitions, LogRead, read_log
+from regent.core.replication.all_partitions import (
+    AllPartitions,
+    LogRead,
+    Prefetches,
+    RunBeside,
+    read_log,
+)
 from regent.core.replication.broker_topic_stats import BrokerTopicStats
 from regent.core.replication.consumer_fetches import ConsumerFetches, RespondToConsumer
 from regent.core.replication.control_request_handler import ControlRequestHandler
@@ -53,7 +59,6 @@ from regent.core.replication.leader_partitions import IsrCounters, LeaderPartiti
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.offset_lookups import OffsetLookups
 from regent.core.replication.partition import Partition
-from regent.core.replication.prefetches import Prefetches, RunBeside
 from regent.core.replication.produce import (
     OF_CLIENT,
     AppendRules,

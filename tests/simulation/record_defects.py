@@ -16,7 +16,6 @@ from regent.core.replication import (
     consumer_fetches,
     follower_fetches,
     leader_partitions,
-    log_reads,
     replica_fetcher,
 )
 from regent.core.replication.delayed_operation import DelayedOperationPurgatory
@@ -44,7 +43,7 @@ def followers_truncate_to_the_high_watermark() -> Any:
 
 def logs_that_diverge_unnoticed() -> Any:
     """A leader compares a follower's position by offset, not by epoch (KIP-279)."""
-    check = log_reads.check_position
+    check = all_partitions.check_position
 
     def by_offset(log: Any, fetch_offset: int, last_fetched_epoch: int) -> Any:
         return check(log, fetch_offset, NO_EPOCH)
