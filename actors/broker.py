@@ -27,8 +27,7 @@ from regent.actors.inbox import InboxFullError, Overflow, Reply
 from regent.actors.replica_fetcher_manager import ReplicaFetcherManager
 from regent.actors.replica_fetcher_thread import OpenFetchChannel
 from regent.actors.runtime import RegentActor, Supervisor, launch, stop_actor
-from regent.actors.scheduler import Scheduler
-from regent.actors.timer import monotonic_ms
+from regent.actors.scheduler import Scheduler, monotonic_ms
 from regent.core.errors import Errors, SessionExpiredError
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.broker import (

@@ -45,7 +45,6 @@ from regent.storage.log_names import (
     out_of_use,
     rename_log,
 )
-from regent.storage.recovery.log_end_offset_file import LogEndOffsetFile
 from regent.storage.recovery.stray_logs import (
     StrayLogCheckpoint,
     StrayLogs,
@@ -53,7 +52,7 @@ from regent.storage.recovery.stray_logs import (
     remove_checkpoint,
     write_checkpoint,
 )
-from regent.storage.recovery.suspect_logs import FoundLogs, SuspectLogs
+from regent.storage.recovery.suspect_logs import FoundLogs, LogEndOffsetFile, SuspectLogs
 
 _MAX_BYTES = 2**63 - 1  # of Kafka's protocol
 _FLUSHING_THREADS = 8  # they wait for the disk; the file system merges concurrent flushes

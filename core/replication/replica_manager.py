@@ -280,23 +280,12 @@ class ReplicaManager:
         records: Mapping[TopicPartition, RecordBytes],
         now_ms: int,
         respond: RespondToProduce,
-        guards: Mapping[TopicPartition, int] = OF_CLIENT.guards,
+        rules: AppendRules = OF_CLIENT,
     ) -> DelayedOperation | None:
         """Append to each partition independently; answer when ``acks`` (0, 1, -1: all) is met.
 
         The answer lists every partition; REQUEST_TIMED_OUT if it is not committed in time.
-        ``guards``: of the partitions whose transactions were verified.
         """
-        return self._append(acks, records, now_ms, respond, AppendRules(guards=guards))
-
-    def _append(
-        self,
-        acks: int,
-        records: Mapping[TopicPartition, RecordBytes],
-        now_ms: int,
-        respond: RespondToProduce,
-        rules: AppendRules,
-    ) -> DelayedOperation | None:
         request = Produce(
             self._partitions,
             self._leaders,
@@ -314,7 +303,7 @@ class ReplicaManager:
     ) -> DelayedOperation | None:
         """As ``produce`` with acks=all, of control batches from a transaction coordinator."""
         rules = AppendRules(origin=AppendOrigin.COORDINATOR)
-        return self._append(ACKS_ALL, batches, now_ms, respond, rules)
+        return self.produce(ACKS_ALL, batches, now_ms, respond, rules)
 
     def begin_verifications(
         self, batches: Mapping[TopicPartition, RecordBytes]
@@ -344,7 +333,7 @@ class ReplicaManager:
         """
         guards = {} if guard is None else {topic_partition: guard}
         rules = AppendRules(term, AppendOrigin.COORDINATOR, guards)
-        return self._append(acks, {topic_partition: batch}, now_ms, respond, rules)
+        return self.produce(acks, {topic_partition: batch}, now_ms, respond, rules)
 
     def read_in_term(
         self, topic_partition: TopicPartition, term: int, offset: int, max_bytes: int

@@ -175,12 +175,14 @@ def any_replica_appends() -> Any:
     """Producers may write to a replica that is not the leader."""
     produce = ReplicaManager.produce
 
-    def as_leader(self: ReplicaManager, acks: int, records: Any, now_ms: int, respond: Any) -> Any:
+    def as_leader(
+        self: ReplicaManager, acks: int, records: Any, now_ms: int, respond: Any, *rules: Any
+    ) -> Any:
         for name, batches in records.items():
             replica = self.partitions.get(name)
             if replica is not None and replica.role is Role.FOLLOWER:
                 replica.local_log.append_as_leader(batches, replica.leader_epoch)
-        return produce(self, acks, records, now_ms, respond)
+        return produce(self, acks, records, now_ms, respond, *rules)
 
     return patch.object(ReplicaManager, "produce", as_leader)
 

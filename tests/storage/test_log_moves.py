@@ -32,7 +32,7 @@ from regent.storage.directory_logs import DirectoryLogs
 from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_manager import LogManager
 from regent.storage.log_moves import MovesOfLogs
-from regent.storage.recovery.log_end_offset_file import LogEndOffsetFile
+from regent.storage.recovery.suspect_logs import LogEndOffsetFile
 from tests.support.disk_logs import (
     BATCH_BYTES,
     BROKER,

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-import regent.broker.api.follower_fetch
+import regent.broker.api.fetch
 from regent.broker.api.fetch import fetch_apis
 from regent.broker.api.offsets import offset_apis
 from regent.core.errors import Errors
@@ -38,7 +38,7 @@ from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.storage.log_manager import LogManager
 from regent.testing.waits import eventually, scaled
-from regent.transport.kafka.fetch_channel import FetchChannel
+from regent.transport.kafka.follower_fetch import FetchChannel
 from regent.transport.kafka.listener import KafkaListener
 from regent.transport.kafka.primitives import uuid_text
 from tests.support.led_partitions import lead, now_ms
@@ -172,7 +172,7 @@ def test_a_waiting_fetch_is_answered_by_the_append(leader: Leader):
 
 
 def test_the_wait_of_a_fetch_is_limited(leader: Leader, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(regent.broker.api.follower_fetch, "MAX_WAIT_MS", 20)
+    monkeypatch.setattr(regent.broker.api.fetch, "MAX_WAIT_MS", 20)
     assert only_row(leader.fetch(fetch(max_wait_ms=2**31 - 1))).error_code is Errors.NONE
 
 
