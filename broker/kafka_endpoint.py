@@ -94,8 +94,8 @@ class Served:
     log_mover: ReplicaAlterLogDirsManager
     transactions: BrokerTransactionService | None = None
     """None: clients are not told of transactions."""
-    on_follower: Callable[[], None] = lambda: None
-    """Called after each fetch of a follower."""
+    on_proposals: Callable[[], None] = lambda: None
+    """Called after a fetch of a follower, while ISR proposals wait."""
 
 
 class KafkaEndpoint:
@@ -200,7 +200,7 @@ class KafkaEndpoint:
                 (self._large_checker, self._unpacker),
             ),
             *fetch_apis(
-                replicas, cache, LISTENER, self._record_reader, on_follower=served.on_follower
+                replicas, cache, LISTENER, self._record_reader, on_proposals=served.on_proposals
             ),
             *offset_apis(replicas, self._record_reader),
             *delete_records_apis(replicas),

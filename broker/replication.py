@@ -113,7 +113,7 @@ class Replication:
             config.host,
             config.replication_port,
             [
-                *fetch_apis(replicas, broker.cache, LISTENER, self._reader, on_follower=self.wake),
+                *fetch_apis(replicas, broker.cache, LISTENER, self._reader, on_proposals=self.wake),
                 *offset_apis(replicas, self._reader),
                 *apis,
             ],

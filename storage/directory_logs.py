@@ -34,7 +34,7 @@ from regent.storage.log.log_loader import CheckpointedOffsets, LoadedLog, load_l
 from regent.storage.log.log_segment import LogSegment
 from regent.storage.log.open_files import OpenFiles
 from regent.storage.log.unified_log import UnifiedLog
-from regent.storage.log_directory import LogDirectory
+from regent.storage.log_directory import LogDirectory, LogEndOffsetFile
 from regent.storage.log_names import (
     STRAY,
     TO_DELETE,
@@ -52,7 +52,7 @@ from regent.storage.recovery.stray_logs import (
     remove_checkpoint,
     write_checkpoint,
 )
-from regent.storage.recovery.suspect_logs import FoundLogs, LogEndOffsetFile, SuspectLogs
+from regent.storage.recovery.suspect_logs import FoundLogs, SuspectLogs
 
 _MAX_BYTES = 2**63 - 1  # of Kafka's protocol
 _FLUSHING_THREADS = 8  # they wait for the disk; the file system merges concurrent flushes

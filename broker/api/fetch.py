@@ -105,6 +105,11 @@ class FollowerSource(Protocol):
         """Make an operation respond now; ``is_early``: its wait is not over."""
         ...
 
+    @property
+    def has_proposals(self) -> bool:
+        """Whether an ISR proposal waits or is in flight."""
+        ...
+
     def exclusively(self, act: Callable[[AllPartitions], T]) -> T:
         """Run ``act`` with the hosted replicas."""
         ...
@@ -178,16 +183,16 @@ def fetch_apis(
     listener: str,
     reader: Executor,
     max_response_bytes: int = MAX_RESPONSE_BYTES,
-    on_follower: Callable[[], None] = _nothing,
+    on_proposals: Callable[[], None] = _nothing,
 ) -> Sequence[KafkaApi]:
     """Return the API Fetch, which calls ``source``, for clients of ``listener``.
 
-    ``reader`` converts records for old clients beside the event loop. ``on_follower`` is called
-    after each fetch of a follower.
+    ``reader`` converts records for old clients beside the event loop. ``on_proposals`` is called
+    after a fetch of a follower, while ISR proposals wait.
     """
     replies, names = Replies(), TopicNamesById(cache)
     leaders = CurrentLeaders(source.current_leader, cache, listener)
-    followers = FollowerFetchHandler(source, names, on_follower)
+    followers = FollowerFetchHandler(source, names, on_proposals)
 
     def handle(request: KafkaRequest) -> Answering:
         if seems_of_follower(request):
@@ -405,14 +410,14 @@ def _write_preferred_replica(writer: Writer, version: int) -> None:
 
 
 class FollowerFetchHandler:
-    """Answers the fetches of followers; ``on_fetched`` is called after each of them."""
+    """Answers the fetches of followers; ``on_proposals`` is called while ISR proposals wait."""
 
     def __init__(
-        self, source: FollowerSource, names: TopicNamesById, on_fetched: Callable[[], None]
+        self, source: FollowerSource, names: TopicNamesById, on_proposals: Callable[[], None]
     ) -> None:
         self._source = source
         self._names = names
-        self._on_fetched = on_fetched
+        self._on_proposals = on_proposals
         self._replies = Replies()
         self._waiting: dict[_FetchAnswer, None] = {}
 
@@ -426,7 +431,8 @@ class FollowerFetchHandler:
         operation = self._source.fetch(asked, monotonic_ms(), answer.respond)
         if operation is not None:
             answer.wait(asked.max_wait_ms, partial(self._expire, operation))
-        self._on_fetched()
+        if self._source.has_proposals:
+            self._on_proposals()
         return answer
 
     def decode(self, request: KafkaRequest) -> FollowerFetch:

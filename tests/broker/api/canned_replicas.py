@@ -146,6 +146,8 @@ class CannedReplicas:
         self.follower_fetch = request
         return self._answer((), lambda: respond(FetchResponse(Errors.NONE)))
 
+    has_proposals = False
+
     def exclusively(self, act: Callable[[AllPartitions], T]) -> T:
         broker_id = BrokerId(1)
         return act(AllPartitions(broker_id, MemoryLogs(), cached(), lambda _: None))

@@ -62,7 +62,6 @@ class Leader:
         self._undo = undo
         cache = MetadataCache()
         self.manager = ReplicaManager(LEADER, logs, cache, lock=threading.RLock())
-        self.fetched = threading.Event()
         reader = undo.enter_context(ThreadPoolExecutor(1))
         self.listener = KafkaListener(
             "127.0.0.1",
@@ -73,7 +72,6 @@ class Leader:
                     metadata or cache,
                     "PLAINTEXT",
                     reader,
-                    on_follower=self.fetched.set,
                 ),
                 *offset_apis(self.manager, reader),
             ],
@@ -84,6 +82,11 @@ class Leader:
         lead(self.manager, own, {"payments": 1}, (LEADER, FOLLOWER), topic_id=ID)
         header = ControlHeader(LEADER, 1, -1)
         self.manager.handle(header, UpdateMetadataRequest((), (own, other)), now_ms())
+
+    @property
+    def waiting(self) -> int:
+        """How many fetches wait for records."""
+        return sum(self.manager.delayed_counts.values())
 
     def connect(self) -> FetchChannel:
         """Return a connection of a follower."""
@@ -99,14 +102,13 @@ class Leader:
     def fetch_later(self, request: FetchRequest) -> queue.Queue[FetchResponse]:
         """Fetch on another thread; return when the leader has the fetch."""
         answers: queue.Queue[FetchResponse] = queue.Queue()
-        self.fetched.clear()
-        channel = self.connect()
+        before, channel = self.waiting, self.connect()
         thread = threading.Thread(
             target=lambda: answers.put(channel.request(request, timeout_ms=LONG_MS))
         )
         thread.start()
         self._undo.callback(thread.join, TIMEOUT_S)
-        assert self.fetched.wait(TIMEOUT_S)
+        eventually(lambda: self.waiting > before, "the leader has the fetch")
         return answers
 
     def produce(self, data: bytes | bytearray) -> None:
@@ -189,7 +191,7 @@ def test_a_waiting_fetch_ends_when_its_follower_is_in_a_hurry(leader: Leader, un
     channel = leader.connect()
     asked = undo.enter_context(ThreadPoolExecutor(1)).submit
     waiting = asked(channel.request, fetch(max_wait_ms=LONG_MS), timeout_ms=LONG_MS)
-    assert leader.fetched.wait(TIMEOUT_S)
+    eventually(lambda: leader.waiting > 0, "the leader has the fetch")
     channel.hurry()
     assert only_row(waiting.result(TIMEOUT_S)).error_code is Errors.NONE
     channel.hurry()
@@ -202,9 +204,9 @@ def test_a_follower_that_left_does_not_wait(leader: Leader, undo: ExitStack):
     answered = undo.enter_context(ThreadPoolExecutor(1)).submit(
         channel.request, fetch(max_wait_ms=LONG_MS), timeout_ms=round(scaled(50))
     )
-    assert leader.fetched.wait(TIMEOUT_S)
+    eventually(lambda: leader.waiting > 0, "the leader has the fetch")
     assert answered.exception(TIMEOUT_S) is not None  # it has closed the connection
-    eventually(lambda: not sum(leader.manager.delayed_counts.values()), "it has left")
+    eventually(lambda: not leader.waiting, "it has left")
 
 
 def test_a_topic_id_is_known_from_the_replica_before_the_metadata_have_it(undo: ExitStack):
