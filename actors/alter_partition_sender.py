@@ -23,8 +23,7 @@ from regent.actors.controller_event_manager import ControllerEventManager
 from regent.actors.inbox import Reply
 from regent.actors.request_channel import ChannelToCurrent, RequestChannel
 from regent.actors.runtime import RegentActor, Supervisor
-from regent.actors.scheduler import Scheduler
-from regent.actors.timer import OneShotTimer, RepeatingTimer, monotonic_ms
+from regent.actors.scheduler import OneShotTimer, RepeatingTimer, Scheduler, monotonic_ms
 from regent.core.errors import Errors, RegentError
 from regent.core.protocol.controller import AlterPartitionRequest, AlterPartitionResponse
 from regent.core.replication.isr_change_propagation import CHECK_INTERVAL_MS, IsrStore, IsrWriter

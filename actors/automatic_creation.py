@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from regent.actors.inbox import Reply
-from regent.actors.timer import OneShotTimer, monotonic_ms
+from regent.actors.scheduler import OneShotTimer, monotonic_ms
 from regent.core.admin.admin_requests import PASSING
 from regent.core.errors import ApiError, Errors
 from regent.core.protocol.topics import (

@@ -27,8 +27,7 @@ from regent.actors.inbox import InboxFullError, Overflow, Reply
 from regent.actors.replica_fetcher_manager import ReplicaFetcherManager
 from regent.actors.replica_fetcher_thread import OpenFetchChannel
 from regent.actors.runtime import RegentActor, Supervisor, launch, stop_actor
-from regent.actors.scheduler import Scheduler
-from regent.actors.timer import monotonic_ms
+from regent.actors.scheduler import Scheduler, monotonic_ms
 from regent.core.errors import Errors, SessionExpiredError
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.broker import (
@@ -44,10 +43,10 @@ from regent.core.protocol.control import (
 )
 from regent.core.repeated_lines import RepeatedLines
 from regent.core.replica_logs import ReplicaLogs
+from regent.core.replication.all_partitions import RunBeside
 from regent.core.replication.control_request_fence import ControlRequestRefusedError
 from regent.core.replication.control_request_handler import refusal
 from regent.core.replication.metadata_cache import MetadataCache
-from regent.core.replication.prefetches import RunBeside
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.replication.replication_settings import ReplicationSettings
 

@@ -17,8 +17,7 @@ from pykka import ActorDeadError, ActorRef
 from regent.actors.coordinator_log import Appended, CoordinatorLog, Flush, Load, Loaded
 from regent.actors.inbox import InboxFullError, MessageWithReply, Overflow, Reply
 from regent.actors.runtime import RegentActor
-from regent.actors.scheduler import Scheduler
-from regent.actors.timer import OneShotTimer, monotonic_ms
+from regent.actors.scheduler import OneShotTimer, Scheduler, monotonic_ms
 from regent.core.coordinator.partition_for import AwaitedLeaderships, CoordinatorPartitions
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition

@@ -29,8 +29,7 @@ from regent.actors.broker_to_controller_channel import (
 )
 from regent.actors.inbox import InboxFullError, MessageWithReply, Reply
 from regent.actors.runtime import RegentActor, Supervisor
-from regent.actors.scheduler import Scheduler
-from regent.actors.timer import OneShotTimer, monotonic_ms
+from regent.actors.scheduler import OneShotTimer, Scheduler, monotonic_ms
 from regent.core.admin.admin_requests import PendingAnswer, done_before
 from regent.core.admin.partition_requests import PendingElections
 from regent.core.errors import Errors

@@ -14,8 +14,7 @@ from uuid import uuid4
 
 from regent.actors.coordinator import CoordinatorActor, PartitionsKnown, TimersDue
 from regent.actors.group_coordinator_log import GroupCoordinatorLog
-from regent.actors.scheduler import Scheduler
-from regent.actors.timer import RepeatingTimer, monotonic_ms
+from regent.actors.scheduler import RepeatingTimer, Scheduler, monotonic_ms
 from regent.core.coordinator.group.group_coordinator import GroupCoordinator
 from regent.core.coordinator.group.group_metadata_manager import (
     Clock,

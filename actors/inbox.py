@@ -1,4 +1,4 @@
-"""The inbox of an actor, and the reply that travels with a message.
+"""The inbox of an actor, the reply that travels with a message, and what the actor is doing.
 
 All queueing decisions are made here, under one lock, because ``ref.tell`` and ``ref.ask`` of Pykka
 call no other code of ours. Three lanes, emptied in this order:
@@ -17,7 +17,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
@@ -25,7 +25,6 @@ from pykka import ActorDeadError, ActorRef, Future
 from pykka._envelope import Envelope
 from pykka.messages import _ActorStop
 
-from regent.actors.activity import Activity
 from regent.config.closing import Closing
 from regent.core.errors import RegentError
 
@@ -150,6 +149,38 @@ class Overflow:
 
     always_fits: Callable[[Any], bool] = lambda _: False
     substitute: object = None
+
+
+@dataclass(slots=True)
+class Activity:
+    """What one actor is doing. Only its thread writes; any thread reads.
+
+    ``message`` and ``busy_since`` (monotonic seconds) are None between messages; ``last_activity``
+    is when the last message ended; ``failures`` counts the messages whose handling failed.
+    """
+
+    thread: threading.Thread
+    message: object = "on_start"
+    busy_since: float | None = field(default_factory=monotonic)
+    last_activity: float = field(default_factory=monotonic)
+    failures: int = 0
+
+    @property
+    def handling_ms(self) -> float:
+        """How long the actor has been handling the current message."""
+        since = self.busy_since
+        return 0.0 if since is None else (monotonic() - since) * 1000
+
+    def begin(self, message: object) -> None:
+        """Record that the handling of a message begins."""
+        self.message = message
+        self.busy_since = monotonic()
+
+    def end(self) -> None:
+        """Record that the handling of a message ended."""
+        self.last_activity = monotonic()
+        self.busy_since = None
+        self.message = None
 
 
 class Inbox:

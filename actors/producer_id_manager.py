@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from regent.actors.timer import monotonic_ms
+from regent.actors.scheduler import monotonic_ms
 from regent.config.threads import named_executor
 from regent.core.errors import Errors, RegentError
 from regent.core.repeated_lines import RepeatedLines

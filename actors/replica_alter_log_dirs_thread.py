@@ -15,8 +15,7 @@ from pykka import ActorDeadError
 
 from regent.actors.inbox import Reply
 from regent.actors.runtime import RegentActor, Supervisor
-from regent.actors.scheduler import Scheduler
-from regent.actors.timer import OneShotTimer, monotonic_ms
+from regent.actors.scheduler import OneShotTimer, Scheduler, monotonic_ms
 from regent.core.model import TopicPartition
 from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
 

@@ -17,8 +17,7 @@ from pykka import ActorDeadError
 from regent.actors.inbox import Reply
 from regent.actors.request_channel import RequestChannel
 from regent.actors.runtime import RegentActor, Supervisor
-from regent.actors.scheduler import Scheduler
-from regent.actors.timer import OneShotTimer, monotonic_ms
+from regent.actors.scheduler import OneShotTimer, Scheduler, monotonic_ms
 from regent.core.errors import Errors
 from regent.core.model import BrokerId
 from regent.core.protocol.broker import SESSION_ERRORS, FetchRequest, FetchResponse
@@ -31,7 +30,7 @@ REQUEST_TIMEOUT_MS = 30_000  # in addition to the wait of the leader; replica.so
 
 
 class LeaderChannel(RequestChannel[FetchRequest, FetchResponse], Protocol):
-    """Sends one fetch at a time to a leader; see ``transport.kafka.fetch_channel``."""
+    """Sends one fetch at a time to a leader; see ``transport.kafka.follower_fetch``."""
 
     def hurry(self) -> None:
         """Let the leader answer the present fetch, or else the next one, without a further wait.

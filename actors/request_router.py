@@ -12,7 +12,7 @@ from regent.actors.control_request_check import ControlRequestReceived
 from regent.actors.controller_event_manager import ControllerEventManager
 from regent.actors.forwarding_manager import ForwardingManager
 from regent.actors.inbox import InboxFullError, MessageWithReply, Reply
-from regent.actors.timer import monotonic_ms
+from regent.actors.scheduler import monotonic_ms
 from regent.actors.topic_request_handler import TopicRequestHandler
 from regent.core.errors import Errors, SessionExpiredError
 from regent.core.model import BrokerId

@@ -22,8 +22,7 @@ from typing import Any, ClassVar, Final, ParamSpec, TypeAlias, TypeVar
 from pykka import ActorDeadError, ActorRef, ActorRegistry, ThreadingActor
 from pykka.messages import _ActorStop
 
-from regent.actors.activity import Activity
-from regent.actors.inbox import Delivery, Inbox, Overflow, Reply, inbox_of
+from regent.actors.inbox import Activity, Delivery, Inbox, Overflow, Reply, inbox_of
 from regent.config.threads import NamedThread
 
 logger = logging.getLogger(__name__)

@@ -15,8 +15,7 @@ from regent.actors.coordinator import (
 )
 from regent.actors.inbox import Overflow
 from regent.actors.producer_id_manager import ProducerIdManager
-from regent.actors.scheduler import Scheduler
-from regent.actors.timer import RepeatingTimer, monotonic_ms
+from regent.actors.scheduler import RepeatingTimer, Scheduler, monotonic_ms
 from regent.actors.transaction_coordinator_log import TransactionCoordinatorLog
 from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.coordinator.transaction.transaction_coordinator import TransactionCoordinator

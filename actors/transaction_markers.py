@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from threading import Lock
 
-from regent.actors.scheduler import Scheduler
-from regent.actors.timer import monotonic_ms
+from regent.actors.scheduler import Scheduler, monotonic_ms
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ProducedPartition
 from regent.core.protocol.transactions import PartitionOutcome, TxnMarker, TxnMarkerResult

@@ -19,8 +19,7 @@ from pykka import ActorDeadError, ActorRef
 from regent.actors.log_dir_event_notifier import DirectoryFailed, LogDirEventNotifier, SessionBegun
 from regent.actors.replica_alter_log_dirs_thread import CopyLogs, ReplicaAlterLogDirsThread
 from regent.actors.runtime import start_actor, stop_actor
-from regent.actors.scheduler import Scheduler
-from regent.actors.timer import RepeatingTimer
+from regent.actors.scheduler import RepeatingTimer, Scheduler
 from regent.broker.machine_settings import (
     cleaner_settings,
     log_defaults,

@@ -9,8 +9,8 @@ from regent.config.tables.groups import GroupsConfig
 from regent.config.tables.transactions import TransactionsConfig
 from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.model import TopicPartition
+from regent.core.protocol.control import differ
 from regent.core.protocol.topics import ConfigEntry, CreatableTopic
-from regent.core.replication.log_reads import differ
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.core.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 

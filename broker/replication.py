@@ -22,8 +22,7 @@ from regent.actors.broker import BrokerView, ShrinkIsrs, StopFetching
 from regent.actors.controller_event_manager import ControllerEventManager
 from regent.actors.inbox import InboxFullError
 from regent.actors.runtime import start_actor, stop_actor
-from regent.actors.scheduler import Scheduler
-from regent.actors.timer import RepeatingTimer
+from regent.actors.scheduler import RepeatingTimer, Scheduler
 from regent.broker.api.fetch import fetch_apis
 from regent.broker.api.offsets import offset_apis
 from regent.broker.broker_settings import LISTENER
@@ -36,7 +35,7 @@ from regent.transport.control.client import RequestClient
 from regent.transport.control.sockets import Context
 from regent.transport.kafka.api import KafkaApi, KafkaApiKey
 from regent.transport.kafka.connection import KafkaLimits
-from regent.transport.kafka.fetch_channel import FetchChannel
+from regent.transport.kafka.follower_fetch import FetchChannel
 from regent.transport.kafka.listener import KafkaListener
 from regent.transport.kafka.listener_loop import ListenerLoop
 from regent.transport.kafka.metrics import RequestMetrics
@@ -117,7 +116,7 @@ class Replication:
             config.host,
             config.replication_port,
             [
-                *fetch_apis(replicas, broker.cache, LISTENER, self._reader, on_follower=self.wake),
+                *fetch_apis(replicas, broker.cache, LISTENER, self._reader, on_proposals=self.wake),
                 *offset_apis(replicas, self._reader),
                 *apis,
             ],

@@ -28,8 +28,7 @@ from regent.actors.broker_to_controller_channel import (
 from regent.actors.forwarding_manager import CreateMissing, ForwardingManager, MetadataChanged
 from regent.actors.inbox import InboxFullError, MessageWithReply, Reply
 from regent.actors.runtime import launch, start_actor, stop_actor
-from regent.actors.scheduler import Scheduler
-from regent.actors.timer import monotonic_ms
+from regent.actors.scheduler import Scheduler, monotonic_ms
 from regent.actors.topic_request_handler import TopicRequestHandler
 from regent.broker.broker_settings import broker_settings
 from regent.broker.internal_topics import COORDINATED_TOPICS, coordinator_obstacle, creatable_topic

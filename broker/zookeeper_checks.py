@@ -12,8 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from regent.actors.scheduler import Scheduler
-from regent.actors.timer import RepeatingTimer
+from regent.actors.scheduler import RepeatingTimer, Scheduler
 from regent.core.controller.events import ControllerEvent, LookAgain, Reelect
 from regent.core.errors import SessionExpiredError
 from regent.core.replica_logs import ClusterNotes

@@ -22,7 +22,7 @@ from regent.core.model import (
     TopicPartition,
 )
 from regent.core.ports import TopicAssignment
-from regent.core.replication.isr import is_under_replicated
+from regent.core.replication.partition import is_under_replicated
 from regent.zk.stores.admin_store import ZkAdminStore
 
 _NO_STATE = LeaderIsrAndControllerEpoch(

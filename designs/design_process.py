@@ -15,8 +15,7 @@ from typing import Any, Final
 
 from pykka import ActorDeadError, ActorRef
 
-from regent.actors.scheduler import Scheduler
-from regent.actors.timer import monotonic_ms
+from regent.actors.scheduler import Scheduler, monotonic_ms
 from regent.cluster.child_process import when_parent_ends
 from regent.cluster.guardian import Guardian
 from regent.config.threads import named_executor

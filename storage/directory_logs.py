@@ -34,7 +34,7 @@ from regent.storage.log.log_loader import CheckpointedOffsets, LoadedLog, load_l
 from regent.storage.log.log_segment import LogSegment
 from regent.storage.log.open_files import OpenFiles
 from regent.storage.log.unified_log import UnifiedLog
-from regent.storage.log_directory import LogDirectory
+from regent.storage.log_directory import LogDirectory, LogEndOffsetFile
 from regent.storage.log_names import (
     STRAY,
     TO_DELETE,
@@ -45,7 +45,6 @@ from regent.storage.log_names import (
     out_of_use,
     rename_log,
 )
-from regent.storage.recovery.log_end_offset_file import LogEndOffsetFile
 from regent.storage.recovery.stray_logs import (
     StrayLogCheckpoint,
     StrayLogs,

@@ -107,7 +107,7 @@ MODULES_OF_SEVERAL = {
     *("client_quotas", "configs", "connection"),
     *("controlled_shutdown", "controller", "coordinator", "delete_records"),
     *("describe_cluster", "describe_producers", "events"),
-    *("features", "files", "follower_fetch", "group_coordinator", "group_offsets", "groups"),
+    *("features", "files", "group_coordinator", "group_offsets", "groups"),
     *("log_dirs", "metadata", "model", "offsets", "options", "output"),
     *("partitions", "placement", "produce", "producer_ids", "reference", "requests"),
     *("scram_credentials", "session", "timers", "topics"),

@@ -1,4 +1,4 @@
-"""Fetch, versions 0 to 17: for consumers here, for followers in ``follower_fetch``.
+"""Fetch, versions 0 to 17, for consumers and for followers.
 
 Fetch sessions (KIP-227) of consumers are not supported: a client that requests one gets session 0,
 and continues to send full requests. A replica that does not lead answers only Kafka's
@@ -6,6 +6,11 @@ ReplicaVerificationTool (replica id -2), not consumers (KIP-392). Readers of com
 them up to the last stable offset, with those of aborted transactions, and a list of these
 transactions: the clients skip their records. Clients of the versions 0 to 3 get records in the
 message formats 0 and 1. Mirrors ``kafka.server.KafkaApis.handleFetchRequest``.
+
+Followers fetch from version 12 on, with sessions and epochs. A waiting fetch of a follower is
+answered by the call that completes it, an append for instance, and no task runs for it. When a wait
+is over, the others that have lasted for more than half of their time end with it. So idle
+followers, each of which asks again at once, wake the event loop together.
 """
 
 from __future__ import annotations
@@ -14,16 +19,16 @@ import asyncio
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from itertools import filterfalse
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from regent.broker.api.current_leaders import CurrentLeaders, NamedLeaders
-from regent.broker.api.follower_fetch import FollowerFetchHandler, FollowerSource
 from regent.broker.api.old_clients import converted_records
-from regent.broker.api.topic_names import TopicNamesById
 from regent.core.errors import Errors
 from regent.core.model import NO_EPOCH, BrokerId, TopicPartition
+from regent.core.protocol.broker import FetchRequest, FetchResponse
 from regent.core.protocol.client import (
     READ_COMMITTED,
     ConsumedPartition,
@@ -32,6 +37,7 @@ from regent.core.protocol.client import (
 )
 from regent.core.protocol.control import TopicId
 from regent.core.replica_logs import AbortedTransactionStart
+from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.delayed_operation import DelayedOperation
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.setting import INT_MAX
@@ -43,10 +49,21 @@ from regent.transport.kafka.api import (
     KafkaApiKey,
     KafkaRequest,
 )
-from regent.transport.kafka.follower_fetch import seems_of_follower
+from regent.transport.kafka.follower_fetch import (
+    FollowerFetch,
+    decode_request,
+    encode_response,
+    seems_of_follower,
+    with_unknown,
+)
 from regent.transport.kafka.primitives import Reader, Writer
-from regent.transport.kafka.replies import Replies, monotonic_ms
+from regent.transport.kafka.replies import AwaitedReply, Replies, monotonic_ms
 
+T = TypeVar("T")
+
+MAX_WAIT_MS: Final = 3_000
+"""The longest wait of a fetch, even if the follower asks for more."""
+_SHORTEST_WAIT: Final = 0.5  # the part of a wait after which it may end together with others
 MAX_RESPONSE_BYTES: Final = 57_671_680  # Kafka's fetch.max.bytes
 NO_SESSION: Final = 0
 
@@ -76,6 +93,29 @@ _UNKNOWN_ID: Final = ConsumedPartition(Errors.UNKNOWN_TOPIC_ID)
 _OF_FOLLOWER: Final = ConsumedPartition(Errors.CLUSTER_AUTHORIZATION_FAILED)
 
 
+class FollowerSource(Protocol):
+    """Reads records for followers; ``ReplicaManager`` implements it."""
+
+    def fetch(
+        self, request: FetchRequest, now_ms: int, respond: Callable[[FetchResponse], None]
+    ) -> DelayedOperation | None:
+        """Note the follower's positions, and respond when there are records or the wait is over."""
+        ...
+
+    def expire(self, operation: DelayedOperation, now_ms: int, *, is_early: bool = False) -> None:
+        """Make an operation respond now; ``is_early``: its wait is not over."""
+        ...
+
+    @property
+    def has_proposals(self) -> bool:
+        """Whether an ISR proposal waits or is in flight."""
+        ...
+
+    def exclusively(self, act: Callable[[AllPartitions], T]) -> T:
+        """Run ``act`` with the hosted replicas."""
+        ...
+
+
 class FetchSource(FollowerSource, Protocol):
     """Reads records; ``ReplicaManager`` implements it."""
 
@@ -97,6 +137,24 @@ class FetchSource(FollowerSource, Protocol):
     def converts_records(self, topic_partition: TopicPartition) -> bool:
         """Whether old clients get the records (``message.downconversion.enable``)."""
         ...
+
+
+class TopicNamesById:
+    """Follows the metadata cache; the names are sorted by id once for each change of topics."""
+
+    def __init__(self, cache: MetadataCache) -> None:
+        self._cache = cache
+        self._ids: Mapping[str, TopicId | None] = {}
+        self._names: dict[TopicId | None, str] = {}
+
+    def current(self) -> Mapping[TopicId | None, str]:
+        """Return the names of all topics by id; None is no id."""
+        ids = self._cache.snapshot.topic_ids
+        if ids is not self._ids:
+            self._ids = ids
+            self._names = {topic_id: name for name, topic_id in ids.items()}
+            self._names.pop(None, None)
+        return self._names
 
 
 class _Topic(NamedTuple):
@@ -127,19 +185,19 @@ def fetch_apis(
     listener: str,
     reader: Executor,
     max_response_bytes: int = MAX_RESPONSE_BYTES,
-    on_follower: Callable[[], None] = _nothing,
+    on_proposals: Callable[[], None] = _nothing,
     *,
     serves_followers: bool = True,
 ) -> Sequence[KafkaApi]:
     """Return the API Fetch, which calls ``source``, for clients of ``listener``.
 
-    ``reader`` converts records for old clients beside the event loop. ``on_follower`` is called
-    after each fetch of a follower. Without ``serves_followers`` every partition is refused to them:
-    a position that a stranger claims for a follower would make records count as replicated.
+    ``reader`` converts records for old clients beside the event loop. ``on_proposals`` is called
+    after a fetch of a follower, while ISR proposals wait. Without ``serves_followers`` they are
+    refused: a position that a stranger claims would make records count as replicated.
     """
     replies, names = Replies(), TopicNamesById(cache)
     leaders = CurrentLeaders(source.current_leader, cache, listener)
-    followers = FollowerFetchHandler(source, names, on_follower)
+    followers = FollowerFetchHandler(source, names, on_proposals)
 
     def handle(request: KafkaRequest) -> Answering:
         if serves_followers and seems_of_follower(request):
@@ -351,3 +409,115 @@ def _write_transactions(
 def _write_preferred_replica(writer: Writer, version: int) -> None:
     if version >= 11:
         writer.int32(_NO_PREFERRED_REPLICA)
+
+
+# --- followers ---
+
+
+class FollowerFetchHandler:
+    """Answers the fetches of followers; ``on_proposals`` is called while ISR proposals wait."""
+
+    def __init__(
+        self, source: FollowerSource, names: TopicNamesById, on_proposals: Callable[[], None]
+    ) -> None:
+        self._source = source
+        self._names = names
+        self._on_proposals = on_proposals
+        self._replies = Replies()
+        self._waiting: dict[_FetchAnswer, None] = {}
+
+    def answer(self, request: KafkaRequest, fetch: FollowerFetch) -> AwaitedReply[KafkaAnswer]:
+        """Answer at once or later; on the event loop."""
+        answer = _FetchAnswer(request, fetch, self._replies, self._waiting)
+        longest_ms = 0 if fetch.unknown else MAX_WAIT_MS
+        asked = fetch.request
+        if asked.max_wait_ms > longest_ms:
+            asked = replace(asked, max_wait_ms=longest_ms)
+        operation = self._source.fetch(asked, monotonic_ms(), answer.respond)
+        if operation is not None:
+            answer.wait(asked.max_wait_ms, partial(self._expire, operation))
+        if self._source.has_proposals:
+            self._on_proposals()
+        return answer
+
+    def decode(self, request: KafkaRequest) -> FollowerFetch:
+        """Return the fetch in a request; raises ``MalformedRequestError``."""
+        names = self._names.current()
+        fetch = decode_request(request, names)
+        if fetch.unknown or any(t.topic_name is None for t in fetch.request.forgotten_topics):
+            hosted = self._source.exclusively(lambda partitions: partitions.topics_by_id())
+            return decode_request(request, {**hosted, **names})
+        return fetch
+
+    def _expire(self, operation: DelayedOperation, is_early: bool) -> None:
+        self._source.expire(operation, monotonic_ms(), is_early=is_early)
+
+
+class _FetchAnswer(AwaitedReply[KafkaAnswer]):
+    """The answer to one fetch."""
+
+    __slots__ = (
+        "_end_wait",
+        "_fetch",
+        "_loop",
+        "_may_end_at",
+        "_request",
+        "_timer",
+        "_waiting",
+    )
+
+    def __init__(
+        self,
+        request: KafkaRequest,
+        fetch: FollowerFetch,
+        replies: Replies,
+        waiting: dict[_FetchAnswer, None],
+    ) -> None:
+        super().__init__(replies)
+        self._request = request
+        self._fetch = fetch
+        self._loop = replies.loop()
+        self._waiting = waiting
+        self._may_end_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._end_wait: Callable[[bool], None] | None = None  # gets whether it is early
+
+    def respond(self, response: FetchResponse) -> None:
+        """Answer; on any thread."""
+        self._replies.run(lambda: self._give(response))
+
+    def wait(self, wait_ms: int, end_wait: Callable[[bool], None]) -> None:
+        """Call ``end_wait`` after ``wait_ms``, or early, unless the answer is given by then."""
+        if not self.is_given:
+            self._end_wait = end_wait
+            self._timer = self._loop.call_later(wait_ms / 1000, self._end_waits)
+            self._may_end_at = self._timer.when() - wait_ms / 1000 * (1 - _SHORTEST_WAIT)
+            self._waiting[self] = None
+
+    def hurry(self) -> None:
+        """Let the operation respond now."""
+        self._end(is_early=True)
+
+    def abandon(self) -> None:
+        """Let the operation respond now: it may have been woken already."""
+        self._end(is_early=True)
+
+    def _end(self, *, is_early: bool) -> None:
+        if self._end_wait is not None:
+            self._end_wait(is_early)
+
+    def _end_waits(self) -> None:
+        """End this wait, which is over, and others with it."""
+        now = self._loop.time()
+        for other in [other for other in self._waiting if other._may_end_at <= now]:
+            other._end(is_early=False)
+
+    def _give(self, response: FetchResponse) -> None:
+        self._waiting.pop(self, None)
+        # Otherwise timer, operation and answer would form a cycle until garbage is collected.
+        timer, self._timer, self._end_wait = self._timer, None, None
+        if timer is not None:
+            timer.cancel()
+        if self._fetch.unknown:
+            response = with_unknown(response, self._fetch.unknown)
+        self._take(encode_response(self._request, response))

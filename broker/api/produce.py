@@ -30,6 +30,7 @@ from regent.core.records import RecordBytes
 from regent.core.replica_logs import NO_VERIFICATION
 from regent.core.replication.delayed_operation import DelayedOperation
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.produce import OF_CLIENT, AppendRules
 from regent.core.topic_validation import INTERNAL_TOPICS
 from regent.records.compression import (
     ZSTD,
@@ -103,7 +104,7 @@ class ProduceTarget(Protocol):
         records: Mapping[TopicPartition, RecordBytes],
         now_ms: int,
         respond: Callable[[Mapping[TopicPartition, ProducedPartition]], None],
-        guards: Mapping[TopicPartition, int] = ...,
+        rules: AppendRules = ...,
     ) -> DelayedOperation | None:
         """Append records; respond when ``acks`` is satisfied."""
         ...
@@ -352,7 +353,8 @@ class _Produce:
     ) -> Awaitable[KafkaAnswer]:
         reply = self._replies.new()
         accepted = _without(records, refused)
-        operation = self._target.produce(asked.acks, accepted, monotonic_ms(), reply.give, guards)
+        rules = AppendRules(guards=guards) if guards else OF_CLIENT
+        operation = self._target.produce(asked.acks, accepted, monotonic_ms(), reply.give, rules)
         return self._answer(asked, refused, reply, operation)
 
     async def _answer(

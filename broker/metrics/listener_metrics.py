@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from regent.actors.timer import monotonic_ms
+from regent.actors.scheduler import monotonic_ms
 from regent.broker.metrics.metric_table import (
     Family,
     Metric,

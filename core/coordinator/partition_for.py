@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from regent.core.model import NO_EPOCH
-from regent.core.protocol.control import TopicId
+from regent.core.protocol.control import TopicId, differ
 from regent.core.replication.leader_partitions import Leadership
-from regent.core.replication.log_reads import differ
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.core.topic_validation import GROUP_METADATA_TOPIC
 

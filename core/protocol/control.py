@@ -16,6 +16,11 @@ from regent.core.model import NO_BROKER, BrokerId, TopicPartition
 TopicId: TypeAlias = str
 
 
+def differ(one: TopicId | None, other: TopicId | None) -> bool:
+    """Whether two topic ids differ; an unknown one (None) matches any."""
+    return None not in (one, other) and one != other
+
+
 class ControlHeader(NamedTuple):
     """The controller that sends a request, the receiver and its registration, and the cause.
 

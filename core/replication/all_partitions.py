@@ -1,6 +1,7 @@
-"""The replicas of this broker, and what happens when their logs fail.
+"""The replicas of this broker: who may read them, and what happens when their logs fail.
 
-Mirrors the partition map of ``kafka.server.ReplicaManager`` and its log-directory failure handler.
+Mirrors the partition map of ``kafka.server.ReplicaManager`` and its log-directory failure handler,
+and the checks of ``kafka.cluster.Partition.fetchRecords`` and ``readRecords``.
 """
 
 from __future__ import annotations
@@ -8,14 +9,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import NamedTuple, TypeAlias
 
 from regent.core.errors import DamagedRecordsError, Errors, ShortageError, StorageError
 from regent.core.model import NO_EPOCH, BrokerId, TopicPartition
-from regent.core.protocol.control import TopicId
-from regent.core.replica_logs import PartitionLog, ReplicaLogs
+from regent.core.protocol.control import TopicId, differ
+from regent.core.records import NO_RECORDS, Records
+from regent.core.replica_logs import NO_EPOCH_END_OFFSET, EpochEndOffset, PartitionLog, ReplicaLogs
 from regent.core.replication.broker_topic_stats import BrokerTopicStats
-from regent.core.replication.lock_slices import Slices, run_in_slices, slices_to_look_at
-from regent.core.replication.log_reads import check_reader
+from regent.core.replication.delayed_operation import Slices, run_in_slices, slices_to_look_at
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.partition import Partition, Role
 
@@ -23,6 +25,12 @@ log = logging.getLogger("state.change")
 
 FOR_NOW = Errors.NOT_LEADER_OR_FOLLOWER
 """Error code for a lack of file descriptors: every client and follower retries after it."""
+
+MAX_PREFETCHES = 1_000
+"""How many may be under way; further records are read under the lock."""
+
+RunBeside: TypeAlias = Callable[[Callable[[], None]], object]
+"""Runs work on another thread, soon."""
 
 
 class AllPartitions:
@@ -215,3 +223,116 @@ class AllPartitions:
             )
 
         yield from run_in_slices(slices_to_look_at(self.by_topic_partition), note)
+
+
+# --- reads of a log, by consumers and followers ---
+
+
+def check_reader(partition: Partition, leader_epoch: int, topic_id: TopicId | None) -> Errors:
+    """Compare a reader's topic id and leader epoch, if given, with the partition's.
+
+    The topic id is compared first: the epochs of another topic mean nothing here.
+    """
+    if differ(topic_id, partition.topic_id):
+        return Errors.INCONSISTENT_TOPIC_ID
+    if NO_EPOCH != leader_epoch < partition.leader_epoch:
+        return Errors.FENCED_LEADER_EPOCH
+    if leader_epoch > partition.leader_epoch:
+        return Errors.UNKNOWN_LEADER_EPOCH
+    return Errors.NONE
+
+
+def check_position(
+    log: PartitionLog, fetch_offset: int, last_fetched_epoch: int
+) -> tuple[Errors, EpochEndOffset]:
+    """Check a position: return an error, and where the reader's log diverges (KIP-595).
+
+    The second value is -1, -1 if the log does not diverge. Raises ``StorageError``.
+    """
+    start, end = log.log_start_offset, log.log_end_offset
+    if last_fetched_epoch != NO_EPOCH:
+        epoch_end = log.end_offset_for_epoch(last_fetched_epoch)
+        if epoch_end.end_offset < 0 or fetch_offset < start:
+            return Errors.OFFSET_OUT_OF_RANGE, NO_EPOCH_END_OFFSET
+        if epoch_end.leader_epoch < last_fetched_epoch or epoch_end.end_offset < fetch_offset:
+            return Errors.NONE, epoch_end
+    if not start <= fetch_offset <= end:
+        return Errors.OFFSET_OUT_OF_RANGE, NO_EPOCH_END_OFFSET
+    return Errors.NONE, NO_EPOCH_END_OFFSET
+
+
+class LogRead(NamedTuple):
+    """Records of a log from ``offset`` on, which may be greater than what was asked for.
+
+    There are no more records if ``offset`` is the log end offset.
+    """
+
+    error_code: Errors
+    offset: int = -1
+    log_end_offset: int = -1
+    records: Records = NO_RECORDS
+
+
+def read_log(log: PartitionLog, offset: int, max_bytes: int) -> LogRead:
+    """Read at least one batch, if there is one. Raises ``StorageError``."""
+    start, end = max(offset, log.log_start_offset), log.log_end_offset
+    if start >= end:
+        return LogRead(Errors.NONE, start, end)
+    return LogRead(Errors.NONE, start, end, log.read(start, max_bytes, end, at_least_one=True))
+
+
+class Prefetches:
+    """Reads records into memory before a fetch reads them under the lock.
+
+    The disk may need long for records that were written hours ago. Another thread reads them first,
+    without a lock. Meanwhile the partition counts as one without new records: the fetch waits, or
+    is answered with the records of others, and appends go on. Kafka reads the disk in one of
+    several threads, under a lock of the partition.
+
+    Not thread-safe, except that ``run`` gets work for another thread.
+    ``run`` None: there is no other thread. ``on_end`` is called there after each prefetch.
+    """
+
+    def __init__(
+        self, run: RunBeside | None, on_end: Callable[[TopicPartition, int], None]
+    ) -> None:
+        self._run = run
+        self._on_end = on_end
+        self._under_way: set[tuple[TopicPartition, int]] = set()  # with the offset
+        self._ended: dict[tuple[TopicPartition, int], None] = {}  # not read since
+
+    def awaits(
+        self, topic_partition: TopicPartition, log: PartitionLog, offset: int, max_bytes: int
+    ) -> bool:
+        """Whether a read must wait until records are in memory; begin to bring them there.
+
+        A read directly after the end of its prefetch does not wait again: it reads what is missing
+        from the disk. Raises ``StorageError`` and ``DamagedRecordsError``, as a read does.
+        """
+        if self._run is None:
+            return False
+        place = topic_partition, offset
+        if place in self._under_way:
+            return True
+        if place in self._ended:
+            del self._ended[place]
+            return False
+        work = log.prefetch(offset, max_bytes)
+        if work is None or len(self._under_way) >= MAX_PREFETCHES:
+            return False
+        self._under_way.add(place)
+        self._run(lambda: self._do(work, topic_partition, offset))
+        return True
+
+    def _do(self, work: Callable[[], None], topic_partition: TopicPartition, offset: int) -> None:
+        try:
+            work()
+        finally:
+            self._on_end(topic_partition, offset)
+
+    def end(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Note that a prefetch has ended."""
+        self._under_way.discard((topic_partition, offset))
+        self._ended[topic_partition, offset] = None
+        if len(self._ended) > MAX_PREFETCHES:
+            del self._ended[next(iter(self._ended))]

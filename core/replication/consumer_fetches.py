@@ -14,15 +14,13 @@ from regent.core.errors import DamagedRecordsError, Errors, StorageError
 from regent.core.model import NO_EPOCH, TopicPartition
 from regent.core.protocol.client import ConsumedPartition, ConsumerFetch, ConsumerPosition
 from regent.core.records import NO_RECORDS, Records
-from regent.core.replication.all_partitions import AllPartitions
+from regent.core.replication.all_partitions import AllPartitions, Prefetches, check_position
 from regent.core.replication.delayed_operation import (
     Answer,
     DelayedOperation,
     DelayedOperationPurgatory,
 )
-from regent.core.replication.log_reads import check_position
 from regent.core.replication.partition import Partition
-from regent.core.replication.prefetches import Prefetches
 
 RespondToConsumer: TypeAlias = Callable[[Mapping[TopicPartition, ConsumedPartition]], None]
 

@@ -42,6 +42,7 @@ from regent.core.protocol.control import (
     TopicId,
     UpdateMetadataRequest,
     UpdateMetadataResponse,
+    differ,
 )
 from regent.core.repeated_lines import RepeatedLines
 from regent.core.replica_logs import PartitionLog, ReplicaLogs
@@ -49,9 +50,8 @@ from regent.core.replication.all_partitions import FOR_NOW, AllPartitions
 from regent.core.replication.control_request_fence import ControlRequestFence
 from regent.core.replication.control_request_log import ControlRequestLog
 from regent.core.replication.damaged_log_replacement import DamagedLogReplacement
+from regent.core.replication.delayed_operation import Slices, run_in_slices, slices_of_replicas
 from regent.core.replication.leader_partitions import LeaderPartitions
-from regent.core.replication.lock_slices import Slices, run_in_slices, slices_of_replicas
-from regent.core.replication.log_reads import differ
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.partition import Partition, Role
 from regent.core.replication.replica_fetcher import ReplicaFetcher

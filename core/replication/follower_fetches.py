@@ -30,7 +30,7 @@ from regent.core.protocol.broker import (
 from regent.core.protocol.control import TopicId
 from regent.core.records import NO_RECORDS, MemoryRecords, Records
 from regent.core.replica_logs import PartitionLog
-from regent.core.replication.all_partitions import AllPartitions
+from regent.core.replication.all_partitions import AllPartitions, Prefetches, check_position
 from regent.core.replication.delayed_operation import (
     Answer,
     DelayedOperation,
@@ -38,11 +38,8 @@ from regent.core.replication.delayed_operation import (
 )
 from regent.core.replication.fetch_session import FetchSession, FetchSessionCache
 from regent.core.replication.leader_partitions import LeaderPartitions
-from regent.core.replication.log_reads import check_position
 from regent.core.replication.metadata_cache import MetadataCache
-from regent.core.replication.partition import Partition
-from regent.core.replication.prefetches import Prefetches
-from regent.core.replication.replica import Replica
+from regent.core.replication.partition import Partition, Replica
 from regent.core.replication.replication_quota import ReplicationQuota
 
 RespondToFollower: TypeAlias = Callable[[FetchResponse], None]

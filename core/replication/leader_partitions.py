@@ -1,7 +1,8 @@
 """The partitions this broker leads: their ISRs, high watermarks and AlterPartition proposals.
 
-Mirrors the ISR half of ``kafka.server.ReplicaManager`` and ``kafka.cluster.Partition``. Only the
-shrink timer and the metrics look through all of them.
+Mirrors the ISR half of ``kafka.server.ReplicaManager`` and ``kafka.cluster.Partition``, and
+``kafka.server.DefaultAlterPartitionManager``. Only the shrink timer and the metrics look through
+all of them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple
 
 from regent.core.errors import Errors, StorageError
 from regent.core.model import UNKNOWN_BROKER_EPOCH, BrokerId, LeaderRecoveryState, TopicPartition
@@ -20,21 +22,35 @@ from regent.core.protocol.controller import (
     AlterPartitionResponse,
     AlterPartitionRow,
 )
+from regent.core.records import RecordBytes
 from regent.core.repeated_lines import RepeatedLines
 from regent.core.replica_logs import AppendedRecords
 from regent.core.replication.all_partitions import AllPartitions
-from regent.core.replication.alter_partition_manager import AlterPartitionManager
-from regent.core.replication.delayed_operation import DelayedOperationPurgatory
+from regent.core.replication.delayed_operation import (
+    DelayedOperationPurgatory,
+    Slices,
+    run_in_slices,
+    slices_to_look_at,
+)
 from regent.core.replication.fetch_session import FetchSessionCache
-from regent.core.replication.isr import has_reached_isr, out_of_sync_members
-from regent.core.replication.lock_slices import Slices, run_in_slices, slices_to_look_at
 from regent.core.replication.metadata_cache import MetadataCache
-from regent.core.replication.partition import Partition
-from regent.core.replication.recent_appends import RecentAppends
-from regent.core.replication.replica import Replica
+from regent.core.replication.partition import (
+    Partition,
+    Replica,
+    has_reached_isr,
+    out_of_sync_members,
+)
 from regent.core.topic_validation import INTERNAL_TOPICS
 
 log = logging.getLogger("state.change")
+
+MAX_PROPOSALS_AT_ONCE = 10_000
+"""Limits the request to what the controller's broker accepts."""
+
+LIMIT_BYTES: Final = 16 * 1024 * 1024
+_COPIED_BYTES: Final = 8 * 1024  # less is copied: it would keep the whole request in memory
+ENTRY_BYTES: Final = 512
+"""What an append costs besides its records."""
 
 # The controller has newer state than this leader. Keep the proposal, and with it the maximal ISR,
 # until the next LeaderAndIsr.
@@ -389,3 +405,136 @@ class LeaderPartitions:
         self._sessions.on_change(partition.topic_partition)  # a follower that left may rejoin
         # A smaller ISR may raise the high watermark (KAFKA-13091).
         self.advance_high_watermarks((partition.topic_partition,), now_ms)
+
+
+class AlterPartitionManager:
+    """The proposals of the leaders on this broker: one per partition. Not thread-safe.
+
+    One request is in flight at a time. A proposal is kept until its answer arrives, so a lost
+    request or answer loses no proposal. A repeated request is harmless (KAFKA-14144).
+    """
+
+    def __init__(self) -> None:
+        self._items: dict[TopicPartition, AlterPartitionRow] = {}
+        self._in_flight: AlterPartitionRequest | None = None
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def submit(self, row: AlterPartitionRow) -> bool:
+        """Queue a proposal; False: not queued, because the partition has a pending proposal."""
+        return self._items.setdefault(row.topic_partition, row) is row
+
+    def withdraw(self, topic_partition: TopicPartition) -> None:
+        """Remove the proposal of a leadership that has ended.
+
+        If it is in flight already, its answer is ignored (KAFKA-12686).
+        """
+        self._items.pop(topic_partition, None)
+
+    def next_request(self, broker_id: BrokerId, broker_epoch: int) -> AlterPartitionRequest | None:
+        """Put the queued proposals in flight and return their request.
+
+        None: there are no proposals, or another request is in flight.
+        """
+        if self._in_flight is not None or not self._items:
+            return None
+        rows = tuple(islice(self._items.values(), MAX_PROPOSALS_AT_ONCE))
+        self._in_flight = AlterPartitionRequest(broker_id, broker_epoch, rows)
+        return self._in_flight
+
+    def on_response(
+        self, request: AlterPartitionRequest, response: AlterPartitionResponse | None
+    ) -> list[tuple[AlterPartitionRow, AlteredPartition]]:
+        """Remove and return the answered proposals; queue all others again.
+
+        ``response`` None: no answer came. An answer to another request than the one in flight is
+        late; it is ignored.
+        """
+        if request != self._in_flight:
+            return []
+        self._in_flight = None
+        if response is None or response.error_code is not Errors.NONE:
+            return []
+        answers = {answer.topic_partition: answer for answer in response.partitions}
+        answered: list[tuple[AlterPartitionRow, AlteredPartition]] = []
+        for row in request.partitions:
+            answer = answers.get(row.topic_partition)
+            if answer is not None and self._items.get(row.topic_partition) == row:
+                # Remove it before handling the answer, which may submit a retry (KAFKA-14010).
+                del self._items[row.topic_partition]
+                answered.append((row, answer))
+        return answered
+
+
+class _Append(NamedTuple):
+    """One append; ``cost``: how many bytes of memory it keeps."""
+
+    next_offset: int
+    data: RecordBytes
+    cost: int
+
+
+class RecentAppends:
+    """The appends of each partition that are not committed yet, by their first offsets.
+
+    A follower in the ISR asks for exactly these records. Read from the file, each of them would
+    copy them once more. Committed records are sent from the file, which copies them less often.
+    Not thread-safe.
+
+    They keep at most about ``limit`` bytes of memory: when there are more, all of them are
+    forgotten, and followers read the file. Those of a partition must be forgotten when its
+    leadership ends, because the log may be truncated then.
+    """
+
+    def __init__(self, limit: int = LIMIT_BYTES) -> None:
+        self._limit = limit
+        self._appends: dict[TopicPartition, dict[int, _Append]] = {}
+        self.size = 0
+        """How many bytes of memory they keep."""
+
+    def note(self, topic_partition: TopicPartition, appended: AppendedRecords) -> None:
+        """Keep what was appended; its bytes must not change any more."""
+        data = appended.data
+        if len(data) < _COPIED_BYTES:
+            data = bytes(data)
+        size = memoryview(data.obj).nbytes if isinstance(data, memoryview) else len(data)
+        cost = size + ENTRY_BYTES
+        self.size += cost
+        if self.size > self._limit:
+            self._appends.clear()
+            self.size = 0
+            return
+        appends = self._appends.setdefault(topic_partition, {})
+        appends[appended.first_offset] = _Append(appended.last_offset + 1, data, cost)
+
+    def read(self, topic_partition: TopicPartition, offset: int, max_bytes: int) -> RecordBytes:
+        """Return what was appended from ``offset`` on, as far as it is here and fits.
+
+        Empty: read the log. Perhaps the log has such records nevertheless.
+        """
+        appends = self._appends.get(topic_partition)
+        append = None if appends is None else appends.get(offset)
+        pieces: list[RecordBytes] = []
+        while appends is not None and append is not None and len(append.data) <= max_bytes:
+            pieces.append(append.data)
+            max_bytes -= len(append.data)
+            append = appends.get(append.next_offset)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def on_committed(self, topic_partition: TopicPartition, high_watermark: int) -> None:
+        """Forget what is committed: the members of the ISR have it."""
+        appends = self._appends.get(topic_partition)
+        while appends:
+            first_offset, append = next(iter(appends.items()))
+            if append.next_offset > high_watermark:
+                return
+            del appends[first_offset]
+            self.size -= append.cost
+        if appends is not None:
+            del self._appends[topic_partition]
+
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """Forget a partition."""
+        appends = self._appends.pop(topic_partition, {})
+        self.size -= sum(append.cost for append in appends.values())

@@ -21,8 +21,8 @@ from regent.core.protocol.control import (
     UpdateMetadataPartition,
     UpdateMetadataRequest,
     UpdateMetadataTopic,
+    differ,
 )
-from regent.core.replication.log_reads import differ
 from regent.core.replication.request_parts import ListedPartitions, RequestParts
 
 RowsOfTopic: TypeAlias = Mapping[int, UpdateMetadataPartition]

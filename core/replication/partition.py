@@ -1,11 +1,13 @@
 """One replica on this broker: the role that the controller assigned, and the state of that role.
 
-Mirrors ``kafka.cluster.Partition``.
+A leader has a ``Replica`` for each follower: its position, and when it was last caught up. From
+them follow the ISR and the high watermark. Mirrors ``kafka.cluster.Partition``, ``PartitionState``
+and ``Replica``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -13,6 +15,7 @@ from regent.core.model import (
     NO_ASSIGNMENT,
     NO_EPOCH,
     NO_LEADER,
+    UNKNOWN_BROKER_EPOCH,
     BrokerId,
     LeaderRecoveryState,
     ReplicaAssignment,
@@ -20,10 +23,150 @@ from regent.core.model import (
 )
 from regent.core.protocol.control import LeaderAndIsrPartition, TopicId
 from regent.core.protocol.controller import AlteredPartition, AlterPartitionRow
-from regent.core.replica_logs import PartitionLog
+from regent.core.replica_logs import UNKNOWN_OFFSET, PartitionLog
 from regent.core.replication.broker_topic_stats import TopicStats
-from regent.core.replication.isr import high_watermark_candidate, is_under_replicated, maximal_isr
-from regent.core.replication.replica import Replica
+
+NEVER_MS = -(2**62)  # a monotonic clock may start at 0: "never" must be longer ago than any lag
+
+
+@dataclass(slots=True)
+class LastFetch:
+    """When a follower last fetched in a session; shared by the partitions it did not list.
+
+    One assignment then counts as a fetch of each of them.
+    """
+
+    at_ms: int
+
+
+@dataclass(slots=True)
+class Replica:
+    """A follower's position. Times are monotonic milliseconds.
+
+    A follower was *caught up* at a time if it has all records that the leader had at that time. So
+    a fetch from the leader's log end offset at the previous fetch shows that the follower was
+    caught up at the time of the previous fetch.
+
+    ``silent_fetch`` is set while fetches of a session do not list the partition: each of them
+    counts as a repetition of the last fetch that did.
+    """
+
+    log_end_offset: int = UNKNOWN_OFFSET
+    log_start_offset: int = UNKNOWN_OFFSET
+    broker_epoch: int = UNKNOWN_BROKER_EPOCH  # of the broker at its last fetch (KIP-903)
+    last_caught_up_ms: int = NEVER_MS
+    last_fetch_ms: int = NEVER_MS
+    last_fetch_leader_end_offset: int = 0
+    silent_fetch: LastFetch | None = None
+
+    def on_leader_epoch(self, leader_end_offset: int, now_ms: int, *, is_in_isr: bool) -> None:
+        """Begin a leader epoch: members of the ISR have ``replica.lag.time.max.ms`` to fetch."""
+        self.last_caught_up_ms = now_ms if is_in_isr else NEVER_MS
+        self.last_fetch_ms = now_ms
+        self.last_fetch_leader_end_offset = leader_end_offset
+        self.silent_fetch = None
+
+    def on_fetch(
+        self,
+        fetch_offset: int,
+        log_start_offset: int,
+        broker_epoch: int,
+        leader_end_offset: int,
+        now_ms: int,
+        session: LastFetch | None = None,
+    ) -> bool:
+        """Record a fetch; ``leader_end_offset`` is that before the read. True: position changed.
+
+        Until it is listed again, every fetch in ``session`` counts as this one.
+        """
+        self.end_silence()
+        if fetch_offset >= leader_end_offset:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
+        elif fetch_offset >= self.last_fetch_leader_end_offset:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, self.last_fetch_ms)
+        is_elsewhere = fetch_offset != self.log_end_offset
+        self.log_end_offset = fetch_offset
+        self.log_start_offset = log_start_offset
+        self.broker_epoch = broker_epoch
+        self.last_fetch_leader_end_offset = leader_end_offset
+        self.last_fetch_ms = now_ms
+        self.silent_fetch = session
+        return is_elsewhere
+
+    def caught_up_ms(self) -> int:
+        """Return when it was last caught up, also by fetches that did not list the partition."""
+        silent = self.silent_fetch
+        if silent is None or self.log_end_offset < self.last_fetch_leader_end_offset:
+            return self.last_caught_up_ms
+        return max(self.last_caught_up_ms, silent.at_ms)
+
+    def fetched_ms(self) -> int:
+        """Return when it last fetched, also without listing the partition."""
+        silent = self.silent_fetch
+        return self.last_fetch_ms if silent is None else max(self.last_fetch_ms, silent.at_ms)
+
+    def end_silence(self) -> None:
+        """Stop counting fetches of the session that do not list this partition."""
+        if self.silent_fetch is not None:
+            self.last_caught_up_ms = self.caught_up_ms()
+            self.last_fetch_ms = self.fetched_ms()
+            self.silent_fetch = None
+
+
+# --- which replicas are in sync, and which records are committed ---
+
+
+def maximal_isr(
+    committed: tuple[BrokerId, ...], proposed: tuple[BrokerId, ...] | None
+) -> tuple[BrokerId, ...]:
+    """Return every replica that may be in the ISR while a proposal is in flight.
+
+    An expansion may be committed before the leader knows, so the new member counts at once; a
+    member to be removed counts until its removal is known.
+    """
+    return tuple(dict.fromkeys((*committed, *(proposed or ()))))
+
+
+def out_of_sync_members(
+    isr: tuple[BrokerId, ...],
+    leader: BrokerId,
+    followers: Mapping[BrokerId, Replica],
+    log_end_offset: int,
+    now_ms: int,
+    max_lag_ms: int,
+) -> tuple[BrokerId, ...]:
+    """Return the members of the ISR that are out of sync or no longer assigned."""
+    return tuple(
+        member
+        for member in isr
+        if member != leader
+        and (
+            (follower := followers.get(member)) is None  # KAFKA-9672
+            or is_out_of_sync(follower, log_end_offset, now_ms, max_lag_ms)
+        )
+    )
+
+
+def is_out_of_sync(follower: Replica, log_end_offset: int, now_ms: int, max_lag_ms: int) -> bool:
+    """Whether a follower lacks records and was last caught up longer ago than the limit."""
+    return (
+        follower.log_end_offset != log_end_offset and now_ms - follower.caught_up_ms() > max_lag_ms
+    )
+
+
+def has_reached_isr(follower: Replica, high_watermark: int, leader_epoch_start_offset: int) -> bool:
+    """Whether a follower has all committed records, and all of earlier epochs (KAFKA-7128)."""
+    return follower.log_end_offset >= max(high_watermark, leader_epoch_start_offset)
+
+
+def high_watermark_candidate(log_end_offset: int, followers: Iterable[Replica]) -> int:
+    """Return the offset up to which the leader and all of ``followers`` have the records."""
+    return min([log_end_offset, *(follower.log_end_offset for follower in followers)])
+
+
+def is_under_replicated(isr: tuple[BrokerId, ...], assignment: ReplicaAssignment) -> bool:
+    """Whether replicas are missing from the ISR, apart from those being added."""
+    return len(isr) < len(assignment.origin_replicas)
 
 
 class Role(Enum):

@@ -27,8 +27,8 @@ from regent.core.replica_logs import (
     PartitionLog,
 )
 from regent.core.replication.all_partitions import FOR_NOW, AllPartitions
-from regent.core.replication.fetch_session_handler import FetchSessionHandler
-from regent.core.replication.lock_slices import Slices, slices_of_records
+from regent.core.replication.delayed_operation import Slices, slices_of_records
+from regent.core.replication.fetch_session import FetchSessionHandler
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.partition import Partition
 from regent.core.replication.replication_quota import ReplicationQuota

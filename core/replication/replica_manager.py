@@ -34,7 +34,13 @@ from regent.core.protocol.control import (
 from regent.core.protocol.controller import AlterPartitionRequest, AlterPartitionResponse
 from regent.core.records import RecordBytes
 from regent.core.replica_logs import UNKNOWN_OFFSET, ActiveProducer, AppendOrigin, ReplicaLogs
-from regent.core.replication.all_partitions import AllPartitions
+from regent.core.replication.all_partitions import (
+    AllPartitions,
+    LogRead,
+    Prefetches,
+    RunBeside,
+    read_log,
+)
 from regent.core.replication.broker_topic_stats import BrokerTopicStats
 from regent.core.replication.consumer_fetches import ConsumerFetches, RespondToConsumer
 from regent.core.replication.control_request_handler import ControlRequestHandler
@@ -44,21 +50,19 @@ from regent.core.replication.delayed_operation import (
     DelayedOperation,
     DelayedOperationPurgatory,
     LockedCall,
+    locked_slices,
 )
 from regent.core.replication.delete_records import DeleteRecords, RespondToDeleteRecords
 from regent.core.replication.fetch_session import FetchSessionCache
 from regent.core.replication.follower_fetches import FollowerFetches, RespondToFollower
 from regent.core.replication.leader_partitions import IsrCounters, LeaderPartitions, Leadership
-from regent.core.replication.lock_slices import locked_slices
-from regent.core.replication.log_reads import LogRead, read_log
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.offset_lookups import OffsetLookups
-from regent.core.replication.out_of_order_batches import OutOfOrderBatches
 from regent.core.replication.partition import Partition
-from regent.core.replication.prefetches import Prefetches, RunBeside
 from regent.core.replication.produce import (
     OF_CLIENT,
     AppendRules,
+    OutOfOrderBatches,
     Produce,
     RespondToProduce,
     begin_verifications,
@@ -272,23 +276,12 @@ class ReplicaManager:
         records: Mapping[TopicPartition, RecordBytes],
         now_ms: int,
         respond: RespondToProduce,
-        guards: Mapping[TopicPartition, int] = OF_CLIENT.guards,
+        rules: AppendRules = OF_CLIENT,
     ) -> DelayedOperation | None:
         """Append to each partition independently; answer when ``acks`` (0, 1, -1: all) is met.
 
         The answer lists every partition; REQUEST_TIMED_OUT if it is not committed in time.
-        ``guards``: of the partitions whose transactions were verified.
         """
-        return self._append(acks, records, now_ms, respond, AppendRules(guards=guards))
-
-    def _append(
-        self,
-        acks: int,
-        records: Mapping[TopicPartition, RecordBytes],
-        now_ms: int,
-        respond: RespondToProduce,
-        rules: AppendRules,
-    ) -> DelayedOperation | None:
         request = Produce(
             self._partitions,
             self._leaders,
@@ -306,7 +299,7 @@ class ReplicaManager:
     ) -> DelayedOperation | None:
         """As ``produce`` with acks=all, of control batches from a transaction coordinator."""
         rules = AppendRules(origin=AppendOrigin.COORDINATOR)
-        return self._append(ACKS_ALL, batches, now_ms, respond, rules)
+        return self.produce(ACKS_ALL, batches, now_ms, respond, rules)
 
     def begin_verifications(
         self, batches: Mapping[TopicPartition, RecordBytes]
@@ -336,7 +329,7 @@ class ReplicaManager:
         """
         guards = {} if guard is None else {topic_partition: guard}
         rules = AppendRules(term, AppendOrigin.COORDINATOR, guards)
-        return self._append(acks, {topic_partition: batch}, now_ms, respond, rules)
+        return self.produce(acks, {topic_partition: batch}, now_ms, respond, rules)
 
     def read_in_term(
         self, topic_partition: TopicPartition, term: int, offset: int, max_bytes: int

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from regent.actors.timer import monotonic_ms
+from regent.actors.scheduler import monotonic_ms
 from regent.cluster.child_process import ChildProcess, DeathPipe
 from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.core.model import BrokerId, TopicPartition

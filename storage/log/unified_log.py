@@ -28,18 +28,20 @@ from regent.core.replica_logs import (
     OffsetOfTimestamp,
     ProducerSummary,
 )
-from regent.records.record_batch import place, read_header, writable
+from regent.records.record_batch import (
+    batches_of_leader,
+    batches_of_producer,
+    check_leader_epoch,
+    place,
+    read_header,
+    writable,
+)
 from regent.storage.checkpoints import PARTITION_METADATA, LogCheckpoints, write_topic_id
 from regent.storage.files import sync_files
 from regent.storage.log.log_contents import LogContents
 from regent.storage.log.log_file import CorruptSegmentError, FileRecords
 from regent.storage.log.log_loader import CheckpointedOffsets, load_log
 from regent.storage.log.log_segment import LogSegment
-from regent.storage.log.log_validator import (
-    batches_of_leader,
-    batches_of_producer,
-    check_leader_epoch,
-)
 from regent.storage.log_directory import LogDirectory
 
 NEVER_STRAY = -1

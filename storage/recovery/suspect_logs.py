@@ -3,8 +3,7 @@
 A log is suspect when one of these holds:
 
 * Its machine stopped while the directory was in use: what was not flushed is lost.
-* It ends before its recorded end (``storage.log_end_offset_file``): its files were changed from
-  outside.
+* It ends before its recorded end (``LogEndOffsetFile``): its files were changed from outside.
 * It ends before its checkpointed high watermark.
 * ``control-plane.properties`` is missing from a used directory: an operator removed it to accept
   older ZooKeeper data, and the ISRs in such data may lack replicas with newer records.
@@ -24,7 +23,7 @@ from typing import NamedTuple
 from regent.core.errors import BadDataError
 from regent.core.model import TopicPartition
 from regent.storage.checkpoints import parse_numbers, read_rows, write_rows
-from regent.storage.recovery.log_end_offset_file import RecordedLogEndOffsets
+from regent.storage.log_directory import RecordedLogEndOffsets
 
 SUSPECT_LOGS = "suspect-logs"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

@@ -25,7 +25,7 @@ from regent.core.protocol.groups import (
     VerifiedProducer,
 )
 from regent.core.protocol.messages.groups import JoinGroupResponse
-from regent.core.replication.log_reads import LogRead
+from regent.core.replication.all_partitions import LogRead
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
 from tests.support.led_groups import BROKER, OFFSETS_0, ORDERS_0, LedGroups

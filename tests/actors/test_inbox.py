@@ -8,8 +8,8 @@ from pykka import ActorDeadError, ThreadingFuture
 from pykka._envelope import Envelope
 from pykka.messages import _ActorStop
 
-from regent.actors.activity import Activity
 from regent.actors.inbox import (
+    Activity,
     ClearAndPut,
     Delivery,
     Inbox,

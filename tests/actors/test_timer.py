@@ -6,8 +6,7 @@ from time import monotonic
 
 import pytest
 
-from regent.actors.scheduler import Scheduler
-from regent.actors.timer import OneShotTimer, RepeatingTimer
+from regent.actors.scheduler import OneShotTimer, RepeatingTimer, Scheduler
 from regent.testing.waits import scaled
 
 TIMEOUT_S = scaled(5.0)

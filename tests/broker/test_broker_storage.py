@@ -13,7 +13,7 @@ import pytest
 
 import regent.broker.broker_storage
 from regent.actors.broker import BrokerCallbacks, LogDirectoryFailed
-from regent.actors.timer import monotonic_ms
+from regent.actors.scheduler import monotonic_ms
 from regent.broker.broker_storage import BrokerStorage
 from regent.broker.machine_settings import dynamic_values
 from regent.config.settings import Settings

@@ -15,8 +15,7 @@ import pytest
 
 from regent.actors.broker import Broker, BrokerCallbacks, BrokerStatus, BrokerView
 from regent.actors.runtime import launch, stop_actor
-from regent.actors.scheduler import Scheduler
-from regent.actors.timer import monotonic_ms
+from regent.actors.scheduler import Scheduler, monotonic_ms
 from regent.broker.machine_settings import replication_settings
 from regent.broker.replication import Replication
 from regent.config.settings import Settings

@@ -70,8 +70,8 @@ from regent.core.quota.quota_managers import QuotaManagers
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.setting import DOUBLE_MAX, text_of
+from regent.records.record_batch import batches_of_producer
 from regent.storage.log.log_contents import SegmentSpan, segments_to_delete, with_jitter
-from regent.storage.log.log_validator import batches_of_producer
 from regent.storage.log.unified_log import UnifiedLog
 from regent.testing.waits import scaled
 from regent.transport.control.server import ControlServer, IncomingRequest

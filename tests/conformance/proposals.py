@@ -12,7 +12,7 @@ from regent.core.protocol.controller import (
     AlterPartitionResponse,
     AlterPartitionRow,
 )
-from regent.core.replication.alter_partition_manager import AlterPartitionManager
+from regent.core.replication.leader_partitions import AlterPartitionManager
 from regent.zk.stores.isr_store import ZkIsrStore
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of, partition
 from tests.support.fake_zookeeper import FakeZooKeeper

@@ -26,8 +26,7 @@ from regent.core.protocol.control import (
     StopReplicaTopic,
     UpdateMetadataRequest,
 )
-from regent.core.replication.isr import out_of_sync_members
-from regent.core.replication.partition import Partition
+from regent.core.replication.partition import Partition, out_of_sync_members
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of
 from tests.conformance.leading import (
     LAG_MS,

@@ -16,15 +16,12 @@ from regent.core.replication import (
     consumer_fetches,
     follower_fetches,
     leader_partitions,
-    log_reads,
     replica_fetcher,
 )
 from regent.core.replication.delayed_operation import DelayedOperationPurgatory
 from regent.core.replication.delete_records import DeleteRecords
-from regent.core.replication.out_of_order_batches import OutOfOrderBatches
-from regent.core.replication.partition import Partition, Role
-from regent.core.replication.produce import DelayedProduce
-from regent.core.replication.replica import Replica
+from regent.core.replication.partition import Partition, Replica, Role
+from regent.core.replication.produce import DelayedProduce, OutOfOrderBatches
 from regent.core.replication.replica_manager import ReplicaManager
 from tests.simulation.disk import ObservedLog
 from tests.support.memory_logs import MemoryLog
@@ -46,7 +43,7 @@ def followers_truncate_to_the_high_watermark() -> Any:
 
 def logs_that_diverge_unnoticed() -> Any:
     """A leader compares a follower's position by offset, not by epoch (KIP-279)."""
-    check = log_reads.check_position
+    check = all_partitions.check_position
 
     def by_offset(log: Any, fetch_offset: int, last_fetched_epoch: int) -> Any:
         return check(log, fetch_offset, NO_EPOCH)
@@ -178,12 +175,14 @@ def any_replica_appends() -> Any:
     """Producers may write to a replica that is not the leader."""
     produce = ReplicaManager.produce
 
-    def as_leader(self: ReplicaManager, acks: int, records: Any, now_ms: int, respond: Any) -> Any:
+    def as_leader(
+        self: ReplicaManager, acks: int, records: Any, now_ms: int, respond: Any, *rules: Any
+    ) -> Any:
         for name, batches in records.items():
             replica = self.partitions.get(name)
             if replica is not None and replica.role is Role.FOLLOWER:
                 replica.local_log.append_as_leader(batches, replica.leader_epoch)
-        return produce(self, acks, records, now_ms, respond)
+        return produce(self, acks, records, now_ms, respond, *rules)
 
     return patch.object(ReplicaManager, "produce", as_leader)
 

@@ -12,6 +12,7 @@ from regent.core.protocol.client import ConsumedPartition, DeletedRecords, Produ
 from regent.core.protocol.transactions import TransactionToVerify
 from regent.core.records import MemoryRecords
 from regent.core.replication.delayed_operation import DelayedOperation
+from regent.core.replication.produce import AppendRules
 from tests.simulation.client_requests import (
     ConsumeRequest,
     ConsumeResponse,
@@ -79,7 +80,7 @@ class RecordServer:
             records = {name: bytearray(request.batch)}
             self._world.observer.on_produce(self._broker, request)
             operation = self._manager.produce(
-                request.acks, records, self._broker.now_ms, respond, guards
+                request.acks, records, self._broker.now_ms, respond, AppendRules(guards=guards)
             )
             self._world.observer.on_produce_taken(self._broker, request)
             self._wait(operation, CLIENT_WAIT_MS)

@@ -30,9 +30,9 @@ from regent.storage import log_moves
 from regent.storage.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, read_offsets
 from regent.storage.directory_logs import DirectoryLogs
 from regent.storage.log.unified_log import UnifiedLog
+from regent.storage.log_directory import LogEndOffsetFile
 from regent.storage.log_manager import LogManager
 from regent.storage.log_moves import MovesOfLogs
-from regent.storage.recovery.log_end_offset_file import LogEndOffsetFile
 from tests.support.disk_logs import (
     BATCH_BYTES,
     BROKER,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from regent.core.model import NO_LOG_END, LogEnd
+from regent.storage.log_directory import LOG_ENDS
 from regent.storage.recovery import suspect_logs
-from regent.storage.recovery.log_end_offset_file import LOG_ENDS
 from regent.storage.recovery.suspect_logs import SUSPECT_LOGS
 from tests.support.disk_logs import BATCH_BYTES, T0, T1, Machine, create, fill, log_of
 

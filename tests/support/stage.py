@@ -32,8 +32,7 @@ from regent.actors.request_send_thread import (
     SendStats,
 )
 from regent.actors.runtime import start_actor, stop_actor
-from regent.actors.scheduler import Scheduler
-from regent.actors.timer import monotonic_ms
+from regent.actors.scheduler import Scheduler, monotonic_ms
 from regent.core.controller.controller import Controller
 from regent.core.controller.events import ControllerEvent, RegisterBrokerAndReelect
 from regent.core.errors import Errors

@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition as Position
 from regent.config.command_line import COMMAND
 from regent.core.model import BrokerId, TopicPartition
 from regent.storage.checkpoints import HIGH_WATERMARKS
-from regent.storage.recovery.log_end_offset_file import LOG_ENDS
+from regent.storage.log_directory import LOG_ENDS
 from regent.testing.waits import eventually, scaled
 from regent.zk.client.operations import ANY_VERSION, Delete
 from regent.zk.znodes import TopicPartitionStateZNode

@@ -33,13 +33,11 @@ from regent.transport.kafka.api import (
     UnansweredRequestError,
 )
 from regent.transport.kafka.api_versions import told_software
-from regent.transport.kafka.exchange import BegunSteps, Exchange, TimedSteps
-from regent.transport.kafka.framing import CHUNK_BYTES, FrameBuffer
+from regent.transport.kafka.framing import CHUNK_BYTES, TURN_BYTES, FrameBuffer, Outgoing
 from regent.transport.kafka.listener_loop import SHORT_TURN_S, ConnectionScheduler
 from regent.transport.kafka.metrics import MAX_VERSIONS, Closed, ListenerMetrics
-from regent.transport.kafka.outgoing import TURN_BYTES, Outgoing
 from regent.transport.kafka.primitives import MalformedRequestError, Reader
-from regent.transport.kafka.replies import AwaitedReply
+from regent.transport.kafka.replies import AwaitedReply, BegunSteps, Exchange, TimedSteps
 from regent.transport.kafka.request_memory import RequestBuffers, RequestMemory, Reservation
 from regent.transport.kafka.throttle import Throttle
 

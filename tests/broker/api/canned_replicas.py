@@ -25,6 +25,7 @@ from regent.core.records import RecordBytes
 from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.delayed_operation import Answer, DelayedOperation
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
+from regent.core.replication.produce import OF_CLIENT, AppendRules
 from tests.support.memory_logs import MemoryLogs
 
 T = TypeVar("T")
@@ -99,9 +100,9 @@ class CannedReplicas:
         records: Mapping[TopicPartition, RecordBytes],
         now_ms: int,
         respond: Callable[[Mapping[TopicPartition, ProducedPartition]], None],
-        guards: Mapping[TopicPartition, int] = MappingProxyType({}),
+        rules: AppendRules = OF_CLIENT,
     ) -> DelayedOperation | None:
-        self.acks, self.records, self.guards_used = acks, records, guards
+        self.acks, self.records, self.guards_used = acks, records, rules.guards
         unknown = ProducedPartition(Errors.UNKNOWN_TOPIC_OR_PARTITION)
         produced = {
             topic_partition: self.produced.get(topic_partition, unknown)
@@ -144,6 +145,8 @@ class CannedReplicas:
     ) -> DelayedOperation | None:
         self.follower_fetch = request
         return self._answer((), lambda: respond(FetchResponse(Errors.NONE)))
+
+    has_proposals = False
 
     def exclusively(self, act: Callable[[AllPartitions], T]) -> T:
         broker_id = BrokerId(1)

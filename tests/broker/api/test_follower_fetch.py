@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-import regent.broker.api.follower_fetch
+import regent.broker.api.fetch
 from regent.broker.api.fetch import fetch_apis
 from regent.broker.api.offsets import offset_apis
 from regent.core.errors import Errors
@@ -38,7 +38,7 @@ from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.storage.log_manager import LogManager
 from regent.testing.waits import eventually, scaled
-from regent.transport.kafka.fetch_channel import FetchChannel
+from regent.transport.kafka.follower_fetch import FetchChannel
 from regent.transport.kafka.listener import KafkaListener
 from regent.transport.kafka.primitives import uuid_text
 from tests.support.led_partitions import lead, now_ms
@@ -62,7 +62,6 @@ class Leader:
         self._undo = undo
         cache = MetadataCache()
         self.manager = ReplicaManager(LEADER, logs, cache, lock=threading.RLock())
-        self.fetched = threading.Event()
         reader = undo.enter_context(ThreadPoolExecutor(1))
         self.listener = KafkaListener(
             "127.0.0.1",
@@ -73,7 +72,6 @@ class Leader:
                     metadata or cache,
                     "PLAINTEXT",
                     reader,
-                    on_follower=self.fetched.set,
                 ),
                 *offset_apis(self.manager, reader),
             ],
@@ -84,6 +82,11 @@ class Leader:
         lead(self.manager, own, {"payments": 1}, (LEADER, FOLLOWER), topic_id=ID)
         header = ControlHeader(LEADER, 1, -1)
         self.manager.handle(header, UpdateMetadataRequest((), (own, other)), now_ms())
+
+    @property
+    def waiting(self) -> int:
+        """How many fetches wait for records."""
+        return sum(self.manager.delayed_counts.values())
 
     def connect(self) -> FetchChannel:
         """Return a connection of a follower."""
@@ -99,14 +102,13 @@ class Leader:
     def fetch_later(self, request: FetchRequest) -> queue.Queue[FetchResponse]:
         """Fetch on another thread; return when the leader has the fetch."""
         answers: queue.Queue[FetchResponse] = queue.Queue()
-        self.fetched.clear()
-        channel = self.connect()
+        before, channel = self.waiting, self.connect()
         thread = threading.Thread(
             target=lambda: answers.put(channel.request(request, timeout_ms=LONG_MS))
         )
         thread.start()
         self._undo.callback(thread.join, TIMEOUT_S)
-        assert self.fetched.wait(TIMEOUT_S)
+        eventually(lambda: self.waiting > before, "the leader has the fetch")
         return answers
 
     def produce(self, data: bytes | bytearray) -> None:
@@ -172,7 +174,7 @@ def test_a_waiting_fetch_is_answered_by_the_append(leader: Leader):
 
 
 def test_the_wait_of_a_fetch_is_limited(leader: Leader, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(regent.broker.api.follower_fetch, "MAX_WAIT_MS", 20)
+    monkeypatch.setattr(regent.broker.api.fetch, "MAX_WAIT_MS", 20)
     assert only_row(leader.fetch(fetch(max_wait_ms=2**31 - 1))).error_code is Errors.NONE
 
 
@@ -189,7 +191,7 @@ def test_a_waiting_fetch_ends_when_its_follower_is_in_a_hurry(leader: Leader, un
     channel = leader.connect()
     asked = undo.enter_context(ThreadPoolExecutor(1)).submit
     waiting = asked(channel.request, fetch(max_wait_ms=LONG_MS), timeout_ms=LONG_MS)
-    assert leader.fetched.wait(TIMEOUT_S)
+    eventually(lambda: leader.waiting > 0, "the leader has the fetch")
     channel.hurry()
     assert only_row(waiting.result(TIMEOUT_S)).error_code is Errors.NONE
     channel.hurry()
@@ -202,9 +204,9 @@ def test_a_follower_that_left_does_not_wait(leader: Leader, undo: ExitStack):
     answered = undo.enter_context(ThreadPoolExecutor(1)).submit(
         channel.request, fetch(max_wait_ms=LONG_MS), timeout_ms=round(scaled(50))
     )
-    assert leader.fetched.wait(TIMEOUT_S)
+    eventually(lambda: leader.waiting > 0, "the leader has the fetch")
     assert answered.exception(TIMEOUT_S) is not None  # it has closed the connection
-    eventually(lambda: not sum(leader.manager.delayed_counts.values()), "it has left")
+    eventually(lambda: not leader.waiting, "it has left")
 
 
 def test_a_topic_id_is_known_from_the_replica_before_the_metadata_have_it(undo: ExitStack):

@@ -25,8 +25,8 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
 )
 from regent.core.records import RecordBytes
+from regent.core.replication.all_partitions import RunBeside
 from regent.core.replication.delayed_operation import DelayedOperation
-from regent.core.replication.prefetches import RunBeside
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.replication.replication_settings import ReplicationSettings
 from tests.core.replication.stage import SETTINGS, T0, A, ReplicaBroker, accepted, live, state

@@ -37,9 +37,9 @@ from regent.core.protocol.controller import (
     AlterPartitionRow,
 )
 from regent.core.replica_logs import ReplicaLogs
+from regent.core.replication.all_partitions import RunBeside
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.partition import Partition, Role
-from regent.core.replication.prefetches import RunBeside
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.replication.replication_settings import ReplicationSettings
 from tests.core.replication.numbered_logs import NumberedLogs

@@ -11,8 +11,8 @@ from regent.core.protocol.controller import (
     AlterPartitionResponse,
     AlterPartitionRow,
 )
-from regent.core.replication import alter_partition_manager
-from regent.core.replication.alter_partition_manager import AlterPartitionManager
+from regent.core.replication import leader_partitions
+from regent.core.replication.leader_partitions import AlterPartitionManager
 from tests.core.replication.stage import T0, accepted, refused
 
 
@@ -55,7 +55,7 @@ def test_a_second_proposal_for_a_partition_is_refused(manager: AlterPartitionMan
 def test_a_request_has_at_most_as_many_proposals_as_the_controller_accepts(
     manager: AlterPartitionManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alter_partition_manager, "MAX_PROPOSALS_AT_ONCE", 2)
+    monkeypatch.setattr(leader_partitions, "MAX_PROPOSALS_AT_ONCE", 2)
     for partition in range(3):
         manager.submit(row(partition))
     first = send(manager)

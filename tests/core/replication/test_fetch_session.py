@@ -9,7 +9,7 @@ import pytest
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.broker import FetchRequest, FetchResponse, ForgottenTopic
-from regent.core.replication import fetch_session_handler
+from regent.core.replication import fetch_session
 from regent.core.replication.partition import Role
 from tests.core.replication.stage import (
     LAG_MS,
@@ -155,7 +155,7 @@ def test_partitions_of_a_topic_that_only_the_session_knows_can_be_forgotten(pair
 def test_a_fetch_lists_at_most_as_many_partitions_as_the_leader_accepts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fetch_session_handler, "MAX_LISTED", 2)
+    monkeypatch.setattr(fetch_session, "MAX_LISTED", 2)
     pair = Pair()
     pair.apply(1, T0, T1, T2)
     first, _ = pair.fetch()
@@ -170,7 +170,7 @@ def test_a_fetch_lists_at_most_as_many_partitions_as_the_leader_accepts(
 def test_without_a_session_all_partitions_are_listed_in_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fetch_session_handler, "MAX_LISTED", 2)
+    monkeypatch.setattr(fetch_session, "MAX_LISTED", 2)
     pair = Pair()
     pair.apply(1, T0, T1, T2)
     pair.leader.meet({1: 100})  # an unknown follower gets no session

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from regent.core.model import ReplicaAssignment
-from regent.core.replication.isr import (
+from regent.core.replication.partition import (
+    NEVER_MS,
+    Replica,
     has_reached_isr,
     high_watermark_candidate,
     is_out_of_sync,
@@ -13,7 +15,6 @@ from regent.core.replication.isr import (
     maximal_isr,
     out_of_sync_members,
 )
-from regent.core.replication.replica import NEVER_MS, Replica
 
 LAG_MS = 100
 

@@ -18,7 +18,7 @@ from regent.core.protocol.control import (
     StopReplicaTopic,
 )
 from regent.core.records import RecordBytes
-from regent.core.replication.lock_slices import (
+from regent.core.replication.delayed_operation import (
     APPEND_BYTES,
     BYTES_PER_SLICE,
     LOOKS_PER_SLICE,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from regent.core.errors import Errors
-from regent.core.replication import prefetches
+from regent.core.replication import all_partitions
 from tests.core.replication.record_stage import RecordBroker, consumed, fetched_values
 from tests.core.replication.stage import T0, T1, T2
 
@@ -134,7 +134,7 @@ def test_a_log_that_fails_meanwhile_answers_a_consumer_that_waits_for_the_disk(
 def test_beyond_the_limit_records_are_read_under_the_lock(
     leader: RecordBroker, disk: DiskThread, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(prefetches, "MAX_PREFETCHES", 0)
+    monkeypatch.setattr(all_partitions, "MAX_PREFETCHES", 0)
     assert consumed(leader.consume({T0: 0}).answer[T0]) == [b"a", b"b"]
     assert not disk.queue
 

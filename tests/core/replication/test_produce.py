@@ -9,7 +9,7 @@ from regent.core.log_config import LogConfig
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ProducedPartition
 from regent.core.protocol.controller import AlterPartitionResponse
-from regent.core.replication import out_of_order_batches
+from regent.core.replication import produce
 from regent.core.replication.partition import Role
 from tests.core.replication.record_stage import TWO_IN_SYNC, RecordBroker
 from tests.core.replication.stage import HEADER, LAG_MS, T0, T1, T2, refused, stop_replica
@@ -429,7 +429,7 @@ def test_more_producers_than_are_remembered_are_accepted_at_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each producer would be removed before it tries again."""
-    monkeypatch.setattr(out_of_order_batches, "MAX_PRODUCERS", 10)
+    monkeypatch.setattr(produce, "MAX_PRODUCERS", 10)
     leader = RecordBroker(1, TWO_IN_SYNC)
     leader.apply(1, 0)
     left = set(range(30))

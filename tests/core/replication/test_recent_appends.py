@@ -7,7 +7,7 @@ import pytest
 from regent.core.model import TopicPartition
 from regent.core.records import RecordBytes
 from regent.core.replica_logs import AppendedRecords
-from regent.core.replication.recent_appends import ENTRY_BYTES, RecentAppends
+from regent.core.replication.leader_partitions import ENTRY_BYTES, RecentAppends
 from tests.core.replication.record_stage import RecordBroker, fetched_values
 from tests.core.replication.stage import T0, T1
 

@@ -16,7 +16,7 @@ from regent.core.protocol.broker import (
     FetchResponse,
 )
 from regent.core.replica_logs import EpochEndOffset
-from regent.core.replication.fetch_session_handler import FIRST_BACKOFF_MS
+from regent.core.replication.fetch_session import FIRST_BACKOFF_MS
 from regent.core.replication.partition import Role
 from regent.core.replication.replica_fetcher import truncation_offset
 from regent.core.replication.replication_settings import ReplicationSettings

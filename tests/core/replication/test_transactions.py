@@ -15,6 +15,7 @@ from regent.core.protocol.client import (
     ProducedPartition,
 )
 from regent.core.replica_logs import LATEST_TIMESTAMP, MAX_TIMESTAMP
+from regent.core.replication.produce import AppendRules
 from tests.core.replication.record_stage import TWO_IN_SYNC, Pending, RecordBroker, consumed
 from tests.core.replication.stage import T0
 from tests.support.record_batches import batch
@@ -203,7 +204,9 @@ def test_a_batch_is_refused_if_its_transaction_ended_during_the_verification(
     def append(guards: Mapping[TopicPartition, int]) -> Errors:
         asked: Pending[Mapping[TopicPartition, ProducedPartition]] = Pending(
             leader.manager,
-            lambda r: leader.manager.produce(1, {T0: data}, leader.now_ms, r, guards),
+            lambda r: leader.manager.produce(
+                1, {T0: data}, leader.now_ms, r, AppendRules(guards=guards)
+            ),
         )
         return asked.answer[T0].error_code
 

@@ -11,7 +11,7 @@ import pytest
 from regent.core.errors import StorageError
 from regent.core.records import FileRange, MemoryRecords
 from regent.testing.waits import scaled
-from regent.transport.kafka.outgoing import SENDFILE_MIN_BYTES, Outgoing
+from regent.transport.kafka.framing import SENDFILE_MIN_BYTES, Outgoing
 
 
 @dataclass

@@ -12,8 +12,8 @@ from regent.core.quota.quota_config import QuotaConfig
 from regent.core.quota.quota_managers import QuotaManagers
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaRequest
 from regent.transport.kafka.connection import KafkaLimits
-from regent.transport.kafka.exchange import TimedSteps
 from regent.transport.kafka.metrics import Closed
+from regent.transport.kafka.replies import TimedSteps
 from regent.transport.kafka.throttle import Throttle
 from tests.transport.kafka.conftest import Listen
 from tests.transport.kafka.raw_client import METADATA, RawClient, request_bytes

@@ -9,7 +9,7 @@ import pytest
 
 from regent.core.errors import Errors, RecordsRefusedError
 from regent.core.log_config import LOG_APPEND_TIME, LogConfig
-from regent.storage.log.log_validator import batches_of_leader, batches_of_producer
+from regent.records.record_batch import batches_of_leader, batches_of_producer
 from tests.support.record_batches import (
     CONTROL_MASK,
     LOG_APPEND_TIME_MASK,
