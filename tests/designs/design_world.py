@@ -15,7 +15,6 @@ from regent.designs.commit_thread import InSyncLimits
 from regent.designs.design_process import DESIGNS
 from regent.designs.design_replica import PeerRestarted, ProduceRecords, Surroundings
 from regent.designs.requests import FetchRecords, RecordsFetched, ReplicaMail, ReplicaRole
-from regent.designs.virtual_time import VirtualTime
 from regent.designs.watched_zookeeper import Counts, WatchedZooKeeper
 from regent.designs.znodes import (
     PARTITIONS_ADD,
@@ -34,6 +33,7 @@ from regent.designs.znodes import (
     topic_path,
 )
 from regent.zk.client.operations import Create, WatchEvent
+from tests.designs.virtual_time import VirtualTime
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer, Hook
 
 MAX_NETWORK_DELAY_MS = 3

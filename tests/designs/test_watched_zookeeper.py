@@ -10,7 +10,6 @@ from pykka import ActorRef
 
 from regent.designs.leader_lock import NameLock, SequentialLock
 from regent.designs.pooled_actor import PooledActor
-from regent.designs.virtual_time import VirtualTime
 from regent.designs.watched_zookeeper import (
     ChildrenChanged,
     DataChanged,
@@ -18,6 +17,7 @@ from regent.designs.watched_zookeeper import (
     WatchedZooKeeper,
 )
 from regent.zk.client.operations import WatchEvent
+from tests.designs.virtual_time import VirtualTime
 from tests.support.fake_zookeeper import (
     FakeZooKeeper,
     FakeZooKeeperServer,
