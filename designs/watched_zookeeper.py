@@ -70,22 +70,11 @@ class Counts:
     listeners_called: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def add(
-        self,
-        *,
-        reads: int = 0,
-        writes: int = 0,
-        watches_set: int = 0,
-        watches_fired: int = 0,
-        listeners_called: int = 0,
-    ) -> None:
-        """Add to the counts; any thread may call it."""
+    def add(self, **more: int) -> None:
+        """Add to the counts of these names; any thread may call it."""
         with self._lock:
-            self.reads += reads
-            self.writes += writes
-            self.watches_set += watches_set
-            self.watches_fired += watches_fired
-            self.listeners_called += listeners_called
+            for name, count in more.items():
+                setattr(self, name, getattr(self, name) + count)
 
 
 class WatchedZooKeeper:

@@ -67,7 +67,7 @@ TOP_LEVEL = {"__init__.py": set(), "__main__.py": {"cli"}, "run.py": {"cli"}, "s
 HOMES = {
     "kazoo": {"zk"},
     "zmq": {"transport"},
-    "msgpack": {"transport", "designs/wire.py"},
+    "msgpack": {"transport", "designs/mail.py"},
     "pyspark": {"jobs"},
     "py4j": {"jobs"},
     "pykka": {"actors", "broker", "designs"},

@@ -13,8 +13,13 @@ from pykka import ActorRef
 from regent.core.model import BrokerId, TopicPartition
 from regent.designs.commit_thread import InSyncLimits
 from regent.designs.design_process import DESIGNS
-from regent.designs.design_replica import PeerRestarted, ProduceRecords, Surroundings
-from regent.designs.requests import FetchRecords, RecordsFetched, ReplicaMail, ReplicaRole
+from regent.designs.design_replica import (
+    PeerRestarted,
+    ProduceRecords,
+    ReplicaRole,
+    Surroundings,
+)
+from regent.designs.mail import FetchRecords, ReplicaMail, refusal_of
 from regent.designs.watched_zookeeper import Counts, WatchedZooKeeper
 from regent.designs.znodes import (
     PARTITIONS_ADD,
@@ -22,13 +27,12 @@ from regent.designs.znodes import (
     PERSISTENT_PATHS,
     StoredLeadership,
     broker_path,
+    creations,
     decode_ids,
     encode_ids,
     isr_path,
     leader_and_isr_path,
-    leader_path,
     partition_name,
-    partition_path,
     replicas_path,
     topic_path,
 )
@@ -172,20 +176,12 @@ class DesignWorld:
 
     def create(self, topic_partition: TopicPartition, replicas: tuple[BrokerId, ...]) -> None:
         """Create a partition; run until it is led and everybody is in sync."""
-        ids = encode_ids(replicas)
         if self._design == "v2":
             path = f"{PARTITIONS_ADD}/{partition_name(topic_partition)}"
-            self.admin.multi([Create(path, ids)])
+            self.admin.multi([Create(path, encode_ids(replicas))])
         else:
             self.admin.multi([Create(topic_path(topic_partition.topic))])
-            operations = [
-                Create(partition_path(topic_partition)),
-                Create(replicas_path(topic_partition), ids),
-                Create(isr_path(topic_partition)),
-            ]
-            if self._design == "v1-sequential":
-                operations.append(Create(leader_path(topic_partition)))
-            self.admin.multi(operations)
+            self.admin.multi(creations(self._design, topic_partition, replicas))
         self.time.run_for(2_000)
         assert set(self.isr(topic_partition)) == set(replicas)
 
@@ -275,8 +271,7 @@ class DesignWorld:
         if not self._processes[receiver].is_dead:
             self._around[receiver].deliver(message)
         elif isinstance(message, FetchRecords):
-            refusal = RecordsFetched(message.topic_partition, message.turn, is_leader=False)
-            self._around[sender].deliver(refusal)
+            self._around[sender].deliver(refusal_of(message))
 
 
 class Network:

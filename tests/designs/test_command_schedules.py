@@ -14,7 +14,7 @@ from regent.core.controller.events import BrokerChange
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.control import LeaderAndIsrRequest
-from regent.designs import state_change_queue
+from regent.designs import v2
 from regent.designs.znodes import state_path
 from tests.core.replication.record_stage import RecordBroker
 from tests.core.replication.stage import HEADER, T0, stop_replica
@@ -189,7 +189,7 @@ def test_in_v2_a_leader_tries_again_and_again_while_the_queue_of_a_broker_is_ful
     monkeypatch: pytest.MonkeyPatch,
 ):
     """Broker 3 stands still. Each attempt costs ZooKeeper a list of the whole queue."""
-    monkeypatch.setattr(state_change_queue, "MAX_QUEUED", COUNT)
+    monkeypatch.setattr(v2, "MAX_QUEUED", COUNT)
     world = DesignWorld("v2", seed=1, count=4)
     world.create(P, (0, 1))
     for topic_partition in OTHERS:
