@@ -201,6 +201,8 @@ class WatchedZooKeeper:
         if path in self._of_children:
             names = self._call(lambda session: session.children(path, watch=True))
             change = ChildrenChanged(path, frozenset(names or ()))
+            if names is None:  # an absent node has no watch on its children
+                return change
         else:
             change = DataChanged(path, self._call(lambda session: session.get(path, watch=True)))
         with self._lock:

@@ -20,13 +20,12 @@ from tests.core.replication.record_stage import RecordBroker
 from tests.core.replication.stage import HEADER, T0, stop_replica
 from tests.designs.controller_world import CONTROLLER, ControllerWorld, World, run_until
 from tests.designs.design_world import DesignWorld
-from tests.support.fake_zookeeper import Call, Moment, once
+from tests.support.fake_zookeeper import Moment, once
 
 P = TopicPartition("payments", 0)
 Q = TopicPartition("orders", 0)
 COUNT = 20
 OTHERS = [TopicPartition("other", partition) for partition in range(COUNT)]
-COMMAND_MS = 100
 
 
 def commit(world: World, broker_id: BrokerId, record: str) -> None:
@@ -136,17 +135,6 @@ def test_in_v3_a_broker_refuses_to_stop_a_replica_in_a_leader_epoch_of_the_past(
 # --- commands that wait behind one another --------------------------------------------------------
 
 
-def slow_down_commands(world: DesignWorld, broker_id: BrokerId) -> None:
-    """Let a broker need 100 ms for each command in its queue; its replicas go on meanwhile."""
-
-    def take_time(call: Call) -> None:
-        is_done = call.moment is Moment.AFTER and call.method == "multi"
-        if is_done and call.paths[0].startswith(f"{state_path(broker_id)}/"):
-            world.run_for(COMMAND_MS)
-
-    world.interrupt(broker_id, take_time)
-
-
 def test_in_v2_a_replica_whose_command_waits_is_not_in_sync_while_leaders_change_twice():
     """A change of leaders does not wait in the queue: it has a watch of its own.
 
@@ -170,7 +158,7 @@ def test_in_v2_a_replica_whose_command_waits_is_not_in_sync_while_leaders_change
         seen.append((world.leader(P), world.is_hosted(3, P)))
         assert world.leader(Q) == 3
 
-    slow_down_commands(world, 3)
+    world.slow_down_commands(3)
     for topic_partition in OTHERS:
         world.move(topic_partition, (0, 1, 3))
     world.time.later(10, lambda: world.move(P, (0, 1, 2, 3)))
