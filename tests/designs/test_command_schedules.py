@@ -15,12 +15,14 @@ from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.control import LeaderAndIsrRequest
 from regent.designs import v2
+from regent.designs.v2 import ADMIN_EPOCH, StateChange, StateChangeCommand, StateChangeQueue
+from regent.designs.watched_zookeeper import Counts, WatchedZooKeeper
 from regent.designs.znodes import state_path
 from tests.core.replication.record_stage import RecordBroker
 from tests.core.replication.stage import HEADER, T0, stop_replica
 from tests.designs.controller_world import CONTROLLER, ControllerWorld, World, run_until
 from tests.designs.design_world import DesignWorld
-from tests.support.fake_zookeeper import Moment, once
+from tests.support.fake_zookeeper import FakeZooKeeper, Moment, once
 
 P = TopicPartition("payments", 0)
 Q = TopicPartition("orders", 0)
@@ -194,6 +196,23 @@ def test_in_v2_a_leader_tries_again_and_again_while_the_queue_of_a_broker_is_ful
     world.resume(3)
     world.run_for(1_000)
     assert set(world.isr(P)) == {0, 1, 3}
+
+
+def test_in_v2_a_command_takes_eight_operations_in_zookeeper():
+    """Two of the sender, six of the receiver: its watch fires again when it deletes the command."""
+
+    def operations(counts: Counts) -> int:
+        return counts.reads + counts.writes + counts.watches_fired
+
+    world = DesignWorld("v2", seed=1)
+    world.run_for(100)
+    before = operations(world.counts(2))
+    session = FakeZooKeeper(world.server)
+    sender = WatchedZooKeeper(world.time, lambda *_: session)
+    command = StateChange(StateChangeCommand.STOP_REPLICA, P, ADMIN_EPOCH)
+    assert StateChangeQueue(sender, 2).put(command)
+    world.run_for(100)
+    assert (operations(sender.counts), operations(world.counts(2)) - before) == (2, 6)
 
 
 def test_in_v3_one_request_has_the_whole_decision_for_a_broker():
