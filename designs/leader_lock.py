@@ -28,8 +28,10 @@ class LeaderLock(ABC):
     is_queued = False
     """Whether this replica has a place in a queue, so that it need not let others go first."""
 
-    paths: Container[str]
-    """The nodes that ``watch`` and ``take`` listen to at present."""
+    @property
+    @abstractmethod
+    def paths(self) -> Container[str]:
+        """The nodes that ``watch`` and ``take`` listen to at present."""
 
     def __init__(
         self, zookeeper: WatchedZooKeeper, path: str, broker_id: BrokerId, listener: ActorRef[Any]
@@ -65,30 +67,23 @@ class NameLock(LeaderLock):
 
     tells_everybody = True
 
-    def __init__(
-        self, zookeeper: WatchedZooKeeper, path: str, broker_id: BrokerId, listener: ActorRef[Any]
-    ) -> None:
-        super().__init__(zookeeper, path, broker_id, listener)
-        self.paths = (path,)
+    @property
+    def paths(self) -> Container[str]:
+        return (self._path,)
 
     def watch(self) -> BrokerId | None:
-        """See ``LeaderLock.watch``."""
         return _holder(self._zookeeper.listen_to_data(self._path, self._listener))
 
     def take(self) -> bool:
-        """See ``LeaderLock.take``."""
         return self._zookeeper.create(self._path, b"%d" % self._broker_id, ephemeral=True)
 
     def leader(self) -> BrokerId | None:
-        """See ``LeaderLock.leader``."""
         return _holder(self._zookeeper.get(self._path))
 
     def leader_in(self, znode: Znode) -> BrokerId | None:
-        """See ``LeaderLock.leader_in``."""
         return _holder(znode)
 
     def release(self) -> None:
-        """See ``LeaderLock.release``."""
         if self.leader() == self._broker_id:
             self._zookeeper.delete(self._path)
 
@@ -97,8 +92,7 @@ class SequentialLock(LeaderLock):
     """The children of ``path`` are the queue of candidates: ephemeral, numbered, with their ids."""
 
     tells_everybody = False
-    paths: tuple[str, ...] = ()
-    """The candidate before this one, if there is one."""
+    paths: tuple[str, ...] = ()  # the candidate before this one, if there is one
     _own: str | None = None  # the name of this candidate
 
     def watch(self) -> BrokerId | None:
@@ -113,7 +107,6 @@ class SequentialLock(LeaderLock):
         return self._queue_up() is not None and not self.paths
 
     def leader(self) -> BrokerId | None:
-        """See ``LeaderLock.leader``."""
         names = self._zookeeper.children(self._path)
         return self._id_of(names[0]) if names else None
 
@@ -123,7 +116,6 @@ class SequentialLock(LeaderLock):
         return None
 
     def release(self) -> None:
-        """See ``LeaderLock.release``."""
         if self._own is not None:
             self._unwatch()
             self._zookeeper.delete(f"{self._path}/{self._own}")

@@ -230,7 +230,6 @@ class PostOffice:
         self._postmen: dict[BrokerId, _Postman] = {}
 
     def send(self, broker_id: BrokerId, message: ReplicaMail, /) -> None:
-        """See ``OtherBrokers.send``."""
         with self._lock:
             postman = self._postmen.get(broker_id)
             if postman is None:

@@ -84,7 +84,6 @@ class StateChange(NamedTuple):
     epoch: int
 
     def encode(self) -> bytes:
-        """Encode."""
         topic, partition = self.topic_partition
         return f"{self.command};{topic};{partition};{self.epoch}".encode()
 

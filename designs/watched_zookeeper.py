@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from pykka import ActorDeadError, ActorRef
@@ -94,7 +95,7 @@ class WatchedZooKeeper:
         self._of_children: set[str] = set()  # the paths whose children are listened to
         self._armed: dict[str, Change] = {}  # what was read when the present watch was set
         self._session_listeners: list[Listener] = []
-        self._event_thread = EventThread.start(dispatcher, self._deliver)
+        self._event_thread = EventThread.start(dispatcher)
         self._session = self._begin_session()
 
     @property
@@ -211,20 +212,17 @@ class WatchedZooKeeper:
 
     # --- the event thread ---
 
-    def _deliver(self, event: WatchEvent | SessionBegan) -> None:
+    def _deliver(self, path: str) -> None:
         """Read a path again, and tell its listeners what was read."""
-        if isinstance(event, SessionBegan):
-            self._deliver_session(event)
-            return
         with self._lock:
-            self._armed.pop(event.path, None)
-        self._tell_listeners(event.path)
+            self._armed.pop(path, None)
+        self._tell_listeners(path)
 
-    def _deliver_session(self, event: SessionBegan) -> None:
+    def _deliver_session(self) -> None:
         """Tell that a session began, and read every path again: it has no watches yet."""
         for listener in self._session_listeners:
             with suppress(ActorDeadError):
-                listener.tell(event)
+                listener.tell(SessionBegan())
         for path in list(self._listeners):
             self._tell_listeners(path)
 
@@ -261,14 +259,14 @@ class WatchedZooKeeper:
             self._session = self._begin_session()
             with self._lock:
                 self._armed.clear()
-            self._event_thread.tell(SessionBegan())
+            self._event_thread.tell(self._deliver_session)
 
     def _begin_session(self) -> ZooKeeper:
         begun: list[ZooKeeper] = []
 
         def on_watch(event: WatchEvent) -> None:
             self.counts.add(watches_fired=1)
-            self._event_thread.tell(event)
+            self._event_thread.tell(partial(self._deliver, event.path))
 
         def on_expired() -> None:
             self._event_thread.tell(lambda: self._renew(begun[0]))
@@ -280,15 +278,6 @@ class WatchedZooKeeper:
 class EventThread(PooledActor):
     """Handles the events of the sessions, one after the other (``ZkEventThread``)."""
 
-    def __init__(
-        self, dispatcher: Dispatcher, deliver: Callable[[WatchEvent | SessionBegan], None]
-    ) -> None:
-        super().__init__(dispatcher)
-        self._deliver = deliver
-
-    def handle(self, message: WatchEvent | SessionBegan | Callable[[], None]) -> None:
+    def handle(self, message: Callable[[], None]) -> None:
         """Deliver an event."""
-        if callable(message):
-            message()
-        else:
-            self._deliver(message)
+        message()

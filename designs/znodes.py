@@ -116,7 +116,6 @@ class StoredLeadership(NamedTuple):
     epoch: int = 0
 
     def encode(self) -> bytes:
-        """Encode."""
         return b"%d;%b;%d" % (self.leader, encode_ids(self.isr), self.epoch)
 
     @classmethod

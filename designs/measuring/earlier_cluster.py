@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import select
-import signal
+import subprocess
 import sys
-import time
 from collections.abc import Collection, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Final
 
-from regent.cluster.child_process import ChildProcess, DeathPipe
+from regent.cluster.child_process import DeathPipe
 from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.core.model import BrokerId, TopicPartition
 from regent.designs.mail import DescribeReplicas, Description, Peer, SilentPeerError
@@ -35,6 +32,7 @@ from regent.designs.znodes import (
     partition_name,
     topic_path,
 )
+from regent.testing.waits import await_end, next_line
 from regent.zk.client.operations import Create, Operation, Znode
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 
@@ -42,9 +40,7 @@ KEEP_IN_SYNC_MS: Final = 1_000
 """When a replica without progress leaves the ISR: sooner than a session ends, not Kafka's 30 s."""
 
 _PARTITIONS_AT_ONCE: Final = 500
-_START_TIMEOUT_S: Final = 30.0
 _ASK_TIMEOUT_S: Final = 60.0
-_POLL_S: Final = 0.02
 
 
 class EarlierCluster(MeasuredCluster):
@@ -59,13 +55,17 @@ class EarlierCluster(MeasuredCluster):
         self.peers: dict[BrokerId, Peer] = {}
         self._session_timeout_ms = session_timeout_ms
         self._death_pipe = DeathPipe()
-        self._children: dict[BrokerId, ChildProcess] = {}
+        self._processes: dict[BrokerId, subprocess.Popen[str]] = {}
         try:
             self.zookeeper.start()
             for broker_id in self.brokers:
-                self._children[broker_id] = self._launch(broker_id, folder)
-            for broker_id, child in self._children.items():
-                self.peers[broker_id] = Peer(_ready(child))
+                self._processes[broker_id] = self._launch(broker_id, folder)
+            for broker_id, process in self._processes.items():
+                ready = next_line(process, f"broker {broker_id}")
+                if not ready:
+                    log = (folder / f"broker-{broker_id}.log").read_text().splitlines()
+                    raise MeasuringError(f"broker {broker_id} does not start: {log[-1:]}")
+                self.peers[broker_id] = Peer(ready.removeprefix("ready: ").strip())
         except BaseException:
             self.close()
             raise
@@ -107,10 +107,7 @@ class EarlierCluster(MeasuredCluster):
         }
 
     def pid(self, broker_id: BrokerId) -> int:
-        """See ``MeasuredCluster.pid``."""
-        pid = self._children[broker_id].pid
-        assert pid is not None
-        return pid
+        return self._processes[broker_id].pid
 
     def await_leaders(
         self, dead: Collection[BrokerId], led: int, before: ZooKeeperCounts, killed: float
@@ -152,48 +149,30 @@ class EarlierCluster(MeasuredCluster):
             yield broker_id, self.describe(broker_id, dead)
 
     def close(self) -> None:
-        """See ``MeasuredCluster.close``."""
         for peer in self.peers.values():
             peer.close()
-        for child in self._children.values():
-            child.send_signal(signal.SIGKILL)
-        for child in self._children.values():
-            self._await(partial(_has_ended, child), f"{child.name} has not ended")
-            if child.stdout is not None:
-                child.stdout.close()
+        for broker_id, process in self._processes.items():
+            process.kill()
+            await_end(process, f"broker {broker_id}")
         self._death_pipe.close()
         self.zookeeper.stop()
 
-    def _launch(self, broker_id: BrokerId, folder: Path) -> ChildProcess:
-        child = ChildProcess(
-            f"broker {broker_id}",
-            partial(self._command, broker_id),
-            output=folder / f"broker-{broker_id}.log",
-            death_pipe=self._death_pipe,
-        )
-        child.launch()
-        return child
-
-    def _command(self, broker_id: BrokerId) -> list[str]:
-        return [
+    def _launch(self, broker_id: BrokerId, folder: Path) -> subprocess.Popen[str]:
+        pipe = self._death_pipe.read_fd
+        command = [
             *(sys.executable, "-P", "-m", "regent.designs", "broker"),
             *("--design", self.design, "--id", str(broker_id)),
             *("--zookeeper", self.zookeeper.address),
             *("--session-timeout-ms", str(self._session_timeout_ms)),
             *("--keep-in-sync-ms", str(KEEP_IN_SYNC_MS)),
+            *("--death-pipe-fd", str(pipe)),
         ]
-
-
-def _has_ended(child: ChildProcess) -> bool:
-    return child.poll() is not None
-
-
-def _ready(child: ChildProcess) -> str:
-    """Wait until a process is ready; return what it says."""
-    deadline = time.monotonic() + _START_TIMEOUT_S
-    assert child.stdout is not None
-    while child.ready is None:
-        select.select([child.stdout], [], [], _POLL_S)
-        if not child.read() or time.monotonic() > deadline:
-            raise MeasuringError(f"{child.name} does not start: {child.last_line()}")
-    return child.ready
+        with (folder / f"broker-{broker_id}.log").open("wb") as log:
+            return subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                pass_fds=(pipe,),
+                process_group=0,  # Ctrl-C is for this process
+            )

@@ -91,16 +91,13 @@ class V3Cluster(MeasuredCluster):
         return TopicPartitionStateZNode.decode(znode.data, 0).leader_and_isr.isr
 
     def leaders(self) -> Mapping[int, BrokerId]:
-        """See ``MeasuredCluster.leaders``."""
         return self._leaders_known_to(self.brokers[0])
 
     def controller(self) -> BrokerId | None:
-        """See ``MeasuredCluster.controller``."""
         self._controller = self._ask(self.brokers[0], ()).controller_id
         return self._controller
 
     def pid(self, broker_id: BrokerId) -> int:
-        """See ``MeasuredCluster.pid``."""
         return self._regent.pid(broker_id)
 
     def await_leaders(
