@@ -9,39 +9,44 @@ from typing import Final
 
 from regent.cli.lazy_group import LazyCommand, LazyGroup
 
-BENCHMARKS: Final[Mapping[str, str]] = {
-    "failover-load": "a new controller loads up to a million partitions, with stub brokers",
-    "create-load": "topics are created in bulk, with stub brokers",
-    "crash-load": "a broker that leads a third crashes, with stub brokers",
-    "failover": "kill -9 of the controller of a real cluster",
-    "crash": "kill -9 of a broker that leads a third, in a real cluster",
-    "shutdown": "controlled shutdown of a broker that leads a third, in a real cluster",
-    "create": "a client creates topics, on any cluster",
-    "delete": "a client deletes topics, on any cluster",
-    "idle": "processor time and wakeups of idle brokers, on any cluster",
-    "memory": "memory of brokers and of a replica, on any cluster",
-    "produce": "throughput of a producer, on any cluster",
-    "latency": "acknowledgements at a steady rate, on any cluster",
-    "first-record": "the first record of a new topic, on any cluster",
-    "consume": "throughput of a consumer, on any cluster",
-    "groups": "commits, rebalances and loading of groups, on any cluster",
-    "transactions": "transactions: latency and throughput, on any cluster",
-    "compaction": "compaction of logs, in this process or by any cluster",
-    "data-source": "Spark reads and writes topics, on any cluster",
-    "placement": "`regent jobs place`, ten million partitions",
-    "planning": "`regent jobs plan`, plans of every kind",
+BENCHMARKS: Final[Mapping[str, tuple[str, str]]] = {
+    "failover-load": (
+        "load",
+        "a new controller loads a million partitions, with stub brokers",
+    ),
+    "create-load": ("load", "topics are created in bulk, with stub brokers"),
+    "crash-load": ("load", "a broker that leads a third crashes, with stub brokers"),
+    "failover": ("real_cluster", "kill -9 of the controller of a real cluster"),
+    "crash": ("real_cluster", "kill -9 of a broker that leads a third, in a real cluster"),
+    "shutdown": ("real_cluster", "controlled shutdown of a broker that leads a third"),
+    "create": ("topics", "a client creates topics, on any cluster"),
+    "delete": ("topics", "a client deletes topics, on any cluster"),
+    "idle": ("rest", "processor time and wakeups of idle brokers, on any cluster"),
+    "memory": ("rest", "memory of brokers and of a replica, on any cluster"),
+    "produce": ("produce", "throughput of a producer, on any cluster"),
+    "latency": ("latency", "acknowledgements at a steady rate, on any cluster"),
+    "first-record": ("first_record", "the first record of a new topic, on any cluster"),
+    "groups": ("groups", "commits, rebalances and loading of groups, on any cluster"),
+    "transactions": ("transactions", "transactions: latency and throughput, on any cluster"),
+    "compaction": ("compaction", "compaction of logs, in this process or by any cluster"),
+    "placement": ("placing", "`regent jobs place`, ten million partitions"),
+    "planning": ("placing", "`regent jobs plan`, plans of every kind"),
 }
-TOOLS: Final[Mapping[str, str]] = {
-    "compare": "run a choice of benchmarks, and tell what got slower since the baseline",
-    "growth": "draw how figures grow with the number of partitions",
+"""Their names, each that of its function, with its module and what it does."""
+TOOLS: Final[Mapping[str, tuple[str, str]]] = {
+    "compare": (
+        "compare",
+        "run some benchmarks, and tell what got slower since the baseline",
+    ),
+    "growth": ("growth", "draw how figures grow with the number of partitions"),
 }
 
 main = LazyGroup(
     name="bench",
     help="Benchmarks, each prints a table, or JSON with -o json; and tools for their results.",
     commands={
-        name: LazyCommand(f"bench.{name.replace('-', '_')}", "main", summary)
-        for name, summary in {**BENCHMARKS, **TOOLS}.items()
+        name: LazyCommand(f"bench.{module}", name.replace("-", "_"), summary)
+        for name, (module, summary) in {**BENCHMARKS, **TOOLS}.items()
     },
 )
 

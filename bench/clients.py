@@ -1,17 +1,18 @@
-"""Clients of librdkafka, and the topics that they use."""
+"""The cluster that a benchmark measures, and clients of it, of librdkafka."""
 
 from __future__ import annotations
 
-import uuid
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from bench.kafka_connection import Address
-from regent.testing.waits import eventually
+from regent.testing.regent_cluster import RegentCluster
 
 TIMEOUT_S = 120.0
 
@@ -19,26 +20,6 @@ TIMEOUT_S = 120.0
 def new_admin(bootstrap: str) -> AdminClient:
     """Return a client that does not log when the cluster ends before it."""
     return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-
-
-@contextmanager
-def topic_of(bootstrap: str, partitions: int) -> Iterator[str]:
-    """Create a topic, wait until every partition is led, and delete it in the end."""
-    admin = new_admin(bootstrap)
-    name = f"bench-{uuid.uuid4().hex[:8]}"
-    wanted = NewTopic(name, partitions, 3, config={"min.insync.replicas": "2"})
-    admin.create_topics([wanted], request_timeout=TIMEOUT_S)[name].result(TIMEOUT_S)
-
-    def is_led() -> bool:
-        topic = admin.list_topics(name, timeout=TIMEOUT_S).topics[name]
-        led = [p for p in topic.partitions.values() if p.leader >= 0 and len(p.isrs) == 3]
-        return len(led) == partitions
-
-    eventually(is_led, "all is led", TIMEOUT_S)
-    try:
-        yield name
-    finally:
-        admin.delete_topics([name], request_timeout=TIMEOUT_S)[name].result(TIMEOUT_S)
 
 
 def new_producer(bootstrap: str, **settings: Any) -> Producer:
@@ -86,3 +67,25 @@ def broker_addresses(bootstrap: str) -> list[Address]:
 def broker_ports(bootstrap: str) -> list[int]:
     """Return the port of each broker of a cluster."""
     return [address.port for address in broker_addresses(bootstrap)]
+
+
+@contextmanager
+def own_cluster(*options: str) -> Iterator[RegentCluster]:
+    """Start a cluster of three brokers in a temporary folder, for the block."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        RegentCluster(
+            Path(folder), "--no-placement-service", "--no-internal-topics", *options
+        ) as cluster,
+    ):
+        yield cluster
+
+
+@contextmanager
+def cluster_at(bootstrap: str | None, *options: str) -> Iterator[str]:
+    """Yield the bootstrap servers; without any, start a cluster with ``options`` for the block."""
+    if bootstrap is not None:
+        yield bootstrap
+        return
+    with own_cluster(*options) as cluster:
+        yield cluster.bootstrap_servers

@@ -22,26 +22,19 @@ import shutil
 import struct
 import tempfile
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import click
 from confluent_kafka import Producer
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewTopic,
-    ResourceType,
-)
 
+from bench.clients import send
 from bench.frame import benchmark
 from bench.kafka_connection import Address, log_bytes
 from bench.processes import cpu_seconds, listening_on
 from bench.result import Case
+from bench.topics import Topics, existing, set_topic_config
 from regent.core import model
 from regent.core.log_config import LogConfig
 from regent.core.replica_logs import NO_TIMESTAMP
@@ -113,10 +106,8 @@ def of_a_log(megabytes: int, size: int, per_batch: int) -> Figures:
 
 def of_a_cluster(bootstrap: str, megabytes: int, size: int, per_batch: int) -> Figures:
     """Let a cluster clean a topic."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    topic = f"bench-{uuid.uuid4().hex[:8]}"
-    admin.create_topics([NewTopic(topic, 1, 1, config=_CONFIG)])[topic].result(TIMEOUT_S)
-    try:
+    with existing(Topics(bootstrap, 1, 1, replicas=1), _CONFIG) as topics:
+        admin, (topic,) = topics.admin, topics.names
         count = megabytes * 1_000_000 // (size + _KEY.size)
         _produce(bootstrap, topic, count, size, per_batch)
         metadata = admin.list_topics(topic, timeout=TIMEOUT_S)
@@ -125,7 +116,7 @@ def of_a_cluster(bootstrap: str, megabytes: int, size: int, per_batch: int) -> F
         pid = listening_on(address.port)
         before, used = asyncio.run(log_bytes(address, topic)), cpu_seconds(pid)
         begun = time.perf_counter()
-        _set_no_lag(admin, topic)
+        set_topic_config(admin, topic, _LAG, "0")
         left, ended = asyncio.run(_cleaned(address, topic, before))
         closed = before - before % CLUSTER_SEGMENT_BYTES
         records = count * closed // before
@@ -133,8 +124,6 @@ def of_a_cluster(bootstrap: str, megabytes: int, size: int, per_batch: int) -> F
             "left_mb": round(left / 1e6, 1),
             "cpu_s": round(cpu_seconds(pid) - used, 2),
         }
-    finally:
-        admin.delete_topics([topic])[topic].result(TIMEOUT_S)
 
 
 def _produce(bootstrap: str, topic: str, count: int, size: int, per_batch: int) -> None:
@@ -143,20 +132,9 @@ def _produce(bootstrap: str, topic: str, count: int, size: int, per_batch: int) 
     )
     value = random.Random(2).randbytes(size)
     for key in keys(count):
-        while True:
-            try:
-                producer.produce(topic, key=key, value=value)
-                break
-            except BufferError:
-                producer.poll(0.1)
+        send(producer, topic, value, 0, key=key)
     if producer.flush(TIMEOUT_S):
         raise click.ClickException("not everything was acknowledged")
-
-
-def _set_no_lag(admin: AdminClient, topic: str) -> None:
-    entry = ConfigEntry(_LAG, "0", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
 
 
 async def _cleaned(address: Address, topic: str, before: int) -> tuple[int, float]:
@@ -182,9 +160,9 @@ def _figures(log_bytes: int, records: int, seconds: float) -> Figures:
     }
 
 
-@benchmark("compaction", any_cluster=True)
+@benchmark(any_cluster=True)
 @click.option("--megabytes", default=200, show_default=True, help="The size of a log.")
-def main(bootstrap: str | None, megabytes: int) -> Iterator[Case]:
+def compaction(bootstrap: str | None, megabytes: int) -> Iterator[Case]:
     """Measure how fast logs are compacted."""
     for size, per_batch in SHAPES:
         if bootstrap is None:

@@ -61,7 +61,7 @@ class Change(NamedTuple):
 )
 @click.option("--keep", is_flag=True, help="Replace the baseline by this run.")
 @click.option("--only", type=click.Choice(list(PLAN)), multiple=True, default=list(PLAN))
-def main(baseline: Path, *, keep: bool, only: Sequence[str]) -> None:
+def compare(baseline: Path, *, keep: bool, only: Sequence[str]) -> None:
     """Run the benchmarks, and compare them with the baseline or keep them as such."""
     results = {name: run(name, PLAN[name]) for name in only}
     if keep or not baseline.exists():

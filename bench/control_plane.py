@@ -21,7 +21,6 @@ from bench.stub_brokers import Look, StubBrokers
 from bench.told import Told
 from regent.cluster.embedded_zookeeper import HEAP_MB, EmbeddedZooKeeper
 from regent.core.model import BrokerId
-from regent.zk.client.operations import Delete
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.stores.controller_store import ZkControllerStore
 from regent.zk.znodes import ControllerEpochZNode, ControllerZNode
@@ -132,14 +131,6 @@ class ControlPlane:
         assert node is not None, "there is no controller"
         elected = ControllerZNode.decode(node.data)
         return next(c for c in self.candidates if c.broker_id == elected)
-
-    def delete_controller(self) -> float:
-        """Delete ``/controller``, so that another election begins; return when."""
-        node = self.client.get(ControllerZNode.PATH)
-        assert node is not None, "there is no controller"
-        deleted = time.monotonic()
-        self.client.multi([Delete(ControllerZNode.PATH, node.stat.version)])
-        return deleted
 
     def await_election(self, after_epoch: int) -> tuple[int, float]:
         """Wait for an election after this epoch; return its epoch, and when it was."""

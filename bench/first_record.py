@@ -8,24 +8,24 @@ topic all brokers are left alone for one second and up to one half more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from random import Random
 from time import monotonic, sleep
 
 import click
 from confluent_kafka import Producer
 
-from bench.clients import TIMEOUT_S, new_producer, send, topic_of
-from bench.clusters import cluster_at
+from bench.clients import TIMEOUT_S, cluster_at, new_producer, send
 from bench.frame import benchmark
-from bench.result import Case
+from bench.result import Case, percentiles
+from bench.topics import topic_of
 
 PARTITIONS = 30  # of the topic that connects all brokers before the first measurement
 
 
-@benchmark("first-record", any_cluster=True)
+@benchmark(any_cluster=True)
 @click.option("--topics", type=click.IntRange(2), default=20, show_default=True)
-def main(bootstrap: str | None, topics: int) -> Iterator[Case]:
+def first_record(bootstrap: str | None, topics: int) -> Iterator[Case]:
     """Create topics one after the other, and send two records to each."""
     pauses = Random(1)
     with cluster_at(bootstrap) as servers:
@@ -42,7 +42,13 @@ def main(bootstrap: str | None, topics: int) -> Iterator[Case]:
                 with topic_of(servers, 1) as topic:
                     first.append(_acknowledged_ms(client, topic))
                     second.append(_acknowledged_ms(client, topic))
-    yield Case({"topics": topics}, {**_spread("first", first), **_spread("second", second)})
+    yield Case(
+        {"topics": topics},
+        {
+            **percentiles(first, first_p50_ms=0.5, first_max_ms=1),
+            **percentiles(second, second_p50_ms=0.5, second_max_ms=1),
+        },
+    )
 
 
 def _acknowledged_ms(client: Producer, topic: str, partition: int = 0) -> float:
@@ -50,11 +56,3 @@ def _acknowledged_ms(client: Producer, topic: str, partition: int = 0) -> float:
     send(client, topic, b"a record", partition)
     assert client.flush(TIMEOUT_S) == 0, "not everything was acknowledged"
     return (monotonic() - began) * 1000
-
-
-def _spread(name: str, durations_ms: Sequence[float]) -> dict[str, float]:
-    ordered = sorted(durations_ms)
-    return {
-        f"{name}_p50_ms": round(ordered[len(ordered) // 2], 1),
-        f"{name}_max_ms": round(ordered[-1], 1),
-    }

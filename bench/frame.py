@@ -12,37 +12,51 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import click
 
-from bench.machine import describe_machine, load_average
-from bench.result import Case, MeasuredCase, Result, Spread
+from bench.result import Case, MeasuredCase, Result, Spread, describe_machine, load_average
 
 OWN_CLUSTER: Final = "own"
 
+F = TypeVar("F", bound=Callable[..., Any])
 Measure: TypeAlias = Callable[..., Iterator[Case]]
 
 
-def benchmark(
-    name: str, *, repetitions: int = 1, any_cluster: bool = False
-) -> Callable[[Measure], click.Command]:
-    """Make a command of a generator of cases.
+def sizes(topics: int, partitions: int) -> Callable[[F], F]:
+    """Add the options ``--topics`` and ``--partitions`` of each, with their defaults."""
 
-    With ``any_cluster`` it is called with ``bootstrap``: the servers to measure, None for a cluster
-    that it starts. Several clusters are measured in turn, in each repetition.
+    def decorate(measure: F) -> F:
+        for name, default in (("--partitions", partitions), ("--topics", topics)):
+            measure = click.option(
+                name, type=click.IntRange(1), default=default, show_default=True
+            )(measure)
+        return measure
+
+    return decorate
+
+
+def benchmark(*, any_cluster: bool = False) -> Callable[[Measure], click.Command]:
+    """Make a command of a generator of cases, which has its name.
+
+    Its help is the text of its module, and then its own. With ``any_cluster`` it is called with
+    ``bootstrap``: the servers to measure, None for a cluster that it starts. Several clusters are
+    measured in turn, in each repetition.
     """
 
     def decorate(measure: Measure) -> click.Command:
+        name = measure.__name__.replace("_", "-")
+
         @wraps(measure)
         def run(output: str, repetitions: int, **options: Any) -> None:
             clusters = options.pop("clusters", None)
             result = run_benchmark(name, measure, repetitions, options, clusters)
             sys.stdout.write(result.as_json() if output == "json" else result.as_table())
 
-        module = inspect.getmodule(measure)
-        command = click.command(name, help=_help(module.__doc__ or "" if module else ""))(run)
-        command.params += _options(repetitions, any_cluster=any_cluster)
+        texts = filter(None, map(inspect.getdoc, (inspect.getmodule(measure), measure)))
+        command = click.command(name, help=_help("\n\n".join(texts)))(run)
+        command.params += _options(any_cluster=any_cluster)
         return command
 
     return decorate
@@ -125,12 +139,12 @@ def _flat(figures: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield prefix + name, value
 
 
-def _options(repetitions: int, *, any_cluster: bool) -> list[click.Parameter]:
+def _options(*, any_cluster: bool) -> list[click.Parameter]:
     options: list[click.Parameter] = [
         click.Option(
             ["--repetitions"],
             type=click.IntRange(1),
-            default=repetitions,
+            default=1,
             show_default=True,
             help="How often everything is measured; the result has the median and the spread.",
         ),

@@ -32,23 +32,15 @@ from itertools import count, islice
 from typing import Any, Final, TypeAlias
 
 import click
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    BrokerMetadata,
-    ConfigEntry,
-    ConfigResource,
-    NewTopic,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, BrokerMetadata, ConfigResource, ResourceType
 
-from bench.clusters import cluster_at
+from bench.clients import cluster_at
 from bench.frame import benchmark
 from bench.kafka_connection import (
-    APIS,
     TIMEOUT_S,
     Address,
     KafkaConnection,
+    api_of,
     check,
     coordinators_of,
     framed,
@@ -56,7 +48,8 @@ from bench.kafka_connection import (
     response,
 )
 from bench.processes import Usage, listening_on, resident_mb
-from bench.result import Case
+from bench.result import Case, percentiles
+from bench.topics import Topics, existing, set_topic_config
 from regent.core.coordinator.partition_for import partition_for
 from regent.core.errors import Errors
 from regent.core.protocol.messages.groups import (
@@ -80,7 +73,6 @@ from regent.core.protocol.messages.partitions import (
     ReassignableTopic,
     TopicPartitions,
 )
-from regent.testing.waits import eventually
 
 Figures: TypeAlias = dict[str, Any]
 
@@ -194,19 +186,6 @@ async def connections(address: Address, number: int) -> AsyncIterator[list[Kafka
             connection.close()
 
 
-def new_topic(bootstrap: str, partitions: int) -> str:
-    """Create a topic of one replica."""
-    admin, name = AdminClient({"bootstrap.servers": bootstrap}), f"bench-{uuid.uuid4().hex[:8]}"
-    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(TIMEOUT_S)
-
-    def is_led() -> bool:
-        rows = admin.list_topics(name, timeout=TIMEOUT_S).topics[name].partitions
-        return len(rows) == partitions and all(row.leader >= 0 for row in rows.values())
-
-    eventually(is_led, "all is led", TIMEOUT_S)
-    return name
-
-
 # --- commits ---
 
 
@@ -234,7 +213,7 @@ class Committer:
         self._connection.send(self._frame, answered)
 
     def _check(self, body: bytes) -> None:
-        for topic in response(APIS[OffsetCommitRequest], body).topics:
+        for topic in response(api_of(OffsetCommitRequest), body).topics:
             for row in topic.partitions:
                 check(row.error_code)
         self._good = body
@@ -261,13 +240,12 @@ async def measure_commits(
         usage, began = Usage.of_ports([coordinator.port]), time.monotonic()
         await asyncio.sleep(seconds)
         elapsed = time.monotonic() - began
-        times_ms = sorted(ms for committer in committers for ms in committer.times_ms)
+        times_ms = [ms for committer in committers for ms in committer.times_ms]
         result = {
             "clients": clients,
             "in_flight": in_flight,
             "commits_per_s": round(len(times_ms) / elapsed),
-            "p50_ms": round(times_ms[len(times_ms) // 2], 2),
-            "p99_ms": round(times_ms[len(times_ms) * 99 // 100], 2),
+            **percentiles(times_ms, p50_ms=0.5, p99_ms=0.99),
             **usage.result(),
         }
         for committer in committers:
@@ -418,17 +396,11 @@ def _one_segment(admin: AdminClient) -> Iterator[None]:
     """Let the records of the block stay in one segment, which is not compacted."""
     topic = ConfigResource(ResourceType.TOPIC, OFFSETS)
     former = admin.describe_configs([topic])[topic].result(TIMEOUT_S)["segment.bytes"].value
-    _set_segment_bytes(admin, SEGMENT_BYTES)
+    set_topic_config(admin, OFFSETS, "segment.bytes", SEGMENT_BYTES)
     try:
         yield
     finally:
-        _set_segment_bytes(admin, former)
-
-
-def _set_segment_bytes(admin: AdminClient, value: str) -> None:
-    entry = ConfigEntry("segment.bytes", value, incremental_operation=AlterConfigOpType.SET)
-    topic = ConfigResource(ResourceType.TOPIC, OFFSETS, incremental_configs=[entry])
-    admin.incremental_alter_configs([topic])[topic].result(TIMEOUT_S)
+        set_topic_config(admin, OFFSETS, "segment.bytes", former)
 
 
 async def _fill(coordinator: Address, group_ids: Sequence[str], topic: str, positions: int) -> None:
@@ -436,7 +408,7 @@ async def _fill(coordinator: Address, group_ids: Sequence[str], topic: str, posi
     under_way = asyncio.Semaphore(FILLING)
 
     def answered(body: bytes) -> None:
-        for row in response(APIS[OffsetCommitRequest], body).topics[0].partitions:
+        for row in response(api_of(OffsetCommitRequest), body).topics[0].partitions:
             check(row.error_code)
         under_way.release()
 
@@ -488,7 +460,7 @@ async def _move(
 SUBJECTS: Final = ("commits", "rebalance", "load")
 
 
-@benchmark("groups", any_cluster=True)
+@benchmark(any_cluster=True)
 @click.option("--only", type=click.Choice(SUBJECTS), multiple=True, default=SUBJECTS)
 @click.option("--clients", type=click.IntRange(1), default=100, show_default=True)
 @click.option("--in-flight", type=click.IntRange(1), default=5, show_default=True)
@@ -503,21 +475,22 @@ SUBJECTS: Final = ("commits", "rebalance", "load")
     show_default=True,
     help="Records in one commit, to fill a partition.",
 )
-def main(bootstrap: str | None, only: Sequence[str], **options: Any) -> Iterator[Case]:
+def groups(bootstrap: str | None, only: Sequence[str], **options: Any) -> Iterator[Case]:
     """Measure the coordinators of groups."""
     with cluster_at(bootstrap) as servers:
         address = Address.of(servers.split(",")[0])
-        topic = new_topic(servers, PARTITIONS)
-        measures = {
-            "commits": lambda: measure_commits(
-                address, topic, options["clients"], options["in_flight"], options["seconds"]
-            ),
-            "rebalance": lambda: measure_rebalances(
-                address, topic, options["members"], options["heartbeat"]
-            ),
-            "load": lambda: measure_load(servers, topic, options["records"], options["positions"]),
-        }
-        for subject in only:
-            yield Case({"subject": subject}, asyncio.run(measures[subject]()))
-        admin = AdminClient({"bootstrap.servers": servers})
-        admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+        with existing(Topics(servers, 1, PARTITIONS, replicas=1)) as topics:
+            topic = topics.names[0]
+            measures = {
+                "commits": lambda: measure_commits(
+                    address, topic, options["clients"], options["in_flight"], options["seconds"]
+                ),
+                "rebalance": lambda: measure_rebalances(
+                    address, topic, options["members"], options["heartbeat"]
+                ),
+                "load": lambda: measure_load(
+                    servers, topic, options["records"], options["positions"]
+                ),
+            }
+            for subject in only:
+                yield Case({"subject": subject}, asyncio.run(measures[subject]()))

@@ -36,7 +36,7 @@ _SVG: Any = {"svg.fonttype": "none", "svg.hashsalt": "bench", "axes.grid": True}
 )
 @click.option("--label", default="seconds", show_default=True, help="What the figures are.")
 @click.option("--svg", type=click.Path(path_type=Path), required=True, help="The file to write.")
-def main(files: Sequence[Path], figures: Sequence[str], label: str, svg: Path) -> None:
+def growth(files: Sequence[Path], figures: Sequence[str], label: str, svg: Path) -> None:
     """Draw results, which have cases of several numbers of partitions."""
     results = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     drawn = list(growth_lines(results, figures))

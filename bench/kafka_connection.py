@@ -7,14 +7,16 @@ requests, so a connection may have many requests in flight.
 from __future__ import annotations
 
 import asyncio
+import re
 import struct
+import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple, Self
 
-from bench.metadata_messages import MetadataRequest, MetadataResponse
 from regent.core.errors import Errors
-from regent.core.protocol.messages import groups, log_dirs, partitions
+from regent.core.protocol.messages import groups, log_dirs
 from regent.transport.kafka.api import FIRST_FLEXIBLE_VERSION, KafkaApiKey
 from regent.transport.kafka.message_codec import decoded, encoded
 
@@ -44,34 +46,30 @@ class Api(NamedTuple):
         return self.version >= FIRST_FLEXIBLE_VERSION[self.key]
 
 
-APIS: Final[Mapping[Any, Api]] = {
-    MetadataRequest: Api(KafkaApiKey.METADATA, 12, MetadataResponse),
-    groups.FindCoordinatorRequest: Api(
-        KafkaApiKey.FIND_COORDINATOR, 4, groups.FindCoordinatorResponse
-    ),
-    groups.JoinGroupRequest: Api(KafkaApiKey.JOIN_GROUP, 9, groups.JoinGroupResponse),
-    groups.SyncGroupRequest: Api(KafkaApiKey.SYNC_GROUP, 5, groups.SyncGroupResponse),
-    groups.HeartbeatRequest: Api(KafkaApiKey.HEARTBEAT, 4, groups.HeartbeatResponse),
-    groups.LeaveGroupRequest: Api(KafkaApiKey.LEAVE_GROUP, 5, groups.LeaveGroupResponse),
-    groups.OffsetCommitRequest: Api(KafkaApiKey.OFFSET_COMMIT, 8, groups.OffsetCommitResponse),
-    groups.OffsetFetchRequest: Api(KafkaApiKey.OFFSET_FETCH, 8, groups.OffsetFetchResponse),
-    log_dirs.DescribeLogDirsRequest: Api(
-        KafkaApiKey.DESCRIBE_LOG_DIRS, 4, log_dirs.DescribeLogDirsResponse
-    ),
-    partitions.AlterPartitionReassignmentsRequest: Api(
-        KafkaApiKey.ALTER_PARTITION_REASSIGNMENTS,
-        0,
-        partitions.AlterPartitionReassignmentsResponse,
-    ),
-    partitions.ListPartitionReassignmentsRequest: Api(
-        KafkaApiKey.LIST_PARTITION_REASSIGNMENTS,
-        0,
-        partitions.ListPartitionReassignmentsResponse,
-    ),
-    partitions.ElectLeadersRequest: Api(
-        KafkaApiKey.ELECT_LEADERS, 2, partitions.ElectLeadersResponse
-    ),
+_VERSIONS: Final = {
+    KafkaApiKey.METADATA: 12,
+    KafkaApiKey.FIND_COORDINATOR: 4,
+    KafkaApiKey.JOIN_GROUP: 9,
+    KafkaApiKey.SYNC_GROUP: 5,
+    KafkaApiKey.HEARTBEAT: 4,
+    KafkaApiKey.LEAVE_GROUP: 5,
+    KafkaApiKey.OFFSET_COMMIT: 8,
+    KafkaApiKey.OFFSET_FETCH: 8,
+    KafkaApiKey.DESCRIBE_LOG_DIRS: 4,
+    KafkaApiKey.ALTER_PARTITION_REASSIGNMENTS: 0,
+    KafkaApiKey.ELECT_LEADERS: 2,
 }
+
+
+def api_of(request: type[Any]) -> Api:
+    """Return how a request is sent; its module has the class of the response."""
+    return _api_of(request.__module__, request.__name__.removesuffix("Request"))
+
+
+@cache
+def _api_of(module: str, name: str) -> Api:
+    key = KafkaApiKey[re.sub("(?<!^)(?=[A-Z])", "_", name).upper()]
+    return Api(key, _VERSIONS[key], getattr(sys.modules[module], f"{name}Response"))
 
 
 class Address(NamedTuple):
@@ -112,9 +110,9 @@ class KafkaConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    async def ask(self, request: object) -> Any:
+    async def ask(self, request: Any) -> Any:
         """Return the answer to a request."""
-        api = APIS[type(request)]
+        api = api_of(type(request))
         answered = asyncio.get_running_loop().create_future()
         self.send(framed(request), answered.set_result)
         body = await asyncio.wait_for(answered, TIMEOUT_S)
@@ -148,9 +146,9 @@ class KafkaConnection(asyncio.Protocol):
         del self._received[:start]
 
 
-def framed(request: object) -> bytes:
+def framed(request: Any) -> bytes:
     """Return a request as it is sent. Its correlation id is always the same."""
-    api = APIS[type(request)]
+    api = api_of(type(request))
     header = _HEADER.pack(api.key, api.version, 1, len(CLIENT_ID)) + CLIENT_ID
     header += b"\0" if api.is_flexible else b""
     body = header + encoded(request, api.version, is_flexible=api.is_flexible)

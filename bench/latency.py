@@ -16,25 +16,25 @@ from typing import Any, TypeAlias
 import click
 from confluent_kafka import KafkaError, Message
 
-from bench.clients import TIMEOUT_S, broker_ports, new_producer, send, topic_of
-from bench.clusters import cluster_at
+from bench.clients import TIMEOUT_S, broker_ports, cluster_at, new_producer, send
 from bench.frame import benchmark
 from bench.processes import Usage
-from bench.result import Case
+from bench.result import Case, percentiles
+from bench.topics import topic_of
 
 TICK_S = 0.002
 
 Figures: TypeAlias = dict[str, Any]
 
 
-@benchmark("latency", any_cluster=True)
+@benchmark(any_cluster=True)
 @click.option("--size", "sizes", type=int, multiple=True, default=(100, 1_000))
 @click.option("--partitions", "counts", type=int, multiple=True, default=(1, 10))
 @click.option("--acks", type=click.Choice(["1", "all"]), multiple=True, default=("all",))
 @click.option("--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True)
 @click.option("--rate", type=click.FloatRange(1), default=200.0, show_default=True)
 @click.option("--linger-ms", type=click.IntRange(0), default=5, show_default=True)
-def main(
+def latency(
     bootstrap: str | None, seconds: float, rate: float, linger_ms: int, **options: Sequence[Any]
 ) -> Iterator[Case]:
     """Measure every combination; sizes, numbers of partitions and acks can be repeated."""
@@ -81,11 +81,8 @@ def measure(
             sent += 1
         client.poll(TICK_S)  # ends with an acknowledgement, whose time is taken then
     assert client.flush(TIMEOUT_S) == 0, "not everything was acknowledged"
-    latencies.sort()
     return {
         "records": len(latencies),
-        "p50_ms": round(latencies[len(latencies) // 2], 2),
-        "p99_ms": round(latencies[len(latencies) * 99 // 100], 2),
-        "p999_ms": round(latencies[len(latencies) * 999 // 1000], 2),
+        **percentiles(latencies, p50_ms=0.5, p99_ms=0.99, p999_ms=0.999),
         "cpu_ms_per_record": round(usage.result()["cpu_s"] / len(latencies) * 1000, 3),
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from regent.core.model import (
     BrokerId,
@@ -43,7 +43,7 @@ def replicas_of(number: int, brokers: Sequence[BrokerId]) -> tuple[BrokerId, ...
 
 def write_topics(
     zookeeper: ZooKeeperClient,
-    sizes: dict[str, int],
+    sizes: Mapping[str, int],
     brokers: Sequence[BrokerId],
     *,
     with_states: bool,

@@ -29,16 +29,16 @@ import click
 from bench.clients import (
     TIMEOUT_S,
     broker_addresses,
+    cluster_at,
     count_records,
     new_producer,
     send,
-    topic_of,
 )
-from bench.clusters import cluster_at
 from bench.frame import benchmark
 from bench.kafka_connection import log_bytes
 from bench.processes import Usage
 from bench.result import Case
+from bench.topics import topic_of
 
 BURST = 500  # records between two readings of the clock
 WARM_UP_RECORDS = 2_000
@@ -50,14 +50,14 @@ DEFAULT_BATCH_BYTES = 1_000_000  # librdkafka's
 Figures: TypeAlias = dict[str, Any]
 
 
-@benchmark("produce", any_cluster=True)
+@benchmark(any_cluster=True)
 @click.option("--size", "sizes", type=int, multiple=True, default=(100, 1_000, 10_000))
 @click.option("--partitions", "counts", type=int, multiple=True, default=(1, 10))
 @click.option("--acks", type=click.Choice(["0", "1", "all"]), multiple=True, default=("all",))
 @click.option("--codec", "codecs", type=click.Choice(CODECS), multiple=True, default=("none",))
 @click.option("--batch-bytes", type=int, multiple=True, default=(DEFAULT_BATCH_BYTES,))
 @click.option("--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True)
-def main(bootstrap: str | None, seconds: float, **options: Sequence[Any]) -> Iterator[Case]:
+def produce(bootstrap: str | None, seconds: float, **options: Sequence[Any]) -> Iterator[Case]:
     """Measure every combination."""
     with cluster_at(bootstrap) as address:
         for acks, codec, batch_bytes, partitions, size in product(

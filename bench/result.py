@@ -1,12 +1,15 @@
-"""The result of a benchmark, as a table and as JSON."""
+"""The result of a benchmark, as a table and as JSON, and the machine that it depends on."""
 
 from __future__ import annotations
 
 import json
+import os
+import platform
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
 
@@ -130,3 +133,37 @@ def _case_lines(case: MeasuredCase) -> list[str]:
         shown = spread if with_spread else spread[:1]
         lines.append(f"  {name:{width}}" + "".join(f"  {number(v):>12}" for v in shown))
     return lines + [f"  {name:{width}}  {value}" for name, value in case.notes.items()]
+
+
+def load_average() -> float:
+    """Return how many processes were ready to run in the last minute, on average."""
+    return os.getloadavg()[0]
+
+
+def describe_machine() -> dict[str, Any]:
+    """Return what figures depend on, apart from the program."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {
+        "processors": len(os.sched_getaffinity(0)),
+        "processor": _processor(),
+        "memory_gb": round(memory / 1e9, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def percentiles(times_ms: Sequence[float], **shares: float) -> dict[str, float]:
+    """Return for each name the time below which this share of them is; 1: the longest."""
+    ordered = sorted(times_ms)
+    last = len(ordered) - 1
+    return {
+        name: round(ordered[min(last, int(len(ordered) * share))], 2)
+        for name, share in shares.items()
+    }

@@ -168,12 +168,6 @@ class StubBrokers:
         theirs.close()
         self._commands.recv()
 
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        assert self._process.pid is not None
-        return self._process.pid
-
     def quiet(self) -> Quiet:
         """Return how many requests came, and how long ago the last one did."""
         quiet: Quiet = self._ask("quiet")

@@ -29,11 +29,11 @@ from typing import Any, TypeAlias
 import click
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from bench.clients import TIMEOUT_S, broker_ports, topic_of
-from bench.clusters import cluster_at
+from bench.clients import TIMEOUT_S, broker_ports, cluster_at
 from bench.frame import benchmark
 from bench.processes import Usage
-from bench.result import Case
+from bench.result import Case, percentiles
+from bench.topics import topic_of
 
 Figures: TypeAlias = dict[str, Any]
 
@@ -123,14 +123,6 @@ def reader_of(bootstrap: str, topic: str, partitions: int) -> Iterator[Committed
         reader.stop()
 
 
-def percentiles(times_s: list[float]) -> dict[str, float]:
-    """Return the median, the 99th percentile and the greatest, in milliseconds."""
-    times_s.sort()
-    chosen = times_s[len(times_s) // 2], times_s[len(times_s) * 99 // 100], times_s[-1]
-    milliseconds = [round(seconds * 1000, 1) for seconds in chosen]
-    return dict(zip(("p50", "p99", "max"), milliseconds, strict=True))
-
-
 def measure_latency(
     bootstrap: str, topic: str, partitions: int, records: int, interval_s: float, number: int
 ) -> Figures:
@@ -145,15 +137,16 @@ def measure_latency(
         for done in range(WARM_UPS + 1, WARM_UPS + number + 1):
             time.sleep(interval_s)
             began, commits, ended = producer.run()
-            transaction.append(ended - began)
-            commit.append(ended - commits)
-            visible.append(reader.await_count(done * partitions * records) - commits)
+            transaction.append((ended - began) * 1000)
+            commit.append((ended - commits) * 1000)
+            seen = reader.await_count(done * partitions * records)
+            visible.append((seen - commits) * 1000)
         used = usage.result()
     return {
         "transactions": number,
-        "transaction_ms": percentiles(transaction),
-        "commit_ms": percentiles(commit),
-        "visible_ms": percentiles(visible),
+        "transaction_ms": percentiles(transaction, p50=0.5, p99=0.99, max=1),
+        "commit_ms": percentiles(commit, p50=0.5, p99=0.99, max=1),
+        "visible_ms": percentiles(visible, p50=0.5, p99=0.99, max=1),
         **used,
     }
 
@@ -189,14 +182,16 @@ def measure_throughput(
     }
 
 
-@benchmark("transactions", any_cluster=True)
+@benchmark(any_cluster=True)
 @click.option("--partitions", type=click.IntRange(1), default=10, show_default=True)
 @click.option("--records", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--transactions", type=click.IntRange(1), default=200, show_default=True)
 @click.option("--interval", type=click.FloatRange(0), default=0.05, show_default=True)
 @click.option("--producers", type=click.IntRange(1), default=10, show_default=True)
 @click.option("--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True)
-def main(bootstrap: str | None, partitions: int, records: int, **options: Any) -> Iterator[Case]:
+def transactions(
+    bootstrap: str | None, partitions: int, records: int, **options: Any
+) -> Iterator[Case]:
     """Measure transactions at low load, and as many as possible."""
     with cluster_at(bootstrap) as servers:
         with topic_of(servers, partitions) as topic:

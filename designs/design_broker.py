@@ -1,4 +1,7 @@
-"""The brokers of v1 and v2: they register, and start and stop replicas."""
+"""A broker before the controller: it registers, and starts and stops replicas.
+
+How it learns which replicas it has is what the designs differ in: ``v1`` and ``v2``.
+"""
 
 from __future__ import annotations
 
@@ -6,42 +9,17 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final
 
 from pykka import ActorDeadError, ActorRef
 
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, TopicPartition
-from regent.designs.design_replica import LockOf, PeerRestarted, Surroundings
-from regent.designs.leader_lock import NameLock
+from regent.designs.design_replica import PeerRestarted, Surroundings
 from regent.designs.memory_log import MemoryLog
 from regent.designs.pooled_actor import PooledActor
-from regent.designs.state_change_queue import (
-    ADMIN_EPOCH,
-    QUEUE_FULL_WAIT_MS,
-    StateChange,
-    StateChangeCommand,
-    StateChangeQueue,
-)
-from regent.designs.v1 import ReplicaV1
-from regent.designs.v2 import ReplicaV2
 from regent.designs.watched_zookeeper import ChildrenChanged, SessionBegan
-from regent.designs.znodes import (
-    BROKER_IDS,
-    PARTITIONS_ADD,
-    PERSISTENT_PATHS,
-    TOPICS,
-    StoredLeadership,
-    broker_path,
-    decode_ids,
-    encode_ids,
-    leader_and_isr_path,
-    partition_of,
-    partition_path,
-    replicas_path,
-    topic_path,
-)
+from regent.designs.znodes import PERSISTENT_PATHS, broker_path, decode_ids, replicas_path
 
 logger = logging.getLogger(__name__)
 
@@ -91,8 +69,8 @@ class DesignBroker(PooledActor):
 
     def on_stop(self) -> None:
         """Stop the replicas."""
-        for topic_partition in list(self._around.replicas):
-            self._around.replicas.pop(topic_partition).stop(block=False)
+        while self._around.replicas:
+            self._around.replicas.popitem()[1].stop(block=False)
 
     def _tell_followers_of(self, broker_id: BrokerId, message: PeerRestarted) -> None:
         for topic_partition, belief in list(self._around.beliefs.items()):
@@ -144,106 +122,3 @@ class DesignBroker(PooledActor):
         except BadDataError as error:
             logger.warning("%s is not started: %s: %s", topic_partition, path, error)
             return False
-
-
-class BrokerV1(DesignBroker):
-    """Listens to topics and partitions, and starts the replicas that are on it."""
-
-    def __init__(self, around: Surroundings, address: bytes, lock_of: LockOf) -> None:
-        super().__init__(around, address)
-        self._lock_of = lock_of
-
-    def on_start(self) -> None:
-        """Register, and start the replicas."""
-        super().on_start()
-        self._on_children(TOPICS, self._zookeeper.listen_to_children(TOPICS, self.actor_ref))
-
-    def _new_replica(self, topic_partition: TopicPartition, log: MemoryLog) -> ActorRef[Any]:
-        return ReplicaV1.start(self._around, topic_partition, log, self._lock_of)
-
-    def _on_children(self, path: str, names: frozenset[str]) -> None:
-        if path == TOPICS:
-            for topic in sorted(names):
-                path = topic_path(topic)
-                partitions = self._zookeeper.listen_to_children(path, self.actor_ref)
-                self._on_children(path, partitions)
-        else:
-            topic = path.rpartition("/")[2]
-            self._forget_all_but(topic, names)
-            self._start_assigned(topic, names)
-
-    def _forget_all_but(self, topic: str, partitions: frozenset[str]) -> None:
-        """Forget replicas of partitions that are gone; they notice it themselves."""
-        for topic_partition in list(self._around.replicas):
-            if topic_partition.topic == topic and str(topic_partition.partition) not in partitions:
-                self._stop_replica(topic_partition)
-
-
-class BrokerV2(DesignBroker):
-    """Does what the commands in its queue say, one after the other."""
-
-    def __init__(self, around: Surroundings, address: bytes) -> None:
-        super().__init__(around, address)
-        self._queue = StateChangeQueue(around.zookeeper, around.broker_id)
-        self._seen: frozenset[str] = frozenset()  # of the partitions to add
-
-    def on_start(self) -> None:
-        """Register, start the replicas, and listen to the queue and to new partitions."""
-        super().on_start()
-        for topic in self._zookeeper.children(TOPICS):
-            self._start_assigned(topic, self._zookeeper.children(topic_path(topic)))
-        self._zookeeper.create(self._queue.path)
-        for path in (self._queue.path, PARTITIONS_ADD, BROKER_IDS):
-            self._on_children(path, self._zookeeper.listen_to_children(path, self.actor_ref))
-
-    def _new_replica(self, topic_partition: TopicPartition, log: MemoryLog) -> ActorRef[Any]:
-        return ReplicaV2.start(self._around, topic_partition, log, NameLock)
-
-    def _on_children(self, path: str, names: frozenset[str]) -> None:
-        if path == self._queue.path:
-            self._queue.handle_new(names, self._apply)
-        elif path == PARTITIONS_ADD:
-            new, self._seen = names - self._seen, names
-            for name in sorted(new):
-                try:
-                    self._add_partition(name)
-                except BadDataError as error:
-                    logger.warning("%s/%s is ignored, delete it: %s", path, name, error)
-        else:  # another broker may be the first live one now
-            self._seen = frozenset()
-            listed = self._zookeeper.listen_to_children(PARTITIONS_ADD, self.actor_ref)
-            self._on_children(PARTITIONS_ADD, listed)
-
-    def _apply(self, change: StateChange) -> None:
-        """Start a replica for the present leader only; stop one for anybody, as Kafka had it.
-
-        A topic was to be deleted even from a broker that was down meanwhile, so that the command to
-        stop a replica is not compared with the epoch. A leader of the past can stop one, too.
-        """
-        topic_partition = change.topic_partition
-        if change.command is StateChangeCommand.STOP_REPLICA:
-            self._stop_replica(topic_partition)
-            return
-        znode = self._zookeeper.get(leader_and_isr_path(topic_partition))
-        epoch = ADMIN_EPOCH if znode is None else StoredLeadership.decode(znode.data).epoch
-        if change.epoch in (epoch, ADMIN_EPOCH):
-            self._start_replica(topic_partition)
-
-    def _add_partition(self, name: str) -> None:
-        """Create a partition, if this broker is the first live one of its replicas."""
-        path, topic_partition = f"{PARTITIONS_ADD}/{name}", partition_of(name)
-        znode = self._zookeeper.get(path)
-        replicas = () if znode is None else decode_ids(znode.data)
-        alive = self._zookeeper.children(BROKER_IDS) if replicas else []
-        if next((b for b in replicas if str(b) in alive), None) != self._around.broker_id:
-            return
-        self._zookeeper.create(topic_path(topic_partition.topic))
-        self._zookeeper.create(partition_path(topic_partition))
-        self._zookeeper.create(leader_and_isr_path(topic_partition), StoredLeadership().encode())
-        self._zookeeper.create(replicas_path(topic_partition), encode_ids(replicas))
-        change = StateChange(StateChangeCommand.START_REPLICA, topic_partition, ADMIN_EPOCH)
-        for broker_id in replicas:
-            if not StateChangeQueue(self._zookeeper, broker_id).put(change):
-                self._later(QUEUE_FULL_WAIT_MS, partial(self._add_partition, name))
-                return
-        self._zookeeper.delete(path)

@@ -6,10 +6,9 @@ import logging
 import os
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -19,24 +18,24 @@ from regent.actors.scheduler import Scheduler, monotonic_ms
 from regent.cluster.child_process import when_parent_ends
 from regent.cluster.guardian import Guardian
 from regent.config.threads import named_executor
-from regent.core.errors import Errors, SessionExpiredError
-from regent.core.model import BrokerId, TopicPartition
+from regent.core.errors import SessionExpiredError
+from regent.core.model import BrokerId
 from regent.designs.commit_thread import InSyncLimits
-from regent.designs.design_broker import BrokerV1, BrokerV2
-from regent.designs.design_replica import PeerRestarted, ProduceRecords, Surroundings
+from regent.designs.design_replica import PeerRestarted, ProduceRecords, ReplicaRole, Surroundings
 from regent.designs.leader_lock import NameLock, SequentialLock
-from regent.designs.mail import PostOffice
-from regent.designs.requests import (
-    AppendRecordsRequest,
-    AppendRecordsResponse,
-    DeliverMailRequest,
-    DeliverMailResponse,
-    DescribeReplicasRequest,
-    DescribeReplicasResponse,
+from regent.designs.mail import (
+    AppendRecords,
+    DeliverMail,
+    DescribeReplicas,
+    Description,
+    PostOffice,
     ReplicaMail,
+    Request,
+    RequestServer,
 )
+from regent.designs.v1 import BrokerV1
+from regent.designs.v2 import BrokerV2
 from regent.designs.watched_zookeeper import WatchedZooKeeper
-from regent.designs.wire import Incoming, RequestServer
 from regent.designs.znodes import broker_path
 from regent.zk.client.connection import ConnectionState
 from regent.zk.client.operations import ConnectionLossError, WatchEvent
@@ -55,18 +54,8 @@ DESIGNS: Final[dict[str, Callable[[Surroundings, bytes], ActorRef[Any]]]] = {
 """How the broker of each design is started."""
 
 _CONNECT_TIMEOUT_S: Final = 10.0
+_COMMIT_TIMEOUT_S: Final = 60.0
 _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-
-
-@dataclass(frozen=True, slots=True)
-class DesignOptions:
-    """What a broker process is told; ``zookeeper`` is ``host:port``."""
-
-    design: str
-    broker_id: BrokerId
-    zookeeper: str
-    session_timeout_ms: int
-    limits: InSyncLimits
 
 
 class _Timers:
@@ -74,53 +63,47 @@ class _Timers:
 
     def __init__(self) -> None:
         self._scheduler = Scheduler("timers", limit=1_000_000)
+        self.later = self._scheduler.schedule
+        self.close = self._scheduler.shutdown
 
     def now_ms(self) -> int:
         return monotonic_ms()
 
-    def later(self, after_ms: int, callback: Callable[[], None]) -> None:
-        self._scheduler.schedule(after_ms, callback)
-
-    def close(self) -> None:
-        self._scheduler.shutdown()
-
 
 class DesignProcess:
-    """A broker that other processes reach at ``endpoint``."""
+    """A broker that other processes reach at ``endpoint``; ``zookeeper`` is ``host:port``."""
 
-    def __init__(self, options: DesignOptions) -> None:
-        self._options = options
+    def __init__(
+        self,
+        design: str,
+        broker_id: BrokerId,
+        zookeeper: str,
+        session_timeout_ms: int,
+        limits: InSyncLimits,
+    ) -> None:
+        self._address = zookeeper
+        self._session_timeout_ms = session_timeout_ms
         self._incarnation = time.time_ns()
         self._client: ZooKeeperClient | None = None
         self._is_closing = False
-        self._appends: Counter[bool] = Counter()  # by whether they were committed
-        self._guardian = Guardian(options.zookeeper)
+        self._guardian = Guardian(zookeeper)
         self._guardian.start()
-        self._pool = named_executor(THREADS, "actors")
+        pool = named_executor(THREADS, "actors")
         self._timers = _Timers()
-        self._server = RequestServer(self._dispatch)
+        self._server = RequestServer(self._answer)
         self._post_office = PostOffice(
-            options.broker_id,
+            broker_id,
             address_of=self._address_of,
             deliver=lambda message: self._around.deliver(message),
             on_restarted=self._on_restarted,
         )
-        self._zookeeper = WatchedZooKeeper(self._pool, self._connect)
+        self._zookeeper = WatchedZooKeeper(pool, self._connect)
         self._around = Surroundings(
-            options.broker_id,
-            self._zookeeper,
-            self._post_office,
-            self._timers,
-            self._pool,
-            options.limits,
+            broker_id, self._zookeeper, self._post_office, self._timers, pool, limits
         )
         self._server.start()
-        self._broker = DESIGNS[options.design](self._around, self.endpoint.encode())
-
-    @property
-    def endpoint(self) -> str:
-        """Where the broker answers."""
-        return self._server.endpoint
+        self.endpoint = self._server.endpoint
+        self._broker = DESIGNS[design](self._around, self.endpoint.encode())
 
     def close(self) -> None:
         """End the session and everything else, in a clean way."""
@@ -146,15 +129,12 @@ class DesignProcess:
 
         while not self._is_closing:
             client = ZooKeeperClient(
-                self._options.zookeeper,
-                self._options.session_timeout_ms,
-                on_watch=on_watch,
-                on_state=on_state,
+                self._address, self._session_timeout_ms, on_watch=on_watch, on_state=on_state
             )
             try:
                 client.start(_CONNECT_TIMEOUT_S)
             except ConnectionLossError as error:
-                logger.warning("%s: %s", self._options.zookeeper, error)
+                logger.warning("%s: %s", self._address, error)
                 continue
             self._client = client
             self._guardian.watch_session(client.credentials)
@@ -171,65 +151,51 @@ class DesignProcess:
 
     # --- requests ---
 
-    def _dispatch(self, incoming: Incoming) -> None:
-        match incoming.request:
-            case DeliverMailRequest(fetches, fetched):
-                incoming.reply(DeliverMailResponse(Errors.NONE, self._incarnation))
+    def _answer(self, request: Request) -> object:
+        match request:
+            case DeliverMail(fetches, fetched):
                 messages: list[ReplicaMail] = [*fetches, *fetched]
                 for message in messages:
                     self._around.deliver(message)
-            case DescribeReplicasRequest(dead, with_beliefs):
-                incoming.reply(self._describe(dead, with_beliefs=with_beliefs))
-            case AppendRecordsRequest(topic_partition, records):
-                self._append(incoming, topic_partition, records)
+                return self._incarnation
+            case DescribeReplicas(dead):
+                return self._describe(dead)
+            case AppendRecords():
+                return self._append(request)
 
-    def _describe(
-        self, dead: tuple[BrokerId, ...], *, with_beliefs: bool
-    ) -> DescribeReplicasResponse:
-        counts = self._zookeeper.counts
-        beliefs = list(self._around.beliefs.values())
-        return DescribeReplicasResponse(
-            Errors.NONE,
+    def _describe(self, dead: tuple[BrokerId, ...]) -> Description:
+        beliefs = dict(self._around.beliefs)
+        leads = [p for p, belief in beliefs.items() if belief.role is ReplicaRole.LEADER]
+        return Description(
             len(beliefs),
-            sum(belief.leader is None or belief.leader in dead for belief in beliefs),
-            tuple(beliefs) if with_beliefs else (),
-            tuple(self._around.ended),
-            counts.reads,
-            counts.writes,
-            counts.watches_set,
-            counts.watches_fired,
-            counts.listeners_called,
-            self._post_office.sent,
-            self._appends[True],
-            self._appends[False],
+            sum(belief.leader is None or belief.leader in dead for belief in beliefs.values()),
+            tuple(topic_partition.partition for topic_partition in leads),
+            max((beliefs[topic_partition].since_ms for topic_partition in leads), default=0),
+            max((belief.since_ms for belief in beliefs.values()), default=0),
+            self._zookeeper.counts.writes,
+            self._zookeeper.counts.listeners_called,
         )
 
-    def _append(
-        self, incoming: Incoming, topic_partition: TopicPartition, records: tuple[str, ...]
-    ) -> None:
-        def acknowledge(is_committed: bool) -> None:
-            self._appends[is_committed] += 1
-            error = Errors.NONE if is_committed else Errors.NOT_LEADER_OR_FOLLOWER
-            incoming.reply(AppendRecordsResponse(error))
-
-        replica = self._around.replicas.get(topic_partition)
-        try:
-            if replica is not None:
-                replica.tell(ProduceRecords(records, acknowledge))
-                return
-        except ActorDeadError:
-            pass
-        acknowledge(False)
+    def _append(self, request: AppendRecords) -> bool:
+        """Append records, and wait until they are committed or refused."""
+        outcome: Future[bool] = Future()
+        replica = self._around.replicas.get(request.topic_partition)
+        if replica is None:
+            return False
+        with suppress(ActorDeadError):
+            replica.tell(ProduceRecords(request.records, outcome.set_result))
+            return outcome.result(_COMMIT_TIMEOUT_S)
+        return False
 
 
 def run(
-    options: DesignOptions, announce: Callable[[str], None], death_pipe: int | None = None
+    process: Callable[[], DesignProcess], announce: Callable[[str], None], death_pipe: int | None
 ) -> None:
     """Run a broker until SIGTERM, or until the process at the other end of the pipe has ended."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     if death_pipe is not None:
         when_parent_ends(death_pipe, partial(os.kill, os.getpid(), signal.SIGTERM))
-    process = DesignProcess(options)
-    announce(process.endpoint)
+    running = process()
+    announce(running.endpoint)
     signal.sigwait(_STOP_SIGNALS)
-    process.close()
+    running.close()

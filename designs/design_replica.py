@@ -6,10 +6,10 @@ How it learns that it leads is what the designs differ in: ``v1`` and ``v2``.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from pykka import ActorDeadError, ActorRef
@@ -25,16 +25,9 @@ from regent.designs.commit_thread import (
     RecordsAppended,
 )
 from regent.designs.leader_lock import LeaderLock
+from regent.designs.mail import FetchRecords, RecordsFetched, ReplicaMail, refusal_of
 from regent.designs.memory_log import MemoryLog
 from regent.designs.pooled_actor import ActorClock, Dispatcher, PooledActor
-from regent.designs.requests import (
-    Belief,
-    EndedLeadership,
-    FetchRecords,
-    RecordsFetched,
-    ReplicaMail,
-    ReplicaRole,
-)
 from regent.designs.watched_zookeeper import DataChanged, SessionBegan, WatchedZooKeeper
 from regent.designs.znodes import decode_ids, leader_path, replicas_path
 from regent.zk.client.operations import Znode
@@ -49,11 +42,24 @@ _TURNS_IN_A_MS: Final = 1_000
 PREFERRED_REPLICA_WAIT_MS: Final = 300
 """How long the other replicas let the preferred one take the lock first."""
 
-MAX_ENDED: Final = 100
-"""How many ended leaderships a broker remembers."""
-
 LockOf: TypeAlias = Callable[[WatchedZooKeeper, str, BrokerId, ActorRef[Any]], LeaderLock]
 """``NameLock`` or ``SequentialLock``."""
+
+
+class ReplicaRole(Enum):
+    """What a replica believes it is."""
+
+    NONE = "none"
+    FOLLOWER = "follower"
+    LEADER = "leader"
+
+
+class Belief(NamedTuple):
+    """What a replica believes about its partition, since when (monotonic milliseconds)."""
+
+    role: ReplicaRole
+    leader: BrokerId | None
+    since_ms: int
 
 
 class PeerRestarted(NamedTuple):
@@ -89,8 +95,6 @@ class Surroundings:
     """The replicas on this broker; only its own actor writes it, anybody reads it."""
     beliefs: dict[TopicPartition, Belief] = field(default_factory=dict)
     """Written by each replica for itself, read by anybody."""
-    ended: deque[EndedLeadership] = field(default_factory=lambda: deque(maxlen=MAX_ENDED))
-    """The latest leaderships that ended, read by anybody."""
 
     def deliver(self, message: ReplicaMail) -> None:
         """Pass a message of another broker to its replica here."""
@@ -100,7 +104,7 @@ class Surroundings:
                 replica.tell(message)
                 return
         if isinstance(message, FetchRecords):
-            self.peers.send(message.follower, RecordsFetched(*_reply_to(message), is_leader=False))
+            self.peers.send(message.follower, refusal_of(message))
 
 
 class ProduceRecords(NamedTuple):
@@ -151,7 +155,6 @@ class DesignReplica(PooledActor):
         )
         self._replicas: tuple[BrokerId, ...] = ()  # those assigned; the first is preferred
         self._turn = _TURNS_IN_A_MS * around.clock.now_ms()  # more than a former process had
-        self._since_ms = 0
         self._retry_ms = RETRY_MS
         self._role = ReplicaRole.NONE
         self._leader: BrokerId | None = None
@@ -280,7 +283,6 @@ class DesignReplica(PooledActor):
             return
         offset = self._log.log_end_offset
         self._log.append(message.records)
-        self._tell_belief()
         self._commit_from(offset, message.acknowledge)
         self._answer_waiting()
 
@@ -319,12 +321,13 @@ class DesignReplica(PooledActor):
         for fetch in waiting:
             if (fetch.offset, fetch.high_watermark) != known:
                 records = tuple(log.read(fetch.offset))
-                answer = RecordsFetched(*_reply_to(fetch), True, log.high_watermark, records)
+                answer = RecordsFetched(
+                    fetch.topic_partition, fetch.turn, True, log.high_watermark, records
+                )
                 self._around.peers.send(fetch.follower, answer)
 
     def _refuse(self, fetch: FetchRecords) -> None:
-        answer = RecordsFetched(*_reply_to(fetch), is_leader=False)
-        self._around.peers.send(fetch.follower, answer)
+        self._around.peers.send(fetch.follower, refusal_of(fetch))
 
     # --- following ---
 
@@ -355,7 +358,6 @@ class DesignReplica(PooledActor):
             return
         self._retry_ms = RETRY_MS
         self._log.append(fetched.records)
-        self._tell_belief()
         self._log.commit(fetched.high_watermark)
         self._fetch()
 
@@ -379,14 +381,10 @@ class DesignReplica(PooledActor):
         self._tell_later(self._around.clock, after_ms, _Later(self._turn, act))
 
     def _become(self, role: ReplicaRole, leader: BrokerId | None) -> None:
-        now_ms = self._around.clock.now_ms()
-        if self._role is ReplicaRole.LEADER:
-            self._around.ended.append(
-                EndedLeadership(self._topic_partition, self._since_ms, now_ms)
-            )
         self._turn += 1
-        self._role, self._leader, self._since_ms = role, leader, now_ms
-        self._tell_belief()
+        self._role, self._leader = role, leader
+        belief = Belief(role, leader, self._around.clock.now_ms())
+        self._around.beliefs[self._topic_partition] = belief
         if self._commit_thread is not None:
             self._commit_thread.stop(block=False)
             self._commit_thread = None
@@ -394,20 +392,7 @@ class DesignReplica(PooledActor):
         for fetch in waiting:
             self._refuse(fetch)
 
-    def _tell_belief(self) -> None:
-        self._around.beliefs[self._topic_partition] = Belief(
-            self._topic_partition,
-            self._role,
-            self._leader,
-            self._since_ms,
-            self._log.log_end_offset,
-        )
-
     def _ids_in(self, path: str) -> tuple[BrokerId, ...]:
         """Read a node with a list of brokers; an absent one has none."""
         znode = self._zookeeper.get(path)
         return () if znode is None else decode_ids(znode.data)
-
-
-def _reply_to(fetch: FetchRecords) -> tuple[TopicPartition, int]:
-    return fetch.topic_partition, fetch.turn

@@ -8,8 +8,9 @@ wakes, but the others must ask who leads.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Container
-from typing import Any, Protocol
+from typing import Any
 
 from pykka import ActorRef
 
@@ -18,126 +19,94 @@ from regent.designs.watched_zookeeper import WatchedZooKeeper
 from regent.zk.client.operations import Znode
 
 
-class LeaderLock(Protocol):
+class LeaderLock(ABC):
     """The lock of one partition, seen by one replica. Its calls ask ZooKeeper and block."""
 
+    tells_everybody: bool
+    """Whether every replica hears of every change; if not, it must ask who leads."""
+
+    is_queued = False
+    """Whether this replica has a place in a queue, so that it need not let others go first."""
+
     @property
+    @abstractmethod
     def paths(self) -> Container[str]:
         """The nodes that ``watch`` and ``take`` listen to at present."""
-        ...
-
-    @property
-    def is_queued(self) -> bool:
-        """Whether this replica has a place in a queue, so that it need not let others go first."""
-        ...
-
-    @property
-    def tells_everybody(self) -> bool:
-        """Whether every replica hears of every change; if not, it must ask who leads."""
-        ...
-
-    def watch(self) -> BrokerId | None:
-        """Listen for the moment to call ``take``; return who leads, None when nobody does."""
-        ...
-
-    def take(self) -> bool:
-        """Try to lead; return whether this replica leads."""
-        ...
-
-    def leader(self) -> BrokerId | None:
-        """Read who leads; None when nobody does."""
-        ...
-
-    def leader_in(self, znode: Znode) -> BrokerId | None:
-        """Return the leader that a changed node names; None when the change tells nothing."""
-        ...
-
-    def release(self) -> None:
-        """Leave the lock: another replica may take it."""
-        ...
-
-
-class _LockNode:
-    """The node of a lock, and the replica that wants it."""
 
     def __init__(
-        self,
-        zookeeper: WatchedZooKeeper,
-        path: str,
-        broker_id: BrokerId,
-        listener: ActorRef[Any],
+        self, zookeeper: WatchedZooKeeper, path: str, broker_id: BrokerId, listener: ActorRef[Any]
     ) -> None:
         self._zookeeper = zookeeper
         self._path = path
         self._broker_id = broker_id
         self._listener = listener
 
+    @abstractmethod
+    def watch(self) -> BrokerId | None:
+        """Listen for the moment to call ``take``; return who leads, None when nobody does."""
 
-class NameLock(_LockNode):
+    @abstractmethod
+    def take(self) -> bool:
+        """Try to lead; return whether this replica leads."""
+
+    @abstractmethod
+    def leader(self) -> BrokerId | None:
+        """Read who leads; None when nobody does."""
+
+    @abstractmethod
+    def leader_in(self, znode: Znode) -> BrokerId | None:
+        """Return the leader that a changed node names; None when the change tells nothing."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Leave the lock: another replica may take it."""
+
+
+class NameLock(LeaderLock):
     """``path`` is the lock: ephemeral, with the id of the leader."""
 
-    is_queued = False
     tells_everybody = True
 
     @property
-    def paths(self) -> tuple[str, ...]:
-        """See ``LeaderLock.paths``."""
+    def paths(self) -> Container[str]:
         return (self._path,)
 
     def watch(self) -> BrokerId | None:
-        """See ``LeaderLock.watch``."""
         return _holder(self._zookeeper.listen_to_data(self._path, self._listener))
 
     def take(self) -> bool:
-        """See ``LeaderLock.take``."""
         return self._zookeeper.create(self._path, b"%d" % self._broker_id, ephemeral=True)
 
     def leader(self) -> BrokerId | None:
-        """See ``LeaderLock.leader``."""
         return _holder(self._zookeeper.get(self._path))
 
     def leader_in(self, znode: Znode) -> BrokerId | None:
-        """See ``LeaderLock.leader_in``."""
         return _holder(znode)
 
     def release(self) -> None:
-        """See ``LeaderLock.release``."""
         if self.leader() == self._broker_id:
             self._zookeeper.delete(self._path)
 
 
-class SequentialLock(_LockNode):
+class SequentialLock(LeaderLock):
     """The children of ``path`` are the queue of candidates: ephemeral, numbered, with their ids."""
 
     tells_everybody = False
-    _own: str | None = None  # the names of two candidates
-    _predecessor: str | None = None
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """See ``LeaderLock.paths``."""
-        return () if self._predecessor is None else (self._predecessor,)
-
-    @property
-    def is_queued(self) -> bool:
-        """See ``LeaderLock.is_queued``."""
-        return self._own is not None
+    paths: tuple[str, ...] = ()  # the candidate before this one, if there is one
+    _own: str | None = None  # the name of this candidate
 
     def watch(self) -> BrokerId | None:
         """Queue up behind the leader, if there is one; see ``LeaderLock.watch``."""
         names = self._zookeeper.children(self._path)
         if self._own not in names:  # never queued up, or in a session that is over
-            self._own = None
-        if not names:
-            return None
-        return self._queue_up()
+            self._own, self.is_queued = None, False
+        return self._queue_up() if names else None
 
     def take(self) -> bool:
         """See ``LeaderLock.take``: this replica leads when no candidate is before it."""
-        return self._queue_up() is not None and self._predecessor is None
+        return self._queue_up() is not None and not self.paths
 
     def leader(self) -> BrokerId | None:
-        """See ``LeaderLock.leader``."""
         names = self._zookeeper.children(self._path)
         return self._id_of(names[0]) if names else None
 
@@ -147,11 +116,10 @@ class SequentialLock(_LockNode):
         return None
 
     def release(self) -> None:
-        """See ``LeaderLock.release``."""
         if self._own is not None:
             self._unwatch()
             self._zookeeper.delete(f"{self._path}/{self._own}")
-            self._own = None
+            self._own, self.is_queued = None, False
 
     def _queue_up(self) -> BrokerId | None:
         """Create the candidate if it is missing, and watch the one before it; return the first."""
@@ -161,21 +129,21 @@ class SequentialLock(_LockNode):
             )
             if created is None:  # the partition was deleted
                 return None
-            self._own = created.rpartition("/")[2]
+            self._own, self.is_queued = created.rpartition("/")[2], True
         while True:
             self._unwatch()
             names = self._zookeeper.children(self._path)
             before = [name for name in names if name < self._own]
             if not before:
                 return self._broker_id
-            self._predecessor = f"{self._path}/{before[-1]}"
-            if self._zookeeper.listen_to_data(self._predecessor, self._listener) is not None:
+            self.paths = (f"{self._path}/{before[-1]}",)
+            if self._zookeeper.listen_to_data(self.paths[0], self._listener) is not None:
                 return self._id_of(before[0])
 
     def _unwatch(self) -> None:
-        if self._predecessor is not None:
-            self._zookeeper.unlisten(self._predecessor, self._listener)
-            self._predecessor = None
+        for path in self.paths:
+            self._zookeeper.unlisten(path, self._listener)
+        self.paths = ()
 
     def _id_of(self, name: str) -> BrokerId | None:
         return _holder(self._zookeeper.get(f"{self._path}/{name}"))

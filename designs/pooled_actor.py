@@ -41,25 +41,23 @@ class ActorClock(Protocol):
         ...
 
 
-class _Inbox:
+class _Inbox(deque[Envelope[Any]]):
     """The queue of one actor; a new message wakes it."""
 
-    def __init__(self) -> None:
-        self.queued: deque[Envelope[Any]] = deque()
-        self.wake: Callable[[], None] = lambda: None
+    wake: Callable[[], None] = staticmethod(lambda: None)
 
     def put(self, envelope: Envelope[Any], /) -> None:
         """Add a message."""
-        self.queued.append(envelope)
+        self.append(envelope)
         self.wake()
 
     def get(self) -> Envelope[Any]:
         """Take the oldest message; raises ``IndexError`` when there is none."""
-        return self.queued.popleft()
+        return self.popleft()
 
     def empty(self) -> bool:
         """Whether there is no message."""
-        return not self.queued
+        return not self
 
 
 class PooledActor(pykka.Actor):

@@ -10,9 +10,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from regent.core.model import BrokerId
-from regent.designs.design_replica import BegunLeadership, DesignReplica
-from regent.designs.requests import ReplicaRole
+from pykka import ActorRef
+
+from regent.core.model import BrokerId, TopicPartition
+from regent.designs.design_broker import DesignBroker
+from regent.designs.design_replica import (
+    BegunLeadership,
+    DesignReplica,
+    LockOf,
+    ReplicaRole,
+    Surroundings,
+)
+from regent.designs.memory_log import MemoryLog
 from regent.designs.watched_zookeeper import ChildrenChanged, DataChanged
 from regent.designs.znodes import (
     BROKER_IDS,
@@ -72,3 +81,36 @@ class ReplicaV1(DesignReplica):
         """Write the in-sync replicas, also if another replica leads by now: nothing is compared."""
         self._zookeeper.set(isr_path(self._topic_partition), encode_ids(isr))
         return True
+
+
+class BrokerV1(DesignBroker):
+    """Listens to topics and partitions, and starts the replicas that are on it."""
+
+    def __init__(self, around: Surroundings, address: bytes, lock_of: LockOf) -> None:
+        super().__init__(around, address)
+        self._lock_of = lock_of
+
+    def on_start(self) -> None:
+        """Register, and start the replicas."""
+        super().on_start()
+        self._on_children(TOPICS, self._zookeeper.listen_to_children(TOPICS, self.actor_ref))
+
+    def _new_replica(self, topic_partition: TopicPartition, log: MemoryLog) -> ActorRef[Any]:
+        return ReplicaV1.start(self._around, topic_partition, log, self._lock_of)
+
+    def _on_children(self, path: str, names: frozenset[str]) -> None:
+        if path == TOPICS:
+            for topic in sorted(names):
+                path = topic_path(topic)
+                partitions = self._zookeeper.listen_to_children(path, self.actor_ref)
+                self._on_children(path, partitions)
+        else:
+            topic = path.rpartition("/")[2]
+            self._forget_all_but(topic, names)
+            self._start_assigned(topic, names)
+
+    def _forget_all_but(self, topic: str, partitions: frozenset[str]) -> None:
+        """Forget replicas of partitions that are gone; they notice it themselves."""
+        for topic_partition in list(self._around.replicas):
+            if topic_partition.topic == topic and str(topic_partition.partition) not in partitions:
+                self._stop_replica(topic_partition)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from pykka import ActorDeadError, ActorRef
@@ -70,22 +71,11 @@ class Counts:
     listeners_called: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def add(
-        self,
-        *,
-        reads: int = 0,
-        writes: int = 0,
-        watches_set: int = 0,
-        watches_fired: int = 0,
-        listeners_called: int = 0,
-    ) -> None:
-        """Add to the counts; any thread may call it."""
+    def add(self, **more: int) -> None:
+        """Add to the counts of these names; any thread may call it."""
         with self._lock:
-            self.reads += reads
-            self.writes += writes
-            self.watches_set += watches_set
-            self.watches_fired += watches_fired
-            self.listeners_called += listeners_called
+            for name, count in more.items():
+                setattr(self, name, getattr(self, name) + count)
 
 
 class WatchedZooKeeper:
@@ -105,7 +95,7 @@ class WatchedZooKeeper:
         self._of_children: set[str] = set()  # the paths whose children are listened to
         self._armed: dict[str, Change] = {}  # what was read when the present watch was set
         self._session_listeners: list[Listener] = []
-        self._event_thread = EventThread.start(dispatcher, self._deliver)
+        self._event_thread = EventThread.start(dispatcher)
         self._session = self._begin_session()
 
     @property
@@ -212,6 +202,8 @@ class WatchedZooKeeper:
         if path in self._of_children:
             names = self._call(lambda session: session.children(path, watch=True))
             change = ChildrenChanged(path, frozenset(names or ()))
+            if names is None:  # an absent node has no watch on its children
+                return change
         else:
             change = DataChanged(path, self._call(lambda session: session.get(path, watch=True)))
         with self._lock:
@@ -220,20 +212,17 @@ class WatchedZooKeeper:
 
     # --- the event thread ---
 
-    def _deliver(self, event: WatchEvent | SessionBegan) -> None:
+    def _deliver(self, path: str) -> None:
         """Read a path again, and tell its listeners what was read."""
-        if isinstance(event, SessionBegan):
-            self._deliver_session(event)
-            return
         with self._lock:
-            self._armed.pop(event.path, None)
-        self._tell_listeners(event.path)
+            self._armed.pop(path, None)
+        self._tell_listeners(path)
 
-    def _deliver_session(self, event: SessionBegan) -> None:
+    def _deliver_session(self) -> None:
         """Tell that a session began, and read every path again: it has no watches yet."""
         for listener in self._session_listeners:
             with suppress(ActorDeadError):
-                listener.tell(event)
+                listener.tell(SessionBegan())
         for path in list(self._listeners):
             self._tell_listeners(path)
 
@@ -270,14 +259,14 @@ class WatchedZooKeeper:
             self._session = self._begin_session()
             with self._lock:
                 self._armed.clear()
-            self._event_thread.tell(SessionBegan())
+            self._event_thread.tell(self._deliver_session)
 
     def _begin_session(self) -> ZooKeeper:
         begun: list[ZooKeeper] = []
 
         def on_watch(event: WatchEvent) -> None:
             self.counts.add(watches_fired=1)
-            self._event_thread.tell(event)
+            self._event_thread.tell(partial(self._deliver, event.path))
 
         def on_expired() -> None:
             self._event_thread.tell(lambda: self._renew(begun[0]))
@@ -289,15 +278,6 @@ class WatchedZooKeeper:
 class EventThread(PooledActor):
     """Handles the events of the sessions, one after the other (``ZkEventThread``)."""
 
-    def __init__(
-        self, dispatcher: Dispatcher, deliver: Callable[[WatchEvent | SessionBegan], None]
-    ) -> None:
-        super().__init__(dispatcher)
-        self._deliver = deliver
-
-    def handle(self, message: WatchEvent | SessionBegan | Callable[[], None]) -> None:
+    def handle(self, message: Callable[[], None]) -> None:
         """Deliver an event."""
-        if callable(message):
-            message()
-        else:
-            self._deliver(message)
+        message()

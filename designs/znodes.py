@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from regent.core.errors import BadDataError
 from regent.core.model import NO_LEADER, BrokerId, TopicPartition
+from regent.zk.client.operations import Create
 
 BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
@@ -93,6 +94,20 @@ def decode_ids(data: bytes) -> tuple[BrokerId, ...]:
         raise BadDataError(f"not a list of broker ids: {data[:80]!r}") from None
 
 
+def creations(
+    design: str, topic_partition: TopicPartition, replicas: Iterable[BrokerId]
+) -> list[Create]:
+    """Return what an administrator writes to create a partition of a topic (v1)."""
+    created = [
+        Create(partition_path(topic_partition)),
+        Create(replicas_path(topic_partition), encode_ids(replicas)),
+        Create(isr_path(topic_partition)),
+    ]
+    if design == "v1-sequential":
+        created.append(Create(leader_path(topic_partition)))
+    return created
+
+
 class StoredLeadership(NamedTuple):
     """What ``leaderAndISR`` holds (v2)."""
 
@@ -101,7 +116,6 @@ class StoredLeadership(NamedTuple):
     epoch: int = 0
 
     def encode(self) -> bytes:
-        """Encode."""
         return b"%d;%b;%d" % (self.leader, encode_ids(self.isr), self.epoch)
 
     @classmethod

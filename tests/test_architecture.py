@@ -67,7 +67,7 @@ TOP_LEVEL = {"__init__.py": set(), "__main__.py": {"cli"}, "run.py": {"cli"}, "s
 HOMES = {
     "kazoo": {"zk"},
     "zmq": {"transport"},
-    "msgpack": {"transport", "designs/wire.py"},
+    "msgpack": {"transport", "designs/mail.py"},
     "pyspark": {"jobs"},
     "py4j": {"jobs"},
     "pykka": {"actors", "broker", "designs"},
@@ -109,7 +109,7 @@ MODULES_OF_SEVERAL = {
     *("describe_cluster", "describe_producers", "events"),
     *("features", "files", "group_coordinator", "group_offsets", "groups"),
     *("log_dirs", "metadata", "model", "offsets", "options", "output"),
-    *("partitions", "placement", "produce", "producer_ids", "reference", "requests"),
+    *("partitions", "placement", "produce", "producer_ids", "reference"),
     *("scram_credentials", "session", "timers", "topics"),
     *("transaction_coordinator", "transactions", "znodes", "zookeeper"),
 }

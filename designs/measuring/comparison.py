@@ -1,144 +1,134 @@
-"""Measures several designs in the same way, each failure in a cluster of its own."""
+"""Measures what a failure costs in each design, each in a cluster of its own."""
 
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeAlias
 
-from regent.designs.measuring.failure import FailureCase, FailureMeter, FailureResult, Progress
-from regent.designs.measuring.measured_cluster import (
-    Believers,
-    DisturbedError,
-    MeasuredCluster,
-    MeasuringError,
-    StateChangeCost,
-)
-from regent.designs.measuring.registry import MeasuredDesign
+from regent.core.model import BrokerId
+from regent.designs.measuring.earlier_cluster import EarlierCluster
+from regent.designs.measuring.measured_cluster import MeasuredCluster, MeasuringError
+from regent.designs.measuring.v3_cluster import V3Cluster
+from regent.designs.measuring.zookeeper_counts import read_counts
 from regent.testing.janitor import Janitor
 
-T = TypeVar("T")
-
-_ATTEMPTS: Final = 3
+_STILL_S: Final = 1.0
+_STILL_TIMEOUT_S: Final = 600.0
+_REST_S: Final = 10.0  # brokers of v3 do something every ten seconds (broker.zookeeper_checks)
+_POLL_S: Final = 0.1
 _MEMORY: Final = Path("/dev/shm")
 
+Figures: TypeAlias = Mapping[str, float]
+"""What was measured, by name; times are milliseconds since ``kill -9``."""
 
-@dataclass(frozen=True, slots=True)
-class ComparisonSetting:
-    """The size of the clusters, and how many brokers die at the same moment.
+CLUSTERS: Final[Mapping[str, Callable[[Path, int], MeasuredCluster]]] = {
+    "v1-name": partial(EarlierCluster, "v1-name"),
+    "v1-sequential": partial(EarlierCluster, "v1-sequential"),
+    "v2": partial(EarlierCluster, "v2"),
+    "v3": V3Cluster,
+    "v3-controller": V3Cluster,
+}
+"""The designs, by the names that the command takes; of the last one the controller dies."""
 
-    ``growth``: more numbers of partitions, to see how the counts grow.
+
+class Failure(NamedTuple):
+    """Which brokers of a cluster with so many partitions die at the same moment.
+
+    The leader of partition 0 and those after it in the ring; without the controller, or with it.
     """
 
     brokers: int
     partitions: int
-    failures: int
-    growth: Sequence[int] = ()
+    failures: int = 1
+    includes_controller: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DesignResult:
-    """What was measured of one design; None: it cannot be measured of this one."""
+def measure(design: str, failure: Failure, progress: Callable[[str], None]) -> Figures:
+    """Start a cluster, and measure a failure. Raises ``RegentError``; no process is left then.
 
-    leader_change: FailureResult
-    """The leader of the only partition dies."""
-    failure: FailureResult
-    """Brokers die, but not the controller if there is one."""
-    controller_failure: FailureResult | None
-    """The controller is among the brokers that die."""
-    believers: Believers | None
-    state_change: StateChangeCost | None
-    growth: Sequence[FailureResult] = ()
-    """As ``failure``, by the number of partitions."""
+    Its data are in memory if possible: designs are compared, not disks.
+    """
+    progress(f"{design}: {failure.partitions:,} partitions on {failure.brokers} brokers")
+    with _folder() as folder, closing(CLUSTERS[design](folder, failure.brokers)) as cluster:
+        return measure_cluster(cluster, failure)
 
 
-@dataclass(frozen=True, slots=True)
-class DesignComparison:
-    """The results by the names of the designs."""
-
-    setting: ComparisonSetting
-    designs: Mapping[str, DesignResult]
-
-
-def compare_designs(
-    designs: Mapping[str, MeasuredDesign], setting: ComparisonSetting, progress: Progress
-) -> DesignComparison:
-    """Measure the designs one after the other. Raises ``RegentError``; no process is left then."""
-    results = {}
-    for name, design in designs.items():
-        measuring = _DesignMeasuring(name, design, setting.brokers, progress)
-        results[name] = measuring.result(setting)
-    return DesignComparison(setting, results)
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """Yield a folder; nothing is left in it, even if this process is killed."""
+    memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+    folder = Path(tempfile.mkdtemp(prefix="regent-designs-", dir=memory))
+    janitor = Janitor(folder)
+    try:
+        yield folder
+    except AssertionError as error:  # of RegentCluster
+        raise MeasuringError(str(error)) from error
+    finally:
+        janitor.clean_up()
 
 
-class _DesignMeasuring:
-    """Measures one design, each time in a new cluster."""
+def measure_cluster(cluster: MeasuredCluster, failure: Failure, rest_s: float = _REST_S) -> Figures:
+    """Create the partitions, wait for rest, kill, and wait for rest again."""
+    port = cluster.zookeeper.port
+    cluster.create_partitions(failure.partitions)
+    _await_stillness(port)
+    first = read_counts(port)
+    time.sleep(rest_s)
+    at_rest = read_counts(port).requests_since(first)
+    leaders, victims = cluster.leaders(), _victims(cluster, failure)
+    survivors = [broker_id for broker_id in cluster.brokers if broker_id not in victims]
+    led = [number for number, leader in leaders.items() if leader in victims]
+    electable = sum(not set(cluster.replicas[number]) <= set(victims) for number in led)
+    counted, before = cluster.counts(survivors), read_counts(port)
+    killed = time.monotonic()
+    for broker_id in victims:
+        os.kill(cluster.pid(broker_id), signal.SIGKILL)
+    times = cluster.await_leaders(victims, electable, before, killed)
+    _await_stillness(port)
+    after = read_counts(port)
+    if len(before.requests.keys() ^ after.requests.keys()) != len(victims):
+        raise MeasuringError("a broker lost its session when others died: the machine is too busy")
+    writes = after.updates - before.updates - len(victims)  # without the ends of the sessions
+    return {
+        "partitions that the dead led": len(led),
+        "ms until led": round(times.led_ms),
+        "ms until known to all": round(times.known_ms),
+        "watches fired": after.fired - before.fired,
+        "requests to read ZooKeeper": after.requests_since(before) - writes,
+        "znodes read": after.znodes_read - before.znodes_read,
+        "requests to write ZooKeeper": writes,
+        "znodes written": after.znodes_written - before.znodes_written,
+        **{name: now - counted[name] for name, now in cluster.counts(survivors).items()},
+        "watches at rest": before.watches,
+        "requests to ZooKeeper per second, at rest": round(at_rest / rest_s, 1),
+    }
 
-    def __init__(self, name: str, design: MeasuredDesign, brokers: int, progress: Progress) -> None:
-        self._name = name
-        self._design = design
-        self._brokers = brokers
-        self._progress = progress
 
-    def result(self, setting: ComparisonSetting) -> DesignResult:
-        change = FailureCase(1)
-        failure = FailureCase(setting.partitions, setting.failures)
-        growth = [FailureCase(count, setting.failures) for count in setting.growth]
-        measured = {case: self._failure(case) for case in dict.fromkeys((change, failure, *growth))}
-        of_controller = replace(failure, includes_controller=True)
-        return DesignResult(
-            leader_change=measured[change],
-            failure=measured[failure],
-            controller_failure=self._failure(of_controller)
-            if self._design.has_controller
-            else None,
-            believers=self._in_cluster("stops a leader", lambda cluster: cluster.believers()),
-            state_change=self._in_cluster(
-                "changes one state", lambda cluster: cluster.state_change_cost()
-            ),
-            growth=[measured[case] for case in growth],
-        )
+def _victims(cluster: MeasuredCluster, failure: Failure) -> list[BrokerId]:
+    controller, brokers = cluster.controller(), list(cluster.brokers)
+    begin = brokers.index(cluster.leaders()[0])
+    others = [b for b in (*brokers[begin:], *brokers[:begin]) if b != controller]
+    if failure.includes_controller:
+        assert controller is not None
+        others.insert(0, controller)
+    return others[: failure.failures]
 
-    def _failure(self, case: FailureCase) -> FailureResult:
-        for _ in range(_ATTEMPTS - 1):
-            with suppress(DisturbedError):
-                return self._failure_of_one(case)
-        return self._failure_of_one(case)
 
-    def _failure_of_one(self, case: FailureCase) -> FailureResult:
-        with self._cluster() as cluster:
-            return FailureMeter(cluster).measure(case, self._say)
-
-    def _in_cluster(self, doing: str, measure: Callable[[MeasuredCluster], T]) -> T:
-        """Measure something of a cluster with one partition."""
-        with self._cluster() as cluster:
-            cluster.create_partitions(1)
-            FailureMeter(cluster).await_rest()
-            self._say(doing)
-            return measure(cluster)
-
-    @contextmanager
-    def _cluster(self) -> Iterator[MeasuredCluster]:
-        """Start a cluster for the block; nothing is left, even if this process is killed in it.
-
-        Its data are in memory if possible: designs are compared, not disks.
-        """
-        self._say(f"starts {self._brokers} brokers")
-        memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
-        folder = Path(tempfile.mkdtemp(prefix="regent-designs-", dir=memory))
-        janitor = Janitor(folder)
-        try:
-            with closing(self._design.start(folder, self._brokers)) as cluster:
-                yield cluster
-        except AssertionError as error:  # of RegentCluster
-            raise MeasuringError(f"{self._name}: {error}") from error
-        finally:
-            self._say("ends")
-            janitor.clean_up()
-
-    def _say(self, doing: str) -> None:
-        self._progress(f"{self._name} {doing}")
+def _await_stillness(port: int) -> None:
+    """Wait until ZooKeeper has had nothing but pings to do for a second."""
+    deadline = time.monotonic() + _STILL_TIMEOUT_S
+    last, changed_at = read_counts(port), time.monotonic()
+    while time.monotonic() < changed_at + _STILL_S:
+        time.sleep(_POLL_S)
+        present = read_counts(port)
+        if present != last:
+            last, changed_at = present, time.monotonic()
+        if time.monotonic() > deadline:
+            raise MeasuringError(f"ZooKeeper did not come to rest in {_STILL_TIMEOUT_S:g} s")

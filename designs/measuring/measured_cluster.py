@@ -1,154 +1,149 @@
-"""What the harness needs of a running cluster of any design."""
+"""A running cluster of any design, on a ZooKeeper server of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final, NamedTuple
 
 from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.core.errors import RegentError
-from regent.core.model import BrokerId
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.placement.replica_placer import place_ring
+from regent.designs.measuring.zookeeper_counts import ZooKeeperCounts
+from regent.zk.client.operations import Znode
+from regent.zk.client.zookeeper_client import ZooKeeperClient
 
 TOPIC: Final = "measured"
 REPLICATION_FACTOR: Final = 3
 """Of the topic, if there are so many brokers."""
 
-SESSION_TIMEOUT_MS: Final = 6_000
+SESSION_TIMEOUT_MS: Final = 30_000
 """Of brokers. A guardian ends the session of a dead broker at once; a pause shall not end one."""
+
+_TIMEOUT_S: Final = 600.0
+_POLL_S: Final = 0.02
 
 
 class MeasuringError(RegentError):
     """A cluster did not do what was to be measured; the message names it."""
 
 
-class DisturbedError(MeasuringError):
-    """Something else happened meanwhile, such as a pause of the machine: measure again."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderTimes:
+class LeaderTimes(NamedTuple):
     """How long partitions were without a leader, in milliseconds since ``kill -9``.
 
-    ``led_ms``: until the new leader of the last partition was written to ZooKeeper. ``known_ms``:
-    until every surviving broker knew every leader. Partitions that no survivor can lead are
-    excepted.
+    ``known_ms``: until every surviving broker knew every leader that it has to know.
     """
 
     led_ms: float
     known_ms: float
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerCounts:
-    """What brokers counted.
+class MeasuredCluster(ABC):
+    """The brokers, and what they know.
 
-    ``requests``: those received from other brokers, without the fetches of replicas and without
-    questions of the harness. ``listeners_called``: the actors that were told of a change in
-    ZooKeeper; None: they are not counted.
+    No other client than its brokers has a session at ZooKeeper once ``create_partitions`` has
+    returned: requests are counted there. What waits raises ``MeasuringError`` when it is too late.
     """
 
-    requests: int
-    listeners_called: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Believers:
-    """What a leader that was stopped, and lost its session, does when it continues.
-
-    ``leaders``: the replicas of one partition that believe at that moment that they lead.
-    ``has_acknowledged``: whether the former leader then acknowledged a record that had to be on all
-    in-sync replicas, and that the new leader does not have.
-    """
-
-    leaders: int
-    has_acknowledged: bool
-
-
-@dataclass(frozen=True, slots=True)
-class StateChangeCost:
-    """What it takes to tell one broker one change of a replica's state.
-
-    ``zookeeper_operations``: reads, writes and watch events. ``requests``: requests between
-    brokers.
-    """
-
-    zookeeper_operations: int
-    requests: int
-
-
-class MeasuredCluster(Protocol):
-    """A running cluster of one design, on a ZooKeeper server of its own.
-
-    No other client than its brokers has a session there once ``create_partitions`` has returned.
-    """
-
-    @property
-    def zookeeper(self) -> EmbeddedZooKeeper:
-        """The server, which is running."""
-        ...
-
-    @property
-    def brokers(self) -> Sequence[BrokerId]:
-        """All brokers, in ascending order; dead ones, too."""
-        ...
-
-    @property
-    def period_s(self) -> float:
-        """What brokers do regularly, without a reason, repeats after so many seconds."""
-        ...
+    zookeeper: EmbeddedZooKeeper
+    brokers: Sequence[BrokerId]
+    """All brokers, in ascending order; dead ones, too."""
+    replicas: Sequence[tuple[BrokerId, ...]] = ()
+    """Of each partition of the only topic."""
 
     def create_partitions(self, count: int) -> None:
-        """Create one topic, placed in a ring, with min(3, brokers) replicas of each partition.
+        """Create the topic, placed in a ring, with min(3, brokers) replicas of each partition.
 
-        Returns when every broker knows every leader.
+        Returns when all replicas are in sync and every broker knows every leader.
         """
-        ...
+        ring, factor = self._ring(), min(REPLICATION_FACTOR, len(self.brokers))
+        self.replicas = [place_ring(ring, number, factor) for number in range(count)]
+        partitions = [TopicPartition(TOPIC, number) for number in range(count)]
+        with self._session() as session:
+            self._create(session)
+            paths = [self._isr_path(topic_partition) for topic_partition in partitions]
+
+            def are_in_sync() -> bool:
+                znodes = session.get_many(paths)
+                return all(z is not None and len(self._isr_in(z)) == factor for z in znodes)
+
+            self._await(are_in_sync, "not every replica is in sync")
+        self._await(lambda: self._are_led(()), "not every partition is led")
+
+    def _ring(self) -> Sequence[BrokerId]:
+        """Return the brokers in the sequence in which they are preferred leaders."""
+        return self.brokers
+
+    @abstractmethod
+    def _create(self, session: ZooKeeperClient) -> None:
+        """Create the partitions with their replicas."""
+
+    @abstractmethod
+    def _isr_path(self, topic_partition: TopicPartition) -> str:
+        """Return where the in-sync replicas of a partition are."""
+
+    @abstractmethod
+    def _isr_in(self, znode: Znode) -> Collection[BrokerId]:
+        """Return the in-sync replicas that a znode names."""
+
+    @abstractmethod
+    def leaders(self) -> Mapping[int, BrokerId]:
+        """Return the leader of each partition."""
 
     def controller(self) -> BrokerId | None:
         """Return the broker that decides for all; None: there is none in this design."""
-        ...
+        return None
 
-    def leader_of(self, partition: int) -> BrokerId:
-        """Return the leader of a partition; the harness asks before it kills."""
-        ...
-
+    @abstractmethod
     def pid(self, broker_id: BrokerId) -> int:
-        """Return the process id of a running broker; the harness kills it."""
-        ...
+        """Return the process id of a broker that runs."""
 
-    def await_leaders(self, dead: Collection[BrokerId], since: float) -> LeaderTimes:
+    @abstractmethod
+    def await_leaders(
+        self, dead: Collection[BrokerId], led: int, before: ZooKeeperCounts, killed: float
+    ) -> LeaderTimes:
         """Wait until every surviving broker knows every leader.
 
-        ``since`` is the instant of the kill, of ``time.monotonic``. ZooKeeper must not be asked
-        meanwhile, because its requests are counted. Raises ``MeasuringError``.
+        ``killed`` is the instant of the kill, of ``time.monotonic``, ``before`` what ZooKeeper had
+        counted then, ``led`` how many partitions need another leader.
         """
-        ...
 
-    def partitions_led_by(self, broker_ids: Collection[BrokerId]) -> int:
-        """Return how many partitions these brokers lead; the harness asks before it kills."""
-        ...
+    @abstractmethod
+    def _are_led(self, dead: Collection[BrokerId]) -> bool:
+        """Whether every live broker knows a live leader of every partition."""
 
-    def broker_counts(self, broker_ids: Collection[BrokerId]) -> BrokerCounts:
-        """Return what these brokers counted since their start, added up."""
-        ...
+    @abstractmethod
+    def counts(self, broker_ids: Collection[BrokerId]) -> Mapping[str, int]:
+        """Return what these brokers counted since their start, added up, by name."""
 
-    def believers(self) -> Believers | None:
-        """Stop the leader of partition 0, see ``Believers``; the cluster is not used after that.
-
-        None: this is not measured.
-        """
-        ...
-
-    def state_change_cost(self) -> StateChangeCost | None:
-        """Measure ``StateChangeCost``; None: this is not measured."""
-        ...
-
+    @abstractmethod
     def close(self) -> None:
         """End all processes, in any state."""
-        ...
+
+    @contextmanager
+    def _session(self) -> Iterator[ZooKeeperClient]:
+        session = ZooKeeperClient(self.zookeeper.address, 30_000, on_watch=lambda _: None)
+        session.start(_TIMEOUT_S)
+        try:
+            yield session
+        finally:
+            session.close()
+
+    def _await(self, is_reached: Callable[[], bool], otherwise: str) -> None:
+        """Wait for a state of the brokers. Between two looks there is as much time as one took."""
+        deadline = time.monotonic() + _TIMEOUT_S
+        while True:
+            looked = time.monotonic()
+            if is_reached():
+                return
+            if looked > deadline:
+                raise MeasuringError(f"{otherwise} after {_TIMEOUT_S:g} s")
+            time.sleep(max(_POLL_S, time.monotonic() - looked))
 
 
-Factory: TypeAlias = Callable[[Path, int], MeasuredCluster]
-"""Starts a cluster, with its data in a folder and so many brokers."""
+def milliseconds_since(killed: float) -> float:
+    """Return the time since an instant of ``time.monotonic``."""
+    return (time.monotonic() - killed) * 1000

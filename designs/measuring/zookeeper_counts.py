@@ -1,36 +1,31 @@
-"""What a ZooKeeper server did in an interval, by its own counts.
-
-``mntr`` has counts of reads, of writes, of znodes read and written and of watches that fired;
-``cons`` has the packets of each session and the number of its last request; the transaction log has
-each write with its author. Together they tell apart what one of them mixes: the server counts a
-ping as a read, and a multi as one write.
-"""
+"""What a ZooKeeper server did, by its own counts: its answers to ``mntr`` and ``cons``."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final
+import re
+import socket
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Final, NamedTuple
 
-from regent.designs.measuring.four_letter_words import FourLetterWords, SessionCounts
-from regent.designs.measuring.transaction_log import Transaction, TransactionKind
+from regent.cluster.embedded_zookeeper import LOOPBACK
+from regent.core.errors import RegentError
 
-_FIRED: Final = tuple(
-    f"sum_node_{event}_watch_count" for event in ("created", "deleted", "changed", "children")
-)
-_ATTEMPTS: Final = 10
-_OF_CLIENTS: Final = (TransactionKind.CHANGE, TransactionKind.REFUSED)
+_TIMEOUT_S: Final = 30.0  # a loaded machine
+_FIRED: Final = re.compile(r"sum_node_\w+_watch_count")
+_REQUESTS: Final = re.compile(r"sid=0x([0-9a-f]+),.*?lcxid=0x([0-9a-f]+)")
+
+FOUR_LETTER_WORDS = "srvr,mntr,cons"
+"""The questions that the measured servers answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class ZooKeeperCounts:
-    """The counts of a server at one moment."""
+class ZooKeeperCounts(NamedTuple):
+    """The counts of a server at one moment, since its start."""
 
-    reads: int
-    """Answers to reads since the start, pings included."""
+    requests: Mapping[int, int]
+    """Of each connected session, the number of its last request. Pings have no number."""
     updates: int
-    """Answers to writes, and to the opening and closing of sessions by connected clients."""
+    """Answers to writes, and to the opening and closing of sessions; a multi is one."""
     znodes_read: int
     """Znodes whose data, children or stat were read, also several in one request; not the root."""
     znodes_written: int
@@ -39,129 +34,50 @@ class ZooKeeperCounts:
     """Watches that fired; a watch on data and one on children of a znode are two."""
     watches: int
     """Watches that are set now, on data and on children."""
-    sessions: Mapping[int, SessionCounts]
-    """The connected sessions."""
+
+    def requests_since(self, before: ZooKeeperCounts) -> int:
+        """Return how many requests the sessions sent that are connected now."""
+        return sum(last - before.requests.get(s, 0) for s, last in self.requests.items())
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedCounts:
-    """What both the transaction log and ``mntr`` tell.
-
-    ``transactions``: writes, refused writes, and sessions opened and closed. ``changes``: znodes
-    created, set and deleted, also by the end of a session.
-    """
-
-    transactions: int
-    changes: int
-
-
-@dataclass(frozen=True, slots=True)
-class ZooKeeperActivity:
-    """What a server did between two moments in which nothing happened.
-
-    Without pings: their number depends on how long the interval was.
-    """
-
-    read_requests: int
-    """Requests of sessions that are still connected at the end and that wrote nothing."""
-    znodes_read: int
-    """Znodes found by these; several can be read in one request."""
-    write_requests: int
-    """Requests to write, also refused ones; a multi is one."""
-    znodes_written: int
-    """Znodes created, set and deleted by these."""
-    ephemerals_deleted: int
-    """Znodes that disappeared with their sessions."""
-    watches_set: int
-    """Watches set; one that was set already counts once, and so does one that fired since."""
-    watches_fired: int
-    """Watches that fired, see ``ZooKeeperCounts.fired``."""
-    packets: int
-    """Packets between the server and sessions that are connected at the end, watch events too."""
-    pings: int
-    """Pings, which are in none of the other counts."""
-    by_log: LoggedCounts
-    by_mntr: LoggedCounts
-    """The same from two sources. ``mntr`` lacks the ends of sessions that timed out."""
-
-
-def read_counts(words: FourLetterWords) -> ZooKeeperCounts:
-    """Return the present counts of a server.
-
-    The answers to two words are of the same moment if no packet came between them. So they are
-    asked again if one came, but not for ever: a busy server has no such moment.
-    """
-    sessions = words.cons()
-    for _ in range(_ATTEMPTS):
-        told, earlier, sessions = words.mntr(), sessions, words.cons()
-        if sessions == earlier:
-            break
+def read_counts(port: int) -> ZooKeeperCounts:
+    """Return the present counts of a server on this machine; raises ``RegentError``."""
+    told = mntr(port)
     return ZooKeeperCounts(
-        reads=int(told["cnt_readlatency"]),
-        updates=int(told["cnt_updatelatency"]),
-        znodes_read=_of_all_namespaces(told, "read"),
-        znodes_written=_of_all_namespaces(told, "write"),
-        fired=int(sum(told[name] for name in _FIRED)),
-        watches=int(told["watch_count"]),
-        sessions=sessions,
+        {int(s, 16): int(last, 16) for s, last in _REQUESTS.findall(_ask(port, "cons"))},
+        int(told["cnt_updatelatency"]),
+        _of_all_namespaces(told, "read"),
+        znodes_written(told),
+        int(sum(count for name, count in told.items() if _FIRED.fullmatch(name))),
+        int(told["watch_count"]),
     )
 
 
-def activity(
-    before: ZooKeeperCounts,
-    after: ZooKeeperCounts,
-    transactions: Iterable[Transaction],
-    watches_lost: int = 0,
-) -> ZooKeeperActivity:
-    """Return what happened between two moments.
-
-    ``transactions`` are those of the interval, and ``watches_lost`` the watches that disappeared
-    with their connections.
-    """
-    logged = list(transactions)
-    of_clients = [t for t in logged if t.kind in _OF_CLIENTS]
-    written_by = Counter(t.session for t in of_clients)
-    counted = _since(before.sessions, after.sessions)
-    read_requests = sum(c.last_request - written_by[session] for session, c in counted.items())
-    pings = after.reads - before.reads - read_requests
-    fired = after.fired - before.fired
-    return ZooKeeperActivity(
-        read_requests=read_requests,
-        znodes_read=after.znodes_read - before.znodes_read,
-        write_requests=len(of_clients),
-        znodes_written=sum(len(t.writes) for t in of_clients),
-        ephemerals_deleted=sum(len(t.writes) for t in logged if t.closes_session),
-        watches_set=after.watches - before.watches + fired + watches_lost,
-        watches_fired=fired,
-        packets=sum(c.packets for c in counted.values()) - 2 * pings,
-        pings=pings,
-        by_log=LoggedCounts(len(logged), sum(len(t.writes) for t in logged)),
-        by_mntr=LoggedCounts(
-            after.updates - before.updates, after.znodes_written - before.znodes_written
-        ),
-    )
+def mntr(port: int) -> dict[str, float]:
+    """Return the numbers that a server tells, by name, without the prefix ``zk_``."""
+    lines = (line.partition("\t") for line in _ask(port, "mntr").splitlines())
+    return {
+        name.removeprefix("zk_"): float(value)
+        for name, _, value in lines
+        if value.replace(".", "", 1).isdecimal()
+    }
 
 
-def _since(
-    before: Mapping[int, SessionCounts], after: Mapping[int, SessionCounts]
-) -> dict[int, SessionCounts]:
-    """Return what each connected session did; a new connection counts from 0 on."""
-    found: dict[int, SessionCounts] = {}
-    for session, last in after.items():
-        first = before.get(session, SessionCounts(0, 0))
-        if last.packets < first.packets:
-            first = SessionCounts(0, 0)
-        found[session] = SessionCounts(
-            last.last_request - first.last_request, last.packets - first.packets
-        )
-    return found
+def znodes_written(told: Mapping[str, float]) -> int:
+    """Return ``ZooKeeperCounts.znodes_written`` of an answer to ``mntr``."""
+    return _of_all_namespaces(told, "write")
 
 
 def _of_all_namespaces(told: Mapping[str, float], kind: str) -> int:
     """Return the sum over the top-level znodes below which there was a read or a write."""
-    suffix = f"_{kind}_per_namespace"
-    return int(sum(n for name, n in told.items() if _is_count(name) and name.endswith(suffix)))
+    name_of_one = re.compile(rf"cnt_.*_{kind}_per_namespace")
+    return int(sum(count for name, count in told.items() if name_of_one.fullmatch(name)))
 
 
-def _is_count(name: str) -> bool:
-    return name.startswith("cnt_")
+def _ask(port: int, word: str) -> str:
+    try:
+        with closing(socket.create_connection((LOOPBACK, port), _TIMEOUT_S)) as connected:
+            connected.sendall(word.encode())
+            return connected.makefile("rb").read().decode()
+    except OSError as error:
+        raise RegentError(f"ZooKeeper does not answer {word}: {error}") from None

@@ -35,10 +35,6 @@ def bootstrap() -> Iterator[str]:
             {"records_per_s", "mb_per_s", "cpu_s_per_gb", "stored_per_byte"},
         ),
         ("latency --size 100 --partitions 2 --seconds 0.3", {"p50_ms", "p99_ms", "p999_ms"}),
-        (
-            "consume --size 100 --partitions 2 --megabytes 1 --times 1",
-            {"records_per_s", "mb_per_s", "cpu_s_per_gb"},
-        ),
     ],
 )
 def test_a_cluster_is_measured(bootstrap: str, command: str, figures: set[str]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from bench.growth import growth_lines, main
+from bench.growth import growth, growth_lines
 
 
 def result(seconds: dict[int, float]) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def test_a_chart_names_its_lines(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text(json.dumps(result({2: 1.0, 20: 2.0})))
     arguments = [str(tmp_path / "result.json"), "--svg", str(tmp_path / "growth.svg")]
 
-    assert CliRunner().invoke(main, arguments).exit_code == 0
+    assert CliRunner().invoke(growth, arguments).exit_code == 0
 
     chart = (tmp_path / "growth.svg").read_text()
     assert "failover-load: seconds" in chart

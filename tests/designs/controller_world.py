@@ -33,6 +33,7 @@ from regent.core.protocol.messages.partitions import (
 )
 from regent.core.replication.partition import Role
 from regent.designs.commit_thread import InSyncLimits
+from regent.zk.znodes import TopicZNode
 from tests.designs.design_world import DesignWorld
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.client_requests import (
@@ -62,7 +63,10 @@ class World(Protocol):
     def run_for(self, duration_ms: int, /) -> None: ...
 
     def create(self, topic_partition: TopicPartition, replicas: tuple[BrokerId, ...], /) -> None:
-        """Create a partition; run until it is led and everybody is in sync."""
+        """Create a partition; run until it is led and every live replica is in sync."""
+
+    def delete(self, topic_partition: TopicPartition, /) -> None:
+        """Delete the topic of a partition, which has no other one."""
 
     def start(self, broker_id: BrokerId, /) -> None: ...
 
@@ -188,11 +192,19 @@ class ControllerWorld:
     # --- partitions ---
 
     def create(self, topic_partition: TopicPartition, replicas: tuple[BrokerId, ...]) -> None:
-        """Create a partition; run until it is led and everybody is in sync."""
+        """Create a partition; run until it is led and every live replica is in sync."""
         topic, partition = topic_partition
         self.cluster.rewrite_topic(topic, {partition: replicas})
         self.run_for(2_000)
-        assert self.isr(topic_partition) == replicas
+        assert self.isr(topic_partition) == tuple(b for b in replicas if b in self.cluster.brokers)
+
+    def delete(self, topic_partition: TopicPartition) -> None:
+        """Delete the znodes of a topic: its deletion would wait for the brokers that are away."""
+        path = TopicZNode.path(topic_partition.topic)
+        below = [p for p in self.cluster.zookeeper.snapshot() if f"{p}/".startswith(f"{path}/")]
+        for node in reversed(below):
+            self.cluster.zookeeper.remove(node)
+        self.run_for(2_000)
 
     def create_many(self, topic: str, count: int, replicas: tuple[BrokerId, ...]) -> None:
         """Create partitions that all have these replicas."""

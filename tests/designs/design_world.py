@@ -13,30 +13,37 @@ from pykka import ActorRef
 from regent.core.model import BrokerId, TopicPartition
 from regent.designs.commit_thread import InSyncLimits
 from regent.designs.design_process import DESIGNS
-from regent.designs.design_replica import PeerRestarted, ProduceRecords, Surroundings
-from regent.designs.requests import FetchRecords, RecordsFetched, ReplicaMail, ReplicaRole
-from regent.designs.virtual_time import VirtualTime
+from regent.designs.design_replica import (
+    PeerRestarted,
+    ProduceRecords,
+    ReplicaRole,
+    Surroundings,
+)
+from regent.designs.mail import FetchRecords, ReplicaMail, refusal_of
 from regent.designs.watched_zookeeper import Counts, WatchedZooKeeper
 from regent.designs.znodes import (
     PARTITIONS_ADD,
     PARTITIONS_REASSIGNED,
+    PARTITIONS_REMOVE,
     PERSISTENT_PATHS,
     StoredLeadership,
     broker_path,
+    creations,
     decode_ids,
     encode_ids,
     isr_path,
     leader_and_isr_path,
-    leader_path,
     partition_name,
-    partition_path,
     replicas_path,
+    state_path,
     topic_path,
 )
-from regent.zk.client.operations import Create, WatchEvent
-from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer, Hook
+from regent.zk.client.operations import ANY_VERSION, Create, Delete, WatchEvent
+from tests.designs.virtual_time import VirtualTime
+from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Hook, Moment
 
 MAX_NETWORK_DELAY_MS = 3
+COMMAND_MS = 100
 
 
 class BrokerProcess:
@@ -164,6 +171,16 @@ class DesignWorld:
         """Let ``hook`` interrupt the calls of a broker's session."""
         self._sessions[broker_id].hook = hook
 
+    def slow_down_commands(self, broker_id: BrokerId) -> None:
+        """Let a broker need 100 ms for each command in its queue; its replicas go on meanwhile."""
+
+        def take_time(call: Call) -> None:
+            is_done = call.moment is Moment.AFTER and call.method == "multi"
+            if is_done and call.paths[0].startswith(f"{state_path(broker_id)}/"):
+                self.run_for(COMMAND_MS)
+
+        self.interrupt(broker_id, take_time)
+
     def counts(self, broker_id: BrokerId) -> Counts:
         """Return what a broker asked of ZooKeeper, and was told."""
         return self._around[broker_id].zookeeper.counts
@@ -171,23 +188,30 @@ class DesignWorld:
     # --- partitions ---
 
     def create(self, topic_partition: TopicPartition, replicas: tuple[BrokerId, ...]) -> None:
-        """Create a partition; run until it is led and everybody is in sync."""
-        ids = encode_ids(replicas)
+        """Create a partition; run until it is led and every live replica is in sync."""
         if self._design == "v2":
             path = f"{PARTITIONS_ADD}/{partition_name(topic_partition)}"
-            self.admin.multi([Create(path, ids)])
+            self.admin.multi([Create(path, encode_ids(replicas))])
         else:
             self.admin.multi([Create(topic_path(topic_partition.topic))])
-            operations = [
-                Create(partition_path(topic_partition)),
-                Create(replicas_path(topic_partition), ids),
-                Create(isr_path(topic_partition)),
-            ]
-            if self._design == "v1-sequential":
-                operations.append(Create(leader_path(topic_partition)))
-            self.admin.multi(operations)
+            self.admin.multi(creations(self._design, topic_partition, replicas))
         self.time.run_for(2_000)
-        assert set(self.isr(topic_partition)) == set(replicas)
+        dead = {broker_id for broker_id, process in self._processes.items() if process.is_dead}
+        assert set(self.isr(topic_partition)) == set(replicas) - dead
+
+    def delete(self, topic_partition: TopicPartition) -> None:
+        """Delete the topic of a partition: ask the leader (v2), or delete its znodes (v1)."""
+        if self._design == "v2":
+            path = f"{PARTITIONS_REMOVE}/{partition_name(topic_partition)}"
+            self.admin.multi([Create(path)])
+        else:
+            self._delete_below(topic_path(topic_partition.topic))
+        self.time.run_for(2_000)
+
+    def _delete_below(self, path: str) -> None:
+        for name in self.admin.children(path) or []:
+            self._delete_below(f"{path}/{name}")
+        self.admin.multi([Delete(path, ANY_VERSION)])
 
     def move(self, topic_partition: TopicPartition, target: tuple[BrokerId, ...]) -> None:
         """Ask the leader to move a partition (v2)."""
@@ -275,8 +299,7 @@ class DesignWorld:
         if not self._processes[receiver].is_dead:
             self._around[receiver].deliver(message)
         elif isinstance(message, FetchRecords):
-            refusal = RecordsFetched(message.topic_partition, message.turn, is_leader=False)
-            self._around[sender].deliver(refusal)
+            self._around[sender].deliver(refusal_of(message))
 
 
 class Network:

@@ -14,19 +14,20 @@ from regent.core.controller.events import BrokerChange
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.control import LeaderAndIsrRequest
-from regent.designs import state_change_queue
+from regent.designs import v2
+from regent.designs.v2 import ADMIN_EPOCH, StateChange, StateChangeCommand, StateChangeQueue
+from regent.designs.watched_zookeeper import Counts, WatchedZooKeeper
 from regent.designs.znodes import state_path
 from tests.core.replication.record_stage import RecordBroker
 from tests.core.replication.stage import HEADER, T0, stop_replica
 from tests.designs.controller_world import CONTROLLER, ControllerWorld, World, run_until
 from tests.designs.design_world import DesignWorld
-from tests.support.fake_zookeeper import Call, Moment, once
+from tests.support.fake_zookeeper import FakeZooKeeper, Moment, once
 
 P = TopicPartition("payments", 0)
 Q = TopicPartition("orders", 0)
 COUNT = 20
 OTHERS = [TopicPartition("other", partition) for partition in range(COUNT)]
-COMMAND_MS = 100
 
 
 def commit(world: World, broker_id: BrokerId, record: str) -> None:
@@ -136,17 +137,6 @@ def test_in_v3_a_broker_refuses_to_stop_a_replica_in_a_leader_epoch_of_the_past(
 # --- commands that wait behind one another --------------------------------------------------------
 
 
-def slow_down_commands(world: DesignWorld, broker_id: BrokerId) -> None:
-    """Let a broker need 100 ms for each command in its queue; its replicas go on meanwhile."""
-
-    def take_time(call: Call) -> None:
-        is_done = call.moment is Moment.AFTER and call.method == "multi"
-        if is_done and call.paths[0].startswith(f"{state_path(broker_id)}/"):
-            world.run_for(COMMAND_MS)
-
-    world.interrupt(broker_id, take_time)
-
-
 def test_in_v2_a_replica_whose_command_waits_is_not_in_sync_while_leaders_change_twice():
     """A change of leaders does not wait in the queue: it has a watch of its own.
 
@@ -170,7 +160,7 @@ def test_in_v2_a_replica_whose_command_waits_is_not_in_sync_while_leaders_change
         seen.append((world.leader(P), world.is_hosted(3, P)))
         assert world.leader(Q) == 3
 
-    slow_down_commands(world, 3)
+    world.slow_down_commands(3)
     for topic_partition in OTHERS:
         world.move(topic_partition, (0, 1, 3))
     world.time.later(10, lambda: world.move(P, (0, 1, 2, 3)))
@@ -189,7 +179,7 @@ def test_in_v2_a_leader_tries_again_and_again_while_the_queue_of_a_broker_is_ful
     monkeypatch: pytest.MonkeyPatch,
 ):
     """Broker 3 stands still. Each attempt costs ZooKeeper a list of the whole queue."""
-    monkeypatch.setattr(state_change_queue, "MAX_QUEUED", COUNT)
+    monkeypatch.setattr(v2, "MAX_QUEUED", COUNT)
     world = DesignWorld("v2", seed=1, count=4)
     world.create(P, (0, 1))
     for topic_partition in OTHERS:
@@ -206,6 +196,23 @@ def test_in_v2_a_leader_tries_again_and_again_while_the_queue_of_a_broker_is_ful
     world.resume(3)
     world.run_for(1_000)
     assert set(world.isr(P)) == {0, 1, 3}
+
+
+def test_in_v2_a_command_takes_eight_operations_in_zookeeper():
+    """Two of the sender, six of the receiver: its watch fires again when it deletes the command."""
+
+    def operations(counts: Counts) -> int:
+        return counts.reads + counts.writes + counts.watches_fired
+
+    world = DesignWorld("v2", seed=1)
+    world.run_for(100)
+    before = operations(world.counts(2))
+    session = FakeZooKeeper(world.server)
+    sender = WatchedZooKeeper(world.time, lambda *_: session)
+    command = StateChange(StateChangeCommand.STOP_REPLICA, P, ADMIN_EPOCH)
+    assert StateChangeQueue(sender, 2).put(command)
+    world.run_for(100)
+    assert (operations(sender.counts), operations(world.counts(2)) - before) == (2, 6)
 
 
 def test_in_v3_one_request_has_the_whole_decision_for_a_broker():

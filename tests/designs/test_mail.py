@@ -8,17 +8,16 @@ from queue import SimpleQueue
 
 import pytest
 
-from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
-from regent.designs.mail import PostOffice
-from regent.designs.requests import (
-    DeliverMailRequest,
-    DeliverMailResponse,
+from regent.designs.mail import (
+    DeliverMail,
     FetchRecords,
+    PostOffice,
     RecordsFetched,
     ReplicaMail,
+    Request,
+    RequestServer,
 )
-from regent.designs.wire import Incoming, RequestServer
 from regent.testing.waits import scaled
 
 TIMEOUT_S = scaled(20.0)
@@ -32,18 +31,18 @@ class Receiver:
 
     def __init__(self) -> None:
         self.incarnation = 1
-        self.mail: SimpleQueue[DeliverMailRequest] = SimpleQueue()
+        self.mail: SimpleQueue[DeliverMail] = SimpleQueue()
         self.may_answer = threading.Event()
         self.may_answer.set()
         self.server = RequestServer(self._receive)
         self.server.start()
 
-    def _receive(self, incoming: Incoming) -> None:
-        assert isinstance(incoming.request, DeliverMailRequest)
-        answer = DeliverMailResponse(Errors.NONE, self.incarnation)
-        self.mail.put(incoming.request)
+    def _receive(self, request: Request) -> int:
+        assert isinstance(request, DeliverMail)
+        incarnation = self.incarnation
+        self.mail.put(request)
         self.may_answer.wait(TIMEOUT_S)
-        incoming.reply(answer)
+        return incarnation
 
 
 class Sender:
@@ -77,9 +76,9 @@ def sender(receiver: Receiver) -> Iterator[Sender]:
 
 def test_fetches_and_answers_arrive_as_they_were_sent(sender: Sender, receiver: Receiver):
     sender.post_office.send(1, FETCH)
-    assert receiver.mail.get(timeout=TIMEOUT_S) == DeliverMailRequest((FETCH,))
+    assert receiver.mail.get(timeout=TIMEOUT_S) == DeliverMail((FETCH,))
     sender.post_office.send(1, FETCHED)
-    assert receiver.mail.get(timeout=TIMEOUT_S) == DeliverMailRequest((), (FETCHED,))
+    assert receiver.mail.get(timeout=TIMEOUT_S) == DeliverMail((), (FETCHED,))
 
 
 def test_waiting_messages_go_in_one_request(sender: Sender, receiver: Receiver):
@@ -90,7 +89,7 @@ def test_waiting_messages_go_in_one_request(sender: Sender, receiver: Receiver):
     for fetch in fetches:
         sender.post_office.send(1, fetch)
     receiver.may_answer.set()
-    assert receiver.mail.get(timeout=TIMEOUT_S) == DeliverMailRequest(tuple(fetches))
+    assert receiver.mail.get(timeout=TIMEOUT_S) == DeliverMail(tuple(fetches))
 
 
 def test_a_fetch_for_a_broker_that_is_not_registered_is_refused(sender: Sender):

@@ -12,8 +12,8 @@ import pytest
 
 from regent.core.errors import RegentError
 from regent.designs.pooled_actor import Dispatcher, PooledActor
-from regent.designs.virtual_time import VirtualTime
 from regent.testing.waits import scaled
+from tests.designs.virtual_time import VirtualTime
 
 
 class Listing(PooledActor):

@@ -7,6 +7,7 @@ partition, and 0 leads first.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
@@ -450,3 +451,80 @@ def test_in_v3_a_burst_removes_no_replica_from_the_isr():
     assert world.isr(P) == REPLICAS
     world.crash(0)
     assert world.records(new_leader(world, 0), P) == [BURST]
+
+
+# --- a topic that is deleted and created again while a broker is away -----------------------------
+
+
+def create_again_while_a_follower_is_away(
+    world: World, while_away: Callable[[], None] = lambda: None
+) -> None:
+    """Let broker 1 come back with the log of a topic that was deleted.
+
+    1. Replicas 0 and 1 have the records "old 1" and "old 2" of a topic.
+    2. 1 dies. The topic is deleted, and another one of the same name is created.
+    3. 1 starts. It has a log of this name.
+    """
+    world.create(P, (0, 1))
+    commit(world, 0, "old 1", "old 2")
+    world.run_for(LONG_MS)
+    world.crash(1)
+    while_away()
+    world.delete(P)
+    world.create(P, (0, 1))
+    assert world.believers(P) == [0]
+    world.start(1)
+
+
+def lead_after_coming_back(design: str) -> list[str]:
+    """Let 0 commit "new" when both are in sync, and die; return the log of 1, which leads."""
+    world = world_of(design, count=2)
+    create_again_while_a_follower_is_away(world)
+    run_until(world, lambda: set(world.isr(P)) == {0, 1})
+    commit(world, 0, "new")
+    world.crash(0)
+    assert new_leader(world, 0) == 1
+    return world.records(1, P)
+
+
+@pytest.mark.parametrize("design", V1)
+def test_in_v1_a_broker_that_was_away_leads_with_the_records_of_a_deleted_topic(design: str):
+    """Only names are compared. Its log is longer than that of the leader, so it is in sync."""
+    assert lead_after_coming_back(design) == ["old 1", "old 2"]
+
+
+def test_in_v2_a_broker_leads_with_the_records_of_a_deleted_topic_while_commands_wait():
+    """The command to stop the replica of the deleted topic is in its queue, behind others.
+
+    When it is obeyed, it stops the replica of the next topic, which leads.
+    """
+    world = world_of("v2", count=2)
+    assert isinstance(world, DesignWorld)
+    others = [TopicPartition("other", partition) for partition in range(20)]
+    for topic_partition in others:
+        world.create(topic_partition, (0,))
+
+    def move_others() -> None:
+        for topic_partition in others:
+            world.move(topic_partition, (0, 1))
+        world.run_for(100)
+
+    create_again_while_a_follower_is_away(world, move_others)
+    world.slow_down_commands(1)
+    new: list[list[bool]] = []
+    seen: list[tuple[list[BrokerId], list[str]]] = []
+    for at_ms, act in (
+        (20, lambda: new.append(world.produce(0, P, "new"))),
+        (40, lambda: world.crash(0)),
+        (1_000, lambda: seen.append((world.believers(P), world.records(1, P)))),
+    ):
+        world.time.later(at_ms, act)
+    world.run_for(10_000)
+    assert new == [[True]]
+    assert seen == [([1], ["old 1", "old 2"])]
+    assert world.records(1, P) == []
+
+
+def test_in_v3_a_broker_that_was_away_sets_the_log_of_a_deleted_topic_aside():
+    """LeaderAndIsr has the topic id, and the log has the id of the former topic."""
+    assert lead_after_coming_back("v3") == ["new"]

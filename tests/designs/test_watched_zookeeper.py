@@ -10,7 +10,6 @@ from pykka import ActorRef
 
 from regent.designs.leader_lock import NameLock, SequentialLock
 from regent.designs.pooled_actor import PooledActor
-from regent.designs.virtual_time import VirtualTime
 from regent.designs.watched_zookeeper import (
     ChildrenChanged,
     DataChanged,
@@ -18,6 +17,7 @@ from regent.designs.watched_zookeeper import (
     WatchedZooKeeper,
 )
 from regent.zk.client.operations import WatchEvent
+from tests.designs.virtual_time import VirtualTime
 from tests.support.fake_zookeeper import (
     FakeZooKeeper,
     FakeZooKeeperServer,
@@ -108,6 +108,22 @@ def test_many_listeners_of_a_path_share_one_watch(ensemble: Ensemble):
     assert all(heard == [ChildrenChanged("/a", frozenset({"b", "c"}))] for _, heard in listeners)
     counts = zookeeper.counts
     assert (counts.watches_fired, counts.watches_set, counts.listeners_called) == (1, 2, 100)
+
+
+def test_a_node_that_was_deleted_and_created_again_is_read_for_the_next_listener(
+    ensemble: Ensemble,
+):
+    """ZooKeeper keeps no watch on the children of a node that is gone."""
+    zookeeper, (listener, heard) = ensemble.client(), ensemble.listener()
+    zookeeper.listen_to_children("/a/b", listener)
+    zookeeper.delete("/a/b")
+    ensemble.run()
+    ensemble.server.put("/a/b")
+    ensemble.server.put("/a/b/c")
+    assert zookeeper.listen_to_children("/a/b", listener) == {"c"}
+    ensemble.server.put("/a/b/d")
+    ensemble.run()
+    assert heard[-1] == ChildrenChanged("/a/b", frozenset({"c", "d"}))
 
 
 def test_a_removed_listener_gets_no_changes(ensemble: Ensemble):

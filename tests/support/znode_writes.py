@@ -8,8 +8,8 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from regent.core.model import BrokerId
-from regent.designs.measuring.transaction_log import Transaction, ZooKeeperLog
 from regent.testing.regent_cluster import RegentCluster
+from tests.support.transaction_log import Transaction, ZooKeeperLog
 
 MS = "<milliseconds, a string>"
 ID = "<a topic id>"

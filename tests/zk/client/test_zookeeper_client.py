@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
-from regent.designs.measuring.four_letter_words import FourLetterWords
+from regent.designs.measuring.zookeeper_counts import mntr
 from regent.testing.waits import scaled
 from regent.zk.client.connection import ConnectionState, SessionCredentials
 from regent.zk.client.operations import (
@@ -142,9 +142,9 @@ def test_the_server_keeps_no_watch_that_was_dropped(
 ) -> None:
     def watches() -> float:
         client.sync()
-        return words.mntr()["watch_count"]
+        return mntr(port)["watch_count"]
 
-    words = FourLetterWords(int(zookeeper_server.address.rpartition(":")[2]))
+    port = int(zookeeper_server.address.rpartition(":")[2])
     session = connect()
     client = session.client
     before = watches()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from regent.designs.measuring.transaction_log import TransactionKind, Write, ZooKeeperLog
+from tests.support.transaction_log import TransactionKind, Write, ZooKeeperLog
 
 _RECORDED = base64.b64decode(
     "WktMRwAAAAIAAAAAAAAAAAAAAADfFgsEAAAAMAEAA7Ze0QAAAAAAAAAAAAAAAAABAAABoheHm3T////2AAAXcAAA"

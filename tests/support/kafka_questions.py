@@ -10,6 +10,7 @@ import socket
 from typing import Final
 
 from regent.core.errors import Errors, RegentError
+from regent.testing.waits import scaled
 from regent.transport.kafka.api import KafkaApiKey
 from regent.transport.kafka.primitives import Reader, Writer
 
@@ -18,7 +19,7 @@ _PRODUCE: Final = (KafkaApiKey.PRODUCE, 3)
 _LATEST: Final = -1
 _NO_REPLICA: Final = -1
 _ALL: Final = -1
-_TIMEOUT_S: Final = 20.0
+_TIMEOUT_S: Final = scaled(20.0)
 _PRODUCE_TIMEOUT_MS: Final = 5_000
 _BATCH: Final = bytes.fromhex(  # one record with the value "x"
     "0000000000000000000000390000000002dbcd7cd800000000000000000174876e8000"
