@@ -9,7 +9,6 @@ from typing import TypeVar
 
 from regent.core.errors import BadDataError, RegentError, SessionExpiredError, UnreadableError
 from regent.core.model import (
-    NO_SUSPECTS,
     BrokerId,
     BrokerRegistration,
     LeaderIsrAndControllerEpoch,
@@ -152,9 +151,9 @@ class ZnodeStore:
         list.
         """
         listed = SuspectZnodes.decode(registration.data, BrokerIdZNode.PATH)
-        if not listed.count:
-            return NO_SUSPECTS
         paths = suspect_paths(listed, broker_id, registration.stat.ephemeral_owner)
+        # One reading even of no path, which sends nothing: simulated histories, found by their
+        # seeds, have it.
         found = [node.data for node in self._zookeeper.get_many(paths) if node is not None]
         if len(found) < listed.count:
             parent = SuspectReplicasPartZNode.PATH_PREFIX
