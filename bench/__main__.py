@@ -27,7 +27,7 @@ BENCHMARKS: Final[Mapping[str, str]] = {
     "groups": "commits, rebalances and loading of groups, on any cluster",
     "transactions": "transactions: latency and throughput, on any cluster",
     "compaction": "compaction of logs, in this process or by any cluster",
-    "data-source": "Spark reads and writes topics, on any cluster",
+    "data-source": "Spark reads log directories, and writes a batch once",
     "placement": "`regent jobs place`, ten million partitions",
     "planning": "`regent jobs plan`, plans of every kind",
 }

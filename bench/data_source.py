@@ -1,17 +1,15 @@
-"""How fast Spark reads and writes topics.
+"""How fast Spark reads topics from the log directories of brokers, and writes them once.
 
-For each size of record a topic of ``--partitions`` partitions is filled, then read in four ways,
-``--repeat`` times each, one after the other in the same session; a figure is their median:
+For each size of record a topic of ``--partitions`` partitions of a cluster that is started for it
+is filled, then read in three ways, ``--repeat`` times each, one after the other in the same
+session; a figure is their median:
 
 - ``consumer``: a consumer of librdkafka in one process, which reads keys, values and offsets;
-- ``kafka_port``: ``spark.read.format("regent")`` through the brokers, all columns, into the noop
-  sink;
-- ``kafka_port_values``: the same, with the columns ``offset`` and ``value`` only;
-- ``log_directories``: directly from the files of the brokers.
+- ``log_directories``: ``spark.read.format("regent")``, all columns, into the noop sink;
+- ``log_directories_values``: the same, with the columns ``offset`` and ``value`` only.
 
-``write`` copies the topic through the brokers into a new one. ``mb_per_s`` counts 10^6 bytes of
-values. Everything is on this machine, and Spark runs ``--cores`` tasks at a time. Only the files of
-a cluster that is started for the benchmark can be read.
+``write_once`` copies the topic into a new one, in one task. ``mb_per_s`` counts 10^6 bytes of
+values. Everything is on this machine, and Spark runs ``--cores`` tasks at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Callable, Iterator
-from contextlib import closing, nullcontext
+from contextlib import closing
 from time import monotonic
 from typing import Any, TypeAlias
 
@@ -32,7 +30,7 @@ from bench.clusters import own_cluster
 from bench.frame import benchmark
 from bench.result import Case
 from regent.jobs.session import spark_session
-from regent.jobs.source import RegentDataSource
+from regent.jobs.source import RegentDataSource, write_once
 
 Figures: TypeAlias = dict[str, Any]
 
@@ -100,18 +98,15 @@ class Bench:
             return {
                 "records": records,
                 **self._measure_reads(topic, size, records),
-                "write": rates(self._copy(topic, records), records, size),
+                "write_once": rates(self._copy(topic, records), records, size),
             }
 
     def _measure_reads(self, topic: str, size: int, records: int) -> Figures:
         ways: dict[str, Callable[[], None]] = {
             "consumer": lambda: consume(self._bootstrap, topic, self._partitions, records),
-            "kafka_port": lambda: drain(self._load(topic)),
-            "kafka_port_values": lambda: drain(self._load(topic, "offset long, value binary")),
+            "log_directories": lambda: drain(self._load(topic)),
+            "log_directories_values": lambda: drain(self._load(topic, "offset long, value binary")),
         }
-        if self._log_dirs:
-            ways["log_directories"] = lambda: drain(self._load_files(topic))
-            assert self._load_files(topic).count() == records
         assert self._load(topic).count() == records
         return {
             name: rates(median_of(action, self._repeat), records, size)
@@ -120,32 +115,27 @@ class Bench:
 
     def _load(self, topic: str, schema: str | None = None) -> DataFrame:
         reader = self._spark.read.format("regent").option("subscribe", topic)
-        reader = reader.option("kafka.bootstrap.servers", self._bootstrap)
-        return (reader.schema(schema) if schema else reader).load()
-
-    def _load_files(self, topic: str) -> DataFrame:
-        reader = self._spark.read.format("regent").option("subscribe", topic)
         reader = reader.option("includeUncommitted", "true")  # checkpoints are some seconds old
-        return reader.option("logDirs", self._log_dirs).load()
+        reader = reader.option("logDirs", self._log_dirs)
+        return (reader.schema(schema) if schema else reader).load()
 
     def _copy(self, topic: str, records: int) -> float:
         with topic_of(self._bootstrap, self._partitions) as sink:
             frame = self._load(topic).select("key", "value", "partition")
-            writer = frame.write.format("regent").option("topic", sink).mode("append")
-            writer = writer.option("kafka.bootstrap.servers", self._bootstrap)
-            seconds = median_of(writer.save, 1)
-            assert count_records(self._bootstrap, sink, self._partitions) == records
+            servers = {"kafka.bootstrap.servers": self._bootstrap, "topic": sink}
+            options = {**servers, "kafka.transactional.id": f"copy-{sink}"}
+            seconds = median_of(lambda: write_once(frame, 0, options), 1)
+            assert count_records(self._bootstrap, sink, self._partitions) >= records
         return seconds
 
 
-@benchmark("data-source", any_cluster=True)
+@benchmark("data-source")
 @click.option("--size", "sizes", type=int, multiple=True, default=(100, 1_000))
 @click.option("--megabytes", type=click.IntRange(1), default=100, show_default=True)
 @click.option("--partitions", type=click.IntRange(1), default=4, show_default=True)
 @click.option("--repeat", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--cores", type=click.IntRange(1), default=2, show_default=True)
 def main(
-    bootstrap: str | None,
     sizes: tuple[int, ...],
     megabytes: int,
     partitions: int,
@@ -154,13 +144,12 @@ def main(
 ) -> Iterator[Case]:
     """Measure every size of record, given once or several times."""
     with (
-        nullcontext() if bootstrap else own_cluster() as cluster,
+        own_cluster() as cluster,
         spark_session(f"local[{cores}]", app_name="bench") as spark,
     ):
         spark.dataSource.register(RegentDataSource)
-        folders = cluster.data_dir.glob("broker-*/log") if cluster else ()
-        address = bootstrap or (cluster.bootstrap_servers if cluster else "")
-        bench = Bench(spark, address, ",".join(map(str, folders)), partitions, repeat)
+        folders = ",".join(map(str, cluster.data_dir.glob("broker-*/log")))
+        bench = Bench(spark, cluster.bootstrap_servers, folders, partitions, repeat)
         for size in sizes:
             found = bench.measure(size, megabytes * 1_000_000 // size)
             yield Case({"record_bytes": size, "partitions": partitions, "cores": cores}, found)
