@@ -1,14 +1,12 @@
-"""The Spark data source ``regent``: topics as DataFrames, in pure Python over Arrow batches.
+"""The Spark data source ``regent``: what Spark's own Kafka connector cannot do.
 
-It has the columns of Spark's Kafka connector, and does what the connector cannot:
-
-- ``logDirs`` reads the files of brokers, which need not run;
-- it needs no jar: ``spark.read`` and ``spark.write`` through the brokers of any cluster;
+- ``logDirs`` reads topics from the files of brokers, which need not run, with the connector's
+  columns;
 - ``write_once`` writes a batch exactly once, in a transaction.
 
-For everything else, streams above all, use the connector. docs/spark.md shows both, and the
-options. Spark finds an installed Regent by itself (``jobs/pyspark_regent.py``), but no checkout:
-``regent.spark.register(session)``.
+For everything else, batches and streams through brokers, use the connector. docs/spark.md shows
+both, and the options. Spark finds an installed Regent by itself (``jobs/pyspark_regent.py``), but
+no checkout: ``regent.spark.register(session)``.
 """
 
 from __future__ import annotations
@@ -25,9 +23,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from regent.jobs.source.batch import BatchReader
 from regent.jobs.source.columns import record_schema
 from regent.jobs.source.exactly_once import OnceWriter
+from regent.jobs.source.log_directories import LogReader
 from regent.jobs.source.options import (
     BATCH_NUMBER,
     CONNECTOR,
@@ -35,11 +33,10 @@ from regent.jobs.source.options import (
     read_options,
     write_options,
 )
-from regent.jobs.source.writer import BatchWriter
 
 
 class RegentDataSource(DataSource):
-    """The object that Spark makes for each query; it checks options before it connects."""
+    """The object that Spark makes for each query; it checks options before it reads."""
 
     @classmethod
     def name(cls) -> str:
@@ -50,16 +47,14 @@ class RegentDataSource(DataSource):
         """Return the default columns of a read. Raises ``OptionError``."""
         return record_schema(include_headers=read_options(self.options).include_headers)
 
-    def reader(self, schema: StructType) -> BatchReader:
+    def reader(self, schema: StructType) -> LogReader:
         """Return the reader of a batch. Raises ``OptionError``."""
-        return BatchReader(read_options(self.options), schema)
+        return LogReader(read_options(self.options), schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """Return the writer of a batch. Raises ``OptionError``."""
-        if overwrite:
-            raise OptionError("records cannot be overwritten: use the mode append")
-        options = write_options(self.options)
-        return (BatchWriter if options.batch is None else OnceWriter)(options, schema)
+    def writer(self, schema: StructType, overwrite: bool) -> OnceWriter:
+        """Return the writer of ``write_once``. Raises ``OptionError``."""
+        del overwrite  # records cannot be overwritten, and write_once appends
+        return OnceWriter(write_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return a reader that raises ``OptionError``."""
@@ -101,9 +96,10 @@ def write_once(frame: DataFrame, number: int, options: Mapping[str, str]) -> Non
     of the first. A streaming query with a new checkpoint is another query: its numbers count from
     the start. Consumers with ``isolation.level=read_committed`` see the batch when it is complete.
 
-    One task sends all rows. It has ``kafka.transaction.timeout.ms`` (60000) for them. Brokers
-    forget the number after ``offsets.retention.minutes``, seven days, without a batch. When it
-    fails, with an error of Spark, write the same batch again. Raises ``OptionError``.
+    One task sends all rows: the columns ``value``, ``key``, ``partition`` and ``headers``; others
+    are ignored. It has ``kafka.transaction.timeout.ms`` (60000) for them. Brokers forget the number
+    after ``offsets.retention.minutes``, seven days, without a batch. When it fails, with an error
+    of Spark, write the same batch again. Raises ``OptionError``.
     """
     options = {**options, BATCH_NUMBER: str(number)}
     write_options(options)  # an error inside of Spark's would have many lines

@@ -7,12 +7,15 @@ sequence. All other numbers are decoded with numpy, and Arrow slices keys and va
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -25,13 +28,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from regent.jobs.source.offsets import OffsetRange
+from regent.core.model import TopicPartition
 from regent.jobs.source.options import OptionError
 from regent.records.record import read_varint, signed
 from regent.records.record_batch import BatchHeader
-
-Makers: TypeAlias = Mapping[str, Callable[[pa.DataType], pa.Array]]
-"""By the name of a column: what makes it, of an Arrow type."""
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 Payload: TypeAlias = tuple[BatchHeader, bytes]
@@ -52,6 +52,16 @@ _COLUMNS: Final = (
     .add("timestampType", IntegerType())
 )
 _WITH_HEADERS: Final = StructType([*_COLUMNS.fields, StructField("headers", _HEADERS)])
+
+
+@dataclass(frozen=True)
+class OffsetRange(InputPartition):
+    """The input of a task: a partition from ``start`` to before ``end``, in its log."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+    directory: Path
 
 
 def record_schema(*, include_headers: bool) -> StructType:
@@ -78,25 +88,6 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 def columns_schema(*names: str) -> pa.Schema:
     """Return the Arrow schema of the columns with these names."""
     return arrow_schema(StructType([_WITH_HEADERS[name] for name in names]))
-
-
-def record_batch(
-    wanted: OffsetRange, offsets: npt.NDArray[np.int64], makers: Makers, schema: pa.Schema
-) -> pa.RecordBatch:
-    """Return the records inside a range; only the columns of ``schema`` are made.
-
-    ``offsets`` are ascending, and ``makers`` have the other columns, outside the range as well.
-    """
-    topic, partition = wanted.partition
-    known: Makers = {
-        "topic": lambda kind: pa.repeat(pa.scalar(topic, kind), len(offsets)),
-        "partition": lambda kind: pa.repeat(pa.scalar(partition, kind), len(offsets)),
-        "offset": lambda kind: pa.array(offsets, kind),
-        **makers,
-    }
-    arrays = [known[field.name](field.type) for field in schema]
-    first, end = np.searchsorted(offsets, (wanted.start, wanted.end))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema).slice(first, end - first)
 
 
 # --- decoding -------------------------------------------------------------------------------------
@@ -130,14 +121,20 @@ def decode(payloads: Sequence[Payload], wanted: OffsetRange, schema: pa.Schema) 
         times_ms = each("base_timestamp") + time_deltas
         return 1000 * np.where(is_appended, each("max_timestamp"), times_ms)
 
-    makers: Makers = {
+    topic, partition = wanted.partition
+    makers: dict[str, Callable[[pa.DataType], pa.Array]] = {
         "key": lambda kind: _slices(data, keys_at, key_sizes, kind),
         "value": lambda kind: _slices(data, values_at, value_sizes, kind),
+        "topic": lambda kind: pa.repeat(pa.scalar(topic, kind), len(offsets)),
+        "partition": lambda kind: pa.repeat(pa.scalar(partition, kind), len(offsets)),
+        "offset": lambda kind: pa.array(offsets, kind),
         "timestamp": lambda kind: pa.array(times(), pa.int64()).cast(kind),
         "timestampType": lambda kind: pa.array(each("stamps_append_time"), pa.int64()).cast(kind),
         "headers": lambda kind: pa.array([_headers(data, at) for at in headers_at.tolist()], kind),
     }
-    return record_batch(wanted, offsets, makers, schema)
+    arrays = [makers[field.name](field.type) for field in schema]
+    first, end = np.searchsorted(offsets, (wanted.start, wanted.end))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema).slice(first, end - first)
 
 
 def _record_starts(payloads: Sequence[Payload], data: bytes) -> Numbers:

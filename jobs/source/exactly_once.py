@@ -15,49 +15,87 @@ computes lost parts again; then the task begins again, too. No other place keeps
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
-from typing import Final
+from itertools import chain
+from typing import Any, Final
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as KafkaPosition
 from pyspark import TaskContext
-from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
 
-from regent.jobs.source.options import WriteOptions
-from regent.jobs.source.writer import BatchWriter, RecordProducer, RowColumns, SendError
+from regent.core.errors import RegentError
+from regent.jobs.source.options import OptionError, WriteOptions
 
-_QUERY_ID: Final = "sql.streaming.queryId"  # a local property of the jobs of a streaming query
+_ANY_PARTITION: Final = -1
+_POLL_S: Final = 0.1
+_FULL_S: Final = 0.01  # pause until there may be room for a record
 _TIMEOUT_S: Final = 60.0
+_QUERY_ID: Final = "sql.streaming.queryId"  # a local property of the jobs of a streaming query
+_TYPES: Final = {
+    "partition": ("int",),
+    "key": ("string", "binary"),
+    "value": ("string", "binary"),
+    "headers": ("array<struct<key:string,value:binary>>",),
+}
+_DEFAULTS: Final = {
+    "linger.ms": 20,
+    "partitioner": "murmur2_random",  # as in Java's producer, so that a key keeps its partition
+}
+_FIXED: Final = {
+    "acks": "all",
+    "enable.idempotence": True,
+    "delivery.report.only.error": True,
+    "log_level": 0,
+}
 
 
-class OnceWriter(BatchWriter):
+class SendError(RegentError):
+    """A record could not be sent, or was not acknowledged."""
+
+
+class OnceWriter(DataSourceArrowWriter):
     """The write of one batch, which has one partition."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        """Raises ``OptionError`` if value is missing, or a column has a wrong type."""
+        types = {f.name: f.dataType.simpleString() for f in schema if f.name in _TYPES}
+        for name, found in types.items():
+            if found not in _TYPES[name]:
+                allowed = " or ".join(_TYPES[name])
+                raise OptionError(f"column {name} is {found}: it must be {allowed}")
+        if "value" not in types:
+            raise OptionError("there is no column value to write")
+        self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Send the rows of the only task. Raises ``SendError``."""
         context = TaskContext.get()
         query_id = context.getLocalProperty(_QUERY_ID) if context is not None else None
-        send_once(iterator, self._columns, self._options, query_id or "")
+        send_once(iterator, self._options, query_id or "")
         return WriterCommitMessage()
 
 
-def send_once(
-    batches: Iterator[pa.RecordBatch],
-    columns: RowColumns,
-    options: WriteOptions,
-    query_id: str,
-) -> None:
+def send_once(batches: Iterable[pa.RecordBatch], options: WriteOptions, query_id: str) -> None:
     """Send the rows of a batch in one transaction, unless it is done. Raises ``SendError``."""
-    number = options.batch or 0
-    name = options.kafka["transactional.id"]
+    number, name = options.number, options.kafka["transactional.id"]
     group = {"group.id": f"{name}-batches", "enable.auto.commit": False, "log_level": 0}
-    place = KafkaPosition(options.topic or "", 0)
-    producer = RecordProducer(options.kafka)
-    client = producer.client
-    with closing(Consumer({**options.kafka, **group})) as consumer:
-        try:
+    place = KafkaPosition(options.topic, 0)
+    failures: list[str] = []
+
+    def note_failure(error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            of = message.partition()  # None: no partition was chosen
+            where = message.topic() if of is None else f"{message.topic()}-{of}"
+            failures.append(f"{where}: {error.str()}")
+
+    try:
+        callback = {"on_delivery": note_failure}
+        client = Producer({**_DEFAULTS, **options.kafka, **_FIXED, **callback})
+        with closing(Consumer({**options.kafka, **group})) as consumer:
             client.init_transactions(_TIMEOUT_S)
             done = consumer.committed([place], _TIMEOUT_S)[0]
             if done.error is not None:
@@ -66,16 +104,54 @@ def send_once(
                 return
             client.begin_transaction()
             try:
-                producer.send_all(batches, columns)
+                _send_all(client, batches, options.topic, failures)
                 mark = KafkaPosition(place.topic, 0, number + 1, query_id)
                 client.send_offsets_to_transaction(
                     [mark], consumer.consumer_group_metadata(), _TIMEOUT_S
                 )
                 client.commit_transaction(_TIMEOUT_S)
             except BaseException:
-                with suppress(KafkaException):
+                with suppress(KafkaException):  # rows that are not sent yet never will be
                     client.abort_transaction(_TIMEOUT_S)
                 raise
-        except KafkaException as error:
-            text = f"batch {number} of {name} into {options.topic}"
-            raise SendError(f"{text}: {error.args[0].str()}") from None
+    except KafkaException as error:
+        text = f"batch {number} of {name} into {options.topic}"
+        raise SendError(f"{text}: {error.args[0].str()}") from None
+
+
+def _send_all(
+    client: Producer, batches: Iterable[pa.RecordBatch], topic: str, failures: list[str]
+) -> None:
+    """Send all rows, and wait until they are acknowledged. Raises ``SendError``."""
+
+    def check() -> None:
+        if failures:
+            raise SendError(failures[0])
+
+    for row in chain.from_iterable(_rows(batch, topic) for batch in batches):
+        check()
+        while True:
+            try:
+                client.produce(**row)
+                break
+            except BufferError:
+                client.poll(_FULL_S)
+                check()
+    while client.flush(_POLL_S):
+        check()
+    check()
+
+
+def _rows(batch: pa.RecordBatch, topic: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of an Arrow batch, as ``Producer.produce`` takes them."""
+    nothing: list[Any] = [None] * batch.num_rows
+    columns = dict.fromkeys(_TYPES, nothing)
+    columns |= {name: batch[name].to_pylist() for name in _TYPES if name in batch.schema.names}
+    for partition, key, value, headers in zip(*columns.values(), strict=True):
+        yield {
+            "topic": topic,
+            "partition": _ANY_PARTITION if partition is None else partition,
+            "key": key,
+            "value": value,
+            "headers": [(h["key"], h["value"]) for h in headers] if headers else None,
+        }

@@ -9,22 +9,26 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from regent.core.errors import BadDataError, StorageError
 from regent.core.model import TopicPartition
-from regent.jobs.source.columns import Payload, columns_schema, decode
-from regent.jobs.source.committed_batches import CommittedBatches
-from regent.jobs.source.log_segments import log_end_offset, segments_of
-from regent.jobs.source.offsets import NO_OFFSET, OffsetRange
-from regent.jobs.source.options import EARLIEST, LATEST, OptionError, ReadOptions, Subscription
+from regent.jobs.source.columns import (
+    OffsetRange,
+    Payload,
+    arrow_schema,
+    columns_schema,
+    decode,
+)
+from regent.jobs.source.log_segments import CommittedBatches, log_end_offset, segments_of
+from regent.jobs.source.options import EARLIEST, LATEST, Offsets, OptionError, ReadOptions
 from regent.records.record_batch import uncompressed
 from regent.storage.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, read_offsets
 from regent.storage.log.log_file import WholeBatch
@@ -42,50 +46,61 @@ class ReplicaLog(NamedTuple):
     partition: TopicPartition
 
 
-class LogDirectories:
-    """The logs in these directories; every executor must be able to read them."""
+class LogReader(DataSourceReader):
+    """Reads the logs of replicas, in one task for each partition with records.
 
-    def __init__(self, options: ReadOptions) -> None:
-        """Keep the options; ``partitions`` reads the directories first."""
+    The driver and every executor must see the directories.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        """Raises ``OptionError`` for columns that records do not have."""
         self._options = options
+        self._schema = arrow_schema(schema)
 
-    def close(self) -> None:
-        """No-op: no file is kept open."""
+    # --- on the driver ---
 
-    # --- partitions and offsets ---
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the ranges to read now: a snapshot. Raises OptionError and DataLossError."""
+        options, logs = self._options, self._replicas()
+        there = options.subscription.select(logs, ", ".join(map(str, options.log_dirs)))
+        chosen = [logs[partition] for partition in there]
+        bounds = {log.partition: (_start_of(log), self._end_of(log)) for log in chosen}
+        starts = _resolved("startingOffsets", options.starting, bounds)
+        ends = _resolved("endingOffsets", options.ending, bounds)
+        if options.since_ms is not None:
+            starts = {p: self._first_since(options.since_ms, logs[p], *bounds[p]) for p in there}
+        wanted = [
+            OffsetRange(p, starts[p], max(starts[p], ends[p]), logs[p].directory) for p in there
+        ]
+        existing = [self._existing(found, *bounds[found.partition]) for found in wanted]
+        return [found for found in existing if found.end > found.start]
 
-    def partitions(self, subscription: Subscription) -> list[TopicPartition]:
-        """Return the partitions to read, sorted. Raises ``OptionError`` if one does not exist."""
-        return subscription.select(self._replicas, ", ".join(map(str, self._options.log_dirs)))
+    def _existing(self, wanted: OffsetRange, earliest: int, latest: int) -> OffsetRange:
+        """Return the part of a range that exists, and report what does not."""
+        partition, start, end = wanted.partition, wanted.start, wanted.end
+        if start < earliest:
+            text = f"{partition}: offsets {start} to {min(earliest, end) - 1} are gone"
+            self._options.report_data_loss(f"{text}, the log begins at {earliest}")
+        if max(start, end) > latest:
+            text = f"{partition}: offsets {max(start, latest)} to {max(start, end)} do not exist"
+            self._options.report_data_loss(f"{text}, the log ends at {latest}")
+        start, end = max(start, earliest), min(end, latest)
+        return OffsetRange(partition, start, max(start, end), wanted.directory)
 
-    def list_offsets(
-        self, partitions: Sequence[TopicPartition], time_ms: int
-    ) -> dict[TopicPartition, int]:
-        """Return the first offset whose timestamp is not before a time: else ``NO_OFFSET``.
+    def _first_since(self, time_ms: int, log: ReplicaLog, start: int, end: int) -> int:
+        """Return the first offset whose timestamp is not before a time, or else the end.
 
-        The time may be ``EARLIEST`` or ``LATEST``: the log start offset, or the high watermark
-        (with ``includeUncommitted`` the log end offset). All records before a time are read.
+        All records before a time are read.
         """
-        by_time = {EARLIEST: self._start_of, LATEST: self._end_of}
-        offset_of = by_time.get(time_ms) or (lambda log: self._first_since(time_ms, log))
-        return {p: offset_of(self._replicas[p]) for p in partitions}
-
-    def located(self, wanted: OffsetRange) -> OffsetRange:
-        """Return a range with the log to read, so that no task searches it."""
-        return replace(wanted, directory=self._replicas[wanted.partition].directory)
-
-    def _first_since(self, time_ms: int, log: ReplicaLog) -> int:
-        start, end = self._start_of(log), self._end_of(log)
         schema = columns_schema("timestamp", "offset")
-        for batch in self.read(OffsetRange(log.partition, start, end, log.directory), schema):
+        for batch in self._read(OffsetRange(log.partition, start, end, log.directory), schema):
             times = batch["timestamp"].cast(pa.int64())
             young = batch["offset"].filter(pa.compute.greater_equal(times, time_ms * 1000))
             if len(young):
                 first: int = young[0].as_py()
                 return first
-        return NO_OFFSET
+        return end
 
-    @cached_property
     def _replicas(self) -> dict[TopicPartition, ReplicaLog]:
         logs: dict[TopicPartition, ReplicaLog] = {}
         for directory in self._options.log_dirs:
@@ -101,23 +116,26 @@ class LogDirectories:
                     logs[partition] = max(log, logs.get(partition, log))
         return logs
 
-    def _start_of(self, log: ReplicaLog) -> int:
-        segments = segments_of(log.directory)
-        return max(log.log_start_offset, segments[0].base_offset if segments else 0)
-
     def _end_of(self, log: ReplicaLog) -> int:
         if self._options.include_uncommitted:
             return max(log_end_offset(segments_of(log.directory)), log.log_start_offset)
         if log.high_watermark < 0:
             _log.warning("%s: no checkpoint has its high watermark", log.directory)
-        return max(log.high_watermark, self._start_of(log))
+        return max(log.high_watermark, _start_of(log))
 
-    # --- records ---
+    # --- on the executors ---
 
-    def read(self, wanted: OffsetRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the records of a range in order. Raises ``DataLossError``."""
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the records of a range in order; none for the placeholder of an empty read.
+
+        Raises ``DataLossError``.
+        """
+        if isinstance(partition, OffsetRange):
+            yield from self._read(partition, self._schema)
+
+    def _read(self, wanted: OffsetRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         directory = wanted.directory
-        segments = segments_of(directory) if directory and directory.is_dir() else []
+        segments = segments_of(directory) if directory.is_dir() else []
         first = bisect_right([segment.base_offset for segment in segments], wanted.start) - 1
         segments = segments[max(first, 0) :]
         committed = CommittedBatches(segments, wanted.start)
@@ -141,6 +159,35 @@ class LogDirectories:
         if position < wanted.end:
             text = f"offsets {position} to {wanted.end - 1} do not exist"
             self._options.report_data_loss(f"{wanted.partition}: {text}")
+
+
+def _start_of(log: ReplicaLog) -> int:
+    segments = segments_of(log.directory)
+    return max(log.log_start_offset, segments[0].base_offset if segments else 0)
+
+
+def _resolved(
+    option: str, wanted: Offsets, bounds: Mapping[TopicPartition, tuple[int, int]]
+) -> dict[TopicPartition, int]:
+    """Return the offset of each partition, of which ``bounds`` has the first and the end offset.
+
+    Raises ``OptionError`` unless an option by partition names all of them and no other.
+    """
+    there = bounds.keys()
+    if isinstance(wanted, int):
+        wanted = dict.fromkeys(there, wanted)
+    if there - wanted.keys():
+        text = f"{_some(there - wanted.keys())} is missing"
+        raise OptionError(f"{option} must name every partition: {text}")
+    if wanted.keys() - there:
+        raise OptionError(f"{option} names {_some(wanted.keys() - there)}, which is not read")
+    place = {EARLIEST: 0, LATEST: 1}
+    return {p: bounds[p][place[o]] if o in place else o for p, o in wanted.items()}
+
+
+def _some(partitions: Iterable[TopicPartition]) -> str:
+    first, *more = sorted(partitions)
+    return f"{first} (and {len(more)} more)" if more else f"{first}"
 
 
 def _checkpoint(path: Path) -> Mapping[TopicPartition, int]:

@@ -1,7 +1,7 @@
-"""The options of the data source, named and meant as in Spark's Kafka connector, where it has them.
+"""The options of reads and of ``write_once``, named and meant as in Spark's Kafka connector.
 
 Spark passes the names in lower case. An invalid option raises ``OptionError`` with a message of one
-line, before any connection is made.
+line, before any file is read and any connection is made.
 """
 
 from __future__ import annotations
@@ -25,19 +25,15 @@ Offsets: TypeAlias = int | Mapping[TopicPartition, int]
 """``EARLIEST`` or ``LATEST`` everywhere; or an offset, which may be one of these, by partition."""
 
 _KAFKA: Final = "kafka."
+BATCH_NUMBER: Final = "batchNumber"
+"""The option of a write that only ``write_once`` sets."""
 _SERVERS: Final = "bootstrap.servers"
 _TRANSACTION: Final = "transactional.id"
 _ONE_OF: Final = "set exactly one of subscribe, subscribePattern, assign"
-BATCH_NUMBER: Final = "batchNumber"  # only write_once sets it
 _FIXED: Final = {
-    "auto.offset.reset": "startingOffsets and failOnDataLoss say where to begin",
-    "enable.auto.commit": "a read has no position to keep",
-    "enable.auto.offset.store": "a read has no position to keep",
-    "enable.partition.eof": "the source needs it",
     "acks": "every write waits for all in-sync replicas",
     "enable.idempotence": "every write is idempotent",
 }
-
 
 _log = logging.getLogger(__name__)
 
@@ -76,12 +72,11 @@ class Subscription:
 
 
 class ReadOptions(NamedTuple):
-    """Validated options of a read. ``kafka`` configures librdkafka; if empty, read ``log_dirs``.
+    """Validated options of a read.
 
     With ``since_ms`` it begins with the first records since that time, not at ``starting``.
     """
 
-    kafka: Mapping[str, str]
     subscription: Subscription
     log_dirs: tuple[Path, ...] = ()
     starting: Offsets = EARLIEST
@@ -99,44 +94,38 @@ class ReadOptions(NamedTuple):
 
 
 class WriteOptions(NamedTuple):
-    """Validated options of a write. ``topic`` None: use the column.
+    """Validated options of ``write_once``; ``kafka`` configures librdkafka."""
 
-    ``batch`` is the number of a batch that is written exactly once; None: at least once.
-    """
-
+    number: int
+    topic: str
     kafka: Mapping[str, str]
-    topic: str | None = None
-    batch: int | None = None
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
     """Check the options of a read. Raises ``OptionError``."""
     found, kafka = _parsed(options, _READ)
-    if "log_dirs" not in found:
-        _check_servers(kafka)
-        if "include_uncommitted" in found:
-            raise OptionError(
-                "includeUncommitted is for logDirs: kafka.isolation.level for brokers"
-            )
-    elif kafka:
-        raise OptionError("set either logDirs or kafka.bootstrap.servers, not both")
+    if kafka or "log_dirs" not in found:
+        text = "regent reads logDirs only, the log directories of brokers"
+        raise OptionError(f"{text}: to read through brokers use the format kafka, {CONNECTOR}")
     if "subscription" not in found:
         raise OptionError(_ONE_OF)
-    return ReadOptions(kafka, **found)
+    return ReadOptions(**found)
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Check the options of a write. Raises ``OptionError``."""
+    """Check the options of ``write_once``. Raises ``OptionError``."""
     found, kafka = _parsed(options, _WRITE)
-    _check_servers(kafka)
-    written = WriteOptions(kafka, **found)
-    if written.batch is None and _TRANSACTION in kafka:
-        raise OptionError(f"kafka.{_TRANSACTION}: only write_once writes in a transaction")
-    if written.batch is not None and written.topic is None:
+    if "number" not in found:
+        raise OptionError(f"regent writes only with write_once: use the format kafka, {CONNECTOR}")
+    for name in kafka.keys() & _FIXED.keys():
+        raise OptionError(f"kafka.{name} cannot be set: {_FIXED[name]}")
+    if not kafka.get(_SERVERS, "").strip():
+        raise OptionError(f"kafka.{_SERVERS} is missing: HOST:PORT,… of some brokers")
+    if "topic" not in found:
         raise OptionError("topic is missing: write_once writes into one topic")
-    if written.batch is not None and not kafka.get(_TRANSACTION, "").strip():
+    if not kafka.get(_TRANSACTION, "").strip():
         raise OptionError(f"kafka.{_TRANSACTION} is missing: a name that stays with the query")
-    return written
+    return WriteOptions(**found, kafka=kafka)
 
 
 def _parsed(
@@ -151,7 +140,7 @@ def _parsed(
             kafka[given.removeprefix(_KAFKA)] = text
             continue
         if given not in names:
-            message = f"regent has no option {given!r}; it has {', '.join(known)}, kafka.*"
+            message = f"regent has no option {given!r}; it has {', '.join(known)}"
             raise OptionError(f"{message}; {CONNECTOR} has more")
         if not text.strip():
             raise OptionError(f"{names[given]} is empty")
@@ -159,14 +148,7 @@ def _parsed(
         if field in found:
             raise OptionError(_ONE_OF)
         found[field] = value_of(names[given], text.strip())
-    for name in kafka.keys() & _FIXED.keys():
-        raise OptionError(f"kafka.{name} cannot be set: {_FIXED[name]}")
     return found, kafka
-
-
-def _check_servers(kafka: Mapping[str, str]) -> None:
-    if not kafka.get(_SERVERS, "").strip():
-        raise OptionError(f"kafka.{_SERVERS} is missing: HOST:PORT,… of some brokers")
 
 
 # --- values: each function gets the name of an option and its text ---
@@ -266,5 +248,5 @@ _READ: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
 """The field and the function of each option."""
 _WRITE: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
     "topic": ("topic", lambda _, text: text),
-    BATCH_NUMBER: ("batch", _number),
+    BATCH_NUMBER: ("number", _number),
 }

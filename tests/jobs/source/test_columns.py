@@ -1,6 +1,7 @@
 """Records of other encoders become the right columns."""
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -8,14 +9,20 @@ import pyarrow.compute
 import pytest
 
 from regent.core.model import TopicPartition
-from regent.jobs.source.columns import Payload, arrow_schema, columns_schema, decode, record_schema
-from regent.jobs.source.offsets import OffsetRange
+from regent.jobs.source.columns import (
+    OffsetRange,
+    Payload,
+    arrow_schema,
+    columns_schema,
+    decode,
+    record_schema,
+)
 from regent.records.record_batch import HEADER_SIZE, read_header, uncompressed
 from tests.jobs.source.batches import COMPRESSIONS, LogRecord, compressed, encoded, with_attributes
 from tests.support.record_batches import batch as batch_by_the_book
 
 PARTITION = TopicPartition("journal", 3)
-EVERYTHING = OffsetRange(PARTITION, 0, 2**62)
+EVERYTHING = OffsetRange(PARTITION, 0, 2**62, Path())
 SCHEMA = arrow_schema(record_schema(include_headers=True))
 APPEND_TIME = 0x08
 
@@ -86,7 +93,7 @@ def test_the_append_time_is_the_same_for_the_whole_batch():
 def test_only_the_range_and_the_columns_that_are_asked_for_are_returned():
     records = [LogRecord(offset, 0, value=b"%d" % offset) for offset in (10, 11, 14, 15, 20)]
     found = decode(
-        [payload(encoded(records))], OffsetRange(PARTITION, 11, 20), columns_schema("value")
+        [payload(encoded(records))], OffsetRange(PARTITION, 11, 20, Path()), columns_schema("value")
     )
     assert found.to_pydict() == {"value": [b"11", b"14", b"15"]}
 

@@ -18,18 +18,9 @@ from pyspark.sql.types import BinaryType, StructType
 
 from regent.core.model import TopicPartition
 from regent.jobs.source import exactly_once, write_once
-from regent.jobs.source.columns import columns_schema
-from regent.jobs.source.exactly_once import send_once
-from regent.jobs.source.log_directories import LogDirectories
-from regent.jobs.source.offsets import OffsetRange
-from regent.jobs.source.options import (
-    BATCH_NUMBER,
-    LATEST,
-    ReadOptions,
-    Subscription,
-    write_options,
-)
-from regent.jobs.source.writer import RowColumns, SendError
+from regent.jobs.source.exactly_once import SendError, send_once
+from regent.jobs.source.log_directories import LogReader
+from regent.jobs.source.options import BATCH_NUMBER, ReadOptions, Subscription, write_options
 from regent.testing.waits import scaled
 from tests.genuine_clients.librdkafka import consumer, read_to_end
 from tests.support.breakable_cluster import BreakableCluster
@@ -77,7 +68,7 @@ def send(
     query: str = "query",
 ) -> None:
     wanted = write_options({**options(bootstrap, topic), BATCH_NUMBER: str(number)})
-    send_once(batches or rows(number), RowColumns(SCHEMA, topic), wanted, query)
+    send_once(batches or rows(number), wanted, query)
 
 
 def values(cluster: BreakableCluster, topic: str) -> list[int]:
@@ -103,7 +94,7 @@ def send_and_die(bootstrap: str, topic: str, number: int, step: str, *, is_done:
             method = super().__getattribute__(name)
             return partial(call, method) if name == step else method
 
-    pytest.MonkeyPatch().setattr("regent.jobs.source.writer.Producer", MortalProducer)
+    pytest.MonkeyPatch().setattr("regent.jobs.source.exactly_once.Producer", MortalProducer)
     send(bootstrap, topic, number)
 
 
@@ -157,14 +148,13 @@ def test_a_batch_with_a_refused_row_leaves_nothing_also_offline(
     for number in range(PARTITIONS):
         partition = TopicPartition(topic, number)
         leader = cluster.log_directories(cluster.leader_of(*partition))
-        logs = LogDirectories(
-            ReadOptions({}, Subscription(), tuple(leader), include_uncommitted=True)
+        logs = ReadOptions(
+            Subscription(assigned=(partition,)), tuple(leader), include_uncommitted=True
         )
-        end = logs.list_offsets([partition], LATEST)[partition]
-        for batch in logs.read(
-            logs.located(OffsetRange(partition, 0, end)), columns_schema("value")
-        ):
-            read += map(int, batch["value"].to_pylist())
+        reader = LogReader(logs, SCHEMA)
+        for part in reader.partitions():
+            for batch in reader.read(part):
+                read += map(int, batch["value"].to_pylist())
     assert sorted(read) == list(range(ROWS))
 
 

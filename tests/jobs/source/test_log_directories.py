@@ -6,16 +6,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+from pyspark.sql.types import LongType, StructType
 
 from regent.core.model import TopicPartition
-from regent.jobs.source.columns import columns_schema
-from regent.jobs.source.log_directories import LogDirectories
+from regent.jobs.source.columns import OffsetRange
+from regent.jobs.source.log_directories import LogReader
 from regent.jobs.source.log_segments import segments_of
-from regent.jobs.source.offsets import NO_OFFSET, OffsetRange
 from regent.jobs.source.options import (
     EARLIEST,
-    LATEST,
     DataLossError,
+    Offsets,
     OptionError,
     ReadOptions,
     Subscription,
@@ -28,18 +28,42 @@ from tests.support.transactional_batches import ABORT, COMMIT, in_transaction, m
 ORDERS = TopicPartition("orders", 0)
 
 
-def store_of(*directories: Path, uncommitted: bool = False, strict: bool = True) -> LogDirectories:
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+OFFSET = StructType().add("offset", LongType())
+
+
+def reader_of(
+    *directories: Path,
+    uncommitted: bool = False,
+    strict: bool = True,
+    subscription: Subscription = Subscription(pattern=".*"),  # noqa: B008
+    starting: Offsets = EARLIEST,
+    since_ms: int | None = None,
+) -> LogReader:
     options = ReadOptions(
-        *({}, Subscription(), directories),
+        subscription,
+        directories,
+        starting=starting,
+        since_ms=since_ms,
         include_uncommitted=uncommitted,
         fail_on_data_loss=strict,
     )
-    return LogDirectories(options)
+    return LogReader(options, OFFSET)
 
 
-def offsets(store: LogDirectories, start: int, end: int) -> list[int]:
-    wanted = store.located(OffsetRange(ORDERS, start, end))
-    return [o for b in store.read(wanted, columns_schema("offset")) for o in b[0].to_pylist()]
+def ranges(reader: LogReader) -> dict[TopicPartition, tuple[int, int]]:
+    """Return what is to be read, without empty partitions."""
+    found = (part for part in reader.partitions() if isinstance(part, OffsetRange))
+    return {part.partition: (part.start, part.end) for part in found}
+
+
+def read(reader: LogReader, wanted: OffsetRange) -> list[int]:
+    return [offset for batch in reader.read(wanted) for offset in batch[0].to_pylist()]
+
+
+def offsets(directory: Path, start: int, end: int, *, strict: bool = True) -> list[int]:
+    wanted = OffsetRange(ORDERS, start, end, directory / str(ORDERS))
+    return read(reader_of(directory, strict=strict), wanted)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +71,7 @@ def offsets(store: LogDirectories, start: int, end: int) -> list[int]:
 )
 def test_a_range_is_read_across_batches_and_segments(tmp_path: Path, start: int, end: int):
     write_log(tmp_path, ORDERS, 120)
-    assert offsets(store_of(tmp_path), start, end) == list(range(start, end))
+    assert offsets(tmp_path, start, end) == list(range(start, end))
 
 
 def test_the_index_is_used_and_a_damaged_one_is_not(tmp_path: Path):
@@ -57,44 +81,34 @@ def test_the_index_is_used_and_a_damaged_one_is_not(tmp_path: Path):
     index.append(29, len(batches[0]) + len(batches[1]))
     segment.with_suffix(".index").write_bytes(index.encode())
     segment.write_bytes(b"?" + segment.read_bytes()[1:])  # the first batch must not be read
-    assert offsets(store_of(tmp_path), 30, 50) == list(range(30, 50))
+    assert offsets(tmp_path, 30, 50) == list(range(30, 50))
     segment.write_bytes(b"\0" + segment.read_bytes()[1:])
     segment.with_suffix(".index").write_bytes(b"nonsense")
-    assert offsets(store_of(tmp_path), 30, 50) == list(range(30, 50))
+    assert offsets(tmp_path, 30, 50) == list(range(30, 50))
 
 
 def test_committed_records_lie_between_the_checkpoints(tmp_path: Path):
     write_log(tmp_path, ORDERS, 100)
     set_offsets(tmp_path, ORDERS, high_watermark=83, log_start=12)
-    store = store_of(tmp_path)
-    assert store.list_offsets([ORDERS], EARLIEST) == {ORDERS: 12}
-    assert store.list_offsets([ORDERS], LATEST) == {ORDERS: 83}
-    assert store_of(tmp_path, uncommitted=True).list_offsets([ORDERS], LATEST) == {ORDERS: 100}
+    assert ranges(reader_of(tmp_path)) == {ORDERS: (12, 83)}
+    assert ranges(reader_of(tmp_path, uncommitted=True)) == {ORDERS: (12, 100)}
 
 
 def test_without_checkpoints_no_record_counts_as_committed(tmp_path: Path):
     write_segment(tmp_path, ORDERS, [encoded(numbered(40, 50))], 40)
-    assert store_of(tmp_path).list_offsets([ORDERS], EARLIEST) == {ORDERS: 40}
-    assert store_of(tmp_path).list_offsets([ORDERS], LATEST) == {ORDERS: 40}
-    assert store_of(tmp_path, uncommitted=True).list_offsets([ORDERS], LATEST) == {ORDERS: 50}
+    assert ranges(reader_of(tmp_path)) == {}
+    assert ranges(reader_of(tmp_path, uncommitted=True)) == {ORDERS: (40, 50)}
 
 
 def test_the_replica_with_the_highest_watermark_is_read(tmp_path: Path):
     for number, count in enumerate((20, 60, 40)):
         write_log(tmp_path / str(number), ORDERS, count)
-    directories = sorted(tmp_path.iterdir())
-    assert store_of(*directories).list_offsets([ORDERS], LATEST) == {ORDERS: 60}
-    assert offsets(store_of(*directories), 0, 60) == list(range(60))
-
-
-def test_a_task_needs_only_the_log_that_the_driver_has_chosen(tmp_path: Path):
-    for number, count in enumerate((20, 60)):
-        write_log(tmp_path / str(number), ORDERS, count)
-    directories = sorted(tmp_path.iterdir())
-    wanted = store_of(*directories).located(OffsetRange(ORDERS, 0, 60))
-    shutil.rmtree(directories[0])
-    batches = store_of(*directories).read(wanted, columns_schema("offset"))
-    assert [o for batch in batches for o in batch[0].to_pylist()] == list(range(60))
+    reader = reader_of(*sorted(tmp_path.iterdir()))
+    (wanted,) = reader.partitions()
+    assert wanted == OffsetRange(ORDERS, 0, 60, tmp_path / "1" / "orders-0")
+    for number in (0, 2):  # a task needs only the log that the driver has chosen
+        shutil.rmtree(tmp_path / str(number))
+    assert read(reader, wanted) == list(range(60))
 
 
 def test_files_are_opened_only_to_be_read(tmp_path: Path):
@@ -111,8 +125,8 @@ def test_files_are_opened_only_to_be_read(tmp_path: Path):
 def test_a_log_ends_before_a_torn_batch(tmp_path: Path, cut: int):
     segment = write_segment(tmp_path, ORDERS, [encoded(numbered(0, 5)), encoded(numbered(5, 9))])
     segment.write_bytes(segment.read_bytes()[:-cut])
-    assert store_of(tmp_path, uncommitted=True).list_offsets([ORDERS], LATEST) == {ORDERS: 5}
-    assert offsets(store_of(tmp_path), 0, 5) == [0, 1, 2, 3, 4]
+    assert ranges(reader_of(tmp_path, uncommitted=True)) == {ORDERS: (0, 5)}
+    assert offsets(tmp_path, 0, 5) == [0, 1, 2, 3, 4]
 
 
 def test_damage_before_the_end_is_an_error_or_skipped(tmp_path: Path):
@@ -124,16 +138,16 @@ def test_damage_before_the_end_is_an_error_or_skipped(tmp_path: Path):
     with pytest.raises(
         DataLossError, match=r"orders-0: offset 20 cannot be read: .*0\.log: at .*CRC"
     ):
-        offsets(store_of(tmp_path), 0, 100)
-    found = offsets(store_of(tmp_path, strict=False), 0, 100)
+        offsets(tmp_path, 0, 100)
+    found = offsets(tmp_path, 0, 100, strict=False)
     assert found == [*range(20), *range(50, 100)]
 
 
 def test_missing_records_are_an_error(tmp_path: Path):
     write_log(tmp_path, ORDERS, 30)
     with pytest.raises(DataLossError, match="offsets 30 to 39 do not exist"):
-        offsets(store_of(tmp_path), 0, 40)
-    assert offsets(store_of(tmp_path, strict=False), 0, 40) == list(range(30))
+        offsets(tmp_path, 0, 40)
+    assert offsets(tmp_path, 0, 40, strict=False) == list(range(30))
 
 
 def test_only_records_of_committed_transactions_are_read(tmp_path: Path):
@@ -155,9 +169,9 @@ def test_only_records_of_committed_transactions_are_read(tmp_path: Path):
     write_segment(tmp_path, ORDERS, first)
     write_segment(tmp_path, ORDERS, second, 9)
     set_offsets(tmp_path, ORDERS, high_watermark=15)
-    assert offsets(store_of(tmp_path), 0, 15) == [2, 3, 4, 5, 7, 8, 13, 14]
-    assert offsets(store_of(tmp_path), 0, 8) == [2, 3, 4, 5, 7]
-    assert offsets(store_of(tmp_path), 9, 13) == [], "the last transaction of 1 is open"
+    assert offsets(tmp_path, 0, 15) == [2, 3, 4, 5, 7, 8, 13, 14]
+    assert offsets(tmp_path, 0, 8) == [2, 3, 4, 5, 7]
+    assert offsets(tmp_path, 9, 13) == [], "the last transaction of 1 is open"
 
 
 def test_records_that_cannot_be_decompressed_are_an_error(tmp_path: Path):
@@ -166,14 +180,44 @@ def test_records_that_cannot_be_decompressed_are_an_error(tmp_path: Path):
     with pytest.raises(
         DataLossError, match=r"offset 0 cannot .*0\.log: records that cannot be decompressed"
     ):
-        offsets(store_of(tmp_path), 0, 9)
+        offsets(tmp_path, 0, 9)
 
 
 def test_the_first_record_since_a_time_is_found(tmp_path: Path):
     write_log(tmp_path, ORDERS, 100)
-    store = store_of(tmp_path)
-    found = [store.list_offsets([ORDERS], t)[ORDERS] for t in (0, 37, 99, 100)]
-    assert found == [0, 37, 99, NO_OFFSET]
+    found = [ranges(reader_of(tmp_path, since_ms=time_ms)) for time_ms in (0, 37, 99, 100)]
+    assert found == [{ORDERS: (0, 100)}, {ORDERS: (37, 100)}, {ORDERS: (99, 100)}, {}]
+
+
+def test_offsets_that_do_not_exist_are_an_error_or_omitted(tmp_path: Path):
+    def existing(log_start: int, high_watermark: int, start: int, *, strict: bool = True) -> object:
+        set_offsets(tmp_path, ORDERS, high_watermark=high_watermark, log_start=log_start)
+        return ranges(reader_of(tmp_path, starting={ORDERS: start}, strict=strict))
+
+    write_log(tmp_path, ORDERS, 40)
+    assert existing(0, 20, 5) == {ORDERS: (5, 20)}
+    with pytest.raises(DataLossError, match=r"orders-0: offsets 5 to 9 are gone.*failOnDataLoss"):
+        existing(10, 30, 5)
+    with pytest.raises(DataLossError, match="orders-0: offsets 20 to 20 do not exist"):
+        existing(0, 15, 20)
+    assert existing(10, 30, 5, strict=False) == {ORDERS: (10, 30)}
+    assert existing(0, 15, 20, strict=False) == {}
+
+
+def test_given_offsets_cover_all_partitions(tmp_path: Path):
+    def starts(*partitions: TopicPartition) -> dict[TopicPartition, tuple[int, int]]:
+        subscription = Subscription(assigned=partitions)
+        return ranges(
+            reader_of(tmp_path, subscription=subscription, starting={A0: 1, A1: EARLIEST})
+        )
+
+    for partition in (A0, A1, B0):
+        write_log(tmp_path, partition, 5)
+    assert starts(A0, A1) == {A0: (1, 5), A1: (0, 5)}
+    with pytest.raises(OptionError, match="startingOffsets must name every partition: b-0 is miss"):
+        starts(A0, A1, B0)
+    with pytest.raises(OptionError, match="startingOffsets names a-1, which is not read"):
+        starts(A0)
 
 
 def test_only_logs_in_use_are_found_and_missing_ones_are_named(tmp_path: Path):
@@ -181,15 +225,16 @@ def test_only_logs_in_use_are_found_and_missing_ones_are_named(tmp_path: Path):
     write_log(tmp_path, TopicPartition("orders-by-day", 11), 1)
     (tmp_path / f"orders-1.{'0' * 32}-delete").mkdir()
     (tmp_path / "README").write_text("orders-2")
-    store = store_of(tmp_path)
-    assert store.partitions(Subscription(pattern="orders.*")) == [
-        ORDERS,
-        TopicPartition("orders-by-day", 11),
-    ]
-    assert store.partitions(Subscription(pattern="order")) == []
+
+    def found(subscription: Subscription, directory: Path = tmp_path) -> list[TopicPartition]:
+        return [*ranges(reader_of(directory, subscription=subscription, uncommitted=True))]
+
+    both = [ORDERS, TopicPartition("orders-by-day", 11)]
+    assert found(Subscription(pattern="orders.*")) == both
+    assert found(Subscription(pattern="order")) == []
     with pytest.raises(OptionError, match="there is no topic nothing in "):
-        store.partitions(Subscription(topics=("orders", "nothing")))
+        found(Subscription(topics=("orders", "nothing")))
     with pytest.raises(OptionError, match="there is no partition orders-1 in "):
-        store.partitions(Subscription(assigned=(ORDERS, TopicPartition("orders", 1))))
+        found(Subscription(assigned=(ORDERS, TopicPartition("orders", 1))))
     with pytest.raises(OptionError, match="README is no directory"):
-        store_of(tmp_path / "README").partitions(Subscription(topics=("orders",)))
+        found(Subscription(topics=("orders",)), tmp_path / "README")

@@ -1,10 +1,21 @@
-"""Options are checked before any connection, and every error names one."""
+"""Options and columns are checked first, and every error names one."""
 
 import re
+from pathlib import Path
 
 import pytest
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+)
 
 from regent.core.model import TopicPartition
+from regent.jobs.source import RegentDataSource
 from regent.jobs.source.options import (
     EARLIEST,
     LATEST,
@@ -14,8 +25,10 @@ from regent.jobs.source.options import (
     write_options,
 )
 
+LOGS = {"logDirs": "/x"}
+TOPIC = {**LOGS, "subscribe": "t"}
 SERVERS = {"kafka.bootstrap.servers": "h:1"}
-TOPIC = {**SERVERS, "subscribe": "t"}
+WRITE = {**SERVERS, "batchNumber": "3", "topic": "t", "kafka.transactional.id": "q"}
 
 
 def test_defaults_are_those_of_sparks_connector():
@@ -24,20 +37,19 @@ def test_defaults_are_those_of_sparks_connector():
     assert (options.starting, options.ending) == (EARLIEST, LATEST)
     assert options.fail_on_data_loss
     assert not options.include_headers
-    assert options.kafka == {"bootstrap.servers": "h:1"}
 
 
 def test_all_options_can_be_set():
     options = read_options(
         {
-            "Kafka.Bootstrap.Servers": "h:1, h:2",
+            "LogDirs": "/x, /y",
             "assign": '{"b": [1, 0], "a": [2]}',
             "startingOffsets": '{"b": {"0": -2, "1": 7}, "a": {"2": 0}}',
             "startingTimestamp": "1700000000000",
             "endingOffsets": '{"b": {"0": -1, "1": 9}, "a": {"2": 3}}',
             "failOnDataLoss": "False",
             "includeHeaders": "TRUE",
-            "kafka.fetch.min.bytes": "7",
+            "includeUncommitted": "true",
         }
     )
     a, b0, b1 = TopicPartition("a", 2), TopicPartition("b", 0), TopicPartition("b", 1)
@@ -45,7 +57,8 @@ def test_all_options_can_be_set():
     assert options.starting == {b0: -2, b1: 7, a: 0}
     assert options.since_ms == 1_700_000_000_000
     assert options.ending == {b0: -1, b1: 9, a: 3}
-    assert options.kafka == {"bootstrap.servers": "h:1, h:2", "fetch.min.bytes": "7"}
+    assert options.log_dirs == (Path("/x"), Path("/y"))
+    assert options.include_uncommitted
     assert not options.fail_on_data_loss
     assert options.include_headers
 
@@ -53,10 +66,14 @@ def test_all_options_can_be_set():
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"subscribe": "t"}, "kafka.bootstrap.servers is missing"),
-        (SERVERS, "exactly one of subscribe, subscribePattern, assign"),
+        ({"subscribe": "t"}, "regent reads logDirs only"),
+        (
+            {**SERVERS, "subscribe": "t"},
+            "to read through brokers use the format kafka, Spark",
+        ),
+        ({**TOPIC, **SERVERS}, "use the format kafka, Spark's Kafka connector (org.apache.spark"),
+        (LOGS, "exactly one of subscribe, subscribePattern, assign"),
         ({**TOPIC, "assign": '{"t": [0]}'}, "exactly one of"),
-        ({**TOPIC, "logDirs": "/x"}, "not both"),
         ({**TOPIC, "minPartitions": "5"}, "regent has no option 'minpartitions'; it has subscribe"),
         ({**TOPIC, "minPartitions": "5"}, "Spark's Kafka connector (org.apache.spark:spark-sql-ka"),
         ({**TOPIC, "startingOffsets": "latest"}, "a batch read cannot begin at the latest offset"),
@@ -71,16 +88,14 @@ def test_all_options_can_be_set():
         ({**TOPIC, "endingOffsets": "earliest"}, "a batch read cannot end at the earliest offset"),
         ({**TOPIC, "startingTimestamp": "now"}, "startingTimestamp='now' is not a number"),
         ({**TOPIC, "failOnDataLoss": "no"}, "failOnDataLoss='no' is neither true nor false"),
-        ({**TOPIC, "includeUncommitted": "true"}, "includeUncommitted is for logDirs"),
-        ({**TOPIC, "kafka.acks": "1"}, "kafka.acks cannot be set"),
-        ({**TOPIC, "kafka.enable.auto.commit": "true"}, "a read has no position to keep"),
-        ({**SERVERS, "subscribe": " "}, "subscribe is empty"),
-        ({**SERVERS, "subscribe": ","}, "subscribe=',' has no name"),
+        ({**LOGS, "subscribe": " "}, "subscribe is empty"),
+        ({**LOGS, "subscribe": ","}, "subscribe=',' has no name"),
+        ({"subscribe": "t", "logDirs": ","}, "logDirs=',' has no name"),
         ({**TOPIC, "startingOffsets": '{"t": {}}'}, "startingOffsets: topic t: expected"),
-        ({**SERVERS, "subscribePattern": "("}, "subscribePattern='('"),
-        ({**SERVERS, "assign": '{"t": []}'}, "topic t: expected a list"),
-        ({**SERVERS, "assign": '{"t": [-1]}'}, "-1 is not a partition"),
-        ({**SERVERS, "assign": "[]"}, "expected a JSON object"),
+        ({**LOGS, "subscribePattern": "("}, "subscribePattern='('"),
+        ({**LOGS, "assign": '{"t": []}'}, "topic t: expected a list"),
+        ({**LOGS, "assign": '{"t": [-1]}'}, "-1 is not a partition"),
+        ({**LOGS, "assign": "[]"}, "expected a JSON object"),
     ],
 )
 def test_invalid_options_of_a_read_are_refused(options: dict[str, str], complaint: str):
@@ -92,19 +107,53 @@ def test_invalid_options_of_a_read_are_refused(options: dict[str, str], complain
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({}, "kafka.bootstrap.servers is missing"),
+        ({**WRITE, "kafka.bootstrap.servers": ""}, "kafka.bootstrap.servers is missing"),
+        ({**SERVERS, "topic": "t"}, "only with write_once: use the format kafka, Spark's Kafka co"),
         (
             {**SERVERS, "subscribe": "t"},
-            "regent has no option 'subscribe'; it has topic, batchNumber, kaf",
+            "regent has no option 'subscribe'; it has topic, batchNumber",
         ),
-        ({**SERVERS, "topic": ""}, "topic is empty"),
-        ({**SERVERS, "kafka.enable.idempotence": "false"}, "every write is idempotent"),
-        ({**SERVERS, "kafka.transactional.id": "q"}, "only write_once writes in a transaction"),
+        ({**WRITE, "topic": ""}, "topic is empty"),
+        ({**WRITE, "kafka.acks": "1"}, "kafka.acks cannot be set"),
+        ({**WRITE, "kafka.enable.idempotence": "false"}, "every write is idempotent"),
         ({**SERVERS, "batchNumber": "1", "kafka.transactional.id": "q"}, "topic is missing"),
         ({**SERVERS, "batchNumber": "1", "topic": "t"}, "kafka.transactional.id is missing"),
-        ({**SERVERS, "batchNumber": "-1", "topic": "t"}, "'-1' is not a number from 0 on"),
+        ({**WRITE, "batchNumber": "-1"}, "'-1' is not a number from 0 on"),
     ],
 )
 def test_invalid_options_of_a_write_are_refused(options: dict[str, str], complaint: str):
     with pytest.raises(OptionError, match=re.escape(complaint)):
         write_options(options)
+
+
+def test_settings_of_librdkafka_are_passed_on():
+    options = write_options({**WRITE, "Kafka.Linger.MS": "7"})
+    assert (options.number, options.topic) == (3, "t")
+    assert options.kafka == {"bootstrap.servers": "h:1", "transactional.id": "q", "linger.ms": "7"}
+
+
+STRING, BINARY, INT = StringType(), BinaryType(), IntegerType()
+
+
+def schema_of(**columns: DataType) -> StructType:
+    schema = StructType()
+    for name, kind in columns.items():
+        schema.add(name, kind)
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("schema", "complaint"),
+    [
+        (schema_of(key=STRING), "no column value"),
+        (schema_of(value=INT), "column value is int: it must be string or binary"),
+        (
+            schema_of(value=STRING, partition=LongType()),
+            "column partition is bigint: it must be int",
+        ),
+        (schema_of(value=STRING, headers=MapType(STRING, BINARY)), "it must be array<struct<key"),
+    ],
+)
+def test_columns_that_cannot_be_written_are_named(schema: StructType, complaint: str):
+    with pytest.raises(OptionError, match=complaint):
+        RegentDataSource(WRITE).writer(schema, overwrite=False)

@@ -1,6 +1,8 @@
-"""The data source compared with plain consumers, on a cluster that loses leaders."""
+"""The data source compared with plain clients, on a running cluster."""
 
+import json
 import time
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -10,10 +12,8 @@ from confluent_kafka import TopicPartition as KafkaPosition
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from regent.jobs.source.columns import arrow_schema, record_schema
-from regent.jobs.source.log_directories import LogDirectories
-from regent.jobs.source.offsets import OffsetRange
-from regent.jobs.source.options import LATEST, ReadOptions, Subscription
+from regent.core.model import TopicPartition
+from regent.jobs.source import write_once
 from regent.testing.waits import scaled
 from tests.genuine_clients.librdkafka import consumer, produce, producer, read_to_end
 from tests.support.breakable_cluster import BreakableCluster
@@ -49,11 +49,12 @@ def row_of(message: Message) -> dict[str, Any]:
     }
 
 
-def read(session: SparkSession, cluster: BreakableCluster, topic: str) -> DataFrame:
-    reader = session.read.format("regent").option(
-        "kafka.bootstrap.servers", cluster.bootstrap_servers
-    )
-    return reader.option("subscribe", topic).option("includeHeaders", "true").load()
+def read(session: SparkSession, cluster: BreakableCluster, partition: TopicPartition) -> DataFrame:
+    """Return the records in the log of the leader, also those after the last checkpoint."""
+    leader = cluster.log_directories(cluster.leader_of(*partition))
+    reader = session.read.format("regent").option("logDirs", ",".join(map(str, leader)))
+    reader = reader.option("assign", json.dumps({partition.topic: [partition.partition]}))
+    return reader.options(includeHeaders="true", includeUncommitted="true").load()
 
 
 def in_order(table: pa.Table) -> list[dict[str, Any]]:
@@ -77,27 +78,17 @@ def produce_of_all_kinds(cluster: BreakableCluster, topic: str) -> None:
         assert client.flush(TIMEOUT_S) == 0
 
 
-def test_batch_reads_equal_those_of_a_plain_consumer(
+def test_log_directories_have_what_a_consumer_reads(
     session: SparkSession, cluster: BreakableCluster
 ):
     partitions = cluster.create_safe_topic("kinds", PARTITIONS)
     produce_of_all_kinds(cluster, "kinds")
     expected = [row_of(message) for message in consumed(cluster, "kinds")]
-    assert in_order(read(session, cluster, "kinds").toArrow()) == expected
-    leader = cluster.log_directories(cluster.leader_of(*partitions[1]))
-    offline = LogDirectories(
-        ReadOptions({}, Subscription(), tuple(leader), include_uncommitted=True)
-    )
-    schema = arrow_schema(record_schema(include_headers=True))
-    whole = OffsetRange(
-        partitions[1], 0, offline.list_offsets([partitions[1]], LATEST)[partitions[1]]
-    )
-    on_disk = in_order(pa.Table.from_batches(offline.read(offline.located(whole), schema)))
-    assert on_disk == [row for row in expected if row["partition"] == 1]
+    frames = [read(session, cluster, partition) for partition in partitions]
+    assert in_order(reduce(DataFrame.union, frames).toArrow()) == expected
 
 
-@pytest.mark.nightly
-def test_written_records_are_read(session: SparkSession, cluster: BreakableCluster):
+def test_a_consumer_reads_what_was_written_once(session: SparkSession, cluster: BreakableCluster):
     cluster.create_safe_topic("written", PARTITIONS)
     frame = session.range(500).select(
         F.when(F.col("id") % 7 > 0, F.col("id").cast("string")).alias("key"),
@@ -107,10 +98,13 @@ def test_written_records_are_read(session: SparkSession, cluster: BreakableClust
             "headers"
         ),
     )
-    writer = frame.write.format("regent").option(
-        "kafka.bootstrap.servers", cluster.bootstrap_servers
-    )
-    writer.option("topic", "written").mode("append").save()
+    options = {
+        "kafka.bootstrap.servers": cluster.bootstrap_servers,
+        "kafka.transactional.id": "writer",
+        "topic": "written",
+    }
+    for _ in range(2):
+        write_once(frame, 0, options)
     messages = consumed(cluster, "written")
     numbers = {m.value(): n for n in range(500) for m in messages if m.value() == b"value-%d" % n}
     assert len(messages) == len(numbers) == 500
