@@ -13,9 +13,7 @@ try-again``). Kafka has no quarantine: there one controller after another fails.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dis import Instruction, get_instructions
-from itertools import takewhile
-from types import CodeType, TracebackType
+from types import TracebackType
 
 from regent.core.controller.events import Resign, event_of
 from regent.core.controller.partition_entries import PartitionEntry
@@ -77,67 +75,25 @@ def event_name(message: object) -> str:
 def topic_of(message: object, error: BaseException) -> str | None:
     """Return the topic that was being worked on when ``error`` was raised; None: unknown.
 
-    It is what the error itself names, like the key of a ``KeyError``; else the topic or partition
-    of the innermost frame that works on one. A frame works on its parameters and on the variables
-    of the ``for`` loops that are running: other variables, like that of a finished loop, may have
-    nothing to do with the error, and so a batch is nobody's fault. This costs nothing before an
-    error, and finds one topic of the hundred thousand that a failover loads.
+    It is the topic or partition in a local variable of the innermost frame that has one. This costs
+    nothing before an error, and finds one topic of the hundred thousand that a failover loads.
     """
     frames: list[TracebackType] = []
     traceback = error.__traceback__
     while traceback is not None:
         frames.append(traceback)
         traceback = traceback.tb_next
-    named = [_topic_in("", value) for value in error.args]
     for frame in reversed(frames):
-        values = frame.tb_frame.f_locals
-        names = _names_of_work(frame.tb_frame.f_code, frame.tb_lasti)
-        named += [_topic_in(name, values.get(name)) for name in names]
-    request = getattr(message, "topic_partition", None)
-    named += [_topic_in("", request), _topic_in("topic", getattr(message, "topic", None))]
-    return next((topic for topic in named if topic is not None), None)
-
-
-def _topic_in(name: str, value: object) -> str | None:
-    match value:
-        case TopicPartition():
-            return value.topic
-        case PartitionAndReplica() | PartitionEntry():
-            return value.topic_partition.topic
-        case str() if name == "topic":
-            return value
-    return None
-
-
-def _names_of_work(code: CodeType, position: int) -> list[str]:
-    """Return the variables of the loops that run at a position, innermost first, and parameters.
-
-    A loop runs between the assignment of its variables and its end. A parameter that is assigned
-    again may be anything.
-    """
-    steps = [step for step in get_instructions(code) if step.opname != "EXTENDED_ARG"]
-    found: list[str] = []
-    for number, loop in enumerate(steps):
-        if loop.opname == "FOR_ITER" and loop.offset < position < loop.argval:
-            targets = list(takewhile(_is_target, steps[number + 1 :]))
-            if targets and targets[-1].offset < position:
-                found[:0] = [name for target in targets for name in _assigned(target)]
-    parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    assigned = {name for step in steps for name in _assigned(step)}
-    return [*found, *(name for name in reversed(parameters) if name not in assigned)]
-
-
-def _is_target(step: Instruction) -> bool:
-    return step.opname.startswith(("STORE_FAST", "STORE_DEREF", "UNPACK_"))
-
-
-def _assigned(step: Instruction) -> tuple[str, ...]:
-    """Return the variables to which an instruction assigns: Python 3.13 joins two of them."""
-    if not step.opname.startswith(("STORE_FAST", "STORE_DEREF")):
-        return ()
-    if isinstance(step.argval, tuple):
-        return step.argval[:1] if step.opname.endswith("LOAD_FAST") else step.argval
-    return (step.argval,)
+        for name, value in reversed(list(frame.tb_frame.f_locals.items())):
+            match value:
+                case TopicPartition():
+                    return value.topic
+                case PartitionAndReplica() | PartitionEntry():
+                    return value.topic_partition.topic
+                case str() if name == "topic":
+                    return value
+    topic_partition = getattr(message, "topic_partition", None)
+    return topic_partition.topic if topic_partition is not None else getattr(message, "topic", None)
 
 
 def resignation(message: object, error: BaseException) -> Resign:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, get_args
 
 import pytest
 
-from regent.core.controller import events, replica_state_machine
+from regent.core.controller import events
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.controller import Controller
 from regent.core.controller.effects import BrokerRegistered, Effect, ScheduleEvent, SendResponse
 from regent.core.controller.election.leader_elections import LeaderElections
-from regent.core.controller.election.partition_change import RemoveReplica
 from regent.core.controller.events import ControllerEvent, TopicChange
 from regent.core.controller.partition_entries import PartitionEntry
 from regent.core.controller.quarantine import (
@@ -22,7 +21,6 @@ from regent.core.controller.quarantine import (
     MAX_FAILURES,
     Quarantine,
     resignation,
-    topic_of,
 )
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.controller.request_batch import ControlRequestBatch
@@ -289,152 +287,6 @@ def test_a_topic_that_ends_two_controllers_is_quarantined_by_the_third(
     cluster.settle()
     assert world.leads(T0)[0] == 2
     assert (cluster.failures, cluster.active) == (2, active)
-
-
-def test_no_topic_is_blamed_for_an_error_in_a_batch(
-    cluster: ThreeControllers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The replicas of a dead broker leave the ISRs together, after they were stopped one by one."""
-    change = change_partitions
-
-    def fail_once(*arguments: Any) -> Any:
-        if isinstance(arguments[-1], RemoveReplica) and not cluster.failures:
-            raise PlantedError
-        return change(*arguments)
-
-    monkeypatch.setattr(replica_state_machine, "change_partitions", fail_once)
-    cluster.world.unregister(1)
-    cluster.settle()
-    assert cluster.failures == 1
-    assert cluster.records() == {"BrokerChange": 1}
-
-
-A, B = (TopicPartition(topic, 0) for topic in "ab")
-
-
-def work(*_: object) -> None:
-    raise PlantedError
-
-
-def failing_reads(_: object) -> Iterator[TopicPartition]:
-    yield A
-    raise PlantedError
-
-
-def after_a_loop(partitions: Sequence[TopicPartition]) -> None:
-    for partition in partitions:
-        str(partition)
-    work(partitions)
-
-
-def after_a_loop_that_broke(partitions: Sequence[TopicPartition]) -> None:
-    for partition in partitions:
-        if partition == A:
-            break
-    work(partitions)
-
-
-def in_the_else_of_a_loop(partitions: Sequence[TopicPartition]) -> None:
-    for partition in partitions:
-        str(partition)
-    else:
-        work(partitions)
-
-
-def at_the_next_of_a_loop(partitions: Sequence[TopicPartition]) -> None:
-    for partition in failing_reads(partitions):
-        str(partition)
-
-
-def after_a_loop_in_a_loop(partitions: Sequence[TopicPartition]) -> None:
-    for number in range(2):
-        for partition in partitions:
-            str(partition)
-        work(number)
-
-
-def after_a_loop_over_a_parameter(partition: object, partitions: Sequence[TopicPartition]) -> None:
-    for partition in partitions:  # noqa: B007
-        pass
-    work(partitions)
-
-
-def at_an_unpacking(rows: Sequence[TopicPartition]) -> None:
-    for partition, _ in ((A, 1), rows):
-        str(partition)
-
-
-def after_an_assignment(partitions: Sequence[TopicPartition]) -> None:
-    first = partitions[0]
-    str(first)
-    work(partitions)
-
-
-def in_a_loop(partitions: Sequence[TopicPartition]) -> None:
-    for partition in partitions:
-        if partition == A:
-            work()
-
-
-def in_a_loop_of_pairs(partitions: Sequence[TopicPartition]) -> None:
-    for _, (partition, _) in enumerate(zip(partitions, partitions, strict=True)):
-        work()
-        str(partition)
-
-
-def in_a_loop_whose_variable_is_shared(partitions: Sequence[TopicPartition]) -> None:
-    for partition in partitions:
-        (lambda: str(partition))()
-        work()
-
-
-def in_a_comprehension(partitions: Sequence[TopicPartition]) -> None:
-    [work() for partition in partitions if partition]
-
-
-def in_a_loop_below_a_loop(partitions: Sequence[TopicPartition]) -> None:
-    for partition in partitions:
-        in_a_loop([partition])
-
-
-def in_a_function_about_one(partitions: Sequence[TopicPartition]) -> None:
-    def about(topic: str) -> None:
-        work(topic)
-
-    about(partitions[0].topic)
-
-
-def with_a_key_that_is_missing(partitions: Sequence[TopicPartition]) -> None:
-    for _ in partitions:
-        {B: 1}[A]
-
-
-@pytest.mark.parametrize(
-    ("fail", "topic"),
-    [
-        (after_a_loop, None),
-        (after_a_loop_that_broke, None),
-        (in_the_else_of_a_loop, None),
-        (at_the_next_of_a_loop, None),
-        (after_a_loop_in_a_loop, None),
-        (lambda partitions: after_a_loop_over_a_parameter(1, partitions), None),
-        (at_an_unpacking, None),
-        (after_an_assignment, None),
-        (in_a_loop, "a"),
-        (in_a_loop_of_pairs, "a"),
-        (in_a_loop_whose_variable_is_shared, "a"),
-        (in_a_comprehension, "a"),
-        (in_a_loop_below_a_loop, "a"),
-        (in_a_function_about_one, "a"),
-        (with_a_key_that_is_missing, "a"),
-    ],
-)
-def test_only_what_is_worked_on_is_to_blame(
-    fail: Callable[[Sequence[TopicPartition]], None], topic: str | None
-) -> None:
-    with pytest.raises((PlantedError, TypeError, ValueError, KeyError)) as raised:
-        fail([A, B, A])
-    assert topic_of(TopicChange(), raised.value) == topic
 
 
 @pytest.fixture
