@@ -8,6 +8,7 @@ import socket
 import subprocess
 import threading
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from regent.config.command_line import COMMAND
 from regent.testing.regent_cluster import SESSION_TIMEOUT_MS, START_TIMEOUT_S, RegentCluster
 from regent.testing.waits import eventually, next_line, pause_process, scaled
+from regent.zk.client.login import SECRET_FILE
 from regent.zk.client.operations import ANY_VERSION, Create, SetData
 from regent.zk.znodes import TopicZNode
 from tests.support.free_ports import free_ports
@@ -45,6 +47,8 @@ def start_second(
             str(data_dir),
             "--session-timeout-ms",
             str(SESSION_TIMEOUT_MS),
+            "--secret-file",
+            str(cluster.data_dir / SECRET_FILE),
             *arguments,
         ],
         capture_output=True,
@@ -111,6 +115,9 @@ def test_garbage_on_the_control_port_is_counted_and_survived(cluster: RegentClus
     for garbage in (b"\x00" * 4096, b"GET / HTTP/1.1\r\n\r\n", os.urandom(65_536)):
         with socket.create_connection((host, int(port)), timeout=scaled(5)) as connection:
             connection.sendall(garbage)
+            with suppress(ConnectionError):  # closed with unread bytes
+                while connection.recv(4096):
+                    pass
     broker = next(b for b in cluster.description["brokers"] if b["id"] == 0)
 
     def is_counted() -> bool:

@@ -62,7 +62,7 @@ class Rejection(StrEnum):
     """Why a message of a peer, or the answer to it, was dropped."""
 
     BAD_HANDSHAKE = "not a ZeroMQ peer"
-    OTHER_USER = "another user of this machine"
+    OTHER_USER = "another user of this machine, or gone"
     TOO_LARGE = "too large"
     BAD_ENVELOPE = "bad envelope"
     BAD_HEADER = "bad header"

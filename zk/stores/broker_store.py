@@ -171,7 +171,10 @@ class ZkBrokerStore(WatchingStore):
         chunks = znodes.SuspectReplicasPartZNode.encode(suspects)
         listed = SuspectZnodes(generation, len(chunks))
         if chunks:
-            apply(self._zookeeper, [Create(znodes.SuspectReplicasZNode.PATH)])
+            parent = znodes.SuspectReplicasZNode.PATH
+            made = apply(self._zookeeper, [Create(parent)])
+            if isinstance(made, Refused) and made.error is not ZkError.NODE_EXISTS:
+                raise RequestRefusedError(why_uncreated(parent, made.error))
         for path, data in zip(
             znodes.suspect_paths(listed, broker_id, session_id), chunks, strict=True
         ):
