@@ -111,7 +111,7 @@ MODULES_OF_SEVERAL = {
     *("describe_cluster", "describe_producers", "events"),
     *("features", "files", "follower_fetch", "group_coordinator", "group_offsets", "groups"),
     *("log_dirs", "metadata", "model", "offsets", "options", "output"),
-    *("partitions", "placement", "produce", "producer_ids", "reference", "requests"),
+    *("partitions", "placement", "produce", "producer_ids", "reference"),
     *("scram_credentials", "session", "suspect_replicas", "timers", "topics"),
     *("transaction_coordinator", "transactions", "znodes", "zookeeper"),
 }
