@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import gc
-import logging
-import resource
 import sys
 from collections.abc import Sequence
-from functools import partial
 from itertools import product
 
 import click
 
 from regent.cli.output import Output, output_option, print_json, print_table
 from regent.core.errors import RegentError
-from regent.core.model import MAX_BROKER_ID
-from regent.designs.commit_thread import InSyncLimits
-from regent.designs.design_process import DESIGNS, DesignProcess, run
 from regent.designs.measuring.comparison import CLUSTERS, Failure, measure
 from regent.designs.votes import MAX_FAILURES, votes_table
 from regent.jobs.progress_line import ProgressLine
@@ -25,32 +18,6 @@ from regent.jobs.progress_line import ProgressLine
 @click.group(context_settings={"max_content_width": 100})
 def cli() -> None:
     """Run the designs that came before the controller, and measure them beside it."""
-
-
-@cli.command(hidden=True)
-@click.option("--design", type=click.Choice(sorted(DESIGNS)), required=True)
-@click.option("--id", "broker_id", type=click.IntRange(0, MAX_BROKER_ID), required=True)
-@click.option("--zookeeper", required=True, help="HOST:PORT of ZooKeeper.")
-@click.option("--session-timeout-ms", type=click.IntRange(1), default=2_000)
-@click.option("--keep-in-sync-ms", type=click.IntRange(1), default=InSyncLimits().keep_in_sync_ms)
-@click.option("--death-pipe-fd", type=int)
-def broker(
-    design: str,
-    broker_id: int,
-    zookeeper: str,
-    session_timeout_ms: int,
-    keep_in_sync_ms: int,
-    death_pipe_fd: int | None,
-) -> None:
-    """Run one broker of v1 or v2, until SIGTERM."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("pykka").setLevel(logging.WARNING)
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    gc.set_threshold(50_000, 20, 100)
-    limits = InSyncLimits(keep_in_sync_ms)
-    process = partial(DesignProcess, design, broker_id, zookeeper, session_timeout_ms, limits)
-    run(process, lambda endpoint: click.echo(f"ready: {endpoint}"), death_pipe_fd)
 
 
 @cli.command()

@@ -1,10 +1,18 @@
-"""One broker process of v1 or v2: sessions, threads, timers, mail, and its answers."""
+"""One broker process of v1 or v2: sessions, threads, timers, mail, and its answers.
+
+``python -m regent.designs.design_process DESIGN ID ZOOKEEPER SESSION_TIMEOUT_MS KEEP_IN_SYNC_MS
+DEATH_PIPE`` prints ``ready: ENDPOINT``, and ends with SIGTERM, or with the process at the other end
+of the pipe.
+"""
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
+import resource
 import signal
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -188,14 +196,24 @@ class DesignProcess:
         return False
 
 
-def run(
-    process: Callable[[], DesignProcess], announce: Callable[[str], None], death_pipe: int | None
+def main(
+    design: str, broker_id: str, zookeeper: str, timeout_ms: str, keep_in_sync_ms: str, pipe: str
 ) -> None:
-    """Run a broker until SIGTERM, or until the process at the other end of the pipe has ended."""
+    """Run a broker."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("pykka").setLevel(logging.WARNING)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    gc.set_threshold(50_000, 20, 100)
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
-    if death_pipe is not None:
-        when_parent_ends(death_pipe, partial(os.kill, os.getpid(), signal.SIGTERM))
-    running = process()
-    announce(running.endpoint)
+    when_parent_ends(int(pipe), partial(os.kill, os.getpid(), signal.SIGTERM))
+    limits = InSyncLimits(int(keep_in_sync_ms))
+    process = DesignProcess(design, int(broker_id), zookeeper, int(timeout_ms), limits)
+    sys.stdout.write(f"ready: {process.endpoint}\n")
+    sys.stdout.flush()
     signal.sigwait(_STOP_SIGNALS)
-    running.close()
+    process.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

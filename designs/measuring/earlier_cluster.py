@@ -161,13 +161,10 @@ class EarlierCluster(MeasuredCluster):
 
     def _launch(self, broker_id: BrokerId, folder: Path) -> subprocess.Popen[str]:
         pipe = self._death_pipe.read_fd
+        options = (self._session_timeout_ms, KEEP_IN_SYNC_MS, pipe)
         command = [
-            *(sys.executable, "-P", "-m", "regent.designs", "broker"),
-            *("--design", self.design, "--id", str(broker_id)),
-            *("--zookeeper", self.zookeeper.address),
-            *("--session-timeout-ms", str(self._session_timeout_ms)),
-            *("--keep-in-sync-ms", str(KEEP_IN_SYNC_MS)),
-            *("--death-pipe-fd", str(pipe)),
+            *(sys.executable, "-P", "-m", "regent.designs.design_process", self.design),
+            *map(str, (broker_id, self.zookeeper.address, *options)),
         ]
         with (folder / f"broker-{broker_id}.log").open("wb") as log:
             return subprocess.Popen(
