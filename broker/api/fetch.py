@@ -92,8 +92,8 @@ _LED_ELSEWHERE: Final = (Errors.NOT_LEADER_OR_FOLLOWER, Errors.FENCED_LEADER_EPO
 _UNKNOWN_ID: Final = ConsumedPartition(Errors.UNKNOWN_TOPIC_ID)
 
 
-class FollowerSource(Protocol):
-    """Reads records for followers; ``ReplicaManager`` implements it."""
+class FetchSource(Protocol):
+    """Reads records; ``ReplicaManager`` implements it."""
 
     def fetch(
         self, request: FetchRequest, now_ms: int, respond: Callable[[FetchResponse], None]
@@ -113,10 +113,6 @@ class FollowerSource(Protocol):
     def exclusively(self, act: Callable[[AllPartitions], T]) -> T:
         """Run ``act`` with the hosted replicas."""
         ...
-
-
-class FetchSource(FollowerSource, Protocol):
-    """Reads records; ``ReplicaManager`` implements it."""
 
     def fetch_for_consumer(
         self,
@@ -413,7 +409,7 @@ class FollowerFetchHandler:
     """Answers the fetches of followers; ``on_proposals`` is called while ISR proposals wait."""
 
     def __init__(
-        self, source: FollowerSource, names: TopicNamesById, on_proposals: Callable[[], None]
+        self, source: FetchSource, names: TopicNamesById, on_proposals: Callable[[], None]
     ) -> None:
         self._source = source
         self._names = names
