@@ -93,8 +93,8 @@ _UNKNOWN_ID: Final = ConsumedPartition(Errors.UNKNOWN_TOPIC_ID)
 _OF_FOLLOWER: Final = ConsumedPartition(Errors.CLUSTER_AUTHORIZATION_FAILED)
 
 
-class FollowerSource(Protocol):
-    """Reads records for followers; ``ReplicaManager`` implements it."""
+class FetchSource(Protocol):
+    """Reads records; ``ReplicaManager`` implements it."""
 
     def fetch(
         self, request: FetchRequest, now_ms: int, respond: Callable[[FetchResponse], None]
@@ -114,10 +114,6 @@ class FollowerSource(Protocol):
     def exclusively(self, act: Callable[[AllPartitions], T]) -> T:
         """Run ``act`` with the hosted replicas."""
         ...
-
-
-class FetchSource(FollowerSource, Protocol):
-    """Reads records; ``ReplicaManager`` implements it."""
 
     def fetch_for_consumer(
         self,
@@ -418,7 +414,7 @@ class FollowerFetchHandler:
     """Answers the fetches of followers; ``on_proposals`` is called while ISR proposals wait."""
 
     def __init__(
-        self, source: FollowerSource, names: TopicNamesById, on_proposals: Callable[[], None]
+        self, source: FetchSource, names: TopicNamesById, on_proposals: Callable[[], None]
     ) -> None:
         self._source = source
         self._names = names
