@@ -26,6 +26,7 @@ from regent.core.errors import BadDataError
 from regent.core.protocol.api import ApiKey
 from regent.core.protocol.control import ControlHeader, LeaderAndIsrRequest, LeaderAndIsrType
 from regent.core.protocol.controller import ControlledShutdownRequest
+from regent.core.protocol.message import Uuid
 from regent.testing.waits import scaled
 from regent.transport.control import codec
 from regent.transport.control.zmtp import GREETING
@@ -80,11 +81,13 @@ def example(hint: Any) -> Any:
         return False
     if isinstance(hint, type) and issubclass(hint, Enum):
         return next(iter(hint)).value
-    if hint is int:
+    if hint == Uuid:
+        return None
+    if hint is int or typing.get_origin(hint) is typing.Annotated:
         return 0
     if hint is str:
         return TOPIC
-    hints = typing.get_type_hints(hint)
+    hints = typing.get_type_hints(hint, include_extras=True)
     if dataclasses.is_dataclass(hint):
         names = [field.name for field in dataclasses.fields(hint)]
         return {name: _BY_NAME.get(name, example(hints[name])) for name in names}

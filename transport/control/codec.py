@@ -7,8 +7,10 @@ epochs; other requests have none of them. The reply header is ``[1, correlation_
 reply with a body has error code 0, because the body has its own codes. The header of a reply
 without a body has the error code.
 
-Bodies are the dataclasses of ``core.protocol``. Everything that cannot be decoded, or is too large,
-is a ``BadDataError``. There is no checksum, because TCP has one, and no pickle.
+Bodies are the dataclasses of ``core.protocol`` and the Kafka messages of its ``messages``; see
+``schema``. Brokers of two versions may talk: unknown fields are ignored, and missing ones have
+their defaults. Everything that cannot be decoded, or is too large, is a ``BadDataError``. There is
+no checksum, because TCP has one, and no pickle.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ field.
 from __future__ import annotations
 
 import dataclasses
-import types
 import typing
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -19,7 +18,7 @@ import msgpack
 
 from regent.core.errors import BadDataError
 from regent.core.records import RecordBytes
-from regent.transport.control.schema import ColumnDecoder, column_decoder
+from regent.transport.control.schema import ColumnDecoder, column_decoder, hints_of, without_none
 
 PIECE_BYTES: Final = 64 * 1024
 _NIL: Final = 0xC0
@@ -62,13 +61,12 @@ def decode_in_pieces(
 
 def _form(hint: Any, name: str) -> Form:
     decode = column_decoder(hint, name)
-    if isinstance(hint, types.UnionType):
-        (inner,) = (arg for arg in typing.get_args(hint) if arg is not types.NoneType)
+    if (inner := without_none(hint)) is not None:
         return _form(inner, name)._replace(is_optional=True, decode=decode)
     if typing.get_origin(hint) is tuple:
         return Form(name, decode, element=_form(typing.get_args(hint)[0], name))
     if isinstance(hint, type) and (dataclasses.is_dataclass(hint) or hasattr(hint, "_fields")):
-        hints = typing.get_type_hints(hint)
+        hints = hints_of(hint)
         names: Iterable[str] = getattr(hint, "_fields", None) or [
             field.name for field in dataclasses.fields(hint)
         ]

@@ -11,15 +11,19 @@ Rules:
 
 Understood hints: ``int``, ``bool``, ``str``, ``IntEnum``, ``X | None``, ``tuple[X, ...]``,
 dataclass (a map; unknown keys are ignored, missing ones take their default) and ``NamedTuple`` (an
-array of exactly its fields).
+array of exactly its fields). A message of ``core.protocol.messages`` is a dataclass, too: its map
+has every declared field, whatever the versions of the field are, and the tagged ones. A number has
+the width that its hint names, and a ``Uuid`` is nil or Kafka's text.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 import types
 import typing
+from collections import deque
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from itertools import chain, islice
@@ -27,6 +31,7 @@ from operator import itemgetter
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from regent.core.errors import BadDataError, Errors
+from regent.core.protocol.message import Uuid
 
 Column: TypeAlias = Sequence[Any]
 ColumnDecoder: TypeAlias = Callable[[Column], Column]
@@ -36,8 +41,8 @@ Decoder: TypeAlias = Callable[[object], T]
 """Makes one object from an unpacked value. Raises BadDataError."""
 
 FEW: Final = 100  # arrays; fewer are not worth a search for equal ones
-INT64_MIN: Final = -(2**63)
-INT64_MAX: Final = 2**63 - 1
+_UUID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
+_INT_BITS: Final = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
 
 class _Absent:
@@ -68,8 +73,12 @@ def column_decoder(hint: Any, path: str) -> ColumnDecoder:
         return functools.partial(_decode_ints, path)
     if hint is bool or hint is str:
         return functools.partial(_decode_plain, path, hint)
-    if isinstance(hint, types.UnionType):
-        (inner,) = (arg for arg in typing.get_args(hint) if arg is not types.NoneType)
+    if hint == Uuid:
+        uuids = functools.partial(_decode_uuids, path)
+        return _filling(uuids, absent=None, filler=None)
+    if typing.get_origin(hint) is typing.Annotated:
+        return functools.partial(_decode_ints, path, bits=_INT_BITS[hint.__metadata__[0]])
+    if (inner := without_none(hint)) is not None:
         return _filling(column_decoder(inner, path), absent=None, filler=None)
     if typing.get_origin(hint) is tuple:
         item, ellipsis = typing.get_args(hint)
@@ -78,6 +87,19 @@ def column_decoder(hint: Any, path: str) -> ColumnDecoder:
     if isinstance(hint, type):
         return _class_decoder(hint, path)
     raise TypeError(f"{path}: a body cannot hold {hint!r}")
+
+
+def without_none(hint: Any) -> Any:
+    """Return X of ``X | None``; None: the hint is no union."""
+    if typing.get_origin(hint) not in (types.UnionType, typing.Union):
+        return None
+    (inner,) = (arg for arg in typing.get_args(hint) if arg is not types.NoneType)
+    return inner
+
+
+def hints_of(cls: type[Any]) -> dict[str, Any]:
+    """Return the hints of the fields of a class, with the widths of numbers."""
+    return typing.get_type_hints(cls, include_extras=True)
 
 
 def _class_decoder(cls: type[Any], path: str) -> ColumnDecoder:
@@ -106,14 +128,22 @@ def _decode_plain(path: str, expected: type, values: Column) -> Column:
     return values
 
 
-def _decode_ints(path: str, values: Column) -> Column:
+def _decode_ints(path: str, values: Column, bits: int = 64) -> Column:
     _require(path, int, values)
+    limit = 1 << (bits - 1)
     if len(values) == 1:
-        is_in_range = INT64_MIN <= values[0] <= INT64_MAX
+        is_in_range = -limit <= values[0] < limit
     else:
-        is_in_range = not values or INT64_MIN <= min(values) <= max(values) <= INT64_MAX
+        is_in_range = not values or -limit <= min(values) <= max(values) < limit
     if not is_in_range:
-        raise BadDataError(f"{path}: a number is out of the 64-bit range")
+        raise BadDataError(f"{path}: a number is out of the {bits}-bit range")
+    return values
+
+
+def _decode_uuids(path: str, values: Column) -> Column:
+    _require(path, str, values)
+    if not all(map(_UUID.fullmatch, values)):
+        raise BadDataError(f"{path}: a text is not a UUID")
     return values
 
 
@@ -169,7 +199,7 @@ def _shared(values: Column) -> Column:
 
 
 def _row_decoder(cls: type[Any], path: str) -> ColumnDecoder:
-    hints = typing.get_type_hints(cls)
+    hints = hints_of(cls)
     names = tuple(cls._fields)
     decoders = [column_decoder(hints[name], f"{cls.__name__}.{name}") for name in names]
     build = functools.partial(tuple.__new__, cls)
@@ -188,13 +218,14 @@ def _row_decoder(cls: type[Any], path: str) -> ColumnDecoder:
 
 
 def _map_decoder(cls: type[Any], path: str) -> ColumnDecoder:
-    hints = typing.get_type_hints(cls)
+    hints = hints_of(cls)
     fields = []
     for field in dataclasses.fields(cls):
         decode_field = column_decoder(hints[field.name], f"{cls.__name__}.{field.name}")
         if field.default is not dataclasses.MISSING:
             decode_field = _filling(decode_field, absent=_ABSENT, filler=field.default)
         fields.append((field.name, decode_field))
+    build = _builder(cls)
 
     def decode(values: Column) -> Column:
         _require(path, dict, values)
@@ -202,6 +233,24 @@ def _map_decoder(cls: type[Any], path: str) -> ColumnDecoder:
             decode_field([value.get(name, _ABSENT) for value in values])
             for name, decode_field in fields
         ]
-        return list(map(cls, *columns)) if columns else [cls() for _ in values]
+        return build(len(values), columns)
 
     return decode
+
+
+def _builder(cls: type[Any]) -> Callable[[int, Sequence[Column]], Column]:
+    """Return what makes a number of ``cls`` from a column for each field."""
+    fields = dataclasses.fields(cls)
+    if not fields:
+        return lambda count, _: [cls() for _ in range(count)]
+    if not any(field.kw_only for field in fields):
+        return lambda _, columns: list(map(cls, *columns))
+    setters = [getattr(cls, field.name).__set__ for field in fields]  # a message has slots
+
+    def build(count: int, columns: Sequence[Column]) -> Column:
+        built = [object.__new__(cls) for _ in range(count)]
+        for set_field, column in zip(setters, columns, strict=True):
+            deque(map(set_field, built, column), maxlen=0)
+        return built
+
+    return build

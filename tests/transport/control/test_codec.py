@@ -38,6 +38,7 @@ from regent.core.protocol.control import (
     UpdateMetadataResponse,
 )
 from regent.core.protocol.controller import ControlledShutdownRequest, ControlledShutdownResponse
+from regent.core.protocol.message import Uuid
 from regent.core.protocol.placement import PlacementStatusResponse
 from regent.core.protocol.topics import (
     AssignedPartition,
@@ -62,6 +63,7 @@ from regent.transport.control.codec import (
     peek_correlation_id,
 )
 from regent.transport.control.large_bodies import decode_in_pieces, form_of
+from regent.zk.codecs.znodes import encode_topic_id
 
 
 def encoded(message: object) -> bytes:
@@ -78,6 +80,11 @@ def strategy_of(hint: Any) -> st.SearchStrategy[Any]:
         return st.integers(-(2**63), 2**63 - 1)
     if hint is str:
         return st.text(max_size=20)
+    if hint == Uuid:
+        return st.none() | st.binary(min_size=16, max_size=16).map(encode_topic_id)
+    if typing.get_origin(hint) is typing.Annotated:
+        limit = 2 ** (int(hint.__metadata__[0].removeprefix("int")) - 1)
+        return st.integers(-limit, limit - 1)
     if isinstance(hint, types.UnionType):
         inner = next(arg for arg in typing.get_args(hint) if arg is not types.NoneType)
         return st.none() | strategy_of(inner)
@@ -85,9 +92,9 @@ def strategy_of(hint: Any) -> st.SearchStrategy[Any]:
         return st.lists(strategy_of(typing.get_args(hint)[0]), max_size=3).map(tuple)
     if issubclass(hint, IntEnum):
         return st.sampled_from(list(hint))
-    hints = typing.get_type_hints(hint)
+    hints = typing.get_type_hints(hint, include_extras=True)
     names = hint._fields if issubclass(hint, tuple) else [f.name for f in dataclasses.fields(hint)]
-    return st.builds(hint, *(strategy_of(hints[name]) for name in names))
+    return st.builds(hint, **{name: strategy_of(hints[name]) for name in names})
 
 
 @pytest.mark.parametrize("api_key", list(ApiKey))

@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from regent.core.errors import BadDataError, Errors
+from regent.core.protocol.message import Int8, Int16, Int32, Int64, Uuid, message, since, until
+from regent.transport.control.codec import encode_body, new_unpacker
+from regent.transport.control.large_bodies import decode_in_pieces, form_of
 from regent.transport.control.schema import decoder
 
 
@@ -125,3 +128,78 @@ def test_a_hint_that_cannot_travel_is_refused_when_compiled() -> None:
 
     with pytest.raises(TypeError, match=r"Unsendable\.ratio"):
         decoder(Unsendable)
+
+
+@message
+class Side:
+    length: Int16
+    marks: tuple[Int32, ...] | None = since(3, default=None, tag=0)
+
+
+@message
+class Figure:
+    colour: Int8 = until(4, default=7)
+    figure_id: Uuid
+    sides: tuple[Side, ...]
+    area: Int64 = since(2, default=-1)
+
+
+decode_figure = decoder(Figure)
+ID = "AAAAAAAAAAAAAAAAAAAA_w"
+FIGURE: dict[str, Any] = {
+    "colour": -128,
+    "figure_id": ID,
+    "sides": ({"length": 2**15 - 1, "marks": (2**31 - 1,)}, {"length": -(2**15), "marks": None}),
+    "area": 2**63 - 1,
+}
+
+
+def test_a_kafka_message_has_the_fields_of_all_its_versions() -> None:
+    sides = (Side(length=2**15 - 1, marks=(2**31 - 1,)), Side(length=-(2**15)))
+    assert decode_figure(FIGURE) == Figure(colour=-128, figure_id=ID, sides=sides, area=2**63 - 1)
+    assert decode_figure(FIGURE | {"figure_id": None}).figure_id is None
+
+
+def test_a_kafka_message_of_a_peer_of_another_version_has_fewer_or_more_fields() -> None:
+    data = {"figure_id": ID, "sides": ({"length": 1},), "new": object()}
+    assert decode_figure(data) == Figure(figure_id=ID, sides=(Side(length=1),))
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"colour": 128}, r"Figure\.colour: a number is out of the 8-bit range"),
+        ({"colour": None}, r"Figure\.colour: expected int, found NoneType"),
+        ({"figure_id": "AA"}, r"Figure\.figure_id: a text is not a UUID"),
+        ({"figure_id": ID + "A"}, r"Figure\.figure_id: a text is not a UUID"),
+        ({"figure_id": 1}, r"Figure\.figure_id: expected str, found int"),
+        ({"sides": ({"length": 2**15},)}, r"Side\.length: a number is out of the 16-bit range"),
+        (
+            {"sides": ({"length": 1}, {"length": -(2**15) - 1})},
+            r"Side\.length: a number is out of the 16-bit range",
+        ),
+        (
+            {"sides": ({"length": 1, "marks": (2**31,)},)},
+            r"Side\.marks: a number is out of the 32-bit range",
+        ),
+        ({"sides": ({},)}, r"Side\.length is missing"),
+        ({"sides": ((1, ()),)}, r"Figure\.sides: expected dict, found tuple"),
+        ({"area": 2**63}, r"Figure\.area: a number is out of the 64-bit range"),
+    ],
+)
+def test_a_wrong_value_of_a_kafka_message_is_refused_with_the_field_named(
+    change: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(BadDataError, match=complaint):
+        decode_figure(FIGURE | change)
+
+
+def test_a_large_kafka_message_is_decoded_in_pieces_to_the_same_value() -> None:
+    whole = FIGURE | {"sides": FIGURE["sides"] * 100}
+    (data,) = encode_body(decode_figure(whole))
+    form = form_of(Figure)
+    for piece_bytes in (64, 100_000):
+        decoded = decode_in_pieces(
+            form, data, new_unpacker, max_values=10_000, piece_bytes=piece_bytes
+        )
+        assert decoded == decode_figure(whole)
