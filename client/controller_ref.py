@@ -15,7 +15,6 @@ from regent.core.protocol.controller import (
     ElectedPartition,
     ReassignedPartition,
 )
-from regent.core.protocol.topics import TopicsResponse
 from regent.transport.control.client import RequestError, RequestFailedError
 from regent.transport.control.codec import Request
 from regent.transport.control.remote_ref import RemoteActorRef, actor_at, ask
@@ -27,7 +26,7 @@ MAX_ROWS_AT_ONCE: Final = 10_000
 _PASSING_ERRORS: Final = (Errors.NOT_CONTROLLER, Errors.BROKER_NOT_AVAILABLE)
 
 T = TypeVar("T")
-A = TypeVar("A", bound=ControllerResponse | DescribeMetadataResponse | TopicsResponse)
+A = TypeVar("A", bound=ControllerResponse | DescribeMetadataResponse)
 
 
 def batches(rows: Sequence[T], size: int = MAX_ROWS_AT_ONCE) -> Iterator[tuple[T, ...]]:

@@ -94,8 +94,7 @@ LONG_BY_NATURE = {
 
 CLASSES_OF_TWO = {
     *("AlterPartitionReassignmentsRequest", "AlterPartitionReassignmentsResponse"),
-    *("CreatableTopic", "CreatePartitionsRequest", "CreateTopicsRequest"),
-    *("DeleteTopicsRequest", "ElectLeadersRequest", "ElectLeadersResponse"),
+    *("ElectLeadersRequest", "ElectLeadersResponse"),
     *("ListPartitionReassignmentsRequest", "ListPartitionReassignmentsResponse"),
     *("ListedGroup", "ListedTopic", "ReassignablePartition"),
 }

@@ -11,7 +11,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
-from typing import NamedTuple
 
 from regent.broker.api.broker_loggers import alter_loggers
 from regent.broker.api.configs import (
@@ -23,36 +22,24 @@ from regent.broker.api.configs import (
 )
 from regent.core.admin.admin_requests import TopicService
 from regent.core.admin.broker_config_manager import BrokerConfigAlteration, BrokerConfigManager
-from regent.core.admin.config_alterations import ConfigRefusedError, check_form
+from regent.core.admin.config_alterations import RefusedError, check_form
 from regent.core.errors import ApiError, Errors, RegentError, SessionExpiredError
 from regent.core.model import BrokerId
 from regent.core.protocol.messages.configs import (
+    AlterableConfig,
     AlterConfigsRequest,
+    AlterConfigsResource,
     AlterConfigsResourceResult,
     AlterConfigsResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from regent.core.protocol.topics import (
-    AlterOperation,
-    AlterTopicConfigsRequest,
-    ConfigAlteration,
-    ConfiguredTopic,
-    TopicsResponse,
-)
+from regent.core.protocol.topics import TopicsResponse, error_of, results_of, topic_of
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.message_codec import answer, decode
 from regent.transport.kafka.replies import AwaitedReply, Replies
 
 _DONE = ApiError(Errors.NONE)
-
-
-class _Wanted(NamedTuple):
-    """The changes of one resource; ``replaces``: all its other settings are removed."""
-
-    resource: Resource
-    alterations: tuple[ConfigAlteration, ...]
-    replaces: bool
 
 
 class _ConfigChanges:
@@ -72,34 +59,38 @@ class _ConfigChanges:
         self._replies = Replies()
 
     async def change(
-        self, wanted: Sequence[_Wanted], *, validate_only: bool
+        self, wanted: Sequence[AlterConfigsResource], *, validate_only: bool
     ) -> list[AlterConfigsResourceResult]:
         """Return the outcome of each resource, in the order of the request."""
-        counts = Counter(row.resource for row in wanted)
-        topics = [
-            ConfiguredTopic(row.resource.name, row.alterations, row.replaces)
+        counts = Counter(map(_resource, wanted))
+        topics = tuple(
+            row
             for row in wanted
-            if row.resource.type == ResourceType.TOPIC and counts[row.resource] == 1
-        ]
+            if row.resource_type == ResourceType.TOPIC and counts[_resource(row)] == 1
+        )
         outcomes = {}
         if topics:
             reply: AwaitedReply[TopicsResponse] = self._replies.new()
-            self._topics.ask(AlterTopicConfigsRequest(tuple(topics), 0, validate_only), reply.give)
-            outcomes = {o.topic: ApiError(o.error_code, o.message) for o in (await reply).outcomes}
+            self._topics.ask(
+                IncrementalAlterConfigsRequest(resources=topics, validate_only=validate_only),
+                reply.give,
+            )
+            outcomes = {topic_of(row): error_of(row) for row in results_of(await reply)}
         results = []
         for row in wanted:
-            if counts[row.resource] > 1:
+            if counts[_resource(row)] > 1:
                 message = "Each resource must appear at most once."
                 outcome = ApiError(Errors.INVALID_REQUEST, message)
-            elif row.resource.type == ResourceType.TOPIC:
-                outcome = outcomes[row.resource.name]
+            elif row.resource_type == ResourceType.TOPIC:
+                outcome = outcomes[row.resource_name]
             else:
                 outcome = await self._change_here(row, validate_only=validate_only)
-            results.append(_result(row.resource, outcome))
+            results.append(_result(row, outcome))
         return results
 
-    async def _change_here(self, wanted: _Wanted, *, validate_only: bool) -> ApiError:
-        (type_, name), alterations, replaces = wanted
+    async def _change_here(self, wanted: AlterConfigsResource, *, validate_only: bool) -> ApiError:
+        type_, name = _resource(wanted)
+        alterations, replaces = wanted.configs, wanted.replaces
         try:
             check_form(f"resource {name[:100]!r}", alterations)
             if type_ == ResourceType.BROKER:
@@ -116,14 +107,14 @@ class _ConfigChanges:
                 raise unsupported(type_)
             check_broker_id(name, self._broker_id)
             alter_loggers(alterations, validate_only=validate_only)
-        except (ConfigRefusedError, ResourceRefusedError) as refused:
+        except (RefusedError, ResourceRefusedError) as refused:
             return ApiError(refused.error_code, str(refused))
         return _DONE
 
     def _alter_broker(self, change: BrokerConfigAlteration, validate_only: bool) -> ApiError:
         try:
             self._brokers.alter(change, validate_only=validate_only)
-        except ConfigRefusedError as refused:
+        except RefusedError as refused:
             return ApiError(refused.error_code, str(refused))
         except SessionExpiredError as error:
             message = f"the change may be written, or not: {error}"
@@ -146,7 +137,7 @@ def config_change_apis(
 
     async def alter(request: KafkaRequest) -> KafkaAnswer:
         asked = decode(IncrementalAlterConfigsRequest, request)
-        results = await changes.change(list(_altered(asked)), validate_only=asked.validate_only)
+        results = await changes.change(asked.resources, validate_only=asked.validate_only)
         return answer(IncrementalAlterConfigsResponse(responses=tuple(results)), request)
 
     return [
@@ -155,29 +146,24 @@ def config_change_apis(
     ]
 
 
-def _replaced(asked: AlterConfigsRequest) -> Iterator[_Wanted]:
+def _replaced(asked: AlterConfigsRequest) -> Iterator[AlterConfigsResource]:
     for row in asked.resources:
-        alterations = tuple(
-            ConfigAlteration(config.name, AlterOperation.SET, config.value)
-            for config in row.configs
+        yield AlterConfigsResource(
+            resource_type=row.resource_type,
+            resource_name=row.resource_name,
+            configs=tuple(AlterableConfig(name=c.name, value=c.value) for c in row.configs),
+            replaces=True,
         )
-        yield _Wanted(Resource(row.resource_type, row.resource_name), alterations, replaces=True)
 
 
-def _altered(asked: IncrementalAlterConfigsRequest) -> Iterator[_Wanted]:
-    for row in asked.resources:
-        alterations = tuple(
-            ConfigAlteration(config.name, config.config_operation, config.value)
-            for config in row.configs
-        )
-        yield _Wanted(Resource(row.resource_type, row.resource_name), alterations, replaces=False)
+def _resource(wanted: AlterConfigsResource) -> Resource:
+    return Resource(wanted.resource_type, wanted.resource_name)
 
 
-def _result(resource: Resource, outcome: ApiError) -> AlterConfigsResourceResult:
-    error_code, message = outcome
+def _result(wanted: AlterConfigsResource, outcome: ApiError) -> AlterConfigsResourceResult:
     return AlterConfigsResourceResult(
-        error_code=error_code,
-        error_message=message[:1_000] or None,
-        resource_type=resource.type,
-        resource_name=resource.name,
+        error_code=outcome.error_code,
+        error_message=outcome.message[:1_000] or None,
+        resource_type=wanted.resource_type,
+        resource_name=wanted.resource_name,
     )

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from regent.core.admin.config_alterations import ConfigRefusedError, altered
+from regent.core.admin.config_alterations import RefusedError, altered
 from regent.core.admin.config_changes import DEFAULT_BROKER
 from regent.core.admin.config_descriptions import BrokerSetting
 from regent.core.admin.config_problems import broker_config_problem
 from regent.core.errors import BadDataError, Errors, RegentError
 from regent.core.model import BrokerId
-from regent.core.protocol.topics import ConfigAlteration
+from regent.core.protocol.messages.configs import AlterableConfig
 from regent.core.setting import Setting
 
 ChangeConfig: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str | None]]
@@ -48,7 +48,7 @@ class BrokerConfigAlteration(NamedTuple):
     """
 
     broker_id: BrokerId | None
-    alterations: Sequence[ConfigAlteration]
+    alterations: Sequence[AlterableConfig]
     replaces: bool = False
 
 
@@ -73,7 +73,7 @@ class BrokerConfigManager:
     def alter(self, wanted: BrokerConfigAlteration, *, validate_only: bool = False) -> None:
         """Validate the changes, and write them unless ``validate_only``.
 
-        Raises ``ConfigRefusedError``, or ``RegentError`` if ZooKeeper cannot be read or written.
+        Raises ``RefusedError``, or ``RegentError`` if ZooKeeper cannot be read or written.
         """
         broker_id = wanted.broker_id
         found = self._store.read_broker_configs([] if broker_id is None else [broker_id])
@@ -105,19 +105,17 @@ class BrokerConfigManager:
             problem=lambda name, value: self._refusal(owner, name, value, wanted.broker_id is None),
         )
 
-    def _refusal(
-        self, owner: str, name: str, value: str, of_all: bool
-    ) -> ConfigRefusedError | None:
+    def _refusal(self, owner: str, name: str, value: str, of_all: bool) -> RefusedError | None:
         problem = broker_config_problem(name, value, self._settings, of_all=of_all)
         if problem is None:
             return None
-        return ConfigRefusedError(Errors.INVALID_REQUEST, f"{owner} config {name} {problem}")
+        return RefusedError(Errors.INVALID_REQUEST, f"{owner} config {name} {problem}")
 
     def _refuse_conflicts(self, config: Mapping[str, str]) -> None:
         try:
             self._check(config)
         except RegentError as error:
-            raise ConfigRefusedError(Errors.INVALID_REQUEST, str(error)) from None
+            raise RefusedError(Errors.INVALID_REQUEST, str(error)) from None
 
 
 def _readable(config: Mapping[str, str] | BadDataError) -> Mapping[str, str]:

@@ -61,6 +61,7 @@ from regent.core.protocol.controller import (
     AlterPartitionRow,
     ReassignablePartition,
 )
+from regent.core.protocol.topics import EnvelopeResponse
 from tests.support.controller_parts import Candidate
 from tests.support.world import World
 
@@ -270,6 +271,7 @@ def _title(effect: Effect) -> str:
 
 
 def _answer(response: ActorResponse) -> str:
+    assert not isinstance(response, EnvelopeResponse)  # the controller does not decide those
     rows = getattr(response, "partitions", ())
     results = [f"{row.topic}-{row.partition} {row.error_code.name}" for row in rows]
     remaining = getattr(response, "remaining_partitions", None)
