@@ -13,13 +13,14 @@ from typing import Any, NamedTuple, TypeAlias
 from regent.actors.inbox import Reply
 from regent.actors.scheduler import OneShotTimer, monotonic_ms
 from regent.core.admin.admin_requests import PASSING
-from regent.core.errors import ApiError, Errors
-from regent.core.protocol.topics import (
+from regent.core.errors import ApiError
+from regent.core.protocol.messages.topics import (
     CreatableTopic,
+    CreatableTopicResult,
     CreateTopicsRequest,
     PlacementOptions,
-    TopicOutcome,
 )
+from regent.core.protocol.topics import error_of
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.topic_validation import INTERNAL_TOPICS
 
@@ -103,11 +104,11 @@ class AutomaticCreation:
                 self._timer.set(client.deadline_ms - now_ms)
         self._create_missing()
 
-    def on_decided(self, outcomes: Iterable[TopicOutcome]) -> None:
+    def on_decided(self, results: Iterable[CreatableTopicResult]) -> None:
         """Take the decisions of the controller; created topics are not known here yet."""
-        failed = [o for o in outcomes if o.error_code is not Errors.NONE]
+        failed = {row.name: error_of(row) for row in results if row.error_code}
         self._note(failed)
-        self._settle(o.topic for o in failed)
+        self._settle(failed)
 
     def on_time(self) -> None:
         """Answer the clients that have waited long enough."""
@@ -139,34 +140,34 @@ class AutomaticCreation:
         self._missing = {topic: None for topic in wanted if topic not in self._being_created}
         if self._being_created:
             request = CreateTopicsRequest(
-                tuple(map(self._creatable, self._being_created)),
-                CREATION_TIMEOUT_MS,
+                topics=tuple(map(self._creatable, self._being_created)),
+                timeout_ms=CREATION_TIMEOUT_MS,
                 placement=PlacementOptions(use_service=False) if internal else None,
             )
             self._send(request, Reply.of(self._on_created))
 
     def _on_created(self, answer: Any) -> None:
         """Take the answer: brokers know the new topics; runs on the thread of the actor."""
-        created = [o.topic for o in answer.outcomes if o.error_code is Errors.NONE]
+        created = [row.name for row in answer.topics if not row.error_code]
         if created:
             text = "%s: created %d topics on demand, the first %s"
             logger.info(text, self._name, len(created), created[0])
         for topic in created:
             self.refusals.pop(topic, None)
-        self._note([o for o in answer.outcomes if o.error_code is not Errors.NONE])
+        self._note({row.name: error_of(row) for row in answer.topics if row.error_code})
         done, self._being_created = self._being_created, ()
         self._settle(done)
         self._create_missing()
 
-    def _note(self, failed: Collection[TopicOutcome]) -> None:
+    def _note(self, failed: Mapping[str, ApiError]) -> None:
         """Remember why topics are not created, and log what was not logged lately."""
         now_ms, news = monotonic_ms(), []
-        for topic, code, message, *_ in failed:
-            known, error = self.refusals.pop(topic, None), ApiError(code, message)
+        for topic, error in failed.items():
+            known = self.refusals.pop(topic, None)
             logged_ms = now_ms
             if (
                 known is not None
-                and known.error.error_code is code
+                and known.error.error_code is error.error_code
                 and now_ms < known.logged_ms + LOG_AGAIN_MS
             ):
                 logged_ms = known.logged_ms

@@ -19,12 +19,12 @@ from regent.core.errors import BadDataError, Errors
 from regent.core.model import BrokerId
 from regent.core.protocol.controller import AwaitBrokersRequest
 from regent.core.protocol.messages.partitions import PartitionsRequest, PartitionsResponse
-from regent.core.protocol.topics import TopicsRequest, TopicsResponse
+from regent.core.protocol.topics import EnvelopeRequest, EnvelopeResponse, TopicsResponse
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.transport.control.client import RequestError
 from regent.transport.control.codec import Response
 
-ForwardedRequest: TypeAlias = TopicsRequest | PartitionsRequest
+ForwardedRequest: TypeAlias = EnvelopeRequest | PartitionsRequest
 ForwardedResponse: TypeAlias = TopicsResponse | PartitionsResponse
 OpenForwardChannel: TypeAlias = Callable[
     [str], RequestChannel[ForwardedRequest | AwaitBrokersRequest, Response]
@@ -37,8 +37,8 @@ def refuse_forwarded(
     request: ForwardedRequest, error_code: Errors, message: str
 ) -> ForwardedResponse:
     """Return the answer that refuses a whole request."""
-    if isinstance(request, TopicsRequest):
-        return refuse(request, error_code, message)
+    if isinstance(request, EnvelopeRequest):
+        return refuse(request.request, error_code, message)
     return refuse_partitions(request, error_code, message)
 
 
@@ -78,7 +78,8 @@ class BrokerToControllerChannel(RegentActor):
             return
         channel = self._channel.to(controller.control_endpoint)
         try:
-            reply.set(channel.request(message, timeout_ms=left_ms, closing=self.closing))
+            answer = channel.request(message, timeout_ms=left_ms, closing=self.closing)
+            reply.set(answer.response if isinstance(answer, EnvelopeResponse) else answer)
         except RequestError as error:
             reply.fail(error)
         except BadDataError as error:

@@ -30,20 +30,32 @@ from regent.actors.broker_to_controller_channel import (
 from regent.actors.inbox import InboxFullError, MessageWithReply, Reply
 from regent.actors.runtime import RegentActor, Supervisor
 from regent.actors.scheduler import OneShotTimer, Scheduler, monotonic_ms
-from regent.core.admin.admin_requests import PendingAnswer, done_before
+from regent.core.admin.admin_requests import (
+    PendingAnswer,
+    changes_topics,
+    done_before,
+    is_elsewhere,
+    timeout_of,
+)
 from regent.core.admin.partition_requests import PendingElections
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.ports import TopicIds
 from regent.core.protocol.controller import AwaitBrokersRequest
 from regent.core.protocol.messages.partitions import ElectLeadersResponse, PartitionsRequest
-from regent.core.protocol.topics import (
+from regent.core.protocol.messages.topics import (
     CreatableTopic,
+    CreatableTopicResult,
     CreatePartitionsRequest,
     CreateTopicsRequest,
+    CreateTopicsResponse,
     DeleteTopicsRequest,
-    TopicOutcome,
+)
+from regent.core.protocol.topics import (
+    EnvelopeRequest,
+    TopicsRequest,
     TopicsResponse,
+    results_of,
 )
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.transport.control.client import PeerUnreachableError
@@ -58,7 +70,7 @@ MAX_RETRY_BACKOFF_MS = 1_000
 MIN_SPREAD_MS, MAX_SPREAD_MS = 300, 3_000
 """How long an answer waits for the other brokers: as long again as it took, within these limits."""
 
-_OnDecided: TypeAlias = Callable[[Sequence[TopicOutcome]], None]
+_OnDecided: TypeAlias = Callable[[Sequence[CreatableTopicResult]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +130,7 @@ class _PendingRequest:
     ``response`` is set when this broker knows the change, and others may not.
     """
 
-    request: ForwardedRequest
+    message: ForwardedRequest
     reply: Reply
     undone: frozenset[str]
     began_ms: int
@@ -129,10 +141,15 @@ class _PendingRequest:
     pending: PendingAnswer | PendingElections | None = None
     response: ForwardedResponse | None = None
 
+    @property
+    def request(self) -> TopicsRequest | PartitionsRequest:
+        """The request, without an envelope."""
+        return _opened(self.message)
+
     def tell_decision(self, answer: ForwardedResponse) -> None:
         """Tell who waits for the decision only, also of an attempt that failed."""
-        if self.on_decided is not None and isinstance(answer, TopicsResponse):
-            self.on_decided(answer.outcomes)
+        if self.on_decided is not None and isinstance(answer, CreateTopicsResponse):
+            self.on_decided(answer.topics)
 
 
 class ForwardingManager(RegentActor):
@@ -147,7 +164,7 @@ class ForwardingManager(RegentActor):
         spread_channel: ActorRef[BrokerToControllerChannel],
         scheduler: Scheduler,
         *,
-        creatable: Creatable = CreatableTopic,
+        creatable: Creatable = lambda topic: CreatableTopic(name=topic),
         min_patience_ms: int = MIN_PATIENCE_MS,
         supervisor: Supervisor | None = None,
     ) -> None:
@@ -225,19 +242,20 @@ class ForwardingManager(RegentActor):
     # --- from the request to the decision ---
 
     def _create(self, request: CreateTopicsRequest, reply: Reply) -> None:
-        self._take(request, reply, self._creation.on_decided)
+        self._take(EnvelopeRequest.of(request), reply, self._creation.on_decided)
 
     def _take(
-        self, request: ForwardedRequest, reply: Reply, on_decided: _OnDecided | None = None
+        self, message: ForwardedRequest, reply: Reply, on_decided: _OnDecided | None = None
     ) -> None:
         if len(self._waiting) >= MAX_PENDING:
-            message = f"{MAX_PENDING} requests are already waiting"
-            reply.set(refuse_forwarded(request, Errors.REQUEST_TIMED_OUT, message))
+            reason = f"{MAX_PENDING} requests are already waiting"
+            reply.set(refuse_forwarded(message, Errors.REQUEST_TIMED_OUT, reason))
             return
-        now_ms, timeout_ms = monotonic_ms(), min(request.timeout_ms, MAX_WAIT_MS)
+        request = _opened(message)
+        now_ms, timeout_ms = monotonic_ms(), min(timeout_of(request), MAX_WAIT_MS)
         number = next(self._numbers)
         self._waiting[number] = _PendingRequest(
-            self._with_topic_ids(request),
+            self._with_topic_ids(message),
             reply,
             _undone(request, self._cache.snapshot),
             now_ms,
@@ -247,15 +265,16 @@ class ForwardingManager(RegentActor):
         )
         self._forward(number)
 
-    def _with_topic_ids(self, request: ForwardedRequest) -> ForwardedRequest:
+    def _with_topic_ids(self, message: ForwardedRequest) -> ForwardedRequest:
         """Set the ids of new topics, so that a second attempt recognises what the first created."""
-        if not isinstance(request, CreateTopicsRequest):
-            return request
+        if not isinstance(message, EnvelopeRequest) or message.create_topics is None:
+            return message
         topics = (
-            topic._replace(topic_id=topic.topic_id or self._topic_ids.new_topic_id())
-            for topic in request.topics
+            replace(topic, topic_id=topic.topic_id or self._topic_ids.new_topic_id())
+            for topic in message.create_topics.topics
         )
-        return replace(request, topics=tuple(topics))
+        creation = replace(message.create_topics, topics=tuple(topics))
+        return replace(message, create_topics=creation)
 
     def _forward(self, number: int) -> None:
         waiting = self._waiting.get(number)
@@ -264,7 +283,7 @@ class ForwardingManager(RegentActor):
         waiting.attempts += 1
         reply = Reply.of(lambda answer: self._tell(_Decided(number, answer)))
         try:
-            self._channel.tell(MessageWithReply(replace(waiting.request, timeout_ms=0), reply))
+            self._channel.tell(MessageWithReply(_to_decide(waiting.message), reply))
         except (ActorDeadError, InboxFullError) as error:
             self._on_decided(number, error)
 
@@ -272,7 +291,7 @@ class ForwardingManager(RegentActor):
         waiting = self._waiting.get(number)
         if waiting is None:
             return
-        if isinstance(answer, ForwardedResponse) and answer.error_code == Errors.NONE:
+        if isinstance(answer, ForwardedResponse) and not _is_elsewhere(answer):
             self._is_failing = False
             waiting.tell_decision(answer)
             waiting.pending = _pending(waiting, answer)
@@ -281,12 +300,12 @@ class ForwardingManager(RegentActor):
             else:
                 self._poll([number])
         elif monotonic_ms() >= waiting.decide_until_ms:
-            self._finish(number, _given_up(waiting.request, answer))
+            self._finish(number, _given_up(waiting.message, answer))
         else:
             log = logger.debug if self._is_failing else logger.warning
             log("%s: %s; trying again", self.name, _reason(answer))
             self._is_failing = True
-            waiting.tell_decision(_given_up(waiting.request, answer))
+            waiting.tell_decision(_given_up(waiting.message, answer))
             backoff_ms = min(RETRY_BACKOFF_MS * waiting.attempts, MAX_RETRY_BACKOFF_MS)
             self._scheduler.schedule(backoff_ms, lambda: self._tell(_TryAgain(number)))
 
@@ -350,6 +369,15 @@ class ForwardingManager(RegentActor):
             self.actor_ref.tell(message)
 
 
+def _opened(message: ForwardedRequest) -> TopicsRequest | PartitionsRequest:
+    return message.request if isinstance(message, EnvelopeRequest) else message
+
+
+def _to_decide(message: ForwardedRequest) -> ForwardedRequest:
+    """Return the request in the form that the controller's broker answers without a wait."""
+    return message if isinstance(message, EnvelopeRequest) else replace(message, timeout_ms=0)
+
+
 def _pending(
     waiting: _PendingRequest, answer: ForwardedResponse
 ) -> PendingAnswer | PendingElections | None:
@@ -360,8 +388,7 @@ def _pending(
     if not isinstance(answer, TopicsResponse) or isinstance(request, PartitionsRequest):
         return None
     if waiting.attempts > 1:
-        outcomes = tuple(done_before(request, o, waiting.undone) for o in answer.outcomes)
-        answer = replace(answer, outcomes=outcomes)
+        answer = done_before(request, answer, waiting.undone)
     return PendingAnswer(request, answer, deadline_ms)
 
 
@@ -371,9 +398,17 @@ def _changed_something(waiting: _PendingRequest) -> bool:
         return bool(response.leaders)
     return (
         isinstance(response, TopicsResponse)
-        and not getattr(request, "validate_only", False)
-        and any(outcome.error_code is Errors.NONE for outcome in response.outcomes)
+        and not isinstance(request, PartitionsRequest)
+        and changes_topics(request)
+        and any(not row.error_code for row in results_of(response))
     )
+
+
+def _is_elsewhere(answer: ForwardedResponse) -> bool:
+    """Whether the answer is that another broker is the active controller's."""
+    if isinstance(answer, TopicsResponse):
+        return is_elsewhere(answer)
+    return answer.error_code is not Errors.NONE
 
 
 def _reason(answer: object) -> str:
@@ -391,20 +426,23 @@ def _given_up(request: ForwardedRequest, answer: object) -> ForwardedResponse:
     return refuse_forwarded(request, error_code, str(answer))
 
 
-def _undone(request: ForwardedRequest, snapshot: MetadataSnapshot) -> frozenset[str]:
+def _undone(
+    request: TopicsRequest | PartitionsRequest, snapshot: MetadataSnapshot
+) -> frozenset[str]:
     """Return the topics that are not deleted or extended yet; new topics are found by their id."""
     match request:
-        case DeleteTopicsRequest(topics, _, topic_ids):
-            known_ids = set(topic_ids).intersection(snapshot.topic_ids.values())
-            return frozenset(snapshot.topic_ids.keys() & set(topics) | known_ids)
-        case CreatePartitionsRequest(growing):
+        case DeleteTopicsRequest():
+            named = {row.name or row.topic_id or "" for row in request.topics}
+            known_ids = named.intersection(snapshot.topic_ids.values())
+            return frozenset(snapshot.topic_ids.keys() & named | known_ids)
+        case CreatePartitionsRequest():
             known = snapshot.partitions
             return frozenset(
-                row.topic
-                for row in growing
-                if row.total > 0
-                and TopicPartition(row.topic, 0) in known
-                and TopicPartition(row.topic, row.total - 1) not in known
+                row.name
+                for row in request.topics
+                if row.count > 0
+                and TopicPartition(row.name, 0) in known
+                and TopicPartition(row.name, row.count - 1) not in known
             )
         case _:
             return frozenset()

@@ -10,7 +10,6 @@ from pykka import ActorDeadError, ActorRef
 from regent.actors.broker import Broker
 from regent.actors.control_request_check import ControlRequestReceived
 from regent.actors.controller_event_manager import ControllerEventManager
-from regent.actors.forwarding_manager import ForwardingManager
 from regent.actors.inbox import InboxFullError, MessageWithReply, Reply
 from regent.actors.scheduler import monotonic_ms
 from regent.actors.topic_request_handler import TopicRequestHandler
@@ -24,7 +23,7 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
 )
 from regent.core.protocol.controller import ControllerRequest
-from regent.core.protocol.topics import TopicsRequest
+from regent.core.protocol.topics import EnvelopeRequest
 from regent.core.repeated_lines import RepeatedLines
 from regent.core.replication.control_request_fence import ControlRequestRefusedError
 from regent.transport.control.server import IncomingRequest
@@ -39,12 +38,10 @@ class RequestRouter:
         self,
         broker: ActorRef[Broker],
         controller: ActorRef[ControllerEventManager],
-        forwarding: ActorRef[ForwardingManager],
         topics: ActorRef[TopicRequestHandler],
     ) -> None:
         self._broker = broker
         self._controller = controller
-        self._forwarding = forwarding
         self._topics = topics
         self._lines = RepeatedLines()
 
@@ -63,9 +60,11 @@ class RequestRouter:
                 actor, message = self._broker, ControlRequestReceived(numbered, incoming.body)
             case DescribeMetadataRequest() | ShutdownBrokerRequest():
                 actor, message = self._broker, incoming.body
-            case body if isinstance(body, TopicsRequest):
-                waits = body.timeout_ms > 0
-                actor, message = (self._forwarding if waits else self._topics), incoming.body
+            case EnvelopeRequest() as envelope:
+                if not envelope.is_valid:
+                    incoming.reply.fail(Errors.INVALID_REQUEST)
+                    return
+                actor, message = self._topics, envelope
             case body if isinstance(body, ControllerRequest):
                 actor, message = self._controller, incoming.body
             case _:

@@ -9,7 +9,7 @@ from regent.actors.runtime import RegentActor, Supervisor
 from regent.core.admin.admin_manager import AdminManager
 from regent.core.errors import RegentError
 from regent.core.model import BrokerId
-from regent.core.protocol.topics import TopicsRequest
+from regent.core.protocol.topics import EnvelopeRequest, EnvelopeResponse
 
 logger = logging.getLogger(__name__)
 
@@ -33,17 +33,18 @@ class TopicRequestHandler(RegentActor):
         self._manager = manager
         self._is_failing = False
 
-    def handle(self, message: TopicsRequest, reply: Reply | None) -> None:
+    def handle(self, message: EnvelopeRequest, reply: Reply | None) -> None:
         """Decide and answer at once; ``ForwardingManager`` waits until brokers know the change."""
         if reply is None:
             return
         try:
             if self.queue_ms > DECISION_TIMEOUT_MS:
                 raise TooLateError("too many requests wait for a decision")
-            reply.set(self._manager.decide(message))
+            decided = self._manager.decide(message.request, message.requester)
+            reply.set(EnvelopeResponse.of(decided))
             self._is_failing = False
         except RegentError as error:  # it may be partly done; the sender repeats it
             log = logger.debug if self._is_failing else logger.warning
-            log("%s: %s: %s", self.name, type(message).__name__, error)
+            log("%s: %s: %s", self.name, type(message.request).__name__, error)
             self._is_failing = True
             reply.fail(error)

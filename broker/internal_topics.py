@@ -10,7 +10,7 @@ from regent.config.tables.transactions import TransactionsConfig
 from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.model import TopicPartition
 from regent.core.protocol.control import differ
-from regent.core.protocol.topics import ConfigEntry, CreatableTopic
+from regent.core.protocol.messages.topics import CreatableTopic, CreatableTopicConfig
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.core.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 
@@ -77,18 +77,18 @@ def creatable_topic(settings: Settings, topic: str) -> CreatableTopic:
         return _transaction_state(settings.transactions)
     if topic == GROUP_METADATA_TOPIC:
         return _consumer_offsets(settings.groups)
-    return CreatableTopic(topic)
+    return CreatableTopic(name=topic)
 
 
 def _consumer_offsets(config: GroupsConfig) -> CreatableTopic:
     return CreatableTopic(
-        GROUP_METADATA_TOPIC,
-        config.offsets_topic_num_partitions,
-        config.offsets_topic_replication_factor,
-        config=(
-            ConfigEntry("cleanup.policy", "compact"),
-            ConfigEntry("compression.type", "producer"),
-            ConfigEntry("segment.bytes", str(config.offsets_topic_segment_bytes)),
+        name=GROUP_METADATA_TOPIC,
+        num_partitions=config.offsets_topic_num_partitions,
+        replication_factor=config.offsets_topic_replication_factor,
+        configs=_configs(
+            ("cleanup.policy", "compact"),
+            ("compression.type", "producer"),
+            ("segment.bytes", str(config.offsets_topic_segment_bytes)),
         ),
     )
 
@@ -96,14 +96,18 @@ def _consumer_offsets(config: GroupsConfig) -> CreatableTopic:
 def _transaction_state(config: TransactionsConfig) -> CreatableTopic:
     """A leader without the newest record must not decide about transactions."""
     return CreatableTopic(
-        TRANSACTION_STATE_TOPIC,
-        config.transaction_state_log_num_partitions,
-        config.transaction_state_log_replication_factor,
-        config=(
-            ConfigEntry("cleanup.policy", "compact"),
-            ConfigEntry("compression.type", "uncompressed"),
-            ConfigEntry("min.insync.replicas", str(config.transaction_state_log_min_isr)),
-            ConfigEntry("segment.bytes", str(config.transaction_state_log_segment_bytes)),
-            ConfigEntry("unclean.leader.election.enable", "false"),
+        name=TRANSACTION_STATE_TOPIC,
+        num_partitions=config.transaction_state_log_num_partitions,
+        replication_factor=config.transaction_state_log_replication_factor,
+        configs=_configs(
+            ("cleanup.policy", "compact"),
+            ("compression.type", "uncompressed"),
+            ("min.insync.replicas", str(config.transaction_state_log_min_isr)),
+            ("segment.bytes", str(config.transaction_state_log_segment_bytes)),
+            ("unclean.leader.election.enable", "false"),
         ),
     )
+
+
+def _configs(*settings: tuple[str, str]) -> tuple[CreatableTopicConfig, ...]:
+    return tuple(CreatableTopicConfig(name=name, value=value) for name, value in settings)

@@ -43,7 +43,7 @@ from regent.core.errors import ApiError, Errors
 from regent.core.model import BrokerId
 from regent.core.ports import TopicIds
 from regent.core.protocol.messages.partitions import PartitionsRequest
-from regent.core.protocol.topics import Requester, TopicsRequest
+from regent.core.protocol.topics import EnvelopeRequest, Requester, TopicsRequest
 from regent.core.quota.client_quota_manager import (
     ControllerMutationQuotaManager,
     QuotaClient,
@@ -158,14 +158,8 @@ class BrokerTopicService:
                 stop_actor(actor, _STOP_TIMEOUT_S)
 
     @property
-    def forwarding(self) -> ActorRef[ForwardingManager]:
-        """The actor for requests that wait until brokers know the change."""
-        assert self._forwarding is not None
-        return self._forwarding
-
-    @property
     def handler(self) -> ActorRef[TopicRequestHandler]:
-        """The actor for requests that need only a decision."""
+        """The actor that decides what brokers forward to the active controller's broker."""
         assert self._handler is not None
         return self._handler
 
@@ -181,9 +175,11 @@ class BrokerTopicService:
             with suppress(ActorDeadError, InboxFullError):
                 self._forwarding.tell(MetadataChanged())
 
-    def ask(self, request: TopicsRequest, respond: RespondToClient) -> None:
+    def ask(
+        self, request: TopicsRequest, respond: RespondToClient, requester: Requester | None = None
+    ) -> None:
         """See ``TopicService.ask``."""
-        self._forward(request, respond)
+        self._forward(EnvelopeRequest.of(request, requester), respond)
 
     def ask_controller(self, request: PartitionsRequest, respond: RespondAboutPartitions) -> None:
         """See ``PartitionService.ask_controller``."""

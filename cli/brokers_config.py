@@ -14,12 +14,12 @@ from regent.config.settings import KAFKA_SETTINGS
 from regent.core.admin.config_alterations import (
     BrokerConfigAlteration,
     BrokerConfigManager,
-    ConfigRefusedError,
+    RefusedError,
 )
 from regent.core.admin.config_problems import base_name, unusable_in_broker
 from regent.core.errors import BadDataError, RegentError
 from regent.core.model import BrokerId
-from regent.core.protocol.topics import AlterOperation
+from regent.core.protocol.messages.configs import AlterOperation
 from regent.core.setting import Scope
 from regent.zk.codecs.admin_znodes import DEFAULT_ENTITY_NAME
 from regent.zk.stores.admin_store import ZkAdminStore
@@ -82,14 +82,15 @@ def config(
 
 
 def _alter(admin: ZkAdminStore, wanted: BrokerConfigAlteration) -> None:
-    for name, operation, _ in wanted.alterations:
-        if operation == AlterOperation.SET and base_name(name) not in KAFKA_SETTINGS:
+    for row in wanted.alterations:
+        name = row.name
+        if row.config_operation == AlterOperation.SET and base_name(name) not in KAFKA_SETTINGS:
             similar = "".join(f"; did you mean {n}?" for n in get_close_matches(name, _NAMES, n=1))
             note(f"{name} is no setting of Regent or Kafka, and nothing here reads it{similar}")
     manager = BrokerConfigManager(admin.configs, KAFKA_SETTINGS, {}, lambda _: None)
     try:
         manager.alter(wanted)
-    except ConfigRefusedError as refused:
+    except RefusedError as refused:
         raise BrokerConfigError(str(refused)) from None
 
 

@@ -13,7 +13,7 @@ import click
 from regent.cli.new_topics import parse_config
 from regent.cli.output import Output, note, print_json, print_table
 from regent.core.errors import RegentError
-from regent.core.protocol.topics import AlterOperation, ConfigAlteration
+from regent.core.protocol.messages.configs import AlterableConfig, AlterOperation
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -78,7 +78,7 @@ def _without_brackets(setting: str) -> str:
     return f"{name}{separator}{value}"
 
 
-def config_changes(settings: Sequence[str], removed: Sequence[str]) -> list[ConfigAlteration]:
+def config_changes(settings: Sequence[str], removed: Sequence[str]) -> list[AlterableConfig]:
     """Return the changes that the options ask for; raises ``click.UsageError``."""
     try:
         values = parse_config(settings)
@@ -88,8 +88,8 @@ def config_changes(settings: Sequence[str], removed: Sequence[str]) -> list[Conf
         if count > 1:
             raise click.UsageError(f"{name} is both set and unset, or unset twice")
     return [
-        *(ConfigAlteration(name, AlterOperation.SET, value) for name, value in values.items()),
-        *(ConfigAlteration(name, AlterOperation.DELETE) for name in removed),
+        *(AlterableConfig(name=name, value=value) for name, value in values.items()),
+        *(AlterableConfig(name=n, config_operation=AlterOperation.DELETE) for n in removed),
     ]
 
 

@@ -11,7 +11,7 @@ from regent.client.json_files import decode_file, unknown_keys
 from regent.client.topics import TopicsRefusedError
 from regent.core.errors import BadDataError
 from regent.core.model import MAX_BROKER_ID, BrokerId
-from regent.core.protocol.topics import ConfigEntry, CreatableTopic
+from regent.core.protocol.messages.topics import CreatableTopic, CreatableTopicConfig
 from regent.core.setting import text_of
 
 _NUMBERS: Final = ("partitions", "replication_factor")
@@ -49,6 +49,11 @@ def parse_config(options: Sequence[str]) -> dict[str, str]:
             raise ValueError(f"{name} is given twice")
         config[name] = value.strip()
     return config
+
+
+def new_configs(settings: Mapping[str, str]) -> tuple[CreatableTopicConfig, ...]:
+    """Return settings as the request for a new topic has them."""
+    return tuple(CreatableTopicConfig(name=name, value=v) for name, v in settings.items())
 
 
 # --- from a file ----------------------------------------------------------------------------------
@@ -112,9 +117,11 @@ def not_positive(**numbers: int) -> list[str]:
 
 
 def _creatable(entry: Mapping[str, Any]) -> CreatableTopic:
-    config = tuple(ConfigEntry(n, text_of(v)) for n, v in entry.get("config", {}).items())
     return CreatableTopic(
-        entry["topic"], entry["partitions"], entry["replication_factor"], config=config
+        name=entry["topic"],
+        num_partitions=entry["partitions"],
+        replication_factor=entry["replication_factor"],
+        configs=new_configs({n: text_of(v) for n, v in entry.get("config", {}).items()}),
     )
 
 

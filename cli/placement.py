@@ -10,8 +10,8 @@ from typing import Any, Final
 import click
 
 from regent.cluster.cluster_file import PlacementEntry
+from regent.core.protocol.messages.topics import PlacementOptions
 from regent.core.protocol.placement import PlacementStatusRequest, PlacementStatusResponse
-from regent.core.protocol.topics import PlacementOptions
 from regent.jobs.options import strategy_options, with_options
 
 PLACEMENT_TIMEOUT_MS: Final = 60_000
@@ -42,9 +42,9 @@ def placement_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def with_placement(*args: Any, **kwargs: Any) -> Any:
         options = PlacementOptions(
-            kwargs.pop("strategy"),
-            kwargs.pop("start_index"),
-            kwargs.pop("index"),
+            strategy=kwargs.pop("strategy"),
+            start_index=kwargs.pop("start_index"),
+            index=kwargs.pop("index"),
             seed=secrets.randbits(63),
             use_service=kwargs.pop("placement_service"),
         )

@@ -8,6 +8,9 @@ from typing import Any, TypeVar, cast
 
 import click
 
+from regent.cli.waiting import Explained
+from regent.client.cluster_connection import Cluster
+from regent.client.topics import TopicsClient
 from regent.core.errors import BadDataError, RegentError
 from regent.core.ports import TopicAssignment
 from regent.core.topic_validation import topic_name_problem
@@ -51,6 +54,18 @@ def read_existing(
     if not found:
         admin.topics.check_cluster()
     return found
+
+
+def topics_client(cluster: Cluster, timeout_ms: int) -> TopicsClient:
+    """Return a client of the brokers of a cluster; it says what it waits for."""
+    reasons: list[str] = []
+    explained = Explained("waiting for a broker that can answer", lambda: reasons[-1:])
+
+    def on_wait(reason: str) -> None:
+        reasons.append(reason)
+        explained.check()
+
+    return TopicsClient(cluster.brokers(), timeout_s=timeout_ms / 1000, on_wait=on_wait)
 
 
 def named(topic: str) -> list[str]:

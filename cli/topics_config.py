@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import click
 
 from regent.cli.config_options import changes_options, check_removed, config_changes, show_config
 from regent.cli.output import examples, output_option
-from regent.cli.remote_actors import controller_of
-from regent.cli.topic_options import TopicError, read_existing, topic_argument
+from regent.cli.topic_options import TopicError, read_existing, topic_argument, topics_client
 from regent.client.cluster_connection import Cluster, pass_cluster
-from regent.client.topics import TopicsClient, raise_if_refused
+from regent.client.topics import raise_if_refused
 from regent.core.admin.config_problems import unusable_in_topic
 from regent.core.admin.topic_settings import TOPIC_SETTINGS
 from regent.core.errors import BadDataError
 from regent.zk.stores.admin_store import ZkAdminStore
 
-_TIMEOUT_S = 30.0
+_TIMEOUT_MS = 30_000
 
 
 @click.command(
@@ -49,9 +47,8 @@ def config(
         current = _read(admin, name)
         if changes:
             check_removed(f"topic {name}", current, removed)
-            with controller_of(admin) as controller:
-                client = TopicsClient(controller, deadline=time.monotonic() + _TIMEOUT_S)
-                raise_if_refused(client.configure(name, changes).outcomes)
+            client = topics_client(cluster, _TIMEOUT_MS)
+            raise_if_refused(client.configure(name, changes).responses)
             current = _read(admin, name)
     show_config("topic", name, current, unusable_in_topic(current), output)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, BinaryIO
 
 import click
 
 from regent.cli.new_topics import (
+    new_configs,
     not_positive,
     parse_config,
     parse_replica_assignment,
@@ -16,30 +18,26 @@ from regent.cli.new_topics import (
 )
 from regent.cli.output import Output, examples, note, output_option, print_json
 from regent.cli.placement import placement_options
-from regent.cli.remote_actors import controller_of
-from regent.cli.topic_options import topic_argument
+from regent.cli.topic_options import topic_argument, topics_client
 from regent.cli.waiting import Waiting, timeout_option
-from regent.client.cluster_connection import Cluster, pass_cluster
-from regent.client.controller_ref import ControllerRef
+from regent.client.cluster_connection import Cluster, bootstrap_option, pass_cluster
 from regent.client.topics import (
+    AwaitService,
     TopicsClient,
     TopicsRefusedError,
-    creation,
     new_topic_id,
     raise_if_refused,
+    slices,
 )
 from regent.client.wording import counted
-from regent.core.errors import ApiError, Errors
-from regent.core.ports import TopicAssignment
-from regent.core.protocol.topics import (
+from regent.core.errors import Errors
+from regent.core.protocol.messages.topics import (
     UNSET,
-    AssignedPartition,
-    ConfigEntry,
+    CreatableReplicaAssignment,
     CreatableTopic,
+    CreatableTopicResult,
     PlacementOptions,
-    TopicOutcome,
 )
-from regent.zk.stores.admin_store import ZkAdminStore
 
 
 @click.command(
@@ -76,6 +74,7 @@ from regent.zk.stores.admin_store import ZkAdminStore
 @placement_options
 @timeout_option("Time to wait until every partition has a leader.")
 @output_option
+@bootstrap_option
 @pass_cluster
 def create(
     cluster: Cluster,
@@ -95,23 +94,25 @@ def create(
     checked before anything is written.
     """
     wanted = _wanted_topics(name, file, **shape)
-    with cluster.admin() as admin, controller_of(admin) as controller:
-        problems = _client(controller, timeout_ms).validate(wanted, placement)
-        if if_not_exists:
-            deleted = admin.topics.read_topics_being_deleted()
-            problems = _without_existing(problems, deleted)
-        if any(problem.message for problem in problems.values()):
-            raise TopicsRefusedError([problem.message for problem in problems.values()])
-        missing = [
-            topic._replace(topic_id=new_topic_id())
-            for topic in sorted(wanted, key=lambda topic: topic.topic)
-            if topic.topic not in problems
-        ]
-        placement_deadline = time.monotonic() + placement_timeout_ms / 1000
-        outcomes = _create(controller, missing, placement, placement_deadline, timeout_ms)
-        created = [t for t in missing if outcomes[t.topic].error_code is Errors.NONE]
-        _print_created(_with_defaults(admin, created), output)
-    raise_if_refused(outcomes.values())
+    topics = [replace(topic, topic_id=new_topic_id()) for topic in wanted]
+    names = [topic.name for topic in wanted]
+    client = topics_client(cluster, timeout_ms)
+    until = time.monotonic() + placement_timeout_ms / 1000
+    with Waiting() as waiting:
+        results = _create(
+            client,
+            topics,
+            replace(placement, awaits_service=True),
+            (lambda starting: waiting.say(f"placement: {starting}"), until),
+            waiting,
+            if_not_exists=if_not_exists,
+        )
+    refused = [row for row in results if row.error_code not in (0, Errors.REQUEST_TIMED_OUT)]
+    created = [row for row in results if not row.error_code]
+    if created or not refused:
+        _print_created(created, output)
+    results.sort(key=lambda row: names.index(row.name))
+    raise_if_refused(results)
 
 
 def _wanted_topics(
@@ -133,7 +134,7 @@ def _wanted_topics(
     if name is None:
         raise click.UsageError("which topic? Give a name, or --from-file")
     try:
-        overrides = tuple(ConfigEntry(*setting) for setting in parse_config(config).items())
+        overrides = new_configs(parse_config(config))
     except ValueError as error:
         raise click.UsageError(f"--config {error}") from None
     if replica_assignment is None:
@@ -143,7 +144,11 @@ def _wanted_topics(
         if problems:
             raise TopicsRefusedError([f"topic {name}: {problem}" for problem in problems])
         count, factor = (given.get(key, UNSET) for key in numbers)
-        return [CreatableTopic(name, count, factor, config=overrides)]
+        return [
+            CreatableTopic(
+                name=name, num_partitions=count, replication_factor=factor, configs=overrides
+            )
+        ]
     if partitions is not None or replication_factor is not None:
         raise click.UsageError(
             "--replica-assignment goes without --partitions and --replication-factor"
@@ -152,96 +157,81 @@ def _wanted_topics(
         assignment = parse_replica_assignment(replica_assignment)
     except ValueError as error:
         raise click.UsageError(f"--replica-assignment: {error}") from None
-    rows = tuple(AssignedPartition(*row) for row in enumerate(assignment))
-    return [CreatableTopic(name, assignment=rows, config=overrides)]
-
-
-def _client(controller: ControllerRef, timeout_ms: int) -> TopicsClient:
-    return TopicsClient(controller, deadline=time.monotonic() + timeout_ms / 1000)
-
-
-def _without_existing(
-    problems: Mapping[str, ApiError], being_deleted: Collection[str]
-) -> dict[str, ApiError]:
-    """Print the topics that exist already, and remove their messages: they are no problem."""
-    kept = {}
-    for topic, problem in problems.items():
-        exists = problem.error_code is Errors.TOPIC_ALREADY_EXISTS
-        if exists and topic not in being_deleted:
-            note(problem.message)
-            problem = ApiError(problem.error_code)
-        kept[topic] = problem
-    return kept
+    rows = tuple(
+        CreatableReplicaAssignment(partition_index=number, broker_ids=replicas)
+        for number, replicas in enumerate(assignment)
+    )
+    return [CreatableTopic(name=name, assignments=rows, configs=overrides)]
 
 
 def _create(
-    controller: ControllerRef,
+    client: TopicsClient,
     topics: Sequence[CreatableTopic],
     placement: PlacementOptions,
-    placement_deadline: float,
-    timeout_ms: int,
-) -> dict[str, TopicOutcome]:
-    """Create the topics once the placement service has started; return the outcome of each."""
-    outcomes: dict[str, TopicOutcome] = {}
+    await_service: AwaitService,
+    waiting: Waiting,
+    *,
+    if_not_exists: bool,
+) -> list[CreatableTopicResult]:
+    """Create all topics or none; return the results, without the topics that may exist and do.
+
+    Several slices are validated before the first is sent.
+    """
+    is_sliced = len(list(slices(topics))) > 1
+    if is_sliced:
+        problems = client.validate(topics, placement)
+        existing = _existing(problems.values()) if if_not_exists else set()
+        raise_if_refused(row for topic, row in problems.items() if topic not in existing)
+        topics = [topic for topic in topics if topic.name not in existing]
+    waiting.say(f"creating {counted(len(topics), 'topic')}")
+    results: list[CreatableTopicResult] = []
     notes: dict[str, None] = {}
-    with Waiting() as waiting:
-        unplaced = [topic for topic in topics if topic.assignment is None]
-        if unplaced:
-            _client(controller, timeout_ms).await_placement_service(
-                creation(unplaced[:1], placement),
-                lambda starting: waiting.say(f"placement: {starting}"),
-                deadline=placement_deadline,
-            )
-        waiting.say(f"creating {counted(len(topics), 'topic')}")
-        client = _client(controller, timeout_ms)
-        for response in client.create(topics, placement, waits=True):
-            outcomes |= {outcome.topic: outcome for outcome in response.outcomes}
-            notes[response.placement_note] = None
-            waiting.say(f"creating topics: {len(outcomes)} of {len(topics)}")
+    topics = sorted(topics, key=lambda topic: topic.name)
+    for response in client.create(
+        topics, placement, all_or_none=not is_sliced, await_service=await_service
+    ):
+        results += response.topics
+        notes[response.placement_note] = None
+        waiting.say(f"creating topics: {len(results)} of {len(topics)}")
     for line in filter(None, notes):
         note(line)
-    return outcomes
+    existing = _existing(results) if if_not_exists else set()
+    results = [row for row in results if row.name not in existing]
+    tried = [row for row in results if row.error_code != Errors.OPERATION_NOT_ATTEMPTED]
+    if tried or not results:
+        return tried
+    rest = [topic for topic in topics if topic.name not in existing]
+    return _create(client, rest, placement, await_service, waiting, if_not_exists=if_not_exists)
 
 
-def _with_defaults(admin: ZkAdminStore, created: Sequence[CreatableTopic]) -> list[CreatableTopic]:
-    """Replace the numbers that the user did not give by those that the broker chose."""
-    unset = [t.topic for t in created if t.assignment is None and UNSET in t]
-    read = admin.topics.read_topics(unset).items()
-    chosen = {topic: found for topic, found in read if isinstance(found, TopicAssignment)}
-    return [_with_numbers(t, chosen[t.topic]) if t.topic in chosen else t for t in created]
+def _existing(results: Iterable[CreatableTopicResult]) -> set[str]:
+    """Return the topics that exist already and are not being deleted; say that they exist."""
+    existing = [
+        row
+        for row in results
+        if row.error_code == Errors.TOPIC_ALREADY_EXISTS and not row.is_being_deleted
+    ]
+    for row in existing:
+        note(row.error_message or f"topic {row.name} already exists")
+    return {row.name for row in existing}
 
 
-def _with_numbers(topic: CreatableTopic, chosen: TopicAssignment) -> CreatableTopic:
-    partitions = chosen.partitions
-    return topic._replace(
-        partitions=len(partitions), replication_factor=len(partitions[0].replicas)
-    )
-
-
-def _print_created(created: Sequence[CreatableTopic], output: str) -> None:
+def _print_created(created: Sequence[CreatableTopicResult], output: str) -> None:
     if output == Output.JSON:
-        print_json([_created_json(topic) for topic in created])
-        return
-    for topic in created:
-        partitions, factor = _shape(topic)
-        click.echo(
-            f"Created topic {topic.topic} ({counted(partitions, 'partition')},"
-            f" replication factor {factor})."
+        print_json(
+            [
+                {
+                    "topic": row.name,
+                    "topic_id": row.topic_id,
+                    "partitions": row.num_partitions,
+                    "replication_factor": row.replication_factor,
+                }
+                for row in created
+            ]
         )
-
-
-def _created_json(topic: CreatableTopic) -> dict[str, object]:
-    partitions, factor = _shape(topic)
-    return {
-        "topic": topic.topic,
-        "topic_id": topic.topic_id,
-        "partitions": partitions,
-        "replication_factor": factor,
-    }
-
-
-def _shape(topic: CreatableTopic) -> tuple[int, int]:
-    """Return the numbers of partitions and of replicas of a topic."""
-    if topic.assignment is None:
-        return topic.partitions, topic.replication_factor
-    return len(topic.assignment), len(topic.assignment[0].replicas)
+        return
+    for row in created:
+        click.echo(
+            f"Created topic {row.name} ({counted(row.num_partitions, 'partition')},"
+            f" replication factor {row.replication_factor})."
+        )

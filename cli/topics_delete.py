@@ -9,18 +9,21 @@ import click
 
 from regent.cli.output import Output, examples, note, output_option, print_json
 from regent.cli.remote_actors import controller_of
-from regent.cli.topic_options import TopicError, read_existing, refuse_empty
+from regent.cli.topic_options import TopicError, read_existing, refuse_empty, topics_client
 from regent.cli.waiting import Explained, Progress, timeout_option
-from regent.client.cluster_connection import Cluster, pass_cluster
+from regent.client.cluster_connection import Cluster, bootstrap_option, pass_cluster
 from regent.client.deletion_obstacles import deletion_obstacles
 from regent.client.pauses import pauses
 from regent.client.topics import TopicsClient, raise_if_refused
 from regent.core.errors import BadDataError, Errors
+from regent.core.ports import TopicAssignment
 from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
-from regent.core.protocol.topics import TopicOutcome
+from regent.core.protocol.messages.topics import DeletableTopicResult
+from regent.core.protocol.topics import topic_of
 from regent.core.topic_validation import INTERNAL_TOPICS
 from regent.zk.stores.admin_store import ZkAdminStore
 
+_ABSENT = Errors.UNKNOWN_TOPIC_OR_PARTITION
 _REASON_TIMEOUT_S = 2.0
 _SAID = 5  # topics whose obstacles are told while the command waits
 
@@ -37,6 +40,7 @@ _SAID = 5  # topics whose obstacles are told while the command waits
 @click.option("--wait", is_flag=True, help="Wait until the topics are deleted.")
 @timeout_option("Time to wait with --wait.")
 @output_option
+@bootstrap_option
 @pass_cluster
 def delete(
     cluster: Cluster,
@@ -53,53 +57,69 @@ def delete(
     if not wanted:
         raise click.UsageError("which topic? Give a name")
     refuse_empty(*wanted)
-    with cluster.admin() as admin, controller_of(admin) as controller:
-        incarnations = _existing(admin, wanted, may_be_absent=if_exists)
-        outcomes: dict[str, TopicOutcome] = {}
-        if incarnations:
-            client = TopicsClient(controller, deadline=time.monotonic() + timeout_ms / 1000)
-            outcomes = {row.topic: row for row in client.delete(incarnations).outcomes}
-        # A topic that existed just before and is unknown now has been deleted.
-        marked = {t: o for t, o in outcomes.items() if o.error_code is Errors.NONE}
-        gone = Errors.UNKNOWN_TOPIC_OR_PARTITION
-        raise_if_refused(row for row in outcomes.values() if row.error_code is not gone)
-        kept = {topic: incarnations[topic] for topic in marked}
-        undeleted = _await_deletion(admin, kept, timeout_ms) if wait else dict.fromkeys(marked, "")
-    if output == Output.JSON:
-        print_json([{"topic": t, "deleted": t not in undeleted} for t in sorted(outcomes)])
+    internal = [topic for topic in wanted if topic in INTERNAL_TOPICS]
+    if internal:
+        raise TopicError(f"topic {internal[0]} is internal and cannot be deleted")
+    client = topics_client(cluster, timeout_ms)
+    undeleted: Mapping[str, str]
+    if wait and not cluster.bootstrap:
+        with cluster.admin() as admin:
+            found = read_existing(admin, wanted)
+            results = _delete(client, wanted, waits=False, if_exists=if_exists)
+            incarnations = {topic: _incarnation(found.get(topic)) for topic in results}
+            undeleted = _await_deletion(admin, incarnations, timeout_ms)
     else:
-        for topic in sorted(outcomes):
-            click.echo(f"Topic {topic} {_became(topic, undeleted, marked.get(topic))}.")
+        results = _delete(client, wanted, waits=wait, if_exists=if_exists)
+        late = [topic for topic, row in results.items() if row.error_code]
+        undeleted = (
+            dict.fromkeys(late, "is not deleted yet") if wait else dict.fromkeys(results, "")
+        )
+    if output == Output.JSON:
+        print_json([{"topic": t, "deleted": t not in undeleted} for t in sorted(results)])
+    else:
+        for topic in sorted(results):
+            click.echo(f"Topic {topic} {_became(topic, undeleted, results[topic])}.")
     problems = [f"topic {topic} {reason}" for topic, reason in undeleted.items() if reason]
     if problems:
         raise TopicError("\n".join(problems))
 
 
-def _existing(
-    admin: ZkAdminStore, topics: Sequence[str], *, may_be_absent: bool
-) -> dict[str, int | None]:
-    """Return the czxids of the topics that exist; a later topic of the same name has another."""
-    internal = [topic for topic in topics if topic in INTERNAL_TOPICS]
-    if internal:
-        raise TopicError(f"topic {internal[0]} is internal and cannot be deleted")
-    found = read_existing(admin, topics)
-    absent = [f"topic {topic} does not exist" for topic in topics if topic not in found]
-    if absent and not may_be_absent:
-        raise TopicError("\n".join(absent))
-    for problem in absent:
+def _delete(
+    client: TopicsClient, topics: Sequence[str], *, waits: bool, if_exists: bool
+) -> dict[str, DeletableTopicResult]:
+    """Mark all topics for deletion, or those that exist; return the results of these."""
+    response = client.delete(topics, waits=waits, all_or_none=not if_exists)
+    results = {topic_of(row): row for row in response.responses}
+    absent = {t: f"topic {t} does not exist" for t, r in results.items() if r.error_code == _ABSENT}
+    if absent and not if_exists:
+        raise TopicError("\n".join(absent.values()))
+    for topic, problem in absent.items():
         note(problem)
-    return {
-        topic: None if isinstance(assignment, BadDataError) else assignment.created_zxid
-        for topic, assignment in found.items()
-    }
+        del results[topic]
+    raise_if_refused(row for row in results.values() if not _is_marked(row, waits=waits))
+    return results
 
 
-def _became(topic: str, undeleted: Collection[str], outcome: TopicOutcome | None) -> str:
+def _is_marked(result: DeletableTopicResult, *, waits: bool) -> bool:
+    """Whether the topic will be deleted, or the error is one of another topic.
+
+    A broker of Kafka's always waits for the deletion, and its error has no message.
+    """
+    is_late = result.error_code == Errors.REQUEST_TIMED_OUT
+    return result.error_code in (Errors.NONE, Errors.OPERATION_NOT_ATTEMPTED) or (
+        is_late and (waits or result.error_message is None)
+    )
+
+
+def _incarnation(found: TopicAssignment | BadDataError | None) -> int | None:
+    """Return the czxid of a topic; a later topic of the same name has another."""
+    return found.created_zxid if isinstance(found, TopicAssignment) else None
+
+
+def _became(topic: str, undeleted: Collection[str], result: DeletableTopicResult) -> str:
     if topic not in undeleted:
         return "is deleted"
-    if outcome is not None and outcome.message:
-        return "is already marked for deletion"
-    return "is marked for deletion"
+    return f"is {'already ' if result.was_marked else ''}marked for deletion"
 
 
 def _await_deletion(

@@ -24,6 +24,10 @@ class NoAnswerError(Exception):
     """A broker has not given a whole answer in time; the message says why."""
 
 
+class NotConnectedError(NoAnswerError):
+    """A broker cannot be reached; nothing was sent to it."""
+
+
 def ask_broker(
     broker: EndPoint,
     api: tuple[KafkaApiKey, int],
@@ -33,7 +37,7 @@ def ask_broker(
 ) -> T:
     """Send a request in a version of an API, over a new connection; return the broker's answer.
 
-    Raises ``NoAnswerError``.
+    Raises ``NoAnswerError``, and ``NotConnectedError`` if nothing was sent.
     """
     is_flexible = api[1] >= FIRST_FLEXIBLE_VERSION[api[0]]
     tags = _NO_TAGS if is_flexible else b""
@@ -41,7 +45,11 @@ def ask_broker(
     frame = head + encoded(request, api[1], is_flexible=is_flexible)
     deadline = time.monotonic() + timeout_s
     try:
-        with socket.create_connection((broker.host, broker.port), timeout_s) as connection:
+        connected = socket.create_connection((broker.host, broker.port), timeout_s)
+    except OSError as error:
+        raise NotConnectedError(str(error)) from None
+    try:
+        with connected as connection:
             connection.sendall(struct.pack(">i", len(frame)) + frame)
             (size,) = struct.unpack(">i", _receive(connection, 4, deadline))
             if not 0 < size <= _MAX_ANSWER_BYTES:

@@ -1,5 +1,7 @@
 """How commands and jobs find their cluster: by a ZooKeeper address, or by a local cluster's folder.
 
+Commands that ask brokers only may have the addresses of some (``--bootstrap-server``) instead.
+
 The command line has precedence over the environment, and a ZooKeeper address over a folder. The
 folder's ``cluster.json`` also lists the brokers that should run, and the endpoint of the placement
 service. With a ZooKeeper address the file is used if it has the same address, or if the command
@@ -12,7 +14,7 @@ import functools
 import os
 import shlex
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
@@ -22,13 +24,15 @@ from click.core import ParameterSource
 
 from regent.cluster.cluster_file import ClusterFile
 from regent.config.cluster_location import (
+    BOOTSTRAP_SERVER_VARIABLE,
     CLUSTER_FILE,
     DATA_DIR,
     DATA_DIR_VARIABLE,
     ZOOKEEPER_VARIABLE,
 )
 from regent.config.command_line import program
-from regent.core.errors import RegentError, SessionExpiredError
+from regent.core.errors import BadDataError, RegentError, SessionExpiredError
+from regent.core.model import EndPoint
 from regent.zk.client.login import SECRET_VARIABLE, log_in, log_in_of, read_login
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.zookeeper import ZooKeeper
@@ -59,13 +63,20 @@ class ClusterLocation(NamedTuple):
 
 
 class Cluster:
-    """The cluster of a command, located when it is first needed."""
+    """The cluster of a command, located when it is first needed.
+
+    ``bootstrap`` has the brokers that the command line or the environment names.
+    """
 
     def __init__(
-        self, locate: Callable[[], ClusterLocation], open_zookeeper: OpenZooKeeper
+        self,
+        locate: Callable[[], ClusterLocation],
+        open_zookeeper: OpenZooKeeper,
+        bootstrap: Sequence[EndPoint] = (),
     ) -> None:
         self._locate = locate
         self._open_zookeeper = open_zookeeper
+        self.bootstrap = bootstrap
 
     @functools.cached_property
     def _location(self) -> ClusterLocation:
@@ -86,6 +97,20 @@ class Cluster:
         """The current ``cluster.json``; None when the command does not know the folder."""
         data_dir = self._location.data_dir
         return None if data_dir is None else ClusterFile.read(data_dir / CLUSTER_FILE)
+
+    def brokers(self) -> Sequence[EndPoint]:
+        """Return where some brokers, or all, listen for Kafka's clients.
+
+        They are those that the command names, or those of ``cluster.json``, or all that are
+        registered in ZooKeeper. Raises ``ClusterNotFoundError``.
+        """
+        if self.bootstrap:
+            return self.bootstrap
+        listed = () if self.file is None else self.file.brokers.values()
+        if listed:
+            return [EndPoint("", broker.host, broker.port) for broker in listed]
+        with self.admin() as admin:
+            return registered_brokers(admin)
 
     @contextmanager
     def admin(self, *, limit_s: float | None = None) -> Iterator[ZkAdminStore]:
@@ -137,6 +162,20 @@ def cluster_admin(
         raise ClusterNotFoundError(f"no cluster at {address}: {error}") from None
 
 
+def registered_brokers(admin: ZkAdminStore) -> Sequence[EndPoint]:
+    """Return where the registered brokers listen.
+
+    Raises ``ClusterNotFoundError`` if there is none, and ``NoClusterError``.
+    """
+    admin.topics.check_cluster()
+    infos = [r.info for r in admin.read_brokers().values() if not isinstance(r, BadDataError)]
+    found = [info.plaintext_endpoint for info in infos]
+    brokers = [endpoint for endpoint in found if endpoint is not None]
+    if not brokers:
+        raise ClusterNotFoundError("no broker is registered: is the cluster running?")
+    return brokers
+
+
 def data_dir_option(command: F) -> F:
     """Add ``--data-dir``."""
     return click.option(
@@ -179,9 +218,40 @@ def pass_cluster(
         assert isinstance(zookeeper, str | None)
         assert isinstance(data_dir, Path)
         locate = functools.partial(find_cluster, context, zookeeper, data_dir)
-        return command(Cluster(locate, context.obj or open_session), *args, **kwargs)
+        bootstrap = _bootstrap(context, kwargs.pop("bootstrap_server", None))
+        return command(Cluster(locate, context.obj or open_session, bootstrap), *args, **kwargs)
 
     return with_cluster
+
+
+def bootstrap_option(command: F) -> F:
+    """Add ``--bootstrap-server`` to a command with ``pass_cluster``."""
+    return click.option(
+        "--bootstrap-server",
+        metavar="HOST:PORT[,…]",
+        envvar=BOOTSTRAP_SERVER_VARIABLE,
+        show_envvar=True,
+        help="Brokers to ask, one after the other; then ZooKeeper is not needed.",
+    )(command)
+
+
+def _bootstrap(context: click.Context, text: object) -> list[EndPoint]:
+    """Parse ``--bootstrap-server``; another option counts more than the environment."""
+    if not isinstance(text, str) or not text:
+        return []
+    source = {
+        name: context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        for name in ("bootstrap_server", "zookeeper", "data_dir")
+    }
+    if not source.pop("bootstrap_server") and any(source.values()):
+        return []
+    brokers = []
+    for server in text.split(","):
+        host, _, port = server.strip().rpartition(":")
+        if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
+            raise click.UsageError(f"--bootstrap-server must be HOST:PORT[,…], not {text!r}")
+        brokers.append(EndPoint("", host.removeprefix("[").removesuffix("]"), int(port)))
+    return brokers
 
 
 def zookeeper_address(zookeeper: str | None, data_dir: Path) -> str:

@@ -12,7 +12,6 @@ from regent.core.errors import ApiError, BadDataError, BrokerNotFoundError, Erro
 from regent.core.model import TopicPartition
 from regent.core.protocol.broker import DescribeMetadataResponse
 from regent.core.protocol.controller import ControllerResponse
-from regent.core.protocol.topics import TopicsResponse
 from regent.transport.control.client import RequestError, RequestFailedError
 from regent.transport.control.codec import Request
 from regent.transport.control.remote_ref import RemoteActorRef, actor_at, ask
@@ -24,7 +23,7 @@ MAX_ROWS_AT_ONCE: Final = 10_000
 _PASSING_ERRORS: Final = (Errors.NOT_CONTROLLER, Errors.BROKER_NOT_AVAILABLE)
 
 T = TypeVar("T")
-A = TypeVar("A", bound=ControllerResponse | DescribeMetadataResponse | TopicsResponse)
+A = TypeVar("A", bound=ControllerResponse | DescribeMetadataResponse)
 
 
 def batches(rows: Sequence[T], size: int = MAX_ROWS_AT_ONCE) -> Iterator[tuple[T, ...]]:

@@ -1,8 +1,7 @@
-"""Tools create, grow, configure and delete topics through the active controller's broker.
+"""Tools create, grow, configure and delete topics by Kafka's requests to any broker.
 
-A request for many topics is sent in slices, and again while the controller moves. All topics are
-validated before the first slice is sent. A repeated request creates no topic twice, because the
-client chooses the topic ids.
+The broker forwards a request to the active controller's broker. A request for many topics is sent
+in slices. A repeated request creates no topic twice, because the client chooses the topic ids.
 """
 
 from __future__ import annotations
@@ -10,38 +9,71 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final, TypeAlias, TypeVar
 
-from regent.client.controller_ref import ControllerError, ControllerRef
-from regent.client.pauses import pauses
+from regent.client.broker_request import NoAnswerError, NotConnectedError, ask_broker
+from regent.config.addresses import bracketed
 from regent.config.command_line import program
-from regent.core.admin.admin_requests import done_before
+from regent.core.admin.admin_requests import done_before, is_elsewhere
 from regent.core.errors import ApiError, Errors, RegentError
+from regent.core.model import EndPoint
 from regent.core.placement.replica_placer import MAX_PARTITION, IndexScope
-from regent.core.protocol.topics import (
-    AlterTopicConfigsRequest,
-    ConfigAlteration,
-    ConfiguredTopic,
+from regent.core.protocol.messages.configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from regent.core.protocol.messages.describe_cluster import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from regent.core.protocol.messages.topics import (
     CreatableTopic,
+    CreatableTopicResult,
     CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
     CreateTopicsRequest,
+    CreateTopicsResponse,
     DeleteTopicsRequest,
-    GrowingTopic,
+    DeleteTopicsResponse,
+    DeleteTopicState,
     PlacementOptions,
-    TopicOutcome,
+)
+from regent.core.protocol.topics import (
+    TopicResult,
     TopicsRequest,
     TopicsResponse,
+    error_of,
+    results_of,
+    topic_of,
 )
 from regent.core.topic_validation import TopicNames
+from regent.transport.kafka.api import KafkaApiKey
 from regent.zk.codecs.topic_znodes import encode_topic_id
 
 MAX_REPORTED: Final = 10
 _MAX_SLICE_PARTITIONS: Final = 10_000
 _MAX_SLICE_TOPICS: Final = 1_000
 _DECISION_S: Final = 15.0  # in addition to the timeout of the request
+_CONTROLLER_S: Final = 5.0
 _PAUSE_S: Final = 0.1
+_TOPIC: Final = 2  # a type of resources
+_APIS: Final[Mapping[type, tuple[tuple[KafkaApiKey, int], type[Any]]]] = {
+    CreateTopicsRequest: ((KafkaApiKey.CREATE_TOPICS, 7), CreateTopicsResponse),
+    CreatePartitionsRequest: ((KafkaApiKey.CREATE_PARTITIONS, 3), CreatePartitionsResponse),
+    DeleteTopicsRequest: ((KafkaApiKey.DELETE_TOPICS, 6), DeleteTopicsResponse),
+    IncrementalAlterConfigsRequest: (
+        (KafkaApiKey.INCREMENTAL_ALTER_CONFIGS, 1),
+        IncrementalAlterConfigsResponse,
+    ),
+}
+"""The version of each request, and its response; all are in Kafka 3.0, and flexible."""
+
+R = TypeVar("R", bound=CreateTopicsResponse | CreatePartitionsResponse)
 
 
 class TopicsRefusedError(RegentError):
@@ -53,115 +85,207 @@ class TopicsRefusedError(RegentError):
         super().__init__("\n".join(lines))
 
 
+class NoBrokerError(RegentError):
+    """No broker answered in time."""
+
+
 def new_topic_id() -> str:
     """Return a random topic id, in the form that znodes and requests have it."""
     return encode_topic_id(uuid.uuid4().bytes)
 
 
 class TopicsClient:
-    """Sends requests about topics to ``controller``, until ``deadline`` (monotonic, seconds)."""
+    """Sends requests to ``brokers``, one after the other, until one answers.
 
-    def __init__(self, controller: ControllerRef, *, deadline: float) -> None:
-        self._controller = controller
-        self._deadline = deadline
+    ``timeout_s`` is for each call of a method. ``on_wait`` gets the reason before a request is sent
+    again. Every method raises ``NoBrokerError``.
+    """
+
+    def __init__(
+        self,
+        brokers: Sequence[EndPoint],
+        *,
+        timeout_s: float,
+        on_wait: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._brokers = list(brokers)
+        self._timeout_s = timeout_s
+        self._on_wait = on_wait
 
     def validate(
         self, topics: Sequence[CreatableTopic], placement: PlacementOptions | None = None
-    ) -> dict[str, ApiError]:
-        """Return why topics cannot be created, by topic; write nothing."""
+    ) -> dict[str, CreatableTopicResult]:
+        """Return the results of the topics that cannot be created, by topic; write nothing."""
         among = _problems_among(topics)
-        problems: dict[str, ApiError] = {}
+        problems: dict[str, CreatableTopicResult] = {}
         for part in slices(topics):
             request = replace(creation(part, placement), validate_only=True)
-            for row in self._ask(request).outcomes:
-                problem = among.get(row.topic) or ApiError(row.error_code, row.message)
-                if problem.error_code is not Errors.NONE:
-                    problems[row.topic] = problem
+            response: CreateTopicsResponse = self._ask(request, self._deadline())
+            for row in response.topics:
+                code, message = among.get(row.name) or error_of(row)
+                if code is not Errors.NONE:
+                    problems[row.name] = replace(row, error_code=code, error_message=message)
         return problems
 
-    def await_placement_service(
-        self,
-        request: CreateTopicsRequest | CreatePartitionsRequest,
-        say: Callable[[str], None],
-        *,
-        deadline: float,
-    ) -> None:
-        """Wait while the placement service starts, at most until ``deadline``.
-
-        ``say`` gets the progress of its start. Raises ``TopicsRefusedError`` if the
-        request is not valid.
-        """
-        question = replace(request, timeout_ms=0, validate_only=True)
-        for _ in pauses(deadline):
-            answer = self._ask(question)
-            raise_if_refused(answer.outcomes)
-            if not answer.placement_note:
-                return
-            say(answer.placement_note)
-
     def create(
-        self, topics: Iterable[CreatableTopic], placement: PlacementOptions | None, *, waits: bool
-    ) -> Iterator[TopicsResponse]:
-        """Create the topics, a slice at a time; yield the outcomes of each slice.
+        self,
+        topics: Iterable[CreatableTopic],
+        placement: PlacementOptions | None,
+        *,
+        waits: bool = True,
+        all_or_none: bool = False,
+        await_service: AwaitService | None = None,
+    ) -> Iterator[CreateTopicsResponse]:
+        """Create the topics, a slice at a time; yield the response to each slice.
 
-        ``waits``: wait until the partitions have leaders. With placement over the whole batch, sort
-        the topics by name, because each slice continues the placement of the slice before.
+        ``waits``: wait until the partitions have leaders. ``all_or_none`` is about a slice. With
+        placement over the whole batch, sort the topics by name, because each slice continues the
+        placement of the slice before. ``await_service``: see ``_placed``.
         """
+        deadline = self._deadline()
         for part in slices(topics):
-            yield self._ask(replace(creation(part, placement), timeout_ms=int(waits)))
+            request = replace(creation(part, placement), waits=waits, all_or_none=all_or_none)
+            response, deadline = self._placed(
+                request, CreateTopicsResponse, await_service, deadline
+            )
+            yield response
             if placement is not None:
                 placement = _after(placement, sum(map(_partitions, part)))
 
-    def grow(self, request: CreatePartitionsRequest) -> TopicsResponse:
-        """Add partitions to topics that have fewer, and wait until they have leaders."""
-        undone = {row.topic for row in request.topics}
-        return self._ask(replace(request, timeout_ms=1, validate_only=False), undone)
+    def grow(
+        self,
+        topic: str,
+        total: int,
+        placement: PlacementOptions,
+        await_service: AwaitService | None = None,
+    ) -> CreatePartitionsResponse:
+        """Give a topic ``total`` partitions, and wait until they have leaders."""
+        request = CreatePartitionsRequest(
+            topics=(CreatePartitionsTopic(name=topic, count=total),),
+            timeout_ms=0,
+            placement=placement,
+            max_partitions=MAX_PARTITION,
+        )
+        deadline = self._deadline()
+        return self._placed(request, CreatePartitionsResponse, await_service, deadline)[0]
 
-    def delete(self, topics: Collection[str]) -> TopicsResponse:
-        """Mark topics that exist for deletion; the controller deletes them."""
-        return self._ask(DeleteTopicsRequest(tuple(topics), 0), topics)
+    def delete(
+        self, topics: Collection[str], *, waits: bool, all_or_none: bool
+    ) -> DeleteTopicsResponse:
+        """Mark topics for deletion; ``waits``: wait until they are deleted."""
+        request = DeleteTopicsRequest(
+            topics=tuple(DeleteTopicState(name=topic) for topic in topics),
+            timeout_ms=0,
+            waits=waits,
+            all_or_none=all_or_none,
+        )
+        response: DeleteTopicsResponse = self._ask(request, self._deadline())
+        return response
 
-    def configure(self, topic: str, alterations: Iterable[ConfigAlteration]) -> TopicsResponse:
+    def configure(
+        self, topic: str, alterations: Iterable[AlterableConfig]
+    ) -> IncrementalAlterConfigsResponse:
         """Change the overrides of a topic."""
-        return self._ask(AlterTopicConfigsRequest((ConfiguredTopic(topic, tuple(alterations)),), 0))
+        resource = AlterConfigsResource(
+            resource_type=_TOPIC, resource_name=topic, configs=tuple(alterations)
+        )
+        request = IncrementalAlterConfigsRequest(resources=(resource,))
+        response: IncrementalAlterConfigsResponse = self._ask(request, self._deadline())
+        return response
 
-    def _ask(self, request: TopicsRequest, undone: Collection[str] = ()) -> TopicsResponse:
-        """Send a request until it is answered; ``undone``: see ``done_before``.
+    def _deadline(self) -> float:
+        return time.monotonic() + self._timeout_s
 
-        A positive ``timeout_ms`` is replaced by the time that is left. Raises ``ControllerError``.
+    def _placed(
+        self,
+        request: CreateTopicsRequest | CreatePartitionsRequest,
+        answer: type[R],
+        await_service: AwaitService | None,
+        deadline: float,
+    ) -> tuple[R, float]:
+        """Send a request again while the placement service starts; return also the new deadline.
+
+        ``await_service`` has what gets the progress, and how long to wait: until then nothing is
+        written, and the timeout begins again. Then the service does not place.
         """
-        is_repeated = False
         while True:
-            now = time.monotonic()
-            if request.timeout_ms > 0:
-                left_ms = max(1, round((self._deadline - now) * 1000))
-                request = replace(request, timeout_ms=left_ms)
-            limit = now + request.timeout_ms / 1000 + _DECISION_S
-            response = self._controller.ask(
-                request, TopicsResponse, deadline=limit, limit_s=limit - now
-            )
-            if response is not None and is_repeated:
-                outcomes = tuple(done_before(request, o, undone) for o in response.outcomes)
-                return replace(response, outcomes=outcomes)
-            if response is not None:
-                return response
-            if self._controller.was_refused or time.monotonic() >= self._deadline:
-                raise ControllerError(self._controller.failure)
-            is_repeated = True
+            response = self._ask(request, deadline)
+            assert isinstance(response, answer)
+            codes = {row.error_code for row in results_of(response)}
+            if await_service is None or codes != {Errors.COORDINATOR_LOAD_IN_PROGRESS}:
+                return response, deadline
+            say, until = await_service
+            say(response.placement_note)
+            left_s = until - time.monotonic()
+            if left_s <= 0 and request.placement is not None:
+                placement = replace(request.placement, awaits_service=False)
+                request = replace(request, placement=placement)
+            time.sleep(max(0.0, min(_PAUSE_S, left_s)))
+            deadline = self._deadline()
+
+    def _ask(self, request: TopicsRequest, deadline: float) -> Any:
+        """Send a request until it is answered; its timeout is the time that is left."""
+        is_repeated, failure = False, "there is no broker"
+        while True:
+            for broker in list(self._brokers):
+                left_s = max(0.0, deadline - time.monotonic())
+                try:
+                    response = _ask_one(broker, request, left_s)
+                except NoAnswerError as error:
+                    is_repeated |= not isinstance(error, NotConnectedError)
+                    failure = f"broker {_address(broker)} does not answer: {error}"
+                    continue
+                if is_repeated:
+                    response = done_before(request, response, _done(request, response))
+                if not _passes(response) or time.monotonic() >= deadline:
+                    return response
+                is_repeated = True
+                failure = next(filter(None, map(_problem, results_of(response))))
+                if is_elsewhere(response):
+                    self._put_controller_first(broker)
+                time.sleep(min(response.throttle_time_ms / 1000, left_s))
+            if time.monotonic() >= deadline:
+                raise NoBrokerError(failure)
+            self._on_wait(failure)
             time.sleep(_PAUSE_S)
+
+    def _put_controller_first(self, broker: EndPoint) -> None:
+        """Ask a broker of Kafka's that is not the controller, and forwards nothing, for it."""
+        request = DescribeClusterRequest(include_cluster_authorized_operations=False)
+        api = (KafkaApiKey.DESCRIBE_CLUSTER, 0)
+        try:
+            found = ask_broker(broker, api, request, DescribeClusterResponse, _CONTROLLER_S)
+        except NoAnswerError:
+            return
+        for row in found.brokers:
+            controller = EndPoint(broker.listener, row.host, row.port)
+            if row.broker_id == found.controller_id and controller != broker:
+                others = [known for known in self._brokers if known != controller]
+                self._brokers = [controller, *others]
+
+
+def _ask_one(broker: EndPoint, request: TopicsRequest, left_s: float) -> Any:
+    api, answer = _APIS[type(request)]
+    is_timed = getattr(request, "waits", True)
+    if is_timed and not isinstance(request, IncrementalAlterConfigsRequest):
+        request = replace(request, timeout_ms=max(1, round(left_s * 1000)))
+    return ask_broker(broker, api, request, answer, left_s + _DECISION_S)
+
+
+def _address(broker: EndPoint) -> str:
+    return f"{bracketed(broker.host)}:{broker.port}"
+
+
+AwaitService: TypeAlias = tuple[Callable[[str], None], float]
+"""What gets the state of a placement service that starts, and until when to wait for it."""
 
 
 def creation(
     topics: Iterable[CreatableTopic], placement: PlacementOptions | None
 ) -> CreateTopicsRequest:
     """Return the request that creates topics, without the limit that clients have."""
-    return CreateTopicsRequest(tuple(topics), 0, False, placement, MAX_PARTITION)
-
-
-def growth(topic: str, total: int, placement: PlacementOptions) -> CreatePartitionsRequest:
-    """Return the request that gives a topic ``total`` partitions, without the clients' limit."""
-    return CreatePartitionsRequest(
-        (GrowingTopic(topic, total),), 0, False, placement, MAX_PARTITION
+    return CreateTopicsRequest(
+        topics=tuple(topics), timeout_ms=0, placement=placement, max_partitions=MAX_PARTITION
     )
 
 
@@ -180,27 +304,44 @@ def slices(topics: Iterable[CreatableTopic]) -> Iterator[list[CreatableTopic]]:
         yield part
 
 
-def raise_if_refused(outcomes: Iterable[TopicOutcome]) -> None:
+def raise_if_refused(results: Iterable[TopicResult]) -> None:
     """Raise ``TopicsRefusedError`` if topics were refused, or have no leaders in time."""
-    problems = []
-    for row in outcomes:
-        late = row.error_code is Errors.REQUEST_TIMED_OUT
-        if row.error_code is not Errors.NONE:
-            hint = f" (see `{program()} status`)" if late else ""
-            problems.append((row.message or row.error_code.name) + hint)
+    problems = [problem for problem in map(_problem, results) if problem]
     if problems:
         raise TopicsRefusedError(problems)
 
 
+def _problem(result: TopicResult) -> str:
+    """Return what is wrong with a topic, and the remedy; empty: nothing."""
+    code, message = error_of(result)
+    hint = f" (see `{program()} status`)" if code is Errors.REQUEST_TIMED_OUT else ""
+    return "" if code is Errors.NONE else (message or f"{topic_of(result)}: {code.name}") + hint
+
+
+def _passes(response: TopicsResponse) -> bool:
+    """Whether the same request may succeed later."""
+    passing = (Errors.NOT_CONTROLLER, Errors.THROTTLING_QUOTA_EXCEEDED)
+    return any(row.error_code in passing for row in results_of(response))
+
+
+def _done(request: TopicsRequest, response: TopicsResponse) -> Collection[str]:
+    """Return the topics on which an earlier attempt may have had its effect."""
+    if isinstance(response, CreatePartitionsResponse):
+        assert isinstance(request, CreatePartitionsRequest)
+        counts = {row.name: row.count for row in request.topics}
+        return [row.name for row in response.results if row.previous_count == counts[row.name]]
+    return list(map(topic_of, results_of(response)))
+
+
 def _partitions(topic: CreatableTopic) -> int:
-    return len(topic.assignment) if topic.assignment is not None else max(topic.partitions, 1)
+    return len(topic.assignments) or max(topic.num_partitions, 1)
 
 
 def _problems_among(topics: Sequence[CreatableTopic]) -> dict[str, ApiError]:
     """Return the conflicts between topics, because slices are validated one by one."""
     problems: dict[str, ApiError] = {}
     names = TopicNames([])
-    for topic, count in Counter(topic.topic for topic in topics).items():
+    for topic, count in Counter(topic.name for topic in topics).items():
         if count > 1:
             message = f"topic {topic} is named more than once"
             problems[topic] = ApiError(Errors.INVALID_REQUEST, message)

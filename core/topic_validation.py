@@ -72,6 +72,19 @@ def _collision_key(name: str) -> str:
     return name.replace(".", "_")
 
 
+def new_topic_problem(
+    topic: str, existing: Collection[str], deleting: Collection[str], names: TopicNames
+) -> ApiError | None:
+    """Return the error if no topic of this name can be created; ``names``: those it may not be."""
+    if topic in existing:
+        state = "already exists and is being deleted" if topic in deleting else "already exists"
+        return ApiError(Errors.TOPIC_ALREADY_EXISTS, f"topic {topic} {state}")
+    problem = topic_name_problem(topic)
+    if problem is not None:
+        return ApiError(Errors.INVALID_TOPIC_EXCEPTION, f"topic {shown_topic(topic)} {problem}")
+    return names.collision_problem(topic)
+
+
 def assignment_problem(
     assignment: Sequence[Sequence[BrokerId]], brokers: Collection[BrokerId]
 ) -> str | None:

@@ -20,8 +20,8 @@ from regent.core.admin.topic_settings import (
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId
 from regent.core.placement.replica_placer import LEAST_LOADED, RANDOM, Strategy, check
+from regent.core.protocol.messages.topics import CreatableTopicConfig
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
-from regent.core.protocol.topics import ConfigEntry
 from regent.core.setting import text_of
 from regent.core.topic_validation import TopicNames, topic_name_problem
 from regent.jobs.assignment_source import ZOOKEEPER
@@ -44,7 +44,7 @@ class PlacementOrder:
 
     request: PlaceTopicsRequest
     room: Mapping[BrokerId, int]  # the free capacity of brokers, in replicas, where it is known
-    configs: Mapping[str, tuple[ConfigEntry, ...]]  # of the topics to create
+    configs: Mapping[str, tuple[CreatableTopicConfig, ...]]  # of the topics to create
     zookeeper: str | None  # address, if needed
 
     @property
@@ -106,7 +106,7 @@ def _request(
 
 def _read_topics(
     location: str, files: JobFiles
-) -> tuple[tuple[PlacementSpec, ...], dict[str, tuple[ConfigEntry, ...]]]:
+) -> tuple[tuple[PlacementSpec, ...], dict[str, tuple[CreatableTopicConfig, ...]]]:
     """Return the topics of the file, and the configuration of those that have one."""
     specs = []
     names = TopicNames(())
@@ -150,7 +150,7 @@ def _may_be_number(value: object) -> bool:
     return value is None or type(value) is int
 
 
-def _config(topic: str, config: object) -> tuple[ConfigEntry, ...]:
+def _config(topic: str, config: object) -> tuple[CreatableTopicConfig, ...]:
     if not isinstance(config, dict):
         raise InputError(f"topic {topic}: config must be an object")
     texts = {}
@@ -164,7 +164,7 @@ def _config(topic: str, config: object) -> tuple[ConfigEntry, ...]:
     conflict = topic_config_conflict(texts, {})
     if conflict:
         raise InputError(f"topic {topic} config: {conflict}")
-    return tuple(ConfigEntry(name, text) for name, text in texts.items())
+    return tuple(CreatableTopicConfig(name=name, value=text) for name, text in texts.items())
 
 
 # --- brokers --------------------------------------------------------------------------------------

@@ -7,25 +7,28 @@ replicas are reported.
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from regent.client.controller_ref import ControllerRef
+from regent.client.cluster_connection import registered_brokers
 from regent.client.live_brokers import not_registered
 from regent.client.topics import TopicsClient, new_topic_id, raise_if_refused, slices
 from regent.core.errors import Errors, RegentError
 from regent.core.model import ReplicaAssignment
 from regent.core.ports import TopicAssignment
+from regent.core.protocol.messages.topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+)
 from regent.core.protocol.placement import PlacedPartition, PlaceTopicsRequest
-from regent.core.protocol.topics import AssignedPartition, ConfigEntry, CreatableTopic
+from regent.core.protocol.topics import error_of
 from regent.jobs.command import InputError
 from regent.jobs.progress_line import ProgressLine
 from regent.zk.stores.admin_store import ZkAdminStore
 
 MAX_NAMED: Final = 3
-_CLIENT_ID: Final = "regent-place"
-_PATIENCE_S: Final = 30.0  # limit for each request while no controller answers
+_PATIENCE_S: Final = 30.0  # limit for each request while no broker answers
 
 
 class TopicsExistError(RegentError):
@@ -56,12 +59,12 @@ class Written(NamedTuple):
 def check_new_topics(
     admin: ZkAdminStore,
     request: PlaceTopicsRequest,
-    configs: Mapping[str, tuple[ConfigEntry, ...]],
+    configs: Mapping[str, tuple[CreatableTopicConfig, ...]],
 ) -> None:
     """Check that all topics could be created, each with its configuration.
 
     A topic that exists is no problem here. Raises ``InputError`` naming the first problem,
-    ``NoClusterError``, ``ControllerError``.
+    ``NoClusterError``, ``NoBrokerError``.
     """
     registered = set(admin.read_brokers())
     unknown = [b.broker_id for b in request.brokers if b.broker_id not in registered]
@@ -72,10 +75,12 @@ def check_new_topics(
         if start_partition:
             raise InputError(f"topic {topic}: --apply creates topics, it does not let them grow")
         config = configs.get(topic, ())
-        wanted.append(CreatableTopic(topic, partitions, factor, config=config))
-    with _controller_of(admin) as controller:
-        problems = _client(controller).validate(wanted)
-    for problem in problems.values():
+        wanted.append(
+            CreatableTopic(
+                name=topic, num_partitions=partitions, replication_factor=factor, configs=config
+            )
+        )
+    for problem in map(error_of, _client(admin).validate(wanted).values()):
         if problem.error_code is not Errors.TOPIC_ALREADY_EXISTS:
             raise InputError(problem.message)
 
@@ -84,14 +89,17 @@ def check_new_topics(
 
 
 def placed_topics(
-    rows: Iterable[PlacedPartition], configs: Mapping[str, tuple[ConfigEntry, ...]]
+    rows: Iterable[PlacedPartition], configs: Mapping[str, tuple[CreatableTopicConfig, ...]]
 ) -> Iterator[CreatableTopic]:
     """Yield the topics of placed partitions that are sorted by topic."""
     for topic, partitions in itertools.groupby(rows, key=lambda row: row.topic):
         yield CreatableTopic(
-            topic,
-            assignment=tuple(AssignedPartition(row.partition, row.replicas) for row in partitions),
-            config=configs.get(topic, ()),
+            name=topic,
+            assignments=tuple(
+                CreatableReplicaAssignment(partition_index=row.partition, broker_ids=row.replicas)
+                for row in partitions
+            ),
+            configs=configs.get(topic, ()),
             topic_id=new_topic_id(),
         )
 
@@ -100,19 +108,19 @@ def write_topics(admin: ZkAdminStore, topics: Iterable[CreatableTopic], total: i
     """Create the topics, a slice at a time, in bounded memory for any number; show the progress.
 
     After an error or an interruption, the topics created until then remain, and a line on stderr
-    has their number. Raises ``NoClusterError``, ``ControllerError``, ``TopicsRefusedError`` and
+    has their number. Raises ``NoClusterError``, ``NoBrokerError``, ``TopicsRefusedError`` and
     ``SessionExpiredError``.
     """
     created = done = 0
     existing: list[str] = []
-    with ProgressLine() as line, _controller_of(admin) as controller:
+    with ProgressLine() as line:
         try:
             for part in slices(topics):
-                (response,) = _client(controller).create(part, None, waits=False)
+                (response,) = _client(admin).create(part, None, waits=False)
                 exists = Errors.TOPIC_ALREADY_EXISTS
-                raise_if_refused(row for row in response.outcomes if row.error_code is not exists)
-                names = {row.topic for row in response.outcomes if row.error_code is exists}
-                existing += _existing_otherwise(admin, [t for t in part if t.topic in names])
+                raise_if_refused(row for row in response.topics if row.error_code != exists)
+                names = {row.name for row in response.topics if row.error_code == exists}
+                existing += _existing_otherwise(admin, [t for t in part if t.name in names])
                 created += len(part) - len(names)
                 done += len(part)
                 line.show(f"creating topics: {done} of {total}")
@@ -127,22 +135,20 @@ def _existing_otherwise(admin: ZkAdminStore, wanted: Sequence[CreatableTopic]) -
     if not wanted:
         return []
     deleted = admin.topics.read_topics_being_deleted()
-    found = admin.topics.read_topics([topic.topic for topic in wanted])
+    found = admin.topics.read_topics([topic.name for topic in wanted])
     return [
-        topic.topic
+        topic.name
         for topic in wanted
-        if topic.topic in deleted or not _is_as_wanted(found.get(topic.topic), topic)
+        if topic.name in deleted or not _is_as_wanted(found.get(topic.name), topic)
     ]
 
 
 def _is_as_wanted(found: object, wanted: CreatableTopic) -> bool:
-    assignment = {p: ReplicaAssignment(replicas) for p, replicas in wanted.assignment or ()}
+    assignment = {
+        row.partition_index: ReplicaAssignment(row.broker_ids) for row in wanted.assignments
+    }
     return isinstance(found, TopicAssignment) and found.partitions == assignment
 
 
-def _controller_of(admin: ZkAdminStore) -> ControllerRef:
-    return ControllerRef(admin.read_controller_endpoint, client_id=_CLIENT_ID)
-
-
-def _client(controller: ControllerRef) -> TopicsClient:
-    return TopicsClient(controller, deadline=time.monotonic() + _PATIENCE_S)
+def _client(admin: ZkAdminStore) -> TopicsClient:
+    return TopicsClient(registered_brokers(admin), timeout_s=_PATIENCE_S)

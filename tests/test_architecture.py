@@ -93,8 +93,6 @@ LONG_BY_NATURE = {
 }
 
 CLASSES_OF_TWO = {
-    *("CreatableTopic", "CreatePartitionsRequest", "CreateTopicsRequest"),
-    "DeleteTopicsRequest",
     *("ListedGroup", "ListedTopic"),
 }
 """Names that two classes still have: most are a Kafka message and a value of core's control port.

@@ -10,10 +10,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from regent.core.admin.config_alterations import ConfigRefusedError
+from regent.core.admin.config_alterations import RefusedError
 from regent.core.admin.config_descriptions import ConfigDescription, ConfigSource
 from regent.core.errors import Errors
-from regent.core.protocol.topics import AlterOperation, ConfigAlteration
+from regent.core.protocol.messages.configs import AlterableConfig, AlterOperation
 from regent.core.setting import ConfigType
 
 logger = logging.getLogger(__name__)
@@ -75,33 +75,34 @@ def describe_loggers() -> list[ConfigDescription]:
     ]
 
 
-def alter_loggers(alterations: Sequence[ConfigAlteration], *, validate_only: bool) -> None:
+def alter_loggers(alterations: Sequence[AlterableConfig], *, validate_only: bool) -> None:
     """Set levels, or let loggers have those of their parents again (DELETE).
 
-    Raises ``ConfigRefusedError`` before anything is changed.
+    Raises ``RefusedError`` before anything is changed.
     """
     loggers = _loggers()
     for row in alterations:
         _check(row, loggers)
-    for name, operation, value in () if validate_only else alterations:
-        is_set = operation == AlterOperation.SET and value is not None
+    for row in () if validate_only else alterations:
+        name, value = row.name, row.value
+        is_set = row.config_operation == AlterOperation.SET and value is not None
         loggers[name].setLevel(LEVELS[value] if is_set and value is not None else logging.NOTSET)
         logger.warning("The level of the logger %s is now %s", name, value if is_set else "unset")
 
 
-def _check(alteration: ConfigAlteration, loggers: Mapping[str, logging.Logger]) -> None:
-    name, operation, value = alteration
+def _check(alteration: AlterableConfig, loggers: Mapping[str, logging.Logger]) -> None:
+    name, operation, value = alteration.name, alteration.config_operation, alteration.value
     if operation not in (AlterOperation.SET, AlterOperation.DELETE):
         message = "the level of a logger can only be set and deleted"
-        raise ConfigRefusedError(Errors.INVALID_REQUEST, message)
+        raise RefusedError(Errors.INVALID_REQUEST, message)
     if name not in loggers:
-        raise ConfigRefusedError(Errors.INVALID_CONFIG, f"Logger {name} does not exist!")
+        raise RefusedError(Errors.INVALID_CONFIG, f"Logger {name} does not exist!")
     if operation == AlterOperation.DELETE:
         if name == ROOT:
             message = f"Removing the log level of the {ROOT} logger is not allowed"
-            raise ConfigRefusedError(Errors.INVALID_REQUEST, message)
+            raise RefusedError(Errors.INVALID_REQUEST, message)
     elif value not in LEVELS:
-        raise ConfigRefusedError(
+        raise RefusedError(
             Errors.INVALID_CONFIG,
             f"Cannot set the log level of {name} to {value} as it is not a supported log level."
             f" Valid log levels are {', '.join(sorted(LEVELS))}",

@@ -19,7 +19,7 @@ from regent.core.admin.admin_requests import TopicService
 from regent.core.admin.config_alterations import (
     BrokerConfigAlteration,
     BrokerConfigManager,
-    ConfigRefusedError,
+    RefusedError,
     check_form,
 )
 from regent.core.admin.config_descriptions import (
@@ -36,7 +36,9 @@ from regent.core.admin.config_handlers import DEFAULT_BROKER
 from regent.core.errors import ApiError, Errors, RegentError, SessionExpiredError
 from regent.core.model import BrokerId
 from regent.core.protocol.messages.configs import (
+    AlterableConfig,
     AlterConfigsRequest,
+    AlterConfigsResource,
     AlterConfigsResourceResult,
     AlterConfigsResponse,
     DescribeConfigsRequest,
@@ -47,13 +49,7 @@ from regent.core.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from regent.core.protocol.topics import (
-    AlterOperation,
-    AlterTopicConfigsRequest,
-    ConfigAlteration,
-    ConfiguredTopic,
-    TopicsResponse,
-)
+from regent.core.protocol.topics import TopicsResponse, error_of, results_of, topic_of
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.topic_validation import topic_name_problem
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
@@ -82,7 +78,7 @@ class Resource(NamedTuple):
     name: str
 
 
-_Described: TypeAlias = dict[Resource, list[ConfigDescription] | ConfigRefusedError]
+_Described: TypeAlias = dict[Resource, list[ConfigDescription] | RefusedError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +92,7 @@ class ConfigView:
 
     def describe(
         self, resources: Collection[Resource]
-    ) -> Mapping[Resource, list[ConfigDescription] | ConfigRefusedError]:
+    ) -> Mapping[Resource, list[ConfigDescription] | RefusedError]:
         """Return the settings of each resource, or its refusal. ZooKeeper is read once for all."""
         entities: dict[Resource, str] = {}
         described: _Described = {}
@@ -107,7 +103,7 @@ class ConfigView:
                     described[resource] = describe_loggers()
                 else:
                     entities[resource] = self._entity(resource)
-            except ConfigRefusedError as refused:
+            except RefusedError as refused:
                 described[resource] = refused.with_traceback(None)
         return {**described, **(self._describe(entities) if entities else {})}
 
@@ -116,7 +112,7 @@ class ConfigView:
         try:
             found = self.read_configs({own, DEFAULT_BROKER, *entities.values()})
         except RegentError as error:
-            late = ConfigRefusedError(Errors.REQUEST_TIMED_OUT, str(error))
+            late = RefusedError(Errors.REQUEST_TIMED_OUT, str(error))
             return dict.fromkeys(entities, late)
         broker = self._in_force(found)
         described: _Described = {}
@@ -138,15 +134,15 @@ class ConfigView:
         return broker_settings_in_force(self.settings, own, of_all)
 
     def _entity(self, resource: Resource) -> str:
-        """Return the entity of a resource below ``/config``; raises ``ConfigRefusedError``."""
+        """Return the entity of a resource below ``/config``; raises ``RefusedError``."""
         type_, name = resource
         if type_ == ResourceType.TOPIC:
             problem = topic_name_problem(name)
             if problem is not None:
-                raise ConfigRefusedError(Errors.INVALID_TOPIC_EXCEPTION, f"the name {problem}")
+                raise RefusedError(Errors.INVALID_TOPIC_EXCEPTION, f"the name {problem}")
             if name not in self.cache.snapshot.topic_ids:
                 missing = self.cache.snapshot.missing_topic(name, Errors.REQUEST_TIMED_OUT)
-                raise ConfigRefusedError(*missing)
+                raise RefusedError(*missing)
             return f"topics/{name}"
         if type_ == ResourceType.BROKER:
             if not name:
@@ -157,26 +153,26 @@ class ConfigView:
 
 
 def _check_broker_id(name: str, broker_id: BrokerId, *, or_empty: bool = False) -> None:
-    """Check that a resource is this broker; raises ``ConfigRefusedError``."""
+    """Check that a resource is this broker; raises ``RefusedError``."""
     if not name:
-        raise ConfigRefusedError(Errors.INVALID_REQUEST, "Broker id must not be empty")
+        raise RefusedError(Errors.INVALID_REQUEST, "Broker id must not be empty")
     if not name.removeprefix("-").isdecimal():
         message = f"Broker id must be an integer, but it is: {name}"
-        raise ConfigRefusedError(Errors.INVALID_REQUEST, message)
+        raise RefusedError(Errors.INVALID_REQUEST, message)
     if name != str(broker_id):
         expected = f"{broker_id} or empty string" if or_empty else f"{broker_id}"
         message = f"Unexpected broker id, expected {expected}, but received {name}"
-        raise ConfigRefusedError(Errors.INVALID_REQUEST, message)
+        raise RefusedError(Errors.INVALID_REQUEST, message)
 
 
-def _unsupported(resource_type: int) -> ConfigRefusedError:
+def _unsupported(resource_type: int) -> RefusedError:
     """Return the refusal of a type of resources that has no settings here."""
     what: Mapping[int, str] = {
         ResourceType.BROKER_LOGGER: "BROKER_LOGGER: use IncrementalAlterConfigs",
         ResourceType.CLIENT_METRICS: "CLIENT_METRICS: with ZooKeeper there are no subscriptions",
     }
     name = what.get(resource_type, str(resource_type))
-    return ConfigRefusedError(Errors.INVALID_REQUEST, f"Unsupported resource type {name}")
+    return RefusedError(Errors.INVALID_REQUEST, f"Unsupported resource type {name}")
 
 
 def config_apis(view: ConfigView, executor: Executor) -> Sequence[KafkaApi]:
@@ -203,13 +199,13 @@ def config_apis(view: ConfigView, executor: Executor) -> Sequence[KafkaApi]:
 
 def _result(
     resource: Resource,
-    described: list[ConfigDescription] | ConfigRefusedError,
+    described: list[ConfigDescription] | RefusedError,
     names: Collection[str] | None,
     asked: DescribeConfigsRequest,
 ) -> DescribeConfigsResult:
     """Return the settings with these names (None or empty: all), or the refusal."""
     type_, name = resource
-    if isinstance(described, ConfigRefusedError):
+    if isinstance(described, RefusedError):
         return DescribeConfigsResult(
             error_code=described.error_code,
             error_message=str(described)[:_MAX_MESSAGE_LENGTH],
@@ -243,14 +239,6 @@ def _config(
 # --- changes --------------------------------------------------------------------------------------
 
 
-class _Wanted(NamedTuple):
-    """The changes of one resource; ``replaces``: all its other settings are removed."""
-
-    resource: Resource
-    alterations: tuple[ConfigAlteration, ...]
-    replaces: bool
-
-
 @dataclass(frozen=True, slots=True)
 class ConfigAlterations:
     """Changes the settings of resources.
@@ -266,27 +254,30 @@ class ConfigAlterations:
     replies: Replies = field(default_factory=Replies)
 
     async def alter(
-        self, wanted: Sequence[_Wanted], *, validate_only: bool
+        self, wanted: Sequence[AlterConfigsResource], *, validate_only: bool
     ) -> tuple[AlterConfigsResourceResult, ...]:
         """Return the outcome of each resource, in the order of the request."""
-        counts = Counter(row.resource for row in wanted)
-        topics = [
-            ConfiguredTopic(row.resource.name, row.alterations, row.replaces)
+        counts = Counter(map(_resource, wanted))
+        topics = tuple(
+            row
             for row in wanted
-            if row.resource.type == ResourceType.TOPIC and counts[row.resource] == 1
-        ]
+            if row.resource_type == ResourceType.TOPIC and counts[_resource(row)] == 1
+        )
         outcomes = {}
         if topics:
             reply: AwaitedReply[TopicsResponse] = self.replies.new()
-            self.topics.ask(AlterTopicConfigsRequest(tuple(topics), 0, validate_only), reply.give)
-            outcomes = {o.topic: ApiError(o.error_code, o.message) for o in (await reply).outcomes}
+            self.topics.ask(
+                IncrementalAlterConfigsRequest(resources=topics, validate_only=validate_only),
+                reply.give,
+            )
+            outcomes = {topic_of(row): error_of(row) for row in results_of(await reply)}
         results = []
         for row in wanted:
-            if counts[row.resource] > 1:
+            if counts[_resource(row)] > 1:
                 message = "Each resource must appear at most once."
                 outcome = ApiError(Errors.INVALID_REQUEST, message)
-            elif row.resource.type == ResourceType.TOPIC:
-                outcome = outcomes[row.resource.name]
+            elif row.resource_type == ResourceType.TOPIC:
+                outcome = outcomes[row.resource_name]
             else:
                 loop = asyncio.get_running_loop()
                 outcome = await loop.run_in_executor(
@@ -296,14 +287,15 @@ class ConfigAlterations:
                 AlterConfigsResourceResult(
                     error_code=outcome.error_code,
                     error_message=outcome.message[:_MAX_MESSAGE_LENGTH] or None,
-                    resource_type=row.resource.type,
-                    resource_name=row.resource.name,
+                    resource_type=row.resource_type,
+                    resource_name=row.resource_name,
                 )
             )
         return tuple(results)
 
-    def _alter_here(self, wanted: _Wanted, validate_only: bool) -> ApiError:
-        (type_, name), alterations, replaces = wanted
+    def _alter_here(self, wanted: AlterConfigsResource, validate_only: bool) -> ApiError:
+        type_, name = _resource(wanted)
+        alterations, replaces = wanted.configs, wanted.replaces
         try:
             check_form(f"resource {name[:100]!r}", alterations)
             if type_ == ResourceType.BROKER:
@@ -317,7 +309,7 @@ class ConfigAlterations:
             else:
                 _check_broker_id(name, self.broker_id)
                 alter_loggers(alterations, validate_only=validate_only)
-        except ConfigRefusedError as refused:
+        except RefusedError as refused:
             return ApiError(refused.error_code, str(refused))
         except SessionExpiredError as error:
             message = f"the change may be written, or not: {error}"
@@ -327,23 +319,17 @@ class ConfigAlterations:
         return ApiError(Errors.NONE)
 
 
-def _replaced(asked: AlterConfigsRequest) -> list[_Wanted]:
+def _resource(wanted: AlterConfigsResource) -> Resource:
+    return Resource(wanted.resource_type, wanted.resource_name)
+
+
+def _replaced(asked: AlterConfigsRequest) -> list[AlterConfigsResource]:
     return [
-        _Wanted(
-            Resource(row.resource_type, row.resource_name),
-            tuple(ConfigAlteration(c.name, AlterOperation.SET, c.value) for c in row.configs),
+        AlterConfigsResource(
+            resource_type=row.resource_type,
+            resource_name=row.resource_name,
+            configs=tuple(AlterableConfig(name=c.name, value=c.value) for c in row.configs),
             replaces=True,
-        )
-        for row in asked.resources
-    ]
-
-
-def _altered(asked: IncrementalAlterConfigsRequest) -> list[_Wanted]:
-    return [
-        _Wanted(
-            Resource(row.resource_type, row.resource_name),
-            tuple(ConfigAlteration(c.name, c.config_operation, c.value) for c in row.configs),
-            replaces=False,
         )
         for row in asked.resources
     ]
@@ -359,7 +345,7 @@ def alter_config_apis(alterations: ConfigAlterations) -> Sequence[KafkaApi]:
 
     async def alter(request: KafkaRequest) -> KafkaAnswer:
         asked = decode(IncrementalAlterConfigsRequest, request)
-        done = await alterations.alter(_altered(asked), validate_only=asked.validate_only)
+        done = await alterations.alter(asked.resources, validate_only=asked.validate_only)
         return answer(IncrementalAlterConfigsResponse(responses=done), request)
 
     return [

@@ -8,27 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import TypeAlias
+from dataclasses import replace
+from typing import Any, TypeAlias
 
-from regent.core.admin.admin_requests import TopicService
+from regent.core.admin.admin_requests import TopicService, refuse
 from regent.core.admin.config_descriptions import BrokerSettings, describe_topic
 from regent.core.errors import Errors, RegentError
-from regent.core.protocol.messages import topics as messages
-from regent.core.protocol.topics import (
-    AssignedPartition,
-    ConfigEntry,
-    CreatableTopic,
+from regent.core.protocol.messages.topics import (
+    CreatableTopicConfig,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
     CreatePartitionsRequest,
     CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
     DeleteTopicsRequest,
-    GrowingTopic,
-    Requester,
-    TopicOutcome,
-    TopicsRequest,
-    TopicsResponse,
+    DeleteTopicsResponse,
+    DeleteTopicState,
 )
+from regent.core.protocol.topics import Requester, TopicsRequest
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.message_codec import answer, decode
 from regent.transport.kafka.replies import AwaitedReply, Replies
@@ -40,8 +40,6 @@ _FIRST_STRICT_CREATE, _FIRST_STRICT_DELETE, _FIRST_STRICT_GROW = 6, 5, 3
 
 ReadBrokerSettings: TypeAlias = Callable[[], BrokerSettings]
 """Reads the settings of this broker; blocks, raises ``RegentError``."""
-
-_Configs: TypeAlias = Mapping[str, tuple[messages.CreatableTopicConfigs, ...]]
 
 
 def topic_apis(
@@ -72,178 +70,89 @@ class _TopicHandlers:
 
     async def create(self, request: KafkaRequest) -> KafkaAnswer:
         """Create topics."""
-        asked = decode(messages.CreateTopicsRequest, request)
-        wanted = CreateTopicsRequest(
-            tuple(map(_creatable, asked.topics)),
-            asked.timeout_ms,
-            asked.validate_only,
-            requester=_requester(request, _FIRST_STRICT_CREATE),
-        )
-        outcomes = await self._ask(wanted, request)
+        wanted = decode(CreateTopicsRequest, request)
+        response = await self._ask(wanted, request, _FIRST_STRICT_CREATE)
         if request.api_version < _FIRST_VERSION_WITH_CONFIGS:
-            return answer(_created(outcomes, {}), request)
+            return answer(response, request)
 
         def respond() -> KafkaAnswer:
-            configs = _described(wanted, outcomes, self._read_settings)
-            return answer(_created(outcomes, configs), request)
+            return answer(_with_configs(response, wanted, self._read_settings), request)
 
         return await asyncio.get_running_loop().run_in_executor(self._executor, respond)
 
     async def delete(self, request: KafkaRequest) -> KafkaAnswer:
-        """Delete topics."""
-        asked = decode(messages.DeleteTopicsRequest, request)
-        if any((row.name is None) == (row.topic_id is None) for row in asked.topics):
-            rows = tuple(map(_unclear, asked.topics))
-        else:
-            names = (row.name for row in asked.topics if row.name is not None)
-            ids = tuple(row.topic_id for row in asked.topics if row.topic_id is not None)
-            requester = _requester(request, _FIRST_STRICT_DELETE)
-            named = (*asked.topic_names, *names)
-            wanted = DeleteTopicsRequest(named, asked.timeout_ms, ids, requester)
-            outcomes = await self._ask(wanted, request)
-            rows = tuple(_deleted(row, request.api_version) for row in outcomes)
-        return answer(messages.DeleteTopicsResponse(responses=rows), request)
+        """Delete topics; all versions become the newest."""
+        wanted = decode(DeleteTopicsRequest, request)
+        named = (DeleteTopicState(name=name) for name in wanted.topic_names)
+        wanted = replace(wanted, topics=(*wanted.topics, *named), topic_names=())
+        if any((row.name is None) == (row.topic_id is None) for row in wanted.topics):
+            message = "every topic to delete must have either a name or an id"
+            return answer(refuse(wanted, Errors.INVALID_REQUEST, message), request)
+        response: DeleteTopicsResponse = await self._ask(wanted, request, _FIRST_STRICT_DELETE)
+        if request.api_version < _FIRST_VERSION_WITH_DELETION_DISABLED:
+            response = replace(response, responses=tuple(map(_of_old_version, response.responses)))
+        return answer(response, request)
 
     async def grow(self, request: KafkaRequest) -> KafkaAnswer:
         """Add partitions to topics."""
-        asked = decode(messages.CreatePartitionsRequest, request)
-        wanted = CreatePartitionsRequest(
-            tuple(map(_growing, asked.topics)),
-            asked.timeout_ms,
-            asked.validate_only,
-            requester=_requester(request, _FIRST_STRICT_GROW),
-        )
-        grown = tuple(map(_grown, await self._ask(wanted, request)))
-        return answer(messages.CreatePartitionsResponse(results=grown), request)
+        wanted = decode(CreatePartitionsRequest, request)
+        return answer(await self._ask(wanted, request, _FIRST_STRICT_GROW), request)
 
-    async def _ask(self, wanted: TopicsRequest, request: KafkaRequest) -> Sequence[TopicOutcome]:
-        reply: AwaitedReply[TopicsResponse] = self._replies.new()
-        self._service.ask(wanted, reply.give)
+    async def _ask(
+        self, wanted: TopicsRequest, request: KafkaRequest, first_strict_version: int
+    ) -> Any:
+        """Return the response of the active controller's broker."""
+        requester = None
+        if request.throttle is not None:
+            is_strict = request.api_version >= first_strict_version
+            requester = Requester(*request.throttle.client, is_strict)
+        reply: AwaitedReply[Any] = self._replies.new()
+        self._service.ask(wanted, reply.give, requester)
         response = await reply
         if request.throttle is not None:
             request.throttle.wait(response.throttle_time_ms)
-        return response.outcomes
+        return response
 
 
-# --- from the request -----------------------------------------------------------------------------
-
-
-def _requester(request: KafkaRequest, first_strict_version: int) -> Requester | None:
-    if request.throttle is None:
-        return None
-    user, client_id = request.throttle.client
-    return Requester(user, client_id, request.api_version >= first_strict_version)
-
-
-def _creatable(topic: messages.CreatableTopic) -> CreatableTopic:
-    assignment = (AssignedPartition(r.partition_index, r.broker_ids) for r in topic.assignments)
-    return CreatableTopic(
-        topic.name,
-        topic.num_partitions,
-        topic.replication_factor,
-        tuple(assignment) or None,
-        tuple(ConfigEntry(row.name, row.value) for row in topic.configs),
-    )
-
-
-def _growing(topic: messages.CreatePartitionsTopic) -> GrowingTopic:
-    rows = topic.assignments
-    assignments = None if rows is None else tuple(row.broker_ids for row in rows)
-    return GrowingTopic(topic.name, topic.count, assignments)
-
-
-# --- to the response ------------------------------------------------------------------------------
-
-
-def _described(
-    wanted: CreateTopicsRequest,
-    outcomes: Sequence[TopicOutcome],
-    read_settings: ReadBrokerSettings,
-) -> _Configs:
-    """Return the settings of the created topics (KIP-525); none if they cannot be read."""
-    created = {outcome.topic for outcome in outcomes if outcome.error_code is Errors.NONE}
-    if not created:
-        return {}
+def _with_configs(
+    response: CreateTopicsResponse, wanted: CreateTopicsRequest, read_settings: ReadBrokerSettings
+) -> CreateTopicsResponse:
+    """Add the settings of the created topics (KIP-525); null if they cannot be read."""
+    if all(row.error_code for row in response.topics):
+        return response
     try:
         broker = read_settings()
     except RegentError:
-        return {}
+        broker = None
+    given = {topic.name: topic.configs for topic in wanted.topics}
 
     @functools.cache
-    def describe(config: tuple[ConfigEntry, ...]) -> tuple[messages.CreatableTopicConfigs, ...]:
-        overrides = {name: value for name, value in config if value is not None}
-        return tuple(
-            messages.CreatableTopicConfigs(
-                name=row.name,
-                value=row.value,
-                read_only=row.is_read_only,
-                config_source=row.source,
-                is_sensitive=False,  # no setting is
-            )
-            for row in describe_topic(overrides, broker)
+    def described(configs: tuple[CreatableTopicConfig, ...]) -> Mapping[str, Any]:
+        if broker is None:
+            return {"topic_config_error_code": Errors.REQUEST_TIMED_OUT, "configs": None}
+        overrides = {row.name: row.value for row in configs if row.value is not None}
+        return {"configs": tuple(_described(overrides, broker))}
+
+    def result(row: CreatableTopicResult) -> CreatableTopicResult:
+        return row if row.error_code else replace(row, **described(given.get(row.name, ())))
+
+    return replace(response, topics=tuple(map(result, response.topics)))
+
+
+def _described(
+    overrides: Mapping[str, str], broker: BrokerSettings
+) -> Iterator[CreatableTopicConfigs]:
+    for row in describe_topic(overrides, broker):
+        yield CreatableTopicConfigs(
+            name=row.name,
+            value=row.value,
+            read_only=row.is_read_only,
+            config_source=row.source,
+            is_sensitive=False,  # no setting is
         )
 
-    return {
-        topic.topic: describe(topic.config) for topic in wanted.topics if topic.topic in created
-    }
 
-
-def _created(outcomes: Sequence[TopicOutcome], configs: _Configs) -> messages.CreateTopicsResponse:
-    def row(outcome: TopicOutcome) -> messages.CreatableTopicResult:
-        if outcome.error_code is not Errors.NONE:
-            # A topic that is created, but not in time, has an id.
-            return messages.CreatableTopicResult(
-                name=outcome.topic,
-                topic_id=outcome.topic_id,
-                error_code=outcome.error_code,
-                error_message=_message(outcome),
-            )
-        described = configs.get(outcome.topic)
-        return messages.CreatableTopicResult(
-            name=outcome.topic,
-            topic_id=outcome.topic_id,
-            error_code=Errors.NONE,
-            topic_config_error_code=(
-                Errors.REQUEST_TIMED_OUT if described is None else Errors.NONE
-            ),
-            num_partitions=outcome.partitions,
-            replication_factor=outcome.replication_factor,
-            configs=described,
-        )
-
-    return messages.CreateTopicsResponse(topics=tuple(map(row, outcomes)))
-
-
-def _deleted(outcome: TopicOutcome, version: int) -> messages.DeletableTopicResult:
-    error_code, is_unknown_id = outcome.error_code, outcome.topic == outcome.topic_id
-    if (
-        error_code is Errors.TOPIC_DELETION_DISABLED
-        and version < _FIRST_VERSION_WITH_DELETION_DISABLED
-    ):
-        error_code = Errors.INVALID_REQUEST  # older clients know only this code
-    return messages.DeletableTopicResult(
-        name=None if is_unknown_id else outcome.topic,
-        topic_id=outcome.topic_id,
-        error_code=error_code,
-        error_message=_message(outcome),
-    )
-
-
-def _unclear(topic: messages.DeleteTopicState) -> messages.DeletableTopicResult:
-    return messages.DeletableTopicResult(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        error_code=Errors.INVALID_REQUEST,
-        error_message="every topic to delete must have either a name or an id",
-    )
-
-
-def _grown(outcome: TopicOutcome) -> messages.CreatePartitionsTopicResult:
-    return messages.CreatePartitionsTopicResult(
-        name=outcome.topic, error_code=outcome.error_code, error_message=_message(outcome)
-    )
-
-
-def _message(outcome: TopicOutcome) -> str | None:
-    is_told = outcome.error_code is not Errors.NONE and outcome.message
-    return outcome.message if is_told else None
+def _of_old_version(result: DeletableTopicResult) -> DeletableTopicResult:
+    if result.error_code == Errors.TOPIC_DELETION_DISABLED:
+        return replace(result, error_code=Errors.INVALID_REQUEST)  # older clients know only this
+    return result

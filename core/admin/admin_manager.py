@@ -9,16 +9,15 @@ it reads the writes of any tool.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from regent.core.admin.admin_requests import NewTopic, TopicPlacer, TopicStore
-from regent.core.admin.config_alterations import ConfigRefusedError, altered
-from regent.core.admin.topic_settings import (
-    TOPIC_SETTINGS,
-    topic_config_conflict,
-    topic_config_problem,
+from regent.core.admin.config_alterations import (
+    RefusedError,
+    checked_topic_config,
+    topic_config_changes,
 )
 from regent.core.controller.services import ControllerSettings
 from regent.core.errors import (
@@ -36,33 +35,39 @@ from regent.core.placement.replica_placer import (
     check,
 )
 from regent.core.ports import TopicAssignment, TopicIds
+from regent.core.protocol.messages.configs import (
+    AlterConfigsResourceResult,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from regent.core.protocol.messages.topics import (
+    UNSET,
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    PlacementOptions,
+)
 from regent.core.protocol.placement import (
     PlacementBroker,
     PlacementSpec,
     PlaceTopicsRequest,
 )
-from regent.core.protocol.topics import (
-    UNSET,
-    AlterTopicConfigsRequest,
-    AssignedPartition,
-    ConfigEntry,
-    ConfiguredTopic,
-    CreatableTopic,
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    GrowingTopic,
-    PlacementOptions,
-    Requester,
-    TopicOutcome,
-    TopicsRequest,
-    TopicsResponse,
-)
+from regent.core.protocol.topics import Requester, TopicsRequest, TopicsResponse
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.topic_validation import (
     TopicNames,
     assignment_problem,
     growth_problem,
+    new_topic_problem,
     shown_topic,
     size_problem,
     topic_name_problem,
@@ -84,6 +89,9 @@ class _Unplaced(NamedTuple):
     start_index: str
 
 
+_DONE: Final = ApiError(Errors.NONE)
+_OTHER_REFUSED: Final = ApiError(Errors.OPERATION_NOT_ATTEMPTED, "another topic is refused")
+_NOT_HERE: Final = "this broker is not the active controller"
 _NOT_TOLD: Final = "the controller has not told its own broker all brokers and topics yet"
 
 _Plan: TypeAlias = dict[int, ReplicaAssignment] | _Unplaced
@@ -99,14 +107,6 @@ class AdminSettings:
     placement: Strategy = Strategy.RING
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
     """The values of the settings that a topic does not override."""
-
-
-class _RefusedError(Exception):
-    """Why one topic of a request is refused; ends its validation."""
-
-    def __init__(self, error_code: Errors, message: str) -> None:
-        super().__init__(message)
-        self.error_code = error_code
 
 
 class AdminManager:
@@ -130,25 +130,28 @@ class AdminManager:
         self._settings = settings or AdminSettings()
         self._placer = placer
 
-    def decide(self, request: TopicsRequest) -> TopicsResponse:
+    def decide(self, request: TopicsRequest, requester: Requester | None = None) -> TopicsResponse:
         """Validate, place and write; ``PendingAnswer`` waits until the cluster shows the result.
 
-        Raises ``SessionExpiredError`` when the ZooKeeper session ends; some of it may be written.
+        ``requester`` None: there are no quotas. Raises ``SessionExpiredError`` when the ZooKeeper
+        session ends; some of it may be written.
         """
         match request:
             case CreateTopicsRequest():
-                return self._create_topics(request)
+                return self._create_topics(request, requester)
             case CreatePartitionsRequest():
-                return self._create_partitions(request)
+                return self._create_partitions(request, requester)
             case DeleteTopicsRequest():
-                return self._delete_topics(request)
-            case AlterTopicConfigsRequest():
+                return self._delete_topics(request, requester)
+            case IncrementalAlterConfigsRequest():
                 return self._alter_configs(request)
 
     # --- the four requests ---
 
-    def _create_topics(self, request: CreateTopicsRequest) -> TopicsResponse:
-        wanted = {topic.topic: topic for topic in request.topics}
+    def _create_topics(
+        self, request: CreateTopicsRequest, requester: Requester | None
+    ) -> CreateTopicsResponse:
+        wanted = {topic.name: topic for topic in request.topics}
         existing = set(self._store.read_topic_names())
         names = TopicNames(existing)
         known = existing.intersection(wanted)
@@ -158,117 +161,160 @@ class AdminManager:
         configs: dict[str, dict[str, str]] = {}
 
         def plan(topic: str) -> _Plan:
-            if topic not in created_before:
-                _check_name(topic, existing, deleting, names)
-            configs[topic] = _checked_config(
-                topic, wanted[topic].config, self._settings.topic_defaults
+            problem = new_topic_problem(topic, existing, deleting, names)
+            if problem is not None and topic not in created_before:
+                raise RefusedError(*problem)
+            configs[topic] = checked_topic_config(
+                topic, wanted[topic].configs, self._settings.topic_defaults
             )
             planned = created_before.get(topic) or self._new_partitions(wanted[topic], options)
             names.add(topic)
             return planned
 
-        plans, refusals = self._plan([topic.topic for topic in request.topics], plan)
+        plans, refusals = self._plan([topic.name for topic in request.topics], plan)
         _limit(plans, refusals, request.max_partitions)
-        valid = {topic: _new_topic(topic, planned) for topic, planned in plans.items()}
-        if request.validate_only:
-            return TopicsResponse(_outcomes(wanted, refusals, valid), self._warming(request))
-        mutations = {t: _count(p) for t, p in plans.items() if t not in created_before}
-        wait_ms = self._throttle(request.requester, mutations, plans, refusals)
-        placed, note = self._place(plans, options)
-        new = {
-            topic: NewTopic(
-                wanted[topic].topic_id or self._topic_ids.new_topic_id(), partitions, configs[topic]
+        sizes = {topic: _size(planned) for topic, planned in plans.items()}
+        ids: dict[str, str] = {}
+        errors, note, wait_ms = refusals, "", 0
+        if not request.validate_only:
+            if request.all_or_none:
+                _refuse_all_if_any(plans, refusals)
+            counts = {t: sizes[t][0] for t in plans if t not in created_before}
+            wait_ms, placed, note = self._admit(options, counts, requester, plans, refusals)
+            ids = {t: wanted[t].topic_id or self._topic_ids.new_topic_id() for t in placed}
+            new = {t: NewTopic(ids[t], rows, configs[t]) for t, rows in placed.items()}
+            errors = {**self._store.create_topics(new), **refusals}
+        results = (
+            CreatableTopicResult(
+                name=topic,
+                error_code=code,
+                error_message=message,
+                is_being_deleted=topic in deleting,
             )
-            for topic, partitions in placed.items()
-        }
-        written = self._store.create_topics(new)
-        created = {
-            topic: valid[topic]._replace(topic_id=row.topic_id) for topic, row in new.items()
-        }
-        return TopicsResponse(_outcomes(wanted, {**written, **refusals}, created), note, wait_ms)
+            if code
+            else _created(topic, sizes[topic], ids.get(topic))
+            for topic, code, message in _outcomes(wanted, errors)
+        )
+        return CreateTopicsResponse(
+            topics=tuple(results), placement_note=note, throttle_time_ms=wait_ms
+        )
 
-    def _create_partitions(self, request: CreatePartitionsRequest) -> TopicsResponse:
-        wanted = {topic.topic: topic for topic in request.topics}
-        stored = self._store.read_topics([t for t in wanted if topic_name_problem(t) is None])
+    def _create_partitions(
+        self, request: CreatePartitionsRequest, requester: Requester | None
+    ) -> CreatePartitionsResponse:
+        wanted = {topic.name: topic for topic in request.topics}
+        stored = self._existing(wanted)
         deleting = set(self._store.read_topics_being_deleted())
         options = request.placement or PlacementOptions()
+        counts: dict[str, int] = {}
 
         def plan(topic: str) -> _Plan:
             current = _growable(topic, stored.get(topic), is_being_deleted=topic in deleting)
+            counts[topic] = len(current.partitions)
             return self._added_partitions(wanted[topic], current, options)
 
-        plans, refusals = self._plan([topic.topic for topic in request.topics], plan)
+        plans, refusals = self._plan([topic.name for topic in request.topics], plan)
         _limit(plans, refusals, request.max_partitions)
-        grown = {
-            topic: TopicOutcome(topic, Errors.NONE, partitions=wanted[topic].total)
-            for topic in plans
-        }
-        if request.validate_only:
-            return TopicsResponse(_outcomes(wanted, refusals, grown), self._warming(request))
-        mutations = {topic: _count(planned) for topic, planned in plans.items()}
-        wait_ms = self._throttle(request.requester, mutations, plans, refusals)
-        placed, note = self._place(plans, options)
-        written = self._store.add_partitions(placed)
-        return TopicsResponse(_outcomes(wanted, {**written, **refusals}, grown), note, wait_ms)
+        errors, note, wait_ms = refusals, "", 0
+        if not request.validate_only:
+            added = {topic: _size(planned)[0] for topic, planned in plans.items()}
+            wait_ms, placed, note = self._admit(options, added, requester, plans, refusals)
+            errors = {**self._store.add_partitions(placed), **refusals}
+        results = (
+            CreatePartitionsTopicResult(
+                name=topic,
+                error_code=code,
+                error_message=message,
+                previous_count=counts.get(topic, UNSET),
+            )
+            for topic, code, message in _outcomes(wanted, errors)
+        )
+        return CreatePartitionsResponse(
+            results=tuple(results), placement_note=note, throttle_time_ms=wait_ms
+        )
 
-    def _delete_topics(self, request: DeleteTopicsRequest) -> TopicsResponse:
+    def _delete_topics(
+        self, request: DeleteTopicsRequest, requester: Requester | None
+    ) -> DeleteTopicsResponse:
         snapshot = self._cache.snapshot
         names = {id_: name for name, id_ in snapshot.topic_ids.items()}
-        unknown_ids = {topic_id for topic_id in request.topic_ids if topic_id not in names}
-        by_id = [(names.get(id_, id_), id_) for id_ in request.topic_ids]
-        wanted = [*request.topics, *(topic for topic, _ in by_id)]
+        ids = {row.topic_id for row in request.topics if row.topic_id is not None}
+        named = [
+            row.name or names.get(row.topic_id or "", row.topic_id or "") for row in request.topics
+        ]
+        existing: Collection[str] = self._existing(named) if request.all_or_none else named
 
         def plan(topic: str) -> None:
             if not self._settings.delete_topic_enable:
                 message = f"topic {shown_topic(topic)}: delete.topic.enable is false"
-                raise _RefusedError(Errors.TOPIC_DELETION_DISABLED, message)
-            if topic in unknown_ids and not snapshot.is_complete:
-                raise _RefusedError(Errors.NOT_CONTROLLER, _NOT_TOLD)
-            if topic in unknown_ids:
-                raise _RefusedError(Errors.UNKNOWN_TOPIC_ID, f"no topic has the id {topic}")
-            if topic_name_problem(topic) is not None:
-                raise _RefusedError(*unknown_topic(topic))
+                raise RefusedError(Errors.TOPIC_DELETION_DISABLED, message)
+            if topic in ids and not snapshot.is_complete:
+                raise RefusedError(Errors.NOT_CONTROLLER, _NOT_TOLD)
+            if topic in ids:
+                raise RefusedError(Errors.UNKNOWN_TOPIC_ID, f"no topic has the id {topic}")
+            if topic_name_problem(topic) is not None or topic not in existing:
+                raise RefusedError(*unknown_topic(topic))
 
-        plans, refusals = self._plan(wanted, plan)
+        plans, refusals = self._plan(named, plan)
+        if request.all_or_none:
+            _refuse_all_if_any(plans, refusals)
         mutations = {topic: len(snapshot.topics.get(topic, ())) for topic in plans}
-        wait_ms = self._throttle(request.requester, mutations, plans, refusals)
-        written = self._store.mark_for_deletion(list(plans))
-        named = {topic: TopicOutcome(topic, Errors.NONE, topic_id=id_) for topic, id_ in by_id}
-        outcomes = _outcomes(wanted, {**written, **refusals}, named)
-        return TopicsResponse(outcomes, throttle_time_ms=wait_ms)
+        wait_ms = self._throttle(requester, mutations, plans, refusals)
+        errors = {**self._store.mark_for_deletion(list(plans)), **refusals}
 
-    def _alter_configs(self, request: AlterTopicConfigsRequest) -> TopicsResponse:
-        wanted = {row.topic: row for row in request.topics}
-        stored = self._store.read_topics([t for t in wanted if topic_name_problem(t) is None])
-        configs = self._store.configs.read_topic_configs(stored)
+        by_topic = dict(zip(named, (row.topic_id for row in request.topics), strict=True))
+        results = (
+            DeletableTopicResult(
+                name=None if topic == by_topic[topic] else topic,
+                topic_id=by_topic[topic],
+                error_code=code,
+                error_message=message if code else None,
+                was_marked=not code and message is not None,
+            )
+            for topic, code, message in _outcomes(by_topic, errors)
+        )
+        return DeleteTopicsResponse(responses=tuple(results), throttle_time_ms=wait_ms)
+
+    def _existing(self, topics: Iterable[str]) -> Mapping[str, TopicAssignment | BadDataError]:
+        return self._store.read_topics([t for t in topics if topic_name_problem(t) is None])
+
+    def _alter_configs(
+        self, request: IncrementalAlterConfigsRequest
+    ) -> IncrementalAlterConfigsResponse:
+        wanted = {row.resource_name: row for row in request.resources}
+        configs = self._store.configs.read_topic_configs(self._existing(wanted))
         defaults = self._settings.topic_defaults
 
         def plan(topic: str) -> dict[str, str | None]:
             problem = topic_name_problem(topic)
             if problem is not None:
                 message = f"topic {shown_topic(topic)} {problem}"
-                raise _RefusedError(Errors.INVALID_TOPIC_EXCEPTION, message)
+                raise RefusedError(Errors.INVALID_TOPIC_EXCEPTION, message)
             current = configs.get(topic)
-            if current is None:
-                raise _RefusedError(*unknown_topic(topic))
             if isinstance(current, BadDataError):
-                raise _RefusedError(Errors.UNKNOWN_SERVER_ERROR, str(current))
-            return _config_changes(wanted[topic], current, defaults)
+                raise RefusedError(Errors.UNKNOWN_SERVER_ERROR, str(current))
+            if current is None:
+                raise RefusedError(*unknown_topic(topic))
+            return topic_config_changes(wanted[topic], current, defaults)
 
-        plans, refusals = self._plan([row.topic for row in request.topics], plan)
-        written = {}
+        plans, errors = self._plan([row.resource_name for row in request.resources], plan)
         for topic, changes in {} if request.validate_only else plans.items():
-            written[topic] = self._alter_config(topic, changes)
-        return TopicsResponse(_outcomes(wanted, {**written, **refusals}, {}))
-
-    def _alter_config(self, topic: str, changes: Mapping[str, str | None]) -> ApiError:
-        try:
-            self._store.configs.alter_topic_config(topic, changes)
-        except SessionExpiredError:
-            raise  # the change may be written: the sender repeats the request
-        except RegentError as error:
-            return ApiError(Errors.UNKNOWN_SERVER_ERROR, str(error))
-        return ApiError(Errors.NONE)
+            try:
+                self._store.configs.alter_topic_config(topic, changes)
+            except SessionExpiredError:
+                raise  # the change may be written: the sender repeats the request
+            except RegentError as error:
+                errors[topic] = ApiError(Errors.UNKNOWN_SERVER_ERROR, str(error))
+        results = (
+            AlterConfigsResourceResult(
+                error_code=code,
+                error_message=message,
+                resource_type=wanted[topic].resource_type,
+                resource_name=topic,
+            )
+            for topic, code, message in _outcomes(wanted, errors)
+        )
+        return IncrementalAlterConfigsResponse(responses=tuple(results))
 
     def _plan(
         self, topics: Sequence[str], plan: Callable[[str], T]
@@ -279,15 +325,14 @@ class AdminManager:
         for topic, count in Counter(topics).items():
             try:
                 if not self._is_controller():
-                    message = "this broker is not the active controller"
-                    raise _RefusedError(Errors.NOT_CONTROLLER, message)
+                    raise RefusedError(Errors.NOT_CONTROLLER, _NOT_HERE)
                 if not self._cache.snapshot.brokers:
-                    raise _RefusedError(Errors.NOT_CONTROLLER, _NOT_TOLD)
+                    raise RefusedError(Errors.NOT_CONTROLLER, _NOT_TOLD)
                 if count > 1:
                     message = f"topic {shown_topic(topic)} is named more than once"
-                    raise _RefusedError(Errors.INVALID_REQUEST, message)
+                    raise RefusedError(Errors.INVALID_REQUEST, message)
                 plans[topic] = plan(topic)
-            except (_RefusedError, ConfigRefusedError, PlacementError) as refused:
+            except (RefusedError, PlacementError) as refused:
                 refusals[topic] = ApiError(refused.error_code, str(refused))
         return plans, refusals
 
@@ -329,8 +374,8 @@ class AdminManager:
         }
 
     def _new_partitions(self, wanted: CreatableTopic, options: PlacementOptions) -> _Plan:
-        topic, count, factor = wanted.topic, wanted.partitions, wanted.replication_factor
-        if wanted.assignment is None:
+        topic, count, factor = wanted.name, wanted.num_partitions, wanted.replication_factor
+        if not wanted.assignments:
             settings = self._settings
             spec = PlacementSpec(
                 topic,
@@ -343,17 +388,16 @@ class AdminManager:
             message = (
                 f"topic {topic}: give either numbers of partitions and replicas, or an assignment"
             )
-            raise _RefusedError(Errors.INVALID_REQUEST, message)
-        return self._checked_assignment(topic, wanted.assignment)
+            raise RefusedError(Errors.INVALID_REQUEST, message)
+        return self._checked_assignment(topic, wanted.assignments)
 
     def _checked_assignment(
-        self, topic: str, assignment: Sequence[AssignedPartition]
+        self, topic: str, assignment: Sequence[CreatableReplicaAssignment]
     ) -> dict[int, ReplicaAssignment]:
-        if not assignment or sorted(row.partition for row in assignment) != list(
-            range(len(assignment))
-        ):
+        rows = sorted(assignment, key=lambda row: row.partition_index)
+        if [row.partition_index for row in rows] != list(range(len(rows))):
             raise _misassigned(topic, "partition ids must be 0, 1, … without gaps")
-        ordered = [row.replicas for row in sorted(assignment)]
+        ordered = [row.broker_ids for row in rows]
         self._check_replicas(topic, ordered)
         self._check_size(topic, len(ordered), len(ordered[0]))
         return {number: ReplicaAssignment(replicas) for number, replicas in enumerate(ordered)}
@@ -364,40 +408,37 @@ class AdminManager:
             raise _misassigned(topic, problem)
 
     def _check_size(self, topic: str, partitions: int, replication_factor: int) -> None:
-        brokers = self._cache.snapshot.brokers
-        problem = size_problem(topic, partitions, replication_factor, brokers)
+        live = self._cache.snapshot.brokers
+        problem = size_problem(topic, partitions, replication_factor, live)
         if problem is not None:
-            raise _RefusedError(*problem)
+            raise RefusedError(*problem)
 
     # --- more partitions ---
 
     def _added_partitions(
-        self, wanted: GrowingTopic, current: TopicAssignment, options: PlacementOptions
+        self, wanted: CreatePartitionsTopic, current: TopicAssignment, options: PlacementOptions
     ) -> _Plan:
-        topic, count, first = wanted.topic, len(current.partitions), current.partitions[0].replicas
-        missing = wanted.total - count
+        topic, count, first = wanted.name, len(current.partitions), current.partitions[0].replicas
+        missing = wanted.count - count
         if missing <= 0:
             relation = "already has" if missing == 0 else "cannot shrink: it has"
             partitions = "1 partition" if count == 1 else f"{count} partitions"
             message = f"topic {topic} {relation} {partitions}"
-            raise _RefusedError(Errors.INVALID_PARTITIONS, message)
+            raise RefusedError(Errors.INVALID_PARTITIONS, message)
         if wanted.assignments is None:
-            self._check_size(topic, wanted.total, len(first))
+            self._check_size(topic, wanted.count, len(first))
             spec = PlacementSpec(topic, missing, len(first), start_partition=count)
             start_index = str(self._start_index(first[0]))
             return self._unplaced(spec, replace(options, start_index=start_index))
-        if len(wanted.assignments) != missing:
-            given = len(wanted.assignments)
-            message = f"{missing} partitions are to be added, but the assignment has {given}"
+        rows = [row.broker_ids for row in wanted.assignments]
+        if len(rows) != missing:
+            message = f"{missing} partitions are to be added, but the assignment has {len(rows)}"
             raise _misassigned(topic, message)
-        self._check_replicas(topic, wanted.assignments)
-        if any(len(replicas) != len(first) for replicas in wanted.assignments):
+        self._check_replicas(topic, rows)
+        if any(len(replicas) != len(first) for replicas in rows):
             message = f"every partition must have {len(first)} replicas, as partition 0 has"
             raise _misassigned(topic, message)
-        return {
-            count + number: ReplicaAssignment(replicas)
-            for number, replicas in enumerate(wanted.assignments)
-        }
+        return {count + number: ReplicaAssignment(replicas) for number, replicas in enumerate(rows)}
 
     def _start_index(self, first_replica: BrokerId) -> int:
         """Return the index of the first replica of partition 0, from which placement continues.
@@ -412,10 +453,7 @@ class AdminManager:
     # --- placement ---
 
     def _unplaced(self, spec: PlacementSpec, options: PlacementOptions) -> _Unplaced:
-        """Return the partitions to place, after a check that they can be placed.
-
-        Raises ``PlacementError``.
-        """
+        """Return the partitions to place; raises ``PlacementError`` if they cannot be placed."""
         check(self._placement_request([spec], options, {}))
         total = spec.start_partition + spec.partitions
         self._check_size(spec.topic, total, spec.replication_factor)
@@ -449,10 +487,30 @@ class AdminManager:
                 partitions[row.topic][row.partition] = ReplicaAssignment(row.replicas)
         return partitions, note
 
-    def _warming(self, request: CreateTopicsRequest | CreatePartitionsRequest) -> str:
-        """Return ``TopicPlacer.warming`` if the sender waits for it; Kafka's clients do not."""
-        waits = request.placement is not None and request.placement.use_service
-        return self._placer.warming() if waits else ""
+    def _admit(
+        self,
+        options: PlacementOptions,
+        counts: Mapping[str, int],
+        requester: Requester | None,
+        plans: dict[str, _Plan],
+        refusals: dict[str, ApiError],
+    ) -> tuple[int, dict[str, dict[int, ReplicaAssignment]], str]:
+        """Return how long the client must wait, the placed partitions, and a note; see ``_place``.
+
+        Refuse all topics if the sender awaits the placement service, and it starts; the note is
+        ``TopicPlacer.warming`` then. ``counts``: new partitions, by topic.
+        """
+        is_awaited = options.use_service and options.awaits_service
+        is_needed = any(isinstance(plan, _Unplaced) for plan in plans.values())
+        warming = self._placer.warming() if is_awaited and is_needed else ""
+        if warming:
+            message = f"the placement service starts: {warming}"
+            error = ApiError(Errors.COORDINATOR_LOAD_IN_PROGRESS, message)
+            refusals.update(dict.fromkeys(plans, error))
+            plans.clear()
+            return 0, {}, warming
+        wait_ms = self._throttle(requester, counts, plans, refusals)
+        return wait_ms, *self._place(plans, options)
 
     def _placement_request(
         self,
@@ -474,99 +532,43 @@ class AdminManager:
         )
 
 
-# --- validation -----------------------------------------------------------------------------------
-
-
-def _check_name(
-    topic: str, existing: Collection[str], deleting: Collection[str], names: TopicNames
-) -> None:
-    if topic in existing:
-        state = "already exists and is being deleted" if topic in deleting else "already exists"
-        raise _RefusedError(Errors.TOPIC_ALREADY_EXISTS, f"topic {topic} {state}")
-    problem = topic_name_problem(topic)
-    if problem is not None:
-        message = f"topic {shown_topic(topic)} {problem}"
-        raise _RefusedError(Errors.INVALID_TOPIC_EXCEPTION, message)
-    collision = names.collision_problem(topic)
-    if collision is not None:
-        raise _RefusedError(*collision)
-
-
-def _checked_config(
-    topic: str, config: Sequence[ConfigEntry], defaults: Mapping[str, str]
-) -> dict[str, str]:
-    checked: dict[str, str] = {}
-    for name, value in config:
-        if value is None:
-            message = f"topic {topic} config {name} has no value"
-            raise _RefusedError(Errors.INVALID_CONFIG, message)
-        refusal = _config_refusal(topic, name, value)
-        if refusal is not None:
-            raise refusal
-        checked[name] = value
-    _check_conflict(topic, checked, defaults)
-    return checked
-
-
-def _config_changes(
-    wanted: ConfiguredTopic, current: Mapping[str, str], defaults: Mapping[str, str]
-) -> dict[str, str | None]:
-    """Return the new overrides, None for those to remove."""
-    changes = altered(
-        f"topic {wanted.topic}",
-        wanted.alterations,
-        current,
-        replaces=wanted.replaces,
-        settings=TOPIC_SETTINGS,
-        defaults=defaults,
-        problem=lambda name, value: _config_refusal(wanted.topic, name, value),
-    )
-    _check_conflict(wanted.topic, {**current, **changes}, defaults)
-    return changes
-
-
-def _config_refusal(topic: str, name: str, value: str) -> ConfigRefusedError | None:
-    problem = topic_config_problem(name, value)
-    if problem is None:
-        return None
-    return ConfigRefusedError(Errors.INVALID_CONFIG, f"topic {topic} config {name} {problem}")
-
-
-def _check_conflict(
-    topic: str, config: Mapping[str, str | None], defaults: Mapping[str, str]
-) -> None:
-    conflict = topic_config_conflict(config, defaults)
-    if conflict is not None:
-        raise ConfigRefusedError(Errors.INVALID_CONFIG, f"topic {topic} config: {conflict}")
-
-
-def _misassigned(topic: str, problem: str) -> _RefusedError:
+def _misassigned(topic: str, problem: str) -> RefusedError:
     message = f"topic {topic} cannot be assigned like this: {problem}"
-    return _RefusedError(Errors.INVALID_REPLICA_ASSIGNMENT, message)
+    return RefusedError(Errors.INVALID_REPLICA_ASSIGNMENT, message)
 
 
 def _growable(
     topic: str, stored: TopicAssignment | BadDataError | None, *, is_being_deleted: bool
 ) -> TopicAssignment:
     if stored is None:
-        raise _RefusedError(*unknown_topic(topic))
+        raise RefusedError(*unknown_topic(topic))
     if isinstance(stored, BadDataError):
-        raise _RefusedError(Errors.UNKNOWN_SERVER_ERROR, str(stored))
+        raise RefusedError(Errors.UNKNOWN_SERVER_ERROR, str(stored))
     problem = growth_problem(topic, stored, is_being_deleted=is_being_deleted)
     if problem is not None:
-        raise _RefusedError(*problem)
+        raise RefusedError(*problem)
     return stored
 
 
-def _count(plan: _Plan) -> int:
-    return plan.spec.partitions if isinstance(plan, _Unplaced) else len(plan)
+def _size(plan: _Plan) -> tuple[int, int]:
+    """Return the numbers of new partitions, and of the replicas of each."""
+    if isinstance(plan, _Unplaced):
+        return plan.spec.partitions, plan.spec.replication_factor
+    return len(plan), len(next(iter(plan.values())).replicas)
+
+
+def _refuse_all_if_any(plans: dict[str, T], refusals: dict[str, ApiError]) -> None:
+    """Refuse the other topics, too, if one is refused."""
+    if refusals:
+        refusals.update(dict.fromkeys(plans, _OTHER_REFUSED))
+        plans.clear()
 
 
 def _limit(plans: dict[str, _Plan], refusals: dict[str, ApiError], max_partitions: int) -> None:
     """Refuse the topics that would take the new partitions of a request over its limit."""
     left = max_partitions
     for topic, plan in list(plans.items()):
-        count = _count(plan)
+        count, _ = _size(plan)
         if count > left:
             del plans[topic]
             message = f"topic {topic}: more than {max_partitions} new partitions in one request"
@@ -575,25 +577,20 @@ def _limit(plans: dict[str, _Plan], refusals: dict[str, ApiError], max_partition
             left -= count
 
 
-def _new_topic(topic: str, plan: _Plan) -> TopicOutcome:
-    """Return the outcome of a topic that can be created."""
-    if isinstance(plan, _Unplaced):
-        factor = plan.spec.replication_factor
-    else:
-        factor = len(next(iter(plan.values())).replicas)
-    return TopicOutcome(topic, Errors.NONE, partitions=_count(plan), replication_factor=factor)
+def _created(topic: str, size: tuple[int, int], topic_id: str | None) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=topic,
+        topic_id=topic_id,
+        error_code=Errors.NONE,
+        num_partitions=size[0],
+        replication_factor=size[1],
+    )
 
 
 def _outcomes(
-    topics: Iterable[str], results: Mapping[str, ApiError], rows: Mapping[str, TopicOutcome]
-) -> tuple[TopicOutcome, ...]:
-    """Return an outcome for each topic, named once, in the order of the request.
-
-    ``rows`` has what else is known about a topic.
-    """
-    outcomes = []
-    for topic in dict.fromkeys(topics):
-        error_code, message = results.get(topic, ApiError(Errors.NONE))
-        row = rows.get(topic) or TopicOutcome(topic, error_code)
-        outcomes.append(row._replace(error_code=error_code, message=message[:MAX_MESSAGE_LENGTH]))
-    return tuple(outcomes)
+    topics: Iterable[str], errors: Mapping[str, ApiError]
+) -> Iterator[tuple[str, Errors, str | None]]:
+    """Yield each topic with its error code and message."""
+    for topic in topics:
+        code, message = errors.get(topic, _DONE)
+        yield topic, code, message[:MAX_MESSAGE_LENGTH] or None

@@ -15,15 +15,34 @@ from regent.core.errors import ApiError, BadDataError, Errors
 from regent.core.model import NO_LEADER, ReplicaAssignment, TopicPartition
 from regent.core.ports import TopicAssignment
 from regent.core.protocol.control import TopicId
+from regent.core.protocol.messages.configs import (
+    AlterConfigsResourceResult,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from regent.core.protocol.messages.partitions import PartitionsRequest
+from regent.core.protocol.messages.topics import (
+    UNSET,
+    CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
 from regent.core.protocol.placement import PlaceTopicsRequest, PlaceTopicsResponse
 from regent.core.protocol.topics import (
-    AlterTopicConfigsRequest,
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    TopicOutcome,
+    R,
+    Requester,
+    TopicResult,
     TopicsRequest,
     TopicsResponse,
+    results_of,
+    topic_of,
+    with_results,
 )
 from regent.core.replication.metadata_cache import MetadataSnapshot
 
@@ -38,17 +57,54 @@ PASSING: Final = (Errors.REQUEST_TIMED_OUT, Errors.TOPIC_ALREADY_EXISTS, Errors.
 
 def refuse(request: TopicsRequest, error_code: Errors, message: str) -> TopicsResponse:
     """Return the answer that refuses every topic of a request for the same reason."""
-    topics: dict[str, TopicId | None]
-    if isinstance(request, DeleteTopicsRequest):
-        topics = {**dict.fromkeys(request.topics), **{id_: id_ for id_ in request.topic_ids}}
-    else:
-        topics = {row.topic: None for row in request.topics}
-    return TopicsResponse(
-        tuple(
-            TopicOutcome(topic, error_code, message, topic_id=topic_id)
-            for topic, topic_id in topics.items()
-        )
-    )
+    match request:
+        case CreateTopicsRequest():
+            names = dict.fromkeys(row.name for row in request.topics)
+            return CreateTopicsResponse(
+                topics=tuple(
+                    CreatableTopicResult(name=t, error_code=error_code, error_message=message)
+                    for t in names
+                )
+            )
+        case CreatePartitionsRequest():
+            names = dict.fromkeys(row.name for row in request.topics)
+            return CreatePartitionsResponse(
+                results=tuple(
+                    CreatePartitionsTopicResult(
+                        name=t, error_code=error_code, error_message=message
+                    )
+                    for t in names
+                )
+            )
+        case DeleteTopicsRequest():
+            return DeleteTopicsResponse(
+                responses=tuple(
+                    DeletableTopicResult(
+                        name=row.name,
+                        topic_id=row.topic_id,
+                        error_code=error_code,
+                        error_message=message,
+                    )
+                    for row in dict.fromkeys(request.topics)
+                )
+            )
+        case IncrementalAlterConfigsRequest():
+            return IncrementalAlterConfigsResponse(
+                responses=tuple(
+                    AlterConfigsResourceResult(
+                        error_code=error_code,
+                        error_message=message,
+                        resource_type=row.resource_type,
+                        resource_name=row.resource_name,
+                    )
+                    for row in request.resources
+                )
+            )
+
+
+def is_elsewhere(response: TopicsResponse) -> bool:
+    """Whether the broker that was asked is not the active controller."""
+    return any(row.error_code == Errors.NOT_CONTROLLER for row in results_of(response))
 
 
 class TopicPlacer(Protocol):
@@ -72,8 +128,13 @@ class TopicPlacer(Protocol):
 class TopicService(Protocol):
     """Takes requests about topics from clients, on any thread and without delay."""
 
-    def ask(self, request: TopicsRequest, respond: RespondToClient) -> None:
-        """Call ``respond`` exactly once, on any thread."""
+    def ask(
+        self,
+        request: TopicsRequest,
+        respond: RespondToClient,
+        requester: Requester | None = None,
+    ) -> None:
+        """Call ``respond`` exactly once, on any thread; ``requester`` None: there are no quotas."""
         ...
 
     def create_missing(self, topics: Collection[str], respond: RespondToCreation) -> None:
@@ -147,27 +208,32 @@ class TopicStore(Protocol):
         ...
 
 
-def done_before(
-    request: TopicsRequest, outcome: TopicOutcome, undone: Collection[str]
-) -> TopicOutcome:
-    """Return the outcome; NONE replaces an error that an earlier attempt has caused.
+_DONE_BEFORE: Final[Mapping[type, tuple[Errors, ...]]] = {
+    CreatePartitionsRequest: (Errors.INVALID_PARTITIONS,),
+    DeleteTopicsRequest: (Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.UNKNOWN_TOPIC_ID),
+}
+
+
+def done_before(request: TopicsRequest, response: R, undone: Collection[str]) -> R:
+    """Return the response; NONE replaces the errors that an earlier attempt has caused.
 
     ``undone``: the topics that were still to grow or to be deleted before the first attempt. Topics
     to create are recognised by their ids.
     """
-    done: dict[type, tuple[Errors, ...]] = {
-        CreateTopicsRequest: (),
-        CreatePartitionsRequest: (Errors.INVALID_PARTITIONS,),
-        DeleteTopicsRequest: (Errors.UNKNOWN_TOPIC_OR_PARTITION, Errors.UNKNOWN_TOPIC_ID),
-        AlterTopicConfigsRequest: (),
-    }
-    if outcome.topic in undone and outcome.error_code in done[type(request)]:
-        return outcome._replace(error_code=Errors.NONE, message="")
-    return outcome
+    caused = _DONE_BEFORE.get(type(request), ())
+    return with_results(
+        response,
+        [
+            replace(row, error_code=Errors.NONE, error_message=None)
+            if row.error_code in caused and topic_of(row) in undone
+            else row
+            for row in results_of(response)
+        ],
+    )
 
 
 class PendingAnswer:
-    """The answer to ``request``, which waits for the cluster; ``decided``: the outcomes so far.
+    """The answer to ``request``, which waits for the cluster; ``decided``: the answer so far.
 
     Poll after every change of the metadata cache, and at ``deadline_ms``.
     """
@@ -176,43 +242,68 @@ class PendingAnswer:
         self.deadline_ms = deadline_ms
         self._request = request
         self._decided = decided
+        self._counts = _counts(request, decided)
 
     def poll(self, snapshot: MetadataSnapshot, now_ms: int) -> TopicsResponse | None:
         """Return the answer; None: the cluster does not show the result yet."""
-        outcomes = []
-        for outcome in self._decided.outcomes:
-            if self._is_done(snapshot, outcome):
-                outcomes.append(outcome)
+        results = []
+        for row in results_of(self._decided):
+            if row.error_code != Errors.NONE or self._is_done(snapshot, topic_of(row)):
+                results.append(row)
             elif now_ms < self.deadline_ms:
                 return None
             else:
-                message = self._lateness(snapshot, outcome)
-                outcomes.append(
-                    outcome._replace(error_code=Errors.REQUEST_TIMED_OUT, message=message)
-                )
-        return replace(self._decided, outcomes=tuple(outcomes))
+                results.append(_late(row, self._lateness(snapshot, topic_of(row))))
+        return with_results(self._decided, results)
 
-    def _is_done(self, snapshot: MetadataSnapshot, outcome: TopicOutcome) -> bool:
-        if outcome.error_code is not Errors.NONE:
+    def _is_done(self, snapshot: MetadataSnapshot, topic: str) -> bool:
+        if not changes_topics(self._request) or not getattr(self._request, "waits", True):
             return True
         if isinstance(self._request, DeleteTopicsRequest):
-            return snapshot.is_complete and outcome.topic not in snapshot.topic_ids
-        return self._request.validate_only or not any(True for _ in _leaderless(snapshot, outcome))
+            return snapshot.is_complete and topic not in snapshot.topic_ids
+        return not any(True for _ in self._leaderless(snapshot, topic))
 
-    def _lateness(self, snapshot: MetadataSnapshot, outcome: TopicOutcome) -> str:
-        topic, timeout_ms = outcome.topic, max(self._request.timeout_ms, 0)
+    def _lateness(self, snapshot: MetadataSnapshot, topic: str) -> str:
+        timeout_ms = max(timeout_of(self._request), 0)
         if isinstance(self._request, DeleteTopicsRequest):
             return f"topic {topic} still exists after {timeout_ms} ms; its deletion continues"
-        missing = sum(1 for _ in _leaderless(snapshot, outcome))
+        missing = sum(1 for _ in self._leaderless(snapshot, topic))
         return (
-            f"topic {topic}: {missing} of {outcome.partitions} partitions have no leader after"
+            f"topic {topic}: {missing} of {self._counts[topic]} partitions have no leader after"
             f" {timeout_ms} ms; all partitions are created"
         )
 
+    def _leaderless(self, snapshot: MetadataSnapshot, topic: str) -> Iterator[TopicPartition]:
+        for number in range(self._counts[topic]):
+            topic_partition = TopicPartition(topic, number)
+            row = snapshot.partitions.get(topic_partition)
+            if row is None or row.leader == NO_LEADER:
+                yield topic_partition
 
-def _leaderless(snapshot: MetadataSnapshot, outcome: TopicOutcome) -> Iterator[TopicPartition]:
-    for number in range(outcome.partitions):
-        topic_partition = TopicPartition(outcome.topic, number)
-        row = snapshot.partitions.get(topic_partition)
-        if row is None or row.leader == NO_LEADER:
-            yield topic_partition
+
+def _late(result: TopicResult, message: str) -> TopicResult:
+    late = replace(result, error_code=Errors.REQUEST_TIMED_OUT, error_message=message)
+    if isinstance(late, CreatableTopicResult):
+        return replace(late, num_partitions=UNSET, replication_factor=UNSET)
+    return late
+
+
+def timeout_of(request: TopicsRequest | PartitionsRequest) -> int:
+    """Return how long the cluster may take for a request; 0 if the request has no such field."""
+    return 0 if isinstance(request, IncrementalAlterConfigsRequest) else request.timeout_ms
+
+
+def changes_topics(request: TopicsRequest) -> bool:
+    """Whether brokers see the effect of a request: topics or partitions come or go."""
+    if isinstance(request, IncrementalAlterConfigsRequest):
+        return False
+    return isinstance(request, DeleteTopicsRequest) or not request.validate_only
+
+
+def _counts(request: TopicsRequest, decided: TopicsResponse) -> Mapping[str, int]:
+    """Return how many partitions each topic must get."""
+    if isinstance(decided, CreateTopicsResponse):
+        return {row.name: row.num_partitions for row in decided.topics}
+    if isinstance(request, CreatePartitionsRequest):
+        return {row.name: row.count for row in request.topics}
+    return {}

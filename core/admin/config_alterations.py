@@ -13,53 +13,64 @@ from typing import NamedTuple, Protocol, TypeAlias
 from regent.core.admin.config_descriptions import BrokerSetting
 from regent.core.admin.config_handlers import DEFAULT_BROKER
 from regent.core.admin.config_problems import broker_config_problem
+from regent.core.admin.topic_settings import (
+    TOPIC_SETTINGS,
+    topic_config_conflict,
+    topic_config_problem,
+)
 from regent.core.errors import BadDataError, Errors, RegentError
 from regent.core.model import BrokerId
-from regent.core.protocol.topics import AlterOperation, ConfigAlteration
+from regent.core.protocol.messages.configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    AlterOperation,
+)
+from regent.core.protocol.messages.topics import CreatableTopicConfig
 from regent.core.setting import ConfigType, Setting
 
 
-class ConfigRefusedError(Exception):
-    """A change that is refused; the message is a sentence that names the setting."""
+class RefusedError(Exception):
+    """A change that is refused; the message is a sentence that names the topic or the setting."""
 
     def __init__(self, error_code: Errors, message: str) -> None:
         super().__init__(message)
         self.error_code = error_code
 
 
-def check_form(owner: str, alterations: Sequence[ConfigAlteration]) -> None:
-    """Check what needs no knowledge of the settings; raises ``ConfigRefusedError``.
+def check_form(owner: str, alterations: Sequence[AlterableConfig]) -> None:
+    """Check what needs no knowledge of the settings; raises ``RefusedError``.
 
     ``owner`` is the first word or words of the message, as "topic t".
     """
     for name, count in Counter(row.name for row in alterations).items():
         if count > 1:
             message = f"{owner} config {name} is named {count} times"
-            raise ConfigRefusedError(Errors.INVALID_REQUEST, message)
-    for name, operation, value in alterations:
+            raise RefusedError(Errors.INVALID_REQUEST, message)
+    for row in alterations:
+        name, operation, value = row.name, row.config_operation, row.value
         if value is None and operation != AlterOperation.DELETE:
             message = f"{owner} config {name} has no value"
-            raise ConfigRefusedError(Errors.INVALID_REQUEST, message)
+            raise RefusedError(Errors.INVALID_REQUEST, message)
         if operation not in set(AlterOperation):
             message = f"{owner} config {name} cannot be changed: unknown operation {operation}"
-            raise ConfigRefusedError(Errors.INVALID_REQUEST, message)
+            raise RefusedError(Errors.INVALID_REQUEST, message)
 
 
 def altered(
     owner: str,
-    alterations: Sequence[ConfigAlteration],
+    alterations: Sequence[AlterableConfig],
     current: Mapping[str, str],
     *,
     replaces: bool,
     settings: Mapping[str, Setting],
     defaults: Mapping[str, str],
-    problem: Callable[[str, str], ConfigRefusedError | None],
+    problem: Callable[[str, str], RefusedError | None],
 ) -> dict[str, str | None]:
     """Return the new overrides, None for those to remove.
 
     ``replaces``: all other overrides are removed. ``defaults`` has the values of settings without
     an override: items are appended to them. ``problem`` is asked about each new value. Raises
-    ``ConfigRefusedError``.
+    ``RefusedError``.
     """
     check_form(owner, alterations)
     changes: dict[str, str | None] = dict.fromkeys(current) if replaces else {}
@@ -73,21 +84,78 @@ def altered(
 
 
 def _new_value(
-    owner: str, alteration: ConfigAlteration, old: str, settings: Mapping[str, Setting]
+    owner: str, alteration: AlterableConfig, old: str, settings: Mapping[str, Setting]
 ) -> str | None:
     """Return the new value of a setting, None to remove it; ``old`` is the value in effect."""
-    name, operation, value = alteration
+    name, operation, value = alteration.name, alteration.config_operation, alteration.value
     if operation == AlterOperation.DELETE or value is None:
         return None
     if operation == AlterOperation.SET:
         return value
     row = settings.get(name)
     if row is not None and row.type is not ConfigType.LIST:
-        raise ConfigRefusedError(Errors.INVALID_CONFIG, f"{owner} config {name} is not a list")
+        raise RefusedError(Errors.INVALID_CONFIG, f"{owner} config {name} is not a list")
     present, given = [item for item in old.split(",") if item], value.split(",")
     if operation == AlterOperation.APPEND:
         return ",".join(dict.fromkeys([*present, *given]))
     return ",".join(item for item in present if item not in given)
+
+
+# --- topics ---------------------------------------------------------------------------------------
+
+
+def checked_topic_config(
+    topic: str, config: Sequence[CreatableTopicConfig], defaults: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the overrides of a new topic; raises ``RefusedError``.
+
+    ``defaults`` has the values of settings without an override.
+    """
+    checked: dict[str, str] = {}
+    for row in config:
+        name, value = row.name, row.value
+        if value is None:
+            message = f"topic {topic} config {name} has no value"
+            raise RefusedError(Errors.INVALID_CONFIG, message)
+        refusal = _config_refusal(topic, name, value)
+        if refusal is not None:
+            raise refusal
+        checked[name] = value
+    _check_conflict(topic, checked, defaults)
+    return checked
+
+
+def topic_config_changes(
+    wanted: AlterConfigsResource, current: Mapping[str, str], defaults: Mapping[str, str]
+) -> dict[str, str | None]:
+    """Return the changes of a topic's overrides, None for those to remove; see ``altered``."""
+    topic = wanted.resource_name
+    changes = altered(
+        f"topic {topic}",
+        wanted.configs,
+        current,
+        replaces=wanted.replaces,
+        settings=TOPIC_SETTINGS,
+        defaults=defaults,
+        problem=lambda name, value: _config_refusal(topic, name, value),
+    )
+    _check_conflict(topic, {**current, **changes}, defaults)
+    return changes
+
+
+def _config_refusal(topic: str, name: str, value: str) -> RefusedError | None:
+    problem = topic_config_problem(name, value)
+    if problem is None:
+        return None
+    return RefusedError(Errors.INVALID_CONFIG, f"topic {topic} config {name} {problem}")
+
+
+def _check_conflict(
+    topic: str, config: Mapping[str, str | None], defaults: Mapping[str, str]
+) -> None:
+    conflict = topic_config_conflict(config, defaults)
+    if conflict is not None:
+        raise RefusedError(Errors.INVALID_CONFIG, f"topic {topic} config: {conflict}")
 
 
 # --- brokers -------------------------------------------------------------------------------------
@@ -121,7 +189,7 @@ class BrokerConfigAlteration(NamedTuple):
     """
 
     broker_id: BrokerId | None
-    alterations: Sequence[ConfigAlteration]
+    alterations: Sequence[AlterableConfig]
     replaces: bool = False
 
 
@@ -146,7 +214,7 @@ class BrokerConfigManager:
     def alter(self, wanted: BrokerConfigAlteration, *, validate_only: bool = False) -> None:
         """Validate the changes, and write them unless ``validate_only``.
 
-        Raises ``ConfigRefusedError``, or ``RegentError`` if ZooKeeper cannot be read or written.
+        Raises ``RefusedError``, or ``RegentError`` if ZooKeeper cannot be read or written.
         """
         broker_id = wanted.broker_id
         found = self._store.read_broker_configs([] if broker_id is None else [broker_id])
@@ -178,19 +246,17 @@ class BrokerConfigManager:
             problem=lambda name, value: self._refusal(owner, name, value, wanted.broker_id is None),
         )
 
-    def _refusal(
-        self, owner: str, name: str, value: str, of_all: bool
-    ) -> ConfigRefusedError | None:
+    def _refusal(self, owner: str, name: str, value: str, of_all: bool) -> RefusedError | None:
         problem = broker_config_problem(name, value, self._settings, of_all=of_all)
         if problem is None:
             return None
-        return ConfigRefusedError(Errors.INVALID_REQUEST, f"{owner} config {name} {problem}")
+        return RefusedError(Errors.INVALID_REQUEST, f"{owner} config {name} {problem}")
 
     def _refuse_conflicts(self, config: Mapping[str, str]) -> None:
         try:
             self._check(config)
         except RegentError as error:
-            raise ConfigRefusedError(Errors.INVALID_REQUEST, str(error)) from None
+            raise RefusedError(Errors.INVALID_REQUEST, str(error)) from None
 
 
 def _readable(config: Mapping[str, str] | BadDataError) -> Mapping[str, str]:

@@ -18,7 +18,7 @@ from regent.core.protocol.placement import (
     PlaceTopicsRequest,
     PlaceTopicsResponse,
 )
-from regent.core.protocol.topics import TopicsRequest, TopicsResponse
+from regent.core.protocol.topics import EnvelopeRequest, EnvelopeResponse
 
 
 class ApiKey(IntEnum):
@@ -28,14 +28,11 @@ class ApiKey(IntEnum):
     STOP_REPLICA = 5
     UPDATE_METADATA = 6
     CONTROLLED_SHUTDOWN = 7
-    CREATE_TOPICS = 19
-    DELETE_TOPICS = 20
-    CREATE_PARTITIONS = 37
     ELECT_LEADERS = 43
-    INCREMENTAL_ALTER_CONFIGS = 44
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     ALTER_PARTITION = 56
+    ENVELOPE = 58
     DESCRIBE_METADATA = 1000
     SHUTDOWN_BROKER = 1002
     DESCRIBE_CONTROLLER = 1003
@@ -46,7 +43,7 @@ class ApiKey(IntEnum):
 
 ActorRequest: TypeAlias = (
     ControllerRequest
-    | TopicsRequest
+    | EnvelopeRequest
     | DescribeMetadataRequest
     | ShutdownBrokerRequest
     | PlaceTopicsRequest
@@ -54,7 +51,7 @@ ActorRequest: TypeAlias = (
 )
 ActorResponse: TypeAlias = (
     ControllerResponse
-    | TopicsResponse
+    | EnvelopeResponse
     | DescribeMetadataResponse
     | ShutdownBrokerResponse
     | PlaceTopicsResponse

@@ -1,77 +1,94 @@
-"""Requests about topics: from Kafka clients, the command line and jobs to the active controller.
+"""Requests about topics, as a broker forwards them to the active controller's broker.
 
-A request whose ``timeout_ms`` is positive may be sent to any broker: it is answered when the
-cluster has carried it out, or when the time is over. A request whose ``timeout_ms`` is 0 must be
-sent to the active controller's broker: it is answered when it is decided and written.
+They are Kafka's messages. What the receiver must know about the client is in the envelope, as in
+Kafka's EnvelopeRequest (KIP-590).
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 
-from regent.core.errors import Errors
-from regent.core.model import BrokerId
-from regent.core.protocol.control import TopicId
+from regent.core.errors import ApiError, BadDataError, Errors
+from regent.core.protocol.messages.configs import (
+    AlterConfigsResourceResult,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from regent.core.protocol.messages.topics import (
+    CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
 
-UNSET: Final = -1
-"""A number of partitions or replicas that the controller's broker chooses, or that is unknown."""
+TopicsRequest: TypeAlias = (
+    CreateTopicsRequest
+    | CreatePartitionsRequest
+    | DeleteTopicsRequest
+    | IncrementalAlterConfigsRequest
+)
+"""The resources of IncrementalAlterConfigs are topics."""
+TopicsResponse: TypeAlias = (
+    CreateTopicsResponse
+    | CreatePartitionsResponse
+    | DeleteTopicsResponse
+    | IncrementalAlterConfigsResponse
+)
+TopicResult: TypeAlias = (
+    CreatableTopicResult
+    | CreatePartitionsTopicResult
+    | DeletableTopicResult
+    | AlterConfigsResourceResult
+)
 
-MAX_NEW_PARTITIONS: Final = 10_000
-"""How many partitions one request of a client may create: a mistake must not keep a cluster busy
-for minutes. Kafka 4 has the same limit (``ReplicationControlManager.MAX_PARTITIONS_PER_BATCH``)."""
+_ERRORS: Final = frozenset(map(int, Errors))
+
+R = TypeVar("R", bound=TopicsResponse)
+
+_RESULTS: Final[Mapping[type, str]] = {
+    CreateTopicsResponse: "topics",
+    CreatePartitionsResponse: "results",
+    DeleteTopicsResponse: "responses",
+    IncrementalAlterConfigsResponse: "responses",
+}
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementOptions:
-    """How new partitions are placed; see ``core.protocol.placement.PlaceTopicsRequest``.
+def results_of(response: TopicsResponse) -> Sequence[TopicResult]:
+    """Return the results of a response: one for each topic, in the order of the request."""
+    results: Sequence[TopicResult] = getattr(response, _RESULTS[type(response)])
+    return results
 
-    An empty ``strategy`` is the one of the active controller's broker.
+
+def with_results(response: R, results: Sequence[TopicResult], **changes: Any) -> R:
+    """Return the response with other results, and with ``changes`` of its fields."""
+    return dataclasses.replace(response, **{_RESULTS[type(response)]: tuple(results), **changes})
+
+
+def topic_of(result: TopicResult) -> str:
+    """Return the name of the topic; its id if no topic has that."""
+    if isinstance(result, AlterConfigsResourceResult):
+        return result.resource_name
+    if isinstance(result, DeletableTopicResult):
+        return result.name or result.topic_id or ""
+    return result.name
+
+
+def error_of(result: TopicResult) -> ApiError:
+    """Return the error of a topic with its message; an error that we do not know is an unknown one.
+
+    With NONE the message is empty.
     """
-
-    strategy: str = ""
-    start_index: str = "0"
-    index: str = "per-topic"
-    seed: int = 0
-    use_service: bool = True
-
-
-class AssignedPartition(NamedTuple):
-    """The replicas of a new partition, chosen by the sender."""
-
-    partition: int
-    replicas: tuple[BrokerId, ...]
-
-
-class ConfigEntry(NamedTuple):
-    """A setting of a new topic."""
-
-    name: str
-    value: str | None
-
-
-class CreatableTopic(NamedTuple):
-    """A topic to create, with either numbers of partitions and replicas, or an assignment.
-
-    A sender that may have to repeat the request chooses the ``topic_id``: a topic that exists with
-    that id was created by an earlier attempt.
-    """
-
-    topic: str
-    partitions: int = UNSET
-    replication_factor: int = UNSET
-    assignment: tuple[AssignedPartition, ...] | None = None
-    config: tuple[ConfigEntry, ...] = ()
-    topic_id: TopicId | None = None
-
-
-class GrowingTopic(NamedTuple):
-    """A topic to grow to ``total`` partitions; the new ones are placed unless assigned."""
-
-    topic: str
-    total: int
-    assignments: tuple[tuple[BrokerId, ...], ...] | None = None
+    is_known = result.error_code in _ERRORS
+    code = Errors(result.error_code) if is_known else Errors.UNKNOWN_SERVER_ERROR
+    return ApiError(code, result.error_message or "")
 
 
 class Requester(NamedTuple):
@@ -86,109 +103,72 @@ class Requester(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class CreateTopicsRequest:
-    """Create topics; ``validate_only``: only check whether that is possible (Kafka api 19)."""
+class EnvelopeRequest:
+    """A request that a broker forwards: one of the last four. ``requester`` None: the broker."""
 
-    topics: tuple[CreatableTopic, ...]
-    timeout_ms: int
-    validate_only: bool = False
-    placement: PlacementOptions | None = None
-    max_partitions: int = MAX_NEW_PARTITIONS
     requester: Requester | None = None
+    create_topics: CreateTopicsRequest | None = None
+    create_partitions: CreatePartitionsRequest | None = None
+    delete_topics: DeleteTopicsRequest | None = None
+    alter_configs: IncrementalAlterConfigsRequest | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class CreatePartitionsRequest:
-    """Add partitions; ``validate_only``: only check whether that is possible (Kafka api 37)."""
-
-    topics: tuple[GrowingTopic, ...]
-    timeout_ms: int
-    validate_only: bool = False
-    placement: PlacementOptions | None = None
-    max_partitions: int = MAX_NEW_PARTITIONS
-    requester: Requester | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteTopicsRequest:
-    """Delete topics by name or by id (Kafka api 20)."""
-
-    topics: tuple[str, ...]
-    timeout_ms: int
-    topic_ids: tuple[TopicId, ...] = ()
-    requester: Requester | None = None
-
-
-class AlterOperation(IntEnum):
-    """How a setting is changed (KIP-339)."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
-
-
-class ConfigAlteration(NamedTuple):
-    """A change of one setting; ``operation`` is an ``AlterOperation``, or one we do not know."""
-
-    name: str
-    operation: int
-    value: str | None = None
-
-
-class ConfiguredTopic(NamedTuple):
-    """A topic to configure; ``replaces``: all other overrides are removed (Kafka api 33)."""
-
-    topic: str
-    alterations: tuple[ConfigAlteration, ...]
-    replaces: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class AlterTopicConfigsRequest:
-    """Change overrides; ``validate_only``: only check whether that is possible (Kafka api 44)."""
-
-    topics: tuple[ConfiguredTopic, ...]
-    timeout_ms: int
-    validate_only: bool = False
-
-
-class TopicOutcome(NamedTuple):
-    """The outcome for one topic of a request; ``partitions``: how many it has now.
-
-    ``message`` is a sentence that names the topic; with NONE it is empty, or says that there was
-    nothing to do. ``topic_id`` is set for a topic that is created or that was named by its id; a
-    topic with an unknown id has the id as its name. ``replication_factor`` is set for a new topic.
-    """
-
-    topic: str
-    error_code: Errors
-    message: str = ""
-    partitions: int = UNSET
-    topic_id: TopicId | None = None
-    replication_factor: int = UNSET
-
-
-@dataclass(frozen=True, slots=True)
-class TopicsResponse:
-    """An outcome for each topic, named once, in the order of the request.
-
-    ``placement_note`` says why the placement service did not place, if it did not. After
-    ``validate_only`` it is ``TopicPlacer.warming``. ``throttle_time_ms``: how long the client must
-    wait because of its quota.
-    """
-
-    outcomes: tuple[TopicOutcome, ...]
-    placement_note: str = ""
-    throttle_time_ms: int = 0
+    @classmethod
+    def of(cls, request: TopicsRequest, requester: Requester | None = None) -> Self:
+        """Return the envelope of a request."""
+        return cls(requester, **{_FIELDS[type(request)]: request})  # type: ignore[arg-type]
 
     @property
-    def error_code(self) -> Errors:
-        """NOT_CONTROLLER if the broker that was asked is not the active controller; else NONE."""
-        is_elsewhere = any(o.error_code is Errors.NOT_CONTROLLER for o in self.outcomes)
-        return Errors.NOT_CONTROLLER if is_elsewhere else Errors.NONE
+    def is_valid(self) -> bool:
+        """Whether there is one request; a peer may send anything."""
+        return len(_present(self)) == 1
+
+    @property
+    def request(self) -> TopicsRequest:
+        """The request; raises ``BadDataError`` if the envelope is not valid."""
+        request: TopicsRequest = _content(self)
+        return request
 
 
-TopicsRequest: TypeAlias = (
-    CreateTopicsRequest | CreatePartitionsRequest | DeleteTopicsRequest | AlterTopicConfigsRequest
-)
+@dataclass(frozen=True, slots=True)
+class EnvelopeResponse:
+    """The answer to the request in an envelope: one of these."""
+
+    create_topics: CreateTopicsResponse | None = None
+    create_partitions: CreatePartitionsResponse | None = None
+    delete_topics: DeleteTopicsResponse | None = None
+    alter_configs: IncrementalAlterConfigsResponse | None = None
+
+    @classmethod
+    def of(cls, response: TopicsResponse) -> Self:
+        """Return the envelope of a response."""
+        return cls(**{_FIELDS[type(response)]: response})  # type: ignore[arg-type]
+
+    @property
+    def response(self) -> TopicsResponse:
+        """The response; raises ``BadDataError`` if there is none, or more than one."""
+        response: TopicsResponse = _content(self)
+        return response
+
+
+_FIELDS: Final[Mapping[type, str]] = {
+    CreateTopicsRequest: "create_topics",
+    CreateTopicsResponse: "create_topics",
+    CreatePartitionsRequest: "create_partitions",
+    CreatePartitionsResponse: "create_partitions",
+    DeleteTopicsRequest: "delete_topics",
+    DeleteTopicsResponse: "delete_topics",
+    IncrementalAlterConfigsRequest: "alter_configs",
+    IncrementalAlterConfigsResponse: "alter_configs",
+}
+
+
+def _present(envelope: EnvelopeRequest | EnvelopeResponse) -> list[Any]:
+    values = (getattr(envelope, name) for name in dict.fromkeys(_FIELDS.values()))
+    return [value for value in values if value is not None]
+
+
+def _content(envelope: EnvelopeRequest | EnvelopeResponse) -> Any:
+    present = _present(envelope)
+    if len(present) != 1:
+        raise BadDataError(f"{type(envelope).__name__}: {len(present)} messages instead of one")
+    return present[0]

@@ -42,15 +42,7 @@ from regent.core.protocol.messages.partitions import (
     PartitionsRequest,
     PartitionsResponse,
 )
-from regent.core.protocol.topics import (
-    CreatableTopic,
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    GrowingTopic,
-    TopicsRequest,
-    TopicsResponse,
-)
+from regent.core.protocol.topics import EnvelopeRequest, Requester, TopicsRequest, TopicsResponse
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.transport.control.client import (
     PeerDisconnectedError,
@@ -64,12 +56,20 @@ from regent.zk.znodes import TopicZNode
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.local_placer import LocalPlacer
 from tests.support.stage import TIMEOUT_S, Stage, ask
+from tests.support.topic_requests import (
+    creatable,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    errors_of,
+    growing,
+)
 from tests.support.world import TopicIds, World, live_broker, topic_id
 
 LONG_MS = 60_000
-CREATE_T = CreateTopicsRequest((CreatableTopic("t", 2, 1),), LONG_MS)
-GROW_T = CreatePartitionsRequest((GrowingTopic("t", 2),), LONG_MS)
-DELETE_T = DeleteTopicsRequest(("t",), LONG_MS)
+CREATE_T = create_topics((creatable("t", 2, 1),), LONG_MS)
+GROW_T = create_partitions((growing("t", 2),), LONG_MS)
+DELETE_T = delete_topics(("t",), LONG_MS)
 
 
 class TwoBrokers:
@@ -184,9 +184,9 @@ class TwoBrokers:
 
         def deliver(answer: object) -> None:
             assert isinstance(answer, TopicsResponse)
-            answers.put([(outcome.topic, outcome.error_code) for outcome in answer.outcomes])
+            answers.put(errors_of(answer))
 
-        self.admin.tell(MessageWithReply(request, Reply.of(deliver)))
+        self.admin.tell(MessageWithReply(EnvelopeRequest.of(request), Reply.of(deliver)))
         return answers
 
     def answer(self, request: TopicsRequest) -> list[tuple[str, Errors]]:
@@ -254,19 +254,33 @@ def test_new_partitions_and_deletions_are_answered_when_this_broker_knows_them(c
 
 @pytest.mark.parametrize("timeout_ms", [-1, 0, 50])
 def test_a_request_that_times_out_has_still_created_its_topic(cluster: TwoBrokers, timeout_ms: int):
-    request = CreateTopicsRequest((CreatableTopic("t"),), timeout_ms)
+    request = create_topics((creatable("t"),), timeout_ms)
     assert cluster.answer(request) == [("t", Errors.REQUEST_TIMED_OUT)]
     assert len(cluster.world.topic("t").partitions) == 1
 
 
 def test_a_refused_or_validated_request_does_not_wait(cluster: TwoBrokers):
-    unknown = DeleteTopicsRequest(("unknown",), LONG_MS)
+    unknown = delete_topics(("unknown",), LONG_MS)
     assert cluster.answer(unknown) == [("unknown", Errors.UNKNOWN_TOPIC_OR_PARTITION)]
-    valid = CreateTopicsRequest((CreatableTopic("t"),), LONG_MS, validate_only=True)
+    valid = create_topics((creatable("t"),), LONG_MS, validate_only=True)
     assert cluster.answer(valid) == [("t", Errors.NONE)]
 
 
 # --- until the controller -------------------------------------------------------------------------
+
+
+def test_a_sender_that_does_not_wait_is_answered_when_the_decision_is_written(cluster: TwoBrokers):
+    request = create_topics([creatable("t")], waits=False)
+    assert cluster.answer(request) == [("t", Errors.NONE)]
+    assert cluster.answer(delete_topics(["t"], waits=False)) == [("t", Errors.NONE)]
+
+
+def test_the_client_of_a_request_is_forwarded_with_it(cluster: TwoBrokers):
+    requester = Requester("user", "client", is_strict=True)
+    cluster.admin.tell(MessageWithReply(EnvelopeRequest.of(CREATE_T, requester), Reply.of(print)))
+    envelope = cluster.requests.get(timeout=TIMEOUT_S)
+    assert isinstance(envelope, EnvelopeRequest)
+    assert envelope.requester == requester
 
 
 def test_the_controller_is_looked_for_until_it_is_known_and_active(cluster: TwoBrokers):
@@ -323,8 +337,8 @@ def test_a_deletion_by_id_that_an_earlier_attempt_has_done_succeeds(cluster: Two
         raise RequestTimeoutError("controller", "no answer in time")
 
     cluster.script = [delete_at_once]
-    assert cluster.answer(DeleteTopicsRequest((), LONG_MS, (id_,))) == [(id_, Errors.NONE)]
-    unknown = DeleteTopicsRequest((), LONG_MS, (id_,))
+    assert cluster.answer(delete_topics((), LONG_MS, (id_,))) == [(id_, Errors.NONE)]
+    unknown = delete_topics((), LONG_MS, (id_,))
     assert cluster.answer(unknown) == [(id_, Errors.UNKNOWN_TOPIC_ID)]
 
 
@@ -332,8 +346,8 @@ def test_an_invalid_request_is_refused_at_every_attempt(cluster: TwoBrokers):
     cluster.have("t", partitions=3)
     for request, error in (
         (GROW_T, Errors.INVALID_PARTITIONS),
-        (CreatePartitionsRequest((GrowingTopic("t", 0),), LONG_MS), Errors.INVALID_PARTITIONS),
-        (DeleteTopicsRequest(("u",), LONG_MS), Errors.UNKNOWN_TOPIC_OR_PARTITION),
+        (create_partitions((growing("t", 0),), LONG_MS), Errors.INVALID_PARTITIONS),
+        (delete_topics(("u",), LONG_MS), Errors.UNKNOWN_TOPIC_OR_PARTITION),
     ):
         cluster.script = [cluster.lose_answer]
         ((_, refusal),) = cluster.answer(request)
@@ -341,7 +355,7 @@ def test_an_invalid_request_is_refused_at_every_attempt(cluster: TwoBrokers):
 
 
 def test_without_a_controller_the_client_gets_not_controller(impatient: TwoBrokers):
-    request = CreateTopicsRequest((CreatableTopic("t"),), 0)
+    request = create_topics((creatable("t"),), 0)
     assert impatient.answer(request) == [("t", Errors.NOT_CONTROLLER)]
     impatient.update_metadata()
     impatient.is_active = False
@@ -364,7 +378,7 @@ def test_an_unsent_request_gets_not_controller_and_a_sent_one_times_out(
 
     impatient.update_metadata()
     impatient.script = [fail]
-    assert impatient.answer(CreateTopicsRequest((CreatableTopic("t"),), 0)) == [("t", error)]
+    assert impatient.answer(create_topics((creatable("t"),), 0)) == [("t", error)]
 
 
 # --- until the other brokers know -----------------------------------------------------------------
@@ -423,7 +437,7 @@ def test_changes_are_awaited_together(cluster: TwoBrokers):
     cluster.spread = answer_later
     answers = []
     for topics in ("a", "bcd"):
-        requests = [CreateTopicsRequest((CreatableTopic(name),), LONG_MS) for name in topics]
+        requests = [create_topics((creatable(name),), LONG_MS) for name in topics]
         answers += [cluster.ask(request) for request in requests]
         for _ in requests:
             cluster.decided.get(timeout=TIMEOUT_S)
@@ -499,7 +513,7 @@ def test_too_many_waiting_requests_are_refused_and_the_others_answered_once(
     cluster: TwoBrokers, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(forwarding_manager, "MAX_PENDING", 2)
-    requests = [CreateTopicsRequest((CreatableTopic(name),), LONG_MS) for name in "abc"]
+    requests = [create_topics((creatable(name),), LONG_MS) for name in "abc"]
     first, second, third = (cluster.ask(request) for request in requests)
     assert third.get(timeout=TIMEOUT_S) == [("c", Errors.REQUEST_TIMED_OUT)]
     for _ in range(2):
@@ -556,7 +570,11 @@ def test_missing_topics_are_created_once_and_together(cluster: TwoBrokers):
     cluster.update_metadata()
     cluster.decided.get(timeout=TIMEOUT_S)
     created = [cluster.requests.get(timeout=TIMEOUT_S) for _ in range(2)]
-    names = [[row.topic for row in r.topics] for r in created if isinstance(r, CreateTopicsRequest)]
+    names = [
+        [row.name for row in envelope.create_topics.topics]
+        for envelope in created
+        if isinstance(envelope, EnvelopeRequest) and envelope.create_topics is not None
+    ]
     assert names == [["t"], ["u", "v"]]
     assert all(len(cluster.world.topic(name).partitions) == 1 for name in "tuv")
 

@@ -4,48 +4,38 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from regent.actors.broker_to_controller_channel import (
-    BrokerToControllerChannel,
-    ForwardedRequest,
-)
-from regent.actors.forwarding_manager import ForwardingManager
-from regent.actors.request_channel import RequestChannel
 from regent.actors.request_router import RequestRouter, controller_client_id, give_answer
 from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.topic_request_handler import TopicRequestHandler
 from regent.core.admin.admin_manager import AdminManager
-from regent.core.errors import Errors, SessionExpiredError
+from regent.core.errors import ApiError, BadDataError, Errors, SessionExpiredError
 from regent.core.protocol.api import ApiKey
 from regent.core.protocol.control import (
     ControlHeader,
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from regent.core.protocol.controller import AwaitBrokersRequest
 from regent.core.protocol.topics import (
-    DeleteTopicsRequest,
-    TopicOutcome,
-    TopicsResponse,
+    EnvelopeRequest,
+    EnvelopeResponse,
+    error_of,
+    results_of,
+    topic_of,
 )
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.transport.control import codec
-from regent.transport.control.codec import Response
 from regent.transport.control.server import IncomingRequest, WireReply
 from regent.zk.stores.topic_store import ZkTopicStore
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.local_placer import LocalPlacer
 from tests.support.stage import TIMEOUT_S, Stage
+from tests.support.topic_requests import create_topics, delete_topics
 from tests.support.world import TopicIds
 
 HEADER = ControlHeader(controller_id=3, controller_epoch=5, broker_epoch=-1, broker_id=0)
-
-
-def no_channel(endpoint: str) -> RequestChannel[ForwardedRequest | AwaitBrokersRequest, Response]:
-    raise AssertionError(f"there is no controller at {endpoint}")
 
 
 @pytest.fixture
@@ -59,17 +49,8 @@ def router() -> Iterator[RequestRouter]:
             LocalPlacer(),
         )
         topics = start_actor(TopicRequestHandler, 0, inactive)
-        cache, ids = MetadataCache(), TopicIds()
-        channel = start_actor(BrokerToControllerChannel, 0, cache, no_channel)
-        scheduler = stage.scheduler("router")
-
-        def impatient(*arguments: Any) -> ForwardingManager:
-            return ForwardingManager(*arguments, min_patience_ms=0)
-
-        forwarding = start_actor(impatient, 0, cache, ids, channel, channel, scheduler)
-        yield RequestRouter(stage.broker(0), stage.controller(0), forwarding, topics)
-        for actor in (forwarding, channel, topics):
-            stop_actor(actor, TIMEOUT_S)
+        yield RequestRouter(stage.broker(0), stage.controller(0), topics)
+        stop_actor(topics, TIMEOUT_S)
 
 
 def answer(
@@ -87,7 +68,10 @@ def answer(
     reply = WireReply(api_key, correlation_id, deliver)
     router(IncomingRequest(api_key, HEADER, correlation_id, client_id, body, reply))
     assert answered.wait(TIMEOUT_S)
-    return codec.decode_response_body(api_key, *frames[0][1:])
+    header, *body_frames = frames[0]
+    if not body_frames:
+        raise BadDataError(codec.decode_reply_header(header).error_code.name)
+    return codec.decode_response_body(api_key, *body_frames)
 
 
 def update_metadata(router: RequestRouter, client_id: str, correlation_id: int) -> Errors:
@@ -124,13 +108,17 @@ def test_without_a_session_the_answer_is_retriable() -> None:
     assert codec.decode_reply_header(header).error_code is Errors.BROKER_NOT_AVAILABLE
 
 
-@pytest.mark.parametrize(
-    ("timeout_ms", "message"),
-    [(0, "this broker is not the active controller"), (1, "no controller is known")],
-)
-def test_a_topic_request_with_a_timeout_is_forwarded_and_others_are_decided_here(
-    router: RequestRouter, timeout_ms: int, message: str
-) -> None:
-    response = answer(router, "broker-1", 1, DeleteTopicsRequest(("t",), timeout_ms))
-    assert isinstance(response, TopicsResponse)
-    assert response.outcomes == (TopicOutcome("t", Errors.NOT_CONTROLLER, message),)
+def test_a_forwarded_request_is_decided_here(router: RequestRouter) -> None:
+    request = EnvelopeRequest.of(delete_topics(["t"], 60_000))
+    response = answer(router, "broker-1", 1, request)
+    assert isinstance(response, EnvelopeResponse)
+    (result,) = results_of(response.response)
+    here = "this broker is not the active controller"
+    assert (topic_of(result), error_of(result)) == ("t", ApiError(Errors.NOT_CONTROLLER, here))
+
+
+def test_an_envelope_without_one_request_is_refused(router: RequestRouter) -> None:
+    two = EnvelopeRequest(create_topics=create_topics([]), delete_topics=delete_topics([]))
+    for envelope in (EnvelopeRequest(), two):
+        with pytest.raises(BadDataError, match="INVALID_REQUEST"):
+            answer(router, "broker-1", 1, envelope)

@@ -121,8 +121,12 @@ def test_the_topic_of_groups_has_the_settings_of_the_broker():
         "offsets_topic_segment_bytes": 1_000_000,
     }
     topic = creatable_topic(load_settings(None, {"groups": given}), GROUP_METADATA_TOPIC)
-    assert (topic.topic, topic.partitions, topic.replication_factor) == (GROUP_METADATA_TOPIC, 7, 2)
-    assert dict(topic.config) == {
+    assert (topic.name, topic.num_partitions, topic.replication_factor) == (
+        GROUP_METADATA_TOPIC,
+        7,
+        2,
+    )
+    assert {row.name: row.value for row in topic.configs} == {
         "cleanup.policy": "compact",
         "compression.type": "producer",
         "segment.bytes": "1000000",

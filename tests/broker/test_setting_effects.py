@@ -57,13 +57,8 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
 )
 from regent.core.protocol.controller import ControlledShutdownRequest, ControlledShutdownResponse
-from regent.core.protocol.topics import (
-    CreatableTopic,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    TopicOutcome,
-    TopicsRequest,
-)
+from regent.core.protocol.messages.topics import CreatableTopicResult
+from regent.core.protocol.topics import TopicResult, TopicsRequest, error_of, results_of
 from regent.core.quota.client_quota_manager import ControllerMutationQuotaManager, QuotaClient
 from regent.core.quota.quota_config import QuotaConfig
 from regent.core.quota.quota_managers import QuotaManagers
@@ -88,6 +83,7 @@ from tests.support.memory_logs import MemoryLogs
 from tests.support.record_batches import TIMESTAMP_MS, batch, keyed_batch, records_of
 from tests.support.served_endpoint import ServedEndpoint
 from tests.support.stage import TIMEOUT_S
+from tests.support.topic_requests import creatable, create_topics, delete_topics
 from tests.support.world import T0, TopicIds, World, broker_info, live_broker
 from tests.transport.kafka.raw_client import RawClient, request_bytes
 
@@ -438,17 +434,17 @@ def brokers_checked_after_ms(settings: Settings, _: Place) -> list[int]:
     return [timer.after_ms for timer in timers if isinstance(timer.event, CheckBrokers)]
 
 
-def answer_about_topics(settings: Settings, place: Place, request: TopicsRequest) -> TopicOutcome:
+def answer_about_topics(settings: Settings, place: Place, request: TopicsRequest) -> TopicResult:
     answers: Queue[Any] = Queue()
     served = ServedEndpoint(place.undo, MemoryLogs(), settings)
-    served.topics.ask(request, lambda response: answers.put(response.outcomes))
-    (outcome,) = answers.get(timeout=TIMEOUT_S)
-    assert isinstance(outcome, TopicOutcome)
-    return outcome
+    served.topics.ask(request, lambda response: answers.put(results_of(response)))
+    result: TopicResult
+    (result,) = answers.get(timeout=TIMEOUT_S)
+    return result
 
 
 def answer_to_deletion(settings: Settings, place: Place) -> Errors:
-    return answer_about_topics(settings, place, DeleteTopicsRequest(("t",), 0)).error_code
+    return error_of(answer_about_topics(settings, place, delete_topics(("t",)))).error_code
 
 
 def requests_repeated(settings: Settings, place: Place) -> bool:
@@ -722,13 +718,15 @@ def creates_internal_topics_early(settings: Settings, place: Place) -> bool:
 
 
 def partitions_of_a_new_topic(settings: Settings, place: Place) -> int:
-    request = CreateTopicsRequest((CreatableTopic("new"),), 0, validate_only=True)
-    return answer_about_topics(settings, place, request).partitions
+    request = create_topics((creatable("new"),), 0, validate_only=True)
+    result = answer_about_topics(settings, place, request)
+    assert isinstance(result, CreatableTopicResult)
+    return result.num_partitions
 
 
 def answer_to_a_new_topic(settings: Settings, place: Place) -> Errors:
-    request = CreateTopicsRequest((CreatableTopic("new"),), 0, validate_only=True)
-    return answer_about_topics(settings, place, request).error_code
+    request = create_topics((creatable("new"),), 0, validate_only=True)
+    return error_of(answer_about_topics(settings, place, request)).error_code
 
 
 def ask_versions(client: RawClient) -> None:

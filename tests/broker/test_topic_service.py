@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 
 import pytest
@@ -25,13 +25,7 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
-from regent.core.protocol.topics import (
-    CreatableTopic,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    TopicOutcome,
-    TopicsRequest,
-)
+from regent.core.protocol.topics import TopicsRequest
 from regent.core.quota.client_quota_manager import ControllerMutationQuotaManager
 from regent.core.quota.quota_config import QuotaConfig
 from regent.core.replication.metadata_cache import MetadataCache
@@ -40,6 +34,7 @@ from regent.transport.control.server import ControlServer
 from regent.transport.control.sockets import new_context
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.stage import TIMEOUT_S, Stage
+from tests.support.topic_requests import creatable, create_topics, delete_topics, errors_of
 from tests.support.world import World, live_broker
 
 SETTINGS = Settings(broker=BrokerConfig(num_partitions=2))
@@ -74,7 +69,6 @@ class TwoBrokers:
             router = RequestRouter(
                 stage.broker(broker_id),
                 stage.controller(broker_id),
-                topics.forwarding,
                 topics.handler,
             )
             server = ControlServer(context, "tcp://127.0.0.1:0", router, name="control")
@@ -105,9 +99,9 @@ class TwoBrokers:
 
     def ask(
         self, broker_id: BrokerId, request: TopicsRequest
-    ) -> queue.Queue[Sequence[TopicOutcome]]:
-        answers: queue.Queue[Sequence[TopicOutcome]] = queue.Queue()
-        self.brokers[broker_id].ask(request, lambda response: answers.put(response.outcomes))
+    ) -> queue.Queue[list[tuple[str, Errors]]]:
+        answers: queue.Queue[list[tuple[str, Errors]]] = queue.Queue()
+        self.brokers[broker_id].ask(request, lambda response: answers.put(errors_of(response)))
         return answers
 
     def await_node(self, path: str) -> None:
@@ -122,17 +116,17 @@ def cluster() -> Iterator[TwoBrokers]:
 
 @pytest.mark.parametrize("asked", BROKERS)
 def test_any_broker_accepts_requests(cluster: TwoBrokers, asked: BrokerId):
-    at_once = CreateTopicsRequest((CreatableTopic("t"),), 0)
-    (late,) = cluster.ask(asked, at_once).get(timeout=TIMEOUT_S)
-    assert late.error_code is Errors.REQUEST_TIMED_OUT
+    at_once = create_topics((creatable("t"),), 0)
+    late = cluster.ask(asked, at_once).get(timeout=TIMEOUT_S)
+    assert late == [("t", Errors.REQUEST_TIMED_OUT)]
     assert sorted(cluster.world.topic("t").partitions) == [0, 1], "the configured number"
     cluster.update_metadata("t")
-    deleting = cluster.ask(asked, DeleteTopicsRequest(("t",), 60_000))
+    deleting = cluster.ask(asked, delete_topics(("t",), 60_000))
     cluster.await_node("/admin/delete_topics/t")
     cluster.brokers[asked].wake()
     assert deleting.empty()
     cluster.update_metadata()
-    assert deleting.get(timeout=TIMEOUT_S) == (TopicOutcome("t", Errors.NONE),)
+    assert deleting.get(timeout=TIMEOUT_S) == [("t", Errors.NONE)]
 
 
 def test_a_missing_topic_is_created_without_a_placement_service(cluster: TwoBrokers):
@@ -202,6 +196,6 @@ def test_a_request_after_stop_gets_not_controller(cluster: TwoBrokers):
     told: list[Mapping[str, ApiError]] = []
     cluster.brokers[0].create_missing(["t"], told.append)
     assert told == [{}]
-    request = CreateTopicsRequest((CreatableTopic("t"),), 60_000)
-    (refused,) = cluster.ask(0, request).get(timeout=TIMEOUT_S)
-    assert refused.error_code is Errors.NOT_CONTROLLER
+    request = create_topics((creatable("t"),), 60_000)
+    refused = cluster.ask(0, request).get(timeout=TIMEOUT_S)
+    assert refused == [("t", Errors.NOT_CONTROLLER)]

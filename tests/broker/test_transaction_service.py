@@ -114,8 +114,8 @@ def test_the_topic_of_transactions_has_the_settings_of_the_broker():
     }
     settings = load_settings(None, {"transactions": given})
     topic = creatable_topic(settings, TRANSACTION_STATE_TOPIC)
-    assert (topic.partitions, topic.replication_factor) == (7, 2)
-    assert dict(topic.config) == {
+    assert (topic.num_partitions, topic.replication_factor) == (7, 2)
+    assert {row.name: row.value for row in topic.configs} == {
         "cleanup.policy": "compact",
         "compression.type": "uncompressed",
         "min.insync.replicas": "1",

@@ -8,7 +8,7 @@ import pytest
 
 from regent.cli.new_topics import parse_config, parse_replica_assignment, parse_topics_file
 from regent.client.topics import TopicsRefusedError
-from regent.core.protocol.topics import ConfigEntry, CreatableTopic
+from tests.support.topic_requests import creatable, setting
 
 
 def problems_in(content: object) -> list[str]:
@@ -71,13 +71,13 @@ def test_a_file_lists_topics_with_configurations_of_any_scalar_type() -> None:
     ]
 
     assert parse_topics_file(json.dumps(entries).encode(), "f.json") == [
-        CreatableTopic("a", 3, 2),
-        CreatableTopic(
+        creatable("a", 3, 2),
+        creatable(
             *("b", 1, 1),
-            config=(
-                ConfigEntry("retention.ms", "5"),
-                ConfigEntry("preallocate", "true"),
-                ConfigEntry("cleanup.policy", "compact"),
+            configs=(
+                setting("retention.ms", "5"),
+                setting("preallocate", "true"),
+                setting("cleanup.policy", "compact"),
             ),
         ),
     ]

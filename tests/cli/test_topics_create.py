@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from regent.core.protocol.topics import CreateTopicsRequest
+from regent.core.protocol.messages.topics import CreateTopicsRequest
 from regent.zk.znodes import ConfigEntityZNode
 from tests.support.fake_cluster import (
     FakeCluster,

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from pathlib import Path
 
+from regent.core.admin.admin_requests import refuse
 from regent.core.errors import Errors
-from regent.core.protocol.topics import (
-    CreateTopicsRequest,
-    TopicOutcome,
-    TopicsResponse,
-)
-from regent.transport.control.codec import Request, Response
-from tests.support.fake_cluster import FakeCluster, failing, replicas
+from regent.core.protocol.messages.topics import CreateTopicsRequest
+from regent.core.protocol.topics import TopicsRequest, TopicsResponse
+from tests.support.fake_cluster import FakeCluster, failing, replicas, write_cluster_file
 
 CREATE = ("topics", "create", "t", "--partitions", "1", "--replication-factor", "1")
 
@@ -21,8 +18,23 @@ def test_the_command_waits_for_a_starting_placement_service(local: FakeCluster) 
 
     assert local.run(*CREATE).exit_code == 0
 
-    kinds = [r.validate_only for r in local.received if isinstance(r, CreateTopicsRequest)]
-    assert kinds == [True, True, True, False], "one more request for every state"
+    requests = [r for r in local.received if isinstance(r, CreateTopicsRequest)]
+    assert len(requests) == 3, "one more request for every state"
+    assert local.writes.count("/brokers/topics/t") == 1
+
+
+def test_one_request_creates_a_topic_without_a_session_with_zookeeper(
+    local: FakeCluster, tmp_path: Path
+) -> None:
+    local.is_reachable = False
+    port = local.listen()
+    server = f"127.0.0.1:{port}"
+
+    assert local.run(*CREATE, "--bootstrap-server", server).exit_code == 0
+    write_cluster_file(tmp_path, brokers={0: "tcp://127.0.0.1:1"}, kafka_port=port)
+    assert local.run("topics", "create", "u", "--replica-assignment", "0").exit_code == 0
+
+    assert [type(request) for request in local.received] == [CreateTopicsRequest] * 2
 
 
 def test_the_wait_for_the_placement_service_is_limited(local: FakeCluster) -> None:
@@ -47,16 +59,16 @@ def test_without_the_placement_service_there_is_no_wait_and_no_message(
     assert (result.exit_code, result.stderr) == (0, "")
 
 
-def test_the_request_follows_a_new_controller(cluster: FakeCluster) -> None:
-    def resign(request: Request) -> Response:
-        assert isinstance(request, CreateTopicsRequest)
-        cluster.unregister(0)
-        cluster.elect(1)
-        return TopicsResponse((TopicOutcome("t", Errors.NOT_CONTROLLER),))
+def test_the_request_is_repeated_until_a_broker_finds_the_controller(
+    cluster: FakeCluster,
+) -> None:
+    asked: list[TopicsRequest] = []
 
-    cluster.add_broker(0, control_endpoint=cluster.serve(resign))
-    cluster.add_broker(1, control_endpoint=cluster.serve(cluster.lead))
-    cluster.elect(0)
+    def answer(request: TopicsRequest) -> TopicsResponse | Errors:
+        asked.append(request)
+        return Errors.NOT_CONTROLLER if len(asked) < 3 else cluster.decide(request)
+
+    cluster.add_broker(1, port=cluster.listen(answer))
 
     assert cluster.run("topics", "create", "t", "--replica-assignment", "1").exit_code == 0
 
@@ -64,16 +76,12 @@ def test_the_request_follows_a_new_controller(cluster: FakeCluster) -> None:
 def test_a_topic_whose_answer_was_lost_is_created_once(cluster: FakeCluster) -> None:
     attempts = []
 
-    def lose_answer(request: Request) -> Response | Errors | None:
-        assert isinstance(request, CreateTopicsRequest)
-        attempts.extend([] if request.validate_only else [request])
-        answer = cluster.lead(request)
-        return Errors.BROKER_NOT_AVAILABLE if len(attempts) == 1 else answer
+    def lose_answer(request: TopicsRequest) -> TopicsResponse | None:
+        attempts.append(request)
+        response = cluster.decide(request)
+        return None if len(attempts) == 1 else response
 
-    cluster.with_brokers(1)
-    cluster.unregister(0)
-    cluster.add_broker(0, control_endpoint=cluster.serve(lose_answer))
-    cluster.elect(0)
+    cluster.add_broker(0, port=cluster.listen(lose_answer))
 
     assert cluster.run("topics", "create", "t", "--replica-assignment", "0").exit_code == 0
 
@@ -84,15 +92,11 @@ def test_a_topic_whose_answer_was_lost_is_created_once(cluster: FakeCluster) -> 
 def test_topics_without_leaders_in_time_are_named_with_the_remedy(cluster: FakeCluster) -> None:
     late = "topic t: 2 of 3 partitions have no leader after 50 ms; all partitions are created"
 
-    def answer(request: Request) -> Response | Errors | None:
-        response = cluster.lead(request)
-        assert isinstance(response, TopicsResponse)
-        if isinstance(request, CreateTopicsRequest) and request.validate_only:
-            return response
-        return replace(response, outcomes=(TopicOutcome("t", Errors.REQUEST_TIMED_OUT, late, 3),))
+    def answer(request: TopicsRequest) -> TopicsResponse:
+        cluster.decide(request)
+        return refuse(request, Errors.REQUEST_TIMED_OUT, late)
 
-    cluster.add_broker(0, control_endpoint=cluster.serve(answer))
-    cluster.elect(0)
+    cluster.add_broker(0, port=cluster.listen(answer))
 
     line = failing(
         cluster.run("topics", "create", "t", "--replica-assignment", "0,0,0", "--timeout-ms", "50")
@@ -103,10 +107,17 @@ def test_topics_without_leaders_in_time_are_named_with_the_remedy(cluster: FakeC
 
 
 def test_without_a_controller_there_is_an_error(cluster: FakeCluster) -> None:
-    cluster.add_broker(0)
+    cluster.add_broker(0, port=cluster.listen(lambda _: Errors.NOT_CONTROLLER))
 
     line = failing(
         cluster.run("topics", "create", "t", "--replica-assignment", "0", "--timeout-ms", "0")
     )
 
-    assert "there is no controller" in line
+    assert line == "the answer is NOT_CONTROLLER"
+
+
+def test_without_a_broker_there_is_an_error(cluster: FakeCluster) -> None:
+    create = ("topics", "create", "t", "--replica-assignment", "0", "--timeout-ms", "0")
+    assert failing(cluster.run(*create)) == "no broker is registered: is the cluster running?"
+    cluster.add_broker(0)
+    assert failing(cluster.run(*create)).startswith("broker 127.0.0.1:9092 does not answer: ")

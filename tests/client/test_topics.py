@@ -1,24 +1,28 @@
-"""Requests of tools about topics: sliced, repeated while the controller moves, refused by name."""
+"""Requests of tools about topics: sliced, sent to the next broker, repeated, refused by name."""
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator
 
 import pytest
 
 import regent.client.topics
-from regent.client.controller_ref import ControllerRef
-from regent.client.topics import TopicsClient, TopicsRefusedError, creation, growth, slices
+from regent.client.topics import NoBrokerError, TopicsClient, raise_if_refused, slices
+from regent.core.admin.admin_requests import refuse
 from regent.core.errors import Errors
-from regent.core.protocol.topics import (
-    AssignedPartition,
-    CreatableTopic,
+from regent.core.model import EndPoint
+from regent.core.protocol.messages.topics import (
     CreateTopicsRequest,
     PlacementOptions,
 )
-from regent.transport.control.codec import Request, Response
+from regent.core.protocol.topics import TopicsRequest, TopicsResponse
 from tests.support.fake_cluster import FakeCluster, replicas
+from tests.support.topic_controller import AnswerAboutTopics
+from tests.support.topic_requests import alteration, assigned, creatable, errors_of
+
+RING = PlacementOptions(strategy="ring")
 
 
 @pytest.fixture
@@ -29,43 +33,54 @@ def cluster() -> Iterator[FakeCluster]:
     cluster.close()
 
 
-def client_of(endpoint: str) -> TopicsClient:
-    controller = ControllerRef(lambda: endpoint, client_id="test")
-    return TopicsClient(controller, deadline=time.monotonic() + 10)
+def client_of(*ports: int, timeout_s: float = 10.0) -> TopicsClient:
+    brokers = [EndPoint("", "127.0.0.1", port) for port in ports]
+    return TopicsClient(brokers, timeout_s=timeout_s)
 
 
 @pytest.fixture
 def client(cluster: FakeCluster) -> TopicsClient:
-    return client_of(cluster.serve(cluster.lead))
+    return client_of(cluster.listen())
 
 
-def lose_the_first_answer(cluster: FakeCluster) -> TopicsClient:
-    lost: list[Request] = []
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
 
-    def answer(request: Request) -> Response | Errors | None:
-        response = cluster.lead(request)
+
+def lose_the_first_answer(cluster: FakeCluster, then: str = "") -> AnswerAboutTopics:
+    """Decide, and close the first connection instead of answering; remove a path then."""
+    lost: list[TopicsRequest] = []
+
+    def answer(request: TopicsRequest) -> TopicsResponse | None:
+        response = cluster.decide(request)
         lost.append(request)
-        return Errors.BROKER_NOT_AVAILABLE if len(lost) == 1 else response
+        if len(lost) > 1:
+            return response
+        if then:
+            cluster.zookeeper.remove(then)
+        return None
 
-    return client_of(cluster.serve(answer))
+    return answer
 
 
 def test_a_slice_holds_a_limited_number_of_topics_and_partitions_or_one_large_topic():
-    topics = [CreatableTopic("large", 50_000), *(CreatableTopic(f"t{n}", 4_000) for n in range(3))]
-    topics += [CreatableTopic(f"u{n}") for n in range(1_500)]
+    topics = [creatable("large", 50_000), *(creatable(f"t{n}", 4_000) for n in range(3))]
+    topics += [creatable(f"u{n}") for n in range(1_500)]
     sizes = [
-        (len(part), sum(max(topic.partitions, 1) for topic in part)) for part in slices(topics)
+        (len(part), sum(max(topic.num_partitions, 1) for topic in part)) for part in slices(topics)
     ]
     assert sizes == [(1, 50_000), (2, 8_000), (1_000, 4_999), (501, 501)]
-    rows = tuple(AssignedPartition(number, (0,)) for number in range(6_000))
-    assert [len(part) for part in slices([CreatableTopic("a", assignment=rows)] * 3)] == [1, 1, 1]
+    rows = assigned(*((number, (0,)) for number in range(6_000)))
+    assert [len(part) for part in slices([creatable("a", assignments=rows)] * 3)] == [1, 1, 1]
 
 
 def test_topics_collide_also_across_slices_and_nothing_is_written(
     cluster: FakeCluster, client: TopicsClient, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(regent.client.topics, "_MAX_SLICE_TOPICS", 1)
-    topics = [CreatableTopic(name, 1, 1) for name in ("a.b", "c", "a_b")]
+    topics = [creatable(name, 1, 1) for name in ("a.b", "c", "a_b")]
     problems = client.validate(topics)
     assert {topic: problem.error_code for topic, problem in problems.items()} == {
         "a_b": Errors.INVALID_TOPIC_EXCEPTION
@@ -77,10 +92,10 @@ def test_the_ring_continues_from_one_slice_to_the_next(
     cluster: FakeCluster, client: TopicsClient, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(regent.client.topics, "_MAX_SLICE_TOPICS", 1)
-    topics = [CreatableTopic(name, 2, 1) for name in "ab"]
-    placement = PlacementOptions("ring", "1", "batch")
-    for response in client.create(topics, placement, waits=True):
-        assert response.error_code is Errors.NONE
+    topics = [creatable(name, 2, 1) for name in "ab"]
+    placement = PlacementOptions(strategy="ring", start_index="1", index="batch")
+    for response in client.create(topics, placement):
+        raise_if_refused(response.topics)
     assert [replicas(cluster, topic) for topic in "ab"] == [{0: (1,), 1: (2,)}, {0: (0,), 1: (1,)}]
 
 
@@ -88,24 +103,104 @@ def test_a_request_that_waits_for_the_cluster_says_for_how_long(
     cluster: FakeCluster, client: TopicsClient
 ):
     for waits in (True, False):
-        list(client.create([CreatableTopic(f"t{waits}", 1, 1)], None, waits=waits))
+        (response,) = client.create([creatable(f"t{waits}", 1, 1)], None, waits=waits)
+        raise_if_refused(response.topics)
     waited, at_once = (r for r in cluster.received if isinstance(r, CreateTopicsRequest))
     assert (9_000 < waited.timeout_ms <= 10_000, at_once.timeout_ms) == (True, 0)
+    assert (waited.waits, at_once.waits) == (True, False)
+
+
+# --- brokers that do not answer -------------------------------------------------------------------
+
+
+def test_the_next_broker_is_asked_when_one_does_not_listen(cluster: FakeCluster):
+    client = client_of(closed_port(), cluster.listen())
+    (response,) = client.create([creatable("t", 1, 1)], None)
+    assert errors_of(response) == [("t", Errors.NONE)]
+    deleted = client.delete(["unknown"], waits=False, all_or_none=True)
+    assert errors_of(deleted) == [("unknown", Errors.UNKNOWN_TOPIC_OR_PARTITION)], "not: it is gone"
+
+
+def test_without_a_broker_there_is_an_error_that_names_the_last():
+    port = closed_port()
+    with pytest.raises(NoBrokerError, match=rf"broker 127\.0\.0\.1:{port} does not answer: "):
+        client_of(port, timeout_s=0.0).delete(["t"], waits=False, all_or_none=True)
+    with pytest.raises(NoBrokerError, match="there is no broker"):
+        client_of(timeout_s=0.0).delete(["t"], waits=False, all_or_none=True)
 
 
 def test_the_effect_of_an_attempt_with_a_lost_answer_counts_as_success(cluster: FakeCluster):
     cluster.put_topic("t", {0: (0,)})
-    request = growth("t", 2, PlacementOptions("ring"))
-    (grown,) = lose_the_first_answer(cluster).grow(request).outcomes
-    assert (grown.error_code, sorted(replicas(cluster, "t"))) == (Errors.NONE, [0, 1])
-    (deleted,) = lose_the_first_answer(cluster).delete(["t"]).outcomes
-    assert deleted.error_code is Errors.NONE
+    client = client_of(cluster.listen(lose_the_first_answer(cluster)))
+    assert errors_of(client.grow("t", 2, RING)) == [("t", Errors.NONE)]
+    assert sorted(replicas(cluster, "t")) == [0, 1]
+    client = client_of(cluster.listen(lose_the_first_answer(cluster, "/brokers/topics/t")))
+    deleted = client.delete(["t"], waits=False, all_or_none=True)
+    assert errors_of(deleted) == [("t", Errors.NONE)]
+
+
+def test_a_lost_answer_hides_no_refusal(cluster: FakeCluster):
+    cluster.put_topic("t", {0: (0,), 1: (1,), 2: (2,)})
+    client = client_of(cluster.listen(lose_the_first_answer(cluster)))
+    assert errors_of(client.grow("t", 2, RING)) == [("t", Errors.INVALID_PARTITIONS)]
+
+
+@pytest.mark.parametrize(
+    "error", [Errors.NOT_CONTROLLER, Errors.THROTTLING_QUOTA_EXCEEDED], ids=lambda e: e.name
+)
+def test_a_request_that_a_broker_cannot_pass_on_yet_is_sent_again(
+    cluster: FakeCluster, error: Errors
+):
+    asked: list[TopicsRequest] = []
+
+    def answer(request: TopicsRequest) -> TopicsResponse:
+        asked.append(request)
+        refused = refuse(request, error, "later")
+        return refused if len(asked) < 3 else cluster.decide(request)
+
+    (response,) = client_of(cluster.listen(answer)).create([creatable("t", 1, 1)], None)
+    assert errors_of(response) == [("t", Errors.NONE)]
+    client = client_of(cluster.listen(lambda request: refuse(request, error, "never")), timeout_s=0)
+    (response,) = client.create([creatable("u", 1, 1)], None)
+    assert errors_of(response) == [("u", error)]
+
+
+# --- the placement service ------------------------------------------------------------------------
+
+
+def test_nothing_is_placed_while_the_placement_service_starts(
+    cluster: FakeCluster, client: TopicsClient
+):
+    cluster.placer.starting = iter(["starting", "Spark is warming up"])
+    said: list[str] = []
+    awaits = PlacementOptions(strategy="ring", awaits_service=True)
+    until = time.monotonic() + 10
+    (response,) = client.create([creatable("t", 1, 1)], awaits, await_service=(said.append, until))
+    assert (errors_of(response), said) == (
+        [("t", Errors.NONE)],
+        ["starting", "Spark is warming up"],
+    )
+    cluster.placer.starting = iter(lambda: "Spark is starting", "")
+    grown = client.grow("t", 2, awaits, (said.append, 0.0))
+    assert errors_of(grown) == [("t", Errors.NONE)], "the wait is limited"
 
 
 def test_an_invalid_request_does_not_wait_for_the_placement_service(
     cluster: FakeCluster, client: TopicsClient
 ):
     cluster.placer.starting = iter(lambda: "Spark is starting", "")
-    request = creation([CreatableTopic("t", 0, 1)], PlacementOptions("ring"))
-    with pytest.raises(TopicsRefusedError, match="topic t: the number of partitions"):
-        client.await_placement_service(request, lambda _: None, deadline=time.monotonic() + 10)
+    awaits = PlacementOptions(strategy="ring", awaits_service=True)
+    until = time.monotonic() + 10
+    (response,) = client.create(
+        [creatable("t", 0, 1)], awaits, await_service=(lambda _: None, until)
+    )
+    assert errors_of(response) == [("t", Errors.INVALID_PARTITIONS)]
+
+
+def test_settings_of_a_topic_are_changed(cluster: FakeCluster, client: TopicsClient):
+    cluster.put_topic("t", {0: (0,)})
+    assert errors_of(client.configure("t", [alteration("retention.ms", value="5")])) == [
+        ("t", Errors.NONE)
+    ]
+    refused = client.configure("t", [alteration("retention.ms", value="soon")])
+    assert errors_of(refused) == [("t", Errors.INVALID_CONFIG)]

@@ -8,12 +8,13 @@ from typing import Any
 
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
-from regent.core.protocol.topics import ConfigEntry, CreatableTopic
+from regent.core.protocol.messages.topics import CreatableTopicConfig
 from regent.zk.znodes import DeleteTopicsTopicZNode
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, check_words
 from tests.conformance.scenarios import run
 from tests.conformance.stage import MovedLog, Stage
-from tests.conformance.topic_requests import Desk, assigned
+from tests.conformance.topic_requests import Desk
+from tests.support.topic_requests import assigned, creatable
 
 UNCLEAN = "unclean.leader.election.enable"
 _IBP = r"latest|newest|old|\d+\.\d+(?:-IV\d+)?(?: ?(?:->|to|then|,) ?\d+\.\d+(?:-IV\d+)?)?"
@@ -196,8 +197,10 @@ def _refuse_topic(steps: list[Mapping[str, Any]], setting: Any) -> None:
         assert fields.take("op") == "create_topic"
         replicas = tuple(fields.take("replicas"))
         name = fields.take("tp").rpartition("-")[0]
-        wanted = CreatableTopic(
-            name, assignment=assigned({0: replicas}), config=(ConfigEntry(UNCLEAN, str(setting)),)
+        wanted = creatable(
+            name,
+            assignments=assigned((0, replicas)),
+            configs=(CreatableTopicConfig(name=UNCLEAN, value=str(setting)),),
         )
         desk = Desk({0, *replicas})
         assert desk.create(wanted) is Errors[fields.take("expect_error")]

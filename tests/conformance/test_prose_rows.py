@@ -26,7 +26,6 @@ from regent.core.protocol.messages.partitions import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
-from regent.core.protocol.topics import CreatableTopic, CreateTopicsRequest
 from regent.core.replication.partition import Role
 from regent.zk.client.operations import Create
 from regent.zk.stores.controller_store import ZkControllerStore
@@ -42,6 +41,7 @@ from tests.simulation.cluster import Cluster
 from tests.simulation.network import Fate, usual_fate
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.stage import TIMEOUT_S, Stage, actor_of
+from tests.support.topic_requests import creatable, create_topics
 from tests.support.world import World, broker_info, live_broker
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -60,20 +60,20 @@ def cluster() -> Cluster:
 
 def test_ap_09_a_topic_that_exists_is_not_created_again():
     desk = Desk([0, 1])
-    assert desk.create(CreatableTopic("topic")) is Errors.NONE
-    assert desk.create(CreatableTopic("topic")) is Errors.TOPIC_ALREADY_EXISTS
+    assert desk.create(creatable("topic")) is Errors.NONE
+    assert desk.create(creatable("topic")) is Errors.TOPIC_ALREADY_EXISTS
 
 
 def test_ap_10_a_name_that_differs_in_dots_only_is_refused():
     desk = Desk([0])
     desk.put_topic("test.topic", {0: (0,)})
-    assert desk.create(CreatableTopic("test_topic")) is Errors.INVALID_TOPIC_EXCEPTION
+    assert desk.create(creatable("test_topic")) is Errors.INVALID_TOPIC_EXCEPTION
 
 
 def test_ap_22_of_two_colliding_names_in_one_request_one_is_created():
     desk = Desk([0])
-    wanted = (CreatableTopic("test.topic"), CreatableTopic("test_topic"))
-    errors = desk.answer(CreateTopicsRequest(wanted, 10_000))
+    wanted = (creatable("test.topic"), creatable("test_topic"))
+    errors = desk.answer(create_topics(wanted, 10_000))
     assert errors == [Errors.NONE, Errors.INVALID_TOPIC_EXCEPTION]
     assert desk.topic("test_topic") is None
 

@@ -10,20 +10,12 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from regent.core.admin.admin_manager import AdminManager, AdminSettings
-from regent.core.admin.admin_requests import PendingAnswer
+from regent.core.admin.admin_requests import PendingAnswer, timeout_of
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.placement.replica_placer import Strategy
-from regent.core.protocol.topics import (
-    AssignedPartition,
-    ConfigEntry,
-    CreatableTopic,
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    GrowingTopic,
-    TopicsRequest,
-)
+from regent.core.protocol.messages.topics import CreatableTopic
+from regent.core.protocol.topics import TopicsRequest
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.zk.codecs.topic_znodes import TopicZNodeData
 from regent.zk.stores.topic_store import ZkTopicStore
@@ -40,6 +32,16 @@ from tests.simulation.cluster import Cluster
 from tests.simulation.fetchers import FETCH_INTERVAL_MS
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.local_placer import LocalPlacer
+from tests.support.topic_requests import (
+    assigned,
+    creatable,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    errors_of,
+    growing,
+    setting,
+)
 from tests.support.world import TopicIds
 
 TIMEOUT_MS = 10_000
@@ -66,7 +68,7 @@ class Desk:
 
     def answer(self, request: TopicsRequest) -> list[Errors]:
         """Run until a request is answered."""
-        pending = PendingAnswer(request, self.manager.decide(request), request.timeout_ms)
+        pending = PendingAnswer(request, self.manager.decide(request), timeout_of(request))
         now_ms = 0
         while (response := pending.poll(self.cache.snapshot, now_ms)) is None:
             steps = self.cluster.steps()
@@ -75,11 +77,11 @@ class Desk:
             else:
                 self.cluster.time.advance(FETCH_INTERVAL_MS)
             now_ms += 1
-        return [outcome.error_code for outcome in response.outcomes]
+        return [error for _, error in errors_of(response)]
 
     def create(self, topic: CreatableTopic, timeout_ms: int = TIMEOUT_MS) -> Errors:
         """Create one topic."""
-        (error,) = self.answer(CreateTopicsRequest((topic,), timeout_ms))
+        (error,) = self.answer(create_topics((topic,), timeout_ms))
         return error
 
     def put_topic(self, topic: str, partitions: Mapping[int, tuple[BrokerId, ...]]) -> None:
@@ -131,13 +133,13 @@ def create_topics_request(case: Case) -> None:
             desk.put_topic("topic", {0: (min(brokers),)})
         assignment = given.take("assignment", None)
         usual = 1 if assignment is None else -1
-        wanted = CreatableTopic(
+        wanted = creatable(
             "topic",
             given.take("partitions", usual),
             given.take("rf", usual),
-            None if assignment is None else assigned(_tuples(assignment)),
-            tuple(
-                ConfigEntry(name, None if value is None else str(value))
+            assignments=() if assignment is None else assigned(*_tuples(assignment).items()),
+            configs=tuple(
+                setting(name, None if value is None else str(value))
                 for name, value in given.take("config", {}).items()
             ),
         )
@@ -147,16 +149,13 @@ def create_topics_request(case: Case) -> None:
         if error in (Errors.NONE, Errors.REQUEST_TIMED_OUT):
             replicas = desk.replicas("topic")
             assert all(desk.leader("topic", number) in brokers for number in replicas)
-            assert len(replicas) == (wanted.partitions if assignment is None else len(assignment))
+            assert len(replicas) == (
+                wanted.num_partitions if assignment is None else len(assignment)
+            )
 
 
 def _tuples(assignment: Mapping[str, Any]) -> dict[int, tuple[BrokerId, ...]]:
     return {number: tuple(row) for number, row in _by_partition(assignment).items()}
-
-
-def assigned(assignment: Mapping[int, tuple[BrokerId, ...]]) -> tuple[AssignedPartition, ...]:
-    """Return an assignment in the form of a request."""
-    return tuple(AssignedPartition(number, row) for number, row in assignment.items())
 
 
 def topic_assignment_validation(case: Case) -> None:
@@ -164,7 +163,7 @@ def topic_assignment_validation(case: Case) -> None:
     named = {replica for row in assignment.values() for replica in row if replica >= 0}
     with case.nested("expect") as expect:
         desk = Desk(named | {0})
-        error = desk.create(CreatableTopic("topic", assignment=assigned(assignment)))
+        error = desk.create(creatable("topic", assignments=assigned(*assignment.items())))
         assert (error is Errors.NONE) is expect.take("valid")
         for name in expect.expected("error"):
             assert error is _named(name)
@@ -187,8 +186,8 @@ def add_partitions(case: Case) -> None:
         if manual is not None:
             rows = sorted(_tuples(manual).items())
             added = tuple(row for number, row in rows if number not in existing)
-        growing = GrowingTopic("topic", given.take("total"), added)
-        (error,) = desk.answer(CreatePartitionsRequest((growing,), TIMEOUT_MS))
+        wanted = growing("topic", given.take("total"), added)
+        (error,) = desk.answer(create_partitions((wanted,), TIMEOUT_MS))
         assert error is _named(expect.take("error", None))
         if error is not Errors.NONE:
             assert desk.replicas("topic") == {n: list(row) for n, row in existing.items()}
@@ -236,11 +235,13 @@ def create_partitions_validation(case: Case) -> None:
         for topic in wanted:
             _have(desk, topic, currents.get(topic))
         before = {topic: desk.replicas(topic) for topic in wanted}
-        growing = tuple(
-            GrowingTopic(t, total, None if rows.get(t) is None else tuple(map(tuple, rows[t])))
+        growing_topics = tuple(
+            growing(t, total, None if rows.get(t) is None else tuple(map(tuple, rows[t])))
             for t, total in wanted.items()
         )
-        request = CreatePartitionsRequest(growing, TIMEOUT_MS, given.take("validate_only", False))
+        request = create_partitions(
+            growing_topics, TIMEOUT_MS, validate_only=given.take("validate_only", False)
+        )
         errors = dict(zip(wanted, desk.answer(request), strict=True))
         expected = expect.take("error", None)
         if isinstance(expected, Mapping) and not set(expected) <= set(errors):
@@ -303,7 +304,7 @@ def delete_topics_request(case: Case) -> None:
             raise UnknownInCaseError(f"topics {topics}, ids {wanted_ids}")
         timeout_ms = given.take("timeout_ms", TIMEOUT_MS)
         names = tuple(str(ids[name]) for name in wanted_ids)
-        errors = desk.answer(DeleteTopicsRequest(tuple(topics), timeout_ms, names))
+        errors = desk.answer(delete_topics(tuple(topics), timeout_ms, names))
         named = dict(zip([*topics, *wanted_ids], (error.name for error in errors), strict=True))
         for expected in expect.expected("error"):
             if isinstance(expected, Mapping):

@@ -8,8 +8,8 @@ import pyarrow
 import pytest
 
 import regent.client.topics
+from regent.core.protocol.messages.topics import CreatableTopicConfig
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
-from regent.core.protocol.topics import ConfigEntry
 from regent.jobs.command import InputError
 from regent.jobs.placement_output import placed_partitions
 from regent.jobs.topic_writer import (
@@ -26,13 +26,14 @@ from regent.zk.stores.admin_store import ZkAdminStore
 from regent.zk.znodes import ConfigEntityZNode, DeleteTopicsTopicZNode
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from tests.support.topic_controller import brokers_of
+from tests.support.topic_requests import setting
 
 Placed: TypeAlias = tuple[str, dict[int, tuple[int, ...]]]
 
 TOPICS: list[Placed] = [(f"t{n}", {0: (0, 1), 1: (1, 2)}) for n in range(10)]
 
 
-CONFIG = {"t1": (ConfigEntry("retention.ms", "5"),)}
+CONFIG = {"t1": (setting("retention.ms", "5"),)}
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def batch(topic: str, placed: Mapping[int, tuple[int, ...]]) -> pyarrow.RecordBa
 def write(
     admin: ZkAdminStore,
     topics: Iterable[Placed],
-    configs: Mapping[str, tuple[ConfigEntry, ...]] = {},
+    configs: Mapping[str, tuple[CreatableTopicConfig, ...]] = {},
 ) -> Written:
     batches = (batch(*topic) for topic in topics)
     return write_topics(admin, placed_topics(placed_partitions(batches), configs), 10)
@@ -177,9 +178,7 @@ def test_rows_become_topics_also_over_the_ends_of_batches():
         for p in range(partitions)
     ]
     batches = pyarrow.Table.from_pylist(rows).to_batches(max_chunksize=2)
-    found = [
-        (t.topic, len(t.assignment or ())) for t in placed_topics(placed_partitions(batches), {})
-    ]
+    found = [(t.name, len(t.assignments)) for t in placed_topics(placed_partitions(batches), {})]
     assert found == [("a", 3), ("b", 1), ("c", 4)]
     assert list(placed_topics([], {})) == []
 
@@ -206,7 +205,7 @@ def request(*specs: PlacementSpec, brokers: Sequence[int] = range(3)) -> PlaceTo
         (request(PlacementSpec("t", 200_000, 3, 0)), {}, "topic t: 200000 partitions take"),
         (
             request(PlacementSpec("t", 1, 1, 0)),
-            {"t": (ConfigEntry("retention.m", "5"),)},
+            {"t": (setting("retention.m", "5"),)},
             "topic t config retention.m is not a setting of topics; did you mean retention.ms?",
         ),
     ],
@@ -214,7 +213,7 @@ def request(*specs: PlacementSpec, brokers: Sequence[int] = range(3)) -> PlaceTo
 def test_a_topic_that_cannot_be_created_is_found_before_the_first_write(
     admin: ZkAdminStore,
     wanted: PlaceTopicsRequest,
-    configs: Mapping[str, tuple[ConfigEntry, ...]],
+    configs: Mapping[str, tuple[CreatableTopicConfig, ...]],
     message: str,
 ):
     write(admin, [("a_b", {0: (0,)})])

@@ -63,6 +63,7 @@ from regent.core.protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
 )
+from regent.core.protocol.topics import EnvelopeResponse
 from tests.support.controller_parts import Candidate
 from tests.support.world import World
 
@@ -271,6 +272,7 @@ def _title(effect: Effect) -> str:
 
 
 def _answer(response: ActorResponse) -> str:
+    assert not isinstance(response, EnvelopeResponse)  # the controller does not decide those
     if isinstance(response, AlterPartitionReassignmentsResponse):
         results = [f"{p} {result.error_code.name}" for p, result in response.results.items()]
     else:

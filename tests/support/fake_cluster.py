@@ -38,16 +38,17 @@ from regent.core.protocol.placement import (
     PlaceTopicsRequest,
     PlaceTopicsResponse,
 )
-from regent.core.protocol.topics import TopicsRequest
+from regent.core.protocol.topics import TopicsRequest, TopicsResponse
 from regent.transport.control.codec import Request, Response
 from regent.transport.control.server import ControlServer, IncomingRequest
 from regent.transport.control.sockets import new_context
 from regent.zk import znodes
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.zookeeper import ZooKeeper
+from regent.zk.stores.admin_store import ZkAdminStore
 from tests.support.fake_zookeeper import FakeZooKeeper, Hook
 from tests.support.local_placer import LocalPlacer
-from tests.support.topic_controller import TopicController
+from tests.support.topic_controller import AnswerAboutTopics, KafkaPort, TopicController
 from tests.support.world import World
 
 ADDRESS = "fake:2181"
@@ -82,9 +83,10 @@ class FakeCluster(World):
         self.hook: Hook | None = None
         """Called inside every ZooKeeper call of a command."""
         self.is_reachable = True
-        self.received: list[Request] = []
+        self.received: list[Request | TopicsRequest] = []
         self.answers: dict[type[Request], Answer] = {}
         """The controller's answer to a kind of request, instead of that of ``lead``."""
+        self.ports: list[KafkaPort] = []
         self.placer = RecordingPlacer()
         self._context = new_context()
         self._servers: list[ControlServer] = []
@@ -100,6 +102,8 @@ class FakeCluster(World):
         """Stop the servers."""
         for server in self._servers:
             server.stop()
+        for port in self.ports:
+            port.close()
         self._context.destroy(linger=0)
 
     # --- the cluster ------------------------------------------------------------------------------
@@ -142,12 +146,27 @@ class FakeCluster(World):
         self._servers.append(server)
         return server.endpoint
 
+    def listen(self, answer: AnswerAboutTopics | None = None) -> int:
+        """Open the Kafka port of a broker, which answers as ``decide`` by default; return it."""
+
+        def answer_one(request: TopicsRequest) -> TopicsResponse | Errors | None:
+            self.received.append(request)
+            return (answer or self.decide)(request)
+
+        port = KafkaPort(answer_one, ZkAdminStore(FakeZooKeeper(self.zookeeper)))
+        self.ports.append(port)
+        return port.port
+
+    def decide(self, request: TopicsRequest) -> TopicsResponse:
+        """Answer as the active controller's broker; the leaders are elected at once."""
+        return self._topics.answer(request)
+
     def with_brokers(self, count: int, *, racks: Sequence[str | None] = ()) -> None:
         """Register brokers 0, 1, …; broker 0 is the controller, and answers as ``lead``."""
-        endpoint = self.serve(self.lead)
+        endpoint, port = self.serve(self.lead), self.listen()
         for broker_id in range(count):
             rack = racks[broker_id] if racks else None
-            self.add_broker(broker_id, rack=rack, control_endpoint=endpoint)
+            self.add_broker(broker_id, rack=rack, control_endpoint=endpoint, port=port)
         self.elect(0)
 
     def lead(self, request: Request) -> Response | Errors | None:
@@ -155,8 +174,6 @@ class FakeCluster(World):
         if type(request) in self.answers:
             return self.answers[type(request)](request)
         match request:
-            case body if isinstance(body, TopicsRequest):
-                return self._topics.answer(body)
             case DescribeControllerRequest():
                 return DescribeControllerResponse(Errors.NONE, self.controller_epoch)
             case ListPartitionReassignmentsRequest():
@@ -214,13 +231,14 @@ def write_cluster_file(
     brokers: Mapping[BrokerId, str] | None = None,
     placement: str | None = None,
     placement_pid: int = 1,
+    kafka_port: int = 9092,
 ) -> None:
     """Write ``cluster.json`` atomically; ``brokers`` are control endpoints by id."""
     file = ClusterFile(data_dir / CLUSTER_FILE, zookeeper)
     for broker_id, endpoint in (brokers or {}).items():
         host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
         file.brokers[broker_id] = BrokerEntry(
-            broker_id, 4710 + broker_id, host, 9092, int(port), 9094, 9095
+            broker_id, 4710 + broker_id, host, kafka_port, int(port), 9094, 9095
         )
     if placement is not None:
         file.placement = PlacementEntry(placement_pid, placement)

@@ -115,6 +115,15 @@ def genuine_messages(controller: ControlHeader) -> list[Message]:
         if key in codec.CONTROL_REQUESTS:
             stale = controller._replace(controller_epoch=0)
             found += [Message(_header(key, c), body) for c in (controller, stale)]
+        elif key is ApiKey.ENVELOPE:
+            kinds = [name for name in body if name != "requester"]
+            for kind in kinds:
+                envelope = {
+                    **dict.fromkeys(kinds),
+                    kind: body[kind],
+                    "requester": body["requester"],
+                }
+                found.append(Message(_header(key, None), envelope))
         else:
             found.append(Message(_header(key, None), body))
     return found

@@ -71,9 +71,7 @@ class ServedEndpoint:
         self.topics = topics
         self.quotas = quotas = QuotaManagers(settings.quotas)
         topics.start(cache, zookeeper, lambda: True, quotas.controller_mutation)
-        router = RequestRouter(
-            stage.broker(BROKER), stage.controller(BROKER), topics.forwarding, topics.handler
-        )
+        router = RequestRouter(stage.broker(BROKER), stage.controller(BROKER), topics.handler)
         control = ControlServer(context, "tcp://127.0.0.1:0", router, name="control")
         stack.callback(control.stop)
         control.start()

@@ -56,8 +56,8 @@ MAX_STRING_BYTES: Final = 32_767  # as in Kafka's protocol
 MAX_ARRAY_LENGTH: Final = 1_048_576
 MAX_MAP_LENGTH: Final = 64
 # An empty map has one byte on the wire and 64 to 200 bytes in memory. So the number of maps in a
-# body is limited by its length. The smallest useful map, a topic, is four times as long as this.
-BYTES_PER_MAP: Final = 16
+# body is limited by its length. The smallest useful map, the replica of a new partition, is longer.
+BYTES_PER_MAP: Final = 12
 _FREE_MAPS: Final = 16  # beyond that limit, for short bodies
 _LARGE_BODY_BYTES: Final = 64 * 1024  # above, the garbage collector takes longer than the decoding
 
@@ -99,12 +99,6 @@ _APIS: Final[Mapping[ApiKey, _Api]] = {
     ApiKey.CONTROLLED_SHUTDOWN: _Api(
         controller.ControlledShutdownRequest, controller.ControlledShutdownResponse, _SMALL
     ),
-    ApiKey.CREATE_TOPICS: _Api(topics.CreateTopicsRequest, topics.TopicsResponse, _TOPICS),
-    ApiKey.DELETE_TOPICS: _Api(topics.DeleteTopicsRequest, topics.TopicsResponse),
-    ApiKey.CREATE_PARTITIONS: _Api(topics.CreatePartitionsRequest, topics.TopicsResponse, _TOPICS),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: _Api(
-        topics.AlterTopicConfigsRequest, topics.TopicsResponse, _TOPICS
-    ),
     ApiKey.ELECT_LEADERS: _Api(
         partitions.ElectLeadersRequest, partitions.ElectLeadersResponse, _TOPICS
     ),
@@ -121,6 +115,7 @@ _APIS: Final[Mapping[ApiKey, _Api]] = {
     ApiKey.ALTER_PARTITION: _Api(
         controller.AlterPartitionRequest, controller.AlterPartitionResponse
     ),
+    ApiKey.ENVELOPE: _Api(topics.EnvelopeRequest, topics.EnvelopeResponse, _TOPICS),
     ApiKey.DESCRIBE_METADATA: _Api(broker.DescribeMetadataRequest, broker.DescribeMetadataResponse),
     ApiKey.SHUTDOWN_BROKER: _Api(
         broker.ShutdownBrokerRequest, broker.ShutdownBrokerResponse, _SMALL

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 from regent.core.protocol.message import Int8, Int16, Int32, message, since, until
 
 
@@ -91,22 +93,35 @@ class AlterConfigsRequest:
     validate_only: bool
 
 
+class AlterOperation(IntEnum):
+    """How a setting is changed (KIP-339)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
 @message
 class AlterableConfig:
-    """A change of a setting (KIP-339)."""
+    """A change of a setting; ``config_operation``: an ``AlterOperation``, or one we do not know."""
 
     name: str
-    config_operation: Int8
-    value: str | None
+    config_operation: Int8 = AlterOperation.SET
+    value: str | None = None
 
 
 @message
 class AlterConfigsResource:
-    """A resource with the changes of its settings."""
+    """A resource with the changes of its settings; ``replaces``: all other overrides are removed.
+
+    Brokers use ``replaces`` among themselves; clients send AlterConfigs for it.
+    """
 
     resource_type: Int8
     resource_name: str
     configs: tuple[AlterableConfig, ...]
+    replaces: bool = since(1, default=False, tag=10_000)
 
 
 @message
@@ -114,7 +129,7 @@ class IncrementalAlterConfigsRequest:
     """A client changes some settings of resources."""
 
     resources: tuple[AlterConfigsResource, ...]
-    validate_only: bool
+    validate_only: bool = False
 
 
 @message
@@ -122,7 +137,7 @@ class AlterConfigsResourceResult:
     """The outcome for a resource."""
 
     error_code: Int16
-    error_message: str | None
+    error_message: str | None = None
     resource_type: Int8
     resource_name: str
 

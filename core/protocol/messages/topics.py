@@ -1,8 +1,36 @@
-"""CreateTopics, DeleteTopics and CreatePartitions."""
+"""CreateTopics, DeleteTopics and CreatePartitions.
+
+Fields with tags from 10,000 on are Regent's own: its commands send them, and Kafka ignores them.
+"""
 
 from __future__ import annotations
 
-from regent.core.protocol.message import Int8, Int16, Int32, Uuid, message, since, until
+from typing import Final
+
+from regent.core.protocol.message import Int8, Int16, Int32, Int64, Uuid, message, since, until
+
+UNSET: Final = -1
+"""A number of partitions or replicas that the controller's broker chooses, or that is unknown."""
+
+MAX_NEW_PARTITIONS: Final = 10_000
+"""How many partitions one request of a client may create: a mistake must not keep a cluster busy
+for minutes. Kafka 4 has the same limit (``ReplicationControlManager.MAX_PARTITIONS_PER_BATCH``)."""
+
+
+@message
+class PlacementOptions:
+    """How new partitions are placed; see ``core.protocol.placement.PlaceTopicsRequest``.
+
+    An empty ``strategy`` is the one of the active controller's broker. ``awaits_service``: while
+    the placement service starts, nothing is written, and the error is COORDINATOR_LOAD_IN_PROGRESS.
+    """
+
+    strategy: str = ""
+    start_index: str = "0"
+    index: str = "per-topic"
+    seed: Int64 = 0
+    use_service: bool = True
+    awaits_service: bool = False
 
 
 @message
@@ -23,22 +51,35 @@ class CreatableTopicConfig:
 
 @message
 class CreatableTopic:
-    """A topic to create; -1: the broker's default, or the number in ``assignments``."""
+    """A topic to create; -1: the broker's default, or the number in ``assignments``.
+
+    A sender that may have to repeat the request chooses the ``topic_id``: a topic that exists with
+    that id was created by an earlier attempt.
+    """
 
     name: str
-    num_partitions: Int32
-    replication_factor: Int16
-    assignments: tuple[CreatableReplicaAssignment, ...]
-    configs: tuple[CreatableTopicConfig, ...]
+    num_partitions: Int32 = UNSET
+    replication_factor: Int16 = UNSET
+    assignments: tuple[CreatableReplicaAssignment, ...] = ()
+    configs: tuple[CreatableTopicConfig, ...] = ()
+    topic_id: Uuid = since(5, default=None, tag=10_000)
 
 
 @message
 class CreateTopicsRequest:
-    """Topics to create."""
+    """Topics to create.
+
+    ``all_or_none``: if one is refused, none is created; the error of the others is
+    OPERATION_NOT_ATTEMPTED. ``waits``: the answer waits for leaders, at most ``timeout_ms``.
+    """
 
     topics: tuple[CreatableTopic, ...]
     timeout_ms: Int32
     validate_only: bool = since(1, default=False)
+    placement: PlacementOptions | None = since(5, default=None, tag=10_000)
+    max_partitions: Int32 = since(5, default=MAX_NEW_PARTITIONS, tag=10_001)
+    all_or_none: bool = since(5, default=False, tag=10_002)
+    waits: bool = since(5, default=True, tag=10_003)
 
 
 @message
@@ -64,41 +105,52 @@ class CreatableTopicResult:
     num_partitions: Int32 = since(5, default=-1)
     replication_factor: Int16 = since(5, default=-1)
     configs: tuple[CreatableTopicConfigs, ...] | None = since(5, default=())
+    is_being_deleted: bool = since(5, default=False, tag=10_000)
 
 
 @message
 class CreateTopicsResponse:
-    """A result for each topic."""
+    """A result for each topic, named once, in the order of the request.
+
+    ``placement_note`` says why the placement service did not place, if it did not.
+    """
 
     throttle_time_ms: Int32 = since(2, default=0)
     topics: tuple[CreatableTopicResult, ...]
+    placement_note: str = since(5, default="", tag=10_000)
 
 
 @message
 class DeleteTopicState:
     """A topic to delete, by name or by id (KIP-516)."""
 
-    name: str | None
-    topic_id: Uuid
+    name: str | None = None
+    topic_id: Uuid = None
 
 
 @message
 class DeleteTopicsRequest:
-    """Topics to delete."""
+    """Topics to delete; ``all_or_none`` and ``waits``: see ``CreateTopicsRequest``."""
 
     topics: tuple[DeleteTopicState, ...] = since(6, default=())
     topic_names: tuple[str, ...] = until(5, default=())
     timeout_ms: Int32
+    all_or_none: bool = since(4, default=False, tag=10_000)
+    waits: bool = since(4, default=True, tag=10_001)
 
 
 @message
 class DeletableTopicResult:
-    """Whether a topic is deleted; ``name`` is null, from version 6 on, if no topic has the id."""
+    """Whether a topic is deleted; ``name`` is null, from version 6 on, if no topic has the id.
+
+    ``was_marked``: its deletion had been asked for before.
+    """
 
     name: str | None
     topic_id: Uuid = since(6, default=None)
     error_code: Int16
     error_message: str | None = since(5, default=None)
+    was_marked: bool = since(4, default=False, tag=10_000)
 
 
 @message
@@ -122,30 +174,34 @@ class CreatePartitionsTopic:
 
     name: str
     count: Int32
-    assignments: tuple[CreatePartitionsAssignment, ...] | None
+    assignments: tuple[CreatePartitionsAssignment, ...] | None = None
 
 
 @message
 class CreatePartitionsRequest:
-    """Topics to grow."""
+    """Topics to grow; the fields with tags: see ``CreateTopicsRequest``."""
 
     topics: tuple[CreatePartitionsTopic, ...]
     timeout_ms: Int32
-    validate_only: bool
+    validate_only: bool = False
+    placement: PlacementOptions | None = since(2, default=None, tag=10_000)
+    max_partitions: Int32 = since(2, default=MAX_NEW_PARTITIONS, tag=10_001)
 
 
 @message
 class CreatePartitionsTopicResult:
-    """Whether a topic has grown."""
+    """Whether a topic has grown; ``previous_count``: how many partitions it had."""
 
     name: str
     error_code: Int16
-    error_message: str | None
+    error_message: str | None = None
+    previous_count: Int32 = since(2, default=UNSET, tag=10_000)
 
 
 @message
 class CreatePartitionsResponse:
-    """A result for each topic."""
+    """A result for each topic; ``placement_note``: see ``CreateTopicsResponse``."""
 
     throttle_time_ms: Int32 = 0
     results: tuple[CreatePartitionsTopicResult, ...]
+    placement_note: str = since(2, default="", tag=10_000)

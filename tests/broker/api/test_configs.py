@@ -26,7 +26,7 @@ from regent.broker.api.configs import (
 from regent.broker.broker_settings import broker_settings
 from regent.config.settings import KAFKA_SETTINGS
 from regent.config.settings_file import load_settings
-from regent.core.admin.admin_requests import RespondToClient, RespondToCreation
+from regent.core.admin.admin_requests import RespondToClient, RespondToCreation, refuse
 from regent.core.admin.config_alterations import BrokerConfigManager
 from regent.core.admin.config_descriptions import ConfigSource
 from regent.core.errors import ApiError, Errors, RegentError, SessionExpiredError
@@ -37,16 +37,10 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
-from regent.core.protocol.topics import (
-    AlterOperation,
-    AlterTopicConfigsRequest,
-    ConfigAlteration,
-    ConfiguredTopic,
-    TopicOutcome,
-    TopicsRequest,
-    TopicsResponse,
-)
+from regent.core.protocol.messages.configs import AlterOperation
+from regent.core.protocol.topics import Requester, TopicsRequest
 from regent.core.replication.metadata_cache import MetadataCache
+from tests.support.topic_requests import alter_topic, alteration
 from tests.support.world import topic_id
 from tests.transport.kafka.wire import ask
 
@@ -102,11 +96,11 @@ class Configs:
         if config.get("max.connections.per.ip") == "0":
             raise RegentError("it must name a host")
 
-    def ask(self, request: TopicsRequest, respond: RespondToClient) -> None:
+    def ask(
+        self, request: TopicsRequest, respond: RespondToClient, requester: Requester | None = None
+    ) -> None:
         self.asked.append(request)
-        assert isinstance(request, AlterTopicConfigsRequest)
-        outcomes = tuple(TopicOutcome(row.topic, *self.refusal) for row in request.topics)
-        respond(TopicsResponse(outcomes))
+        respond(refuse(request, *self.refusal))
 
     def create_missing(self, topics: Collection[str], respond: RespondToCreation) -> None:
         raise NotImplementedError
@@ -284,16 +278,15 @@ def test_without_zookeeper_the_request_times_out(configs: Configs):
 
 def test_alter_configs_replaces_all_settings_of_a_topic(configs: Configs):
     assert configs.replace({"segment.ms": "6"}).error_code == Errors.NONE
-    alterations = (ConfigAlteration("segment.ms", AlterOperation.SET, "6"),)
-    wanted = (ConfiguredTopic("t", alterations, replaces=True),)
-    assert configs.asked == [AlterTopicConfigsRequest(wanted, 0)]
+    change = alteration("segment.ms", AlterOperation.SET, "6")
+    assert configs.asked == [alter_topic("t", change, replaces=True)]
 
 
 def test_incremental_alter_configs_changes_or_validates_some_settings(configs: Configs):
     changes = ("segment.ms", AlterOperation.DELETE, None), ("cleanup.policy", 2, "compact")
     assert configs.alter_some(*changes, validate_only=True).error_code == Errors.NONE
-    wanted = (ConfiguredTopic("t", tuple(ConfigAlteration(*change) for change in changes)),)
-    assert configs.asked == [AlterTopicConfigsRequest(wanted, 0, validate_only=True)]
+    wanted = (alteration(*change) for change in changes)
+    assert configs.asked == [alter_topic("t", *wanted, validate_only=True)]
 
 
 def test_a_refusal_is_returned_with_its_reason(configs: Configs):

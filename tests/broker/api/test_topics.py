@@ -21,50 +21,66 @@ from kafka.protocol.admin.topics import (
 from regent.broker.api.topics import topic_apis
 from regent.broker.broker_settings import broker_settings
 from regent.config.settings import Settings
-from regent.core.admin.admin_requests import RespondToClient, RespondToCreation
+from regent.core.admin.admin_requests import RespondToClient, RespondToCreation, refuse
 from regent.core.admin.config_descriptions import BrokerSettings, describe_topic
 from regent.core.errors import Errors, SessionExpiredError
 from regent.core.protocol.control import TopicId
-from regent.core.protocol.topics import (
-    AssignedPartition,
-    ConfigEntry,
-    CreatableTopic,
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    GrowingTopic,
-    TopicOutcome,
-    TopicsRequest,
-    TopicsResponse,
+from regent.core.protocol.messages.topics import (
+    CreatableTopicResult,
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsResponse,
 )
+from regent.core.protocol.topics import Requester, TopicsRequest, TopicsResponse
 from regent.transport.kafka.api import KafkaApi, KafkaApiKey
 from regent.transport.kafka.primitives import MalformedRequestError, uuid_bytes, uuid_text
+from tests.support.topic_requests import (
+    assigned,
+    creatable,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    growing,
+    setting,
+)
 from tests.transport.kafka.wire import ask, request_of
 
 TOPIC_ID, OTHER_ID = uuid_text(bytes(range(16))), uuid_text(bytes(range(1, 17)))
-OUTCOMES = [
-    TopicOutcome("fine", Errors.NONE, "ignored", 3, TOPIC_ID, 2),
-    TopicOutcome("bad", Errors.INVALID_PARTITIONS, "none at all"),
-    TopicOutcome("odd", Errors.TOPIC_ALREADY_EXISTS),
-]
 MESSAGES = [
     ("fine", 0, None),
     ("bad", Errors.INVALID_PARTITIONS, "none at all"),
     ("odd", Errors.TOPIC_ALREADY_EXISTS, None),
 ]
+ERRORS: list[dict[str, Any]] = [
+    {"name": t, "error_code": code, "error_message": text} for t, code, text in MESSAGES
+]
+FINE, *REFUSED = ERRORS
+CREATED = CreateTopicsResponse(
+    topics=(
+        CreatableTopicResult(**FINE, topic_id=TOPIC_ID, num_partitions=3, replication_factor=2),
+        *(CreatableTopicResult(**row) for row in REFUSED),
+    )
+)
 SETTINGS = BrokerSettings(broker_settings(Settings(), 0), {}, {})
 
 
 class Forwarding:
     """Gives every request the same answer, from its own thread."""
 
-    def __init__(self, outcomes: Sequence[TopicOutcome] = ()) -> None:
+    def __init__(self, response: TopicsResponse | None = None) -> None:
         self.asked: list[TopicsRequest] = []
-        self._response = TopicsResponse(tuple(outcomes))
+        self.requesters: list[Requester | None] = []
+        self._response = response
 
-    def ask(self, request: TopicsRequest, respond: RespondToClient) -> None:
+    def ask(
+        self, request: TopicsRequest, respond: RespondToClient, requester: Requester | None = None
+    ) -> None:
         self.asked.append(request)
-        threading.Thread(target=respond, args=(self._response,)).start()
+        self.requesters.append(requester)
+        response = self._response or refuse(request, Errors.NOT_CONTROLLER, "nobody decides")
+        threading.Thread(target=respond, args=(response,)).start()
 
     def create_missing(self, topics: Collection[str], respond: RespondToCreation) -> None:
         raise NotImplementedError
@@ -102,7 +118,7 @@ def creation(*names: str, **fields: Any) -> CreateTopics:
 
 @pytest.mark.parametrize("version", range(8))
 def test_topics_are_created_by_number_or_by_assignment(version: int, executor: Executor):
-    forwarding = Forwarding(OUTCOMES)
+    forwarding = Forwarding(CREATED)
     topic = CreateTopics.CreatableTopic
     assignment = topic.CreatableReplicaAssignment(partition_index=1, broker_ids=[2, 0])
     configs = [
@@ -119,10 +135,12 @@ def test_topics_are_created_by_number_or_by_assignment(version: int, executor: E
 
     answer = ask(apis(forwarding, executor), request, version)
 
-    config = (ConfigEntry("retention.ms", "5"), ConfigEntry("segment.ms", None))
-    assigned = (AssignedPartition(1, (2, 0)),)
-    wanted = (CreatableTopic("a", 3, 2, config=config), CreatableTopic("b", assignment=assigned))
-    assert forwarding.asked == [CreateTopicsRequest(wanted, 700, validate_only=version > 0)]
+    config = (setting("retention.ms", "5"), setting("segment.ms", None))
+    wanted = (
+        creatable("a", 3, 2, configs=config),
+        creatable("b", assignments=assigned((1, (2, 0)))),
+    )
+    assert forwarding.asked == [create_topics(wanted, 700, validate_only=version > 0)]
     if version > 0:
         assert results(answer.topics) == MESSAGES
     else:
@@ -135,7 +153,7 @@ def test_a_created_topic_is_described_and_a_refused_one_is_not(version: int, exe
     config = CreateTopics.CreatableTopic.CreatableTopicConfig(name="retention.ms", value="5")
     request.topics[0].configs = [config]
 
-    fine, bad, _ = ask(apis(Forwarding(OUTCOMES), executor), request, version).topics
+    fine, bad, _ = ask(apis(Forwarding(CREATED), executor), request, version).topics
 
     assert (fine.num_partitions, fine.replication_factor) == (3, 2)
     assert fine.topic_config_error_code == 0
@@ -153,8 +171,11 @@ def test_a_created_topic_is_described_and_a_refused_one_is_not(version: int, exe
 
 
 def test_a_topic_that_is_created_too_late_has_an_id_and_no_description(executor: Executor):
-    late = TopicOutcome("t", Errors.REQUEST_TIMED_OUT, "no leader yet", 3, TOPIC_ID, 2)
-    (row,) = ask(apis(Forwarding([late]), executor), creation("t"), 7).topics
+    late = CreatableTopicResult(
+        name="t", topic_id=TOPIC_ID, error_code=Errors.REQUEST_TIMED_OUT, error_message="none yet"
+    )
+    response = CreateTopicsResponse(topics=(late,))
+    (row,) = ask(apis(Forwarding(response), executor), creation("t"), 7).topics
     assert (row.topic_id, row.num_partitions, row.configs) == (in_uuid(TOPIC_ID), -1, [])
 
 
@@ -162,7 +183,7 @@ def test_a_topic_is_created_though_its_settings_cannot_be_read(executor: Executo
     def fail() -> BrokerSettings:
         raise SessionExpiredError("no session")
 
-    (row, _, _) = ask(topic_apis(Forwarding(OUTCOMES), fail, executor), creation("fine"), 7).topics
+    (row, _, _) = ask(topic_apis(Forwarding(CREATED), fail, executor), creation("fine"), 7).topics
     assert (row.error_code, row.topic_config_error_code) == (0, Errors.REQUEST_TIMED_OUT)
     assert row.configs is None
 
@@ -186,7 +207,8 @@ def test_a_truncated_request_is_not_forwarded(cut: int, executor: Executor):
 
 @pytest.mark.parametrize("version", range(4))
 def test_partitions_are_added_to_topics(version: int, executor: Executor):
-    forwarding = Forwarding(OUTCOMES)
+    grown = (CreatePartitionsTopicResult(**row) for row in ERRORS)
+    forwarding = Forwarding(CreatePartitionsResponse(results=tuple(grown)))
     topic = CreatePartitions.CreatePartitionsTopic
     replicas = [topic.CreatePartitionsAssignment(broker_ids=[1, 2])]
     topics = [
@@ -197,8 +219,8 @@ def test_partitions_are_added_to_topics(version: int, executor: Executor):
 
     answer = ask(apis(forwarding, executor), request, version)
 
-    wanted = (GrowingTopic("a", 4), GrowingTopic("b", 2, ((1, 2),)))
-    assert forwarding.asked == [CreatePartitionsRequest(wanted, 700)]
+    wanted = (growing("a", 4), growing("b", 2, [(1, 2)]))
+    assert forwarding.asked == [create_partitions(wanted, 700)]
     assert results(answer.results) == MESSAGES
 
 
@@ -217,13 +239,14 @@ def deletion(*topics: tuple[str | None, TopicId | None]) -> DeleteTopics:
 
 @pytest.mark.parametrize("version", range(7))
 def test_topics_are_deleted_by_name(version: int, executor: Executor):
-    forwarding = Forwarding([row._replace(topic_id=None) for row in OUTCOMES])
+    rows = (DeletableTopicResult(**row) for row in ERRORS)
+    forwarding = Forwarding(DeleteTopicsResponse(responses=tuple(rows)))
     by_name = DeleteTopics(topic_names=["a", "b"], timeout_ms=700)
     request = by_name if version < 6 else deletion(("a", None), ("b", None))
 
     answer = ask(apis(forwarding, executor), request, version)
 
-    assert forwarding.asked == [DeleteTopicsRequest(("a", "b"), 700)]
+    assert forwarding.asked == [delete_topics(("a", "b"), 700)]
     if version >= 5:
         assert results(answer.responses) == MESSAGES
     else:
@@ -231,17 +254,19 @@ def test_topics_are_deleted_by_name(version: int, executor: Executor):
 
 
 def test_topics_are_deleted_by_id(executor: Executor):
-    forwarding = Forwarding(
-        [
-            TopicOutcome("t", Errors.NONE, topic_id=TOPIC_ID),
-            TopicOutcome(OTHER_ID, Errors.UNKNOWN_TOPIC_ID, "no topic has it", topic_id=OTHER_ID),
-        ]
+    done = DeletableTopicResult(name="t", topic_id=TOPIC_ID, error_code=Errors.NONE)
+    refused = DeletableTopicResult(
+        name=None,
+        topic_id=OTHER_ID,
+        error_code=Errors.UNKNOWN_TOPIC_ID,
+        error_message="no topic has it",
     )
+    forwarding = Forwarding(DeleteTopicsResponse(responses=(done, refused)))
     request = deletion((None, TOPIC_ID), (None, OTHER_ID))
 
     known, unknown = ask(apis(forwarding, executor), request, 6).responses
 
-    assert forwarding.asked == [DeleteTopicsRequest((), 700, (TOPIC_ID, OTHER_ID))]
+    assert forwarding.asked == [delete_topics((), 700, (TOPIC_ID, OTHER_ID))]
     assert (known.name, known.topic_id, known.error_code) == ("t", in_uuid(TOPIC_ID), 0)
     assert (unknown.name, unknown.topic_id) == (None, in_uuid(OTHER_ID))
     assert (unknown.error_code, unknown.error_message) == (
@@ -268,7 +293,10 @@ def test_nothing_is_deleted_when_a_topic_has_a_name_and_an_id_or_neither(
 def test_old_clients_get_invalid_request_when_deletion_is_disabled(
     version: int, error: Errors, executor: Executor
 ):
-    forwarding = Forwarding([TopicOutcome("t", Errors.TOPIC_DELETION_DISABLED, "not here")])
+    refused = DeletableTopicResult(
+        name="t", error_code=Errors.TOPIC_DELETION_DISABLED, error_message="not here"
+    )
+    forwarding = Forwarding(DeleteTopicsResponse(responses=(refused,)))
     request = DeleteTopics(topic_names=["t"], timeout_ms=700)
     (row,) = ask(apis(forwarding, executor), request, version).responses
     assert row.error_code == error

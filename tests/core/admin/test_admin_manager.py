@@ -21,31 +21,45 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
+from regent.core.protocol.messages.configs import AlterableConfig, AlterOperation
+from regent.core.protocol.messages.topics import (
+    MAX_NEW_PARTITIONS,
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicResult,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsResponse,
+    PlacementOptions,
+)
 from regent.core.protocol.placement import PlaceTopicsRequest, PlaceTopicsResponse
 from regent.core.protocol.topics import (
-    MAX_NEW_PARTITIONS,
-    AlterOperation,
-    AlterTopicConfigsRequest,
-    AssignedPartition,
-    ConfigAlteration,
-    ConfigEntry,
-    ConfiguredTopic,
-    CreatableTopic,
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    GrowingTopic,
-    PlacementOptions,
     Requester,
-    TopicOutcome,
     TopicsRequest,
     TopicsResponse,
+    error_of,
+    results_of,
 )
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.core.topic_validation import unknown_topic
+from tests.support.topic_requests import (
+    alter_topic,
+    alteration,
+    assigned,
+    creatable,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    errors_of,
+    growing,
+    setting,
+)
 from tests.support.world import TopicIds, live_broker, topic_id
 
 NOW, PATIENCE = 1_000, 500
+STRICT, LENIENT = Requester("u", "c", is_strict=True), Requester("u", "c", is_strict=False)
 
 
 class FakeAdmin:
@@ -157,27 +171,26 @@ class FakeAdmin:
 
     def decide(self, request: TopicsRequest) -> list[Errors]:
         """Decide a request; return its errors."""
-        return [outcome.error_code for outcome in self.manager.decide(request).outcomes]
+        return [error for _, error in errors_of(self.manager.decide(request))]
 
     def create(self, *topics: CreatableTopic) -> list[Errors]:
         """Create topics."""
-        return self.decide(CreateTopicsRequest(topics, PATIENCE))
+        return self.decide(create_topics(topics, PATIENCE))
 
     def grow(self, topic: str, total: int, *assignments: tuple[BrokerId, ...]) -> Errors:
         """Add partitions to a topic."""
-        growing = GrowingTopic(topic, total, assignments or None)
-        (error,) = self.decide(CreatePartitionsRequest((growing,), PATIENCE))
+        wanted = growing(topic, total, assignments or None)
+        (error,) = self.decide(create_partitions((wanted,), PATIENCE))
         return error
 
-    def alter(self, *alterations: ConfigAlteration, topic: str = "t") -> Errors:
+    def alter(self, *alterations: AlterableConfig, topic: str = "t") -> Errors:
         """Change the overrides of a topic; return the error."""
-        wanted = ConfiguredTopic(topic, alterations)
-        (error,) = self.decide(AlterTopicConfigsRequest((wanted,), 0))
+        (error,) = self.decide(alter_topic(topic, *alterations))
         return error
 
     def delete(self, *topics: str) -> list[Errors]:
         """Delete topics."""
-        return self.decide(DeleteTopicsRequest(topics, PATIENCE))
+        return self.decide(delete_topics(topics, PATIENCE))
 
     def ask(self, request: TopicsRequest) -> PendingAnswer:
         """Decide a request and return the pending answer."""
@@ -211,66 +224,72 @@ def _rows(
 
 def test_a_created_topic_is_answered_when_every_partition_has_a_leader():
     admin = FakeAdmin()
-    pending = admin.ask(CreateTopicsRequest((CreatableTopic("t", 2, 3),), PATIENCE))
+    pending = admin.ask(create_topics((creatable("t", 2, 3),), PATIENCE))
     assert admin.replicas("t") == [(0, 1, 2), (1, 2, 0)]
     assert pending.poll(admin.cache.snapshot, NOW) is None
     admin.update_metadata(leaderless=True)
     assert pending.poll(admin.cache.snapshot, NOW) is None
     admin.update_metadata()
-    created = TopicOutcome("t", Errors.NONE, "", 2, topic_id(1), replication_factor=3)
-    assert pending.poll(admin.cache.snapshot, NOW) == TopicsResponse((created,))
+    created = CreatableTopicResult(
+        name="t", error_code=0, topic_id=topic_id(1), num_partitions=2, replication_factor=3
+    )
+    assert pending.poll(admin.cache.snapshot, NOW) == CreateTopicsResponse(topics=(created,))
 
 
 def test_a_request_that_times_out_keeps_its_topic():
     admin = FakeAdmin()
-    pending = admin.ask(CreateTopicsRequest((CreatableTopic("t"),), PATIENCE))
+    pending = admin.ask(create_topics((creatable("t"),), PATIENCE))
     response = pending.poll(admin.cache.snapshot, NOW + PATIENCE)
     message = "topic t: 1 of 1 partitions have no leader after 500 ms; all partitions are created"
-    late = TopicOutcome("t", Errors.REQUEST_TIMED_OUT, message, 1, topic_id(1), 1)
-    assert response == TopicsResponse((late,))
+    late = CreatableTopicResult(
+        name="t",
+        error_code=Errors.REQUEST_TIMED_OUT,
+        error_message=message,
+        topic_id=topic_id(1),
+    )
+    assert response == CreateTopicsResponse(topics=(late,))
     assert "t" in admin.topics
 
 
 def test_missing_numbers_are_the_defaults_of_the_broker():
     admin = FakeAdmin(AdminSettings(num_partitions=3, default_replication_factor=2))
-    assert admin.create(CreatableTopic("t")) == [Errors.NONE]
+    assert admin.create(creatable("t")) == [Errors.NONE]
     assert admin.replicas("t") == [(0, 1), (1, 2), (2, 0)]
 
 
 def test_an_assignment_and_a_configuration_are_stored_as_given():
     admin = FakeAdmin()
-    assignment = (AssignedPartition(1, (2, 0)), AssignedPartition(0, (1, 2)))
-    config = (ConfigEntry("cleanup.policy", "compact"),)
-    admin.create(CreatableTopic("t", assignment=assignment, config=config))
+    assignments = assigned((1, (2, 0)), (0, (1, 2)))
+    config = (setting("cleanup.policy", "compact"),)
+    admin.create(creatable("t", assignments=assignments, configs=config))
     assert not admin.jobs
     assert admin.replicas("t") == [(1, 2), (2, 0)]
     assert admin.overrides["t"] == {"cleanup.policy": "compact"}
 
 
-def assigned(*rows: tuple[int, BrokerId]) -> tuple[AssignedPartition, ...]:
-    return tuple(AssignedPartition(number, (replica,)) for number, replica in rows)
+def on(*rows: tuple[int, BrokerId]) -> tuple[CreatableReplicaAssignment, ...]:
+    return assigned(*((number, (replica,)) for number, replica in rows))
 
 
 @pytest.mark.parametrize(
     ("wanted", "error"),
     [
-        (CreatableTopic("there"), Errors.TOPIC_ALREADY_EXISTS),
-        (CreatableTopic("t.a"), Errors.INVALID_TOPIC_EXCEPTION),
-        (CreatableTopic("no spaces"), Errors.INVALID_TOPIC_EXCEPTION),
-        (CreatableTopic("t", 0), Errors.INVALID_PARTITIONS),
-        (CreatableTopic("t", 1, 4), Errors.INVALID_REPLICATION_FACTOR),
-        (CreatableTopic("t", MAX_NEW_PARTITIONS + 1), Errors.POLICY_VIOLATION),
-        (CreatableTopic("t", 1, -1, assigned((0, 0))), Errors.INVALID_REQUEST),
-        (CreatableTopic("t", assignment=()), Errors.INVALID_REPLICA_ASSIGNMENT),
-        (CreatableTopic("t", assignment=assigned((1, 0))), Errors.INVALID_REPLICA_ASSIGNMENT),
-        (CreatableTopic("t", assignment=assigned((0, 9))), Errors.INVALID_REPLICA_ASSIGNMENT),
+        (creatable("there"), Errors.TOPIC_ALREADY_EXISTS),
+        (creatable("t.a"), Errors.INVALID_TOPIC_EXCEPTION),
+        (creatable("no spaces"), Errors.INVALID_TOPIC_EXCEPTION),
+        (creatable("t", 0), Errors.INVALID_PARTITIONS),
+        (creatable("t", 1, 4), Errors.INVALID_REPLICATION_FACTOR),
+        (creatable("t", MAX_NEW_PARTITIONS + 1), Errors.POLICY_VIOLATION),
+        (creatable("t", 1, -1, assignments=on((0, 0))), Errors.INVALID_REQUEST),
+        (creatable("t", assignments=on((1, 0))), Errors.INVALID_REPLICA_ASSIGNMENT),
+        (creatable("t", assignments=on((0, 9))), Errors.INVALID_REPLICA_ASSIGNMENT),
         (
-            CreatableTopic("t", assignment=assigned((0, 0), (0, 1))),
+            creatable("t", assignments=on((0, 0), (0, 1))),
             Errors.INVALID_REPLICA_ASSIGNMENT,
         ),
-        (CreatableTopic("t", config=(ConfigEntry("cleanup.policy", "x"),)), Errors.INVALID_CONFIG),
+        (creatable("t", configs=(setting("cleanup.policy", "x"),)), Errors.INVALID_CONFIG),
         (
-            CreatableTopic("t", config=(ConfigEntry("cleanup.policy", None),)),
+            creatable("t", configs=(setting("cleanup.policy", None),)),
             Errors.INVALID_CONFIG,
         ),
     ],
@@ -288,31 +307,31 @@ def test_an_invalid_topic_is_refused_before_anything_is_written(
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        (CreatableTopic("old"), "topic old already exists"),
-        (CreatableTopic("gone"), "topic gone already exists and is being deleted"),
+        (creatable("old"), "topic old already exists"),
+        (creatable("gone"), "topic gone already exists and is being deleted"),
         (
-            CreatableTopic("a_b"),
+            creatable("a_b"),
             'topic a_b collides with topic a.b: "." and "_" are the same in metrics',
         ),
-        (CreatableTopic("a b"), "topic 'a b' has other characters than"),
-        (CreatableTopic(""), "topic '' is empty"),
-        (CreatableTopic("two\nlines"), r"topic 'two\nlines' has other characters"),
-        (CreatableTopic("t", 0, 1), "topic t: the number of partitions must be positive, not 0"),
-        (CreatableTopic("t", 1, 0), "topic t: the replication factor must be positive, not 0"),
-        (CreatableTopic("t", 1, 4), "topic t: replication factor 4 is larger than the 3 available"),
+        (creatable("a b"), "topic 'a b' has other characters than"),
+        (creatable(""), "topic '' is empty"),
+        (creatable("two\nlines"), r"topic 'two\nlines' has other characters"),
+        (creatable("t", 0, 1), "topic t: the number of partitions must be positive, not 0"),
+        (creatable("t", 1, 0), "topic t: the replication factor must be positive, not 0"),
+        (creatable("t", 1, 4), "topic t: replication factor 4 is larger than the 3 available"),
         (
-            CreatableTopic("t", config=(ConfigEntry("retention.ms", "x"),)),
+            creatable("t", configs=(setting("retention.ms", "x"),)),
             "topic t config retention.ms must be a number from",
         ),
         (
-            CreatableTopic("t", config=(ConfigEntry("colour", "red"),)),
+            creatable("t", configs=(setting("colour", "red"),)),
             "topic t config colour is not a setting of topics",
         ),
         (
-            CreatableTopic("t", assignment=(AssignedPartition(0, (0, 9)),)),
+            creatable("t", assignments=assigned((0, (0, 9)))),
             "topic t cannot be assigned like this: broker 9 is not registered; registered are 0, 1",
         ),
-        (CreatableTopic("t", 200_000, 3), "topic t: 200000 partitions take 3600000 bytes in Zoo"),
+        (creatable("t", 200_000, 3), "topic t: 200000 partitions take 3600000 bytes in Zoo"),
     ],
 )
 def test_a_refusal_names_the_topic_and_the_reason(wanted: CreatableTopic, message: str):
@@ -320,64 +339,136 @@ def test_a_refusal_names_the_topic_and_the_reason(wanted: CreatableTopic, messag
     for topic in ("old", "gone", "a.b"):
         admin.have(topic, (0,))
     admin.deleting.add("gone")
-    request = CreateTopicsRequest((wanted,), 0, True)
-    (outcome,) = admin.manager.decide(request).outcomes
-    assert outcome.message.startswith(message)
+    request = create_topics((wanted,), validate_only=True)
+    (result,) = results_of(admin.manager.decide(request))
+    assert error_of(result).message.startswith(message)
 
 
 def test_a_long_error_message_is_shortened():
-    config = (ConfigEntry("cleanup.policy", "x" * 32_767),)
-    request = CreateTopicsRequest((CreatableTopic("t", config=config),), PATIENCE)
-    (outcome,) = FakeAdmin().manager.decide(request).outcomes
-    assert len(outcome.message) == MAX_MESSAGE_LENGTH
+    config = (setting("cleanup.policy", "x" * 32_767),)
+    request = create_topics((creatable("t", configs=config),), PATIENCE)
+    (result,) = results_of(FakeAdmin().manager.decide(request))
+    assert len(error_of(result).message) == MAX_MESSAGE_LENGTH
 
 
 def test_an_invalid_topic_does_not_affect_others():
     admin = FakeAdmin()
-    topics = CreatableTopic("bad", 0), CreatableTopic("good")
+    topics = creatable("bad", 0), creatable("good")
     assert admin.create(*topics) == [Errors.INVALID_PARTITIONS, Errors.NONE]
     assert set(admin.topics) == {"good"}
 
 
 def test_a_topic_named_twice_or_colliding_in_the_request_is_refused():
     admin = FakeAdmin()
-    assert admin.create(CreatableTopic("t"), CreatableTopic("t")) == [Errors.INVALID_REQUEST]
-    colliding = admin.create(CreatableTopic("a.b"), CreatableTopic("a_b"))
+    assert admin.create(creatable("t"), creatable("t")) == [Errors.INVALID_REQUEST]
+    colliding = admin.create(creatable("a.b"), creatable("a_b"))
     assert colliding == [Errors.NONE, Errors.INVALID_TOPIC_EXCEPTION]
 
 
 def test_validate_only_writes_nothing_and_knows_the_numbers():
     admin = FakeAdmin(AdminSettings(num_partitions=2, default_replication_factor=3))
-    topics = (CreatableTopic("t"), CreatableTopic("u", assignment=assigned((0, 1))))
-    request = CreateTopicsRequest(topics, PATIENCE, validate_only=True)
-    assert admin.ask(request).poll(admin.cache.snapshot, NOW) == TopicsResponse(
-        (
-            TopicOutcome("t", Errors.NONE, partitions=2, replication_factor=3),
-            TopicOutcome("u", Errors.NONE, partitions=1, replication_factor=1),
-        )
-    )
+    topics = (creatable("t"), creatable("u", assignments=on((0, 1))))
+    request = create_topics(topics, PATIENCE, validate_only=True)
+    response = admin.ask(request).poll(admin.cache.snapshot, NOW)
+    assert isinstance(response, CreateTopicsResponse)
+    assert [
+        (row.name, row.error_code, row.num_partitions, row.replication_factor)
+        for row in response.topics
+    ] == [("t", Errors.NONE, 2, 3), ("u", Errors.NONE, 1, 1)]
     assert not admin.topics
 
 
-def test_a_tool_gets_the_state_of_the_placement_service():
-    admin, topics = FakeAdmin(), (CreatableTopic("t"),)
-    for use_service, starting, note in ((True, "Spark is starting", ""), (False, "", "no service")):
-        options = PlacementOptions(use_service=use_service)
-        request = CreateTopicsRequest(topics, 0, validate_only=True, placement=options)
-        assert admin.manager.decide(request).placement_note == starting
-        admin.topics.clear()
-        request = CreateTopicsRequest(topics, 0, placement=options)
-        assert admin.manager.decide(request).placement_note == note
-    assert admin.manager.decide(CreateTopicsRequest(topics, 0, True)).placement_note == ""
+def test_nothing_is_written_while_a_tool_awaits_the_placement_service():
+    admin, topics = FakeAdmin(), (creatable("t"),)
+    admin.have("old", (0,))
+    for request in (
+        create_topics(topics, placement=PlacementOptions(awaits_service=True)),
+        create_partitions([growing("old", 2)], placement=PlacementOptions(awaits_service=True)),
+    ):
+        response = admin.manager.decide(request, STRICT)
+        assert isinstance(response, CreateTopicsResponse | CreatePartitionsResponse)
+        assert response.placement_note == "Spark is starting"
+        ((_, error),) = errors_of(response)
+        assert error is Errors.COORDINATOR_LOAD_IN_PROGRESS
+    assert (set(admin.topics), len(admin.topics["old"])) == ({"old"}, 1)
+    assert admin.permits == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("options", "assignments", "note"),
+    [
+        (PlacementOptions(use_service=False, awaits_service=True), (), "no service"),
+        (PlacementOptions(awaits_service=True), assigned((0, (1,))), ""),
+        (PlacementOptions(), (), ""),
+        (None, (), ""),
+    ],
+)
+def test_a_request_that_needs_no_placement_service_does_not_await_it(
+    options: PlacementOptions | None,
+    assignments: tuple[CreatableReplicaAssignment, ...],
+    note: str,
+):
+    admin = FakeAdmin()
+    request = create_topics([creatable("t", assignments=assignments)], placement=options)
+    response = admin.manager.decide(request)
+    assert isinstance(response, CreateTopicsResponse)
+    assert (errors_of(response), response.placement_note) == ([("t", Errors.NONE)], note)
+
+
+def test_an_invalid_topic_is_refused_while_the_placement_service_starts():
+    options = PlacementOptions(awaits_service=True)
+    topics = [creatable("bad", 0), creatable("good")]
+    assert FakeAdmin().decide(create_topics(topics, placement=options)) == [
+        Errors.INVALID_PARTITIONS,
+        Errors.COORDINATOR_LOAD_IN_PROGRESS,
+    ]
+
+
+def test_all_topics_are_created_or_none_if_the_sender_wants_that():
+    admin = FakeAdmin()
+    topics = [creatable("good"), creatable("bad", 0)]
+    errors = admin.decide(create_topics(topics, all_or_none=True))
+    assert errors == [Errors.OPERATION_NOT_ATTEMPTED, Errors.INVALID_PARTITIONS]
+    assert not admin.topics
+    admin.have("t", (0,))
+    errors = admin.decide(delete_topics(["t", "unknown"], all_or_none=True))
+    assert errors == [Errors.OPERATION_NOT_ATTEMPTED, Errors.UNKNOWN_TOPIC_OR_PARTITION]
+    assert not admin.deleting
+    assert admin.decide(delete_topics(["t"], all_or_none=True)) == [Errors.NONE]
+
+
+def test_the_result_tells_what_a_tool_must_know():
+    admin = FakeAdmin()
+    admin.have("t", (0,))
+    admin.deleting.add("t")
+    response = admin.manager.decide(create_topics([creatable("t")]))
+    assert isinstance(response, CreateTopicsResponse)
+    assert response.topics[0].is_being_deleted
+    admin.deleting.clear()
+    grown = admin.manager.decide(create_partitions([growing("t", 3), growing("u", 2)]))
+    assert isinstance(grown, CreatePartitionsResponse)
+    assert [row.previous_count for row in grown.results] == [1, -1]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_sender_may_wait_for_the_decision_only(waits: bool):
+    admin = FakeAdmin()
+    for request in (
+        create_topics([creatable("t")], waits=waits),
+        delete_topics(["t"], waits=waits),
+    ):
+        response = admin.ask(request).poll(admin.cache.snapshot, NOW)
+        assert (response is None) is waits
+        admin.update_metadata()
 
 
 def test_a_tool_chooses_the_placement_of_new_topics():
     admin = FakeAdmin()
     admin.have("old", (0, 1), (0, 1))
     admin.update_metadata()
-    topics = CreatableTopic("a", 1, 2), CreatableTopic("b", 1, 1)
-    options = PlacementOptions("kafka", "least-loaded", "batch", seed=7)
-    admin.decide(CreateTopicsRequest(topics, 0, placement=options))
+    topics = creatable("a", 1, 2), creatable("b", 1, 1)
+    options = PlacementOptions(strategy="kafka", start_index="least-loaded", index="batch", seed=7)
+    admin.decide(create_topics(topics, 0, placement=options))
     (job,) = admin.jobs
     assert (job.strategy, job.start_index, job.index, job.seed) == (
         "kafka",
@@ -391,7 +482,7 @@ def test_a_tool_chooses_the_placement_of_new_topics():
 
 def test_topics_created_together_are_placed_in_one_job():
     admin = FakeAdmin()
-    admin.create(CreatableTopic("a", 2, 1), CreatableTopic("bad", 0), CreatableTopic("b", 1, 2))
+    admin.create(creatable("a", 2, 1), creatable("bad", 0), creatable("b", 1, 2))
     assert [[spec.topic for spec in job.topics] for job in admin.jobs] == [["a", "b"]]
     assert admin.replicas("a") == [(0,), (1,)]
     assert admin.replicas("b") == [(0, 1)]
@@ -399,16 +490,16 @@ def test_topics_created_together_are_placed_in_one_job():
 
 def test_the_partitions_of_a_request_are_limited_together():
     admin = FakeAdmin()
-    topics = CreatableTopic("a", MAX_NEW_PARTITIONS), CreatableTopic("b", 1)
-    request = CreateTopicsRequest(topics, PATIENCE, validate_only=True)
+    topics = creatable("a", MAX_NEW_PARTITIONS), creatable("b", 1)
+    request = create_topics(topics, PATIENCE, validate_only=True)
     assert admin.decide(request) == [Errors.NONE, Errors.POLICY_VIOLATION]
 
 
 def test_a_topic_created_by_an_earlier_attempt_counts_as_created():
     admin = FakeAdmin()
     admin.have("t", (0,))  # every topic gets the id 1
-    again = admin.create(CreatableTopic("t", topic_id=topic_id(1)))
-    another = admin.create(CreatableTopic("t", topic_id=topic_id(2)))
+    again = admin.create(creatable("t", topic_id=topic_id(1)))
+    another = admin.create(creatable("t", topic_id=topic_id(2)))
     assert [*again, *another] == [Errors.NONE, Errors.TOPIC_ALREADY_EXISTS]
 
 
@@ -461,13 +552,13 @@ def test_a_deletion_is_answered_when_this_broker_no_longer_knows_the_topic():
     admin = FakeAdmin()
     admin.have("t", (0,))
     admin.update_metadata()
-    pending = admin.ask(DeleteTopicsRequest(("t",), PATIENCE))
+    pending = admin.ask(delete_topics(("t",), PATIENCE))
     assert admin.deleting == {"t"}
     assert pending.poll(admin.cache.snapshot, NOW) is None
     admin.forget("t")
-    assert pending.poll(admin.cache.snapshot, NOW) == TopicsResponse(
-        (TopicOutcome("t", Errors.NONE),)
-    )
+    response = pending.poll(admin.cache.snapshot, NOW)
+    assert response is not None
+    assert errors_of(response) == [("t", Errors.NONE)]
 
 
 def test_a_topic_may_be_deleted_by_its_id():
@@ -475,31 +566,32 @@ def test_a_topic_may_be_deleted_by_its_id():
     admin.have("t", (0,))
     admin.update_metadata()
     unknown = topic_id(9)
-    decided = admin.manager.decide(DeleteTopicsRequest((), PATIENCE, (topic_id(1), unknown)))
-    assert [(o.topic, o.error_code, o.topic_id) for o in decided.outcomes] == [
+    decided = admin.manager.decide(delete_topics((), PATIENCE, (topic_id(1), unknown)))
+    assert isinstance(decided, DeleteTopicsResponse)
+    assert [(row.name, row.error_code, row.topic_id) for row in decided.responses] == [
         ("t", Errors.NONE, topic_id(1)),
-        (unknown, Errors.UNKNOWN_TOPIC_ID, unknown),
+        (None, Errors.UNKNOWN_TOPIC_ID, unknown),
     ]
     assert admin.deleting == {"t"}
-    twice = admin.manager.decide(DeleteTopicsRequest(("t",), PATIENCE, (topic_id(1),)))
-    assert [(o.topic, o.error_code) for o in twice.outcomes] == [("t", Errors.INVALID_REQUEST)]
+    twice = admin.manager.decide(delete_topics(("t",), PATIENCE, (topic_id(1),)))
+    assert errors_of(twice) == [("t", Errors.INVALID_REQUEST)]
 
 
 def test_a_controller_that_its_own_broker_does_not_know_yet_decides_later():
     admin = FakeAdmin()
     admin.have("t", (0,))
     admin.cache.snapshot = MetadataSnapshot()
-    assert admin.create(CreatableTopic("u", 1, 1)) == [Errors.NOT_CONTROLLER]
+    assert admin.create(creatable("u", 1, 1)) == [Errors.NOT_CONTROLLER]
     brokers = tuple(live_broker(b, 1) for b in range(3))
     admin.cache.update(ControlHeader(0, 1, 1), UpdateMetadataRequest((), brokers))
-    assert admin.create(CreatableTopic("u", 1, 1)) == [Errors.NONE]
-    by_id = DeleteTopicsRequest((), PATIENCE, (topic_id(1),))
+    assert admin.create(creatable("u", 1, 1)) == [Errors.NONE]
+    by_id = delete_topics((), PATIENCE, (topic_id(1),))
     assert admin.decide(by_id) == [Errors.NOT_CONTROLLER], "not: there is no such topic"
 
 
 def test_a_deletion_is_not_believed_because_a_broker_has_just_started():
-    outcome = TopicsResponse((TopicOutcome("t", Errors.NONE),))
-    request = DeleteTopicsRequest(("t",), PATIENCE)
+    outcome = DeleteTopicsResponse(responses=(DeletableTopicResult(name="t", error_code=0),))
+    request = delete_topics(("t",), PATIENCE)
     pending = PendingAnswer(request, outcome, NOW + PATIENCE)
     cache = MetadataCache()
     assert pending.poll(cache.snapshot, NOW) is None
@@ -520,7 +612,7 @@ def test_only_the_active_controller_accepts_requests():
     admin = FakeAdmin(is_active=False)
     admin.have("t", (0,))
     admin.update_metadata()
-    assert admin.create(CreatableTopic("new")) == [Errors.NOT_CONTROLLER]
+    assert admin.create(creatable("new")) == [Errors.NOT_CONTROLLER]
     assert admin.grow("t", 2) is Errors.NOT_CONTROLLER
     assert admin.delete("t") == [Errors.NOT_CONTROLLER]
     assert not admin.deleting
@@ -538,18 +630,18 @@ def configured() -> FakeAdmin:
     return admin
 
 
-def set_(name: str, value: str | None) -> ConfigAlteration:
-    return ConfigAlteration(name, AlterOperation.SET, value)
+def set_(name: str, value: str | None) -> AlterableConfig:
+    return alteration(name, AlterOperation.SET, value)
 
 
 def test_replacing_removes_settings_that_are_not_named(configured: FakeAdmin):
-    wanted = ConfiguredTopic("t", (set_("segment.ms", "6"),), replaces=True)
-    assert configured.decide(AlterTopicConfigsRequest((wanted,), 0)) == [Errors.NONE]
+    replaced = alter_topic("t", set_("segment.ms", "6"), replaces=True)
+    assert configured.decide(replaced) == [Errors.NONE]
     assert configured.changes == [("t", {"retention.ms": None, "segment.ms": "6"})]
 
 
 def test_changes_keep_the_other_settings(configured: FakeAdmin):
-    deleted = ConfigAlteration("segment.ms", AlterOperation.DELETE)
+    deleted = alteration("segment.ms", AlterOperation.DELETE)
     assert configured.alter(deleted, set_("flush.ms", "1")) is Errors.NONE
     assert configured.changes == [("t", {"segment.ms": None, "flush.ms": "1"})]
 
@@ -567,26 +659,26 @@ def test_values_are_appended_to_and_removed_from_lists(
     configured: FakeAdmin, before: str | None, operation: AlterOperation, value: str, after: str
 ):
     configured.overrides["t"] = {} if before is None else {"cleanup.policy": before}
-    assert configured.alter(ConfigAlteration("cleanup.policy", operation, value)) is Errors.NONE
+    assert configured.alter(alteration("cleanup.policy", operation, value)) is Errors.NONE
     assert configured.changes == [("t", {"cleanup.policy": after})]
 
 
 @pytest.mark.parametrize(
-    ("alteration", "error"),
+    ("change", "error"),
     [
         (set_("made.up", "1"), Errors.INVALID_CONFIG),
         (set_("segment.ms", "soon"), Errors.INVALID_CONFIG),
         (set_("segment.ms", None), Errors.INVALID_REQUEST),
-        (ConfigAlteration("segment.ms", AlterOperation.APPEND, "1"), Errors.INVALID_CONFIG),
-        (ConfigAlteration("segment.ms", 9, "1"), Errors.INVALID_REQUEST),
-        (ConfigAlteration("made.up", AlterOperation.SUBTRACT, "1"), Errors.INVALID_CONFIG),
+        (alteration("segment.ms", AlterOperation.APPEND, "1"), Errors.INVALID_CONFIG),
+        (alteration("segment.ms", 9, "1"), Errors.INVALID_REQUEST),
+        (alteration("made.up", AlterOperation.SUBTRACT, "1"), Errors.INVALID_CONFIG),
         (set_("remote.storage.enable", "true"), Errors.INVALID_CONFIG),
     ],
 )
 def test_invalid_settings_are_refused(
-    configured: FakeAdmin, alteration: ConfigAlteration, error: Errors
+    configured: FakeAdmin, change: AlterableConfig, error: Errors
 ):
-    assert configured.alter(alteration) is error
+    assert configured.alter(change) is error
     assert not configured.changes
 
 
@@ -606,8 +698,7 @@ def test_a_setting_named_twice_and_unknown_topics_are_refused(configured: FakeAd
 
 def test_validate_only_changes_no_settings(configured: FakeAdmin):
     for value, error in (("6", Errors.NONE), ("x", Errors.INVALID_CONFIG)):
-        wanted = ConfiguredTopic("t", (set_("segment.ms", value),))
-        request = AlterTopicConfigsRequest((wanted,), 0, validate_only=True)
+        request = alter_topic("t", set_("segment.ms", value), validate_only=True)
         assert configured.decide(request) == [error]
     assert not configured.changes
 
@@ -622,29 +713,27 @@ def test_settings_that_cannot_be_written_are_refused_or_retriable(configured: Fa
 
 # --- the quota of controller mutations ------------------------------------------------------------
 
-STRICT, LENIENT = Requester("u", "c", is_strict=True), Requester("u", "c", is_strict=False)
 
-
-def two_topics(requester: Requester | None, **more: Any) -> CreateTopicsRequest:
-    topics = (CreatableTopic("a", 3), CreatableTopic("b", 2), CreatableTopic("a b"))
-    return CreateTopicsRequest(topics, PATIENCE, requester=requester, **more)
+def two_topics(**more: Any) -> CreateTopicsRequest:
+    topics = (creatable("a", 3), creatable("b", 2), creatable("a b"))
+    return create_topics(topics, PATIENCE, **more)
 
 
 def outcomes_of(response: TopicsResponse) -> dict[str, Errors]:
-    return {outcome.topic: outcome.error_code for outcome in response.outcomes}
+    return dict(errors_of(response))
 
 
 def test_topics_beyond_a_strict_quota_are_refused():
     admin = FakeAdmin()
     admin.permits = 2
-    response = admin.manager.decide(two_topics(STRICT))
+    response = admin.manager.decide(two_topics(), STRICT)
     assert outcomes_of(response) == {
         "a": Errors.NONE,
         "b": Errors.THROTTLING_QUOTA_EXCEEDED,
         "a b": Errors.INVALID_TOPIC_EXCEPTION,
     }
     assert response.throttle_time_ms == 1
-    assert response.outcomes[1].message == (
+    assert error_of(results_of(response)[1]).message == (
         "topic b: the quota controller_mutation_rate is used up"
     )
     assert [*admin.topics] == ["a"]
@@ -653,7 +742,7 @@ def test_topics_beyond_a_strict_quota_are_refused():
 def test_topics_beyond_a_lenient_quota_are_created_and_the_client_waits():
     admin = FakeAdmin()
     admin.permits = 2
-    response = admin.manager.decide(two_topics(LENIENT))
+    response = admin.manager.decide(two_topics(), LENIENT)
     assert (outcomes_of(response)["b"], response.throttle_time_ms) == (Errors.NONE, 3)
 
 
@@ -661,16 +750,16 @@ def test_topics_beyond_a_lenient_quota_are_created_and_the_client_waits():
 def test_validation_and_requests_without_a_client_take_no_permits(requester: Requester | None):
     admin = FakeAdmin()
     admin.permits = 2
-    request = two_topics(requester, validate_only=requester is not None)
-    assert outcomes_of(admin.manager.decide(request))["b"] is Errors.NONE
+    request = two_topics(validate_only=requester is not None)
+    assert outcomes_of(admin.manager.decide(request, requester))["b"] is Errors.NONE
     assert admin.permits == 2
 
 
 def test_a_repeated_request_takes_no_permits_for_topics_that_it_has_created():
     admin = FakeAdmin()
-    topics = (CreatableTopic("a", 3, topic_id=topic_id(1)),)
+    topics = (creatable("a", 3, topic_id=topic_id(1)),)
     for _ in range(2):
-        admin.manager.decide(CreateTopicsRequest(topics, PATIENCE, requester=STRICT))
+        admin.manager.decide(create_topics(topics, PATIENCE), STRICT)
     assert admin.permits == 1_000_000 - 3
 
 
@@ -678,12 +767,11 @@ def test_added_and_deleted_partitions_take_permits():
     admin = FakeAdmin()
     admin.have("a", (0, 1), (1, 2))
     admin.update_metadata()
-    grown = CreatePartitionsRequest((GrowingTopic("a", 5),), PATIENCE, requester=STRICT)
-    admin.manager.decide(grown)
+    admin.manager.decide(create_partitions((growing("a", 5),), PATIENCE), STRICT)
     assert admin.permits == 1_000_000 - 3
     admin.permits = 0
     admin.update_metadata()
     for expected in (Errors.NONE, Errors.THROTTLING_QUOTA_EXCEEDED):
-        deleted = admin.manager.decide(DeleteTopicsRequest(("a",), PATIENCE, requester=STRICT))
+        deleted = admin.manager.decide(delete_topics(("a",), PATIENCE), STRICT)
         assert outcomes_of(deleted) == {"a": expected}
     assert admin.permits == -5

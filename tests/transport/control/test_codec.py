@@ -39,13 +39,9 @@ from regent.core.protocol.control import (
 )
 from regent.core.protocol.controller import ControlledShutdownRequest, ControlledShutdownResponse
 from regent.core.protocol.message import Uuid
+from regent.core.protocol.messages.topics import MAX_NEW_PARTITIONS
 from regent.core.protocol.placement import PlacementStatusResponse
-from regent.core.protocol.topics import (
-    AssignedPartition,
-    CreatableTopic,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-)
+from regent.core.protocol.topics import EnvelopeRequest
 from regent.transport.control import codec
 from regent.transport.control.codec import (
     MAX_BODY_BYTES,
@@ -64,6 +60,14 @@ from regent.transport.control.codec import (
 )
 from regent.transport.control.large_bodies import decode_in_pieces, form_of
 from regent.zk.codecs.topic_znodes import encode_topic_id
+from tests.support.topic_requests import (
+    assigned,
+    creatable,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    growing,
+)
 
 
 def encoded(message: object) -> bytes:
@@ -304,7 +308,6 @@ def repeated(key: str, element: bytes, size: int) -> bytes:
 
 LARGE = 3 * 1024 * 1024
 WELL_FORMED = {
-    "names": (ApiKey.DELETE_TOPICS, repeated("topics", b"\xa2ab", LARGE)),
     "proposals": (
         ApiKey.ALTER_PARTITION,
         repeated("partitions", b"\x98\xa2ab\0\xc0\0\x91\0\x91\0\0\0", LARGE),
@@ -333,7 +336,7 @@ def test_a_large_request_of_the_right_form_takes_little_memory(name: str) -> Non
 
 
 FIELDS = {
-    ApiKey.DELETE_TOPICS: "topics",
+    ApiKey.ENVELOPE: "delete_topics",
     ApiKey.ALTER_PARTITION: "partitions",
 }
 
@@ -355,20 +358,26 @@ def test_no_request_is_decoded_that_is_larger_than_its_kind_may_be() -> None:
     for api_key in codec.KNOWN_APIS - codec.CONTROL_REQUESTS.keys():
         with pytest.raises(BadDataError, match="exceed"):
             decode_request_body(ApiKey(api_key), bytes(16 * 1024 * 1024 + 1))
-    too_long = DeleteTopicsRequest(tuple("t" * 249 for _ in range(20_000)), 1)
+    too_long = delete_topics("t" * 249 for _ in range(70_000))
     with pytest.raises(BadDataError, match="split it"):
-        encode_request(too_long)
+        encode_request(EnvelopeRequest.of(too_long))
 
 
 def test_a_large_request_with_a_row_that_is_larger_than_a_piece() -> None:
-    rows = tuple(AssignedPartition(n, (1, 2, 3)) for n in range(15_000))
+    rows = assigned(*((n, (1, 2, 3)) for n in range(15_000)))
     name = "long" * 60
-    topics = tuple(CreatableTopic(f"{name}-{n}") for n in range(1_000))
-    request = CreateTopicsRequest(
-        (*topics, CreatableTopic("t", assignment=rows, topic_id="id"), *topics), 1000, True
-    )
+    topics = tuple(creatable(f"{name}-{n}") for n in range(1_000))
+    large = creatable("t", assignments=rows, topic_id="a" * 22)
+    request = EnvelopeRequest.of(create_topics((*topics, large, *topics), 1000))
     assert len(encoded(request)) > codec.AT_ONCE_BYTES
-    assert decode_request_body(ApiKey.CREATE_TOPICS, encoded(request)) == request
+    assert decode_request_body(ApiKey.ENVELOPE, encoded(request)) == request
+
+
+def test_the_smallest_rows_of_a_kafka_message_are_not_too_many_for_their_bytes() -> None:
+    assignments = [(1,)] * MAX_NEW_PARTITIONS
+    request = EnvelopeRequest.of(create_partitions([growing("t", 10_001, assignments)]))
+    assert len(encoded(request)) < codec.AT_ONCE_BYTES
+    assert decode_request_body(ApiKey.ENVELOPE, encoded(request)) == request
 
 
 def test_frames_that_follow_a_body_are_bad_data() -> None:

@@ -106,8 +106,8 @@ def test_a_message_without_a_correlation_id_is_dropped_and_counted(
 def test_a_request_larger_than_its_kind_may_be_is_not_decoded(
     server: ControlServer, peer: RawPeer
 ) -> None:
-    large = b"\x81\xa6topics" + b"\xdd\0\x40\0\0" + b"\x90" * 0x400000
-    peer.send_header([1, ApiKey.DELETE_TOPICS, 0, 5, "c", None, None, None], large)
+    large = b"\x81\xaapartitions" + b"\xdd\0\x40\0\0" + b"\x90" * 0x400000
+    peer.send_header([1, ApiKey.ALTER_PARTITION, 0, 5, "c", None, None, None], large)
     assert peer.receive() == [1, 5, Errors.INVALID_REQUEST]
     assert server.rejected.counts == {Rejection.TOO_LARGE: 1}
     assert peer.receive_own_answer() == ANSWER_999

@@ -13,7 +13,6 @@ from regent.core.protocol.controller import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
 )
-from regent.core.protocol.topics import DeleteTopicsRequest, TopicOutcome, TopicsResponse
 from regent.testing.waits import scaled
 from regent.transport.control.client import (
     PeerUnreachableError,
@@ -23,15 +22,11 @@ from regent.transport.control.client import (
 from regent.transport.control.remote_ref import RemoteActorRef
 from regent.transport.control.server import IncomingRequest
 from regent.transport.control.sockets import Context
+from tests.support.topic_requests import deleted, forwarded_deletion, name_in
 from tests.transport.control.conftest import Serve
 
 SHUTDOWN = ControlledShutdownRequest(1, 2)
 SAFE = ControlledShutdownResponse(Errors.NONE)
-
-
-def answer_to(name: str) -> TopicsResponse:
-    """Answer a request to delete a topic."""
-    return TopicsResponse((TopicOutcome(name, Errors.NONE),))
 
 
 def test_ask_returns_the_answer(serve: Serve, context: Context) -> None:
@@ -64,16 +59,15 @@ def test_a_tell_before_an_ask_arrives_first(serve: Serve, context: Context) -> N
     told: queue.Queue[str] = queue.Queue()
 
     def dispatch(request: IncomingRequest) -> None:
-        assert isinstance(request.body, DeleteTopicsRequest)
-        told.put(request.body.topics[0])
-        request.reply(answer_to(request.body.topics[0]))
+        told.put(name_in(request.body))
+        request.reply(deleted(name_in(request.body)))
 
     server = serve(dispatch)
     with RemoteActorRef(context, server.endpoint, client_id="broker-1") as ref:
         for number in range(500):
-            ref.tell(DeleteTopicsRequest((str(number),), 0))
-        answer = ref.ask(DeleteTopicsRequest(("500",), 0), timeout=scaled(5))
-    assert answer == answer_to(str(500))
+            ref.tell(forwarded_deletion(str(number)))
+        answer = ref.ask(forwarded_deletion("500"), timeout=scaled(5))
+    assert answer == deleted(str(500))
     assert [told.get(timeout=scaled(5)) for _ in range(501)] == [
         str(number) for number in range(501)
     ]
@@ -98,15 +92,14 @@ def test_a_message_to_an_absent_receiver_is_logged_and_raises_nothing(
 
 def test_threads_that_ask_at_once_get_their_own_answers(serve: Serve, context: Context) -> None:
     def echo(request: IncomingRequest) -> None:
-        assert isinstance(request.body, DeleteTopicsRequest)
-        request.reply(answer_to(request.body.topics[0]))
+        request.reply(deleted(name_in(request.body)))
 
     answers: queue.Queue[tuple[int, object]] = queue.Queue()
     with RemoteActorRef(context, serve(echo).endpoint, client_id="broker-1") as ref:
 
         def ask(number: int) -> None:
             for _ in range(20):
-                request = DeleteTopicsRequest((str(number),), 0)
+                request = forwarded_deletion(str(number))
                 answers.put((number, ref.ask(request, timeout=scaled(10))))
 
         threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
@@ -116,7 +109,7 @@ def test_threads_that_ask_at_once_get_their_own_answers(serve: Serve, context: C
             thread.join(scaled(20))
     for _ in range(8 * 20):
         number, answer = answers.get(timeout=scaled(5))
-        assert answer == answer_to(str(number))
+        assert answer == deleted(str(number))
 
 
 def test_closing_abandons_the_ask_that_is_going_on(serve: Serve, context: Context) -> None:

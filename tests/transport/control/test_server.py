@@ -16,7 +16,7 @@ from regent.core.errors import Errors, RegentError
 from regent.core.protocol.api import ApiKey
 from regent.core.protocol.control import ControlHeader, StopReplicaRequest, StopReplicaResponse
 from regent.core.protocol.placement import PlacementStatusResponse
-from regent.core.protocol.topics import DeleteTopicsRequest, TopicOutcome, TopicsResponse
+from regent.core.protocol.topics import EnvelopeRequest, EnvelopeResponse
 from regent.testing.waits import scaled
 from regent.transport.control.client import RequestFailedError
 from regent.transport.control.server import (
@@ -27,6 +27,7 @@ from regent.transport.control.server import (
 )
 from regent.transport.control.sockets import Context, new_context, open_socket
 from tests.support.ipv6 import needs_ipv6
+from tests.support.topic_requests import deleted, forwarded_deletion, name_in
 from tests.transport.control.conftest import Connect, Serve
 from tests.transport.control.raw_peer import READY, STATUS, TIMEOUT_MS, RawPeer, answer_ready
 
@@ -34,11 +35,6 @@ from tests.transport.control.raw_peer import READY, STATUS, TIMEOUT_MS, RawPeer,
 @pytest.fixture
 def server(serve: Serve) -> ControlServer:
     return serve(answer_ready)
-
-
-def answer_to(name: str) -> TopicsResponse:
-    """Answer a request to delete a topic."""
-    return TopicsResponse((TopicOutcome(name, Errors.NONE),))
 
 
 def test_a_request_arrives_whole_and_its_answer_comes_back(serve: Serve, connect: Connect) -> None:
@@ -109,14 +105,14 @@ def test_an_exception_in_dispatch_is_answered_and_the_next_request_served(
     serve: Serve, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     def dispatch(request: IncomingRequest) -> None:
-        if isinstance(request.body, DeleteTopicsRequest):
+        if isinstance(request.body, EnvelopeRequest):
             raise KeyError("surprise")
         request.reply(READY)
 
     server = serve(dispatch)
     client = connect(server.endpoint)
     with pytest.raises(RequestFailedError) as caught:
-        client.request(DeleteTopicsRequest((), 0), timeout_ms=TIMEOUT_MS)
+        client.request(forwarded_deletion("t"), timeout_ms=TIMEOUT_MS)
     assert caught.value.error_code is Errors.UNKNOWN_SERVER_ERROR
     assert client.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
     assert server.rejected.counts == {Rejection.DISPATCH_FAILED: 1}
@@ -125,7 +121,7 @@ def test_an_exception_in_dispatch_is_answered_and_the_next_request_served(
 
 @pytest.mark.parametrize(
     "response",
-    [TopicsResponse(()), PlacementStatusResponse(Errors.NONE, "\ud800")],
+    [EnvelopeResponse(), PlacementStatusResponse(Errors.NONE, "\ud800")],
 )
 def test_an_answer_that_cannot_be_sent_becomes_an_error(
     serve: Serve, connect: Connect, response: PlacementStatusResponse
@@ -150,8 +146,7 @@ def many_open_files() -> Iterator[None]:
 
 def test_200_clients_at_once_get_their_own_answers(serve: Serve, connect: Connect) -> None:
     def echo(request: IncomingRequest) -> None:
-        assert isinstance(request.body, DeleteTopicsRequest)
-        request.reply(answer_to(request.body.topics[0]))
+        request.reply(deleted(name_in(request.body)))
 
     server = serve(echo)
     everybody = threading.Barrier(200)
@@ -161,9 +156,9 @@ def test_200_clients_at_once_get_their_own_answers(serve: Serve, connect: Connec
         client = connect(server.endpoint)
         for offset in (0, 1000):
             everybody.wait(scaled(20))
-            request = DeleteTopicsRequest((str(number + offset),), 0)
+            request = forwarded_deletion(str(number + offset))
             response = client.request(request, timeout_ms=TIMEOUT_MS)
-            if response != answer_to(str(number + offset)):
+            if response != deleted(str(number + offset)):
                 wrong.put(response)
         client.close()
 
