@@ -60,11 +60,8 @@ class RequestRouter:
                 actor, message = self._broker, ControlRequestReceived(numbered, incoming.body)
             case DescribeMetadataRequest() | ShutdownBrokerRequest():
                 actor, message = self._broker, incoming.body
-            case EnvelopeRequest() as envelope:
-                if not envelope.is_valid:
-                    incoming.reply.fail(Errors.INVALID_REQUEST)
-                    return
-                actor, message = self._topics, envelope
+            case EnvelopeRequest():
+                actor, message = self._topics, incoming.body
             case body if isinstance(body, ControllerRequest):
                 actor, message = self._controller, incoming.body
             case _:

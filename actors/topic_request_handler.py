@@ -45,6 +45,6 @@ class TopicRequestHandler(RegentActor):
             self._is_failing = False
         except RegentError as error:  # it may be partly done; the sender repeats it
             log = logger.debug if self._is_failing else logger.warning
-            log("%s: %s: %s", self.name, type(message.request).__name__, error)
+            log("%s: a request about topics: %s", self.name, error)
             self._is_failing = True
             reply.fail(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -14,7 +14,9 @@ from regent.client.topics import TopicsClient
 from regent.core.errors import BadDataError, RegentError
 from regent.core.ports import TopicAssignment
 from regent.core.topic_validation import topic_name_problem
-from regent.zk.stores.admin_store import ZkAdminStore
+
+if TYPE_CHECKING:
+    from regent.zk.stores.admin_store import ZkAdminStore
 
 F = TypeVar("F", bound=Callable[..., Any])
 

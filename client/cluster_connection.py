@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -34,10 +34,10 @@ from regent.config.command_line import program
 from regent.core.errors import BadDataError, RegentError, SessionExpiredError
 from regent.core.model import EndPoint
 from regent.zk.client.login import SECRET_VARIABLE, log_in, log_in_of, read_login
-from regent.zk.client.operations import ConnectionLossError
-from regent.zk.client.zookeeper import ZooKeeper
-from regent.zk.stores.admin_store import ZkAdminStore
-from regent.zk.stores.znode_store import NoClusterError
+
+if TYPE_CHECKING:  # a command that asks brokers only does not load the client of ZooKeeper
+    from regent.zk.client.zookeeper import ZooKeeper
+    from regent.zk.stores.admin_store import ZkAdminStore
 
 CONNECT_TIMEOUT_S = 5.0
 
@@ -47,7 +47,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., object])
 
-OpenZooKeeper: TypeAlias = Callable[[str, float | None], AbstractContextManager[ZooKeeper]]
+OpenZooKeeper: TypeAlias = Callable[[str, float | None], "AbstractContextManager[ZooKeeper]"]
 """Opens a session at an address; it ends after that many seconds, None: when it is closed."""
 
 
@@ -151,6 +151,10 @@ def cluster_admin(
     Raises ``ClusterNotFoundError`` when there is no cluster, when no server answers or stops
     answering, or when connecting and the block together take longer than ``limit_s``.
     """
+    from regent.zk.client.operations import ConnectionLossError
+    from regent.zk.stores.admin_store import ZkAdminStore
+    from regent.zk.stores.znode_store import NoClusterError
+
     try:
         with open_zookeeper(address, limit_s) as zookeeper:
             yield ZkAdminStore(zookeeper)

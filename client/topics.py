@@ -53,7 +53,7 @@ from regent.core.protocol.topics import (
 )
 from regent.core.topic_validation import TopicNames
 from regent.transport.kafka.api import KafkaApiKey
-from regent.zk.codecs.topic_znodes import encode_topic_id
+from regent.transport.kafka.primitives import uuid_text
 
 MAX_REPORTED: Final = 10
 _MAX_SLICE_PARTITIONS: Final = 10_000
@@ -91,7 +91,7 @@ class NoBrokerError(RegentError):
 
 def new_topic_id() -> str:
     """Return a random topic id, in the form that znodes and requests have it."""
-    return encode_topic_id(uuid.uuid4().bytes)
+    return uuid_text(uuid.uuid4().bytes)
 
 
 class TopicsClient:

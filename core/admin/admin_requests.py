@@ -7,9 +7,9 @@ result, or when the request's time is over. Mirrors ``DelayedCreatePartitions`` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from regent.core.errors import ApiError, BadDataError, Errors
 from regent.core.model import NO_LEADER, ReplicaAssignment, TopicPartition
@@ -23,9 +23,11 @@ from regent.core.protocol.messages.configs import (
 from regent.core.protocol.messages.partitions import PartitionsRequest
 from regent.core.protocol.messages.topics import (
     UNSET,
+    CreatableTopic,
     CreatableTopicResult,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
+    CreatePartitionsTopic,
     CreatePartitionsTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -57,49 +59,31 @@ PASSING: Final = (Errors.REQUEST_TIMED_OUT, Errors.TOPIC_ALREADY_EXISTS, Errors.
 
 def refuse(request: TopicsRequest, error_code: Errors, message: str) -> TopicsResponse:
     """Return the answer that refuses every topic of a request for the same reason."""
+    error: Any = {"error_code": error_code, "error_message": message}
     match request:
-        case CreateTopicsRequest():
-            names = dict.fromkeys(row.name for row in request.topics)
-            return CreateTopicsResponse(
-                topics=tuple(
-                    CreatableTopicResult(name=t, error_code=error_code, error_message=message)
-                    for t in names
-                )
+        case CreateTopicsRequest(topics=topics):
+            created = (CreatableTopicResult(name=t, **error) for t in _names(topics))
+            return CreateTopicsResponse(topics=tuple(created))
+        case CreatePartitionsRequest(topics=growing):
+            grown = (CreatePartitionsTopicResult(name=t, **error) for t in _names(growing))
+            return CreatePartitionsResponse(results=tuple(grown))
+        case DeleteTopicsRequest(topics=named):
+            rows = dict.fromkeys(named)
+            deleted = (
+                DeletableTopicResult(name=r.name, topic_id=r.topic_id, **error) for r in rows
             )
-        case CreatePartitionsRequest():
-            names = dict.fromkeys(row.name for row in request.topics)
-            return CreatePartitionsResponse(
-                results=tuple(
-                    CreatePartitionsTopicResult(
-                        name=t, error_code=error_code, error_message=message
-                    )
-                    for t in names
-                )
+            return DeleteTopicsResponse(responses=tuple(deleted))
+        case IncrementalAlterConfigsRequest(resources=resources):
+            owners = dict.fromkeys((row.resource_type, row.resource_name) for row in resources)
+            altered = (
+                AlterConfigsResourceResult(resource_type=kind, resource_name=name, **error)
+                for kind, name in owners
             )
-        case DeleteTopicsRequest():
-            return DeleteTopicsResponse(
-                responses=tuple(
-                    DeletableTopicResult(
-                        name=row.name,
-                        topic_id=row.topic_id,
-                        error_code=error_code,
-                        error_message=message,
-                    )
-                    for row in dict.fromkeys(request.topics)
-                )
-            )
-        case IncrementalAlterConfigsRequest():
-            return IncrementalAlterConfigsResponse(
-                responses=tuple(
-                    AlterConfigsResourceResult(
-                        error_code=error_code,
-                        error_message=message,
-                        resource_type=row.resource_type,
-                        resource_name=row.resource_name,
-                    )
-                    for row in request.resources
-                )
-            )
+            return IncrementalAlterConfigsResponse(responses=tuple(altered))
+
+
+def _names(topics: Iterable[CreatableTopic | CreatePartitionsTopic]) -> Iterable[str]:
+    return dict.fromkeys(row.name for row in topics)
 
 
 def is_elsewhere(response: TopicsResponse) -> bool:

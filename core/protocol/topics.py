@@ -115,16 +115,12 @@ class EnvelopeRequest:
     @classmethod
     def of(cls, request: TopicsRequest, requester: Requester | None = None) -> Self:
         """Return the envelope of a request."""
-        return cls(requester, **{_FIELDS[type(request)]: request})  # type: ignore[arg-type]
-
-    @property
-    def is_valid(self) -> bool:
-        """Whether there is one request; a peer may send anything."""
-        return len(_present(self)) == 1
+        content: Any = {_FIELDS[type(request)]: request}
+        return cls(requester, **content)
 
     @property
     def request(self) -> TopicsRequest:
-        """The request; raises ``BadDataError`` if the envelope is not valid."""
+        """The request; raises ``BadDataError`` if a peer has sent none, or more than one."""
         request: TopicsRequest = _content(self)
         return request
 
@@ -141,11 +137,12 @@ class EnvelopeResponse:
     @classmethod
     def of(cls, response: TopicsResponse) -> Self:
         """Return the envelope of a response."""
-        return cls(**{_FIELDS[type(response)]: response})  # type: ignore[arg-type]
+        content: Any = {_FIELDS[type(response)]: response}
+        return cls(**content)
 
     @property
     def response(self) -> TopicsResponse:
-        """The response; raises ``BadDataError`` if there is none, or more than one."""
+        """The response; raises ``BadDataError`` if a peer has sent none, or more than one."""
         response: TopicsResponse = _content(self)
         return response
 
@@ -162,13 +159,9 @@ _FIELDS: Final[Mapping[type, str]] = {
 }
 
 
-def _present(envelope: EnvelopeRequest | EnvelopeResponse) -> list[Any]:
-    values = (getattr(envelope, name) for name in dict.fromkeys(_FIELDS.values()))
-    return [value for value in values if value is not None]
-
-
 def _content(envelope: EnvelopeRequest | EnvelopeResponse) -> Any:
-    present = _present(envelope)
+    values = [getattr(envelope, name) for name in dict.fromkeys(_FIELDS.values())]
+    present = [value for value in values if value is not None]
     if len(present) != 1:
         raise BadDataError(f"{type(envelope).__name__}: {len(present)} messages instead of one")
     return present[0]

@@ -13,11 +13,17 @@ from regent.client.topics import NoBrokerError, TopicsClient, raise_if_refused, 
 from regent.core.admin.admin_requests import refuse
 from regent.core.errors import Errors
 from regent.core.model import EndPoint
+from regent.core.protocol.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterResponse,
+)
 from regent.core.protocol.messages.topics import (
     CreateTopicsRequest,
     PlacementOptions,
 )
 from regent.core.protocol.topics import TopicsRequest, TopicsResponse
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.message_codec import answer
 from tests.support.fake_cluster import FakeCluster, replicas
 from tests.support.topic_controller import AnswerAboutTopics
 from tests.support.topic_requests import alteration, assigned, creatable, errors_of
@@ -53,7 +59,7 @@ def lose_the_first_answer(cluster: FakeCluster, then: str = "") -> AnswerAboutTo
     """Decide, and close the first connection instead of answering; remove a path then."""
     lost: list[TopicsRequest] = []
 
-    def answer(request: TopicsRequest) -> TopicsResponse | None:
+    def lose(request: TopicsRequest) -> TopicsResponse | None:
         response = cluster.decide(request)
         lost.append(request)
         if len(lost) > 1:
@@ -62,7 +68,7 @@ def lose_the_first_answer(cluster: FakeCluster, then: str = "") -> AnswerAboutTo
             cluster.zookeeper.remove(then)
         return None
 
-    return answer
+    return lose
 
 
 def test_a_slice_holds_a_limited_number_of_topics_and_partitions_or_one_large_topic():
@@ -153,16 +159,29 @@ def test_a_request_that_a_broker_cannot_pass_on_yet_is_sent_again(
 ):
     asked: list[TopicsRequest] = []
 
-    def answer(request: TopicsRequest) -> TopicsResponse:
+    def decide_later(request: TopicsRequest) -> TopicsResponse:
         asked.append(request)
         refused = refuse(request, error, "later")
         return refused if len(asked) < 3 else cluster.decide(request)
 
-    (response,) = client_of(cluster.listen(answer)).create([creatable("t", 1, 1)], None)
+    (response,) = client_of(cluster.listen(decide_later)).create([creatable("t", 1, 1)], None)
     assert errors_of(response) == [("t", Errors.NONE)]
     client = client_of(cluster.listen(lambda request: refuse(request, error, "never")), timeout_s=0)
     (response,) = client.create([creatable("u", 1, 1)], None)
     assert errors_of(response) == [("u", error)]
+
+
+def test_a_broker_of_kafkas_that_is_not_the_controller_tells_which_is(cluster: FakeCluster):
+    controller = cluster.listen()
+
+    async def describe(request: KafkaRequest) -> KafkaAnswer:
+        row = DescribeClusterBroker(broker_id=1, host="127.0.0.1", port=controller, rack=None)
+        return answer(DescribeClusterResponse(controller_id=1, brokers=(row,)), request)
+
+    apis = [KafkaApi(KafkaApiKey.DESCRIBE_CLUSTER, 0, 0, describe)]
+    other = cluster.listen(lambda request: refuse(request, Errors.NOT_CONTROLLER, "not I"), apis)
+    (response,) = client_of(other).create([creatable("t", 1, 1)], None)
+    assert errors_of(response) == [("t", Errors.NONE)]
 
 
 # --- the placement service ------------------------------------------------------------------------

@@ -42,6 +42,7 @@ from regent.core.protocol.topics import TopicsRequest, TopicsResponse
 from regent.transport.control.codec import Request, Response
 from regent.transport.control.server import ControlServer, IncomingRequest
 from regent.transport.control.sockets import new_context
+from regent.transport.kafka.api import KafkaApi
 from regent.zk import znodes
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.zookeeper import ZooKeeper
@@ -146,14 +147,14 @@ class FakeCluster(World):
         self._servers.append(server)
         return server.endpoint
 
-    def listen(self, answer: AnswerAboutTopics | None = None) -> int:
+    def listen(self, answer: AnswerAboutTopics | None = None, more: Sequence[KafkaApi] = ()) -> int:
         """Open the Kafka port of a broker, which answers as ``decide`` by default; return it."""
 
         def answer_one(request: TopicsRequest) -> TopicsResponse | Errors | None:
             self.received.append(request)
             return (answer or self.decide)(request)
 
-        port = KafkaPort(answer_one, ZkAdminStore(FakeZooKeeper(self.zookeeper)))
+        port = KafkaPort(answer_one, ZkAdminStore(FakeZooKeeper(self.zookeeper)), more)
         self.ports.append(port)
         return port.port
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import TypeAlias
@@ -25,7 +25,7 @@ from regent.core.model import BrokerInfo, EndPoint
 from regent.core.protocol.control import UpdateMetadataPartition
 from regent.core.protocol.topics import Requester, TopicsRequest, TopicsResponse
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
-from regent.transport.kafka.api import UnansweredRequestError
+from regent.transport.kafka.api import KafkaApi, UnansweredRequestError
 from regent.transport.kafka.listener import KafkaListener
 from regent.zk import znodes
 from regent.zk.client.operations import Create
@@ -80,7 +80,9 @@ class TopicController:
 class KafkaPort:
     """The Kafka port of a broker, for requests about topics; answers on the listener's thread."""
 
-    def __init__(self, answer: AnswerAboutTopics, admin: ZkAdminStore) -> None:
+    def __init__(
+        self, answer: AnswerAboutTopics, admin: ZkAdminStore, more: Sequence[KafkaApi] = ()
+    ) -> None:
         self._answer = answer
         self._executor = ThreadPoolExecutor(1)
         settings = broker_settings(Settings(), 0)
@@ -88,6 +90,7 @@ class KafkaPort:
         apis = [
             *topic_apis(self, lambda: BrokerSettings(settings, {}, {}), self._executor),
             *alter_config_apis(ConfigAlterations(0, self, brokers, self._executor)),
+            *more,
         ]
         self._listener = KafkaListener("127.0.0.1", 0, apis)
         self._listener.start()
