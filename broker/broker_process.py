@@ -50,8 +50,8 @@ from regent.broker.kafka_endpoint import KafkaEndpoint, Served, apis_of_other_br
 from regent.broker.machine_settings import (
     controller_settings,
     dynamic_values,
+    filled,
     log_directories,
-    replication_settings,
 )
 from regent.broker.metrics.broker_metrics import (
     BrokerMetrics,
@@ -88,6 +88,7 @@ from regent.core.protocol.control import ControlHeader, ControlResponse
 from regent.core.protocol.controller import ControlledShutdownRequest
 from regent.core.protocol.transactions import MarkerTarget
 from regent.core.quota.quota_managers import QuotaManagers
+from regent.core.replication.replication_settings import ReplicationSettings
 from regent.transport.control.codec import CONTROL_REQUESTS, max_request_bytes
 from regent.transport.control.server import ControlServer, IncomingRequest
 from regent.transport.control.sockets import new_context
@@ -301,7 +302,7 @@ class BrokerProcess(ControllerListener):
             ),
             open_fetch_channel=self._replication.open_fetch_channel,
             scheduler=self._scheduler,
-            settings=replication_settings(self._settings),
+            settings=filled(ReplicationSettings, self._settings),
             run_beside=self._storage.run_beside,
         )
         self._broker_view = actor.view

@@ -20,16 +20,12 @@ from regent.actors.log_dir_event_notifier import DirectoryFailed, LogDirEventNot
 from regent.actors.replica_alter_log_dirs_thread import CopyLogs, ReplicaAlterLogDirsThread
 from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.scheduler import RepeatingTimer, Scheduler
-from regent.broker.machine_settings import (
-    cleaner_settings,
-    log_defaults,
-    log_directories,
-    with_values,
-)
+from regent.broker.machine_settings import filled, log_defaults, log_directories, with_values
 from regent.config.private_files import close_directory
 from regent.config.settings import Settings
 from regent.config.threads import named_executor
 from regent.core.errors import DamagedRecordsError, StorageError
+from regent.core.log_config import CleanerSettings
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from regent.core.replication.replica_manager import ReplicaManager
@@ -68,7 +64,7 @@ class BrokerStorage:
     def __init__(self, broker_id: BrokerId, settings: Settings, data_dir: Path) -> None:
         self._broker_id = broker_id
         self._settings = settings.log
-        self._cleaner = cleaner_settings(settings)
+        self._cleaner = filled(CleanerSettings, settings)
         self._cleaner_timer: RepeatingTimer | None = None
         self._verification_timer: RepeatingTimer | None = None
         self._cleaner_lock = Lock()

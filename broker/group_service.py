@@ -17,8 +17,9 @@ from regent.actors.group_coordinator import GroupCoordinatorActor
 from regent.actors.runtime import launch, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.broker.internal_topics import deleted_partitions, is_news_of
-from regent.broker.machine_settings import group_config, group_log_settings
+from regent.broker.machine_settings import filled
 from regent.config.settings import Settings
+from regent.core.coordinator.group.group_metadata_manager import GroupConfig, GroupLogSettings
 from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.protocol.coordinator import CoordinatorService
 from regent.core.replication.leader_partitions import Leadership
@@ -47,8 +48,8 @@ class BrokerGroupService:
         actor = GroupCoordinatorActor(
             replica_manager,
             scheduler,
-            group_config(self._settings),
-            group_log_settings(self._settings),
+            filled(GroupConfig, self._settings),
+            filled(GroupLogSettings, self._settings),
             self.partitions,
             expiry_interval_ms=expiry_interval_ms(self._settings),
         )

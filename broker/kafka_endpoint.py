@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -154,10 +154,10 @@ class KafkaEndpoint:
 
     def serve(self, served: Served) -> None:
         """Answer clients from now on."""
-        config, apis = self._settings.broker, self._apis(served)
-        limits = kafka_limits(config)
+        host, limits = self._settings.broker.host, kafka_limits(self._settings)
+        apis = self._apis(served)
         listener = KafkaListener(
-            config.host,
+            host,
             self.port,
             apis,
             limits,
@@ -190,8 +190,8 @@ class KafkaEndpoint:
 
     def _limits(self, values: SettingValues) -> KafkaLimits:
         """Return the limits of clients; raises ``RegentError`` if they contradict each other."""
-        config = with_values(self._settings.broker, values, self.reconfigurable_configs)
-        return kafka_limits(config)
+        broker = with_values(self._settings.broker, values, self.reconfigurable_configs)
+        return kafka_limits(replace(self._settings, broker=broker))
 
     def _check(self, overrides: Mapping[str, str]) -> None:
         """Raise ``RegentError`` if overrides of this broker contradict each other."""

@@ -26,17 +26,18 @@ from regent.actors.transaction_coordinator import (
     LeadersChanged,
     RespondToMarkers,
     TransactionCoordinatorActor,
+    TransactionIntervals,
 )
 from regent.broker.internal_topics import deleted_partitions, is_news_of
-from regent.broker.machine_settings import (
-    transaction_config,
-    transaction_intervals,
-    transaction_log_settings,
-)
+from regent.broker.machine_settings import filled
 from regent.config.settings import Settings
 from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.coordinator.transaction.marker_receiver import MarkerReceiver
 from regent.core.coordinator.transaction.transaction_marker_manager import PartitionLeaders
+from regent.core.coordinator.transaction.transaction_state_manager import (
+    TransactionConfig,
+    TransactionLogSettings,
+)
 from regent.core.errors import Errors
 from regent.core.model import NO_LEADER, BrokerId, TopicPartition
 from regent.core.protocol.coordinator import CoordinatorService
@@ -110,9 +111,9 @@ class BrokerTransactionService:
         actor = TransactionCoordinatorActor(
             replica_manager,
             scheduler,
-            transaction_config(self._settings),
-            transaction_log_settings(self._settings),
-            transaction_intervals(self._settings),
+            filled(TransactionConfig, self._settings),
+            filled(TransactionLogSettings, self._settings),
+            filled(TransactionIntervals, self._settings),
             partitions=self.partitions,
             leaders=PartitionLeaders(self._leader_of, lambda: self._cache.snapshot.is_complete),
             send_markers=self._send_markers,

@@ -9,9 +9,9 @@ import pytest
 
 from regent.broker.group_service import expiry_interval_ms
 from regent.broker.internal_topics import creatable_topic
-from regent.broker.machine_settings import group_config, group_log_settings
+from regent.broker.machine_settings import filled
 from regent.config.settings_file import load_settings
-from regent.core.coordinator.group.group_metadata_manager import GroupConfig
+from regent.core.coordinator.group.group_metadata_manager import GroupConfig, GroupLogSettings
 from regent.core.errors import Errors
 from regent.core.protocol.groups import (
     CommitOffsets,
@@ -26,7 +26,7 @@ from tests.support.stage import TIMEOUT_S
 
 
 def config_with(**groups: Any) -> GroupConfig:
-    return group_config(load_settings(None, {"groups": groups}))
+    return filled(GroupConfig, load_settings(None, {"groups": groups}))
 
 
 def joining(session_timeout_ms: int = 10_000, *, requires_id: bool = False) -> JoinGroup:
@@ -96,13 +96,13 @@ def test_the_other_settings_are_passed_on():
         "offsets_retention_minutes": 4,
     }
     settings = load_settings(None, {"groups": given})
-    log = group_log_settings(settings)
+    log = filled(GroupLogSettings, settings)
     assert (
         log.offsets_commit_timeout_ms,
         log.offsets_load_buffer_size,
         log.offsets_topic_compression_codec,
     ) == (1, 2, 3)
-    assert group_config(settings).offsets_retention_ms == 4 * 60_000
+    assert filled(GroupConfig, settings).offsets_retention_ms == 4 * 60_000
 
 
 def test_expired_positions_are_looked_for_again_and_again():

@@ -7,11 +7,11 @@ from pathlib import Path
 from regent.broker.machine_settings import (
     controller_settings,
     dynamic_values,
+    filled,
     isr_changes_through_zookeeper,
     kafka_limits,
     log_defaults,
     log_directories,
-    replication_settings,
 )
 from regent.config.settings import KAFKA_SETTINGS, Settings
 from regent.config.settings_file import load_settings
@@ -24,9 +24,9 @@ from regent.transport.kafka.connection import KafkaLimits
 
 def test_the_defaults_are_those_of_the_classes():
     assert controller_settings(Settings()) == ControllerSettings()
-    assert replication_settings(Settings()) == ReplicationSettings()
+    assert filled(ReplicationSettings, Settings()) == ReplicationSettings()
     assert log_defaults(Settings()) == LogConfig()
-    assert kafka_limits(Settings().broker) == KafkaLimits()
+    assert kafka_limits(Settings()) == KafkaLimits()
     assert not isr_changes_through_zookeeper(Settings())
 
 
@@ -52,7 +52,7 @@ def test_every_setting_is_used():
             },
         },
     )
-    assert replication_settings(settings) == ReplicationSettings(
+    assert filled(ReplicationSettings, settings) == ReplicationSettings(
         replica_lag_time_max_ms=2_000,
         replica_fetch_wait_max_ms=30,
         replica_fetch_backoff_ms=40,
@@ -118,6 +118,6 @@ def test_every_client_limit_is_used():
         "connections_max_idle_ms": 4,
         "queued_max_request_bytes": 5,
     }
-    assert kafka_limits(load_settings(None, {"broker": limits}).broker) == KafkaLimits(
+    assert kafka_limits(load_settings(None, {"broker": limits})) == KafkaLimits(
         1, 2, 6, {"localhost": 7, "::1": 8, "::2": 9}, 3, 4, 5
     )

@@ -16,7 +16,7 @@ import pytest
 from regent.actors.broker import Broker, BrokerCallbacks, BrokerStatus, BrokerView
 from regent.actors.runtime import launch, stop_actor
 from regent.actors.scheduler import Scheduler, monotonic_ms
-from regent.broker.machine_settings import replication_settings
+from regent.broker.machine_settings import filled
 from regent.broker.replication import Replication
 from regent.config.settings import Settings
 from regent.config.settings_file import load_settings
@@ -25,6 +25,7 @@ from regent.core.model import TopicPartition
 from regent.core.protocol.client import ACKS_ALL, ProducedPartition
 from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.replica_manager import ReplicaManager
+from regent.core.replication.replication_settings import ReplicationSettings
 from regent.storage.log_manager import LogManager
 from regent.testing.waits import scaled
 from regent.transport.control.server import PortInUseError
@@ -75,7 +76,7 @@ class Replicas:
             BrokerCallbacks(lambda _: None, facts_of, on_isrs_proposed=replication.wake),
             open_fetch_channel=replication.open_fetch_channel,
             scheduler=scheduler,
-            settings=replication_settings(config),
+            settings=filled(ReplicationSettings, config),
         )
         self._views[broker_id] = broker.view
         self._undo.callback(stop_actor, launch(broker, TIMEOUT_S), TIMEOUT_S)

@@ -33,13 +33,7 @@ from regent.broker.broker_registration import AdvertisedListeners
 from regent.broker.broker_storage import BrokerStorage
 from regent.broker.controlled_shutdown import hand_over
 from regent.broker.kafka_endpoint import KafkaEndpoint
-from regent.broker.machine_settings import (
-    cleaner_settings,
-    controller_settings,
-    dynamic_values,
-    log_defaults,
-    replication_settings,
-)
+from regent.broker.machine_settings import controller_settings, dynamic_values, filled, log_defaults
 from regent.broker.placement_client import placement_finder
 from regent.broker.topic_service import BrokerTopicService
 from regent.cli.broker import _log_to
@@ -51,7 +45,7 @@ from regent.core.controller.effects import ScheduleEvent
 from regent.core.controller.events import CheckBrokers, RegisterBrokerAndReelect
 from regent.core.controller.states import PartitionState
 from regent.core.errors import Errors, RecordsRefusedError, RegentError
-from regent.core.log_config import DEFAULT_LOG_CONFIG, TOPIC_LOG_SETTINGS
+from regent.core.log_config import DEFAULT_LOG_CONFIG, TOPIC_LOG_SETTINGS, CleanerSettings
 from regent.core.protocol.control import (
     ControlHeader,
     UpdateMetadataRequest,
@@ -64,6 +58,7 @@ from regent.core.quota.quota_config import QuotaConfig
 from regent.core.quota.quota_managers import QuotaManagers
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.core.replication.replica_manager import ReplicaManager
+from regent.core.replication.replication_settings import ReplicationSettings
 from regent.core.setting import DOUBLE_MAX, text_of
 from regent.records.record_batch import batches_of_producer
 from regent.storage.log.log_contents import SegmentSpan, segments_to_delete, with_jitter
@@ -119,7 +114,9 @@ class Effect(NamedTuple):
 
 def machine(settings: Settings, place: Place) -> Machine:
     """Return a broker's logs with the configured defaults."""
-    found = Machine(place.path, defaults=log_defaults(settings), cleaner=cleaner_settings(settings))
+    found = Machine(
+        place.path, defaults=log_defaults(settings), cleaner=filled(CleanerSettings, settings)
+    )
     place.undo.callback(found.end)
     found.start()
     return found
@@ -651,7 +648,7 @@ def shutdown_requests(settings: Settings, place: Place) -> tuple[list[float], li
 
 
 def shrinks_after_20_s(settings: Settings, _: Place) -> bool:
-    leader = RecordBroker(settings=replication_settings(settings))
+    leader = RecordBroker(settings=filled(ReplicationSettings, settings))
     leader.apply(1, 0)
     leader.produce(b"record", acks=1)
     leader.manager.shrink_isrs(20_000)
@@ -659,7 +656,7 @@ def shrinks_after_20_s(settings: Settings, _: Place) -> bool:
 
 
 def fetch_request(settings: Settings, _: Place) -> tuple[int, int, int, int]:
-    follower = RecordBroker(2, settings=replication_settings(settings))
+    follower = RecordBroker(2, settings=filled(ReplicationSettings, settings))
     follower.apply(1, 0)
     request, _asked = follower.fetch_from(led_by_1())
     ((_name, row),) = request.partitions()
@@ -672,7 +669,10 @@ def fetch_request(settings: Settings, _: Place) -> tuple[int, int, int, int]:
 
 
 def longest_pause_after_failed_fetches(settings: Settings, _: Place) -> int:
-    follower, leader = RecordBroker(2, settings=replication_settings(settings)), RecordBroker()
+    follower, leader = (
+        RecordBroker(2, settings=filled(ReplicationSettings, settings)),
+        RecordBroker(),
+    )
     follower.apply(1, 0)
     pauses = []
     for _attempt in range(10):

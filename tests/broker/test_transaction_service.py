@@ -13,9 +13,10 @@ import pytest
 from regent.actors.inter_broker_senders import InterBrokerSenders
 from regent.broker.internal_topics import creatable_topic
 from regent.broker.kafka_endpoint import apis_of_other_brokers
-from regent.broker.machine_settings import dynamic_values, transaction_log_settings
+from regent.broker.machine_settings import dynamic_values, filled
 from regent.config.settings import Settings
 from regent.config.settings_file import load_settings
+from regent.core.coordinator.transaction.transaction_state_manager import TransactionLogSettings
 from regent.core.errors import Errors
 from regent.core.protocol.transactions import (
     InitProducerId,
@@ -102,7 +103,7 @@ def test_whether_brokers_ask_follows_the_setting_in_zookeeper(undo: ExitStack):
 
 def test_partitions_are_read_in_pieces_of_a_size():
     settings = load_settings(None, {"transactions": {"transaction_state_log_load_buffer_size": 7}})
-    assert transaction_log_settings(settings).transaction_state_log_load_buffer_size == 7
+    assert filled(TransactionLogSettings, settings).transaction_state_log_load_buffer_size == 7
 
 
 def test_the_topic_of_transactions_has_the_settings_of_the_broker():
