@@ -129,6 +129,7 @@ class ChannelState(Enum):
 _READING: Final = ChannelState.READING
 _TURN: Final = ChannelState.TURN
 _SERVED: Final = ChannelState.SERVED
+_LIMITED: Final = (ChannelState.FULL, ChannelState.MEMORY, ChannelState.MUTED)
 _WRITING: Final = ChannelState.WRITING
 _CLOSED: Final = ChannelState.CLOSED
 
@@ -159,6 +160,7 @@ class KafkaConnection:
         self._is_ending = False
         self._state = _SERVED
         self._watched: ChannelState | None = None  # READING or WRITING: the selector's part
+        self._is_throttled = False  # since it last waited for bytes
 
     def open(self) -> None:
         """Begin to read."""
@@ -296,7 +298,10 @@ class KafkaConnection:
             return
         if state is _TURN:
             self._parts.scheduler.schedule(self._on_turn, goes_on=self._state is _SERVED)
-        elif self._watched is _READING is not state and self._limit() is not None:
+        elif state is _READING:
+            self._is_throttled = False
+        elif state in _LIMITED and not self._is_throttled:
+            self._is_throttled = True
             self._parts.metrics.throttled += 1
         self._state = state
         self._watch(state if state is _READING or state is _WRITING else None)
