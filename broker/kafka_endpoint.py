@@ -130,7 +130,7 @@ class KafkaEndpoint:
         self._unpacker = named_executor(1, "unpacking")
         self._record_reader = named_executor(1, "record-reader")
         self._listener: KafkaListener | None = None
-        self._values = dynamic_values(settings)
+        self._values = self._started = dynamic_values(settings)
         self._lock = threading.Lock()  # older limits never replace newer ones
 
     @property
@@ -195,8 +195,8 @@ class KafkaEndpoint:
 
     def _check(self, overrides: Mapping[str, str]) -> None:
         """Raise ``RegentError`` if overrides of this broker contradict each other."""
-        started = dynamic_values(self._settings)
-        self._limits(values_in_force(started, overrides, KAFKA_SETTINGS))
+        if not overrides.keys().isdisjoint(self.reconfigurable_configs):
+            self._limits(values_in_force(self._started, overrides, KAFKA_SETTINGS))
 
     def _zookeeper_offsets(self, zookeeper: ZooKeeper) -> ZooKeeperOffsets:
         max_metadata = self._settings.groups.offset_metadata_max_bytes
