@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator, Mapping
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
@@ -93,3 +95,73 @@ def test_make_explains_its_targets() -> None:
     for target in phony[1].split():
         assert re.search(rf"^#   make {target}\b", makefile, re.MULTILINE), target
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+# --- paths that a module computes from its own place ----------------------------------------------
+
+
+WRITTEN = {ROOT / "bench/baseline.json"}
+"""Files that a command of a checkout makes."""
+
+
+def path_of(node: ast.AST, file: Path, names: Mapping[str, Path]) -> Path | None:
+    """Return the path that an expression computes from ``__file__``; None: it is none."""
+
+    def inner(node: ast.AST) -> Path | None:
+        return path_of(node, file, names)
+
+    match node:
+        case ast.Name(id=name):
+            return names.get(name)
+        case ast.Call(func=ast.Name(id="Path"), args=[ast.Name(id="__file__")]):
+            return file
+        case ast.Call(func=ast.Attribute(value=value, attr="resolve"), args=[]):
+            return inner(value)
+        case ast.Attribute(value=value, attr="parent") if path := inner(value):
+            return path.parent
+        case ast.Subscript(
+            value=ast.Attribute(value=value, attr="parents"), slice=ast.Constant(value=int(number))
+        ) if path := inner(value):
+            return path.parents[number]
+        case ast.BinOp(left=left, op=ast.Div(), right=ast.Constant(value=str(name))) if (
+            path := inner(left)
+        ):
+            return path / name
+        case ast.Call(
+            func=ast.Attribute(value=value, attr="with_name"), args=[ast.Constant(value=str(name))]
+        ) if path := inner(value):
+            return path.with_name(name)
+    return None
+
+
+def computed_paths(node: ast.AST, file: Path, names: dict[str, Path]) -> Iterator[tuple[int, Path]]:
+    """Yield the longest paths that a module computes from ``__file__``, and their lines.
+
+    ``names`` are the variables that have such a path.
+    """
+    for child in ast.iter_child_nodes(node):
+        path = path_of(child, file, names)
+        if path is None:
+            yield from computed_paths(child, file, names)
+        elif isinstance(child, ast.expr) and path != file:
+            yield child.lineno, path
+        match child:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+            ) if path := path_of(value, file, names):
+                names[name] = path
+
+
+def test_a_path_that_a_module_computes_from_its_place_exists() -> None:
+    """A folder above the module's own is the checkout: a module that moved would mean another."""
+    wrong: list[str] = []
+    folders = [path for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "."]
+    for file in (*ROOT.glob("*.py"), *(file for f in folders for file in f.rglob("*.py"))):
+        text = file.read_text(encoding="utf-8")
+        if "__file__" in text:
+            for line, path in computed_paths(ast.parse(text), file, {}):
+                is_above = path in file.parents and path != file.parent
+                if not (path.exists() or path in WRITTEN) or (is_above and path != ROOT):
+                    wrong.append(f"{file.relative_to(ROOT)}:{line} means {path}")
+    assert not wrong

@@ -18,7 +18,7 @@ from regent.records import compression
 from regent.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, compressed, decompressed
 from regent.testing.waits import scaled
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 XERIAL = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 TEXT = b"".join(b"record %d of many\n" % number for number in range(5_000))
 SKIPPED = struct.pack("<II", 0x184D2A50, 4) + b"abcd"  # an empty frame of lz4 and zstd

@@ -28,7 +28,6 @@ from regent.zk.client.zookeeper_client import ZooKeeperClient
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("zookeeper_server")]
 
-ROOT = Path(__file__).parents[2]
 FILE_BYTES = 64 * 1024
 STRANGE = '数据 ü \\ "x" \\u0041 ${sys:a} %i 🙂'
 
