@@ -204,12 +204,6 @@ class ReplicaManager:
             return replace(self._leaders.counters)
 
     @property
-    def leader_count(self) -> int:
-        """How many partitions it leads."""
-        with self._lock:
-            return len(self._leaders)
-
-    @property
     def under_replicated_count(self) -> int:
         """How many partitions it leads have an ISR that lacks replicas."""
         with self._lock:
@@ -232,12 +226,6 @@ class ReplicaManager:
         """The largest lag of a follower on this broker, in committed records."""
         with self._lock:
             return self._fetcher.max_lag
-
-    @property
-    def offline_replica_count(self) -> int:
-        """How many replicas have an unusable log."""
-        with self._lock:
-            return len(self._partitions.offline)
 
     @property
     def topic_stats(self) -> BrokerTopicStats:

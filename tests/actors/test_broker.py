@@ -32,9 +32,10 @@ from regent.core.protocol.control import (
     UpdateMetadataTopic,
 )
 from regent.core.protocol.controller import AlterPartitionRequest
+from regent.core.replication.partition import Role
 from regent.core.replication.replication_settings import ReplicationSettings
 from tests.support.memory_logs import MemoryLogs
-from tests.support.replicas import PARTITION, lead_and_follow
+from tests.support.replicas import PARTITION, hosted_as, lead_and_follow
 from tests.support.stage import TIMEOUT_S, Stage, actor_of, ask, facts_of
 
 
@@ -241,9 +242,9 @@ def test_replicas_of_a_failed_log_directory_stop_and_the_callback_is_called(stag
     broker = stage.broker(3, logs=logs, callbacks=callbacks)
     ask(broker, lead_and_follow(3, (3, 4), isr=(3, 4)))
     actor = actor_of(broker)
-    assert actor.replica_manager.leader_count == 1
+    assert hosted_as(Role.LEADER, actor.replica_manager) == 1
     logs.fail([PARTITION])
     broker.tell(LogDirectoryFailed())
     assert notified.wait(TIMEOUT_S)
-    assert actor.replica_manager.leader_count == 0
-    assert actor.replica_manager.offline_replica_count == 1
+    assert hosted_as(Role.LEADER, actor.replica_manager) == 0
+    assert hosted_as(Role.OFFLINE, actor.replica_manager) == 1

@@ -22,13 +22,14 @@ from regent.core.errors import StorageError
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ACKS_LEADER
 from regent.core.replica_logs import ReplicaLogs
+from regent.core.replication.partition import Role
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.testing.waits import eventually
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.disk_logs import flip_byte
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from tests.support.record_batches import batch, values_of
-from tests.support.replicas import PARTITION, lead_and_follow
+from tests.support.replicas import PARTITION, hosted_as, lead_and_follow
 from tests.support.stage import TIMEOUT_S, Stage, actor_of, ask, facts_of
 
 BROKER_ID = 1
@@ -152,7 +153,7 @@ def test_damage_found_in_the_background_takes_the_replica_offline(stage: Stage, 
     flip_byte(disk.path / "log" / SEGMENT, 80)
     notified = threading.Event()
     storage.start_maintenance(manager, notified.set)
-    stage.wait_for(lambda: manager.offline_replica_count == 1)
+    stage.wait_for(lambda: hosted_as(Role.OFFLINE, manager) == 1)
     assert notified.is_set(), "the controller is notified"
     assert storage.logs.is_damaged(PARTITION)
 
@@ -181,7 +182,7 @@ def test_a_failed_directory_takes_only_its_replicas_offline_and_is_notified(
 
     reader = ZkControllerStore(FakeZooKeeper(zookeeper))
     stage.wait_for(lambda: list(reader.read_log_dir_events().values()) == [BROKER_ID])
-    assert actor_of(broker).replica_manager.offline_replica_count == 1
+    assert hosted_as(Role.OFFLINE, actor_of(broker).replica_manager) == 1
     assert storage.logs.is_offline(PARTITION)
     assert not storage.logs.is_offline(OTHER)
 

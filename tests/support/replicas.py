@@ -16,6 +16,8 @@ from regent.core.protocol.control import (
     LeaderAndIsrType,
     UpdateMetadataRequest,
 )
+from regent.core.replication.partition import Role
+from regent.core.replication.replica_manager import ReplicaManager
 from tests.support.stage import Stage, actor_of, ask
 from tests.support.world import live_broker
 
@@ -74,3 +76,8 @@ def leader_of_two(stage: Stage, endpoints: Mapping[BrokerId, str]) -> Broker:
     actor = actor_of(ref)
     actor.replica_manager.fetch(fetch(2), 0, lambda _: None)
     return actor
+
+
+def hosted_as(role: Role, manager: ReplicaManager) -> int:
+    """Return how many replicas have a role, as the metrics count them."""
+    return sum(partition.role is role for partition in list(manager.partitions.values()))

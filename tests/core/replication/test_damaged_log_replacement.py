@@ -15,6 +15,7 @@ from regent.core.protocol.control import (
 from regent.core.replication.partition import Role
 from tests.core.replication.record_stage import RecordBroker, consumed, rows
 from tests.core.replication.stage import HEADER, T0, A, B, live, stop_replica
+from tests.support.replicas import hosted_as
 
 DAMAGE = DamagedRecordsError("t-0: at 1")
 
@@ -64,7 +65,7 @@ def test_a_leader_that_reads_damaged_records_goes_offline_when_the_isr_has_other
     assert broker.consume({T0: 1}).answer[T0].error_code is Errors.KAFKA_STORAGE_ERROR
     assert broker.hosted().role is Role.OFFLINE
     assert broker.logs.is_damaged(T0)
-    assert broker.manager.offline_replica_count == 1
+    assert hosted_as(Role.OFFLINE, broker.manager) == 1
 
 
 def test_the_last_copy_stays_online_and_its_intact_records_are_read(
@@ -162,7 +163,7 @@ def test_a_damaged_log_is_copied_again_when_it_is_not_in_the_isr() -> None:
     assert broker.apply(2, 2, isr=(2, 3), replicas=(1, 2, 3)) == {T0: Errors.NONE}
     assert broker.logs.aside == [T0]
     assert (broker.hosted().role, broker.values()) == (Role.FOLLOWER, [])
-    assert broker.manager.offline_replica_count == 0
+    assert hosted_as(Role.OFFLINE, broker.manager) == 0
     broker.follow(leader, times=2)
     assert broker.values() == [b"0", b"1", b"2"]
 

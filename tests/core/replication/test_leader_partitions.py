@@ -22,6 +22,7 @@ from tests.core.replication.stage import (
     refused,
     state,
 )
+from tests.support.replicas import hosted_as
 
 GIVEN_UP = [
     Errors.UNKNOWN_TOPIC_OR_PARTITION,
@@ -376,8 +377,8 @@ def test_a_stray_or_offline_partition_is_not_proposed(leader: BareBroker) -> Non
     leader.apply({T0: state(leader_epoch=2)})
     assert leader.proposals() == []
     leader.apply({T1: state(isr=(1,))}, type=FULL)
-    assert leader.manager.leader_count == 1
-    assert leader.manager.offline_replica_count == 0
+    assert hosted_as(Role.LEADER, leader.manager) == 1
+    assert hosted_as(Role.OFFLINE, leader.manager) == 0
 
 
 def test_a_stop_without_deletion_keeps_the_leader_and_its_proposal(leader: BareBroker) -> None:
@@ -394,7 +395,8 @@ def test_a_leader_epoch_that_cannot_be_stored_is_not_led(
     errors = leader.apply({T0: state(leader_epoch=2)})
     assert errors == {T0: Errors.KAFKA_STORAGE_ERROR}
     assert (leader.role(T0), leader.hosted().leader_epoch) == (Role.OFFLINE, 1)
-    assert (leader.manager.leader_count, leader.manager.offline_replica_count) == (0, 1)
+    assert hosted_as(Role.LEADER, leader.manager) == 0
+    assert hosted_as(Role.OFFLINE, leader.manager) == 1
 
 
 def test_a_leader_in_a_new_epoch_remembers_the_followers_positions(full: BareBroker) -> None:
@@ -477,7 +479,8 @@ def test_a_replica_about_to_join_is_waited_for_unless_it_cannot(
 
 
 def test_leaders_and_under_replicated_partitions_are_counted(leader: BareBroker) -> None:
-    assert (leader.manager.leader_count, leader.manager.under_replicated_count) == (1, 1)
+    assert hosted_as(Role.LEADER, leader.manager) == 1
+    assert leader.manager.under_replicated_count == 1
     leader.apply(
         {
             T0: state(leader_epoch=2, isr=(1, 2), replicas=(1, 2, 3), adding=(3,)),
@@ -485,7 +488,8 @@ def test_leaders_and_under_replicated_partitions_are_counted(leader: BareBroker)
             T2: state(isr=(1,)),
         }
     )
-    assert (leader.manager.leader_count, leader.manager.under_replicated_count) == (2, 1)
+    assert hosted_as(Role.LEADER, leader.manager) == 2
+    assert leader.manager.under_replicated_count == 1
 
 
 def test_a_proposal_that_is_refused_again_and_again_is_logged_once_in_ten_seconds(

@@ -25,6 +25,7 @@ from tests.core.replication.record_stage import RecordBroker
 from tests.core.replication.stage import T0, T1, T2, A
 from tests.support.memory_logs import MemoryLog, MemoryLogs
 from tests.support.record_batches import TIMESTAMP_MS, batch, offsets_of
+from tests.support.replicas import hosted_as
 
 EPOCHS = [(4, Errors.FENCED_LEADER_EPOCH), (6, Errors.UNKNOWN_LEADER_EPOCH)]
 
@@ -173,7 +174,7 @@ def test_a_failed_disk_is_a_storage_error(leader: RecordBroker) -> None:
     assert listed(leader, 0).error_code is Errors.KAFKA_STORAGE_ERROR
     answer = leader.manager.offsets_for_leader_epoch({T2: EpochQuery(1)})
     assert answer == {T2: EpochEnd(Errors.KAFKA_STORAGE_ERROR)}
-    assert leader.manager.offline_replica_count == 2
+    assert hosted_as(Role.OFFLINE, leader.manager) == 2
 
 
 # --- without the lock -----------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from regent.core.replication.partition import Role
 from tests.core.replication.record_stage import TWO_IN_SYNC, RecordBroker
 from tests.core.replication.stage import HEADER, LAG_MS, T0, T1, T2, refused, stop_replica
 from tests.support.record_batches import CONTROL_MASK, TIMESTAMP_MS, batch
+from tests.support.replicas import hosted_as
 
 OK = Errors.NONE
 
@@ -233,7 +234,8 @@ def test_a_failed_disk_takes_the_replica_offline(leader: RecordBroker) -> None:
     assert waiting.answer[T0].error_code is Errors.KAFKA_STORAGE_ERROR
     assert leader.hosted().role is Role.OFFLINE
     assert leader.produce(b"c").answer[T0].error_code is Errors.KAFKA_STORAGE_ERROR
-    assert (leader.manager.leader_count, leader.manager.offline_replica_count) == (0, 1)
+    assert hosted_as(Role.LEADER, leader.manager) == 0
+    assert hosted_as(Role.OFFLINE, leader.manager) == 1
 
 
 def test_without_a_file_descriptor_the_producer_gets_a_retriable_error(

@@ -20,6 +20,7 @@ from tests.core.replication.record_stage import (
 )
 from tests.core.replication.stage import HEADER, LAG_MS, T0, T1, T2, errors, live, stop_replica
 from tests.support.record_batches import batch
+from tests.support.replicas import hosted_as
 
 SIZE = len(batch(b"x" * 100))
 
@@ -683,7 +684,8 @@ def test_replicas_in_a_failed_directory_go_offline_once(
     assert leader.manager.on_log_directory_failed() == [T0, T1]
     assert leader.manager.on_log_directory_failed() == []
     assert produced.answer[T0].error_code is Errors.KAFKA_STORAGE_ERROR
-    assert (leader.manager.leader_count, leader.manager.offline_replica_count) == (1, 2)
+    assert hosted_as(Role.LEADER, leader.manager) == 1
+    assert hosted_as(Role.OFFLINE, leader.manager) == 2
     leader.manager.checkpoint_high_watermarks()
     assert leader.logs.checkpointed_high_watermark(T0) == 0
     follower.logs.fail([T2])

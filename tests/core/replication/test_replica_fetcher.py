@@ -31,6 +31,7 @@ from tests.core.replication.stage import (
     BareBroker,
     state,
 )
+from tests.support.replicas import hosted_as
 
 BACKOFF_MS = SETTINGS.replica_fetch_backoff_ms
 
@@ -113,7 +114,7 @@ def test_a_deposed_leader_follows_its_successor_even_if_that_is_not_live(
 ) -> None:
     follower.apply({T2: state(9, 6)})
     assert follower.role(T2) is Role.FOLLOWER
-    assert follower.manager.leader_count == 0
+    assert hosted_as(Role.LEADER, follower.manager) == 0
 
 
 def test_a_partition_without_a_leader_is_not_fetched(follower: BareBroker) -> None:
@@ -361,7 +362,7 @@ def test_a_log_that_cannot_be_truncated_goes_offline(follower: BareBroker) -> No
     take(follower, ask(follower), answer(row(0, diverging=(2, 5)), row(1)))
     assert follower.role(T0) is Role.OFFLINE
     assert asked(follower) == [T1]
-    assert follower.manager.offline_replica_count == 1
+    assert hosted_as(Role.OFFLINE, follower.manager) == 1
 
 
 def test_an_error_that_lasts_is_logged_once_in_ten_seconds(

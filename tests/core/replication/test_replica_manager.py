@@ -55,6 +55,7 @@ from tests.core.replication.stage import (
     state,
     stop_replica,
 )
+from tests.support.replicas import hosted_as
 
 REQUESTS: dict[str, ControlRequest] = {
     "LeaderAndIsr": leader_and_isr({T0: state()}),
@@ -400,7 +401,7 @@ def test_a_log_of_an_earlier_topic_is_set_aside_for_the_present_one(leader: Bare
     assert leader.logs.aside == [T0, T1, T2]
     assert leader.logs.hosted() == dict.fromkeys((T0, T1, T2), B)
     assert (leader.role(T0), leader.hosted(T0).leader_epoch) == (Role.FOLLOWER, 0)
-    assert leader.manager.leader_count == 2
+    assert hosted_as(Role.LEADER, leader.manager) == 2
 
 
 def test_a_topic_without_an_id_sets_no_log_aside(leader: BareBroker) -> None:
@@ -618,9 +619,7 @@ def test_every_method_takes_the_lock_once_and_releases_it() -> None:
         lambda: manager.on_fetch_response(2, fetch, FetchResponse(Errors.NONE), 0),
         manager.alter_partition_request,
         lambda: manager.on_alter_partition_response(proposals, None, 0),
-        lambda: manager.leader_count,
         lambda: manager.under_replicated_count,
-        lambda: manager.offline_replica_count,
         lambda: manager.under_min_isr_count,
         lambda: manager.at_min_isr_count,
         lambda: manager.max_lag,
@@ -744,7 +743,7 @@ def test_a_row_without_a_file_descriptor_fails_the_request_so_that_it_is_repeate
     assert isinstance(response, LeaderAndIsrResponse)
     assert response.error_code is Errors.UNKNOWN_SERVER_ERROR
     assert broker.role(T0) is Role.LEADER
-    assert broker.manager.offline_replica_count == 0
+    assert hosted_as(Role.OFFLINE, broker.manager) == 0
     logs.short = None
     again = broker.handle(request)
     assert isinstance(again, LeaderAndIsrResponse)
@@ -796,7 +795,7 @@ def test_a_row_that_raised_is_applied_when_it_is_repeated(poisoned: BareBroker) 
     poisoned.logs.poisoned = None
     assert poisoned.apply({T1: state()}) == {T1: Errors.NONE}
     assert poisoned.role(T1) is Role.LEADER
-    assert poisoned.manager.offline_replica_count == 0
+    assert hosted_as(Role.OFFLINE, poisoned.manager) == 0
 
 
 def test_a_role_change_that_raised_is_repeated_in_the_same_epoch(
