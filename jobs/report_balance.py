@@ -20,12 +20,12 @@ from regent.jobs.assignment_source import assignment_frame, check_assignment
 from regent.jobs.command import progress, run_job
 from regent.jobs.job_session import JobSession
 from regent.jobs.reports.balance import (
+    add_balance,
     measure,
     racks_of,
     summary,
     tables,
 )
-from regent.jobs.reports.balance_page import add_balance
 from regent.jobs.reports.balance_verdict import (
     at_risk_of_one_failure,
     balance_verdict,

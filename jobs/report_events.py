@@ -26,8 +26,12 @@ from regent.jobs.job_session import JobSession
 from regent.jobs.new_directory import check_is_new, new_directory
 from regent.jobs.options import number_option
 from regent.jobs.reports.event_analysis import analyse_events
-from regent.jobs.reports.event_job import read_journals, write_tables
-from regent.jobs.reports.event_journals import Period, find_journals
+from regent.jobs.reports.event_journals import (
+    Period,
+    find_journals,
+    read_journals,
+    write_tables,
+)
 from regent.jobs.reports.event_page import add_events, event_facts
 from regent.jobs.reports.event_parts import Parts, merged
 from regent.jobs.reports.event_tables import event_tables

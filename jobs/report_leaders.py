@@ -24,9 +24,8 @@ from regent.jobs.command import InputError, progress, run_job
 from regent.jobs.job_session import JobSession
 from regent.jobs.options import number_option
 from regent.jobs.reports.balance import ENDS, Shares, ordered, percent, spread
-from regent.jobs.reports.balance_page import add_numbers
 from regent.jobs.reports.balance_verdict import missing_brokers, plan_remedies, start_remedies
-from regent.jobs.reports.charts import MOST_BARS, columns
+from regent.jobs.reports.charts import MOST_BARS, add_numbers, columns
 from regent.jobs.reports.inputs import assignment_options, read_inputs
 from regent.jobs.reports.output import Report, report_command, report_options
 from regent.jobs.reports.page import Page, Table, shown

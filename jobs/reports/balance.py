@@ -10,9 +10,11 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from regent.client.wording import how_many
 from regent.jobs.brokers_file import PlannedBroker
 from regent.jobs.planning.fair_share import fair_share, rack_limits, spreads
-from regent.jobs.reports.page import Table
+from regent.jobs.reports.charts import add_numbers
+from regent.jobs.reports.page import Page, Table
 from regent.jobs.reports.replica_arrays import (
     Copysets,
     Counts,
@@ -144,7 +146,7 @@ def rack_losses(sets: Sequence[Copysets], rack_of: Positions, racks: int) -> Cou
     return lost
 
 
-# --- as JSON and as tables ------------------------------------------------------------------------
+# --- as JSON, as tables and on a page -------------------------------------------------------------
 
 
 def summary(balance: Balance) -> dict[str, Any]:
@@ -225,3 +227,40 @@ def rack_table(balance: Balance) -> Table:
         | columns
         | {"lost partitions": balance.lost_with_rack.tolist()},
     )
+
+
+def add_balance(page: Page, balance: Balance, where: str) -> None:
+    """Add the plots and tables of one assignment, and ``where`` it was read."""
+    page.text(f"Read from {where}.")
+    page.heading("Brokers")
+    for name, load in balance.loads.items():
+        fair, share = np.full(len(load), load.mean()), "average"
+        if name == "replicas":
+            fair, share = balance.fair, "fair share"
+        caption = f"{name.capitalize()} of each broker"
+        add_numbers(page, balance.broker_ids, load, name, caption, fair=fair, share=share)
+    ends, all_brokers = broker_tables(balance)
+    for table in ends:
+        page.table(table)
+    page.all_brokers(all_brokers)
+    page.table(spread_table(balance))
+    if balance.racks.names:
+        page.heading("Racks")
+        page.table(rack_table(balance))
+    page.heading("Failures")
+    page.text(
+        "A copyset is a set of brokers that has all replicas of a partition: if all of them fail at"
+        " once, the partition is lost. This assignment has"
+        f" {how_many(balance.copysets, 'copyset', 'copysets')}."
+    )
+    page.text(
+        f"Any {how_many(balance.survivable, 'broker', 'brokers')} can fail at once without a loss."
+    )
+    page.text(
+        "The scatter width of a broker is the number of other brokers with which it shares"
+        " partitions. When it fails, its replicas are copied from those of them that lead the"
+        " partitions, and the failure of any of them together with it takes two replicas of a"
+        " partition."
+    )
+    caption = "Scatter width of each broker"
+    add_numbers(page, balance.broker_ids, balance.scatter_width, "other brokers", caption)

@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from regent.jobs.reports.page import INK, MUTED, Axes, shown
+from regent.jobs.reports.page import MUTED, Axes, Page, shown
 from regent.jobs.reports.verdict import NAMED, OVERLOAD, UNDERLOAD, far_from
 
 Draw: TypeAlias = Callable[[Axes], None]
@@ -77,6 +77,34 @@ def over_brokers(
         axes.set_xlabel("broker id")
 
     return draw
+
+
+def add_numbers(
+    page: Page,
+    broker_ids: NDArray[Any],
+    values: NDArray[Any],
+    label: str,
+    caption: str,
+    *,
+    fair: NDArray[Any] | None = None,
+    share: str = "average",
+    marked: Sequence[int] | None = None,
+) -> None:
+    """Add a plot of a number of each broker, or a sentence if all are equal.
+
+    ``fair`` are the numbers that brokers should have: their ``share``. ``marked`` None: the ones
+    far from it are marked, or else, if there are many brokers, the highest and the lowest.
+    """
+    if (values == values[0]).all():
+        page.text(f"{caption}: {shown(values[0].item())} for all brokers.")
+        return
+    if fair is not None:
+        marked = far_ends(values, fair)
+        caption += f". Grey: from {UNDERLOAD} to {OVERLOAD} times the {share}"
+        caption += ". Orange: the farthest outside" if marked else ""
+    elif marked is None:
+        marked = extremes(values) if len(values) > MOST_BARS else ()
+    page.figure(over_brokers(broker_ids, values, label, fair, marked), f"{caption}.")
 
 
 def far_ends(values: NDArray[Any], fair: NDArray[Any]) -> list[int]:
@@ -174,24 +202,6 @@ def stacks(names: Sequence[str], series: Mapping[str, Sequence[float]], label: s
             ends = ends + values
         _name_levels(axes, label)
         _add_legend(axes, len(series))
-
-    return draw
-
-
-def spreads(
-    names: Sequence[str], marks: Mapping[str, ArrayLike], label: str, scale: str = "linear"
-) -> Draw:
-    """Draw for each name a line from the first to the last of its ``marks``, which are named."""
-
-    def draw(axes: Axes) -> None:
-        ends = [np.asarray(values) for values in marks.values()]
-        axes.hlines(names, ends[0], ends[-1], color=MUTED, linewidth=1)
-        for (name, values), marker in zip(marks.items(), "oDs|"[-len(marks) :], strict=True):
-            colour = INK if marker == "|" else None
-            axes.plot(values, names, marker, label=name, markersize=5, color=colour)
-        axes.set_xscale(scale)
-        _name_levels(axes, label)
-        _add_legend(axes, len(marks))
 
     return draw
 

@@ -10,20 +10,17 @@ from typing import Final
 from regent.core.controller.effects import MAX_NAMED_CHANGES
 from regent.jobs.reports.charts import (
     DATES,
-    MOST_BARS,
     Draw,
     Line,
     dates,
     height_of,
     lines,
     show_dates,
-    spreads,
     stacks,
 )
-from regent.jobs.reports.event_analysis import PERCENTILES
 from regent.jobs.reports.event_tables import Row, event_tables, moment, time_zone
 from regent.jobs.reports.event_verdict import in_words
-from regent.jobs.reports.page import INK, Axes, Page, Table
+from regent.jobs.reports.page import INK, Axes, Page
 
 _PHASES: Final = {
     "waited in the queue": ("noticed_ms", "elected_ms"),
@@ -61,9 +58,6 @@ def add_events(page: Page, report: Row) -> None:
     )
     page.table(minutes)
     page.heading("How long events took")
-    kinds = [row["event"] for row in report["latencies"]]
-    for name, what in (("handling_ms", "Handling"), ("queue_ms", "Waiting")):
-        _add_percentiles(page, kinds, [row[name] for row in report["latencies"]], what)
     page.table(latencies)
     page.table(slowest)
     page.heading("Partitions")
@@ -74,7 +68,12 @@ def add_events(page: Page, report: Row) -> None:
     page.table(churn)
     page.table(flapping)
     page.heading("Brokers")
-    _add_brokers(page, report["slowest_brokers"], brokers)
+    page.text(
+        "Answered after failover: since the new controller had sent its requests to all brokers."
+        " ISR requests: how often the broker asked the controller to change ISRs. Registered, gone:"
+        " how often it started, and how often it failed or stopped."
+    )
+    page.table(brokers)
     page.heading("Journals")
     page.table(overview)
 
@@ -114,30 +113,8 @@ def _add_terms(page: Page, rows: Sequence[Row]) -> None:
         )
 
 
-def _add_brokers(page: Page, rows: Sequence[Row], table: Table) -> None:
-    answers = [row for row in rows if row["answered_ms"]]
-    if answers:
-        names = [f"broker {row['broker_id']}" for row in answers]
-        _add_percentiles(page, names, [row["answered_ms"] for row in answers], "Until an answer")
-    page.text(
-        "Answered after failover: since the new controller had sent its requests to all brokers."
-        " ISR requests: how often the broker asked the controller to change ISRs. Registered, gone:"
-        " how often it started, and how often it failed or stopped."
-    )
-    page.table(table)
-
-
 def _spans(rows: Sequence[Row], begin: str, end: str) -> list[float]:
     return [max(0.0, row[end] - row[begin]) for row in rows]
-
-
-def _add_percentiles(page: Page, names: Sequence[str], rows: Sequence[Row], what: str) -> None:
-    marks = {key: [max(row[key], _LEAST_MS) for row in rows[:MOST_BARS]] for key in PERCENTILES}
-    page.figure(
-        spreads(names[:MOST_BARS], marks, "ms", "log"),
-        f"{what}: the median (p50), what 95 and 99 of 100 do not exceed, and the maximum",
-        height_in=height_of(rows[:MOST_BARS]),
-    )
 
 
 def event_facts(report: Row) -> dict[str, object]:

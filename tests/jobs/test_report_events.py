@@ -285,7 +285,7 @@ def test_the_report_is_shown_as_tables_and_as_one_page(report: Report, tmp_path:
     add_events(drawn, report)
     drawn.write(page)
     document = page.read_text()
-    assert document.count("<figure>") == 7
+    assert document.count("<figure>") == 4
     assert "LeaderAndIsrResponseReceived" in document
     assert f"only counts the others, here {report['unnamed_changes']:,} of" in document
     assert "local time (UTC" in document
@@ -321,7 +321,7 @@ def test_a_broker_that_was_never_the_controller_has_tables_and_a_page(
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["events", str(len(followers))] in lines
     assert [first.event, str(len(followers))] in [line[:2] for line in lines]
-    assert (tmp_path / "page.html").read_text().count("<figure>") == 4
+    assert (tmp_path / "page.html").read_text().count("<figure>") == 2
 
 
 # --- a real controller ----------------------------------------------------------------------------

@@ -11,8 +11,13 @@ from pyspark.sql import SparkSession
 
 from regent.jobs.command import InputError
 from regent.jobs.reports import event_journals
-from regent.jobs.reports.event_job import read_journals, write_tables
-from regent.jobs.reports.event_journals import Period, find_journals, read_journal
+from regent.jobs.reports.event_journals import (
+    Period,
+    find_journals,
+    read_journal,
+    read_journals,
+    write_tables,
+)
 from tests.jobs.journals import Event, GeneratedHistory, Leadership, write_journals
 from tests.jobs.local_files import LOCAL_FILES
 
