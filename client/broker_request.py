@@ -14,6 +14,7 @@ from regent.transport.kafka.primitives import MalformedRequestError
 
 T = TypeVar("T")
 
+_CONNECT_S: Final = 5.0  # a host that is down must not use up the time for the others
 _CORRELATION_ID: Final = 1
 _NO_CLIENT_ID: Final = -1
 _NO_TAGS: Final = b"\0"
@@ -45,7 +46,8 @@ def ask_broker(
     frame = head + encoded(request, api[1], is_flexible=is_flexible)
     deadline = time.monotonic() + timeout_s
     try:
-        connected = socket.create_connection((broker.host, broker.port), timeout_s)
+        address = (broker.host, broker.port)
+        connected = socket.create_connection(address, min(timeout_s, _CONNECT_S))
     except OSError as error:
         raise NotConnectedError(str(error)) from None
     try:

@@ -10,6 +10,10 @@ from pathlib import Path
 import click
 import pytest
 
+from regent.core.admin.admin_requests import refuse
+from regent.core.errors import Errors
+from regent.core.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse
+from regent.core.protocol.topics import TopicsRequest, TopicsResponse
 from regent.zk.client.zookeeper import ZooKeeper
 from tests.support.fake_cluster import ADDRESS, FakeCluster, failing, write_cluster_file
 
@@ -195,3 +199,52 @@ def test_an_invalid_address_is_a_usage_error() -> None:
 
     with pytest.raises(click.UsageError, match="ZooKeeper address 'a:b:c'"):
         open_session("a:b:c", None).__enter__()
+
+
+# --- brokers instead of a cluster -----------------------------------------------------------------
+
+CREATE = ("topics", "create", "t", "--partitions", "1", "--replication-factor", "1")
+
+
+def test_brokers_of_the_command_line_or_the_environment_are_asked_without_zookeeper(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.with_brokers(1)
+    cluster.is_reachable = False
+    servers = f"127.0.0.1:1,127.0.0.1:{cluster.listen()}"
+
+    assert cluster.run(*CREATE, "--bootstrap-server", servers).exit_code == 0
+    monkeypatch.setenv("REGENT_BOOTSTRAP_SERVER", servers)
+    assert failing(cluster.run(*CREATE)) == "topic t already exists"
+    assert "no ZooKeeper answers" in failing(cluster.run(*CREATE, "--zookeeper", ADDRESS))
+
+
+@pytest.mark.parametrize("servers", ["", "host", "host:", ":9092", "host:no", "host:70000", "a:1,"])
+def test_brokers_are_hosts_with_ports(cluster: FakeCluster, servers: str) -> None:
+    cluster.is_reachable = False
+    result = cluster.run(*CREATE, "--bootstrap-server", servers)
+    if servers:
+        assert result.exit_code == 2
+        assert "--bootstrap-server must be HOST:PORT[,…]" in result.stderr
+    else:
+        assert "no ZooKeeper answers" in failing(result)
+
+
+def test_a_topic_is_deleted_without_zookeeper(cluster: FakeCluster) -> None:
+    def decide(request: TopicsRequest) -> TopicsResponse:
+        response = cluster.decide(request)
+        assert isinstance(response, DeleteTopicsResponse)
+        assert isinstance(request, DeleteTopicsRequest)
+        is_late = request.waits and request.timeout_ms < 1_000
+        return refuse(request, Errors.REQUEST_TIMED_OUT, "still there") if is_late else response
+
+    cluster.with_brokers(1)
+    cluster.put_topic("t", {0: (0,)})
+    cluster.is_reachable = False
+    delete = ("topics", "delete", "t", "--bootstrap-server", f"127.0.0.1:{cluster.listen(decide)}")
+
+    assert cluster.run(*delete).stdout == "Topic t is marked for deletion.\n"
+    assert cluster.run(*delete, "--wait").stdout == "Topic t is deleted.\n"
+    late = cluster.run(*delete, "--wait", "--timeout-ms", "10")
+    assert (late.exit_code, late.stdout) == (1, "Topic t is marked for deletion.\n")
+    assert late.stderr == "regent: topic t is not deleted yet\n"
