@@ -5,6 +5,9 @@ are converted beside the event loop. OffsetCommit and OffsetFetch of version 0, 
 Kafka 0.8.1, have positions in ZooKeeper: other ones than those of the group coordinator. Mirrors
 ``kafka.server.KafkaApis.maybeConvertFetchedData``, ``commitOffsetsToZookeeper`` and
 ``handleOffsetFetchRequestFromZookeeper``.
+
+This module, ``records/legacy_records.py`` and ``zk/stores/consumer_offsets.py`` may go when no
+client of Kafka 0.8 to 0.10 is left: Kafka 4.0 refuses these versions (KIP-896).
 """
 
 from __future__ import annotations
