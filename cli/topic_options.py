@@ -67,7 +67,12 @@ def topics_client(cluster: Cluster, timeout_ms: int) -> TopicsClient:
         reasons.append(reason)
         explained.check()
 
-    return TopicsClient(cluster.brokers(), timeout_s=timeout_ms / 1000, on_wait=on_wait)
+    return TopicsClient(
+        cluster.brokers(),
+        timeout_s=timeout_ms / 1000,
+        on_wait=on_wait,
+        find_others=cluster.registered_brokers,
+    )
 
 
 def named(topic: str) -> list[str]:

@@ -109,6 +109,15 @@ class Cluster:
         listed = () if self.file is None else self.file.brokers.values()
         if listed:
             return [EndPoint("", broker.host, broker.port) for broker in listed]
+        return self.registered_brokers()
+
+    def registered_brokers(self) -> Sequence[EndPoint]:
+        """Return where all brokers listen, by ZooKeeper; none if the command names its brokers.
+
+        Raises ``ClusterNotFoundError``.
+        """
+        if self.bootstrap:
+            return ()
         with self.admin() as admin:
             return registered_brokers(admin)
 

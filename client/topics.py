@@ -10,6 +10,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -98,7 +99,8 @@ class TopicsClient:
     """Sends requests to ``brokers``, one after the other, until one answers.
 
     ``timeout_s`` is for each call of a method. ``on_wait`` gets the reason before a request is sent
-    again. Every method raises ``NoBrokerError``.
+    again. ``find_others`` returns more brokers; it is called once, if none of the first answers.
+    Every method raises ``NoBrokerError``.
     """
 
     def __init__(
@@ -107,8 +109,10 @@ class TopicsClient:
         *,
         timeout_s: float,
         on_wait: Callable[[str], None] = lambda _: None,
+        find_others: Callable[[], Sequence[EndPoint]] | None = None,
     ) -> None:
         self._brokers = list(brokers)
+        self._others = find_others
         self._timeout_s = timeout_s
         self._on_wait = on_wait
 
@@ -246,8 +250,17 @@ class TopicsClient:
                 time.sleep(min(response.throttle_time_ms / 1000, left_s))
             if time.monotonic() >= deadline:
                 raise NoBrokerError(failure)
+            self._find_others()
             self._on_wait(failure)
             time.sleep(_PAUSE_S)
+
+    def _find_others(self) -> None:
+        """Ask once for brokers that are not known, such as those that were started elsewhere."""
+        find_others, self._others = self._others, None
+        if find_others is not None:
+            with suppress(RegentError):
+                known = set(self._brokers)
+                self._brokers += [broker for broker in find_others() if broker not in known]
 
     def _put_controller_first(self, broker: EndPoint) -> None:
         """Ask a broker of Kafka's that is not the controller, and forwards nothing, for it."""
