@@ -223,3 +223,18 @@ def test_settings_of_a_topic_are_changed(cluster: FakeCluster, client: TopicsCli
     ]
     refused = client.configure("t", [alteration("retention.ms", value="soon")])
     assert errors_of(refused) == [("t", Errors.INVALID_CONFIG)]
+
+
+def test_more_brokers_are_looked_for_once_if_none_answers(cluster: FakeCluster):
+    found: list[EndPoint] = []
+
+    def find_others() -> list[EndPoint]:
+        found.append(EndPoint("PLAINTEXT", "127.0.0.1", cluster.listen()))
+        return found
+
+    stale = EndPoint("", "127.0.0.1", closed_port())
+    client = TopicsClient([stale], timeout_s=10.0, find_others=find_others)
+    for name in "ab":
+        (response,) = client.create([creatable(name, 1, 1)], RING)
+        raise_if_refused(response.topics)
+    assert len(found) == 1
