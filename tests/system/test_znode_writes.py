@@ -326,7 +326,8 @@ def test_a_configuration_is_stored_before_its_notification(cluster: OperatedClus
     subprocess.run([*COMMAND, "topics", "config", *options], check=True, timeout=scaled(60))
     notification = cluster.zookeeper.children("/config/changes")
     assert notification
-    assert history.writes("/config", "/brokers/topics/configured") == [
+    paths = "/config/topics/configured", "/config/changes", "/brokers/topics/configured"
+    assert history.writes(*paths) == [
         change("/config/topics/configured", {"version": 1, "config": {"retention.ms": "1000"}}),
         create(
             f"/config/changes/{max(notification)}",
