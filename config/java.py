@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -112,11 +113,15 @@ def derived_directory(name: str, fill: Callable[[Path], None]) -> Path:
 
 
 def _share(path: Path) -> None:
-    """Let those users read a path who may read the installation, whatever this process's umask."""
-    if not path.is_symlink():
+    """Let those users read a path who may read the installation, whatever this process's umask.
+
+    What belongs to another user, such as the folder of a shared installation, stays as it is.
+    """
+    found = path.lstat()
+    if not stat.S_ISLNK(found.st_mode) and found.st_uid == os.geteuid():
         rights = Path(sys.prefix).stat().st_mode & 0o055
-        is_executable = path.stat().st_mode & 0o100
-        path.chmod(path.stat().st_mode | (rights if is_executable else rights & 0o044))
+        is_executable = found.st_mode & 0o100
+        path.chmod(found.st_mode | (rights if is_executable else rights & 0o044))
 
 
 def _remedy() -> str:
