@@ -171,9 +171,9 @@ class ControllerAlterPartitionSender(AlterPartitionSender):
             answer = self._ask_own_controller(request)
         else:
             controller = cluster.controller
-            if controller is None or controller.control_endpoint is None:
+            if controller is None or controller.control_peer is None:
                 raise ControllerUnknownError("no controller is known")
-            answer = self._channel.to(controller.control_endpoint).request(
+            answer = self._channel.to(controller.control_peer).request(
                 request, timeout_ms=self._timeout_ms, closing=self.closing
             )
         assert isinstance(answer, AlterPartitionResponse)

@@ -73,10 +73,10 @@ class BrokerToControllerChannel(RegentActor):
             patience_ms = message.timeout_ms + _ON_THE_WAY_MS
         left_ms = round(patience_ms - self.queue_ms)
         controller = self._cache.snapshot.controller
-        if left_ms <= 0 or controller is None or controller.control_endpoint is None:
+        if left_ms <= 0 or controller is None or controller.control_peer is None:
             reply.fail(ControllerUnknownError("no controller is known"))
             return
-        channel = self._channel.to(controller.control_endpoint)
+        channel = self._channel.to(controller.control_peer)
         try:
             answer = channel.request(message, timeout_ms=left_ms, closing=self.closing)
             reply.set(answer.response if isinstance(answer, EnvelopeResponse) else answer)

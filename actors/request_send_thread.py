@@ -211,7 +211,7 @@ class RequestSendThread(RegentActor):
         while not self._may_announce():
             if self.closing.wait(_LEASE_POLL_S):
                 return
-        endpoint = self._registration.info.control_endpoint
+        endpoint = self._registration.info.control_peer
         if endpoint is None:
             return  # a broker of Kafka, for example: it cannot receive our requests
         if self._channel is None:
@@ -247,6 +247,8 @@ class RequestSendThread(RegentActor):
                 pass  # the broker is overloaded, or cannot ask ZooKeeper about us
             case Errors.BROKER_ID_NOT_REGISTERED:
                 is_misdirected = True
+                self._log_again(logging.ERROR, answer)
+            case Errors.CLUSTER_AUTHORIZATION_FAILED:  # it has other keys for us, for now
                 self._log_again(logging.ERROR, answer)
             case Errors.NOT_CONTROLLER:
                 if self._log_again(logging.WARNING, answer):

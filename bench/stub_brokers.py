@@ -21,13 +21,15 @@ from regent.core.errors import Errors
 from regent.core.model import BrokerId, BrokerInfo, EndPoint
 from regent.core.protocol.api import ApiKey
 from regent.transport.control.codec import PING, decode_request_header, encode_reply_header
-from regent.transport.control.sockets import new_context
+from regent.transport.control.key_files import new_key_pair
+from regent.transport.control.sockets import new_context, pieces
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.stores.controller_store import ZkControllerStore
 
 SESSION_TIMEOUT_MS: Final = 30_000
 _START_TIMEOUT_S: Final = 30.0
 _HOST: Final = "127.0.0.1"
+_KEYS: Final = new_key_pair()  # of all stubs of a process
 
 
 Look: TypeAlias = Callable[[Iterable[Arrival]], Told]
@@ -48,6 +50,7 @@ class StubBroker:
         self.broker_id = broker_id
         self.arrivals: list[Arrival] = []
         self.socket = context.socket(zmq.ROUTER)
+        self.socket.curve_server = True  # it serves every key
         self.port: int = self.socket.bind_to_random_port(f"tcp://{_HOST}")
         self._session: ZooKeeperClient | None = None
 
@@ -60,6 +63,7 @@ class StubBroker:
             control_endpoint=endpoint,
             replication_endpoint=endpoint,
             timestamp_ms=time.time_ns() // 1_000_000,
+            control_key=_KEYS.public,
         )
         self._session = ZooKeeperClient(zookeeper, SESSION_TIMEOUT_MS, on_watch=lambda _: None)
         self._session.start(_START_TIMEOUT_S)
@@ -77,7 +81,8 @@ class StubBroker:
         if tuple(frames) == PING:  # it was silent for long, because all stubs share a thread
             self.socket.send_multipart([sender, *PING])
             return
-        empty, header_bytes, body_bytes, *_ = frames
+        empty, header_bytes, *body_pieces = frames
+        body_bytes = b"".join(body_pieces)
         now = time.monotonic()
         header = decode_request_header(header_bytes)
         control = header.control_header
@@ -89,7 +94,7 @@ class StubBroker:
         if body is None:
             body = bodies[body_bytes] = ReceivedBody(ApiKey(header.api_key), body_bytes)
         reply_header = encode_reply_header(header.correlation_id)
-        self.socket.send_multipart([sender, empty, reply_header, body.answer])
+        self.socket.send_multipart([sender, empty, reply_header, *pieces([body.answer])])
         self.arrivals.append(Arrival(now, control.controller_epoch, body))
 
 
@@ -101,7 +106,7 @@ class _Stubs:
     ) -> None:
         self._zookeeper = zookeeper
         self._commands = commands
-        self._context = new_context()
+        self._context = new_context(_KEYS)
         self._stubs = {b: StubBroker(self._context, b) for b in broker_ids}
         self._bodies: dict[bytes, ReceivedBody] = {}
         self._poller = zmq.Poller()

@@ -35,6 +35,7 @@ from regent.actors.scheduler import Scheduler
 from regent.actors.transaction_markers import PartitionMarkers
 from regent.actors.watchdog import Watchdog
 from regent.broker.broker_controller import BrokerController
+from regent.broker.broker_keys import BrokerKeys
 from regent.broker.broker_registration import (
     AdvertisedListeners,
     RegisteredEndPoints,
@@ -53,11 +54,7 @@ from regent.broker.machine_settings import (
     filled,
     log_directories,
 )
-from regent.broker.metrics.broker_metrics import (
-    BrokerMetrics,
-    GuardianMetrics,
-    TopicMetrics,
-)
+from regent.broker.metrics.broker_metrics import BrokerMetrics, GuardianMetrics, TopicMetrics
 from regent.broker.metrics.coordinator_metrics import GroupMetrics, TransactionMetrics
 from regent.broker.metrics.listener_metrics import KafkaClientMetrics, QuotaMetrics
 from regent.broker.metrics.metric_table import MetricSource
@@ -91,7 +88,6 @@ from regent.core.quota.quota_managers import QuotaManagers
 from regent.core.replication.replication_settings import ReplicationSettings
 from regent.transport.control.codec import CONTROL_REQUESTS, max_request_bytes
 from regent.transport.control.server import ControlServer, IncomingRequest
-from regent.transport.control.sockets import new_context
 from regent.transport.kafka.listener_loop import ListenerLoop
 from regent.transport.local_users import local_users
 from regent.zk.client.connection import ConnectionState
@@ -119,6 +115,7 @@ class BrokerAddress(TypedDict):
     control_port: int
     replication_port: int
     metrics_port: int
+    control_key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,18 +174,15 @@ class BrokerProcess(ControllerListener):
         self._users = local_users(config.local_users)
         metrics = MetricsServer(config.host, config.metrics_port, users=self._users)
         self._undo.callback(metrics.close)
-        self._context = new_context()
-        self._undo.callback(self._context.destroy, linger=0)
+        self._keys = BrokerKeys(broker_id, self._options.data_dir, config)
+        self._undo.callback(self._keys.stop)
         self._start_broker_actor()
         kafka_endpoint = self._kafka_endpoint = self._open_kafka_endpoint()
         others = apis_of_other_brokers(self._transactions, self._groups.partitions)
         replication_endpoint = self._replication.listen(self._broker_view, others)
         server = self._start_control_server()
-        advertised = AdvertisedListeners.of(
-            config, kafka_endpoint.port, port_of(server.endpoint), port_of(replication_endpoint)
-        )
-        self._advertise(advertised, port_of(server.endpoint))
-        self._join(advertised.broker_info(broker_id, config.rack))
+        advertised = self._advertise(port_of(server.endpoint), port_of(replication_endpoint))
+        self._join(advertised.broker_info(broker_id, config.rack, self._keys.own.public))
         # Until then clients would be refused, and a refused one asks again much later.
         self._is_told.wait(_FIRST_METADATA_TIMEOUT_S)
         coordinated = (self._groups.partitions, self._transactions.partitions)
@@ -215,6 +209,7 @@ class BrokerProcess(ControllerListener):
             control_port=advertised.control_port,
             replication_port=advertised.replication_port,
             metrics_port=metrics.port,
+            control_key=self._keys.own.public,
         )
 
     def _publish(self, metrics: MetricsServer, server: ControlServer) -> None:
@@ -238,18 +233,17 @@ class BrokerProcess(ControllerListener):
             metrics.publish(published)
             self._undo.callback(metrics.withdraw, published)
 
-    def _advertise(self, advertised: AdvertisedListeners, control_port: int) -> None:
+    def _advertise(self, control_port: int, replication_port: int) -> AdvertisedListeners:
         """Note the endpoints of this broker, and what else is known after the start."""
+        config, port = self._settings.broker, self._kafka_endpoint.port
+        advertised = AdvertisedListeners.of(config, port, control_port, replication_port)
         self._end_points = RegisteredEndPoints(advertised, lambda e: self._controller.tell(e))
         directories = log_directories(self._settings, self._options.data_dir.absolute())
-        listening = advertised._replace(
-            host=self._settings.broker.host,
-            port=self._kafka_endpoint.port,
-            control_port=control_port,
-        )
+        listening = advertised._replace(host=config.host, port=port, control_port=control_port)
         self._started = StartedBroker(
             self._options.zookeeper, tuple(directories), listening.endpoints, advertised.endpoints
         )
+        return advertised
 
     def _metrics(self, server: ControlServer) -> BrokerMetrics:
         return BrokerMetrics(
@@ -282,9 +276,11 @@ class BrokerProcess(ControllerListener):
         self._undo.callback(self._loop.close)
         broker_id = self._options.broker_id
         self._replication = Replication(
-            self._context, broker_id, self._settings, self._scheduler, self._loop, self._users
+            self._keys.context, broker_id, self._settings, self._scheduler, self._loop, self._users
         )
-        self._topics = BrokerTopicService(self._context, broker_id, self._settings, self._scheduler)
+        self._topics = BrokerTopicService(
+            self._keys.context, broker_id, self._settings, self._scheduler
+        )
         self._status.add_warner(self._topics.coordinator_warnings)
         actor = Broker(
             broker_id,
@@ -339,7 +335,8 @@ class BrokerProcess(ControllerListener):
     def _start_control_server(self) -> ControlServer:
         config = self._settings.broker
         server = ControlServer(
-            self._context,
+            self._keys.own,
+            self._keys,
             tcp_endpoint(config.host, config.control_port),
             self._dispatch,
             name="control-server",
@@ -368,6 +365,7 @@ class BrokerProcess(ControllerListener):
         store = ZkControllerStore(self._keeper, self._storage.logs.check_cluster)
         self._storage.follow(self._keeper)
         self._start_controller(info, store)
+        self._keys.follow(self._keeper)
         self._keeper.start(self._settings.zookeeper.connection_timeout_ms / 1000)
         self._cluster_id = self._storage.logs.cluster_id or join_cluster(self._keeper)
         self._configs.load({name.topic for name in self._storage.logs.hosted()})
@@ -415,7 +413,7 @@ class BrokerProcess(ControllerListener):
             info.broker_id,
             controller,
             self._settings,
-            context=self._context,
+            context=self._keys.context,
             keeper=self._keeper,
             scheduler=self._scheduler,
             journal_file=self._options.data_dir / "events.jsonl",
@@ -472,6 +470,7 @@ class BrokerProcess(ControllerListener):
             self._look_at_configs()
 
     def _on_metadata_changed(self) -> None:
+        self._keys.on_metadata_changed(self._cache.snapshot)
         self._topics.wake()
         self._groups.on_metadata_changed()
         self._transactions.on_metadata_changed()
@@ -583,7 +582,7 @@ class BrokerProcess(ControllerListener):
                 lambda: ControlledShutdownRequest(self._options.broker_id, self._broker_epoch),
                 lambda: self._cache.snapshot,
                 self._controller.ref,
-                self._context,
+                self._keys.context,
                 self._settings.broker,
                 self._at_once,
                 lambda: self._keeper.state is ConnectionState.CONNECTED,

@@ -57,7 +57,7 @@ class AdvertisedListeners(NamedTuple):
         name = self.control_plane_listener_name.upper()  # Kafka's readers know no other form
         return clients, EndPoint(name, self.host, self.control_port)
 
-    def broker_info(self, broker_id: BrokerId, rack: str) -> BrokerInfo:
+    def broker_info(self, broker_id: BrokerId, rack: str, control_key: str) -> BrokerInfo:
         """Return the content of the registration, with the current time."""
         return BrokerInfo(
             broker_id=broker_id,
@@ -66,6 +66,7 @@ class AdvertisedListeners(NamedTuple):
             control_endpoint=tcp_endpoint(self.host, self.control_port),
             replication_endpoint=tcp_endpoint(self.host, self.replication_port),
             timestamp_ms=time.time_ns() // 1_000_000,
+            control_key=control_key,
         )
 
 

@@ -65,12 +65,10 @@ def hand_over(
             if cluster.controller_id == broker_id:
                 return own_controller
             controller = cluster.controller
-            if controller is None or controller.control_endpoint is None:
+            if controller is None or controller.control_peer is None:
                 return None
             return refs.enter_context(
-                RemoteActorRef(
-                    context, controller.control_endpoint, client_id=f"broker-{broker_id}"
-                )
+                RemoteActorRef(context, controller.control_peer, client_id=f"broker-{broker_id}")
             )
 
         settings = ControlledShutdownSettings(

@@ -20,15 +20,16 @@ _MAX_BROKERS = 200  # metrics are better for a larger cluster
 
 def broker_warnings(registrations: Collection[BrokerRegistration]) -> Iterator[str]:
     """Yield a line for each warning; skip brokers that do not answer."""
+    from regent.transport.control.key_files import keys_of_command
     from regent.transport.control.sockets import new_context
 
-    context = new_context()
+    context = new_context(keys_of_command())
     try:
         with ThreadPoolExecutor(_AT_ONCE) as executor:
             asked = [
                 (registration.info.broker_id, executor.submit(_ask, context, endpoint))
                 for registration in list(registrations)[:_MAX_BROKERS]
-                if (endpoint := registration.info.control_endpoint) is not None
+                if (endpoint := registration.info.control_peer) is not None
             ]
             for broker_id, answer in asked:
                 for warning in answer.result():

@@ -83,7 +83,7 @@ def metadata(cluster: Cluster, /, broker_id: BrokerId, output: str) -> None:
 
 
 def _endpoint(cluster: Cluster, broker_id: BrokerId) -> str:
-    """Return the control endpoint from the registration, or else from ``cluster.json``."""
+    """Return where the broker answers, from the registration, or else from ``cluster.json``."""
     try:
         with cluster.admin() as admin:
             return control_endpoint(broker_id, admin.read_broker(broker_id))
@@ -91,7 +91,7 @@ def _endpoint(cluster: Cluster, broker_id: BrokerId) -> str:
         file = cluster.file
         if file is None or broker_id not in file.brokers:
             raise
-        return file.brokers[broker_id].control_endpoint
+        return file.brokers[broker_id].control_peer
 
 
 def _registration(broker: UpdateMetadataBroker) -> BrokerRegistration:

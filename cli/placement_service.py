@@ -21,15 +21,20 @@ from regent.jobs.service import serve
 @click.option(
     "--port", type=click.IntRange(0, 65_535), default=0, help="Port to listen on; 0: a free one."
 )
+@click.option(
+    "--keys-dir", type=click.Path(path_type=Path), required=True, help="The directory of keys."
+)
 @click.option("--death-pipe-fd", type=int)
-def placement_service(work_dir: Path | None, port: int, death_pipe_fd: int | None) -> None:
+def placement_service(
+    work_dir: Path | None, port: int, keys_dir: Path, death_pipe_fd: int | None
+) -> None:
     """Keep a Spark session and place topics with it, until SIGTERM."""
     keep_files_private()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     if death_pipe_fd is not None:
         when_parent_ends(death_pipe_fd, partial(os.kill, os.getpid(), signal.SIGTERM))
-    serve(f"tcp://127.0.0.1:{port}", work_dir, _announce)
+    serve(f"tcp://127.0.0.1:{port}", work_dir, keys_dir, _announce)
 
 
 def _announce(endpoint: str) -> None:

@@ -28,6 +28,8 @@ from regent.config.cluster_location import (
     CLUSTER_FILE,
     DATA_DIR,
     DATA_DIR_VARIABLE,
+    KEYS_OF_COMMAND,
+    KEYS_VARIABLE,
     ZOOKEEPER_VARIABLE,
 )
 from regent.config.command_line import program
@@ -189,6 +191,15 @@ def registered_brokers(admin: ZkAdminStore) -> Sequence[EndPoint]:
     return brokers
 
 
+def _use_keys(_context: click.Context, _option: click.Parameter, keys: Path | None) -> None:
+    KEYS_OF_COMMAND.given = keys
+
+
+def _use_keys_of(_context: click.Context, _option: click.Parameter, data_dir: Path) -> Path:
+    KEYS_OF_COMMAND.data_dir = data_dir
+    return data_dir
+
+
 def data_dir_option(command: F) -> F:
     """Add ``--data-dir``."""
     return click.option(
@@ -196,6 +207,7 @@ def data_dir_option(command: F) -> F:
         type=click.Path(path_type=Path, file_okay=False),
         default=DATA_DIR,
         show_default=True,
+        callback=_use_keys_of,
         envvar=DATA_DIR_VARIABLE,
         show_envvar=True,
         help="Folder of a cluster on this machine.",
@@ -211,7 +223,16 @@ def cluster_options(command: F) -> F:
         show_envvar=True,
         help="ZooKeeper of the cluster; several servers separated by commas.",
     )
-    return zookeeper(data_dir_option(command))
+    keys = click.option(
+        "--keys",
+        type=click.Path(path_type=Path, file_okay=False),
+        envvar=KEYS_VARIABLE,
+        show_envvar=True,
+        expose_value=False,
+        callback=_use_keys,
+        help="Folder with our key, for brokers on other machines; default: keys in --data-dir.",
+    )
+    return zookeeper(keys(data_dir_option(command)))
 
 
 def pass_cluster(

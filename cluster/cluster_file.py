@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from regent.config.addresses import tcp_endpoint
+from regent.config.addresses import keyed_endpoint, tcp_endpoint
 from regent.config.cluster_location import CLUSTER_FILE
 from regent.core.errors import RegentError
 from regent.core.model import BrokerId
@@ -38,11 +38,12 @@ class BrokerEntry:
     control_port: int
     replication_port: int
     metrics_port: int
+    control_key: str = ""
 
     @property
-    def control_endpoint(self) -> str:
-        """The ZeroMQ endpoint for control requests."""
-        return tcp_endpoint(self.host, self.control_port)
+    def control_peer(self) -> str:
+        """The ZeroMQ endpoint for control requests, with the broker's public key."""
+        return keyed_endpoint(tcp_endpoint(self.host, self.control_port), self.control_key)
 
     @classmethod
     def decode(cls, text: str) -> BrokerEntry:
@@ -52,7 +53,7 @@ class BrokerEntry:
 
 @dataclass(frozen=True, slots=True)
 class PlacementEntry:
-    """The placement service and the ZeroMQ endpoint it answers at."""
+    """The placement service, and the ZeroMQ endpoint it answers at, with its public key."""
 
     pid: int
     endpoint: str
@@ -144,4 +145,6 @@ def _placement(json: JsonObject) -> PlacementEntry:
 def _broker(json: JsonObject) -> BrokerEntry:
     identity = json.integer("id"), json.integer("pid"), json.string("host")
     names = ("port", "control_port", "replication_port", "metrics_port")
-    return BrokerEntry(*identity, *(json.integer(name, maximum=_MAX_PORT) for name in names))
+    port, control, replication, metrics = (json.integer(name, maximum=_MAX_PORT) for name in names)
+    key = json.optional_string("control_key") or ""
+    return BrokerEntry(*identity, port, control, replication, metrics, key)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from regent.cluster.embedded_zookeeper import HEAP_MB
-from regent.config.cluster_location import CLUSTER_FILE
+from regent.config.cluster_location import CLUSTER_FILE, KEYS_DIR
 from regent.core.model import BrokerId
 from regent.zk.client.login import SECRET_FILE
 
@@ -90,6 +90,8 @@ class ClusterPlan:
             options["secret-file"] = self.secret_file
         if self.placement_service:
             options["placement-service"] = self.data_dir.absolute() / CLUSTER_FILE
+        if self.zookeeper is None:
+            options["broker-keys"] = "allowed"
         if self.config is not None:
             options["config"] = self.config.absolute()
         for name, value in self.broker_settings.get(broker_id, {}).items():
@@ -98,7 +100,8 @@ class ClusterPlan:
 
     def placement_service_command(self) -> list[str]:
         """Return the command line of the placement service."""
-        return self._command("placement-service", {"work-dir": self.placement_service_dir})
+        options = {"work-dir": self.placement_service_dir, "keys-dir": self.keys_dir}
+        return self._command("placement-service", options)
 
     def _command(self, name: str, options: Mapping[str, object]) -> list[str]:
         arguments = (part for key, value in options.items() for part in (f"--{key}", str(value)))
@@ -112,6 +115,11 @@ class ClusterPlan:
     def secret_file(self) -> Path:
         """Return the file with the login for the ZooKeeper servers to start."""
         return self.data_dir.absolute() / SECRET_FILE
+
+    @property
+    def keys_dir(self) -> Path:
+        """Return the directory of keys, in which brokers and the placement service look too."""
+        return self.data_dir.absolute() / KEYS_DIR
 
     @property
     def placement_service_dir(self) -> Path:

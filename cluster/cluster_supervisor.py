@@ -30,12 +30,13 @@ from regent.cluster.process_supervisor import (
 )
 from regent.cluster.supervisor_socket import StartRequest, SupervisorSocket, start_command
 from regent.cluster.zookeeper_node import ZooKeeperNode
-from regent.config.cluster_location import CLUSTER_FILE
+from regent.config.cluster_location import CLUSTER_FILE, KEYS_OF_COMMAND
 from regent.config.command_line import EXIT_INTERRUPTED, program
 from regent.core.errors import BadDataError, RegentError, SessionExpiredError, StorageError
 from regent.core.model import BrokerId
 from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
 from regent.transport.control.client import RequestError
+from regent.transport.control.key_files import KeysDirectory
 from regent.transport.control.remote_ref import actor_at, ask
 from regent.zk.client.login import Login, log_in, make_login
 from regent.zk.client.operations import ConnectionLossError
@@ -133,6 +134,9 @@ class ClusterSupervisor(SupervisionListener):
     # --- start ---
 
     def _start(self) -> None:
+        keys = KeysDirectory(self._plan.keys_dir)
+        keys.make_operator()
+        KEYS_OF_COMMAND.given = keys.path
         if self._placement is not None:
             self._processes.start(self._placement, Restart.ALWAYS, self._backoff())
         with self._processes.interruptible():
@@ -218,7 +222,7 @@ class ClusterSupervisor(SupervisionListener):
         deadline = time.monotonic() + _METADATA_TIMEOUT_S
         while behind and not self._processes.stop_requests:
             for broker_id, entry in list(behind.items()):
-                if self._brokers.keys() <= set(self._ask_for_brokers(entry.control_endpoint)):
+                if self._brokers.keys() <= set(self._ask_for_brokers(entry.control_peer)):
                     del behind[broker_id]
             if time.monotonic() > deadline:
                 self._failure = (
@@ -504,11 +508,11 @@ class _Start:
     broker_ids: set[BrokerId]
 
 
-def known_brokers(control_endpoint: str) -> frozenset[BrokerId]:
+def known_brokers(control_peer: str) -> frozenset[BrokerId]:
     """Return the brokers in the metadata of one broker; empty if it does not answer in time."""
     request = DescribeMetadataRequest(topics=())
     try:
-        with actor_at(control_endpoint, client_id="regent-cluster") as broker:
+        with actor_at(control_peer, client_id="regent-cluster") as broker:
             answer = ask(broker, request, DescribeMetadataResponse, timeout_s=_METADATA_ASK_S)
     except RequestError:
         return frozenset()

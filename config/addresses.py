@@ -1,4 +1,7 @@
-"""Addresses to listen on and to connect to: names, IPv4 and IPv6."""
+"""Addresses to listen on and to connect to: names, IPv4 and IPv6.
+
+The endpoint ``tcp://host:port#key`` also has the public key of who listens there, in hexadecimal.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +27,30 @@ def tcp_endpoint(host: str, port: int) -> str:
     return f"tcp://{bracketed(host)}:{port}"
 
 
+def keyed_endpoint(endpoint: str, key: str) -> str:
+    """Return ``tcp://host:port#key``."""
+    return f"{without_key(endpoint)}#{key}"
+
+
+def without_key(endpoint: str) -> str:
+    """Return ``tcp://host:port`` of an endpoint with or without a key."""
+    return endpoint.partition("#")[0]
+
+
+def key_of(endpoint: str) -> str:
+    """Return the key of an endpoint; empty for one without a key."""
+    return endpoint.partition("#")[2]
+
+
 def host_of(endpoint: str) -> str:
-    """Return the host of ``tcp://host:port``, without brackets."""
-    host = endpoint.removeprefix("tcp://").rpartition(":")[0]
+    """Return the host of an endpoint, without brackets."""
+    host = without_key(endpoint).removeprefix("tcp://").rpartition(":")[0]
     return host.removeprefix("[").removesuffix("]")
 
 
 def port_of(endpoint: str) -> int:
-    """Return the port of ``tcp://host:port``."""
-    return int(endpoint.rpartition(":")[2])
+    """Return the port of an endpoint."""
+    return int(without_key(endpoint).rpartition(":")[2])
 
 
 def resolve(host: str) -> Address:

@@ -12,3 +12,18 @@ DATA_DIR: Final = Path("data")
 DATA_DIR_VARIABLE: Final = "REGENT_DATA_DIR"
 ZOOKEEPER_VARIABLE: Final = "REGENT_ZOOKEEPER"
 BOOTSTRAP_SERVER_VARIABLE: Final = "REGENT_BOOTSTRAP_SERVER"
+KEYS_VARIABLE: Final = "REGENT_KEYS"
+KEYS_DIR: Final = "keys"
+"""The name of the directory of keys in or beside a data directory: ``control.key_files``."""
+
+
+class _KeysOfThisProcess:
+    """Where the key of a command is; a process runs one command."""
+
+    def __init__(self) -> None:
+        self.given: Path | None = None  # a directory of keys
+        self.data_dir: Path | None = None  # it may have a directory of keys
+
+
+KEYS_OF_COMMAND: Final = _KeysOfThisProcess()
+"""Where the key of this command is."""

@@ -179,12 +179,18 @@ class EndPoint:
         return f"{self.listener}://{host}:{self.port}"
 
 
+def control_peer(endpoint: str | None, key: str | None) -> str | None:
+    """Return ``tcp://host:port#key``; without a key the endpoint alone."""
+    return endpoint if endpoint is None or key is None else f"{endpoint}#{key}"
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
     """What a broker registers about itself in ``/brokers/ids/N``.
 
     ``control_endpoint`` speaks ZeroMQ and ``replication_endpoint`` Kafka (``tcp://host:port``).
-    Kafka has no such keys: they are None in the registration of a Kafka broker.
+    ``control_key`` is the public key of the broker, in hexadecimal. Kafka has no such fields: they
+    are None in the registration of a Kafka broker.
     """
 
     broker_id: BrokerId
@@ -195,6 +201,12 @@ class BrokerInfo:
     features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     jmx_port: int = -1
     timestamp_ms: int = -1
+    control_key: str | None = None
+
+    @property
+    def control_peer(self) -> str | None:
+        """The control endpoint with the key of who answers there."""
+        return control_peer(self.control_endpoint, self.control_key)
 
     @property
     def plaintext_endpoint(self) -> EndPoint | None:

@@ -46,10 +46,12 @@ from regent.core.protocol.placement import (
 from regent.jobs.placement_job import place_with_spark
 from regent.jobs.session import DIRECTORY_PREFIX, START_TIMEOUT_S, SparkJvm
 from regent.jobs.spark_settings import QUICK_START, ignore_user_settings
+from regent.transport.control.key_files import KeyPair, KeysDirectory, secret_at
+from regent.transport.control.peers import KnownKeys
 from regent.transport.control.server import ControlServer, IncomingRequest
-from regent.transport.control.sockets import Context, new_context
 from regent.transport.local_users import SAME, local_users
 
+_SECRET: Final = "placement.secret"
 MAX_WAITING: Final = 100
 MAX_PARTITIONS: Final = 200_000
 JOB_TIMEOUT_S: Final = 30.0  # in a warm session; a cold one has the time of a start
@@ -101,11 +103,13 @@ class PlacementService:
     predecessor are removed.
     """
 
-    def __init__(self, context: Context, bind: str, work_directory: Path | None = None) -> None:
+    def __init__(
+        self, keys: KeyPair, known: KnownKeys, bind: str, work_directory: Path | None = None
+    ) -> None:
         self._work_directory = work_directory
         users = local_users(SAME)  # brokers and jobs are processes of the same user
         self._server = ControlServer(
-            context, bind, self._dispatch, name="placement-server", users=users
+            keys, known, bind, self._dispatch, name="placement-server", users=users
         )
         self._places = threading.Semaphore(MAX_WAITING)
         self._inbox = SimpleQueue[Callable[[], None] | None]()
@@ -301,25 +305,26 @@ def _warm_up_request(number: int) -> PlaceTopicsRequest:
     )
 
 
-def serve(bind: str, work_directory: Path | None, announce: Callable[[str], None]) -> None:
+def serve(
+    bind: str, work_directory: Path | None, keys_dir: Path, announce: Callable[[str], None]
+) -> None:
     """Run the service until SIGTERM or SIGINT. Call it on the main thread.
 
-    ``announce`` gets the endpoint when the service listens.
+    It serves the owners of keys in a directory. ``announce`` gets the endpoint when it listens.
 
     Raises:
-        PortInUseError, OSError: of ``bind`` and ``work_directory``
+        PortInUseError, KeyFileError, OSError: of ``bind`` and ``work_directory``
     """
     ignore_user_settings()
     os.environ["MALLOC_ARENA_MAX"] = "2"  # of the JVM: glibc's arenas take memory
     ends = SimpleQueue[int]()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: ends.put(number))
-    context = new_context()
-    service = PlacementService(context, bind, work_directory)
+    keys = secret_at(keys_dir / _SECRET)
+    service = PlacementService(keys, KeysDirectory(keys_dir), bind, work_directory)
     service.start()
     try:
         announce(service.endpoint)
         ends.get()
     finally:
         service.stop()
-        context.destroy(linger=0)

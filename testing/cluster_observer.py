@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
@@ -20,16 +19,38 @@ from regent.core.protocol.broker import (
     MetadataPartition,
 )
 from regent.testing.waits import TIMEOUT_S, eventually, scaled
+from regent.transport.control.key_files import KeyPair
 from regent.transport.control.remote_ref import RemoteActorRef
-from regent.transport.control.sockets import Context
+from regent.transport.control.sockets import Context, new_context
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.znodes import ControllerEpochZNode, ControllerZNode, TopicPartitionStateZNode
+from regent.zk.znodes import (
+    BrokerIdZNode,
+    ControllerEpochZNode,
+    ControllerZNode,
+    TopicPartitionStateZNode,
+)
 
 
 class ClusterObserver:
-    """Reads a cluster. A subclass sets ``context``."""
+    """Reads a cluster; ``use_keys`` comes first, ``close_context`` last."""
 
-    context: Context
+    _context: Context | None = None
+
+    @property
+    def context(self) -> Context:
+        """ZeroMQ, with a key that the brokers allow."""
+        assert self._context is not None
+        return self._context
+
+    def use_keys(self, keys: KeyPair) -> None:
+        """Have this key from now on."""
+        self.close_context()
+        self._context = new_context(keys)
+
+    def close_context(self) -> None:
+        """Close all connections to brokers."""
+        if self._context is not None:
+            self._context.destroy(linger=0)
 
     @property
     def zookeeper(self) -> ZooKeeperClient:
@@ -39,12 +60,16 @@ class ClusterObserver:
     # --- ZooKeeper ---
 
     def control_endpoint(self, broker_id: BrokerId) -> str:
-        """Return where a registered broker takes control requests; raises ``LookupError``."""
+        """Return where a registered broker takes control requests, with its key.
+
+        Raises ``LookupError``.
+        """
         node = self.zookeeper.get(f"/brokers/ids/{broker_id}")
         if node is None:
             raise LookupError(f"broker {broker_id} is not registered")
-        endpoint: str = json.loads(node.data)["control_endpoint"]
-        return endpoint
+        peer = BrokerIdZNode.decode(node.data, broker_id).control_peer
+        assert peer is not None
+        return peer
 
     def controller(self) -> BrokerId | None:
         """Return the active controller; None when there is none, or its znode is unreadable."""

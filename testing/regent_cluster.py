@@ -23,6 +23,7 @@ from typing import Any, Final, Self
 from regent.cluster.child_process import DeathPipe
 from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.cluster.supervisor_socket import start_brokers
+from regent.config.cluster_location import KEYS_DIR
 from regent.config.command_line import COMMAND
 from regent.core.admin.topic_settings import topic_config_problem
 from regent.core.model import BrokerId, ReplicaAssignment
@@ -40,7 +41,7 @@ from regent.testing.waits import (
     scaled,
     timeout_factor,
 )
-from regent.transport.control.sockets import new_context
+from regent.transport.control.key_files import KeysDirectory
 from regent.zk.client.connection import ConnectionState
 from regent.zk.client.login import SECRET_FILE, log_in_of
 from regent.zk.client.operations import Create, Delete, Operation
@@ -87,24 +88,23 @@ class RegentCluster(ClusterObserver):
             *("--session-timeout-ms", str(_session_timeout_ms(SESSION_TIMEOUT_MS))),
             *("--connection-timeout-ms", str(int(scaled(START_TIMEOUT_S) * 1000)), *options),
         )
-        self.context = new_context()
         self._extra: dict[BrokerId, subprocess.Popen[str]] = {}
         self._paused: set[BrokerId] = set()
         self._session: ZooKeeperClient | None = None
         self._awaits_internal_topics = "--no-internal-topics" not in options
         try:
             _await_ready(self.process, "the cluster", CLUSTER_START_TIMEOUT_S)
+            self.use_keys(KeysDirectory(data_dir / KEYS_DIR).operator())
             self.renew_session()
         except BaseException:
-            self.context.destroy(linger=0)
+            self.close_context()
             self._kill(self.process, "the cluster")
             self._death_pipe.close()
             if zookeeper is not None:
                 zookeeper.stop()
             raise
-        self._ports: dict[BrokerId, int] = {
-            broker["id"]: broker["port"] for broker in self.description["brokers"]
-        }
+        brokers = self.description["brokers"]
+        self._ports: dict[BrokerId, int] = {broker["id"]: broker["port"] for broker in brokers}
 
     def __enter__(self) -> Self:
         return self
@@ -118,7 +118,7 @@ class RegentCluster(ClusterObserver):
             self._continue(broker_id)
         if self._session is not None:
             self._session.close()
-        self.context.destroy(linger=0)
+        self.close_context()
         for broker_id, process in self._extra.items():
             self._kill(process, f"broker {broker_id}")
         self.process.send_signal(signal.SIGINT)

@@ -26,11 +26,13 @@ from typing import Any, NamedTuple, TypeAlias
 import click
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
+from regent.config.cluster_location import KEYS_DIR
 from regent.core.errors import RegentError
 from regent.core.protocol.broker import DescribeMetadataRequest
 from regent.core.protocol.control import ControlHeader
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import scaled
+from regent.transport.control.key_files import BROKER_SECRET, KeyPair, KeysDirectory, read_secret
 from regent.transport.control.remote_ref import RemoteActorRef
 from regent.transport.control.sockets import new_context
 from tests.support import fuzzed_frames
@@ -74,10 +76,9 @@ def producer(address: Address, produce: bytes) -> Iterator[Use]:
     yield partial(ask, address, produce)
 
 
-def asker(address: Address) -> Iterator[Use]:
+def asker(endpoint: str, keys: KeyPair) -> Iterator[Use]:
     """Ask as tools do, on one connection."""
-    context = new_context()
-    endpoint = f"tcp://{address[0]}:{address[1]}"
+    context = new_context(keys)
     request = DescribeMetadataRequest()
     try:
         with RemoteActorRef(context, endpoint, client_id="innocent") as actor:
@@ -159,14 +160,14 @@ def fuzz_kafka(address: Address, requests: int, chosen: int) -> Counter[str]:
 
 
 def fuzz_frames(
-    address: Address, commander: ControlHeader, requests: int, chosen: int
+    target: fuzzed_frames.Target, commander: ControlHeader, requests: int, chosen: int
 ) -> Counter[str]:
     """Send so many requests as they are between brokers; return what became of them."""
     outcomes: Counter[str] = Counter()
     chance = random.Random(f"{chosen}, frames")
     sent = fuzzed_frames.conversations(commander, requests, chance)
     while some := list(islice(sent, CONNECTIONS)):
-        outcomes.update(fuzzed_frames.talk(address, some))
+        outcomes.update(fuzzed_frames.talk(target, some))
     return outcomes
 
 
@@ -188,6 +189,7 @@ class Target:
     def __init__(self, cluster: RegentCluster, port: str) -> None:
         self._cluster = cluster
         self._port = port
+        self._operator = KeysDirectory(cluster.data_dir / KEYS_DIR).operator()
         cluster.create_topic(TOPIC)
         cluster.await_agreement([0], TOPIC)
         host, kafka_port = cluster.bootstrap_servers.rsplit(":", 1)
@@ -201,7 +203,9 @@ class Target:
         produce = next(r for r in genuine if r[:2] == PRODUCE.to_bytes(2, "big"))
         clients = [Innocent(partial(producer, self._kafka, produce))]
         if self._port == "control":
-            clients.append(Innocent(partial(asker, self._address)))
+            clients.append(
+                Innocent(partial(asker, self._cluster.control_endpoint(0), self._operator))
+            )
         return clients
 
     def fuzz(self, requests: int, chosen: int) -> Counter[str]:
@@ -211,7 +215,13 @@ class Target:
         epoch = self._cluster.broker_epoch(0)
         assert epoch is not None
         commander = ControlHeader(0, self._cluster.controller_epoch(), epoch, broker_id=0)
-        return fuzz_frames(self._address, commander, requests, chosen)
+        own = new_context(read_secret(self._cluster.data_dir / "broker-0" / BROKER_SECRET))
+        contexts = (self._cluster.context, own)
+        target = fuzzed_frames.Target(self._cluster.control_endpoint(0), contexts)
+        try:
+            return fuzz_frames(target, commander, requests, chosen)
+        finally:
+            own.destroy(linger=0)
 
     def run(self, requests: int, chosen: int) -> dict[str, Any]:
         """Return what the broker and everybody else saw of it."""

@@ -39,6 +39,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
     "core": {
         "protocol": set(),
         "quota": set(),
+        "security": {"protocol"},
         "placement": {"protocol"},
         "replication": {"protocol"},
         "coordinator": {"protocol", "replication"},

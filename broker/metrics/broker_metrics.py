@@ -174,6 +174,15 @@ REJECTED: Final = MetricTable[int](
     ),
     labels=("reason",),
 )
+UNAUTHORIZED: Final = MetricTable[int](
+    "",
+    counter(
+        "regent_control_requests_unauthorized",
+        "control requests that were refused because their sender may not send them",
+        details="the sender is the name of its key: `broker-N`, or an operator's",
+    ),
+    labels=("sender",),
+)
 CONTROL_REQUESTS: Final = MetricTable[int](
     "",
     counter(
@@ -266,6 +275,8 @@ class BrokerMetrics:
         yield from STATE.of(self._status, recent)
         rejected = self._server.rejected.counts.items()
         yield from REJECTED.families((((why.value,), count) for why, count in rejected), recent)
+        unauthorized = self._server.unauthorized.copy().items()
+        yield from UNAUTHORIZED.families((((name,), n) for name, n in unauthorized), recent)
         requests = self._server.requests.copy().items()
         yield from CONTROL_REQUESTS.families(
             ((("".join(map(str.capitalize, key.name.split("_"))),), n) for key, n in requests),

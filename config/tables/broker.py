@@ -58,6 +58,23 @@ class BrokerConfig:
         form="same, any, or users separated by commas",
         ours=True,
     )
+    keys_dir: str = setting(
+        "",
+        "The directory of keys: in allowed/NAME.key the public keys of those that may send control"
+        " requests, beside the registered brokers (`regent keys`). Empty: the folder keys beside"
+        " the data directory if there is one, else in it.",
+        ours=True,
+    )
+    broker_keys: str = setting(
+        "registered",
+        'Which keys of other brokers are believed: "registered": those in their registrations,'
+        ' unless the directory of keys has one for the broker; "allowed": only those in the'
+        " directory of keys. `regent cluster` uses allowed with the ZooKeeper that it starts. With"
+        " registered, who may write registrations in ZooKeeper decides who is a broker.",
+        pattern="registered|allowed",
+        form="registered or allowed",
+        ours=True,
+    )
     advertised_host: str = setting(
         "",
         "The address at which clients and other brokers find this broker, if that is not host:"

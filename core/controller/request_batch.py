@@ -554,4 +554,5 @@ def _live_broker(registration: BrokerRegistration) -> UpdateMetadataBroker:
         rack=info.rack,
         control_endpoint=info.control_endpoint,
         replication_endpoint=info.replication_endpoint,
+        control_key=info.control_key,
     )

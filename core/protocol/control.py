@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
 from regent.core.errors import Errors
-from regent.core.model import NO_BROKER, BrokerId, TopicPartition
+from regent.core.model import NO_BROKER, BrokerId, TopicPartition, control_peer
 
 TopicId: TypeAlias = str
 
@@ -218,6 +218,12 @@ class UpdateMetadataBroker:
     rack: str | None
     control_endpoint: str | None
     replication_endpoint: str | None
+    control_key: str | None = None
+
+    @property
+    def control_peer(self) -> str | None:
+        """The control endpoint with the key of who answers there."""
+        return control_peer(self.control_endpoint, self.control_key)
 
 
 @dataclass(frozen=True, slots=True)

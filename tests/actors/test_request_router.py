@@ -26,6 +26,7 @@ from regent.core.protocol.topics import (
     topic_of,
 )
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.security.roles import KeyOwner
 from regent.transport.control import codec
 from regent.transport.control.server import IncomingRequest, WireReply
 from regent.zk.stores.topic_store import ZkTopicStore
@@ -66,7 +67,8 @@ def answer(
 
     api_key = codec.encode_request(body).api_key
     reply = WireReply(api_key, correlation_id, deliver)
-    router(IncomingRequest(api_key, HEADER, correlation_id, client_id, body, reply))
+    sender = KeyOwner.broker(3)
+    router(IncomingRequest(sender, api_key, HEADER, correlation_id, client_id, body, reply))
     assert answered.wait(TIMEOUT_S)
     header, *body_frames = frames[0]
     if not body_frames:
@@ -96,6 +98,7 @@ def test_sequence_numbers_of_other_clients_are_ignored(router: RequestRouter) ->
 def test_without_a_session_the_answer_is_retriable() -> None:
     answers: list[codec.Frames] = []
     request = IncomingRequest(
+        KeyOwner.broker(3),
         ApiKey.UPDATE_METADATA,
         HEADER,
         1,

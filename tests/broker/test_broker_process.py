@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from regent.broker.broker_process import BrokerOptions, BrokerProcess
+from regent.config.addresses import keyed_endpoint
 from regent.config.settings import Settings
 from regent.core.errors import Errors
 from regent.core.protocol.control import (
@@ -24,6 +25,7 @@ from regent.core.protocol.control import (
 )
 from regent.testing.waits import eventually, scaled
 from regent.transport.control.client import RequestClient, RequestFailedError
+from regent.transport.control.key_files import BROKER_SECRET, secret_at
 from regent.transport.control.sockets import new_context
 from regent.zk.client.operations import Create
 from regent.zk.znodes import BrokerIdZNode
@@ -71,8 +73,11 @@ def test_control_requests_before_the_registration_are_refused(
         process.wait()
         process.shut_down()
 
-    with new_context() as context, ThreadPoolExecutor(1, "main") as executor:
-        client = RequestClient(context, f"tcp://127.0.0.1:{port}", client_id="test")
+    keys = secret_at(tmp_path / BROKER_SECRET)
+    with new_context(keys) as context, ThreadPoolExecutor(1, "main") as executor:
+        client = RequestClient(
+            context, keyed_endpoint(f"tcp://127.0.0.1:{port}", keys.public), client_id="test"
+        )
         others = threading.enumerate()
         running = executor.submit(run)
         try:

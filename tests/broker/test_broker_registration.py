@@ -22,6 +22,7 @@ from regent.zk.znodes import BrokerIdZNode
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 
 INFO = BrokerInfo(broker_id=1, endpoints=(EndPoint("PLAINTEXT", "127.0.0.1", 9092),))
+KEY = "0" * 64
 SESSION_TIMEOUT_MS = 60_000  # no test waits for it
 
 
@@ -113,7 +114,7 @@ def test_registration_gives_up_when_the_broker_stops(
 def test_the_advertised_addresses_are_the_listening_ones_unless_configured():
     listening = AdvertisedListeners.of(BrokerConfig(host="::1"), 1, 2, 3)
     assert listening == AdvertisedListeners("::1", 1, 2, 3)
-    info = listening.broker_info(7, rack="")
+    info = listening.broker_info(7, rack="", control_key=KEY)
     assert (info.control_endpoint, info.replication_endpoint) == ("tcp://[::1]:2", "tcp://[::1]:3")
     behind_a_gateway = BrokerConfig(
         host="0.0.0.0",
@@ -121,7 +122,9 @@ def test_the_advertised_addresses_are_the_listening_ones_unless_configured():
         advertised_port=10,
         advertised_replication_port=30,
     )
-    info = AdvertisedListeners.of(behind_a_gateway, 1, 2, 3).broker_info(7, rack="r")
+    info = AdvertisedListeners.of(behind_a_gateway, 1, 2, 3).broker_info(
+        7, rack="r", control_key=KEY
+    )
     assert info.endpoints == (EndPoint("PLAINTEXT", "b7.example", 10),)
     assert info.control_endpoint == "tcp://b7.example:2"
     assert info.replication_endpoint == "tcp://b7.example:30"
@@ -129,7 +132,7 @@ def test_the_advertised_addresses_are_the_listening_ones_unless_configured():
 
 def test_a_control_port_with_a_name_is_the_last_endpoint_of_the_registration():
     config = BrokerConfig(advertised_control_port=20, control_plane_listener_name="Controller")
-    info = AdvertisedListeners.of(config, 1, 2, 3).broker_info(7, rack="")
+    info = AdvertisedListeners.of(config, 1, 2, 3).broker_info(7, rack="", control_key=KEY)
     registration = json.loads(BrokerIdZNode.encode(info))
     assert registration["endpoints"] == ["PLAINTEXT://127.0.0.1:1", "CONTROLLER://127.0.0.1:20"]
     protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
@@ -140,5 +143,5 @@ def test_a_control_port_with_a_name_is_the_last_endpoint_of_the_registration():
 
 
 def test_a_control_port_without_a_name_is_not_among_the_endpoints():
-    info = AdvertisedListeners.of(BrokerConfig(), 1, 2, 3).broker_info(7, rack="")
+    info = AdvertisedListeners.of(BrokerConfig(), 1, 2, 3).broker_info(7, rack="", control_key=KEY)
     assert info.endpoints == (EndPoint("PLAINTEXT", "127.0.0.1", 1),)

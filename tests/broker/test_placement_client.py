@@ -25,7 +25,8 @@ from regent.core.protocol.placement import (
 )
 from regent.testing.waits import scaled
 from regent.transport.control.server import ControlServer, IncomingRequest
-from regent.transport.control.sockets import Context, new_context
+from regent.transport.control.sockets import Context
+from tests.support.keys import EVERYBODY_OPERATES, KEYS, context_for_test
 
 REQUEST = PlaceTopicsRequest(
     (PlacementSpec("t", 2, 2, 0), PlacementSpec("u", 1, 1, 3)),
@@ -47,7 +48,9 @@ class Service:
         self.state = "ready"
         self.answer: Callable[[IncomingRequest], None] = self.place
         self.asked = 0
-        self._server = ControlServer(context, "tcp://127.0.0.1:0", self._dispatch, name="placement")
+        self._server = ControlServer(
+            KEYS, EVERYBODY_OPERATES, "tcp://127.0.0.1:0", self._dispatch, name="placement"
+        )
         stack.callback(self._server.stop)
         self._server.start()
         self.endpoint = self._server.endpoint
@@ -71,7 +74,7 @@ class Stage:
     """A client, its service, and the clock."""
 
     def __init__(self, stack: ExitStack) -> None:
-        context = new_context()
+        context = context_for_test()
         stack.callback(context.destroy, linger=0)
         self.service = Service(context, stack)
         self.endpoint: str | None = self.service.endpoint

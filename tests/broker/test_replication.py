@@ -29,8 +29,9 @@ from regent.core.replication.replication_settings import ReplicationSettings
 from regent.storage.log_manager import LogManager
 from regent.testing.waits import scaled
 from regent.transport.control.server import PortInUseError
-from regent.transport.control.sockets import Context, new_context
+from regent.transport.control.sockets import Context
 from tests.support.fake_zookeeper import FakeZooKeeper
+from tests.support.keys import context_for_test
 from tests.support.memory_logs import MemoryLogs
 from tests.support.record_batches import batch, values_of
 from tests.support.replicas import PARTITION, alive, lead_and_follow
@@ -108,7 +109,7 @@ class Replicas:
 
 @pytest.fixture
 def replicas(stage: Stage) -> Iterator[Replicas]:
-    context = new_context()
+    context = context_for_test()
     with ExitStack() as undo:
         undo.callback(context.destroy, linger=0)
         yield Replicas(context, undo, stage)

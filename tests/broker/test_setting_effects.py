@@ -65,7 +65,6 @@ from regent.storage.log.log_contents import SegmentSpan, segments_to_delete, wit
 from regent.storage.log.unified_log import UnifiedLog
 from regent.testing.waits import scaled
 from regent.transport.control.server import ControlServer, IncomingRequest
-from regent.transport.control.sockets import new_context
 from regent.transport.kafka.metrics import Closed
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.core.replication.record_stage import RecordBroker
@@ -74,6 +73,7 @@ from tests.support.disk_logs import Machine, create, files, fill, log_of, send
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.followed_configs import reconfigurables
 from tests.support.free_ports import free_ports
+from tests.support.keys import KEYS, context_for_test, everybody_is_broker
 from tests.support.memory_logs import MemoryLogs
 from tests.support.record_batches import TIMESTAMP_MS, batch, keyed_batch, records_of
 from tests.support.served_endpoint import ServedEndpoint
@@ -446,9 +446,11 @@ def answer_to_deletion(settings: Settings, place: Place) -> Errors:
 
 def requests_repeated(settings: Settings, place: Place) -> bool:
     """Return whether an unanswered control request is repeated within 1.5 seconds."""
-    context = place.undo.enter_context(new_context())
+    context = place.undo.enter_context(context_for_test())
     sent: Queue[IncomingRequest] = Queue()
-    server = ControlServer(context, "tcp://127.0.0.1:0", sent.put, name="silent")
+    server = ControlServer(
+        KEYS, everybody_is_broker(0), "tcp://127.0.0.1:0", sent.put, name="silent"
+    )
     place.undo.callback(server.stop)
     server.start()
     scheduler = Scheduler("scheduler")
@@ -634,7 +636,7 @@ def shutdown_requests(settings: Settings, place: Place) -> tuple[list[float], li
     hurry, controller = Hurry(), BusyController()
     known = {b: live_broker(b, 1) for b in (1, 2)}
     cluster = MetadataSnapshot(controller_id=1, controller_epoch=1, brokers=known)
-    context = place.undo.enter_context(new_context())
+    context = place.undo.enter_context(context_for_test())
     hand_over(
         lambda: ControlledShutdownRequest(1, 7),
         lambda: cluster,
@@ -705,7 +707,7 @@ def creates_internal_topics_early(settings: Settings, place: Place) -> bool:
     def schedule(after_ms: float, _: Callable[[], None]) -> None:
         planned.append(after_ms)
 
-    context = place.undo.enter_context(new_context())
+    context = place.undo.enter_context(context_for_test())
     scheduler: Any = SimpleNamespace(schedule=schedule)
     service, cache = BrokerTopicService(context, 0, settings, scheduler), MetadataCache()
     place.undo.callback(service.stop)
@@ -953,6 +955,8 @@ ELSEWHERE = {
     ("log", "log_cleaner_threads"): "tests/broker/test_broker_storage.py",
     ("zookeeper", "secret_file"): "tests/system/test_zookeeper_login.py",
     ("broker", "local_users"): "tests/transport/test_local_users.py",
+    ("broker", "keys_dir"): "tests/broker/test_broker_keys.py",
+    ("broker", "broker_keys"): "tests/broker/test_broker_keys.py",
     ("broker", "rack"): "tests/broker/test_broker_process.py",
     ("broker", "isr_change_protocol"): "tests/broker/test_replication.py",
     ("broker", "queued_max_request_bytes"): "tests/broker/test_kafka_endpoint.py",

@@ -31,8 +31,8 @@ from regent.core.quota.quota_config import QuotaConfig
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from regent.transport.control.server import ControlServer
-from regent.transport.control.sockets import new_context
 from tests.support.fake_zookeeper import FakeZooKeeper
+from tests.support.keys import KEYS, context_for_test, everybody_is_broker
 from tests.support.stage import TIMEOUT_S, Stage
 from tests.support.topic_requests import creatable, create_topics, delete_topics, errors_of
 from tests.support.world import World, live_broker
@@ -46,7 +46,7 @@ class TwoBrokers:
     """Two brokers with topic administration over one tree; one is the active controller."""
 
     def __init__(self, stack: ExitStack, settings: Settings = SETTINGS) -> None:
-        context = new_context()
+        context = context_for_test()
         stack.callback(context.destroy, linger=0)
         self.stage = stage = stack.enter_context(Stage())
         self.world = World()
@@ -71,7 +71,9 @@ class TwoBrokers:
                 stage.controller(broker_id),
                 topics.handler,
             )
-            server = ControlServer(context, "tcp://127.0.0.1:0", router, name="control")
+            server = ControlServer(
+                KEYS, everybody_is_broker(broker_id), "tcp://127.0.0.1:0", router, name="control"
+            )
             stack.callback(server.stop)
             server.start()
             self.brokers[broker_id], self.endpoints[broker_id] = topics, server.endpoint

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from regent.config.addresses import without_key
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.broker import ShutdownBrokerRequest, ShutdownBrokerResponse
@@ -189,7 +190,7 @@ def test_a_broker_that_refuses_is_named(cluster: FakeCluster) -> None:
     cluster.add_broker(1, control_endpoint=endpoint)
 
     assert failing(cluster.run("brokers", "shutdown", "1")).startswith(
-        f"broker 1 did not answer the request: {endpoint}: "
+        f"broker 1 did not answer the request: {without_key(endpoint)}: "
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from regent.config.addresses import without_key
 from regent.core.errors import Errors
 from regent.core.protocol.broker import (
     DescribeMetadataRequest,
@@ -125,5 +126,5 @@ def test_a_broker_that_refuses_is_named(cluster: FakeCluster) -> None:
     cluster.add_broker(1, control_endpoint=endpoint)
 
     assert failing(cluster.run("metadata", "--broker", "1")).startswith(
-        f"broker 1 does not answer: {endpoint}: "
+        f"broker 1 does not answer: {without_key(endpoint)}: "
     )

@@ -18,13 +18,14 @@ from typing import Any
 
 import pytest
 
-from regent.cluster.cluster_plan import HOST, BrokerPorts, ClusterPlan
+from regent.cluster.cluster_plan import BrokerPorts, ClusterPlan
 from regent.cluster.cluster_supervisor import (
     ClusterStartError,
     ClusterSupervisor,
     read_controller_id,
 )
 from regent.cluster.supervisor_socket import SOCKET_FILE, SupervisorError, start_brokers
+from regent.config.addresses import port_of
 from regent.testing.waits import next_line, scaled
 from regent.zk.client.operations import Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
@@ -148,6 +149,7 @@ def test_a_cluster_that_serves_says_so_and_can_be_found(a_run: Run, tmp_path: Pa
                 "control_port": 50_001 + 10 * broker_id,
                 "replication_port": 50_002 + 10 * broker_id,
                 "metrics_port": 50_003 + 10 * broker_id,
+                "control_key": "",
             }
             for broker_id in range(3)
         ],
@@ -170,9 +172,7 @@ def test_sigterm_ends_a_cluster_in_order_too(a_run: Run) -> None:
 
 def test_a_cluster_is_ready_when_every_broker_knows_all_of_them(a_run: Run) -> None:
     told = {50_001: [{0, 1, 2}], 50_011: [set(), {0, 1}, {0, 1, 2, 7}], 50_021: [{2}, {2, 1, 0}]}
-    a_run.ask_for_brokers = lambda endpoint: told[int(endpoint.removeprefix(f"tcp://{HOST}:"))].pop(
-        0
-    )
+    a_run.ask_for_brokers = lambda endpoint: told[port_of(endpoint)].pop(0)
     a_run.when_ready = [lambda: a_run.said.append(str(told)), a_run.interrupt]
     assert a_run.run() == 0
     assert "{50001: [], 50011: [], 50021: []}" in a_run.said

@@ -24,8 +24,10 @@ from regent.core.protocol.placement import (
 from regent.jobs.service import MAX_PARTITIONS, MAX_WAITING, PlacementService
 from regent.jobs.session import DIRECTORY_PREFIX
 from regent.testing.waits import eventually, next_line, scaled
+from regent.transport.control.key_files import KeysDirectory
 from regent.transport.control.remote_ref import RemoteActorRef
 from regent.transport.control.sockets import new_context
+from tests.support.keys import EVERYBODY_OPERATES, KEYS
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("java")]
 
@@ -41,8 +43,13 @@ class RunningService:
     def __init__(self, work_directory: Path, environ: dict[str, str] | None = None) -> None:
         reader, self._death_pipe = os.pipe()
         self.work_directory = work_directory
+        keys = KeysDirectory(work_directory.with_name(f"{work_directory.name}-keys"))
+        operator = keys.make_operator()
         self.process = subprocess.Popen(
-            [*COMMAND, *SERVICE, work_directory, "--death-pipe-fd", str(reader)],
+            [
+                *(*COMMAND, *SERVICE, work_directory, "--keys-dir", keys.path),
+                *("--death-pipe-fd", str(reader)),
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
@@ -54,7 +61,7 @@ class RunningService:
         line = next_line(self.process, "the service listens", TIMEOUT_S)
         self.endpoint = line.removeprefix("ready:").strip()
         assert self.endpoint, "it does not listen"
-        self._context = new_context()
+        self._context = new_context(operator)
         self.actor = self.connect()
 
     def connect(self) -> RemoteActorRef:
@@ -290,12 +297,10 @@ def test_sigterm_ends_it_and_even_a_stopped_jvm(tmp_path: Path):
 
 
 def test_a_stop_at_once_ends_the_jvm_that_has_just_begun(tmp_path: Path):
-    context = new_context()
-    service = PlacementService(context, "tcp://127.0.0.1:0", tmp_path)
+    service = PlacementService(KEYS, EVERYBODY_OPERATES, "tcp://127.0.0.1:0", tmp_path)
     service.start()
     service.stop()
     eventually(lambda: not list(tmp_path.iterdir()), "nothing is left", TIMEOUT_S)
-    context.destroy(linger=0)
 
 
 def test_it_ends_with_its_parent(tmp_path: Path):

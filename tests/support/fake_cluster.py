@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 
 from regent.cli.main import cli
 from regent.cluster.cluster_file import BrokerEntry, ClusterFile, PlacementEntry
+from regent.config.addresses import host_of, key_of, port_of
 from regent.config.cluster_location import CLUSTER_FILE
 from regent.core.errors import Errors
 from regent.core.model import (
@@ -41,13 +42,13 @@ from regent.core.protocol.placement import (
 from regent.core.protocol.topics import TopicsRequest, TopicsResponse
 from regent.transport.control.codec import Request, Response
 from regent.transport.control.server import ControlServer, IncomingRequest
-from regent.transport.control.sockets import new_context
 from regent.transport.kafka.api import KafkaApi
 from regent.zk import znodes
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.stores.admin_store import ZkAdminStore
 from tests.support.fake_zookeeper import FakeZooKeeper, Hook
+from tests.support.keys import EVERYBODY_OPERATES, KEYS, context_for_test
 from tests.support.local_placer import LocalPlacer
 from tests.support.topic_controller import AnswerAboutTopics, KafkaPort, TopicController
 from tests.support.world import World
@@ -89,7 +90,7 @@ class FakeCluster(World):
         """The controller's answer to a kind of request, instead of that of ``lead``."""
         self.ports: list[KafkaPort] = []
         self.placer = RecordingPlacer()
-        self._context = new_context()
+        self._context = context_for_test()
         self._servers: list[ControlServer] = []
         self._unanswered: list[IncomingRequest] = []
         for path in znodes.PERSISTENT_PATHS:
@@ -142,7 +143,9 @@ class FakeCluster(World):
             else:
                 self._unanswered.append(incoming)  # a reply that is dropped is an answer too
 
-        server = ControlServer(self._context, "tcp://127.0.0.1:0", dispatch, name="fake-actor")
+        server = ControlServer(
+            KEYS, EVERYBODY_OPERATES, "tcp://127.0.0.1:0", dispatch, name="fake-actor"
+        )
         server.start()
         self._servers.append(server)
         return server.endpoint
@@ -237,9 +240,9 @@ def write_cluster_file(
     """Write ``cluster.json`` atomically; ``brokers`` are control endpoints by id."""
     file = ClusterFile(data_dir / CLUSTER_FILE, zookeeper)
     for broker_id, endpoint in (brokers or {}).items():
-        host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+        host, port = host_of(endpoint), port_of(endpoint)
         file.brokers[broker_id] = BrokerEntry(
-            broker_id, 4710 + broker_id, host, kafka_port, int(port), 9094, 9095
+            broker_id, 4710 + broker_id, host, kafka_port, port, 9094, 9095, key_of(endpoint)
         )
     if placement is not None:
         file.placement = PlacementEntry(placement_pid, placement)

@@ -1,27 +1,28 @@
-"""Requests between brokers with random changes, and their senders: ZMTP and msgpack by hand.
+"""Requests between brokers with random changes, and their senders: msgpack by hand.
 
 A genuine request of every kind is made from the types of its class. It is changed as a tree (a
-wrong type or an absurd number in any field), as bytes, or in transport: greetings, frames, partial
-messages, slow writers.
+wrong type or an absurd number in any field), as bytes, or as frames, and sent with the key of a
+broker or of an operator. Others have no key, and send greetings and frames with changes.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import random
-import selectors
 import socket
 import struct
-import time
 import types
 import typing
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
 import msgpack
+import zmq
 
+from regent.config.addresses import host_of, port_of
 from regent.core.errors import BadDataError
 from regent.core.protocol.api import ApiKey
 from regent.core.protocol.control import ControlHeader, LeaderAndIsrRequest, LeaderAndIsrType
@@ -29,13 +30,16 @@ from regent.core.protocol.controller import ControlledShutdownRequest
 from regent.core.protocol.message import Uuid
 from regent.testing.waits import scaled
 from regent.transport.control import codec
-from regent.transport.control.zmtp import GREETING
+from regent.transport.control.sockets import Context, Socket, connect_to, open_socket, pieces
 
 TOPIC: Final = "fuzzed"  # it does not exist, and no change makes the name of an existing one
+GREETINGS: Final = tuple(
+    b"\xff" + bytes(8) + b"\x7f\3\1" + mechanism.ljust(20, b"\0") + bytes(32)
+    for mechanism in (b"CURVE", b"NULL")
+)
 READY: Final = b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06DEALER"
 WAIT_S: Final = scaled(10.0)
-_HELD_S: Final = 0.05
-_PIECES: Final = 6  # of a slow writer
+_HELD_MS: Final = 50
 
 _API_KEY: Final = 1  # its place in a header
 _ABSURD: Final[tuple[Any, ...]] = (
@@ -142,7 +146,7 @@ def would_be_applied(frames: Sequence[bytes], controller: ControlHeader) -> bool
         return False
     try:
         header = codec.decode_request_header(frames[1])
-        request = codec.decode_request_body(ApiKey(header.api_key), *frames[2:])
+        request = codec.decode_request_body(ApiKey(header.api_key), b"".join(frames[2:]))
     except (BadDataError, ValueError, KeyError):
         return False
     control = header.control_header
@@ -289,29 +293,37 @@ def _change_stream(data: bytes, chance: random.Random) -> bytes:
 
 
 class Conversation(NamedTuple):
-    """What is sent on one connection, piece by piece; ``leaves``: it is cut after the last one."""
+    """What is sent on one connection: messages of a peer with a key, or bytes of one without.
 
-    pieces: list[bytes]
-    requests: int
+    ``key`` is the number of the key. ``leaves``: the connection is cut after the last one.
+    """
+
+    messages: Sequence[list[bytes]]
+    stream: bytes
+    key: int
     leaves: bool
 
 
+class Target(NamedTuple):
+    """A control port with its key, and contexts with the keys that are used there."""
+
+    endpoint: str
+    contexts: Sequence[Context]
+
+
 def _conversation(messages: Sequence[list[bytes]], chance: random.Random) -> Conversation:
-    data = GREETING + READY + b"".join(map(on_the_wire, messages))
+    stream = b""
     if chance.randrange(6) == 0:
-        data = _change_stream(data, chance)
-    pieces = [data]
-    if chance.randrange(8) == 0:  # a slow writer
-        cuts = sorted(chance.randrange(len(data) + 1) for _ in range(_PIECES))
-        pieces = [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
-    return Conversation(pieces, len(messages), chance.randrange(5) == 0)
+        begin = chance.choice(GREETINGS) + READY
+        stream = _change_stream(begin + b"".join(map(on_the_wire, messages)), chance)
+    return Conversation(messages, stream, chance.randrange(100), chance.randrange(5) == 0)
 
 
 def genuine_conversation() -> Conversation:
     """A request that a broker answers."""
     key = ApiKey.DESCRIBE_METADATA
     message = Message(_header(key, None), example(codec.request_class(key)))
-    return Conversation([GREETING + READY + on_the_wire(message.frames)], 1, leaves=False)
+    return Conversation([message.frames], b"", 0, leaves=False)
 
 
 def conversations(
@@ -337,58 +349,58 @@ def conversations(
         yield _conversation(messages, chance)
 
 
-def talk(address: tuple[str, int], conversations: Sequence[Conversation]) -> Counter[str]:
-    """Run all at once, a piece of each in turn; return their outcomes.
+def talk(target: Target, conversations: Sequence[Conversation]) -> Counter[str]:
+    """Run all at once; return their outcomes.
 
-    ``held``: neither answered nor closed after a quiet time.
+    ``held``: not all is answered after a quiet time. ``stranger``: without a key, so not heard.
     """
-    outcomes: Counter[str] = Counter(requests=sum(c.requests for c in conversations))
-    open_ones: dict[socket.socket, Conversation] = {}
+    outcomes: Counter[str] = Counter(requests=sum(len(c.messages) for c in conversations))
+    strangers: list[socket.socket] = []
+    asked: dict[Socket, int] = {}
     for conversation in conversations:
-        sock = socket.create_connection(address, WAIT_S)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        open_ones[sock] = conversation
-    for turn in range(_PIECES + 1):
-        for sock, conversation in list(open_ones.items()):
-            if turn < len(conversation.pieces):
-                try:
-                    sock.sendall(conversation.pieces[turn])
-                except ConnectionError:
-                    outcomes["closed"] += 1
-                    open_ones.pop(sock).pieces.clear()
-                    sock.close()
-    for sock, conversation in list(open_ones.items()):
+        if conversation.stream:
+            strangers.append(_stranger(target, conversation.stream))
+            continue
+        context = target.contexts[conversation.key % len(target.contexts)]
+        dealer = open_socket(context, zmq.DEALER)
+        connect_to(dealer, target.endpoint)
+        assert dealer.poll(round(WAIT_S * 1000), zmq.POLLOUT), "a peer with a key is let in"
+        for frames in conversation.messages:
+            dealer.send_multipart(list(pieces(frames)))
         if conversation.leaves:
             outcomes["left"] += 1
-            del open_ones[sock]
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            sock.close()
-    _await_outcomes(open_ones, outcomes)
+            dealer.close(linger=0)
+        else:
+            asked[dealer] = len(conversation.messages)
+    _await_answers(asked, outcomes)
+    outcomes["stranger"] += len(strangers)
+    for stranger in strangers:
+        stranger.close()
     return outcomes
 
 
-def _await_outcomes(open_ones: dict[socket.socket, Conversation], outcomes: Counter[str]) -> None:
-    """Read until each has all its answers, or until a quiet time."""
-    handshake = len(GREETING)
-    received = dict.fromkeys(open_ones, 0)
-    with selectors.DefaultSelector() as selector:
-        for sock in open_ones:
-            selector.register(sock, selectors.EVENT_READ)
-        quiet_at = time.monotonic() + _HELD_S
-        while selector.get_map() and time.monotonic() < quiet_at:
-            for key, _ in selector.select(_HELD_S):
-                sock = typing.cast("socket.socket", key.fileobj)
-                quiet_at = time.monotonic() + _HELD_S
-                try:
-                    data = sock.recv(65_536)
-                except ConnectionError:
-                    data = b""
-                received[sock] += len(data)
-                if not data:
-                    outcomes["closed"] += 1
-                    selector.unregister(sock)
-                    sock.close()
-    for sock in open_ones:
-        if sock.fileno() >= 0:
-            outcomes["answered" if received[sock] > handshake + len(READY) else "held"] += 1
-            sock.close()
+def _stranger(target: Target, stream: bytes) -> socket.socket:
+    address = host_of(target.endpoint), port_of(target.endpoint)
+    stranger = socket.create_connection(address, WAIT_S)
+    with suppress(ConnectionError):
+        stranger.sendall(stream)
+    return stranger
+
+
+def _await_answers(asked: dict[Socket, int], outcomes: Counter[str]) -> None:
+    """Receive until each has all its answers, or until a quiet time."""
+    poller = zmq.Poller()
+    for dealer in asked:
+        poller.register(dealer, zmq.POLLIN)
+    waiting = set(asked)
+    while waiting and (ready := poller.poll(_HELD_MS)):
+        for dealer, _ in ready:
+            dealer.recv_multipart()
+            asked[dealer] -= 1
+            if not asked[dealer]:
+                waiting.discard(dealer)
+                poller.unregister(dealer)
+                outcomes["answered"] += 1
+    outcomes["held"] += len(waiting)
+    for dealer in asked:
+        dealer.close(linger=0)

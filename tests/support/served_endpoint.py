@@ -26,11 +26,11 @@ from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from regent.storage.log_manager import LogManager
 from regent.transport.control.server import ControlServer
-from regent.transport.control.sockets import new_context
 from regent.transport.kafka.metrics import Closed
 from regent.zk.codecs.topic_znodes import encode_topic_id
 from regent.zk.stores.producer_ids import ZkProducerIds
 from tests.support.fake_zookeeper import FakeZooKeeper
+from tests.support.keys import KEYS, context_for_test, everybody_is_broker
 from tests.support.led_partitions import lead
 from tests.support.stage import Stage
 
@@ -46,7 +46,7 @@ class ServedEndpoint:
     def __init__(
         self, stack: ExitStack, logs: ReplicaLogs, settings: Settings, topic: str = "t"
     ) -> None:
-        context = new_context()
+        context = context_for_test()
         stack.callback(context.destroy, linger=0)
         self.world = stage = stack.enter_context(Stage())
         zookeeper = FakeZooKeeper(stage.zookeeper)
@@ -72,7 +72,9 @@ class ServedEndpoint:
         self.quotas = quotas = QuotaManagers(settings.quotas)
         topics.start(cache, zookeeper, lambda: True, quotas.controller_mutation)
         router = RequestRouter(stage.broker(BROKER), stage.controller(BROKER), topics.handler)
-        control = ControlServer(context, "tcp://127.0.0.1:0", router, name="control")
+        control = ControlServer(
+            KEYS, everybody_is_broker(BROKER), "tcp://127.0.0.1:0", router, name="control"
+        )
         stack.callback(control.stop)
         control.start()
         self.endpoint = KafkaEndpoint(BROKER, settings, quotas)

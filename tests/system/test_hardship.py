@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from regent.config.addresses import host_of, port_of
 from regent.config.command_line import COMMAND
 from regent.testing.regent_cluster import SESSION_TIMEOUT_MS, START_TIMEOUT_S, RegentCluster
 from regent.testing.waits import eventually, next_line, pause_process, scaled
@@ -111,9 +112,12 @@ def test_no_zookeeper_is_one_line(cluster: RegentCluster, tmp_path: Path):
 
 
 def test_garbage_on_the_control_port_is_counted_and_survived(cluster: RegentCluster):
-    host, _, port = cluster.control_endpoint(0).removeprefix("tcp://").rpartition(":")
-    for garbage in (b"\x00" * 4096, b"GET / HTTP/1.1\r\n\r\n", os.urandom(65_536)):
-        with socket.create_connection((host, int(port)), timeout=scaled(5)) as connection:
+    endpoint = cluster.control_endpoint(0)
+    address = host_of(endpoint), port_of(endpoint)
+    without_keys = b"\xff\0\0\0\0\0\0\0\1\x7f\3\0" + b"NULL".ljust(52, b"\0")  # of ZMTP 3
+    other_protocols = (b"\x00" * 4096, b"GET / HTTP/1.1\r\n\r\n", os.urandom(65_536))
+    for garbage in (*other_protocols, without_keys):
+        with socket.create_connection(address, timeout=scaled(5)) as connection:
             connection.sendall(garbage)
             with suppress(ConnectionError):  # closed with unread bytes
                 while connection.recv(4096):
@@ -121,9 +125,9 @@ def test_garbage_on_the_control_port_is_counted_and_survived(cluster: RegentClus
     broker = next(b for b in cluster.description["brokers"] if b["id"] == 0)
 
     def is_counted() -> bool:
-        address = f"http://127.0.0.1:{broker['metrics_port']}/metrics"
-        with urllib.request.urlopen(address, timeout=scaled(5)) as page:
-            return b'regent_rejected_frames_total{reason="not a ZeroMQ peer"}' in page.read()
+        url = f"http://127.0.0.1:{broker['metrics_port']}/metrics"
+        with urllib.request.urlopen(url, timeout=scaled(5)) as page:
+            return b'regent_rejected_frames_total{reason="no proof of a key"}' in page.read()
 
     eventually(is_counted, "the rejected frames are counted")
     cluster.await_agreement([0, 1, 2], "payments")

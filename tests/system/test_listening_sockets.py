@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from regent.config.addresses import port_of
 from regent.core.protocol.placement import PlacementStatusRequest, PlacementStatusResponse
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually, scaled
@@ -40,10 +41,10 @@ BROKERS = 3
 WHO_MAY_CONNECT = {
     "broker: port": (BROKERS, "everybody: a client, as with Kafka without an authorizer"),
     "broker: replication_port": (BROKERS, "everybody: it answers followers (SECURITY.md)"),
-    "broker: control_port": (BROKERS, "everybody: it answers controllers (SECURITY.md)"),
+    "broker: control_port": (BROKERS, "who has an allowed key (docs/security.md)"),
     "broker: metrics_port": (BROKERS, "everybody: it only shows numbers"),
     "zookeeper: port": (1, "everybody: ZooKeeper without authentication (SECURITY.md)"),
-    "placement service: endpoint": (1, "everybody: it places, and writes nothing"),
+    "placement service: endpoint": (1, "who has an allowed key (docs/security.md)"),
     "supervisor: unix": (1, "the owner: the mode of the socket; it starts brokers"),
     "Spark's JVM: Py4J": (1, "who has the token in a file of mode 0600"),
     "Spark's JVM: RPC, blocks": (2, "who has the secret that Spark has made: nobody"),
@@ -99,9 +100,7 @@ def _named(cluster: RegentCluster) -> Counter[str]:
     names = {server["port"]: "zookeeper: port" for server in description["zookeeper_nodes"]}
     for broker in description["brokers"]:
         names |= {port: f"broker: {name}" for name, port in broker.items() if "port" in name}
-    names[int(description["placement"]["endpoint"].rpartition(":")[2])] = (
-        "placement service: endpoint"
-    )
+    names[port_of(description["placement"]["endpoint"])] = "placement service: endpoint"
     return Counter(
         names.get(found.port) or _name(found, cluster, tree)
         for found in set(listening_sockets(tree))

@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 
 import zmq
 
+from regent.config.addresses import without_key
 from regent.core.errors import BadDataError, Errors, RegentError
 from regent.core.protocol.control import ControlHeader
 from regent.core.records import RecordBytes
@@ -43,8 +44,10 @@ from regent.transport.control.sockets import (
     Context,
     ReceivedFrames,
     connect_to,
+    joined,
     open_monitor,
     open_socket,
+    pieces,
     receive_message,
 )
 
@@ -131,7 +134,7 @@ class _Link:
 
     def send(self, frames: Sequence[RecordBytes]) -> None:
         """Send a message; raises zmq.Again when there is no connection to send it on."""
-        self.dealer.send_multipart(frames, zmq.NOBLOCK, copy=False)
+        self.dealer.send_multipart(list(pieces(frames)), zmq.NOBLOCK, copy=False)
         self.unanswered += 1
 
     def receive(self) -> ReceivedFrames | None:
@@ -178,7 +181,7 @@ class _Link:
 
 
 class RequestClient:
-    """Sends requests to one peer; one thread uses and closes it.
+    """Sends requests to the owner of the key in ``endpoint``; one thread uses and closes it.
 
     ``connect_timeout_ms`` limits the wait for a connection, so that an absent peer is noticed long
     before a request would time out. ``silent_s`` and ``gone_s``: see ``_Link``. Clients may share
@@ -196,7 +199,8 @@ class RequestClient:
         gone_s: float = 3.0,
         correlation_ids: Iterator[int] | None = None,
     ) -> None:
-        self.endpoint = endpoint
+        self.endpoint = without_key(endpoint)
+        self._keyed_endpoint = endpoint
         self._context = context
         self._client_id = client_id
         self._connect_timeout_ms = connect_timeout_ms
@@ -286,14 +290,20 @@ class RequestClient:
         if self._link is not None and self._link.take_disconnected():
             self._drop_link()  # another incarnation may listen there now
         if self._link is None:
-            self._link = _Link(self._context, self.endpoint, self._silent_s, self._gone_s)
+            try:
+                self._link = _Link(
+                    self._context, self._keyed_endpoint, self._silent_s, self._gone_s
+                )
+            except ValueError as error:
+                raise PeerUnreachableError(self.endpoint, str(error)) from None
         connect_deadline = time.monotonic() + self._connect_timeout_ms / 1000
         patience = patience._replace(deadline=min(patience.deadline, connect_deadline))
         while not self._link.dealer.poll(patience.slice_ms(), zmq.POLLOUT):
             self._check_abandoned(patience)
             if not patience.slice_ms():
                 raise PeerUnreachableError(
-                    self.endpoint, "no connection; is the process there running?"
+                    self.endpoint,
+                    "no connection; is the process there running, and is our key allowed there?",
                 )
         return self._link
 
@@ -328,7 +338,7 @@ class RequestClient:
 
     def _await_reply(
         self, link: _Link, awaited: Collection[int], patience: _Patience
-    ) -> tuple[ReplyHeader, Sequence[RecordBytes]]:
+    ) -> tuple[ReplyHeader, list[RecordBytes]]:
         """Return the header and the body's frames, if any, of the next reply."""
         disconnected = False
         link.begin_wait()
@@ -355,7 +365,7 @@ class RequestClient:
 
     def _match(
         self, frames: list[RecordBytes], awaited: Collection[int]
-    ) -> tuple[ReplyHeader, Sequence[RecordBytes]] | None:
+    ) -> tuple[ReplyHeader, list[RecordBytes]] | None:
         """Return header and body if ``frames`` are an awaited reply, else ``None``."""
         if tuple(frames) == codec.PING:
             return None
@@ -370,12 +380,12 @@ class RequestClient:
         return header, frames[2:]
 
     def _decode_reply(
-        self, request: EncodedBody, header: ReplyHeader, frames: Sequence[RecordBytes]
+        self, request: EncodedBody, header: ReplyHeader, frames: list[RecordBytes]
     ) -> Response | RequestFailedError:
         name, error_code = request.api_key.name, header.error_code
         try:
             if frames:
-                return codec.decode_response_body(request.api_key, *frames)
+                return codec.decode_response_body(request.api_key, joined(frames))
             without_body = f"{name} was answered with {error_code.name} and no body"
             reason = header.reason if header.reason.isprintable() else ""
             reason = reason or without_body

@@ -1,11 +1,11 @@
 """The bytes of a request: header and body, each one frame of msgpack.
 
-A message is ``b""``, header and body. The request header is the array ``[1, api_key, api_version,
-correlation_id, client_id, controller_id | nil, controller_epoch | nil, broker_epoch | nil,
-event_id | nil]``. 1 is the version of the header. Control requests have the controller id and both
-epochs; other requests have none of them. The reply header is ``[1, correlation_id, error_code]``. A
-reply with a body has error code 0, because the body has its own codes. The header of a reply
-without a body has the error code.
+A message is ``b""``, header and body; a long body is sent in pieces (``sockets.pieces``). The
+request header is the array ``[1, api_key, api_version, correlation_id, client_id, controller_id |
+nil, controller_epoch | nil, broker_epoch | nil, event_id | nil]``. 1 is the version of the header.
+Control requests have the controller id and both epochs; other requests have none of them. The reply
+header is ``[1, correlation_id, error_code]``. A reply with a body has error code 0, because the
+body has its own codes. The header of a reply without a body has the error code.
 
 Bodies are the dataclasses of ``core.protocol`` and the Kafka messages of its ``messages``; see
 ``schema``. Brokers of two versions may talk: unknown fields are ignored, and missing ones have
@@ -36,7 +36,6 @@ from regent.core.protocol.api import ActorRequest, ActorResponse, ApiKey
 from regent.core.protocol.control import ControlHeader, ControlRequest, ControlResponse
 from regent.core.protocol.messages import partitions
 from regent.core.records import RecordBytes
-from regent.transport.control.large_bodies import decode_in_pieces, form_of
 from regent.transport.control.schema import Decoder, decoder
 
 Request: TypeAlias = ControlRequest | ActorRequest
@@ -62,30 +61,23 @@ _FREE_MAPS: Final = 16  # beyond that limit, for short bodies
 _LARGE_BODY_BYTES: Final = 64 * 1024  # above, the garbage collector takes longer than the decoding
 
 
-AT_ONCE_BYTES: Final = 256 * 1024  # larger requests are decoded in pieces
+LARGE_REQUEST_BYTES: Final = 256 * 1024
+"""A larger request of a deposed controller is answered without being decoded."""
 
-
-class RequestLimit(NamedTuple):
-    """The maximum size of a request body, and of its arrays, maps and elements together."""
-
-    max_bytes: int
-    max_values: int
-
-
-_SMALL: Final = RequestLimit(4096, 100)
-# Less than 32 MB once it is decoded. Brokers and tools send 10,000 rows at once: 40,000 values.
-_LIST: Final = RequestLimit(3 * 1024 * 1024, 80_000)
+# The maximum sizes of request bodies.
+_SMALL: Final = 4096
+_LIST: Final = 3 * 1024 * 1024  # brokers and tools send 10,000 rows at once
 # What a Kafka client asks for in one request; there a topic is named once, here in each row.
-_TOPICS: Final = RequestLimit(16 * 1024 * 1024, 500_000)
+_TOPICS: Final = 16 * 1024 * 1024
 # Controllers split requests at 2 MiB of rows (``core.controller.request_batch``); brokers come on
 # top.
-_CONTROL: Final = RequestLimit(8 * 1024 * 1024, 300_000)
+_CONTROL: Final = 8 * 1024 * 1024
 
 
 class _Api(NamedTuple):
     request: type[Request]
     response: type[Response]
-    limit: RequestLimit = _LIST
+    max_bytes: int = _LIST
 
 
 _APIS: Final[Mapping[ApiKey, _Api]] = {
@@ -133,7 +125,6 @@ _APIS: Final[Mapping[ApiKey, _Api]] = {
 }
 _API_KEYS: Final[Mapping[type, ApiKey]] = {api.request: key for key, api in _APIS.items()}
 _REQUEST_DECODERS: Final = {key: decoder(api.request) for key, api in _APIS.items()}
-_REQUEST_FORMS: Final = {key: form_of(api.request) for key, api in _APIS.items()}
 _RESPONSE_DECODERS: Final = {key: decoder(api.response) for key, api in _APIS.items()}
 KNOWN_APIS: Final[frozenset[int]] = frozenset(_APIS)
 # The requests that only a controller sends; its epoch fences them.
@@ -214,7 +205,7 @@ def encode_request(request: Request) -> EncodedBody:
     if api_key is None:
         raise BadDataError(f"{type(request).__name__} is not a request")
     frames = encode_body(request)
-    limit = _APIS[api_key].limit.max_bytes
+    limit = _APIS[api_key].max_bytes
     if len(frames[0]) > limit:
         raise BadDataError(
             f"{type(request).__name__} of {len(frames[0])} bytes exceeds {limit}: split it"
@@ -237,41 +228,25 @@ def encode_body(value: object) -> Frames:
 
 def max_request_bytes(api_key: ApiKey) -> int:
     """Return the maximum size of a request body."""
-    return _APIS[api_key].limit.max_bytes
+    return _APIS[api_key].max_bytes
 
 
 def check_request_size(api_key: ApiKey, data: RecordBytes) -> None:
     """Raise BadDataError when a body is larger than its kind of request may be."""
-    limit = _APIS[api_key].limit.max_bytes
+    limit = _APIS[api_key].max_bytes
     if len(data) > limit:
         raise BadDataError(f"{_APIS[api_key].request.__name__}: {len(data)} bytes exceed {limit}")
 
 
-def decode_request_body(api_key: ApiKey, data: RecordBytes, *more: RecordBytes) -> Request:
-    """Return the request in the only frame of a body; raises BadDataError."""
-    api = _APIS[api_key]
-    name = api.request.__name__
-    _check_single(name, more)
+def decode_request_body(api_key: ApiKey, data: RecordBytes) -> Request:
+    """Return the request in a body; raises BadDataError."""
     check_request_size(api_key, data)
-    if len(data) <= AT_ONCE_BYTES:
-        return _decode_body(api.request, _REQUEST_DECODERS[api_key], data)
-    with _collector_paused(len(data)), _one_error(name):
-        request: Request = decode_in_pieces(
-            _REQUEST_FORMS[api_key], data, new_unpacker, max_values=api.limit.max_values
-        )
-        return request
+    return _decode_body(_APIS[api_key].request, _REQUEST_DECODERS[api_key], data)
 
 
-def decode_response_body(api_key: ApiKey, data: RecordBytes, *more: RecordBytes) -> Response:
-    """Return the response in the only frame of a body; raises BadDataError."""
-    api = _APIS[api_key]
-    _check_single(api.response.__name__, more)
-    return _decode_body(api.response, _RESPONSE_DECODERS[api_key], data)
-
-
-def _check_single(name: str, more: Frames) -> None:
-    if more:
-        raise BadDataError(f"{name}: {len(more)} frames follow the body")
+def decode_response_body(api_key: ApiKey, data: RecordBytes) -> Response:
+    """Return the response in a body; raises BadDataError."""
+    return _decode_body(_APIS[api_key].response, _RESPONSE_DECODERS[api_key], data)
 
 
 def encode_request_header(header: RequestHeader) -> bytes:
@@ -346,20 +321,6 @@ def _unpack(name: str, data: RecordBytes) -> object:
     with _one_error(name):
         budget = _FREE_MAPS + len(data) // BYTES_PER_MAP
         return msgpack.unpackb(data, object_pairs_hook=_map_builder(budget), **_UNPACKING)
-
-
-def new_unpacker(count: Callable[[], None]) -> msgpack.Unpacker:
-    """Return an unpacker of pieces, which calls ``count`` for each array and each map."""
-
-    def count_array(values: tuple[Any, ...]) -> tuple[Any, ...]:
-        count()
-        return values
-
-    def build_map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-        count()
-        return _map(pairs)
-
-    return msgpack.Unpacker(object_pairs_hook=build_map, list_hook=count_array, **_UNPACKING)
 
 
 @contextmanager

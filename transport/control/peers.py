@@ -1,386 +1,339 @@
 """The connected peers of a listening address, and their messages.
 
-It is a ZeroMQ ROUTER with limits for all memory that a peer can use. ZeroMQ listens, accepts, reads
-and writes on its own thread. It delivers bytes (ZMQ_STREAM) in chunks of at most 8 KiB, and
-``zmtp`` makes messages of them. Messages are taken from one peer after another, because one chunk
-may have hundreds.
+It is a ZeroMQ ROUTER that speaks CURVE. ZeroMQ asks here about each key (ZAP,
+https://rfc.zeromq.org/spec/27/), and only messages of known keys arrive. If nobody answers, nobody
+is let in. A key that is not known is first asked for again, because a broker that has just
+registered may be faster than the news of it.
+
+A peer that has not proved its key costs little: a frame has at most ``FRAME_BYTES``, ZeroMQ waits
+five seconds for the proof, and few may wait when descriptors are short. ZeroMQ reports each
+connection after it has accepted it. On loopback those of other users are closed then.
 """
 
 from __future__ import annotations
 
 import socket
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, NamedTuple, TypeVar
+from functools import partial
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import zmq
 
+from regent.core.errors import RegentError
 from regent.core.records import RecordBytes
+from regent.core.security.roles import KeyOwner
 from regent.transport.control.codec import Frames
-from regent.transport.control.sockets import Context, listen_at, open_monitor, open_socket
-from regent.transport.control.unread import MAX_UNREAD_BYTES, OF_ALL_PORTS, Unread, UnreadLimit
-from regent.transport.control.zmtp import (
-    PING,
-    MessageTooLargeError,
-    PeerError,
-    ZmtpConnection,
-    message_pieces,
+from regent.transport.control.key_files import KeyPair
+from regent.transport.control.sockets import (
+    ReceivedFrames,
+    listen_at,
+    new_context,
+    open_monitor,
+    open_socket,
+    pieces,
+    receive_message,
 )
 from regent.transport.descriptors import OF_THIS_PROCESS, Descriptors
 from regent.transport.local_users import EVERYBODY, LocalUsers
 
 T = TypeVar("T")
 
-_SWEEP_S: Final = 1.0
-_IDLE_SWEEP_S: Final = 10.0
-MAX_UNFINISHED_BYTES: Final = 128 * 1024 * 1024
-MAX_WAITING: Final = 1000
-"""Maximum number of waiting messages of a peer."""
-_MAX_WAITING_OF_ALL: Final = 10_000  # while so many messages of all peers wait, none is received
-
-_UNREAD_LOOK_BYTES: Final = 1024 * 1024  # sent between two checks of what peers have not read
+_PORT_NAME: Final = "control port"
+_ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"
+_ZAP_VERSION: Final = b"1.0"
+_WELCOME, _NOT_NOW = b"200", b"300"  # after any other answer a peer would never come back
+_DOMAIN: Final = b"regent"
+_OTHER_FRAMES_BYTES: Final = 8 * 1024  # of a message beside its body
+_UNBIND_TIMEOUT_S: Final = 1.0
 _RESERVED_DESCRIPTORS: Final = 64  # for files; clients of the Kafka port leave some to brokers
 # ZeroMQ accepts without asking us, so more peers may connect before the next one is refused. They,
 # and everything else, use the other descriptors.
 _SHARE_OF_DESCRIPTORS: Final = 0.25
-
-_PORT_NAME: Final = "control port"
-_OTHER_FRAMES_BYTES: Final = 8 * 1024  # of a message beside its largest frame
-_PATIENCE: Final = 4  # sweeps that a peer may be silent, or take to introduce itself
-_UNBIND_TIMEOUT_MS: Final = 1000
-
-
-class TooManyMessagesError(PeerError):
-    """Too many messages of a peer wait."""
+_FAILED_HANDSHAKES: Final = (
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+)
+_EVENTS: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | _FAILED_HANDSHAKES
 
 
-class TooManyPeersError(PeerError):
-    """There is no file descriptor for one more connection."""
+class PeerError(RegentError):
+    """A peer was refused or cut off."""
 
 
-class TooMuchUnreadError(PeerError):
-    """All peers together have too many unread bytes, and this peer has the most."""
+class HandshakeError(PeerError):
+    """A connection without a proof of a key."""
+
+
+class UnknownKeyError(PeerError):
+    """A peer with a key that nobody has allowed."""
 
 
 class OtherUserError(PeerError):
     """The peer is a process of a user of this machine that may not connect."""
 
 
+class TooManyPeersError(PeerError):
+    """There is no file descriptor for one more connection."""
+
+
+class MessageTooLargeError(PeerError):
+    """A message of more bytes than allowed."""
+
+
+class KnownKeys(Protocol):
+    """The keys that may connect. Thread-safe."""
+
+    def peer(self, key: str) -> KeyOwner | None:
+        """Return the owner of a public key, None if nobody has allowed it; never blocks."""
+        ...
+
+    def read_again(self, then: Callable[[], None]) -> None:
+        """Read all keys again, on any thread, and call ``then``; returns at once."""
+        ...
+
+
 class Message(NamedTuple):
     """The frames of a message; ``route`` is where answers go."""
 
     route: bytes
+    peer: KeyOwner
     frames: list[RecordBytes]
 
 
-class _Peer:
-    """One connection; ``end`` is our socket of it."""
+class _Question(NamedTuple):
+    """ZeroMQ's question whether a peer may connect; ``route`` leads back to who asks."""
 
-    def __init__(self, zmtp: ZmtpConnection, end: _OurEnd | None) -> None:
-        self.unread = Unread()
-        self.zmtp = zmtp
-        self.end = end
-        self.waiting: deque[list[RecordBytes]] = deque()
-        self.sweeps = 0  # since its last message; or since it connected, until it is ready
+    route: bytes
+    request_id: bytes
+    address: str
+    key: str
 
 
 class _OurEnd:
     """The socket of a connection, which belongs to ZeroMQ. Raises ``OSError`` if it is closed."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._name = self._ask(socket.socket.getpeername)
+        self.descriptor = descriptor
+        self.peer_name = self._ask(socket.socket.getpeername)
 
     def break_off(self) -> None:
-        """End the connection; unsent bytes are dropped."""
-        if (
-            self._ask(socket.socket.getpeername) == self._name
-        ):  # else another connection has the descriptor now
-            self._ask(lambda connection: connection.shutdown(socket.SHUT_RDWR))
+        """End the connection, unless another one has the descriptor now."""
+        with suppress(OSError):
+            if self._ask(socket.socket.getpeername) == self.peer_name:
+                self._ask(lambda connection: connection.shutdown(socket.SHUT_RDWR))
 
     def is_admitted(self, users: LocalUsers) -> bool:
-        """Whether the process at the other end may connect; one that has left may not."""
+        """Whether the process at the other end may connect."""
         return self._ask(lambda connection: users.admits(connection, _PORT_NAME))
 
     def _ask(self, question: Callable[[socket.socket], T]) -> T:
-        connection = socket.socket(fileno=self._descriptor)
+        connection = socket.socket(fileno=self.descriptor)
         try:
             return question(connection)
         finally:
             connection.detach()
 
 
-class Peers:
-    """Listens at ``endpoint``; a message may have a frame of ``max_frame_bytes``.
+class _Connection(NamedTuple):
+    """A connection that has sent a message."""
 
-    ``max_unfinished_bytes`` limits the incomplete messages of all peers together. ``unread_limit``
-    limits the sent bytes that the peers of all ports have not read.
-    Belongs to one thread at a time. Raises zmq.ZMQError, or OSError for an unknown name.
+    key: str
+    end: _OurEnd | None
+
+
+class Peers:
+    """Listens at ``endpoint`` with a ZeroMQ of its own; a body may have ``max_body_bytes``.
+
+    ``wake`` is called on any thread when ``take_events`` has something to do. Belongs to one thread
+    at a time. Raises zmq.ZMQError, or OSError for an unknown name.
     """
 
     def __init__(
         self,
-        context: Context,
+        keys: KeyPair,
+        known: KnownKeys,
         endpoint: str,
-        max_frame_bytes: int,
-        max_unfinished_bytes: int = MAX_UNFINISHED_BYTES,
+        max_body_bytes: int,
+        wake: Callable[[], None] = lambda: None,
         descriptors: Descriptors = OF_THIS_PROCESS,
-        unread_limit: UnreadLimit = OF_ALL_PORTS,
         users: LocalUsers = EVERYBODY,
     ) -> None:
+        self._known = known
+        self._max_bytes = max_body_bytes + _OTHER_FRAMES_BYTES
+        self._wake = wake
         self._descriptors = descriptors
-        self._unread_limit = unread_limit
         self._users = users
-        self._sent_bytes = 0  # since the last check of what peers have not read
-        self._max_message_bytes = max_frame_bytes + _OTHER_FRAMES_BYTES
-        self._max_unfinished_bytes = max_unfinished_bytes
-        self._peers: dict[bytes, _Peer] = {}
-        self._with_messages: deque[tuple[bytes, deque[list[RecordBytes]]]] = deque()
-        self._waiting = 0  # messages, of all peers
-        self._closing: set[bytes] = set()  # cut off, but ZeroMQ could not take the close yet
-        self._strangers: dict[bytes, None] = {}  # peers that have not introduced themselves
-        self.unfinished_bytes = 0
-        """The bytes that are kept of incomplete messages."""
-        self._socket = open_socket(context, zmq.STREAM)
+        self._read_again: deque[_Question] = deque()  # questions whose keys were read again
+        self._strangers: dict[int, _OurEnd] = {}  # by descriptor; they have sent no message yet
+        self._connections: dict[bytes, _Connection] = {}  # by route
+        self._routes: dict[int, bytes] = {}  # by descriptor
+        self._context = new_context(keys)
         try:
+            self._questions = self._context.socket(zmq.ROUTER)
+            self._questions.bind(_ZAP_ENDPOINT)
+            self._socket = open_socket(self._context, zmq.ROUTER)
+            self._socket.setsockopt(zmq.CURVE_SERVER, 1)
+            self._socket.setsockopt(zmq.ZAP_DOMAIN, _DOMAIN)
+            self._socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+            self._monitor = open_monitor(self._context, self._socket, _EVENTS)
             listen_at(self._socket, endpoint)
-            self._monitor = open_monitor(context, self._socket, zmq.EVENT_CLOSED)
         except BaseException:
-            self._socket.close()
+            self._context.destroy(linger=0)
             raise
         self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         """The address listened on, with the real port."""
 
     def register(self, poller: zmq.Poller) -> None:
-        """Let ``poller`` wake up when bytes have arrived."""
-        poller.register(self._socket, zmq.POLLIN)
+        """Let ``poller`` wake up when there is something to do."""
+        for pollable in (self._questions, self._monitor, self._socket):
+            poller.register(pollable, zmq.POLLIN)
 
     @property
     def is_closed(self) -> bool:
         """Whether the socket is closed."""
         return self._socket.closed
 
-    @property
-    def has_messages(self) -> bool:
-        """Whether ``next_message`` would return one."""
-        return self._waiting > 0
+    def take_events(self) -> list[PeerError]:
+        """Answer ZeroMQ's questions about keys, and note connections; never blocks.
 
-    def receive(self) -> bool:
-        """Take the next chunk; return whether there was one; never blocks.
-
-        It takes none while too many messages wait. Raises PeerError after it has cut off a peer.
-        After any other error the peer is cut off too.
+        Returns why connections were refused.
         """
-        if self.unfinished_bytes > self._max_unfinished_bytes:
-            self._cut_off(max(self._peers, key=lambda other: self._peers[other].zmtp.held_bytes))
-            raise MessageTooLargeError("incomplete messages use too much memory, this one the most")
-        if self._waiting >= _MAX_WAITING_OF_ALL:
-            return False
-        try:
-            frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
-        except zmq.Again:
-            return False
-        route, data = frames[0].bytes, frames[1].bytes
-        if not data:
-            self._on_connected_or_left(route, frames[1])
-        elif route in self._peers:
-            try:
-                self._read(route, self._peers[route], data)
-            except Exception:
-                self._cut_off(route)
-                raise
-        return True
+        errors: list[PeerError] = []
+        while self._read_again:
+            question = self._read_again.popleft()
+            if not self._let_in(question):
+                self._answer(question, _NOT_NOW)
+                errors.append(UnknownKeyError(f"{question.address}: {question.key}"))
+        while (question_or_none := self._next_question()) is not None:
+            if not self._let_in(question_or_none):
+                self._known.read_again(partial(self._on_read_again, question_or_none))
+        while self._monitor.poll(0):
+            event, _ = self._monitor.recv_multipart()
+            error = self._on_event(
+                int.from_bytes(event[:2], "little"), int.from_bytes(event[2:6], "little")
+            )
+            if error is not None:
+                errors.append(error)
+        return errors
 
-    def next_message(self) -> Message | None:
-        """Return a message of the next peer in turn; ``None`` if there is none.
+    def receive(self) -> Message | None:
+        """Return the next message, None if there is none; never blocks.
 
-        It may be of a peer that has left.
+        Raises PeerError after it has cut off a peer.
         """
-        while self._with_messages:
-            route, waiting = self._with_messages.popleft()
-            if waiting:  # else the peer sent too many, and they were dropped
-                message = Message(route, waiting.popleft())
-                self._waiting -= 1
-                if waiting:
-                    self._with_messages.append((route, waiting))
-                return message
-        return None
+        received = receive_message(self._socket, self._max_bytes)
+        if received is None:
+            return None
+        route, *frames = received.frames
+        connection = self._connections.get(bytes(route)) or self._connect(bytes(route), received)
+        peer = self._known.peer(connection.key)
+        if peer is not None and received.is_complete:
+            return Message(bytes(route), peer, frames)
+        if connection.end is not None:
+            connection.end.break_off()
+        if peer is None:
+            raise UnknownKeyError(f"{connection.key} is not allowed any more")
+        raise MessageTooLargeError(f"{peer.name}: a message exceeds {self._max_bytes} bytes")
 
     def send(self, route: bytes, frames: Frames) -> None:
         """Send a message to a peer.
 
-        Raises zmq.ZMQError if the peer has left or does not read. It is cut off if part of the
-        message was sent. Messages of a peer that has left may still be received. Raises
-        TooMuchUnreadError when the message was sent, and a peer was cut off for its unread bytes.
+        Raises zmq.ZMQError if the peer has left or does not read.
         """
-        peer = self._peers.get(route)
-        if peer is None:
-            raise zmq.ZMQError(zmq.EHOSTUNREACH)
-        if peer.unread.size > MAX_UNREAD_BYTES:
-            raise zmq.Again
-        is_begun = False
-        try:
-            for piece in message_pieces(frames):
-                self._send_piece(route, piece)
-                is_begun = True
-        except zmq.ZMQError:
-            if is_begun:
-                self._cut_off(route)
-            raise
-        if self._sent_bytes >= _UNREAD_LOOK_BYTES:
-            self._bound_unread()
+        self._socket.send_multipart((route, *pieces(frames)), zmq.NOBLOCK, copy=False)
 
-    @property
-    def sweep_interval_s(self) -> float:
-        """How long after ``sweep`` the next is due: longer while no peer may exceed a limit."""
-        is_watched = self._strangers or self._closing or self._sent_bytes
-        return _SWEEP_S if is_watched else _IDLE_SWEEP_S
-
-    def sweep(self) -> None:
-        """Ping silent peers, and disconnect those that do not answer.
-
-        Afterwards raises TooMuchUnreadError if a peer was cut off for its unread bytes.
-        """
-        for route in list(self._closing):
-            self._close(route)
-        for route, peer in list(self._peers.items()):
-            peer.sweeps += 1
-            if peer.sweeps > _PATIENCE:
-                self._cut_off(route)
-            elif peer.sweeps > 1 and peer.zmtp.is_ready:
-                self._send_own(route, PING)
-        self._bound_unread()
+    def cut_off_revoked(self) -> None:
+        """End the connections whose keys are not allowed any more."""
+        for connection in self._connections.values():
+            if connection.end is not None and self._known.peer(connection.key) is None:
+                connection.end.break_off()
 
     def stop_listening(self) -> bool:
         """Close every connection and the port; return whether the port is free already."""
         self._socket.unbind(self.endpoint)
-        return bool(self._monitor.poll(_UNBIND_TIMEOUT_MS))
+        deadline = time.monotonic() + _UNBIND_TIMEOUT_S
+        while self._monitor.poll(max(0, round((deadline - time.monotonic()) * 1000))):
+            event, _ = self._monitor.recv_multipart()
+            if int.from_bytes(event[:2], "little") == zmq.EVENT_CLOSED:
+                return True
+        return False
 
     def close(self) -> None:
         """Close the socket; without ``stop_listening`` the port stays in use for some time."""
-        with suppress(zmq.ContextTerminated):
-            self._socket.disable_monitor()
-        self._monitor.close()
-        self._socket.close()
+        self._socket.disable_monitor()
+        self._context.destroy(linger=0)
 
-    def _on_connected_or_left(self, route: bytes, frame: zmq.Frame) -> None:
-        """Handle an empty chunk, by which ZeroMQ reports a new connection and the end of one."""
-        if route in self._closing:
-            self._closing.discard(route)
-        elif route in self._peers:
-            self._forget(route)
-        else:
-            end = _our_end(frame)
-            if self._users.are_limited and not (end and end.is_admitted(self._users)):
-                self._close(route)
-                raise OtherUserError(f"{_address_of(frame)} is not a process of an admitted user")
-            self._make_room(route)
-            zmtp = ZmtpConnection(_address_of(frame), self._max_message_bytes)
-            self._peers[route] = _Peer(zmtp, end)
-            self._strangers[route] = None
-            self._send_own(route, zmtp.take_to_send())
+    def _next_question(self) -> _Question | None:
+        """Return ZeroMQ's next question; one without a key is answered here."""
+        while True:
+            try:
+                frames = self._questions.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return None
+            route, _, _, request_id, _, address, _, mechanism, *credentials = frames
+            key = credentials[0].hex() if mechanism == b"CURVE" and credentials else ""
+            question = _Question(route, request_id, address.decode(errors="replace"), key)
+            if key:
+                return question
+            self._answer(question, _NOT_NOW)
 
-    def _make_room(self, route: bytes) -> None:
-        """Disconnect a peer without a greeting when descriptors are short.
+    def _let_in(self, question: _Question) -> bool:
+        is_known = self._known.peer(question.key) is not None
+        if is_known:
+            self._answer(question, _WELCOME)
+        return is_known
 
-        Raises TooManyPeersError when all have greeted: then the new peer is refused.
-        """
-        shortage = self._descriptors.shortage(
-            self, len(self._peers), _RESERVED_DESCRIPTORS, _SHARE_OF_DESCRIPTORS
-        )
-        if shortage is None:
-            return
-        if self._strangers:
-            self._cut_off(next(iter(self._strangers)))
-            return
-        self._close(route)
-        raise TooManyPeersError(shortage)
+    def _answer(self, question: _Question, status: bytes) -> None:
+        user_id = question.key.encode() if status == _WELCOME else b""
+        frames = (_ZAP_VERSION, question.request_id, status, b"", user_id, b"")
+        self._questions.send_multipart((question.route, b"", *frames))
 
-    def _read(self, route: bytes, peer: _Peer, data: bytes) -> None:
-        self.unfinished_bytes -= peer.zmtp.held_bytes
-        try:
-            messages = peer.zmtp.receive(data)
-        finally:
-            self.unfinished_bytes += peer.zmtp.held_bytes
-        if peer.zmtp.is_ready:
-            peer.sweeps = 0
-            self._strangers.pop(route, None)
-        if len(peer.waiting) + len(messages) > MAX_WAITING:
-            self._waiting -= len(peer.waiting)
-            peer.waiting.clear()
-            raise TooManyMessagesError(f"{peer.zmtp.peer}: more than {MAX_WAITING} messages wait")
-        if messages and not peer.waiting:
-            self._with_messages.append((route, peer.waiting))
-        peer.waiting += messages
-        self._waiting += len(messages)
-        self._send_own(route, peer.zmtp.take_to_send())
+    def _on_read_again(self, question: _Question) -> None:
+        self._read_again.append(question)
+        self._wake()
 
-    def _send_own(self, route: bytes, data: bytes) -> None:
-        """Send the bytes of the protocol, unless the peer has left or does not read."""
-        if data:
-            with suppress(zmq.ZMQError):
-                self._send_piece(route, data)
-
-    def _send_piece(self, route: bytes, piece: RecordBytes) -> None:
-        self._socket.send(route, zmq.NOBLOCK | zmq.SNDMORE)
-        peer = self._peers.get(route)
-        if peer is None:  # this closes the connection
-            self._socket.send(piece, zmq.NOBLOCK)
-        else:
-            self._socket.send(peer.unread.frame(piece), zmq.NOBLOCK, copy=False)
-            self._sent_bytes += len(piece)
-
-    def _bound_unread(self) -> None:
-        """Disconnect the peers with the most unread bytes, while all ports have too many."""
-        self._sent_bytes = 0
-        sizes = {route: peer.unread.known_size for route, peer in self._peers.items()}
-        cut: list[str] = []
-        while self._unread_limit.is_exceeded_by(
-            self, sum(sizes.values()), max(sizes.values(), default=0)
-        ):
-            route = max(sizes, key=lambda other: sizes[other])
-            cut.append(f"{self._peers[route].zmtp.peer}: {sizes.pop(route)} bytes")
-            self._cut_off(route)
-        if cut:
-            raise TooMuchUnreadError(f"{cut[0]} are unread, the most of all ({len(cut)} cut off)")
-
-    def _cut_off(self, route: bytes) -> None:
-        peer = self._peers[route]
-        if peer.end is not None and peer.unread.known_size:
-            # ZeroMQ would first send all of it, however slowly the peer reads.
-            with suppress(OSError):
-                peer.end.break_off()
-        self._forget(route)
-        self._close(route)
-
-    def _forget(self, route: bytes) -> None:
-        self.unfinished_bytes -= self._peers.pop(route).zmtp.held_bytes
-        self._strangers.pop(route, None)
-
-    def _close(self, route: bytes) -> None:
-        """Close a connection: ZeroMQ does so when an empty chunk is sent."""
-        self._closing.discard(route)
-        try:
-            self._send_piece(route, b"")
-        except zmq.Again:
-            self._closing.add(route)
-        except zmq.ZMQError as error:
-            if error.errno != zmq.EHOSTUNREACH:
-                raise
-
-
-def _address_of(frame: zmq.Frame) -> str:
-    """Return the address of a peer, for messages; unknown if the peer left at once."""
-    try:
-        return str(frame.get("Peer-Address"))
-    except zmq.ZMQError:
-        return "an unknown address"
-
-
-def _our_end(frame: zmq.Frame) -> _OurEnd | None:
-    """Return the socket of a connection, or None if it is closed already."""
-    try:
-        return _OurEnd(int(frame.get(zmq.SRCFD)))
-    except (OSError, zmq.ZMQError):
+    def _on_event(self, event: int, descriptor: int) -> PeerError | None:
+        if event == zmq.EVENT_ACCEPTED:
+            return self._on_accepted(descriptor)
+        if event == zmq.EVENT_DISCONNECTED:
+            self._strangers.pop(descriptor, None)
+            self._connections.pop(self._routes.pop(descriptor, b""), None)
+            return None
+        if event & _FAILED_HANDSHAKES:
+            return HandshakeError("it did not prove a key in time, or speaks another protocol")
         return None
+
+    def _on_accepted(self, descriptor: int) -> PeerError | None:
+        """Note a new connection; close it, or the oldest stranger, if there may be none more."""
+        try:
+            end = _OurEnd(descriptor)
+            is_admitted = not self._users.are_limited or end.is_admitted(self._users)
+        except OSError:
+            return None  # it has left
+        if not is_admitted:
+            end.break_off()
+            return OtherUserError(f"{end.peer_name} is not a process of an admitted user")
+        connected = len(self._strangers) + len(self._routes)
+        shortage = self._descriptors.shortage(
+            self, connected, _RESERVED_DESCRIPTORS, _SHARE_OF_DESCRIPTORS
+        )
+        self._strangers[descriptor] = end
+        if shortage is not None:
+            oldest = next(iter(self._strangers))
+            self._strangers.pop(oldest).break_off()
+            return TooManyPeersError(shortage)
+        return None
+
+    def _connect(self, route: bytes, received: ReceivedFrames) -> _Connection:
+        """Note the key of a connection at its first message."""
+        key = str(received.last.get("User-Id"))
+        end = None
+        with suppress(zmq.ZMQError):
+            descriptor = int(received.last.get(zmq.SRCFD))
+            end = self._strangers.pop(descriptor, None)  # None also if the connection has ended
+            if end is not None:
+                self._routes[descriptor] = route
+                self._connections[route] = _Connection(key, end)
+        return _Connection(key, end)

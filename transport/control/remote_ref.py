@@ -10,8 +10,10 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
+from regent.config.addresses import without_key
 from regent.transport.control.client import RequestClient, RequestError, RequestTimeoutError
 from regent.transport.control.codec import Request, Response
+from regent.transport.control.key_files import keys_of_command
 from regent.transport.control.sockets import Context, new_context
 
 logger = logging.getLogger(__name__)
@@ -31,7 +33,7 @@ class RemoteActorRef:
     """
 
     def __init__(self, context: Context, endpoint: str, *, client_id: str) -> None:
-        self.endpoint = endpoint
+        self.endpoint = without_key(endpoint)
         self._client = RequestClient(
             context, endpoint, client_id=client_id, connect_timeout_ms=_CONNECT_TIMEOUT_MS
         )
@@ -94,8 +96,11 @@ class RemoteActorRef:
 
 @contextmanager
 def actor_at(endpoint: str, *, client_id: str) -> Iterator[RemoteActorRef]:
-    """Return a reference to the actor at a control endpoint, for a ``with`` block."""
-    context = new_context()
+    """Return a reference to the actor at a control endpoint, for a ``with`` block.
+
+    It has the key of this command; raises ``KeyFileError``.
+    """
+    context = new_context(keys_of_command())
     try:
         with RemoteActorRef(context, endpoint, client_id=client_id) as actor:
             yield actor

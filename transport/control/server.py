@@ -21,25 +21,29 @@ from typing import Final, TypeAlias
 
 import zmq
 
-from regent.config.addresses import host_of
+from regent.config.addresses import host_of, keyed_endpoint, without_key
 from regent.config.threads import NamedThread
 from regent.core.errors import BadDataError, Errors, RegentError
 from regent.core.protocol.api import ApiKey
 from regent.core.protocol.control import ControlHeader, ControlResponse
 from regent.core.records import RecordBytes
+from regent.core.security.roles import SENDERS, KeyOwner, is_about, may_send
 from regent.transport.control import codec
 from regent.transport.control.codec import Frames, Request, RequestHeader, Response
+from regent.transport.control.key_files import KeyPair
 from regent.transport.control.peers import (
+    HandshakeError,
+    KnownKeys,
     Message,
+    MessageTooLargeError,
     OtherUserError,
+    PeerError,
     Peers,
-    TooManyMessagesError,
     TooManyPeersError,
-    TooMuchUnreadError,
+    UnknownKeyError,
 )
-from regent.transport.control.sockets import Context
+from regent.transport.control.sockets import joined
 from regent.transport.control.wakeup import Wakeup
-from regent.transport.control.zmtp import MessageTooLargeError, NotZmtpError, PeerError
 from regent.transport.local_users import EVERYBODY, LocalUsers
 
 logger = logging.getLogger(__name__)
@@ -47,6 +51,7 @@ logger = logging.getLogger(__name__)
 MAX_OUTSTANDING: Final = 10_000
 _MAX_REQUEST_BYTES: Final = codec.max_request_bytes(ApiKey.PLACE_TOPICS)  # the largest of all
 _TURN_S: Final = 0.01  # of receiving; then answers are sent
+_SWEEP_S: Final = 10.0  # between two looks for connections whose keys were revoked
 _STOP_TIMEOUT_S: Final = 5.0
 # Time for the last answers: closing drops what was not sent and what the peer has not read.
 _LAST_ANSWERS_S: Final = 0.05
@@ -61,7 +66,9 @@ class PortInUseError(RegentError):
 class Rejection(StrEnum):
     """Why a message of a peer, or the answer to it, was dropped."""
 
-    BAD_HANDSHAKE = "not a ZeroMQ peer"
+    BAD_HANDSHAKE = "no proof of a key"
+    UNKNOWN_KEY = "unknown key"
+    UNAUTHORIZED = "not allowed to this peer"
     OTHER_USER = "another user of this machine, or gone"
     TOO_LARGE = "too large"
     BAD_ENVELOPE = "bad envelope"
@@ -72,19 +79,17 @@ class Rejection(StrEnum):
     UNFENCED = "control request without epochs or receiver"
     OVERLOADED = "too many unanswered requests"
     TOO_MANY_PEERS = "too few file descriptors"
-    UNREAD = "too many answers that the peer does not read"
     DISPATCH_FAILED = "dispatch failed"
     UNROUTABLE_ANSWER = "answer to a peer that is gone"
     UNEXPECTED = "unexpected error"
 
 
 _REASONS_TO_CUT_OFF: Final[Mapping[type[PeerError], Rejection]] = {
-    NotZmtpError: Rejection.BAD_HANDSHAKE,
+    HandshakeError: Rejection.BAD_HANDSHAKE,
+    UnknownKeyError: Rejection.UNKNOWN_KEY,
     OtherUserError: Rejection.OTHER_USER,
     MessageTooLargeError: Rejection.TOO_LARGE,
-    TooManyMessagesError: Rejection.OVERLOADED,
     TooManyPeersError: Rejection.TOO_MANY_PEERS,
-    TooMuchUnreadError: Rejection.UNREAD,
 }
 
 
@@ -169,9 +174,11 @@ class WireReply:
 class IncomingRequest:
     """A request of another process, and how to answer it.
 
-    The peer chooses ``client_id``: use it for logs, not for decisions.
+    ``peer`` is the owner of the key that its process has proved. The peer chooses ``client_id``:
+    use it for logs, not for decisions.
     """
 
+    peer: KeyOwner
     api_key: ApiKey
     control_header: ControlHeader | None
     correlation_id: int
@@ -200,13 +207,15 @@ def _screen_nothing(_key: ApiKey, _header: ControlHeader) -> None:
 class ControlServer:
     """Listens on ``bind`` (``tcp://host:port``, port 0 for a free one) with a thread of its own.
 
+    Only owners of ``known`` keys are heard, and only in what they may send (``core.security``).
     ``dispatch`` runs on that thread and must not block. While ``max_outstanding`` requests are
     unanswered, more are refused with BROKER_NOT_AVAILABLE. ``screen``: see ``Screen``.
     """
 
     def __init__(
         self,
-        context: Context,
+        keys: KeyPair,
+        known: KnownKeys,
         bind: str,
         dispatch: Callable[[IncomingRequest], None],
         *,
@@ -217,11 +226,14 @@ class ControlServer:
         users: LocalUsers = EVERYBODY,
     ) -> None:
         self.endpoint = bind
-        """The address listened on; with the real port once started."""
+        """The address listened on; with the real port and our public key once started."""
         self.rejected = RejectedFrames()
         self.requests: Counter[ApiKey] = Counter()
         """How many valid requests came, by API. The I/O thread writes, any thread reads."""
-        self._context = context
+        self.unauthorized: Counter[str] = Counter()
+        """How many requests were refused because their peer may not send them, by its name."""
+        self._keys = keys
+        self._known = known
         self._dispatch = dispatch
         self._name = name
         self._max_outstanding = max_outstanding
@@ -231,6 +243,7 @@ class ControlServer:
         self._outstanding = 0  # this and the next: read and written by the I/O thread alone
         self._last_answer_at = -_LAST_ANSWERS_S
         self._swept_at = 0.0
+        self._is_behind = False  # whether messages wait
         self._outbox: deque[tuple[bytes, Frames]] = deque()  # route and frames
         self._stopping = threading.Event()
         self._wakeup = Wakeup()
@@ -242,11 +255,18 @@ class ControlServer:
         Raises PortInUseError, or RegentError for an unusable address.
         """
         try:
-            peers = Peers(self._context, self.endpoint, self._max_frame_bytes, users=self._users)
+            peers = Peers(
+                self._keys,
+                self._known,
+                without_key(self.endpoint),
+                self._max_frame_bytes,
+                self._wakeup.set,
+                users=self._users,
+            )
         except (zmq.ZMQError, OSError, ValueError) as error:
             self._wakeup.close()
-            raise _cannot_listen(self.endpoint, error) from error
-        self.endpoint = peers.endpoint
+            raise _cannot_listen(without_key(self.endpoint), error) from error
+        self.endpoint = keyed_endpoint(peers.endpoint, self._keys.public)
         self._thread = NamedThread(self._run, self._name, (peers,))
         self._thread.start()
 
@@ -273,7 +293,7 @@ class ControlServer:
                 try:
                     self._take_turn(poller, peers)
                 except Exception as error:
-                    if isinstance(error, zmq.ContextTerminated) or peers.is_closed:
+                    if peers.is_closed:
                         raise
                     self.rejected.add(Rejection.UNEXPECTED, error)
                     self._stopping.wait(_PAUSE_S)
@@ -281,24 +301,22 @@ class ControlServer:
             time.sleep(max(0.0, self._last_answer_at + _LAST_ANSWERS_S - time.monotonic()))
             if not peers.stop_listening():
                 logger.warning("%s: the port of %s is not free yet", self._name, self.endpoint)
-        except zmq.ContextTerminated:
-            logger.warning("%s ends: the context was destroyed before it was stopped", self._name)
         finally:
             peers.close()
 
     def _take_turn(self, poller: zmq.Poller, peers: Peers) -> None:
-        wait_s = self._swept_at + peers.sweep_interval_s - time.monotonic()
-        poller.poll(0 if peers.has_messages else max(0, math.ceil(wait_s * 1000)))
+        if not self._is_behind:
+            wait_s = self._swept_at + _SWEEP_S - time.monotonic()
+            poller.poll(max(0, math.ceil(wait_s * 1000)))
         self._wakeup.clear()
+        for error in peers.take_events():
+            self.rejected.add(_REASONS_TO_CUT_OFF[type(error)], error)
         self._send_answers(peers)
         self._receive(peers)
         self._send_answers(peers)  # answers that dispatch gave itself
-        if time.monotonic() >= self._swept_at + peers.sweep_interval_s:
+        if time.monotonic() >= self._swept_at + _SWEEP_S:
             self._swept_at = time.monotonic()
-            try:
-                peers.sweep()
-            except PeerError as error:
-                self.rejected.add(_REASONS_TO_CUT_OFF[type(error)], error)
+            peers.cut_off_revoked()
 
     def _send_answers(self, peers: Peers) -> None:
         while self._outbox:
@@ -309,21 +327,23 @@ class ControlServer:
 
     def _receive(self, peers: Peers) -> None:
         end_of_turn = time.monotonic() + _TURN_S
+        self._is_behind = True
         while time.monotonic() < end_of_turn:
             try:
-                has_come = peers.receive()
+                message = peers.receive()
             except PeerError as error:
-                has_come = True
                 self.rejected.add(_REASONS_TO_CUT_OFF[type(error)], error)
-            message = peers.next_message()
-            if message is not None:
-                try:
-                    self._accept(message)
-                except _RefusalError as refusal:
-                    self.rejected.add(refusal.reason, refusal)
-                    self._refuse(peers, message, refusal.error_code)
-            elif not has_come:
+                continue
+            if message is None:
+                self._is_behind = False
                 return
+            try:
+                self._accept(message)
+            except _RefusalError as refusal:
+                self.rejected.add(refusal.reason, refusal)
+                if refusal.reason is Rejection.UNAUTHORIZED:
+                    self.unauthorized[message.peer.name] += 1
+                self._refuse(peers, message, refusal.error_code)
 
     def _accept(self, message: Message) -> None:
         """Dispatch the request in ``message``; raises _RefusalError."""
@@ -331,10 +351,10 @@ class ControlServer:
             self._outstanding += 1
             self._deliver(message.route, codec.PING[1:])
             return
-        header, frames = self._open(message.frames)
+        header, encoded_body = self._open(message)
         api_key = ApiKey(header.api_key)
         self.requests[api_key] += 1
-        answer = self._screened(header, api_key, frames[0])
+        answer = self._screened(header, api_key, encoded_body)
         if answer is not None:
             encoded = codec.encode_body(answer)
             reply_header = codec.encode_reply_header(header.correlation_id)
@@ -342,14 +362,17 @@ class ControlServer:
             self._deliver(message.route, (reply_header, *encoded))
             return
         try:
-            body = codec.decode_request_body(api_key, *frames)
+            body = codec.decode_request_body(api_key, encoded_body)
         except BadDataError as error:
             raise _RefusalError(Rejection.BAD_BODY, error, Errors.INVALID_REQUEST) from None
+        if not is_about(message.peer, body):
+            raise _unauthorized(message.peer, api_key)
         reply = WireReply(
             api_key, header.correlation_id, functools.partial(self._deliver, message.route)
         )
         self._outstanding += 1
         request = IncomingRequest(
+            message.peer,
             api_key,
             header.control_header,
             header.correlation_id,
@@ -373,12 +396,13 @@ class ControlServer:
         except BadDataError as error:
             raise _RefusalError(Rejection.TOO_LARGE, error, Errors.INVALID_REQUEST) from None
         control = header.control_header
-        if control is None or len(body) <= codec.AT_ONCE_BYTES:
+        if control is None or len(body) <= codec.LARGE_REQUEST_BYTES:
             return None
         return self._screen(api_key, control) if api_key in codec.CONTROL_REQUESTS else None
 
-    def _open(self, frames: list[RecordBytes]) -> tuple[RequestHeader, list[RecordBytes]]:
-        """Return the checked header, and the body's frames; raises _RefusalError."""
+    def _open(self, message: Message) -> tuple[RequestHeader, RecordBytes]:
+        """Return the checked header, and the body; raises _RefusalError."""
+        frames = message.frames
         if len(frames) < 3 or frames[0]:
             detail = f"{len(frames)} frames"
             raise _RefusalError(Rejection.BAD_ENVELOPE, detail, Errors.INVALID_REQUEST)
@@ -394,10 +418,12 @@ class ControlServer:
             raise _RefusalError(Rejection.UNKNOWN_API, header.api_key, Errors.INVALID_REQUEST)
         if header.api_key in codec.CONTROL_REQUESTS and header.control_header is None:
             raise _RefusalError(Rejection.UNFENCED, header.api_key, Errors.INVALID_REQUEST)
+        if not may_send(message.peer, ApiKey(header.api_key), header.control_header):
+            raise _unauthorized(message.peer, ApiKey(header.api_key))
         if self._outstanding >= self._max_outstanding:
             detail = f"{self._outstanding} requests"
             raise _RefusalError(Rejection.OVERLOADED, detail, Errors.BROKER_NOT_AVAILABLE)
-        return header, frames[2:]
+        return header, joined(frames[2:])
 
     def _refuse(self, peers: Peers, message: Message, error_code: Errors) -> None:
         """Answer a message that was refused, if its correlation id is known."""
@@ -416,12 +442,13 @@ class ControlServer:
     def _send(self, peers: Peers, route: bytes, frames: Frames) -> None:
         try:
             peers.send(route, (b"", *frames))
-        except zmq.ContextTerminated:
-            raise
-        except PeerError as error:
-            self.rejected.add(_REASONS_TO_CUT_OFF[type(error)], error)
         except zmq.ZMQError as error:  # EHOSTUNREACH: the peer left; EAGAIN: it does not read
             self.rejected.add(Rejection.UNROUTABLE_ANSWER, error)
+
+
+def _unauthorized(peer: KeyOwner, api_key: ApiKey) -> _RefusalError:
+    detail = f"{peer.name} may not send {api_key.name}, which is for {SENDERS[api_key].value}"
+    return _RefusalError(Rejection.UNAUTHORIZED, detail, Errors.CLUSTER_AUTHORIZATION_FAILED)
 
 
 def _cannot_listen(address: str, error: Exception) -> RegentError:

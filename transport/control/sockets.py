@@ -1,33 +1,44 @@
 """ZeroMQ contexts, sockets and messages, with safe options instead of harmful defaults.
 
 By default a ZeroMQ socket never notices a host that has gone, queues for an absent peer, accepts
-frames of any size and hangs on close. ``MAXMSGSIZE`` limits one frame only, and a message is
-delivered when its last frame has arrived. So ``receive_message`` limits the whole message.
+frames of any size and hangs on close. ``MAXMSGSIZE`` limits one frame only, also of a peer that has
+not proved its key yet. So frames are small, a long one is sent in pieces, and ``receive_message``
+limits the whole message.
 
-ZeroMQ's own heartbeats are off: they wake several threads of both processes for each connection
-and second, also when nothing is to be sent. The kernel asks for the host, a client that waits for
-an answer asks for the process (``client``), and a server asks for silent clients (``peers``).
+ZeroMQ's heartbeats wake several threads of both processes for each connection. A server sends few
+of them, to find peers that stand still. The kernel asks for the host, and a client that waits for
+an answer asks for the process (``client``).
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias
 
 import zmq
 
-from regent.config.addresses import host_of, port_of, resolve, tcp_endpoint
+from regent.config.addresses import (
+    host_of,
+    key_of,
+    port_of,
+    resolve,
+    tcp_endpoint,
+    without_key,
+)
 from regent.core.records import RecordBytes
-from regent.transport.control.zmtp import LARGE_BYTES
+from regent.transport.control.key_files import KeyPair
 
 Context: TypeAlias = zmq.Context[zmq.Socket[bytes]]
 Socket: TypeAlias = zmq.Socket[bytes]
 
-MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
-MAX_MESSAGE_BYTES: Final = MAX_FRAME_BYTES + 8 * 1024  # of a body and a header
-# Many more than a message has, of which some may wait.
-MAX_FRAMES: Final = 4 + 2 * MAX_FRAME_BYTES // LARGE_BYTES
+FRAME_BYTES: Final = 16 * 1024
+"""A longer frame is sent as several: before the proof of a key, a peer can use as much memory."""
+MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024 + 8 * 1024  # of a body and a header
+_FREE_FRAMES: Final = 16  # of a message, beside the full ones
+_ENCRYPTION_BYTES: Final = 256  # at most, of a frame
+_COPIED_BYTES: Final = 1024
 QUEUED_MESSAGES: Final = 100
 """Maximum number of waiting messages, for each peer and direction."""
 FLUSH_MS: Final = 200
@@ -52,46 +63,49 @@ _OPTIONS: Final = {
     zmq.TCP_MAXRT: 5000,  # a peer that does not read is cut off too
     zmq.BACKLOG: 1024,
     # A peer that sends a larger frame is cut off, before memory is taken for it.
-    zmq.MAXMSGSIZE: MAX_FRAME_BYTES,
+    zmq.MAXMSGSIZE: FRAME_BYTES + _ENCRYPTION_BYTES,
 }
 _OPTIONS_OF_KIND: Final = {
     # Messages are sent to connected peers only. But when a connection closes, messages that have
     # arrived and were not read are lost.
     zmq.DEALER: {zmq.IMMEDIATE: 1},
-    # RCVHWM: bytes arrive in chunks of 8 KiB. Few chunks wait here, the others at the peer.
-    # SNDHWM: the frames of the largest answer.
-    # BACKLOG: ZeroMQ accepts all connections that wait before it reports the first, and each of
-    # them takes a descriptor.
-    zmq.STREAM: {
-        zmq.RCVHWM: 32,
-        zmq.SNDHWM: MAX_FRAMES,
+    # MANDATORY: an answer that cannot be sent is an error. BACKLOG: ZeroMQ accepts all connections
+    # that wait before it reports the first, and each of them takes a descriptor.
+    zmq.ROUTER: {
+        zmq.ROUTER_MANDATORY: 1,
         zmq.BACKLOG: 128,
+        zmq.HEARTBEAT_IVL: 10_000,
+        zmq.HEARTBEAT_TIMEOUT: 10_000,
     },
 }
 
 
 class ReceivedFrames(NamedTuple):
-    """The frames of a message; large ones are not copied.
+    """The frames of a message; large ones are not copied. ``last`` tells of the connection.
 
     If the message exceeds the limits, ``frames`` has the first ones only.
     """
 
     frames: list[RecordBytes]
     is_complete: bool
+    last: zmq.Frame
 
 
-def new_context() -> Context:
-    """Return the context of a process; end it with ``context.destroy(linger=0)``.
+def new_context(keys: KeyPair) -> Context:
+    """Return a context whose sockets have these keys; end it with ``context.destroy(linger=0)``.
 
-    Every server and client must have been stopped or closed before. Contexts do not survive fork.
+    Every client must have been closed before. Contexts do not survive fork.
     """
     context = zmq.Context()
     context.set(zmq.MAX_SOCKETS, _MAX_SOCKETS)
+    # pyzmq sets these options of each new socket.
+    context.curve_publickey = bytes.fromhex(keys.public)
+    context.curve_secretkey = bytes.fromhex(keys.secret)
     return context
 
 
 def open_socket(context: Context, kind: zmq.SocketType) -> Socket:
-    """Return a new DEALER or STREAM socket; it belongs to one thread. Raises zmq.ZMQError."""
+    """Return a new DEALER or ROUTER socket; it belongs to one thread. Raises zmq.ZMQError."""
     socket = context.socket(kind)
     for option, value in (_OPTIONS | _OPTIONS_OF_KIND[kind]).items():
         socket.setsockopt(option, value)
@@ -110,14 +124,18 @@ def listen_at(socket: Socket, endpoint: str) -> None:
 
 
 def connect_to(socket: Socket, endpoint: str) -> None:
-    """Connect to ``tcp://host:port``; ZeroMQ resolves a name anew at each attempt.
+    """Connect to ``tcp://host:port#key``; ZeroMQ resolves a name anew at each attempt.
 
-    IPv6 is enabled only if it is needed, because ZeroMQ would prefer it. Raises zmq.ZMQError for an
-    invalid endpoint.
+    Only the owner of the key can answer. IPv6 is enabled only if it is needed, because ZeroMQ would
+    prefer it. Raises zmq.ZMQError for an invalid endpoint, ValueError for one without a key.
     """
+    key = bytes.fromhex(key_of(endpoint))
+    if not key:
+        raise ValueError("the key of the process there is not known")
+    socket.setsockopt(zmq.CURVE_SERVERKEY, key)
     with suppress(OSError):  # the name may be known by the next attempt
         socket.setsockopt(zmq.IPV6, resolve(host_of(endpoint)).is_ipv6)
-    socket.connect(endpoint)
+    socket.connect(without_key(endpoint))
 
 
 def open_monitor(context: Context, socket: Socket, events: int) -> Socket:
@@ -139,19 +157,36 @@ def open_monitor(context: Context, socket: Socket, events: int) -> Socket:
     return monitor
 
 
-def receive_message(socket: Socket) -> ReceivedFrames | None:
+def pieces(frames: Iterable[RecordBytes]) -> Iterator[RecordBytes]:
+    """Yield frames, of which long ones are divided."""
+    for frame in frames:
+        if len(frame) <= FRAME_BYTES:
+            yield frame
+        else:
+            view = memoryview(frame)
+            for start in range(0, len(frame), FRAME_BYTES):
+                yield view[start : start + FRAME_BYTES]
+
+
+def joined(body: list[RecordBytes]) -> RecordBytes:
+    """Return a body that arrived in pieces."""
+    return body[0] if len(body) == 1 else b"".join(body)
+
+
+def receive_message(socket: Socket, max_bytes: int = MAX_MESSAGE_BYTES) -> ReceivedFrames | None:
     """Return the next message that has arrived, ``None`` if there is none; never blocks."""
     frames: list[RecordBytes] = []
     size = 0
+    max_frames = _FREE_FRAMES + max_bytes // FRAME_BYTES
     is_complete = True
     try:
         while True:
             frame = socket.recv(zmq.NOBLOCK, copy=False)
             size += len(frame)
-            is_complete = is_complete and len(frames) < MAX_FRAMES and size <= MAX_MESSAGE_BYTES
+            is_complete = is_complete and len(frames) < max_frames and size <= max_bytes
             if is_complete:
-                frames.append(frame.bytes if len(frame) < LARGE_BYTES else frame.buffer)
+                frames.append(frame.bytes if len(frame) <= _COPIED_BYTES else frame.buffer)
             if not frame.more:
-                return ReceivedFrames(frames, is_complete)
+                return ReceivedFrames(frames, is_complete, frame)
     except zmq.Again:
         return None

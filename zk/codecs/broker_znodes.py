@@ -132,6 +132,7 @@ def _encode_registration(info: BrokerInfo, suspects: SuspectZnodes | None = None
     optional = {
         "rack": info.rack,
         "control_endpoint": info.control_endpoint,
+        "curve_public_key": info.control_key,
         "replication_endpoint": info.replication_endpoint,
         "suspect_replicas": {"generation": suspects.generation, "znodes": suspects.count}
         if suspects and suspects.count
@@ -155,6 +156,7 @@ def _decode_registration(node: str, data: bytes, broker_id: BrokerId) -> BrokerI
         features=_decode_features(json.optional_nested("features")),
         jmx_port=json.integer("jmx_port", minimum=-1, default=-1),
         timestamp_ms=_decode_timestamp(json),
+        control_key=json.optional_string("curve_public_key"),
     )
 
 

@@ -179,10 +179,10 @@ class ZkAdminStore(ZnodeStore):
 def control_endpoint(
     broker_id: BrokerId, registration: BrokerRegistration | BadDataError | None
 ) -> str:
-    """Return the control endpoint of a registered broker; raises ``BrokerNotFoundError``."""
+    """Return where a registered broker answers, and its key; raises ``BrokerNotFoundError``."""
     if isinstance(registration, BadDataError):
         raise registration
-    endpoint = None if registration is None else registration.info.control_endpoint
+    endpoint = None if registration is None else registration.info.control_peer
     if endpoint is None:
         raise BrokerNotFoundError(
             f"broker {broker_id} is not registered"

@@ -119,16 +119,16 @@ class BrokerChanges:
             self._partitions.trigger_online_partition_state_change()
             self._reassignments.on_suspects_change(broker_id)
         before, after = known.info, current.info
-        if (before.endpoints, before.control_endpoint, before.replication_endpoint) == (
+        if (before.endpoints, before.control_peer, before.replication_endpoint) == (
             after.endpoints,
-            after.control_endpoint,
+            after.control_peer,
             after.replication_endpoint,
         ):
             return
         self._context.add_live_broker(current)
         self._services.outbox.note("broker %d: new addresses", broker_id)
         self._services.announce_metadata()
-        if before.control_endpoint != after.control_endpoint:
+        if before.control_peer != after.control_peer:
             self.send_complete_state(broker_id)
 
     def _record_suspects(self, registration: BrokerRegistration) -> None:

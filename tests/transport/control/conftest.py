@@ -8,9 +8,11 @@ from typing import Any, Protocol
 
 import pytest
 
+from regent.config.addresses import key_of, keyed_endpoint
 from regent.transport.control.client import RequestClient
 from regent.transport.control.server import ControlServer, IncomingRequest
-from regent.transport.control.sockets import Context, new_context
+from regent.transport.control.sockets import Context
+from tests.support.keys import KEYS, context_for_test, everybody_is_broker
 from tests.transport.control.raw_peer import TIMEOUT_MS
 
 
@@ -32,13 +34,13 @@ class Connect(Protocol):
 
 @pytest.fixture
 def context() -> Iterator[Context]:
-    context = new_context()
+    context = context_for_test()
     yield context
     context.destroy(linger=0)
 
 
 @pytest.fixture
-def serve(context: Context) -> Iterator[Serve]:
+def serve() -> Iterator[Serve]:
     with ExitStack() as stack:
 
         def start(
@@ -47,8 +49,10 @@ def serve(context: Context) -> Iterator[Serve]:
             max_outstanding: int = 1000,
             **limits: Any,
         ) -> ControlServer:
+            known = limits.pop("known", everybody_is_broker(1))
             server = ControlServer(
-                context,
+                KEYS,
+                known,
                 bind,
                 dispatch,
                 name="test-server",
@@ -71,7 +75,7 @@ def connect(context: Context) -> Iterator[Connect]:
         ) -> RequestClient:
             client = RequestClient(
                 context,
-                endpoint,
+                endpoint if key_of(endpoint) else keyed_endpoint(endpoint, KEYS.public),
                 client_id="tester",
                 connect_timeout_ms=connect_timeout_ms,
                 **patience,

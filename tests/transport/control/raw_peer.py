@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import socket
-from urllib.parse import urlsplit
 
 import msgpack
 import zmq
 
+from regent.config.addresses import host_of, port_of
 from regent.core.errors import Errors
 from regent.core.protocol.api import ApiKey
 from regent.core.protocol.placement import PlacementStatusRequest, PlacementStatusResponse
 from regent.testing.waits import scaled
 from regent.transport.control.codec import encode_body
 from regent.transport.control.server import IncomingRequest
-from regent.transport.control.sockets import Socket
-from regent.transport.control.zmtp import GREETING
+from regent.transport.control.sockets import Socket, connect_to, pieces
 
 READY = PlacementStatusResponse(Errors.NONE, "ready")
 STATUS = PlacementStatusRequest()
@@ -30,11 +29,11 @@ class RawPeer:
 
     def __init__(self, socket: Socket, endpoint: str) -> None:
         self.socket = socket
-        socket.connect(endpoint)
+        connect_to(socket, endpoint)
 
     def send(self, *frames: bytes) -> None:
         assert self.socket.poll(round(scaled(5_000)), zmq.POLLOUT)
-        self.socket.send_multipart(frames)
+        self.socket.send_multipart(list(pieces(frames)))
 
     def send_header(self, header: object, body: bytes = b"\x80") -> None:
         self.send(b"", msgpack.packb(header), body)
@@ -61,13 +60,5 @@ ANSWER_999 = [msgpack.packb([1, 999, 0]), *encode_body(READY)]
 
 
 def tcp_connection(endpoint: str) -> socket.socket:
-    """A connection to a ``tcp://host:port`` that has said nothing."""
-    address = urlsplit(endpoint)
-    return socket.create_connection((address.hostname, address.port or 0), timeout=scaled(5))
-
-
-def zmtp_dealer(endpoint: str) -> socket.socket:
-    """A connection that has said what a DEALER says first, and has read nothing."""
-    connection = tcp_connection(endpoint)
-    connection.sendall(GREETING + b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06DEALER")
-    return connection
+    """A connection that has said nothing."""
+    return socket.create_connection((host_of(endpoint), port_of(endpoint)), timeout=scaled(5))

@@ -13,6 +13,7 @@ import msgpack
 import pytest
 import zmq
 
+from regent.config.addresses import without_key
 from regent.core.errors import BadDataError, Errors
 from regent.core.protocol.api import ApiKey
 from regent.core.protocol.control import (
@@ -41,7 +42,8 @@ from regent.transport.control.codec import (
     encode_request,
 )
 from regent.transport.control.server import IncomingRequest, Rejection
-from regent.transport.control.sockets import Context, new_context
+from regent.transport.control.sockets import Context
+from tests.support.keys import context_for_test
 from tests.transport.control.conftest import Connect, Serve
 from tests.transport.control.raw_peer import READY, STATUS, TIMEOUT_MS
 
@@ -54,6 +56,7 @@ Respond = Callable[[int], list[list[RecordBytes]]]
 def scripted_peer(context: Context, respond: Respond) -> Iterator[str]:
     """A ROUTER that answers each request with the messages ``respond(correlation_id)`` says."""
     router = context.socket(zmq.ROUTER)
+    router.curve_server = True
     router.bind("tcp://127.0.0.1:0")
     stopping = threading.Event()
 
@@ -144,7 +147,7 @@ def test_a_late_answer_is_never_taken_for_another(serve: Serve, connect: Connect
     held: queue.Queue[IncomingRequest] = queue.Queue()
     server = serve(held.put)
     client = connect(server.endpoint)
-    with pytest.raises(RequestTimeoutError, match=server.endpoint):
+    with pytest.raises(RequestTimeoutError, match=without_key(server.endpoint)):
         client.request(STATUS, timeout_ms=50)
     late = held.get(timeout=scaled(5))
 
@@ -312,7 +315,7 @@ def test_a_body_that_cannot_be_encoded_is_never_sent(connect: Connect) -> None:
 def test_a_context_that_ends_ends_the_wait(serve: Serve) -> None:
     held: queue.Queue[IncomingRequest] = queue.Queue()
     server = serve(held.put)
-    context = new_context()
+    context = context_for_test()
     caught: queue.Queue[RequestError] = queue.Queue()
 
     def ask() -> None:

@@ -55,16 +55,11 @@ from regent.transport.control.codec import (
     encode_reply_header,
     encode_request,
     encode_request_header,
-    new_unpacker,
     peek_correlation_id,
 )
-from regent.transport.control.large_bodies import decode_in_pieces, form_of
 from regent.zk.codecs.topic_znodes import encode_topic_id
 from tests.support.topic_requests import (
-    assigned,
-    creatable,
     create_partitions,
-    create_topics,
     delete_topics,
     growing,
 )
@@ -109,10 +104,6 @@ def test_every_message_survives_the_wire(api_key: ApiKey, data: st.DataObject) -
     body = encode_request(request)
     assert body.api_key is api_key
     assert decode_request_body(api_key, *body.frames) == request
-    pieces = decode_in_pieces(
-        form_of(type(request)), body.frames[0], new_unpacker, max_values=10**6, piece_bytes=128
-    )
-    assert pieces == request
     response = data.draw(strategy_of(codec.response_class(api_key)))
     assert decode_response_body(api_key, *encode_body(response)) == response
 
@@ -324,13 +315,13 @@ WELL_FORMED = {
 
 
 @pytest.mark.parametrize("name", WELL_FORMED)
-def test_a_large_request_of_the_right_form_takes_little_memory(name: str) -> None:
+def test_the_memory_of_a_large_request_is_bounded_by_its_length(name: str) -> None:
     api_key, data = WELL_FORMED[name]
     tracemalloc.start()
     try:
         with suppress(BadDataError):
             decode_request_body(api_key, data)
-        assert tracemalloc.get_traced_memory()[1] < 32_000_000 - len(data)
+        assert tracemalloc.get_traced_memory()[1] < 32 * len(data)
     finally:
         tracemalloc.stop()
 
@@ -343,9 +334,7 @@ FIELDS = {
 
 @pytest.mark.parametrize("api_key", FIELDS)
 @pytest.mark.parametrize("element", [b"\x90", b"\x91\x90", b"\x80", b"\0", b"\x91"])
-def test_a_large_request_of_another_form_ends_with_its_first_piece(
-    api_key: ApiKey, element: bytes
-) -> None:
+def test_a_large_request_of_another_form_is_refused_soon(api_key: ApiKey, element: bytes) -> None:
     for key in (FIELDS[api_key], "unknown"):
         data = repeated(key, element, LARGE - 100)
         started = time.thread_time()
@@ -363,35 +352,16 @@ def test_no_request_is_decoded_that_is_larger_than_its_kind_may_be() -> None:
         encode_request(EnvelopeRequest.of(too_long))
 
 
-def test_a_large_request_with_a_row_that_is_larger_than_a_piece() -> None:
-    rows = assigned(*((n, (1, 2, 3)) for n in range(15_000)))
-    name = "long" * 60
-    topics = tuple(creatable(f"{name}-{n}") for n in range(1_000))
-    large = creatable("t", assignments=rows, topic_id="a" * 22)
-    request = EnvelopeRequest.of(create_topics((*topics, large, *topics), 1000))
-    assert len(encoded(request)) > codec.AT_ONCE_BYTES
-    assert decode_request_body(ApiKey.ENVELOPE, encoded(request)) == request
-
-
 def test_the_smallest_rows_of_a_kafka_message_are_not_too_many_for_their_bytes() -> None:
     assignments = [(1,)] * MAX_NEW_PARTITIONS
     request = EnvelopeRequest.of(create_partitions([growing("t", 10_001, assignments)]))
-    assert len(encoded(request)) < codec.AT_ONCE_BYTES
     assert decode_request_body(ApiKey.ENVELOPE, encoded(request)) == request
-
-
-def test_frames_that_follow_a_body_are_bad_data() -> None:
-    with pytest.raises(BadDataError, match="1 frames follow"):
-        decode_request_body(ApiKey.LEADER_AND_ISR, encoded(LEADER_AND_ISR), b"surprise")
-    body = encoded(UpdateMetadataResponse(Errors.NONE, 1))
-    with pytest.raises(BadDataError, match="2 frames follow"):
-        decode_response_body(ApiKey.UPDATE_METADATA, body, b"", b"surprise")
 
 
 def test_a_frame_of_50_megabytes_is_bad_data() -> None:
     with pytest.raises(BadDataError, match="exceed"):
         decode_request_body(ApiKey.LEADER_AND_ISR, bytes(50_000_000))
-    with pytest.raises(BadDataError, match="expected map"):
+    with pytest.raises(BadDataError, match="not readable"):
         decode_request_body(ApiKey.LEADER_AND_ISR, bytes(5_000_000))
 
 

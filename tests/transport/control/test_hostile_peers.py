@@ -17,14 +17,15 @@ from regent.core.errors import Errors
 from regent.core.protocol.api import ApiKey
 from regent.core.protocol.control import ControlHeader, UpdateMetadataResponse
 from regent.testing.waits import scaled
-from regent.transport.control.codec import AT_ONCE_BYTES, encode_body
+from regent.transport.control.codec import LARGE_REQUEST_BYTES, encode_body
 from regent.transport.control.server import (
     ControlServer,
     IncomingRequest,
     RejectedFrames,
     Rejection,
 )
-from regent.transport.control.sockets import Context, new_context, open_socket
+from regent.transport.control.sockets import Context, open_socket
+from tests.support.keys import context_for_test
 from tests.transport.control.conftest import Connect, Serve
 from tests.transport.control.raw_peer import (
     ANSWER_999,
@@ -34,7 +35,6 @@ from tests.transport.control.raw_peer import (
     RawPeer,
     answer_ready,
     tcp_connection,
-    zmtp_dealer,
 )
 
 
@@ -127,7 +127,7 @@ def test_a_large_request_of_a_deposed_controller_is_answered_unread(
     socket = open_socket(context, zmq.DEALER)
     try:
         peer = RawPeer(socket, server.endpoint)
-        junk = b"\x90" * (AT_ONCE_BYTES + 1)
+        junk = b"\x90" * (LARGE_REQUEST_BYTES + 1)
         peer.send_header([1, ApiKey.UPDATE_METADATA, 0, 5, "c", 1, 6, 3, 12, 9], junk)
         assert socket.poll(round(scaled(5_000)), zmq.POLLIN)
         frames = socket.recv_multipart()[1:]
@@ -155,7 +155,7 @@ def test_an_unexpected_error_is_logged_and_ends_nothing(
         peer = RawPeer(socket, server.endpoint)
         for _ in range(2):
             header = [1, ApiKey.UPDATE_METADATA, 0, 5, "c", 1, 6, 3, 12, 9]
-            peer.send_header(header, bytes(AT_ONCE_BYTES + 1))
+            peer.send_header(header, bytes(LARGE_REQUEST_BYTES + 1))
             assert peer.receive_own_answer() == ANSWER_999
     finally:
         socket.close()
@@ -182,19 +182,6 @@ def test_a_peer_that_sends_a_larger_request_than_there_are_is_cut_off(
         socket.close()
     assert connect(server.endpoint).request(STATUS, timeout_ms=TIMEOUT_MS) == READY
     assert server.rejected.counts == {Rejection.BAD_HEADER: 1, Rejection.TOO_LARGE: 1}
-
-
-@pytest.mark.parametrize("size", [0, 1, 50_000])
-def test_a_peer_whose_message_does_not_end_is_cut_off(
-    serve: Serve, connect: Connect, size: int
-) -> None:
-    server = serve(answer_ready, max_frame_bytes=100_000)
-    client = connect(server.endpoint)
-    frame = b"\x03" + struct.pack(">Q", size) + bytes(size)  # and another is to come
-    with zmtp_dealer(server.endpoint) as connection, pytest.raises(ConnectionError):
-        connection.sendall(frame * (20 + 20_000_000 // len(frame)))
-    assert client.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
-    assert server.rejected.counts == {Rejection.TOO_LARGE: 1}
 
 
 @pytest.mark.parametrize(
@@ -227,7 +214,7 @@ def test_peers_that_leave_before_they_are_accepted_disturb_no_other_peer(
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         peer.close()  # which resets the connection
     assert client.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
-    assert not server.rejected.counts
+    assert server.rejected.counts.keys() <= {Rejection.BAD_HANDSHAKE}
 
 
 def test_more_unanswered_requests_than_allowed_are_refused(
@@ -264,7 +251,7 @@ def test_an_answer_to_a_peer_that_left_is_dropped_and_counted(
             request.reply(READY)
 
     server = serve(hold_the_raw_ones)
-    context_of_peer = new_context()
+    context_of_peer = context_for_test()
     socket = open_socket(context_of_peer, zmq.DEALER)
     peer = RawPeer(socket, server.endpoint)
     for correlation_id in range(90):

@@ -10,8 +10,6 @@ import pytest
 
 from regent.core.errors import BadDataError, Errors
 from regent.core.protocol.message import Int8, Int16, Int32, Int64, Uuid, message, since, until
-from regent.transport.control.codec import encode_body, new_unpacker
-from regent.transport.control.large_bodies import decode_in_pieces, form_of
 from regent.transport.control.schema import decoder
 
 
@@ -192,14 +190,3 @@ def test_a_wrong_value_of_a_kafka_message_is_refused_with_the_field_named(
 ) -> None:
     with pytest.raises(BadDataError, match=complaint):
         decode_figure(FIGURE | change)
-
-
-def test_a_large_kafka_message_is_decoded_in_pieces_to_the_same_value() -> None:
-    whole = FIGURE | {"sides": FIGURE["sides"] * 100}
-    (data,) = encode_body(decode_figure(whole))
-    form = form_of(Figure)
-    for piece_bytes in (64, 100_000):
-        decoded = decode_in_pieces(
-            form, data, new_unpacker, max_values=10_000, piece_bytes=piece_bytes
-        )
-        assert decoded == decode_figure(whole)

@@ -25,8 +25,9 @@ from regent.transport.control.server import (
     PortInUseError,
     Rejection,
 )
-from regent.transport.control.sockets import Context, new_context, open_socket
+from regent.transport.control.sockets import Context, open_socket
 from tests.support.ipv6 import needs_ipv6
+from tests.support.keys import EVERYBODY_OPERATES, KEYS
 from tests.support.topic_requests import deleted, forwarded_deletion, name_in
 from tests.transport.control.conftest import Connect, Serve
 from tests.transport.control.raw_peer import READY, STATUS, TIMEOUT_MS, RawPeer, answer_ready
@@ -173,8 +174,8 @@ def test_200_clients_at_once_get_their_own_answers(serve: Serve, connect: Connec
     assert server.rejected.counts == {}
 
 
-def test_a_port_in_use_is_named_with_the_remedy(server: ControlServer, context: Context) -> None:
-    second = ControlServer(context, server.endpoint, answer_ready, name="second")
+def test_a_port_in_use_is_named_with_the_remedy(server: ControlServer) -> None:
+    second = ControlServer(KEYS, EVERYBODY_OPERATES, server.endpoint, answer_ready, name="second")
     with pytest.raises(PortInUseError, match=r"tcp://127.0.0.1:\d+ is in use: .* another port"):
         second.start()
     second.stop()
@@ -198,15 +199,17 @@ def test_a_server_is_reached_where_it_listens(
         assert client.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
 
 
-def test_an_unknown_host_name_is_named(context: Context) -> None:
+def test_an_unknown_host_name_is_named() -> None:
     for name in ("nobody.invalid", "x" * 64):
-        server = ControlServer(context, f"tcp://{name}:0", answer_ready, name="nowhere")
+        server = ControlServer(
+            KEYS, EVERYBODY_OPERATES, f"tcp://{name}:0", answer_ready, name="nowhere"
+        )
         with pytest.raises(RegentError, match=f"cannot listen on tcp://{name}:0"):
             server.start()
 
 
-def test_an_unusable_address_is_named(context: Context) -> None:
-    server = ControlServer(context, "nonsense", answer_ready, name="nowhere")
+def test_an_unusable_address_is_named() -> None:
+    server = ControlServer(KEYS, EVERYBODY_OPERATES, "nonsense", answer_ready, name="nowhere")
     with pytest.raises(RegentError, match="cannot listen on nonsense"):
         server.start()
 
@@ -251,13 +254,3 @@ def test_an_answer_after_the_stop_is_ignored(serve: Serve, context: Context) -> 
     server.stop()
     request.reply(READY)
     socket.close()
-
-
-def test_a_context_that_ends_ends_the_server(caplog: pytest.LogCaptureFixture) -> None:
-    context = new_context()
-    server = ControlServer(context, "tcp://127.0.0.1:0", answer_ready, name="abandoned")
-    server.start()
-    context.term()  # returns when every socket is closed
-    server.stop()
-    assert "abandoned ends" in caplog.text
-    assert "abandoned" not in {thread.name for thread in threading.enumerate()}

@@ -1,0 +1,148 @@
+"""``keys``: the keys of brokers and operators for control requests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import click
+
+from regent.cli.output import Output, examples, output_option, print_json, print_table
+from regent.config.cluster_location import DATA_DIR, DATA_DIR_VARIABLE, KEYS_DIR, KEYS_VARIABLE
+from regent.core.security.roles import KeyOwner
+from regent.transport.control.key_files import (
+    BROKER_SECRET,
+    KeyFileError,
+    KeysDirectory,
+    make_secret,
+    read_secret,
+)
+
+_COLUMNS: Final = ("name", "role", "public_key")
+
+
+@click.group()
+def keys() -> None:
+    """Make, show, allow, revoke and replace keys for control requests.
+
+    Brokers and commands prove to each other who they are. On one machine there is nothing to do:
+    keys are made at the first start, in the folder keys of the data directory. A broker on another
+    machine needs the public key of whoever sends it commands: `keys allow` there.
+    """
+
+
+def _directory_option(command: click.decorators.FC) -> click.decorators.FC:
+    """Add ``--keys`` and ``--data-dir``."""
+    data_dir = click.option(
+        "--data-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=DATA_DIR,
+        show_default=True,
+        envvar=DATA_DIR_VARIABLE,
+        show_envvar=True,
+        help="Folder that has the folder of keys.",
+    )
+    directory = click.option(
+        "--keys",
+        "keys_dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        envvar=KEYS_VARIABLE,
+        show_envvar=True,
+        help="The folder of keys; default: keys in --data-dir.",
+    )
+    return directory(data_dir(command))
+
+
+def _directory(keys_dir: Path | None, data_dir: Path) -> KeysDirectory:
+    return KeysDirectory(keys_dir or data_dir / KEYS_DIR)
+
+
+@keys.command(epilog=examples("keys make --keys ~/regent-keys"))
+@_directory_option
+def make(keys_dir: Path | None, data_dir: Path) -> None:
+    """Make a key for the commands of this machine, and print its public key.
+
+    A key that exists is kept.
+    """
+    click.echo(_directory(keys_dir, data_dir).make_operator().public)
+
+
+@keys.command(epilog=examples("keys show", "keys show -o json"))
+@_directory_option
+@output_option
+def show(keys_dir: Path | None, data_dir: Path, output: str) -> None:
+    """List the public keys that are allowed, and what their owners are."""
+    rows = [
+        {"name": name, "role": _role(name), "public_key": key}
+        for name, allowed in _directory(keys_dir, data_dir).allowed().items()
+        for key in allowed
+    ]
+    if output == Output.JSON:
+        print_json(rows)
+    else:
+        print_table([c.replace("_", " ") for c in _COLUMNS], [tuple(r.values()) for r in rows])
+
+
+@keys.command(epilog=examples("keys allow alice PUBLIC_KEY", "keys allow broker-2 PUBLIC_KEY"))
+@click.argument("name")
+@click.argument("public_key")
+@_directory_option
+def allow(name: str, public_key: str, keys_dir: Path | None, data_dir: Path) -> None:
+    """Allow the owner of a public key to send control requests to the brokers here.
+
+    The name broker-N allows broker N; every other name is an operator's. Earlier keys of the name
+    stay allowed, until they are revoked. Running brokers need no restart.
+    """
+    directory = _directory(keys_dir, data_dir)
+    directory.allow(name, *directory.allowed().get(name, []), public_key.lower())
+    click.echo(f"{name} is allowed as {_role(name)}.")
+
+
+@keys.command(epilog=examples("keys revoke alice", "keys revoke broker-2 PUBLIC_KEY"))
+@click.argument("name")
+@click.argument("public_key", required=False)
+@_directory_option
+def revoke(name: str, public_key: str | None, keys_dir: Path | None, data_dir: Path) -> None:
+    """Allow a name no more, or one of its keys; its connections are closed."""
+    directory = _directory(keys_dir, data_dir)
+    allowed = directory.allowed().get(name, [])
+    left = [key for key in allowed if public_key is not None and key != public_key.lower()]
+    if len(left) == len(allowed):
+        raise KeyFileError(f"{directory.path}: {name} has no such key: see `keys show`")
+    if left:
+        directory.allow(name, *left)
+    else:
+        directory.revoke(name)
+    click.echo(f"{name}: {len(allowed) - len(left)} revoked, {len(left)} still allowed.")
+
+
+@keys.command(epilog=examples("keys rotate", "keys rotate --broker data/broker-2"))
+@click.option(
+    "--broker",
+    "broker_dir",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Replace the key of the broker with this data folder, not that of commands.",
+)
+@_directory_option
+def rotate(broker_dir: Path | None, keys_dir: Path | None, data_dir: Path) -> None:
+    """Replace a key by a new one, and print its public key.
+
+    A broker uses its new key from its next start: restart one after another. Where the brokers have
+    their keys from the folder of keys, the new key is allowed here beside the old one until the
+    broker has started with it; on other machines `keys allow broker-N` first.
+    """
+    directory = _directory(keys_dir, data_dir)
+    if broker_dir is None:
+        click.echo(directory.make_operator(replace=True).public)
+        return
+    path = broker_dir / BROKER_SECRET
+    old = read_secret(path).public
+    new = make_secret(path, replace=True).public
+    for name, allowed in directory.allowed().items():
+        if old in allowed:
+            directory.allow(name, *allowed, new)
+    click.echo(new)
+
+
+def _role(name: str) -> str:
+    return "operator" if KeyOwner.named(name).broker_id is None else "broker"

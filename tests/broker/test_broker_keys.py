@@ -1,0 +1,156 @@
+"""Which keys a broker knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+from regent.broker.broker_keys import BrokerKeys
+from regent.config.tables.broker import BrokerConfig
+from regent.core.model import BrokerId, BrokerInfo
+from regent.core.security.roles import KeyOwner
+from regent.testing.waits import scaled
+from regent.transport.control.key_files import KeyFileError, KeysDirectory, new_key_pair
+from regent.zk.stores.controller_store import ZkControllerStore
+from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
+
+OpenKeys = Callable[..., BrokerKeys]
+
+
+@pytest.fixture
+def open_keys(tmp_path: Path) -> Iterator[OpenKeys]:
+    with ExitStack() as stack:
+
+        def open_one(broker_id: BrokerId, **config: Any) -> BrokerKeys:
+            keys = BrokerKeys(broker_id, tmp_path / f"b{broker_id}", BrokerConfig(**config))
+            stack.callback(keys.stop)
+            return keys
+
+        yield open_one
+
+
+def read(keys: BrokerKeys) -> None:
+    """Let all registrations be read."""
+    done: SimpleQueue[None] = SimpleQueue()
+    keys.read_again(lambda: done.put(None))
+    done.get(timeout=scaled(5))
+
+
+class Registry:
+    """A ZooKeeper with registrations."""
+
+    def __init__(self) -> None:
+        self._server = FakeZooKeeperServer()
+        self._sessions: dict[BrokerId, FakeZooKeeper] = {}
+        self.reader = FakeZooKeeper(self._server)
+        ZkControllerStore(self.reader).create_persistent_paths()
+
+    def register(self, broker_id: BrokerId, key: str | None) -> None:
+        session = self._sessions[broker_id] = FakeZooKeeper(self._server)
+        ZkControllerStore(session).register_broker(BrokerInfo(broker_id, (), control_key=key))
+
+    def leave(self, broker_id: BrokerId) -> None:
+        self._server.expire(self._sessions.pop(broker_id).session_id)
+
+
+def some_key() -> str:
+    return new_key_pair().public
+
+
+def test_a_broker_makes_its_key_and_that_of_commands_at_its_first_start(
+    open_keys: OpenKeys, tmp_path: Path
+) -> None:
+    first = open_keys(1)
+    operator = KeysDirectory(tmp_path / "b1" / "keys").operator()
+    assert first.peer(operator.public) == KeyOwner("operator")
+    assert first.peer(first.own.public) == KeyOwner.broker(1)
+    assert first.peer(some_key()) is None
+    assert open_keys(1).own == first.own
+
+
+def test_brokers_beside_a_directory_of_keys_share_it(open_keys: OpenKeys, tmp_path: Path) -> None:
+    operator = KeysDirectory(tmp_path / "keys").make_operator()
+    one, two = open_keys(1), open_keys(2)
+    assert one.peer(two.own.public) == KeyOwner.broker(2)
+    assert two.peer(operator.public) == KeyOwner("operator")
+    assert not (tmp_path / "b1" / "keys").exists()
+
+
+def test_where_operators_are_allowed_already_no_key_of_commands_is_made(
+    open_keys: OpenKeys, tmp_path: Path
+) -> None:
+    alice = some_key()
+    KeysDirectory(tmp_path / "given").allow("alice", alice)
+    keys = open_keys(1, keys_dir=str(tmp_path / "given"))
+    assert keys.peer(alice) == KeyOwner("alice")
+    with pytest.raises(KeyFileError):
+        KeysDirectory(tmp_path / "given").operator()
+
+
+def test_a_registered_broker_is_known_until_it_leaves(open_keys: OpenKeys) -> None:
+    keys, registry, key = open_keys(1), Registry(), some_key()
+    keys.follow(registry.reader)
+    registry.register(2, key)
+    registry.register(3, None)  # a broker of Kafka
+    read(keys)
+    assert keys.peer(key) == KeyOwner.broker(2)
+    registry.leave(2)
+    read(keys)
+    assert keys.peer(key) is None
+
+
+def test_a_key_that_two_brokers_have_registered_is_the_first_ones(open_keys: OpenKeys) -> None:
+    keys, registry, key = open_keys(1), Registry(), some_key()
+    keys.follow(registry.reader)
+    registry.register(3, key)
+    registry.register(2, key)
+    read(keys)
+    assert keys.peer(key) == KeyOwner.broker(3)
+
+
+def test_a_key_in_the_directory_counts_more_than_a_registered_one(
+    open_keys: OpenKeys, tmp_path: Path
+) -> None:
+    allowed, registered = some_key(), some_key()
+    KeysDirectory(tmp_path / "keys").allow("broker-2", allowed)
+    keys, registry = open_keys(1), Registry()
+    keys.follow(registry.reader)
+    registry.register(2, registered)
+    registry.register(3, keys.own.public)
+    read(keys)
+    assert keys.peer(allowed) == KeyOwner.broker(2)
+    assert keys.peer(registered) is None
+
+
+def test_registered_keys_are_not_believed_if_only_allowed_ones_are(open_keys: OpenKeys) -> None:
+    keys, registry, key = open_keys(1, broker_keys="allowed"), Registry(), some_key()
+    keys.follow(registry.reader)
+    registry.register(2, key)
+    read(keys)
+    assert keys.peer(key) is None
+
+
+def test_without_zookeeper_questions_are_answered_nevertheless(open_keys: OpenKeys) -> None:
+    keys, registry, key = open_keys(1), Registry(), some_key()
+    read(keys)
+    registry.register(2, key)
+    keys.follow(registry.reader)
+    read(keys)
+    registry.reader.close()
+    read(keys)
+    assert keys.peer(key) == KeyOwner.broker(2), "what was read last"
+
+
+@pytest.mark.parametrize("file", ["curve.secret", "keys/operator.secret"])
+def test_a_secret_that_others_may_read_ends_the_start(
+    open_keys: OpenKeys, tmp_path: Path, file: str
+) -> None:
+    open_keys(1)
+    (tmp_path / "b1" / file).chmod(0o644)
+    with pytest.raises(KeyFileError, match=f"{file} has mode 0644.*chmod 600"):
+        open_keys(1)

@@ -1,0 +1,82 @@
+"""``regent keys``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from regent.cli.main import cli
+from regent.core.security.roles import KeyOwner
+from regent.transport.control.key_files import KeysDirectory, make_secret, new_key_pair, read_secret
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KeysDirectory:
+    """The directory that the commands use."""
+    monkeypatch.setenv("REGENT_KEYS", str(tmp_path / "keys"))
+    return KeysDirectory(tmp_path / "keys")
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["keys", *arguments])
+
+
+def test_make_prints_the_public_key_and_keeps_an_old_one(directory: KeysDirectory) -> None:
+    first, second = run("make"), run("make")
+    assert first.exit_code == second.exit_code == 0
+    assert first.output == second.output == f"{directory.operator().public}\n"
+
+
+def test_without_an_option_the_keys_are_in_the_data_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("REGENT_KEYS", raising=False)
+    assert run("make", "--data-dir", str(tmp_path / "data")).exit_code == 0
+    assert KeysDirectory(tmp_path / "data" / "keys").operator()
+
+
+def test_allow_show_and_revoke(directory: KeysDirectory) -> None:
+    alice, old, new = (new_key_pair().public for _ in range(3))
+    assert run("allow", "alice", alice.upper()).output == "alice is allowed as operator.\n"
+    assert run("allow", "broker-2", old).output == "broker-2 is allowed as broker.\n"
+    assert run("allow", "broker-2", new).exit_code == 0
+    assert json.loads(run("show", "-o", "json").output) == [
+        {"name": "alice", "role": "operator", "public_key": alice},
+        {"name": "broker-2", "role": "broker", "public_key": old},
+        {"name": "broker-2", "role": "broker", "public_key": new},
+    ]
+    assert alice in run("show").output
+    assert run("revoke", "broker-2", old).output == "broker-2: 1 revoked, 1 still allowed.\n"
+    assert directory.peer(old) is None
+    assert directory.peer(new) == KeyOwner.broker(2)
+    assert run("revoke", "alice").output == "alice: 1 revoked, 0 still allowed.\n"
+    assert directory.peer(alice) is None
+
+
+def test_what_cannot_be_revoked_or_allowed_is_an_error(directory: KeysDirectory) -> None:
+    assert run("revoke", "nobody").exit_code == 1
+    assert run("revoke", "nobody", new_key_pair().public).exit_code == 1
+    assert run("allow", "alice", "not a key").exit_code == 1
+    assert run("allow", "../alice", new_key_pair().public).exit_code == 1
+    assert directory.allowed() == {}
+
+
+def test_rotate_replaces_the_key_of_commands(directory: KeysDirectory) -> None:
+    old = directory.make_operator().public
+    new = run("rotate").output.strip()
+    assert directory.operator().public == new != old
+    assert directory.peers == {new: KeyOwner("operator")}
+
+
+def test_rotate_replaces_the_key_of_a_broker_and_allows_both_until_it_starts(
+    directory: KeysDirectory, tmp_path: Path
+) -> None:
+    path = tmp_path / "broker-1" / "curve.secret"
+    old = make_secret(path).public
+    directory.allow("broker-1", old)
+    new = run("rotate", "--broker", str(tmp_path / "broker-1")).output.strip()
+    assert read_secret(path).public == new
+    assert directory.peers == {old: KeyOwner.broker(1), new: KeyOwner.broker(1)}

@@ -1,0 +1,134 @@
+"""Files of keys."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from regent.config.cluster_location import KEYS_OF_COMMAND
+from regent.core.security.roles import KeyOwner
+from regent.testing.waits import scaled
+from regent.transport.control.key_files import (
+    KeyFileError,
+    KeysDirectory,
+    keys_of_command,
+    make_secret,
+    new_key_pair,
+    read_secret,
+    secret_at,
+)
+
+
+def test_a_secret_is_made_once_and_only_its_user_may_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "curve.secret"
+    keys = secret_at(path)
+    assert secret_at(path) == keys
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [file.name for file in path.parent.iterdir()] == ["curve.secret"]
+
+
+def test_processes_that_make_a_secret_at_once_have_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "curve.secret"
+    found: list[object] = []
+    threads = [Thread(target=lambda: found.append(secret_at(path))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(scaled(10))
+    assert len(found) == 8
+    assert len(set(found)) == 1
+
+
+def test_a_secret_key_is_never_printed() -> None:
+    keys = new_key_pair()
+    for text in (repr(keys), str(keys), f"{keys}", f"{[keys]}"):
+        assert keys.secret not in text
+        assert keys.public in text
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o660])
+def test_a_secret_that_others_may_read_is_refused_with_the_remedy(
+    tmp_path: Path, mode: int
+) -> None:
+    path = tmp_path / "curve.secret"
+    make_secret(path)
+    path.chmod(mode)
+    with pytest.raises(KeyFileError, match=rf"has mode {mode:04o}.* chmod 600 {path}"):
+        secret_at(path)
+
+
+@pytest.mark.parametrize("content", ["", "a\nb\n", "\xff", "0" * 64, f"{'0' * 64}\n{'1' * 64}\n"])
+def test_a_file_without_a_pair_of_keys_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "curve.secret"
+    path.touch(0o600)
+    path.write_text(content, encoding="latin-1")
+    with pytest.raises(KeyFileError, match=str(path)):
+        secret_at(path)
+
+
+def test_the_public_key_of_another_pair_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "curve.secret"
+    path.touch(0o600)
+    path.write_text(f"{new_key_pair().public}\n{new_key_pair().secret}\n")
+    with pytest.raises(KeyFileError, match="belongs to it"):
+        read_secret(path)
+
+
+def test_a_missing_secret_is_named_with_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(KeyFileError, match=r"operator\.secret: No such file.* keys make"):
+        KeysDirectory(tmp_path).operator()
+
+
+def test_allowed_keys_and_revoked_ones_are_seen_at_once(tmp_path: Path) -> None:
+    directory = KeysDirectory(tmp_path / "keys")
+    alice, old, new = (new_key_pair().public for _ in range(3))
+    assert directory.peer(alice) is None
+    directory.allow("alice", alice)
+    directory.allow("broker-1", old, new)
+    assert directory.peer(alice) == KeyOwner("alice")
+    assert directory.peer(old) == directory.peer(new) == KeyOwner.broker(1)
+    directory.allow("broker-1", new)
+    assert directory.peer(old) is None
+    assert directory.revoke("alice")
+    assert directory.peer(alice) is None
+    assert not directory.revoke("alice")
+
+
+@pytest.mark.parametrize("name", ["", "../alice", ".hidden", "a/b", "a b", "x" * 101])
+def test_a_name_that_is_no_file_name_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(KeyFileError, match="is not a name"):
+        KeysDirectory(tmp_path).allow(name, new_key_pair().public)
+
+
+def test_a_public_key_of_another_form_is_refused(tmp_path: Path) -> None:
+    directory = KeysDirectory(tmp_path)
+    for key in ("", "00", "g" * 64, new_key_pair().public.upper()):
+        with pytest.raises(KeyFileError, match="is not a public key"):
+            directory.allow("alice", key)
+
+
+def test_the_key_of_commands_is_allowed_and_can_be_replaced(tmp_path: Path) -> None:
+    directory = KeysDirectory(tmp_path)
+    first = directory.make_operator()
+    assert directory.make_operator() == first == directory.operator()
+    assert directory.peer(first.public) == KeyOwner("operator")
+    second = directory.make_operator(replace=True)
+    assert directory.peer(first.public) is None
+    assert directory.peer(second.public) == KeyOwner("operator")
+
+
+def test_a_command_finds_its_key_in_the_given_directory_or_in_the_data_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, data_dir = tmp_path / "given", tmp_path / "data"
+    monkeypatch.setattr(KEYS_OF_COMMAND, "given", None)
+    monkeypatch.setattr(KEYS_OF_COMMAND, "data_dir", data_dir)
+    assert keys_of_command() != keys_of_command(), "there is none: nobody knows these"
+    there = KeysDirectory(data_dir / "keys").make_operator()
+    assert keys_of_command() == there
+    monkeypatch.setattr(KEYS_OF_COMMAND, "given", given)
+    with pytest.raises(KeyFileError, match="given"):
+        keys_of_command()

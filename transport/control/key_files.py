@@ -1,0 +1,234 @@
+"""The keys of processes (CURVE: https://rfc.zeromq.org/spec/26/), and the files they are in.
+
+A process proves with its secret key who it is. Others know its public key: brokers' from their
+registrations, or from a *directory of keys*, which also has the keys of operators::
+
+    keys/operator.secret       the secret key of commands on this machine
+    keys/allowed/NAME.key      public keys that may connect, one a line; broker-N: those of broker N
+
+Public keys are written in hexadecimal.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import zmq
+from zmq.utils import z85
+
+from regent.config.cluster_location import KEYS_DIR, KEYS_OF_COMMAND
+from regent.config.command_line import program
+from regent.core.errors import RegentError
+from regent.core.security.roles import KeyOwner
+
+BROKER_SECRET: Final = "curve.secret"
+OPERATOR: Final = "operator"
+"""The name of the key of this machine's commands."""
+
+_OPERATOR_SECRET: Final = f"{OPERATOR}.secret"
+_ALLOWED: Final = "allowed"
+_SUFFIX: Final = ".key"
+_OF_OTHERS: Final = 0o077
+_KEY: Final = re.compile("[0-9a-f]{64}")
+_NAME: Final = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class KeyFileError(RegentError):
+    """A file of keys that cannot be used; the message names the remedy."""
+
+
+class KeyPair(NamedTuple):
+    """A public key, and the secret one that belongs to it, which is not printed."""
+
+    public: str
+    secret: str
+
+    def __repr__(self) -> str:
+        return f"KeyPair({self.public})"
+
+
+def new_key_pair() -> KeyPair:
+    """Return a new pair of keys."""
+    public, secret = zmq.curve_keypair()
+    return KeyPair(z85.decode(public).hex(), z85.decode(secret).hex())
+
+
+def read_secret(path: Path) -> KeyPair:
+    """Return the keys in a file that only its user may read; raises ``KeyFileError``."""
+    try:
+        with path.open(encoding="ascii") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            lines = file.read(1024).split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it has no keys"
+        raise KeyFileError(f"{path}: {reason}: `{program()} keys make` makes a key") from None
+    if mode & _OF_OTHERS:
+        raise KeyFileError(
+            f"{path} has mode {mode:04o}, and other users may read the secret key in it:"
+            f" chmod 600 {path}, and make another key if one of them may have read it"
+        )
+    public, secret = (*lines, "", "")[:2]
+    if not (_KEY.fullmatch(public) and _KEY.fullmatch(secret)) or _public_of(secret) != public:
+        raise KeyFileError(
+            f"{path} does not have a public key and the secret key that belongs to it: remove the"
+            " file, and a new key is made"
+        )
+    return KeyPair(public, secret)
+
+
+def secret_at(path: Path) -> KeyPair:
+    """Return the keys in a file, which is made if there is none; raises ``KeyFileError``."""
+    if not path.exists():
+        make_secret(path)
+    return read_secret(path)
+
+
+def make_secret(path: Path, *, replace: bool = False) -> KeyPair:
+    """Write new keys to a file; without ``replace`` a file that exists is kept.
+
+    Two processes may do this at once: both must read the file afterwards. Raises ``KeyFileError``.
+    """
+    keys = new_key_pair()
+    _write(path, f"{keys.public}\n{keys.secret}\n", replace=replace)
+    return keys
+
+
+def _public_of(secret: str) -> str:
+    return z85.decode(zmq.curve_public(z85.encode(bytes.fromhex(secret)))).hex()
+
+
+def _write(path: Path, text: str, *, replace: bool) -> None:
+    """Write a private file, as a whole."""
+    new = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            with open(descriptor, "w", encoding="ascii") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            if replace:
+                new.replace(path)
+            else:
+                with suppress(FileExistsError):
+                    path.hardlink_to(new)
+        finally:
+            new.unlink(missing_ok=True)
+    except OSError as error:
+        raise KeyFileError(f"{path} cannot be written: {error.strerror}") from None
+
+
+class KeysDirectory:
+    """A directory of keys. Changes are seen at once, because the directory is looked at each time.
+
+    Thread-safe.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._allowed = path / _ALLOWED
+        self._lock = threading.Lock()
+        self._seen: tuple[int, int] | None = None  # the directory's inode and time of change
+        self._peers: Mapping[str, KeyOwner] = {}
+
+    @property
+    def peers(self) -> Mapping[str, KeyOwner]:
+        """The owners of the allowed keys, by key; a file that cannot be read allows nobody."""
+        try:
+            found = self._allowed.stat()
+        except OSError:
+            return {}
+        seen = found.st_ino, found.st_mtime_ns
+        with self._lock:
+            if seen != self._seen:
+                self._peers = {
+                    key: KeyOwner.named(name)
+                    for name, keys in reversed(self.allowed().items())
+                    for key in keys
+                }
+                self._seen = seen
+            return self._peers
+
+    def peer(self, key: str) -> KeyOwner | None:
+        """See ``peers.KnownKeys``."""
+        return self.peers.get(key)
+
+    def read_again(self, then: Callable[[], None]) -> None:
+        """See ``peers.KnownKeys``: nothing is kept that could be old."""
+        then()
+
+    def allowed(self) -> dict[str, list[str]]:
+        """Return the allowed keys by the names of their owners, in the order of names."""
+        found: dict[str, list[str]] = {}
+        for path in sorted(self._allowed.glob(f"*{_SUFFIX}")):
+            with suppress(OSError, UnicodeDecodeError):
+                lines = path.read_text(encoding="ascii").split()
+                found[path.name.removesuffix(_SUFFIX)] = [k for k in lines if _KEY.fullmatch(k)]
+        return found
+
+    def allow(self, name: str, *keys: str) -> None:
+        """Let the owner of a name connect with these keys and no others.
+
+        Raises ``KeyFileError``.
+        """
+        if not _NAME.fullmatch(name):
+            raise KeyFileError(f"{name!r} is not a name: letters, digits and . _ - are allowed")
+        for key in keys:
+            if not _KEY.fullmatch(key):
+                raise KeyFileError(f"{key!r} is not a public key: it has 64 digits and letters a-f")
+        text = "".join(f"{key}\n" for key in dict.fromkeys(keys))
+        _write(self._allowed / f"{name}{_SUFFIX}", text, replace=True)
+
+    def revoke(self, name: str) -> bool:
+        """Let the owner of a name connect no more; return whether it could. Raises OSError."""
+        try:
+            (self._allowed / f"{name}{_SUFFIX}").unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def operator(self) -> KeyPair:
+        """Return the key of this machine's commands; raises ``KeyFileError``."""
+        return read_secret(self.path / _OPERATOR_SECRET)
+
+    def make_first_operator(self) -> None:
+        """Make the key of this machine's commands, unless operators are allowed already.
+
+        Raises ``KeyFileError``, also for a key that others may read.
+        """
+        has_operators = any(KeyOwner.named(name).broker_id is None for name in self.allowed())
+        if not has_operators or (self.path / _OPERATOR_SECRET).exists():
+            self.make_operator()
+
+    def make_operator(self, *, replace: bool = False) -> KeyPair:
+        """Make the key of this machine's commands, unless there is one, and allow it.
+
+        Raises ``KeyFileError``.
+        """
+        path = self.path / _OPERATOR_SECRET
+        is_new = replace or not path.exists()
+        if is_new:
+            make_secret(path, replace=replace)
+        keys = read_secret(path)
+        if is_new:
+            self.allow(OPERATOR, keys.public)
+        return keys
+
+
+def keys_of_command() -> KeyPair:
+    """Return the key of this command; a new one, which nobody knows, if there is none.
+
+    Raises ``KeyFileError``.
+    """
+    if KEYS_OF_COMMAND.given is not None:
+        return KeysDirectory(KEYS_OF_COMMAND.given).operator()
+    beside = KEYS_OF_COMMAND.data_dir and KEYS_OF_COMMAND.data_dir / KEYS_DIR
+    return KeysDirectory(beside).operator() if beside and beside.is_dir() else new_key_pair()
