@@ -27,8 +27,6 @@ from regent.core.protocol.messages.authentication import (
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.message_codec import answer, decode
 
-_USER: Final = "User"
-_ANONYMOUS: Final = "ANONYMOUS"
 _NO_TOKENS: Final = Errors.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
 _NO_SASL: Final = (
     "clients are not authenticated here: set security.protocol=PLAINTEXT in the client"
@@ -60,13 +58,15 @@ async def _authenticate(request: KafkaRequest) -> KafkaAnswer:
 
 async def _create_token(request: KafkaRequest) -> KafkaAnswer:
     asked = decode(CreateDelegationTokenRequest, request)
-    has_owner = bool(asked.owner_principal_name)
+    has_owner, requester = bool(asked.owner_principal_name), request.session.principal
     refused = CreateDelegationTokenResponse(
         error_code=_NO_TOKENS,
-        principal_type=(asked.owner_principal_type or "") if has_owner else _USER,
-        principal_name=asked.owner_principal_name or _ANONYMOUS,
-        token_requester_principal_type=_USER,
-        token_requester_principal_name=_ANONYMOUS,
+        principal_type=(asked.owner_principal_type or "")
+        if has_owner
+        else requester.principal_type,
+        principal_name=asked.owner_principal_name or requester.name,
+        token_requester_principal_type=requester.principal_type,
+        token_requester_principal_name=requester.name,
     )
     return answer(refused, request)
 

@@ -74,7 +74,7 @@ async def _join(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAn
             asked.member_id,
             asked.group_instance_id,
             request.client_id or "",
-            f"/{request.client_host}",  # as Java prints an address
+            f"/{request.session.client_host}",  # as Java prints an address
             asked.session_timeout_ms,
             asked.rebalance_timeout_ms if has_timeout else asked.session_timeout_ms,
             asked.protocol_type,

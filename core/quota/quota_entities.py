@@ -16,8 +16,6 @@ from regent.core.setting import INT_MAX, LONG_MAX
 
 USERS, CLIENTS, IPS = "users", "clients", "ips"
 DEFAULT_NAME: Final = "<default>"
-ANONYMOUS: Final = "ANONYMOUS"
-"""The user of all clients, because they do not say who they are."""
 
 PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
 CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from regent.config.settings import Settings
 from regent.core.quota.client_quota_manager import QuotaClient
-from regent.core.quota.quota_entities import ANONYMOUS
+from regent.core.security.session import ANONYMOUS
 from regent.transport.kafka.api import FIRST_FLEXIBLE_VERSION, KafkaApiKey
 from tests.support.disk_logs import Machine
 from tests.support.fuzzed_requests import CLIENT_ID, GENUINE, ask, ask_versions, genuine_requests
@@ -49,7 +49,10 @@ def test_every_response_tells_the_time_that_the_client_must_wait(tmp_path: Path)
         address = ("127.0.0.1", served.port)
         genuine = genuine_requests(ask_versions(address))
         served.quotas.configure({"clients/<default>": {"request_percentage": "0.000001"}})
-        client, now_ms = QuotaClient(ANONYMOUS, CLIENT_ID.decode()), int(time.monotonic() * 1_000)
+        client, now_ms = (
+            QuotaClient(ANONYMOUS.name, CLIENT_ID.decode()),
+            int(time.monotonic() * 1_000),
+        )
         served.quotas.request.record(client, HOUR_S * 100, now_ms)
         for request in genuine:
             number, version = struct.unpack_from(">hh", request)

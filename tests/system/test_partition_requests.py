@@ -13,6 +13,7 @@ import pytest
 from regent.core.errors import Errors
 from regent.core.model import BrokerId
 from regent.core.protocol.messages import partitions as messages
+from regent.core.security.session import Session
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import TIMEOUT_S, eventually, scaled
 from regent.transport.kafka.api import KafkaApiKey, KafkaRequest
@@ -48,7 +49,7 @@ class Client:
             with connection.makefile("rb") as answer:
                 size, _correlation_id = struct.unpack(">iix", answer.read(9))
                 body = memoryview(answer.read(size - 5))
-        return decode(response, KafkaRequest(key, version, 1, None, "", body))
+        return decode(response, KafkaRequest(key, version, 1, None, Session(""), body))
 
     def elect(self, partitions: tuple[int, ...] | None) -> list[Errors]:
         """Elect preferred leaders; of all partitions if None."""

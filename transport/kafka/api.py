@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
 from regent.core.records import RecordBytes, Records
+from regent.core.security.session import Session
 from regent.transport.kafka.primitives import Reader, Writer
 from regent.transport.kafka.throttle import Throttle
 
@@ -147,7 +148,7 @@ class KafkaRequest:
     api_version: int
     correlation_id: int
     client_id: str | None
-    client_host: str
+    session: Session
     body: memoryview
     errors: Counter[str] = field(default_factory=Counter, repr=False)
     throttle: Throttle | None = field(default=None, repr=False)

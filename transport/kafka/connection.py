@@ -22,8 +22,9 @@ from typing import Final, TypeVar
 from regent.config.tables.broker import BrokerConfig
 from regent.core.errors import StorageError
 from regent.core.quota.client_quota_manager import QuotaClient
-from regent.core.quota.quota_entities import ANONYMOUS, MAX_NAME
+from regent.core.quota.quota_entities import MAX_NAME
 from regent.core.quota.quota_managers import QuotaManagers
+from regent.core.security.session import Session
 from regent.transport.kafka.api import (
     FIRST_FLEXIBLE_VERSION,
     KafkaAnswer,
@@ -142,8 +143,9 @@ class KafkaConnection:
     """Used on the event loop's thread only; it owns ``sock``, which does not block."""
 
     def __init__(self, sock: socket.socket, client_host: str, parts: ListenerParts) -> None:
-        self.last_active = parts.loop.time()
         self.client_host = client_host
+        self.last_active = parts.loop.time()
+        self._session = Session(client_host)
         self._socket = sock
         self._parts = parts
         self._frames = FrameBuffer(parts.limits.socket_request_max_bytes, parts.buffers)
@@ -472,7 +474,7 @@ class KafkaConnection:
             version,
             correlation_id,
             client_id,
-            self.client_host,
+            self._session,
             body,
             self._parts.metrics.requests[number].errors,
             self._throttle(client_id, len(frame))
@@ -482,7 +484,7 @@ class KafkaConnection:
         )
 
     def _throttle(self, client_id: str | None, size: int) -> Throttle:
-        client = QuotaClient(ANONYMOUS, (client_id or "")[:MAX_NAME])
+        client = QuotaClient(self._session.principal.name, (client_id or "")[:MAX_NAME])
         return Throttle(self._parts.quotas, client, _SIZE_BYTES + size)
 
     def _note_software(self, request: KafkaRequest) -> None:

@@ -18,6 +18,7 @@ from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ProducedPartition, RecordRules
 from regent.core.protocol.transactions import TransactionToVerify, TransactionVerifier
+from regent.core.security.session import Session
 from regent.records import compression
 from regent.transport.kafka.api import (
     KafkaAnswer,
@@ -198,7 +199,9 @@ def test_a_waiting_request_keeps_no_records_in_memory(count: int):
 
     async def main() -> None:
         async def handle() -> object:
-            return await api.handle(KafkaRequest(api.key, 7, 1, None, "", memoryview(received)))
+            return await api.handle(
+                KafkaRequest(api.key, 7, 1, None, Session(""), memoryview(received))
+            )
 
         handling = asyncio.ensure_future(handle())
         while not replicas.held:
@@ -490,7 +493,7 @@ def test_a_slow_check_delays_only_later_requests_for_its_partitions():
 
     async def send(*topic_partitions: TopicPartition, data: bytes) -> None:
         body = bytearray(produce(dict.fromkeys(topic_partitions, data)).encode(version=7))
-        await api.handle(KafkaRequest(api.key, 7, 1, None, "", memoryview(body)))
+        await api.handle(KafkaRequest(api.key, 7, 1, None, Session(""), memoryview(body)))
 
     async def main() -> None:
         await asyncio.gather(
@@ -507,7 +510,9 @@ def test_a_slow_check_delays_no_other_connection():
 
     async def send(connection: int, data: bytes) -> None:
         body = bytearray(produce({ORDERS_0: data}).encode(version=7))
-        request = KafkaRequest(api.key, 7, 1, None, "", memoryview(body), connection=connection)
+        request = KafkaRequest(
+            api.key, 7, 1, None, Session(""), memoryview(body), connection=connection
+        )
         await api.handle(request)
         answered.append(connection)
 
@@ -555,7 +560,7 @@ def test_records_of_a_client_that_has_left_are_appended_if_it_waits_for_no_answe
 
     def sending(acks: int, version: int) -> asyncio.Task[KafkaAnswer]:
         body = produce({ORDERS_0: old_set(0, b"a")}, acks=acks).encode(version=version)
-        request = KafkaRequest(api.key, version, 1, None, "", memoryview(bytearray(body)))
+        request = KafkaRequest(api.key, version, 1, None, Session(""), memoryview(bytearray(body)))
 
         async def handle() -> KafkaAnswer:
             return await api.handle(request)

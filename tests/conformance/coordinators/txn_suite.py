@@ -42,6 +42,7 @@ from regent.core.protocol.transactions import (
     TxnMarker,
     TxnMarkerResult,
 )
+from regent.core.security.session import Session
 from regent.transport.kafka.api import KafkaApi, KafkaRequest
 from regent.transport.kafka.message_codec import decode, encoded
 from tests.conformance.coordinators.coordinator_suite import CoordinatorSuite, SimulatedAppends
@@ -378,7 +379,7 @@ async def _ask_without_id(api: KafkaApi, step: Step) -> InitProducerIdResponse:
 
     def message_of(body: bytes | bytearray) -> KafkaRequest:
         view = memoryview(bytearray(body))
-        return KafkaRequest(api.key, version, 1, "client", "127.0.0.1", view)
+        return KafkaRequest(api.key, version, 1, "client", Session("127.0.0.1"), view)
 
     is_flexible = message_of(b"").is_flexible
     answered = await api.handle(message_of(encoded(asked, version, is_flexible=is_flexible)))

@@ -23,6 +23,7 @@ from regent.core.protocol.broker import (
 )
 from regent.core.protocol.control import TopicId
 from regent.core.records import MemoryRecords
+from regent.core.security.session import Session
 from regent.transport.kafka.api import KafkaAnswer, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.follower_fetch import (
     decode_request,
@@ -77,7 +78,7 @@ def uuid_of(topic_id: TopicId | None) -> UUID:
 
 
 def received(body: bytes, version: int) -> KafkaRequest:
-    return KafkaRequest(KafkaApiKey.FETCH, version, 1, None, "host", memoryview(body))
+    return KafkaRequest(KafkaApiKey.FETCH, version, 1, None, Session("host"), memoryview(body))
 
 
 def joined(answer: KafkaAnswer) -> bytes:

@@ -24,6 +24,7 @@ from regent.core.protocol.messages.topics import (
     CreateTopicsRequest,
     PlacementOptions,
 )
+from regent.core.security.session import Session
 from regent.transport.kafka.api import FIRST_FLEXIBLE_VERSION, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.message_codec import answer, decode, decoded, encoded
 from regent.transport.kafka.primitives import uuid_text
@@ -149,7 +150,9 @@ class _Rows:
 @pytest.mark.parametrize("bad", [_Row(number=2**31), _Row(number=1, names=("a", "\ud800"))])
 def test_an_answer_leaves_out_the_rows_that_do_not_fit(bad: _Row, version: int):
     good = _Row(number=1, names=("a",)), _Row(number=2)
-    request = KafkaRequest(KafkaApiKey.DESCRIBE_CONFIGS, version, 1, "c", "", memoryview(b""))
+    request = KafkaRequest(
+        KafkaApiKey.DESCRIBE_CONFIGS, version, 1, "c", Session(""), memoryview(b"")
+    )
     pieces: Any = answer(_Rows(rows=(good[0], bad, good[1]), more=(bad,)), request)
     body = memoryview(b"".join(map(bytes, pieces)))
     found = decoded(_Rows, body, version, is_flexible=version == 4)

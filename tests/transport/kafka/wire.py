@@ -15,6 +15,7 @@ from kio.index import UnknownEntity, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
 from regent.core.records import RecordBytes, Records
+from regent.core.security.session import Session
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.throttle import Throttle
 
@@ -24,7 +25,7 @@ def request_of(
 ) -> KafkaRequest:
     """A request as a listener hands it to a handler."""
     view, key = memoryview(bytearray(body)), KafkaApiKey(api_key)
-    return KafkaRequest(key, version, 1, "client", "127.0.0.1", view, throttle=throttle)
+    return KafkaRequest(key, version, 1, "client", Session("127.0.0.1"), view, throttle=throttle)
 
 
 def whole(answer: KafkaAnswer) -> bytes:

@@ -1,0 +1,60 @@
+"""Who a client is, and by which listener it came.
+
+Mirrors ``org.apache.kafka.common.security.auth.KafkaPrincipal``, ``SecurityProtocol`` and
+``kafka.network.RequestChannel.Session``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+USER_TYPE: Final = "User"
+
+
+class KafkaPrincipal(NamedTuple):
+    """A user. Its text is ``User:name``."""
+
+    principal_type: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.principal_type}:{self.name}"
+
+
+ANONYMOUS: Final = KafkaPrincipal(USER_TYPE, "ANONYMOUS")
+"""Every client of a listener without authentication."""
+
+
+class SecurityProtocol(Enum):
+    """Whether a listener encrypts (SSL) and whether its clients log in (SASL)."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether bytes are encrypted."""
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def has_sasl(self) -> bool:
+        """Whether clients log in."""
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The client of a connection, from its login to the next one.
+
+    ``client_host`` is its IP address as text. ``by_token``: it logged in with a delegation token.
+    """
+
+    client_host: str
+    principal: KafkaPrincipal = ANONYMOUS
+    listener_name: str = SecurityProtocol.PLAINTEXT.value
+    security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    by_token: bool = False
