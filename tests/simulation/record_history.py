@@ -61,8 +61,8 @@ class RecordHistory(RecordObserver):
         self._must_not_count = False
         self._positions: dict[TopicPartition, tuple[int, int]] = {}
         self._other_epochs: set[TopicPartition] = set()
-        # The leader epochs that followers have listed last.
-        self._listed: dict[tuple[SimulatedBroker, BrokerId, TopicPartition], int] = {}
+        # The leader epochs that followers have listed.
+        self._listed: set[tuple[SimulatedBroker, BrokerId, TopicPartition, int]] = set()
         # Logs of topics whose znodes were removed by hand: partition, topic id, broker.
         self._kept: set[tuple[TopicPartition, str | None, BrokerId]] = set()
         # Contents of deleted logs: a fetch with their end offset may still be in flight.
@@ -349,8 +349,8 @@ class RecordHistory(RecordObserver):
             earlier = [
                 replica
                 for replica in known
-                if self._listed.get((broker, replica, partition.topic_partition))
-                != partition.leader_epoch
+                if (broker, replica, partition.topic_partition, partition.leader_epoch)
+                not in self._listed
             ]
             assert not earlier, f"positions of an earlier leadership, {where}"
         elif any(f.log_end_offset >= 0 for f in partition.followers.values()):
@@ -449,7 +449,8 @@ class RecordHistory(RecordObserver):
         self._positions = _positions(broker, request.replica_id)
         self._other_epochs = set()
         for name, row in request.partitions():
-            self._listed[broker, request.replica_id, name] = row.current_leader_epoch
+            # A late fetch with an earlier epoch may arrive after one that has counted.
+            self._listed.add((broker, request.replica_id, name, row.current_leader_epoch))
             partition = broker.replica_manager.partitions.get(name)
             if partition is not None and row.current_leader_epoch != partition.leader_epoch:
                 self._other_epochs.add(name)
