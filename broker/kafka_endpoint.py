@@ -44,7 +44,7 @@ from regent.broker.api.transactions import (
     transaction_apis_of_brokers,
 )
 from regent.broker.api.txn_offset_commit import TxnOffsetCommitHandler
-from regent.broker.broker_settings import LISTENER, StartedBroker, described_settings
+from regent.broker.broker_settings import StartedBroker, described_settings
 from regent.broker.group_service import BrokerGroupService
 from regent.broker.machine_settings import dynamic_values, kafka_limits, with_values
 from regent.broker.topic_service import BrokerTopicService
@@ -209,24 +209,22 @@ class KafkaEndpoint:
         producer_ids = ZkProducerIds(zookeeper, self._broker_id)
         groups, transactions = CoordinatorRequests(served.groups.coordinator), served.transactions
         return [
-            *metadata_apis(cache, LISTENER, served.cluster_id, create_missing),
-            *describe_cluster_apis(cache, LISTENER, served.cluster_id),
+            *metadata_apis(cache, served.cluster_id, create_missing),
+            *describe_cluster_apis(cache, served.cluster_id),
             *produce_apis(
                 replicas,
                 cache,
-                LISTENER,
                 self._record_checker,
                 transactions,
                 (self._large_checker, self._unpacker),
             ),
-            *fetch_apis(replicas, cache, LISTENER, self._record_reader, serves_followers=False),
+            *fetch_apis(replicas, cache, self._record_reader, serves_followers=False),
             *offset_apis(replicas, self._record_reader, serves_followers=False),
             *delete_records_apis(replicas),
             *self._apis_of_topics_and_configs(served),
             *find_coordinator_apis(
                 served.groups.partitions,
                 cache,
-                LISTENER,
                 served.topics.create_missing,
                 served.topics.coordinator_obstacle,
                 None if transactions is None else transactions.partitions,

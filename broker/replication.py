@@ -25,7 +25,6 @@ from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.scheduler import RepeatingTimer, Scheduler
 from regent.broker.api.fetch import fetch_apis
 from regent.broker.api.offsets import offset_apis
-from regent.broker.broker_settings import LISTENER
 from regent.broker.machine_settings import isr_changes_through_zookeeper
 from regent.config.addresses import tcp_endpoint
 from regent.config.settings import Settings
@@ -116,7 +115,7 @@ class Replication:
             config.host,
             config.replication_port,
             [
-                *fetch_apis(replicas, broker.cache, LISTENER, self._reader, on_proposals=self.wake),
+                *fetch_apis(replicas, broker.cache, self._reader, on_proposals=self.wake),
                 *offset_apis(replicas, self._reader),
                 *apis,
             ],

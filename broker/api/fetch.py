@@ -178,21 +178,20 @@ def _nothing() -> None:
 def fetch_apis(
     source: FetchSource,
     cache: MetadataCache,
-    listener: str,
     reader: Executor,
     max_response_bytes: int = MAX_RESPONSE_BYTES,
     on_proposals: Callable[[], None] = _nothing,
     *,
     serves_followers: bool = True,
 ) -> Sequence[KafkaApi]:
-    """Return the API Fetch, which calls ``source``, for clients of ``listener``.
+    """Return the API Fetch, which calls ``source``.
 
     ``reader`` converts records for old clients beside the event loop. ``on_proposals`` is called
     after a fetch of a follower, while ISR proposals wait. Without ``serves_followers`` they are
     refused: a position that a stranger claims would make records count as replicated.
     """
     replies, names = Replies(), TopicNamesById(cache)
-    leaders = CurrentLeaders(source.current_leader, cache, listener)
+    leaders = CurrentLeaders(source.current_leader, cache)
     followers = FollowerFetchHandler(source, names, on_proposals)
 
     def handle(request: KafkaRequest) -> Answering:
@@ -206,7 +205,9 @@ def fetch_apis(
         asked = _decode(request, names, max_response_bytes)
         if asked.is_of_follower and not serves_followers:
             refused = dict.fromkeys(asked.request.positions, _OF_FOLLOWER)
-            return _encode(request, asked, refused, NamedLeaders(leaders))
+            return _encode(
+                request, asked, refused, NamedLeaders(leaders, request.session.listener_name)
+            )
         if not asked.is_full:
             return _without_topics(request, Errors.FETCH_SESSION_ID_NOT_FOUND)
         reply, waits = replies.new(), asked.max_wait_ms > 0
@@ -222,7 +223,9 @@ def fetch_apis(
         size = sum(partition.records.size for partition in consumed.values())
         if request.throttle is not None and not request.throttle.may_fetch(size):
             return _without_topics(request, Errors.NONE)
-        return _encode(request, asked, consumed, NamedLeaders(leaders))
+        return _encode(
+            request, asked, consumed, NamedLeaders(leaders, request.session.listener_name)
+        )
 
     return [KafkaApi(KafkaApiKey.FETCH, 0, 17, handle)]
 
