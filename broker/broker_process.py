@@ -42,7 +42,7 @@ from regent.broker.broker_registration import (
     register,
     taken_end_points,
 )
-from regent.broker.broker_settings import LISTENER, StartedBroker, described_settings
+from regent.broker.broker_settings import StartedBroker, described_settings
 from regent.broker.broker_storage import BrokerStorage
 from regent.broker.controlled_shutdown import hand_over
 from regent.broker.group_service import BrokerGroupService
@@ -179,9 +179,9 @@ class BrokerProcess(ControllerListener):
         self._start_broker_actor()
         kafka_endpoint = self._kafka_endpoint = self._open_kafka_endpoint()
         others = apis_of_other_brokers(self._transactions, self._groups.partitions)
-        replication_endpoint = self._replication.listen(self._broker_view, others)
+        replication_port = self._replication.listen(self._broker_view, others)
         server = self._start_control_server()
-        advertised = self._advertise(port_of(server.endpoint), port_of(replication_endpoint))
+        advertised = self._advertise(port_of(server.endpoint), replication_port)
         self._join(advertised.broker_info(broker_id, config.rack, self._keys.own.public))
         # Until then clients would be refused, and a refused one asks again much later.
         self._is_told.wait(_FIRST_METADATA_TIMEOUT_S)
@@ -199,15 +199,17 @@ class BrokerProcess(ControllerListener):
                 self._storage.logs,
                 self._storage.move_logs(self._replica_manager),
                 self._transactions,
+                self._replication.wake,
             )
         )
         self._publish(metrics, server)
+        of_clients, of_brokers = advertised.first_of_clients, advertised.inter_broker
         return BrokerAddress(
             id=broker_id,
-            host=advertised.host,
-            port=advertised.port,
-            control_port=advertised.control_port,
-            replication_port=advertised.replication_port,
+            host=of_clients.host,
+            port=of_clients.port,
+            control_port=port_of(advertised.control_endpoint),
+            replication_port=of_brokers.port,
             metrics_port=metrics.port,
             control_key=self._keys.own.public,
         )
@@ -222,7 +224,6 @@ class BrokerProcess(ControllerListener):
             QuotaMetrics(self._quotas),
             GroupMetrics(self._groups.groups, self._groups.loads),
             KafkaClientMetrics(
-                LISTENER,
                 lambda: kafka_endpoint.metrics,
                 self._replica_manager,
                 self._replication.fetch_metrics,
@@ -233,15 +234,21 @@ class BrokerProcess(ControllerListener):
             metrics.publish(published)
             self._undo.callback(metrics.withdraw, published)
 
-    def _advertise(self, control_port: int, replication_port: int) -> AdvertisedListeners:
+    def _advertise(self, control_port: int, replication_port: int | None) -> AdvertisedListeners:
         """Note the endpoints of this broker, and what else is known after the start."""
-        config, port = self._settings.broker, self._kafka_endpoint.port
-        advertised = AdvertisedListeners.of(config, port, control_port, replication_port)
-        self._end_points = RegisteredEndPoints(advertised, lambda e: self._controller.tell(e))
-        directories = log_directories(self._settings, self._options.data_dir.absolute())
-        listening = advertised._replace(host=config.host, port=port, control_port=control_port)
+        settings, listeners = self._settings, self._settings.listeners
+        ports = dict(self._kafka_endpoint.ports)
+        if replication_port is not None:
+            ports[listeners.inter_broker_name] = replication_port
+        advertised = AdvertisedListeners.of(settings, ports, control_port)
+        self._end_points = RegisteredEndPoints(
+            advertised, settings, ports, lambda e: self._controller.tell(e)
+        )
         self._started = StartedBroker(
-            self._options.zookeeper, tuple(directories), listening.endpoints, advertised.endpoints
+            self._options.zookeeper,
+            tuple(log_directories(settings, self._options.data_dir.absolute())),
+            listeners.shown(ports),
+            advertised.endpoints,
         )
         return advertised
 
@@ -262,7 +269,7 @@ class BrokerProcess(ControllerListener):
         endpoint = KafkaEndpoint(
             self._options.broker_id, self._settings, self._quotas, self._loop, self._users
         )
-        self._status.add_warner(lambda: endpoint.metrics.warnings if endpoint.metrics else ())
+        self._status.add_warner(lambda: endpoint.warnings)
         self._undo.callback(endpoint.close)
         return endpoint
 
@@ -298,7 +305,11 @@ class BrokerProcess(ControllerListener):
             ),
             open_fetch_channel=self._replication.open_fetch_channel,
             scheduler=self._scheduler,
-            settings=filled(ReplicationSettings, self._settings),
+            settings=filled(
+                ReplicationSettings,
+                self._settings,
+                inter_broker_listener_name=self._settings.listeners.inter_broker_name,
+            ),
             run_beside=self._storage.run_beside,
         )
         self._broker_view = actor.view

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final, NamedTuple
 
-from regent.broker.broker_settings import LISTENER
 from regent.config.addresses import tcp_endpoint
-from regent.config.tables.broker import BrokerConfig
+from regent.config.listeners import ListenersError, parse_advertised
+from regent.config.settings import Settings
 from regent.core.controller.events import AdvertisedListenersChanged, ControllerEvent
 from regent.core.errors import BadDataError, BrokerIdInUseError, SessionExpiredError
 from regent.core.model import BrokerId, BrokerInfo, EndPoint, SuspectReplicas
@@ -25,37 +26,41 @@ _RETRY_S = 0.2
 
 
 class AdvertisedListeners(NamedTuple):
-    """The endpoints that clients and brokers connect to: Kafka's ``advertised.listeners``."""
+    """Where clients and brokers are told that they find this broker."""
 
-    host: str
-    port: int
-    control_port: int
-    replication_port: int
-    control_plane_listener_name: str = ""
-    client_host: str = ""
-    """Where clients find this broker, if that is not ``host``."""
+    endpoints: tuple[EndPoint, ...]
+    """The listeners: Kafka's ``advertised.listeners``."""
+    control_endpoint: str
+    replication_endpoint: str | None
+    """Where brokers find this one if that is not one of ``endpoints``."""
+    first_of_clients: EndPoint
+    inter_broker: EndPoint
 
     @classmethod
     def of(
-        cls, config: BrokerConfig, port: int, control_port: int, replication_port: int
+        cls, settings: Settings, ports: Mapping[str, int], control_port: int
     ) -> AdvertisedListeners:
-        """Return the configured endpoints; the default is where the broker listens."""
-        return cls(
-            config.advertised_host or config.host,
-            config.advertised_port or port,
-            config.advertised_control_port or control_port,
-            config.advertised_replication_port or replication_port,
-            config.control_plane_listener_name,
-        )
+        """Return the configured endpoints.
 
-    @property
-    def endpoints(self) -> tuple[EndPoint, ...]:
-        """The clients' listener, first, and the control port if it has a name (KIP-291)."""
-        clients = EndPoint(LISTENER, self.client_host or self.host, self.port)
-        if not self.control_plane_listener_name:
-            return (clients,)
-        name = self.control_plane_listener_name.upper()  # Kafka's readers know no other form
-        return clients, EndPoint(name, self.host, self.control_port)
+        ``ports`` are those that the listeners have got; they stand for port 0. The control port is
+        at the host of the broker.
+        """
+        config, listeners = settings.broker, settings.listeners
+        advertised = tuple(_at_port(e, ports) for e in listeners.advertised)
+        registered = tuple(e for e in advertised if e.listener in listeners.registered_names)
+        others = [e for e in advertised if e not in registered]
+        of_clients = {endpoint.listener for endpoint in listeners.of_clients}
+        (inter_broker,) = (e for e in advertised if e.listener == listeners.inter_broker_name)
+        return cls(
+            registered,
+            tcp_endpoint(
+                config.advertised_host or config.host,
+                config.advertised_control_port or control_port,
+            ),
+            tcp_endpoint(others[0].host, others[0].port) if others else None,
+            next(e for e in advertised if e.listener in of_clients),
+            inter_broker,
+        )
 
     def broker_info(self, broker_id: BrokerId, rack: str, control_key: str) -> BrokerInfo:
         """Return the content of the registration, with the current time."""
@@ -63,35 +68,54 @@ class AdvertisedListeners(NamedTuple):
             broker_id=broker_id,
             endpoints=self.endpoints,
             rack=rack or None,
-            control_endpoint=tcp_endpoint(self.host, self.control_port),
-            replication_endpoint=tcp_endpoint(self.host, self.replication_port),
+            control_endpoint=self.control_endpoint,
+            replication_endpoint=self.replication_endpoint,
             timestamp_ms=time.time_ns() // 1_000_000,
             control_key=control_key,
         )
 
 
+def _at_port(endpoint: EndPoint, ports: Mapping[str, int]) -> EndPoint:
+    return replace(endpoint, port=endpoint.port or ports[endpoint.listener])
+
+
 class RegisteredEndPoints:
-    """The endpoints that this broker registers; clients find it where ZooKeeper's settings say."""
+    """The endpoints that this broker registers: its own, or those of ZooKeeper's settings."""
 
     reconfigurable_configs: Final = ("advertised.listeners",)
 
     def __init__(
-        self, started: AdvertisedListeners, tell_controller: Callable[[ControllerEvent], None]
+        self,
+        started: AdvertisedListeners,
+        settings: Settings,
+        ports: Mapping[str, int],
+        tell_controller: Callable[[ControllerEvent], None],
     ) -> None:
+        """Begin with those of the start. ``ports`` are those that the listeners have got."""
+        listeners = settings.listeners
         self.current = started.endpoints
         self._started = started
+        self._ports = ports
+        self._configured = settings.broker.advertised_listeners
+        self._known = [e for e in listeners.listening if e.listener in listeners.registered_names]
         self._tell_controller = tell_controller
 
     def reconfigure(self, old: SettingValues, new: SettingValues) -> None:
-        """Register another address for clients; brokers find this one at the same as before."""
+        """Register the endpoints of the setting, or those of the start if it is as it was."""
         del old
-        advertised, address = self._started, new["advertised.listeners"]
-        if address is not None:
-            host, _, port = address.removeprefix(f"{LISTENER}://").rpartition(":")
-            advertised = advertised._replace(client_host=host.strip("[]"), port=int(port))
-        if advertised.endpoints != self.current:
-            self.current = advertised.endpoints
-            self._tell_controller(AdvertisedListenersChanged(self.current))
+        endpoints, text = self._started.endpoints, new["advertised.listeners"]
+        if text != self._configured:
+            try:
+                endpoints = tuple(
+                    _at_port(endpoint, self._ports)
+                    for endpoint in parse_advertised(text, self._known)
+                )
+            except ListenersError as error:
+                logger.error("The advertised listeners stay as they are: %s", error)
+                return
+        if endpoints != self.current:
+            self.current = endpoints
+            self._tell_controller(AdvertisedListenersChanged(endpoints))
 
 
 def register(

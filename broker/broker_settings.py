@@ -8,19 +8,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from regent.config.settings import Settings, rows
-from regent.core.admin.config_descriptions import LISTENER_SETTINGS, BrokerSetting
+from regent.config.listeners import Listeners
+from regent.config.settings import KAFKA_SETTINGS, LISTENER_OPTIONS, Settings, rows
+from regent.core.admin.config_descriptions import BrokerSetting
 from regent.core.admin.kafka_only_settings import KAFKA_ONLY_SETTINGS
 from regent.core.model import BrokerId, EndPoint
 from regent.core.setting import INT_MAX, ConfigType, Declaration, Scope, Setting, text_of
 
-LISTENER: Final = "PLAINTEXT"
-"""The name and the security protocol of the only listener for clients."""
-
 INTER_BROKER_PROTOCOL_VERSION: Final = "3.9-IV0"
 
 _OF_LISTENERS: Final = ("host", "port", "advertised_host", "advertised_port")
-_NULL_IF_EMPTY: Final = ("rack", "control_plane_listener_name")  # in Kafka
+_ADVERTISED_ADDRESS: Final = (
+    r"(?!0\.0\.0\.0:|\[::\]:)(?:\[[0-9A-Fa-f:.]+\]|[^\s,:/\[\]]+):[0-9]{1,5}"
+)
+_NULL_IF_EMPTY: Final = (  # in Kafka
+    *("rack", "control_plane_listener_name", "inter_broker_listener_name"),
+)
 # Kafka has other settings for these defaults: log.retention.hours and so on.
 _NULL_BY_DEFAULT: Final = (
     *("log_retention_ms", "log_roll_ms", "log_roll_jitter_ms", "log_flush_interval_ms"),
@@ -62,6 +65,11 @@ def broker_settings(settings: Settings, broker_id: BrokerId) -> Mapping[str, Bro
             value = value if is_given else None
         name = row.kafka_name or f"regent.{row.dotted_name}"
         described[name] = BrokerSetting(row, value, is_given)
+    for listener, own in settings.listener_name.items():
+        for key, given in own.items():
+            _, row = LISTENER_OPTIONS[key]
+            name = f"listener.name.{listener}.{row.dotted_name}"
+            described[name] = BrokerSetting(row, text_of(given), is_given=True)
     return described
 
 
@@ -70,6 +78,7 @@ def described_settings(
 ) -> Mapping[str, BrokerSetting]:
     """Return ``broker_settings``, and those of Kafka's whose values are known after the start."""
     given = {name.partition(".")[2] for name in settings.given if name.startswith("broker.")}
+    listeners, protocol_map = settings.listeners, settings.broker.listener_security_protocol_map
     log_dirs = ",".join(map(str, started.log_dirs))
     are_logs_given = "log.log_dirs" in settings.given
     return {
@@ -77,16 +86,19 @@ def described_settings(
         "listeners": _described(
             _unchangeable("listeners", _text_of(started.listeners)),
             _text_of(started.listeners),
-            is_given=not given.isdisjoint({"host", "port", "control_plane_listener_name"}),
+            is_given=not given.isdisjoint({"listeners", "host", "port"}),
         ),
         "advertised.listeners": _described(
-            LISTENER_SETTINGS["advertised.listeners"],
+            _advertised_listeners(listeners),
             _text_of(started.advertised_listeners),
-            is_given=not given.isdisjoint({"advertised_host", "advertised_port"}),
+            is_given=not given.isdisjoint(
+                {"advertised_listeners", "advertised_host", "advertised_port"}
+            ),
         ),
         "listener.security.protocol.map": _described(
-            LISTENER_SETTINGS["listener.security.protocol.map"],
-            ",".join(f"{e.listener}:{e.security_protocol}" for e in started.listeners),
+            _protocol_map(started.listeners),
+            protocol_map,
+            is_given="listener_security_protocol_map" in given,
         ),
         "inter.broker.protocol.version": _read_only(
             "inter_broker_protocol_version",
@@ -108,9 +120,37 @@ def _text_of(listeners: Iterable[EndPoint]) -> str:
 
 def _unchangeable(name: str, value: str) -> Setting:
     """Return a setting that clients may only set to the value that it has."""
-    row = LISTENER_SETTINGS[name]
     form = f"{value} while the broker runs: restart it to change this"
-    declared = replace(row.declared, pattern=re.escape(value), form=form, scope=Scope.PER_BROKER)
+    return _of_form(name, re.escape(value), form)
+
+
+def _advertised_listeners(listeners: Listeners) -> Setting:
+    """Return the setting for a running broker; brokers must find it further on."""
+    names = "|".join(map(re.escape, listeners.registered_names))
+    entry = rf"\s*(?i:{names})://{_ADVERTISED_ADDRESS}\s*"
+    once = r"(?!(?:.*,)?\s*([^:,/]+)://.*,\s*(?i:\1)://)"
+    must = ""
+    form = ",".join(f"{name}://HOST:PORT" for name in listeners.registered_names)
+    if listeners.are_named:
+        inter_broker = listeners.inter_broker_name
+        must = rf"(?=(?:.*,)?\s*(?i:{re.escape(inter_broker)})://)"
+        form = f"{form} or some of them, with {inter_broker}"
+    pattern = f"{once}{must}{entry}(?:,{entry})*"
+    return _of_form("advertised.listeners", pattern, f"{form}, with a host that clients can reach")
+
+
+def _protocol_map(listeners: Iterable[EndPoint]) -> Setting:
+    """Return the setting for a running broker; the protocols of its listeners stay."""
+    present = [f"{e.listener}:{e.security_protocol}" for e in listeners]
+    must = "".join(rf"(?=(?:.*,)?\s*{re.escape(entry)}\s*(?:,|$))" for entry in present)
+    entry = r"\s*[A-Za-z0-9_.-]+:(PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)\s*"
+    form = f"LISTENER:PROTOCOL,LISTENER:PROTOCOL,… with {','.join(present)}"
+    return _of_form("listener.security.protocol.map", f"{must}{entry}(?:,{entry})*", form)
+
+
+def _of_form(name: str, pattern: str, form: str) -> Setting:
+    row = KAFKA_SETTINGS[name]
+    declared = replace(row.declared, pattern=pattern, form=form, scope=Scope.PER_BROKER)
     return replace(row, declared=declared)
 
 

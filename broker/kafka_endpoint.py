@@ -1,6 +1,6 @@
-"""The port that Kafka clients connect to, and the handlers of their requests.
+"""The ports that Kafka clients connect to, and the handlers of their requests.
 
-The port is bound before the broker registers, because the registration contains it. Clients that
+They are bound before the broker registers, because the registration contains them. Clients that
 connect earlier are answered once the broker is ready. Mirrors the list of handlers in
 ``kafka.server.KafkaApis``.
 """
@@ -8,10 +8,12 @@ connect earlier are answered once the broker is ready. Mirrors the list of handl
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Final
 
 from regent.actors.coordinator_log import begin_verification
@@ -36,6 +38,7 @@ from regent.broker.api.old_clients import ZooKeeperOffsets
 from regent.broker.api.partitions import partition_apis
 from regent.broker.api.produce import produce_apis
 from regent.broker.api.producer_ids import producer_id_apis
+from regent.broker.api.registered_followers import RegisteredFollowers
 from regent.broker.api.scram_credentials import scram_credential_apis
 from regent.broker.api.topics import topic_apis
 from regent.broker.api.transactions import (
@@ -44,7 +47,7 @@ from regent.broker.api.transactions import (
     transaction_apis_of_brokers,
 )
 from regent.broker.api.txn_offset_commit import TxnOffsetCommitHandler
-from regent.broker.broker_settings import LISTENER, StartedBroker, described_settings
+from regent.broker.broker_settings import StartedBroker, described_settings
 from regent.broker.group_service import BrokerGroupService
 from regent.broker.machine_settings import dynamic_values, kafka_limits, with_values
 from regent.broker.topic_service import BrokerTopicService
@@ -56,15 +59,16 @@ from regent.core.admin.config_handlers import values_in_force
 from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.errors import RegentError
 from regent.core.log_dirs import LocalLogDirectories
-from regent.core.model import BrokerId
+from regent.core.model import BrokerId, EndPoint
 from regent.core.quota.quota_managers import QuotaManagers
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.setting import SettingValues
+from regent.transport.kafka.acceptor import SharedLimits
 from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.connection import KafkaLimits
-from regent.transport.kafka.listener import KafkaListener, listen
+from regent.transport.kafka.listener import KafkaListener, listen, refuse_unserved
 from regent.transport.kafka.listener_loop import ListenerLoop
 from regent.transport.kafka.metrics import ListenerMetrics
 from regent.transport.kafka.replies import Replies
@@ -95,10 +99,12 @@ class Served:
     log_mover: ReplicaAlterLogDirsManager
     transactions: BrokerTransactionService | None = None
     """None: clients are not told of transactions."""
+    wake_replication: Callable[[], None] = lambda: None
+    """Called after a fetch of a follower, while ISR proposals wait."""
 
 
 class KafkaEndpoint:
-    """The Kafka port of a broker. Used by the thread that starts and stops the broker."""
+    """The Kafka ports of a broker. Used by the thread that starts and stops the broker."""
 
     reconfigurable_configs: Final = (
         "max.connections",
@@ -114,14 +120,21 @@ class KafkaEndpoint:
         loop: ListenerLoop | None = None,
         users: LocalUsers = EVERYBODY,
     ) -> None:
-        """Bind the port. Raises ``PortInUseError``, or ``RegentError`` for an unusable address."""
+        """Bind the ports. Raises ``PortInUseError``, or ``RegentError`` for an unusable address."""
         self._broker_id = broker_id
         self._settings = settings
         self._quotas = quotas
         self._loop = loop
         self._users = users
-        self._listening = listen(settings.broker.host, settings.broker.port)
-        self.port: int = self._listening.getsockname()[1]
+        self._serves_brokers = settings.listeners.of_brokers_only is None
+        self._undo = ExitStack()
+        self._listening: dict[EndPoint, socket.socket] = {}
+        with self._undo:
+            for endpoint in settings.listeners.of_clients:
+                refuse_unserved(endpoint)
+                listening = self._undo.enter_context(listen(endpoint.host, endpoint.port))
+                self._listening[endpoint] = listening
+            self._undo = self._undo.pop_all()
         self._calls = named_executor(_ZOOKEEPER_CALLS, "zookeeper-calls")
         self._queries = named_executor(1, "long-queries")
         # For records beside the event loop. Few threads limit the memory.
@@ -129,14 +142,32 @@ class KafkaEndpoint:
         self._large_checker = named_executor(1, "large-batches")
         self._unpacker = named_executor(1, "unpacking")
         self._record_reader = named_executor(1, "record-reader")
-        self._listener: KafkaListener | None = None
+        self._listeners: dict[str, KafkaListener] = {}
         self._values = self._started = dynamic_values(settings)
         self._lock = threading.Lock()  # older limits never replace newer ones
 
+    @cached_property
+    def ports(self) -> Mapping[str, int]:
+        """The ports of the listeners for clients, by their names."""
+        return {e.listener: sock.getsockname()[1] for e, sock in self._listening.items()}
+
     @property
-    def metrics(self) -> ListenerMetrics | None:
-        """The metrics of clients' connections; None before ``serve``."""
-        return None if self._listener is None else self._listener.metrics
+    def port(self) -> int:
+        """The port of the first listener."""
+        return next(iter(self.ports.values()))
+
+    @property
+    def metrics(self) -> Mapping[str, ListenerMetrics]:
+        """The metrics of clients' connections by listeners; empty before ``serve``.
+
+        The metrics of requests are those of all listeners together.
+        """
+        return {name: listener.metrics for name, listener in self._listeners.items()}
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The reasons that kept clients out in the last minute, one line each."""
+        return tuple(line for metrics in self.metrics.values() for line in metrics.warnings)
 
     def reconfigure(self, old: SettingValues, new: SettingValues) -> None:
         """Change the limits of connections."""
@@ -149,54 +180,62 @@ class KafkaEndpoint:
         """Set the quotas of clients. Clients that wait may have waited for a wrong quota."""
         self._quotas.configure(configs)
         with self._lock:
-            if self._listener is not None:
-                self._listener.end_waits()
+            for listener in self._listeners.values():
+                listener.end_waits()
 
     def serve(self, served: Served) -> None:
         """Answer clients from now on."""
-        host, limits = self._settings.broker.host, kafka_limits(self._settings)
-        apis = self._apis(served)
-        listener = KafkaListener(
-            host,
-            self.port,
-            apis,
-            limits,
-            quotas=self._quotas,
-            loop=self._loop,
-            users=self._users,
-        )
-        listener.start(self._listening)
+        apis, ports = self._apis(served), self.ports
+        first = next(iter(ports))
+        loop = self._loop or self._undo.enter_context(closing(ListenerLoop("kafka-listener")))
+        shared = SharedLimits(kafka_limits(self._settings, first), self._quotas)
+        listeners: dict[str, KafkaListener] = {}
+        for endpoint in self._listening:
+            name = endpoint.listener
+            listeners[name] = KafkaListener(
+                endpoint.host,
+                ports[name],
+                apis,
+                kafka_limits(self._settings, name),
+                "kafka-listener" if len(ports) == 1 else f"kafka-listener-{name}",
+                loop=loop,
+                users=self._users,
+                endpoint=endpoint,
+                shared=shared,
+            )
+            listeners[name].metrics.requests = listeners[first].metrics.requests
+        for endpoint, listening in self._listening.items():
+            listeners[endpoint.listener].start(listening)
         with self._lock:
-            self._listener = listener
+            self._listeners = listeners
             self._limit_connections()
 
     def close(self) -> None:
         """Finish the requests in progress, then close every connection. Idempotent."""
-        if self._listener is None:
-            self._listening.close()
-        else:
-            self._listener.close()
+        for listener in self._listeners.values():
+            listener.close()
+        self._undo.close()
         executors = (self._calls, self._queries, self._record_checker, self._large_checker)
         for executor in (*executors, self._unpacker, self._record_reader):
             executor.shutdown(wait=False, cancel_futures=True)
 
     def _limit_connections(self) -> None:
         try:
-            limits = self._limits(self._values)
-            if self._listener is not None:
-                self._listener.limit_connections(limits)
+            for name, listener in self._listeners.items():
+                listener.limit_connections(self._limits(self._values, name))
         except RegentError as error:
             logger.error("The limits of connections stay as they are: %s", error)
 
-    def _limits(self, values: SettingValues) -> KafkaLimits:
+    def _limits(self, values: SettingValues, listener: str) -> KafkaLimits:
         """Return the limits of clients; raises ``RegentError`` if they contradict each other."""
         broker = with_values(self._settings.broker, values, self.reconfigurable_configs)
-        return kafka_limits(replace(self._settings, broker=broker))
+        return kafka_limits(replace(self._settings, broker=broker), listener)
 
     def _check(self, overrides: Mapping[str, str]) -> None:
         """Raise ``RegentError`` if overrides of this broker contradict each other."""
         if not overrides.keys().isdisjoint(self.reconfigurable_configs):
-            self._limits(values_in_force(self._started, overrides, KAFKA_SETTINGS))
+            values = values_in_force(self._started, overrides, KAFKA_SETTINGS)
+            self._limits(values, next(iter(self.ports)))
 
     def _zookeeper_offsets(self, zookeeper: ZooKeeper) -> ZooKeeperOffsets:
         max_metadata = self._settings.groups.offset_metadata_max_bytes
@@ -204,29 +243,40 @@ class KafkaEndpoint:
 
     def _apis(self, served: Served) -> Sequence[KafkaApi]:
         replicas, cache, zookeeper = served.replica_manager, served.cache, served.zookeeper
+        registered = RegisteredFollowers(cache) if self._serves_brokers else None
         may_create = self._settings.broker.auto_create_topics_enable
         create_missing = served.topics.create_missing if may_create else None
         producer_ids = ZkProducerIds(zookeeper, self._broker_id)
         groups, transactions = CoordinatorRequests(served.groups.coordinator), served.transactions
         return [
-            *metadata_apis(cache, LISTENER, served.cluster_id, create_missing),
-            *describe_cluster_apis(cache, LISTENER, served.cluster_id),
+            *metadata_apis(cache, served.cluster_id, create_missing),
+            *describe_cluster_apis(cache, served.cluster_id),
             *produce_apis(
                 replicas,
                 cache,
-                LISTENER,
                 self._record_checker,
                 transactions,
                 (self._large_checker, self._unpacker),
             ),
-            *fetch_apis(replicas, cache, LISTENER, self._record_reader, serves_followers=False),
-            *offset_apis(replicas, self._record_reader, serves_followers=False),
+            *fetch_apis(
+                replicas,
+                cache,
+                self._record_reader,
+                on_proposals=served.wake_replication,
+                serves_followers=self._serves_brokers,
+                registered=registered,
+            ),
+            *offset_apis(
+                replicas,
+                self._record_reader,
+                serves_followers=self._serves_brokers,
+                registered=registered,
+            ),
             *delete_records_apis(replicas),
             *self._apis_of_topics_and_configs(served),
             *find_coordinator_apis(
                 served.groups.partitions,
                 cache,
-                LISTENER,
                 served.topics.create_missing,
                 served.topics.coordinator_obstacle,
                 None if transactions is None else transactions.partitions,
@@ -244,7 +294,11 @@ class KafkaEndpoint:
             *acl_apis(),
             *authentication_apis(),
             *feature_apis(),
-            *(() if transactions is None else _apis_of_transactions(transactions, served, groups)),
+            *(
+                ()
+                if transactions is None
+                else _apis_of_transactions(transactions, served, groups, self._serves_brokers)
+            ),
         ]
 
     def _apis_of_topics_and_configs(self, served: Served) -> Sequence[KafkaApi]:
@@ -284,11 +338,15 @@ def _transaction_handlers(
 
 
 def _apis_of_transactions(
-    service: BrokerTransactionService, served: Served, groups: CoordinatorRequests
+    service: BrokerTransactionService,
+    served: Served,
+    groups: CoordinatorRequests,
+    serves_brokers: bool,
 ) -> Sequence[KafkaApi]:
     group_partitions = served.groups.partitions
+    handlers = _transaction_handlers(service, group_partitions)
     return [
-        *transaction_apis(_transaction_handlers(service, group_partitions)),
+        *transaction_apis(handlers, serves_brokers=serves_brokers),
         *TxnOffsetCommitHandler(
             groups,
             group_partitions,

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from regent.config.settings import Settings, rows
 from regent.config.settings_file import connections_per_ip_overrides
 from regent.config.tables.broker import ISR_CHANGES_THROUGH_ZOOKEEPER
-from regent.core.admin.config_descriptions import DYNAMIC_ONLY, LISTENER_SETTINGS
+from regent.core.admin.config_descriptions import DYNAMIC_ONLY
 from regent.core.controller.services import ControllerSettings
 from regent.core.log_config import LogConfig
 from regent.core.setting import Scope, SettingValues
@@ -46,10 +46,15 @@ def log_directories(settings: Settings, data_dir: Path) -> list[Path]:
     return [data_dir / name.strip() for name in settings.log.log_dirs.split(",")]
 
 
-def kafka_limits(settings: Settings) -> KafkaLimits:
-    """Return the limits of Kafka clients. Raises ``SettingsError`` for a contradiction."""
+def kafka_limits(settings: Settings, listener: str) -> KafkaLimits:
+    """Return the limits of clients of a listener. Raises ``SettingsError`` for a contradiction."""
     overrides = connections_per_ip_overrides(settings.broker)
-    return filled(KafkaLimits, settings, max_connections_per_ip_overrides=overrides)
+    return filled(
+        KafkaLimits,
+        settings,
+        max_connections_per_ip_overrides=overrides,
+        max_connections_of_listener=settings.of_listener(listener).broker.max_connections,
+    )
 
 
 def dynamic_values(settings: Settings) -> SettingValues:
@@ -57,7 +62,7 @@ def dynamic_values(settings: Settings) -> SettingValues:
     return {
         **{
             name: row.default
-            for name, row in {**DYNAMIC_ONLY, **LISTENER_SETTINGS}.items()
+            for name, row in DYNAMIC_ONLY.items()
             if row.scope is not Scope.READ_ONLY
         },
         **{

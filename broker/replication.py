@@ -25,9 +25,7 @@ from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.scheduler import RepeatingTimer, Scheduler
 from regent.broker.api.fetch import fetch_apis
 from regent.broker.api.offsets import offset_apis
-from regent.broker.broker_settings import LISTENER
 from regent.broker.machine_settings import isr_changes_through_zookeeper
-from regent.config.addresses import tcp_endpoint
 from regent.config.settings import Settings
 from regent.config.threads import named_executor
 from regent.core.model import BrokerId
@@ -92,31 +90,35 @@ class Replication:
         return TransactionChannel(endpoint, client_id=self._client_id)
 
     @property
-    def fetch_metrics(self) -> RequestMetrics:
-        """The metrics of followers' fetches."""
-        assert self._listener is not None
-        return self._listener.metrics.requests[KafkaApiKey.FETCH]
+    def fetch_metrics(self) -> RequestMetrics | None:
+        """The metrics of followers' fetches; None: they come to the listener of clients."""
+        listener = self._listener
+        return None if listener is None else listener.metrics.requests[KafkaApiKey.FETCH]
 
     def wake(self) -> None:
         """Send ISR proposals, if there are any. Thread-safe."""
         if self._sender is not None and self._replica_manager.has_proposals:
             _tell(self._sender, SendPending())
 
-    def listen(self, broker: BrokerView, apis: Sequence[KafkaApi] = ()) -> str:
-        """Serve followers; return the endpoint. ``apis`` are other requests of brokers.
+    def listen(self, broker: BrokerView, apis: Sequence[KafkaApi] = ()) -> int | None:
+        """Serve followers; return the port. ``apis`` are other requests of brokers.
 
         It is a listener of its own because the limits and quotas of clients do not apply to
-        brokers. Raises ``PortInUseError``, or ``RegentError`` for an unusable address.
+        brokers. None: the only listener of the broker serves them. Raises ``PortInUseError``, or
+        ``RegentError`` for an unusable address.
         """
-        config = self._settings.broker
         self._broker = broker
+        endpoint = self._settings.listeners.of_brokers_only
+        if endpoint is None:
+            self._replica_manager = broker.replica_manager
+            return None
         self._replica_manager = broker.replica_manager
         replicas = broker.replica_manager
         listener = KafkaListener(
-            config.host,
-            config.replication_port,
+            endpoint.host,
+            endpoint.port,
             [
-                *fetch_apis(replicas, broker.cache, LISTENER, self._reader, on_proposals=self.wake),
+                *fetch_apis(replicas, broker.cache, self._reader, on_proposals=self.wake),
                 *offset_apis(replicas, self._reader),
                 *apis,
             ],
@@ -124,10 +126,11 @@ class Replication:
             "replication-listener",
             loop=self._loop,
             users=self._users,
+            endpoint=endpoint,
         )
         listener.start()
         self._listener = listener
-        return tcp_endpoint(config.host, listener.port)
+        return listener.port
 
     def propose_isrs(
         self, controller: ActorRef[ControllerEventManager], zookeeper: ZooKeeper

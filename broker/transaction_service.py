@@ -55,6 +55,7 @@ from regent.core.protocol.transactions import (
 )
 from regent.core.replication.leader_partitions import Leadership
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.metadata_view import inter_broker_endpoint
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.setting import SettingValues
 from regent.core.topic_validation import TRANSACTION_STATE_TOPIC
@@ -82,6 +83,7 @@ class BrokerTransactionService:
         )
         self._broker_id = broker_id
         self._settings = settings
+        self._inter_broker_listener_name = settings.listeners.inter_broker_name
         self._verifies = config.transaction_partition_verification_enable
         self._cache = cache
         self._seen = cache.snapshot
@@ -186,7 +188,8 @@ class BrokerTransactionService:
 
     def _endpoint_of(self, broker_id: BrokerId) -> str | None:
         broker = self._cache.snapshot.brokers.get(broker_id)
-        return None if broker is None else broker.replication_endpoint
+        name = self._inter_broker_listener_name
+        return None if broker is None else inter_broker_endpoint(broker, name)
 
     def _send_markers(
         self, broker_id: BrokerId, markers: Sequence[TxnMarker], respond: RespondToMarkers

@@ -60,6 +60,17 @@ tables below; [config/broker.toml](../config/broker.toml) has all of them. Each 
 The name of a setting is Kafka's with underscores for dots. Settings without Kafka's name are
 Regent's own.
 
+A listener (see `listeners`) can have settings of its own, in a table with its name in lower case.
+Kafka's `listener.name.client.max.connections` is there
+
+```toml
+[listener_name.client]
+max_connections = 100
+```
+
+Only `max_connections` can be set so: this listener has at most so many, and all together at most
+`[broker] max_connections`.
+
 *Scope* says where a setting can be set, and when that takes effect:
 
 - **read-only**: in the file or on the command line; when the broker starts.

@@ -9,9 +9,11 @@ in milliseconds and sizes in bytes unless the name says otherwise. ``config/brok
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Final
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final
 
+from regent.config.addresses import is_loopback
+from regent.config.listeners import Listeners
 from regent.config.tables.broker import BrokerConfig
 from regent.config.tables.controller import ControllerConfig
 from regent.config.tables.groups import GroupsConfig
@@ -19,9 +21,11 @@ from regent.config.tables.log import LogsConfig
 from regent.config.tables.logging import LoggingConfig
 from regent.config.tables.transactions import TransactionsConfig
 from regent.config.tables.zookeeper import ZooKeeperConfig
-from regent.core.admin.config_descriptions import DYNAMIC_ONLY, LISTENER_SETTINGS
+from regent.core.admin.config_descriptions import DYNAMIC_ONLY
 from regent.core.admin.kafka_only_settings import KAFKA_ONLY_SETTINGS
+from regent.core.model import EndPoint
 from regent.core.quota.quota_config import QuotaConfig
+from regent.core.security.session import SecurityProtocol
 from regent.core.setting import Setting, settings_of
 
 
@@ -30,7 +34,8 @@ class Settings:
     """All settings of one process: a field for each table.
 
     ``given`` names those that a file or the command line has, as ``table.name``; the others have
-    their defaults.
+    their defaults. ``listener_name`` has the settings of single listeners by the name of the
+    listener in lower case: Kafka's ``listener.name.NAME.SETTING``.
     """
 
     broker: BrokerConfig = field(default_factory=BrokerConfig)
@@ -41,10 +46,37 @@ class Settings:
     quotas: QuotaConfig = field(default_factory=QuotaConfig)
     zookeeper: ZooKeeperConfig = field(default_factory=ZooKeeperConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
+    listener_name: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     given: frozenset[str] = field(default=frozenset(), compare=False)
 
+    @property
+    def listeners(self) -> Listeners:
+        """The listeners of the broker. Raises ``ListenersError``."""
+        return Listeners.of(self.broker)
 
-TABLES = tuple(table.name for table in fields(Settings) if table.name != "given")
+    def of_listener(self, name: str) -> Settings:
+        """Return the settings of a listener: its own, and those of all listeners."""
+        own = self.listener_name.get(name.lower(), {})
+        tables: dict[str, Any] = {}
+        for key, value in own.items():
+            table, _ = LISTENER_OPTIONS[key]
+            tables[table] = replace(tables.get(table, getattr(self, table)), **{key: value})
+        given = self.given.union(f"{LISTENER_OPTIONS[key][0]}.{key}" for key in own)
+        return replace(self, **tables, given=given)
+
+    def unauthenticated_listeners(self) -> tuple[EndPoint, ...]:
+        """Return the listeners beyond loopback where nobody proves who they are."""
+        return tuple(
+            endpoint
+            for endpoint in self.listeners.listening
+            if not SecurityProtocol(endpoint.security_protocol).has_sasl
+            and not is_loopback(endpoint.host)
+        )
+
+
+TABLES = tuple(
+    table.name for table in fields(Settings) if table.name not in ("listener_name", "given")
+)
 """The names of the tables."""
 
 
@@ -56,7 +88,6 @@ def rows() -> Iterator[tuple[str, Setting]]:
 
 KAFKA_SETTINGS: Final[Mapping[str, Setting]] = {
     **KAFKA_ONLY_SETTINGS,
-    **LISTENER_SETTINGS,
     **{row.kafka_name: row for _, row in rows() if row.kafka_name is not None},
     **DYNAMIC_ONLY,
 }
@@ -64,6 +95,17 @@ KAFKA_SETTINGS: Final[Mapping[str, Setting]] = {
 
 With those that are only in ZooKeeper, and those that have no effect here.
 """
+
+
+_OF_ONE_LISTENER: Final = frozenset({"max_connections"})
+_TABLES_OF_LISTENERS: Final = frozenset({"tls", "sasl"})
+
+LISTENER_OPTIONS: Final[Mapping[str, tuple[str, Setting]]] = {
+    row.name: (table, row)
+    for table, row in rows()
+    if table in _TABLES_OF_LISTENERS or row.name in _OF_ONE_LISTENER
+}
+"""Tables and settings by the names of those that a single listener may have."""
 
 
 def _option_name(table: str, row: Setting) -> str:

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from regent.config.addresses import is_every_address
-from regent.config.settings import TABLES, Settings, rows
+from regent.config.listeners import ListenersError
+from regent.config.settings import LISTENER_OPTIONS, TABLES, Settings, rows
 from regent.config.tables.broker import BrokerConfig
 from regent.config.tables.log import LogsConfig
 from regent.config.tables.logging import LoggingConfig
@@ -25,6 +26,7 @@ from regent.core.setting import INT_MAX, Setting, settings_of
 
 T = TypeVar("T")
 
+_LISTENER_NAME = "listener_name"
 _HOST = re.compile(r"[0-9A-Za-z\-%._:]*", re.ASCII)  # what clients understand in a registration
 
 
@@ -43,6 +45,7 @@ def load_settings(path: Path | None, overrides: Mapping[str, Mapping[str, Any]])
     settings = _merged(settings, overrides, "command line")
     source = "command line" if path is None else str(path)
     _check_host(settings.broker, source)
+    _check_listeners(settings, source)
     _check_replication(settings.broker, source)
     _check_directories(settings.log, source)
     connections_per_ip_overrides(settings.broker, source)
@@ -61,6 +64,9 @@ def _read_tables(path: Path) -> dict[str, Any]:
 def _merged(settings: Settings, tables: Mapping[str, Any], source: str) -> Settings:
     changed: dict[str, Any] = {}
     for name, table in tables.items():
+        if name == _LISTENER_NAME:
+            changed[name] = _of_listeners(table, source)
+            continue
         if name not in TABLES:
             raise SettingsError(
                 f"{source}: unknown table [{name}]; the tables are {', '.join(TABLES)}"
@@ -91,6 +97,30 @@ def _updated(current: T, table_name: str, table: Mapping[str, Any], source: str)
     return replace(current, **changes)  # type: ignore[type-var]
 
 
+def _of_listeners(tables: object, source: str) -> Mapping[str, Mapping[str, Any]]:
+    """Return the settings of single listeners by their names in lower case."""
+    known = {row.name: row for _, row in LISTENER_OPTIONS.values()}
+    of_listeners: dict[str, Mapping[str, Any]] = {}
+    for name, table in tables.items() if isinstance(tables, Mapping) else [("", tables)]:
+        where = f"{source}: [{_LISTENER_NAME}.{name}]"
+        if not name or not isinstance(table, Mapping):
+            raise SettingsError(
+                f"{source}: [{_LISTENER_NAME}] must have tables: [{_LISTENER_NAME}.NAME]"
+            )
+        if name != name.lower():
+            raise SettingsError(f"{where} must have the name in lower case: {name.lower()}")
+        for key, value in table.items():
+            if key not in known:
+                similar = get_close_matches(key, known, n=1)
+                hint = f"did you mean {similar[0]}?" if similar else f"it has {', '.join(known)}"
+                raise SettingsError(f"{where}: {key} is not a setting of a listener; {hint}")
+            problem = known[key].problem(value)
+            if problem is not None:
+                raise SettingsError(f"{where}: {key} {problem}")
+        of_listeners[name] = table
+    return of_listeners
+
+
 def _hint(table_name: str, key: str, known: Mapping[str, Setting]) -> str:
     """Return a hint for a setting that does not exist: where it is, or a similar name."""
     elsewhere = [table for table, row in rows() if row.name == key]
@@ -100,6 +130,29 @@ def _hint(table_name: str, key: str, known: Mapping[str, Setting]) -> str:
     if similar:
         return f"did you mean {similar[0]}?"
     return f"those of [{table_name}] are {', '.join(known)}"
+
+
+def _check_listeners(settings: Settings, source: str) -> None:
+    """Check that the listeners are right, and that none is open to strangers by mistake."""
+    try:
+        listeners = settings.listeners
+    except ListenersError as error:
+        raise SettingsError(f"{source}: {error}") from None
+    names = [endpoint.listener.lower() for endpoint in listeners.listening]
+    for name in settings.listener_name:
+        if name not in names:
+            similar = get_close_matches(name, names, n=1)
+            hint = f"did you mean {similar[0]}?" if similar else f"they are {', '.join(names)}"
+            raise SettingsError(
+                f"{source}: [{_LISTENER_NAME}.{name}]: the broker has no such listener; {hint}"
+            )
+    unauthenticated = settings.unauthenticated_listeners()
+    if unauthenticated and not settings.broker.allow_unauthenticated:
+        raise SettingsError(
+            f"{source}: anybody who reaches {unauthenticated[0].connection_string} could read and"
+            " write all topics: listen on loopback, or set broker.allow_unauthenticated = true"
+            " (--allow-unauthenticated true)"
+        )
 
 
 def _check_replication(broker: BrokerConfig, source: str) -> None:

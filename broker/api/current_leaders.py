@@ -18,7 +18,7 @@ _NO_FIELDS: Final[Mapping[int, bytes]] = {}
 
 
 class CurrentLeaders:
-    """Knows the leaders, and where the clients of one listener reach them.
+    """Knows the leaders, and where the clients of each listener reach them.
 
     ``current_leader`` returns the leader of a partition and its leader epoch; -1 if unknown.
     """
@@ -27,19 +27,20 @@ class CurrentLeaders:
         self,
         current_leader: Callable[[TopicPartition], tuple[BrokerId, int]],
         cache: MetadataCache,
-        listener: str,
     ) -> None:
         self.of = current_leader
         self._cache = cache
-        self._listener = listener
 
-    def node_endpoints(self, leaders: set[BrokerId]) -> Mapping[int, bytes]:
-        """Return the tagged field NodeEndpoints; leaders that are not alive have no endpoint."""
+    def node_endpoints(self, leaders: set[BrokerId], listener: str) -> Mapping[int, bytes]:
+        """Return the tagged field NodeEndpoints, as clients of ``listener`` see the cluster.
+
+        Leaders that are not alive, or do not have that listener, have no endpoint.
+        """
         snapshot = self._cache.snapshot
         reachable = [
             (snapshot.brokers[leader], endpoint)
             for leader in sorted(leaders)
-            if (endpoint := alive_endpoint(snapshot, leader, self._listener)) is not None
+            if (endpoint := alive_endpoint(snapshot, leader, listener)) is not None
         ]
         if not reachable:
             return _NO_FIELDS
@@ -55,12 +56,13 @@ class CurrentLeaders:
 
 
 class NamedLeaders:
-    """The leaders that one response names."""
+    """The leaders that one response names to a client of ``listener``."""
 
-    __slots__ = ("_leaders", "_named")
+    __slots__ = ("_leaders", "_listener", "_named")
 
-    def __init__(self, leaders: CurrentLeaders) -> None:
+    def __init__(self, leaders: CurrentLeaders, listener: str) -> None:
         self._leaders = leaders
+        self._listener = listener
         self._named: set[BrokerId] | None = None
 
     def name(self, topic_partition: TopicPartition) -> bytes:
@@ -75,4 +77,6 @@ class NamedLeaders:
 
     def node_endpoints(self) -> Mapping[int, bytes]:
         """Return the tagged field that ends the response."""
-        return _NO_FIELDS if self._named is None else self._leaders.node_endpoints(self._named)
+        if self._named is None:
+            return _NO_FIELDS
+        return self._leaders.node_endpoints(self._named, self._listener)

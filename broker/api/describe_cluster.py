@@ -33,9 +33,9 @@ _CONTROLLERS: Final = 2
 
 
 def describe_cluster_apis(
-    cache: MetadataCache, listener: str, cluster_id: Callable[[], str | None]
+    cache: MetadataCache, cluster_id: Callable[[], str | None]
 ) -> Sequence[KafkaApi]:
-    """Return DescribeCluster as clients of ``listener`` see the cluster."""
+    """Return DescribeCluster; clients see the brokers that have the listener they came by."""
     first_metadata = FirstMetadata(cache)
 
     async def handle(request: KafkaRequest) -> KafkaAnswer:
@@ -53,7 +53,7 @@ def describe_cluster_apis(
                 port=endpoint.port,
                 rack=broker.rack,
             )
-            for broker, endpoint in alive_endpoints(snapshot, listener)
+            for broker, endpoint in alive_endpoints(snapshot, request.session.listener_name)
         )
         is_listed = any(broker.broker_id == snapshot.controller_id for broker in brokers)
         described = DescribeClusterResponse(

@@ -26,6 +26,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from regent.broker.api.current_leaders import CurrentLeaders, NamedLeaders
 from regent.broker.api.old_clients import converted_records
+from regent.broker.api.registered_followers import RegisteredFollowers
 from regent.core.errors import Errors
 from regent.core.model import NO_EPOCH, BrokerId, TopicPartition
 from regent.core.protocol.broker import FetchRequest, FetchResponse
@@ -178,35 +179,42 @@ def _nothing() -> None:
 def fetch_apis(
     source: FetchSource,
     cache: MetadataCache,
-    listener: str,
     reader: Executor,
     max_response_bytes: int = MAX_RESPONSE_BYTES,
     on_proposals: Callable[[], None] = _nothing,
     *,
     serves_followers: bool = True,
+    registered: RegisteredFollowers | None = None,
 ) -> Sequence[KafkaApi]:
-    """Return the API Fetch, which calls ``source``, for clients of ``listener``.
+    """Return the API Fetch, which calls ``source``.
 
     ``reader`` converts records for old clients beside the event loop. ``on_proposals`` is called
     after a fetch of a follower, while ISR proposals wait. Without ``serves_followers`` they are
-    refused: a position that a stranger claims would make records count as replicated.
+    refused: a position that a stranger claims would make records count as replicated. With
+    ``registered`` only those followers are served.
     """
     replies, names = Replies(), TopicNamesById(cache)
-    leaders = CurrentLeaders(source.current_leader, cache, listener)
+    leaders = CurrentLeaders(source.current_leader, cache)
     followers = FollowerFetchHandler(source, names, on_proposals)
 
     def handle(request: KafkaRequest) -> Answering:
         if serves_followers and seems_of_follower(request):
             fetch = followers.decode(request)
-            if fetch.request.replica_id >= 0:
-                return followers.answer(request, fetch)
+            asked = fetch.request
+            if asked.replica_id >= 0:
+                refusal = None
+                if registered is not None:
+                    refusal = registered.refusal(asked.replica_id, asked.replica_epoch)
+                return followers.answer(request, fetch, refusal)
         return consume(request)
 
     async def consume(request: KafkaRequest) -> KafkaAnswer:
         asked = _decode(request, names, max_response_bytes)
         if asked.is_of_follower and not serves_followers:
             refused = dict.fromkeys(asked.request.positions, _OF_FOLLOWER)
-            return _encode(request, asked, refused, NamedLeaders(leaders))
+            return _encode(
+                request, asked, refused, NamedLeaders(leaders, request.session.listener_name)
+            )
         if not asked.is_full:
             return _without_topics(request, Errors.FETCH_SESSION_ID_NOT_FOUND)
         reply, waits = replies.new(), asked.max_wait_ms > 0
@@ -222,7 +230,9 @@ def fetch_apis(
         size = sum(partition.records.size for partition in consumed.values())
         if request.throttle is not None and not request.throttle.may_fetch(size):
             return _without_topics(request, Errors.NONE)
-        return _encode(request, asked, consumed, NamedLeaders(leaders))
+        return _encode(
+            request, asked, consumed, NamedLeaders(leaders, request.session.listener_name)
+        )
 
     return [KafkaApi(KafkaApiKey.FETCH, 0, 17, handle)]
 
@@ -422,9 +432,14 @@ class FollowerFetchHandler:
         self._replies = Replies()
         self._waiting: dict[_FetchAnswer, None] = {}
 
-    def answer(self, request: KafkaRequest, fetch: FollowerFetch) -> AwaitedReply[KafkaAnswer]:
-        """Answer at once or later; on the event loop."""
+    def answer(
+        self, request: KafkaRequest, fetch: FollowerFetch, refusal: Errors | None = None
+    ) -> AwaitedReply[KafkaAnswer]:
+        """Answer at once or later, or refuse the fetch as a whole; on the event loop."""
         answer = _FetchAnswer(request, fetch, self._replies, self._waiting)
+        if refusal is not None:
+            answer.respond(FetchResponse(refusal))
+            return answer
         longest_ms = 0 if fetch.unknown else MAX_WAIT_MS
         asked = fetch.request
         if asked.max_wait_ms > longest_ms:

@@ -47,17 +47,16 @@ class _KeyType(IntEnum):
 def find_coordinator_apis(
     groups: CoordinatorPartitions,
     cache: MetadataCache,
-    listener: str,
     create_missing: CreateMissingTopics,
     explain: ExplainMissing,
     transactions: CoordinatorPartitions | None = None,
 ) -> Sequence[KafkaApi]:
-    """Return FindCoordinator, as clients of ``listener`` see the cluster.
+    """Return FindCoordinator; clients are told the listener they came by.
 
     ``create_missing`` creates internal topics. ``transactions`` None: transactional ids have no
     coordinator.
     """
-    finder = _Finder(groups, transactions, cache, listener)
+    finder = _Finder(groups, transactions, cache)
     replies = Replies()
 
     async def refusal(topic: str | None) -> str:
@@ -75,7 +74,7 @@ def find_coordinator_apis(
         keys = asked.coordinator_keys if version >= _FIRST_OF_SEVERAL else (asked.key,)
         reason = await refusal(finder.topic_of(asked.key_type))
         found = tuple(
-            finder.find(key, asked.key_type, version, reason) for key in dict.fromkeys(keys)
+            finder.find(key, asked.key_type, request, reason) for key in dict.fromkeys(keys)
         )
         if version >= _FIRST_OF_SEVERAL:
             return answer(FindCoordinatorResponse(coordinators=found), request)
@@ -98,12 +97,10 @@ class _Finder:
         groups: CoordinatorPartitions,
         transactions: CoordinatorPartitions | None,
         cache: MetadataCache,
-        listener: str,
     ) -> None:
         self._groups = groups
         self._transactions = transactions
         self._cache = cache
-        self._listener = listener
 
     def topic_of(self, key_type: int) -> str | None:
         """Return the internal topic for the keys of a kind, if there is one."""
@@ -113,26 +110,29 @@ class _Finder:
             return self._transactions.topic
         return None
 
-    def find(self, key: str, key_type: int, version: int, refusal: str) -> Coordinator:
+    def find(self, key: str, key_type: int, request: KafkaRequest, refusal: str) -> Coordinator:
         """Return the coordinator of a key, or the error; ``refusal``: why it has no topic."""
+        listener = request.session.listener_name
         match key_type:
             case _KeyType.GROUP:
-                return self._leader(self._groups, key, refusal)
+                return self._leader(self._groups, key, listener, refusal)
             case _KeyType.TRANSACTION if self._transactions is not None:
-                return self._leader(self._transactions, key, refusal)
+                return self._leader(self._transactions, key, listener, refusal)
             case _KeyType.TRANSACTION:
                 return _none(key, Errors.COORDINATOR_NOT_AVAILABLE)
-            case _KeyType.SHARE if version >= _FIRST_WITH_SHARE_GROUPS:
+            case _KeyType.SHARE if request.api_version >= _FIRST_WITH_SHARE_GROUPS:
                 return _none(key, Errors.COORDINATOR_NOT_AVAILABLE)
             case _:  # Kafka answers the whole request with UNKNOWN_SERVER_ERROR
                 return _none(key, Errors.INVALID_REQUEST)
 
-    def _leader(self, partitions: CoordinatorPartitions, key: str, refusal: str) -> Coordinator:
+    def _leader(
+        self, partitions: CoordinatorPartitions, key: str, listener: str, refusal: str
+    ) -> Coordinator:
         snapshot, topic = self._cache.snapshot, partitions.topic
         if topic not in snapshot.topic_ids:
             return _none(key, Errors.COORDINATOR_NOT_AVAILABLE, refusal)
         row = snapshot.partitions.get(TopicPartition(topic, partitions.of(key)))
-        endpoint = None if row is None else alive_endpoint(snapshot, row.leader, self._listener)
+        endpoint = None if row is None else alive_endpoint(snapshot, row.leader, listener)
         if row is None or endpoint is None:
             reason = "" if row is None else leaderless(topic, row, snapshot.brokers)
             return _none(key, Errors.COORDINATOR_NOT_AVAILABLE, reason)

@@ -74,19 +74,18 @@ class _MetadataRequest(NamedTuple):
 
 def metadata_apis(
     cache: MetadataCache,
-    listener: str,
     cluster_id: Callable[[], str | None],
     create_missing: CreateMissingTopics | None = None,
 ) -> Sequence[KafkaApi]:
-    """Return Metadata as clients of ``listener`` see the cluster.
+    """Return Metadata; clients see the brokers that have the listener they came by.
 
     ``create_missing`` creates requested topics that do not exist, when the client allows it. It is
     called for every such request until the topics exist. None: topics are not created.
     """
-    topics = _Topics(cache, listener, create_missing)
+    topics = _Topics(cache, create_missing)
 
     async def handle(request: KafkaRequest) -> KafkaAnswer:
-        version = request.api_version
+        version, listener = request.api_version, request.session.listener_name
         asked = _decode(request.reader(), version)
         encoder, names, failed = await topics.find(asked, version)
         snapshot = encoder.snapshot
@@ -95,7 +94,7 @@ def metadata_apis(
         end_of_topic = _end_of_topic(version, asked.topic_operations)
         writer.array_length(len(names) + len(failed))
         for name in names:
-            writer.encoded(await encoder.encoded(name, version))
+            writer.encoded(await encoder.encoded(name, version, listener))
             writer.encoded(end_of_topic)
         for topic, error in failed.items():
             _write_topic(writer, error, topic, 0, version)
@@ -239,15 +238,12 @@ def _end_of_topic(version: int, topic_operations: bool) -> bytes:
 class _Topics:
     """Finds the topics of requests, and has missing ones created. Belongs to one event loop."""
 
-    def __init__(
-        self, cache: MetadataCache, listener: str, create_missing: CreateMissingTopics | None
-    ) -> None:
+    def __init__(self, cache: MetadataCache, create_missing: CreateMissingTopics | None) -> None:
         self._cache = cache
-        self._listener = listener
         self._create_missing = create_missing
         self._first_metadata = FirstMetadata(cache)
         self._replies = Replies()
-        self._encoder = _TopicEncoder(MetadataSnapshot(), listener)
+        self._encoder = _TopicEncoder(MetadataSnapshot())
 
     async def find(
         self, asked: _MetadataRequest, version: int
@@ -271,18 +267,17 @@ class _Topics:
 
     def _newest(self) -> _TopicEncoder:
         if self._encoder.snapshot is not self._cache.snapshot:
-            self._encoder = _TopicEncoder(self._cache.snapshot, self._listener)
+            self._encoder = _TopicEncoder(self._cache.snapshot)
         return self._encoder
 
 
 class _TopicEncoder:
-    """The topics of one snapshot, encoded when they are first asked for."""
+    """The topics of one snapshot, encoded for each listener when they are first asked for."""
 
-    def __init__(self, snapshot: MetadataSnapshot, listener: str) -> None:
+    def __init__(self, snapshot: MetadataSnapshot) -> None:
         self.snapshot = snapshot
         self.topics = snapshot.topics
-        self._listener = listener
-        self._encoded: dict[tuple[int, str], bytes] = {}
+        self._encoded: dict[tuple[str, int, str], bytes] = {}
         self._encoded_in_turn = 0
 
     @cached_property
@@ -308,9 +303,9 @@ class _TopicEncoder:
                 failed[topic] = _error_of(topic)
         return names, failed
 
-    async def encoded(self, topic: str, version: int) -> bytes:
+    async def encoded(self, topic: str, version: int, listener: str) -> bytes:
         """Return the encoding of a topic that is in ``topics``, without ``_end_of_topic``."""
-        known = self._encoded.get((version, topic))
+        known = self._encoded.get((topic, version, listener))
         if known is not None:
             return known
         rows = sorted(self.topics[topic].values())
@@ -318,7 +313,7 @@ class _TopicEncoder:
         encoded_rows: list[bytes] = []
         for start in range(0, len(rows), _ENCODED_PER_TURN):
             some = rows[start : start + _ENCODED_PER_TURN]
-            for view in self._views(topic, some, version):
+            for view in self._views(topic, some, version, listener):
                 try:
                     encoded_rows.append(_partition(view, version))
                 except OUT_OF_RANGE:  # the other partitions are right
@@ -330,17 +325,17 @@ class _TopicEncoder:
         named = _AskedTopic(self.snapshot.topic_ids.get(topic), topic)
         _write_topic(writer, Errors.NONE, named, len(encoded_rows), version)
         writer.encoded(b"".join(encoded_rows))
-        encoded = self._encoded[version, topic] = writer.whole()
+        encoded = self._encoded[topic, version, listener] = writer.whole()
         return encoded
 
     def _views(
-        self, topic: str, rows: Sequence[UpdateMetadataPartition], version: int
+        self, topic: str, rows: Sequence[UpdateMetadataPartition], version: int, listener: str
     ) -> Sequence[PartitionView]:
         named = {row.partition_index: row for row in rows}
         (view,) = topic_metadata(
             replace(self.snapshot, topics={topic: named}),
             (topic,),
-            self._listener,
+            listener,
             error_unavailable_endpoints=version == 0,
             error_unavailable_listeners=version >= 6,
         )

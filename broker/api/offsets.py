@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Final, Protocol, TypeAlias
 
+from regent.broker.api.registered_followers import RegisteredFollowers
 from regent.core.errors import Errors, RecordsRefusedError, StorageError
-from regent.core.model import NO_EPOCH, TopicPartition
+from regent.core.model import NO_EPOCH, BrokerId, TopicPartition
 from regent.core.protocol.client import (
     READ_COMMITTED,
     EpochEnd,
@@ -35,6 +36,8 @@ from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, Kafka
 _LISTED: Final = struct.Struct(">ihqq")  # index, error, timestamp, offset
 _EPOCH_END: Final = struct.Struct(">hiiq")  # error, index, leader epoch, end offset
 _EPOCH_END_V0: Final = struct.Struct(">hiq")  # without the leader epoch
+_CONSUMER: Final = -1
+_MayRead: TypeAlias = Callable[[BrokerId, TopicPartition], bool]
 _Topics: TypeAlias = Sequence[tuple[str, Sequence[TopicPartition]]]
 _FIRST_WITH: Final = {
     EARLIEST_TIMESTAMP: 0,
@@ -63,25 +66,37 @@ class OffsetSource(Protocol):
 
 
 def offset_apis(
-    source: OffsetSource, reader: Executor, *, serves_followers: bool = True
+    source: OffsetSource,
+    reader: Executor,
+    *,
+    serves_followers: bool = True,
+    registered: RegisteredFollowers | None = None,
 ) -> Sequence[KafkaApi]:
     """Return the APIs ListOffsets and OffsetForLeaderEpoch, which call ``source``.
 
     ``reader`` decodes records beside the event loop. Without ``serves_followers`` every partition
-    is refused to them.
+    is refused to them; with ``registered`` all but those that they have replicas of.
     """
 
+    def may_read(replica_id: BrokerId, topic_partition: TopicPartition) -> bool:
+        if replica_id < 0 or (serves_followers and registered is None):
+            return True
+        return registered is not None and registered.may_read(replica_id, topic_partition)
+
     async def list_offsets(request: KafkaRequest) -> KafkaAnswer:
-        topics, queries, refused = _decode_list(request, serves_followers=serves_followers)
+        topics, queries, refused = _decode_list(request, may_read)
         listed = await _records_found(source, reader, queries, source.list_offsets(queries))
         return _encode_list(request, topics, {**listed, **refused})
 
     async def offsets_for_leader_epoch(request: KafkaRequest) -> KafkaAnswer:
-        topics, queries, is_of_follower = _decode_epochs(request)
-        if is_of_follower and not serves_followers:
-            refused = EpochEnd(Errors.CLUSTER_AUTHORIZATION_FAILED)
-            return _encode_epochs(request, topics, dict.fromkeys(queries, refused))
-        return _encode_epochs(request, topics, source.offsets_for_leader_epoch(queries))
+        topics, queries, replica_id = _decode_epochs(request)
+        ends = {
+            topic_partition: EpochEnd(Errors.CLUSTER_AUTHORIZATION_FAILED)
+            for topic_partition in queries
+            if not may_read(replica_id, topic_partition)
+        }
+        allowed = {name: query for name, query in queries.items() if name not in ends}
+        return _encode_epochs(request, topics, {**ends, **source.offsets_for_leader_epoch(allowed)})
 
     return [
         KafkaApi(KafkaApiKey.LIST_OFFSETS, 0, 9, list_offsets),
@@ -90,11 +105,11 @@ def offset_apis(
 
 
 def _decode_list(
-    request: KafkaRequest, *, serves_followers: bool
+    request: KafkaRequest, may_read: _MayRead
 ) -> tuple[_Topics, Mapping[TopicPartition, OffsetQuery], Mapping[TopicPartition, ListedOffset]]:
     """Return the partitions, the queries, and the answers to those that are refused."""
     version, reader = request.api_version, request.reader()
-    is_of_follower = reader.int32() >= 0
+    replica_id = reader.int32()
     is_read_committed = version >= 2 and reader.int8() == READ_COMMITTED
     topics: list[tuple[str, Sequence[TopicPartition]]] = []
     queries: dict[TopicPartition, OffsetQuery] = {}
@@ -108,7 +123,7 @@ def _decode_list(
             max_num_offsets = reader.int32() if version == 0 else None
             reader.end_struct()
             partitions.append(topic_partition)
-            if is_of_follower and not serves_followers:
+            if not may_read(replica_id, topic_partition):
                 refused[topic_partition] = ListedOffset(Errors.CLUSTER_AUTHORIZATION_FAILED)
             elif timestamp_ms < 0 and version < _FIRST_WITH.get(timestamp_ms, version + 1):
                 refused[topic_partition] = ListedOffset(Errors.UNSUPPORTED_VERSION)
@@ -120,7 +135,7 @@ def _decode_list(
                     epoch,
                     max_num_offsets=max_num_offsets,
                     is_read_committed=is_read_committed,
-                    is_of_follower=is_of_follower,
+                    is_of_follower=replica_id >= 0,
                 )
         reader.end_struct()
         topics.append((topic, partitions))
@@ -237,10 +252,10 @@ def _encode_list(
 
 def _decode_epochs(
     request: KafkaRequest,
-) -> tuple[_Topics, Mapping[TopicPartition, EpochQuery], bool]:
-    """Return the partitions, the queries, and whether a follower asks."""
+) -> tuple[_Topics, Mapping[TopicPartition, EpochQuery], BrokerId]:
+    """Return the partitions, the queries, and the follower that asks; negative: a client."""
     version, reader = request.api_version, request.reader()
-    is_of_follower = version >= 3 and reader.int32() >= 0
+    replica_id = reader.int32() if version >= 3 else _CONSUMER
     topics: list[tuple[str, Sequence[TopicPartition]]] = []
     queries: dict[TopicPartition, EpochQuery] = {}
     for _ in range(reader.array_length()):
@@ -254,7 +269,7 @@ def _decode_epochs(
         reader.end_struct()
         topics.append((topic, partitions))
     reader.end_struct()
-    return topics, queries, is_of_follower
+    return topics, queries, replica_id
 
 
 def _encode_epochs(

@@ -140,24 +140,24 @@ class _ProduceRequest(NamedTuple):
     topics: Sequence[tuple[str, Sequence[TopicPartition]]]
     throttle_time_ms: int
     connection: Hashable
+    listener: str
 
 
 def produce_apis(
     target: ProduceTarget,
     cache: MetadataCache,
-    listener: str,
     checker: Executor,
     verifier: TransactionVerifier | None = None,
     large_batches: tuple[Executor, Executor] | None = None,
 ) -> Sequence[KafkaApi]:
-    """Return the API Produce, which calls ``target``, for clients of ``listener``.
+    """Return the API Produce, which calls ``target``.
 
     ``checker`` checks and converts records beside the event loop. ``large_batches`` are one thread
     that checks compressed batches with many records, so that others do not wait for them, and one
     that decompresses them piece by piece; without them ``checker`` does both at once. Without a
     ``verifier`` transactions are not verified.
     """
-    leaders = CurrentLeaders(target.current_leader, cache, listener)
+    leaders = CurrentLeaders(target.current_leader, cache)
     checks = _Checks(checker, large_batches)
     return [
         KafkaApi(KafkaApiKey.PRODUCE, 0, 11, _Produce(target, leaders, checks, verifier).handle)
@@ -370,7 +370,7 @@ class _Produce:
         if asked.acks == ACKS_NONE:
             _raise_first_error(produced)
             return None
-        return _encode(asked, produced, NamedLeaders(self._leaders))
+        return _encode(asked, produced, NamedLeaders(self._leaders, asked.listener))
 
 
 def _decode(request: KafkaRequest) -> tuple[_ProduceRequest, dict[TopicPartition, memoryview]]:
@@ -403,6 +403,7 @@ def _decode(request: KafkaRequest) -> tuple[_ProduceRequest, dict[TopicPartition
         topics,
         request.throttle_time_ms,
         request.connection,
+        request.session.listener_name,
     )
     return asked, records
 

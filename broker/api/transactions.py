@@ -65,12 +65,18 @@ class TransactionHandlers:
     replies: Replies
 
 
-def transaction_apis(handlers: TransactionHandlers) -> Sequence[KafkaApi]:
-    """Return the APIs of producers and of tools."""
+def transaction_apis(
+    handlers: TransactionHandlers, *, serves_brokers: bool = False
+) -> Sequence[KafkaApi]:
+    """Return the APIs of producers and of tools; ``serves_brokers``: and of brokers.
+
+    Brokers send WriteTxnMarkers with epochs that tools may send too.
+    """
+    add_partitions = _add_partitions if serves_brokers else _add_partitions_of_client
     return apis_of(
         handlers,
         [
-            (KafkaApiKey.ADD_PARTITIONS_TO_TXN, 5, _add_partitions_of_client),
+            (KafkaApiKey.ADD_PARTITIONS_TO_TXN, 5, add_partitions),
             (KafkaApiKey.ADD_OFFSETS_TO_TXN, 4, _add_offsets),
             (KafkaApiKey.END_TXN, 4, _end),
             (KafkaApiKey.WRITE_TXN_MARKERS, 1, _write_markers_of_client),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from regent.actors.scheduler import monotonic_ms
@@ -24,7 +24,13 @@ from regent.core.quota.quota_managers import QuotaManagers
 from regent.core.replication.broker_topic_stats import ResponseErrors
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.transport.kafka.api import KafkaApiKey
-from regent.transport.kafka.metrics import NO_ERROR, Closed, ListenerMetrics, RequestMetrics
+from regent.transport.kafka.metrics import (
+    NO_ERROR,
+    Closed,
+    ListenerMetrics,
+    RequestMetrics,
+    of_all_listeners,
+)
 
 MAX_CLIENTS: Final = 100
 """Those who use most of their quotas; there may be thousands."""
@@ -205,17 +211,17 @@ REQUEST_QUOTAS: Final = _quota_tables(
 class KafkaClientMetrics:
     """Requests, times, errors, connections and bytes of clients; also the requests of followers.
 
-    ``follower_fetches`` has the fetches of followers, which come to another port.
+    ``listener_metrics`` returns the metrics of the listeners for clients by their names, all with
+    the same ``requests``. ``follower_fetches`` has the fetches of followers, which come to another
+    port; None: they come to that of the clients.
     """
 
     def __init__(
         self,
-        listener: str,
-        listener_metrics: Callable[[], ListenerMetrics | None],
+        listener_metrics: Callable[[], Mapping[str, ListenerMetrics]],
         replicas: ReplicaManager,
-        follower_fetches: RequestMetrics,
+        follower_fetches: RequestMetrics | None,
     ) -> None:
-        self._listener = listener
         self._listener_metrics = listener_metrics
         self._replicas = replicas
         self._follower_fetches = follower_fetches
@@ -223,9 +229,10 @@ class KafkaClientMetrics:
 
     def collect(self) -> Iterable[Family]:
         """Yield every metric with its present value."""
-        metrics, recent = self._listener_metrics(), self._recent
-        if metrics is None:
+        of_listeners, recent = self._listener_metrics(), self._recent
+        if not of_listeners:
             return
+        metrics = of_all_listeners(tuple(of_listeners.values()))
         used = list(self._used(metrics))
         yield from REQUESTS.families(
             (
@@ -242,11 +249,19 @@ class KafkaClientMetrics:
             yield from table.of(metrics, recent)
         yield from PROCESSOR.of(metrics, recent, _PROCESSOR)
         yield from RESPONSE_QUEUE.of(metrics, recent, _PROCESSOR)
-        yield from ACCEPTOR.of(metrics, recent, self._listener)
-        yield from CONNECTIONS.of(metrics, recent, self._listener, _PROCESSOR)
-        software = metrics.software.copy().items()
+        yield from ACCEPTOR.families(
+            (((name,), listener) for name, listener in of_listeners.items()), recent
+        )
+        yield from CONNECTIONS.families(
+            (((name, _PROCESSOR), listener) for name, listener in of_listeners.items()), recent
+        )
         yield from SOFTWARE.families(
-            (((*words, self._listener, _PROCESSOR), count) for words, count in software), recent
+            (
+                ((*words, name, _PROCESSOR), count)
+                for name, listener in of_listeners.items()
+                for words, count in listener.software.copy().items()
+            ),
+            recent,
         )
         closed = (((reason.value,), count) for reason, count in metrics.closed.items())
         yield from CLOSINGS.families(closed, recent)
@@ -258,7 +273,7 @@ class KafkaClientMetrics:
                 yield (_kafka_name(api_key.name),), metrics.requests[api_key]
         if (fetches := metrics.requests[KafkaApiKey.FETCH]).count:
             yield ("FetchConsumer",), fetches
-        if self._follower_fetches.count:
+        if self._follower_fetches is not None and self._follower_fetches.count:
             yield ("FetchFollower",), self._follower_fetches
 
     def _errors(self, metrics: ListenerMetrics) -> Iterator[tuple[tuple[str, str], int]]:

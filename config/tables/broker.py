@@ -11,6 +11,11 @@ from regent.core.setting import INT_MAX, LONG_MAX, ConfigType, Scope, setting
 
 ISR_CHANGES_THROUGH_ZOOKEEPER = "zookeeper"
 _PORT = (0, 65_535)
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+DEFAULT_PROTOCOL_MAP = ",".join(f"{name}:{name}" for name in _PROTOCOLS)
+_ADVERTISED = (
+    r"\s*[A-Za-z0-9_.-]+://(?!0\.0\.0\.0:|\[::\]:)(\[[0-9A-Fa-f:.]+\]|[^\s,:/\[\]]*):[0-9]{1,5}\s*"
+)
 _FETCH_BYTES = (1, 2**30)  # with one more batch, a response must have fewer than 2**31 bytes
 
 
@@ -21,13 +26,14 @@ class BrokerConfig:
     host: str = setting(
         "127.0.0.1",
         'The address to listen on: a name, IPv4, or IPv6 without brackets. "0.0.0.0" and "::"'
-        " (which takes IPv4 too) listen on all addresses of the machine.",
+        " (which takes IPv4 too) listen on all addresses of the machine. With listeners: the"
+        " address of the control port and of the metrics.",
         ours=True,
     )
     port: int = setting(
         0,
         "The port for Kafka clients. 0 takes any free port; clients need one that they know,"
-        " usually 9092.",
+        " usually 9092. Not with listeners.",
         limits=_PORT,
         ours=True,
     )
@@ -39,13 +45,54 @@ class BrokerConfig:
         ours=True,
     )
     replication_port: int = setting(
-        0, "The port that followers fetch from. 0: any free port.", limits=_PORT, ours=True
+        0,
+        "The port that followers fetch from. 0: any free port. Not with listeners.",
+        limits=_PORT,
+        ours=True,
     )
     metrics_port: int = setting(
         0,
         "The port for Prometheus. 0: any free port. If the port is taken, a free one is used, with"
         " a warning.",
         limits=_PORT,
+        ours=True,
+    )
+    listeners: str = setting(
+        "",
+        "Where the broker listens, as Kafka's: NAME://HOST:PORT,NAME://HOST:PORT,… An empty host"
+        " means all addresses; port 0 is any free port. The listener that"
+        " inter_broker_listener_name names is for brokers; the others are for clients, each of"
+        " which is told the addresses of its own listener. With one listener it is for both."
+        " Settings of one listener are in the table [listener_name.NAME], with the name in lower"
+        " case: max_connections. Empty: host, port and replication_port say it.",
+    )
+    advertised_listeners: str = setting(
+        "",
+        "Where clients and brokers find these listeners, if not where they listen; those that are"
+        " not listed are not told to anybody. A running broker follows.",
+        pattern=rf"|{_ADVERTISED}(,{_ADVERTISED})*",
+        form="NAME://HOST:PORT,NAME://HOST:PORT,…, with hosts that clients can reach",
+        scope=Scope.PER_BROKER,
+    )
+    listener_security_protocol_map: str = setting(
+        DEFAULT_PROTOCOL_MAP,
+        "The security protocol of each listener: NAME:PROTOCOL,… A name that is no protocol must be"
+        " here.",
+        scope=Scope.PER_BROKER,
+    )
+    inter_broker_listener_name: str = setting(
+        "", "The listener that brokers find each other at. Use the same for all brokers."
+    )
+    security_inter_broker_protocol: str = setting(
+        "PLAINTEXT",
+        "The name of that listener if inter_broker_listener_name is empty.",
+        choices=_PROTOCOLS,
+    )
+    allow_unauthenticated: bool = setting(
+        False,
+        "Whether the broker may listen beyond loopback where clients and brokers do not prove who"
+        " they are (PLAINTEXT, or SSL that does not require certificates of clients): whoever"
+        " reaches the port can read and write all topics.",
         ours=True,
     )
     local_users: str = setting(
@@ -78,9 +125,8 @@ class BrokerConfig:
     advertised_host: str = setting(
         "",
         "The address at which clients and other brokers find this broker, if that is not host:"
-        " behind a published port or an address translation (Kafka's advertised.listeners)."
-        " Required when"
-        ' host is "0.0.0.0" or "::".',
+        " behind a published port or an address translation. Required when"
+        ' host is "0.0.0.0" or "::". With listeners: of the control port.',
         ours=True,
     )
     advertised_port: int = setting(
@@ -94,14 +140,10 @@ class BrokerConfig:
     )
     control_plane_listener_name: str = setting(
         "",
-        "The name of the control port among the endpoints of the registration (KIP-291): with"
-        " CONTROLLER these have CONTROLLER://HOST:PORT too; empty: they do not have the port. The"
-        " controller uses the control port in any case. Clients are not told of it, and it does not"
-        " speak Kafka's protocol. Consumers of Kafka 0.9 to 0.10.1 that use ZooKeeper cannot read a"
-        " registration with such a name.",
-        pattern="(?!(?i:PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)$)[A-Za-z0-9._-]{0,100}",
-        form="a name other than PLAINTEXT, SSL, SASL_PLAINTEXT and SASL_SSL, of letters, digits,"
-        " dots, dashes and underscores",
+        "Kafka's name of a listener for requests of the controller. It must be empty: these have a"
+        " port of their own, control_port.",
+        pattern="(?:)",
+        form="empty, because requests of the controller have a port of their own, control_port",
     )
     rack: str = setting(
         "",

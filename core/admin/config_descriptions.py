@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import dropwhile
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from regent.core.admin.config_problems import base_name, unusable_in_broker, unusable_in_topic
 from regent.core.admin.topic_settings import TOPIC_SETTINGS
 from regent.core.setting import (
     LONG_MAX,
     ConfigType,
-    Declaration,
     Scope,
     Setting,
     setting,
@@ -120,34 +119,6 @@ DYNAMIC_ONLY: Mapping[str, Setting] = {
 }
 """These settings by Kafka's names."""
 
-
-def _of_listeners(name: str, meaning: str, **declared: Any) -> Setting:
-    of_brokers = {"type": ConfigType.STRING, "scope": Scope.PER_BROKER, **declared}
-    return Setting(name, None, Declaration(meaning, **of_brokers))
-
-
-_MAP_ENTRY: Final = r"[A-Za-z0-9_.-]+:(PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)"
-LISTENER_SETTINGS: Mapping[str, Setting] = {
-    "listeners": _of_listeners(
-        "listeners",
-        "Where this broker listens for clients, and its control port if that has a name.",
-        scope=Scope.READ_ONLY,
-    ),
-    "advertised.listeners": _of_listeners(
-        "advertised_listeners",
-        "Where clients find this broker. A running broker follows. Other brokers find it where"
-        " advertised_host and the advertised ports of its file say.",
-        pattern=r"PLAINTEXT://(?!0\.0\.0\.0:|\[::\]:)(\[[0-9A-Fa-f:.]+\]|[^\s,:/\[\]]+):[0-9]{1,5}",
-        form="PLAINTEXT://HOST:PORT, with a host that clients can reach",
-    ),
-    "listener.security.protocol.map": _of_listeners(
-        "listener_security_protocol_map",
-        "The security protocol of each listener. Clients have PLAINTEXT only: nothing changes.",
-        pattern=rf"(?=(.*,)?PLAINTEXT:PLAINTEXT(,|$)){_MAP_ENTRY}(,{_MAP_ENTRY})*",
-        form="LISTENER:PROTOCOL,LISTENER:PROTOCOL,… with PLAINTEXT:PLAINTEXT",
-    ),
-}
-"""Kafka's settings of addresses. Regent's files have host, port and advertised_host for them."""
 
 _SYNONYMS: Final[Mapping[str, Sequence[str]]] = {
     "log.retention.ms": ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),

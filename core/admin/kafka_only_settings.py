@@ -144,7 +144,6 @@ group.share.partition.max.record.locks int 200 100..10000
 group.share.record.lock.duration.ms int 30000 1000..60000
 group.share.session.timeout.ms int 45000 1..
 initial.broker.registration.timeout.ms int 60000
-inter.broker.listener.name string -
 kafka.metrics.polling.interval.secs int 10 1..
 kafka.metrics.reporters list ""
 log.dir string /tmp/kafka-logs
@@ -224,7 +223,6 @@ sasl.oauthbearer.sub.claim.name string sub
 sasl.oauthbearer.token.endpoint.url string -
 sasl.server.callback.handler.class class -
 sasl.server.max.receive.size int 524288
-security.inter.broker.protocol string PLAINTEXT PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL
 security.providers string -
 socket.connection.setup.timeout.max.ms long 30000
 socket.connection.setup.timeout.ms long 10000

@@ -94,6 +94,19 @@ def alive_endpoints(
     ]
 
 
+def inter_broker_endpoint(broker: UpdateMetadataBroker, listener: str) -> str | None:
+    """Return where brokers find another one: ``tcp://host:port``; None: it does not say.
+
+    ``listener`` is the name of our own listener for brokers. A broker without such a listener may
+    have registered an endpoint for them without a name.
+    """
+    for endpoint in broker.endpoints:
+        if endpoint.listener == listener:
+            host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+            return f"tcp://{host}:{endpoint.port}"
+    return broker.replication_endpoint
+
+
 def leaderless(topic: str, row: UpdateMetadataPartition, live_brokers: Collection[BrokerId]) -> str:
     """Say that a partition has no leader, and which brokers could lead it; "" if it has one."""
     if row.leader in live_brokers:

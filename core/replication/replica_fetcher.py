@@ -30,6 +30,7 @@ from regent.core.replication.all_partitions import FOR_NOW, AllPartitions
 from regent.core.replication.delayed_operation import Slices, slices_of_records
 from regent.core.replication.fetch_session import FetchSessionHandler
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.metadata_view import inter_broker_endpoint
 from regent.core.replication.partition import Partition
 from regent.core.replication.replication_quota import ReplicationQuota
 from regent.core.replication.replication_settings import ReplicationSettings
@@ -55,6 +56,7 @@ class ReplicaFetcher:
         self._idle_wait_ms = settings.idle_fetch_wait_ms
         self._partition_max_bytes = settings.replica_fetch_max_bytes
         self._backoff_ms = settings.replica_fetch_backoff_ms
+        self._inter_broker_listener_name = settings.inter_broker_listener_name
         self._followed: dict[BrokerId, FetchSessionHandler] = {}
         self._leaders: dict[TopicPartition, BrokerId] = {}
         self._unreadable: dict[TopicPartition, StorageError] = {}
@@ -84,12 +86,13 @@ class ReplicaFetcher:
                 del self._followed[leader]
 
     def leaders(self) -> Mapping[BrokerId, str]:
-        """Return the replication endpoints of the leaders that are registered."""
-        brokers = self._cache.snapshot.brokers
+        """Return where the leaders that are registered serve followers."""
+        brokers, listener = self._cache.snapshot.brokers, self._inter_broker_listener_name
         return {
-            leader: broker.replication_endpoint
+            leader: endpoint
             for leader in self._followed
-            if (broker := brokers.get(leader)) is not None and broker.replication_endpoint
+            if (broker := brokers.get(leader)) is not None
+            and (endpoint := inter_broker_endpoint(broker, listener)) is not None
         }
 
     def outdated(self) -> Collection[BrokerId]:

@@ -10,9 +10,8 @@ import pytest
 
 from regent.broker.broker_registration import AdvertisedListeners, RegisteredEndPoints, register
 from regent.broker.machine_settings import dynamic_values
-from regent.config.settings import Settings
-from regent.config.tables.broker import BrokerConfig
-from regent.core.admin.config_descriptions import LISTENER_SETTINGS
+from regent.config.settings import KAFKA_SETTINGS, Settings
+from regent.config.settings_file import load_settings
 from regent.core.admin.config_handlers import values_in_force
 from regent.core.controller.events import AdvertisedListenersChanged, ControllerEvent
 from regent.core.errors import BrokerIdInUseError
@@ -23,6 +22,17 @@ from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 
 INFO = BrokerInfo(broker_id=1, endpoints=(EndPoint("PLAINTEXT", "127.0.0.1", 9092),))
 KEY = "0" * 64
+TWO_LISTENERS = load_settings(
+    None,
+    {
+        "broker": {
+            "listeners": "CLIENT://127.0.0.1:0,BROKER://127.0.0.1:0",
+            "advertised_listeners": "CLIENT://127.0.0.1:0,BROKER://b7:0",
+            "listener_security_protocol_map": "CLIENT:PLAINTEXT,BROKER:PLAINTEXT",
+            "inter_broker_listener_name": "BROKER",
+        }
+    },
+)
 SESSION_TIMEOUT_MS = 60_000  # no test waits for it
 
 
@@ -63,30 +73,56 @@ def register_again(server: FakeZooKeeperServer, pauses: Pauses) -> tuple[int, in
     return register(INFO, lambda: NO_SUSPECTS, zookeeper, store, SESSION_TIMEOUT_MS, pauses)
 
 
+PORTS = {"PLAINTEXT": 9092, "REPLICATION": 9094}
+
+
+def registered_after(
+    settings: Settings, ports: dict[str, int], text: str
+) -> tuple[RegisteredEndPoints, list[ControllerEvent]]:
+    """Set ``advertised.listeners`` in ZooKeeper."""
+    events: list[ControllerEvent] = []
+    static = AdvertisedListeners.of(settings, ports, 9093)
+    registered = RegisteredEndPoints(static, settings, ports, events.append)
+    started = dynamic_values(settings)
+    changed = values_in_force(started, {"advertised.listeners": text}, KAFKA_SETTINGS)
+    registered.reconfigure(started, changed)
+    after = registered.current
+    registered.reconfigure(changed, started)
+    assert registered.current == static.endpoints
+    if events:
+        assert events == [
+            AdvertisedListenersChanged(after),
+            AdvertisedListenersChanged(static.endpoints),
+        ]
+    registered.current = after
+    return registered, events
+
+
 @pytest.mark.parametrize(
     ("address", "host", "port"),
     [
         ("PLAINTEXT://10.9.9.9:9094", "10.9.9.9", 9094),
         (" PLAINTEXT://kafka.example:1 ", "kafka.example", 1),
         ("PLAINTEXT://[fd00::1]:9094", "fd00::1", 9094),
+        ("plaintext://b1:0", "b1", 9092),
     ],
 )
-def test_clients_get_the_address_in_zookeeper_and_brokers_do_not(
-    address: str, host: str, port: int
-) -> None:
-    static = AdvertisedListeners("b1", 9092, 9093, 9094, "CONTROLLER")
-    events: list[ControllerEvent] = []
-    registered = RegisteredEndPoints(static, events.append)
-    started = dynamic_values(Settings())
-    changed = values_in_force(started, {"advertised.listeners": address}, LISTENER_SETTINGS)
+def test_clients_get_the_address_in_zookeeper(address: str, host: str, port: int) -> None:
+    registered, events = registered_after(Settings(), PORTS, address)
+    assert registered.current == (EndPoint("PLAINTEXT", host, port),)
+    assert events
 
-    registered.reconfigure(started, changed)
-    assert registered.current[0] == EndPoint("PLAINTEXT", host, port)
-    assert registered.current[1:] == static.endpoints[1:]
-    assert events == [AdvertisedListenersChanged(registered.current)]
-    registered.reconfigure(changed, started)
-    assert registered.current == static.endpoints
-    assert events[1:] == [AdvertisedListenersChanged(static.endpoints)]
+
+def test_each_listener_gets_its_address_in_zookeeper() -> None:
+    text = "BROKER://b1:1,CLIENT://c1:0"
+    registered, _ = registered_after(TWO_LISTENERS, {"CLIENT": 5, "BROKER": 6}, text)
+    assert registered.current == (EndPoint("BROKER", "b1", 1), EndPoint("CLIENT", "c1", 5))
+
+
+def test_an_address_in_zookeeper_of_no_listener_changes_nothing() -> None:
+    registered, events = registered_after(Settings(), PORTS, "REPLICATION://b1:1")
+    assert registered.current == (EndPoint("PLAINTEXT", "127.0.0.1", 9092),)
+    assert events == []
 
 
 def test_registration_waits_for_the_former_session_and_is_logged_once(
@@ -112,36 +148,33 @@ def test_registration_gives_up_when_the_broker_stops(
 
 
 def test_the_advertised_addresses_are_the_listening_ones_unless_configured():
-    listening = AdvertisedListeners.of(BrokerConfig(host="::1"), 1, 2, 3)
-    assert listening == AdvertisedListeners("::1", 1, 2, 3)
+    settings = load_settings(None, {"broker": {"host": "::1"}})
+    listening = AdvertisedListeners.of(settings, PORTS, 2)
     info = listening.broker_info(7, rack="", control_key=KEY)
-    assert (info.control_endpoint, info.replication_endpoint) == ("tcp://[::1]:2", "tcp://[::1]:3")
-    behind_a_gateway = BrokerConfig(
-        host="0.0.0.0",
-        advertised_host="b7.example",
-        advertised_port=10,
-        advertised_replication_port=30,
-    )
-    info = AdvertisedListeners.of(behind_a_gateway, 1, 2, 3).broker_info(
-        7, rack="r", control_key=KEY
-    )
+    assert info.endpoints == (EndPoint("PLAINTEXT", "::1", 9092),)
+    assert info.control_endpoint == "tcp://[::1]:2"
+    assert info.replication_endpoint == "tcp://[::1]:9094"
+    behind_a_gateway = {
+        "host": "0.0.0.0",
+        "advertised_host": "b7.example",
+        "advertised_port": 10,
+        "advertised_replication_port": 30,
+        "allow_unauthenticated": True,
+    }
+    advertised = AdvertisedListeners.of(load_settings(None, {"broker": behind_a_gateway}), PORTS, 2)
+    info = advertised.broker_info(7, rack="r", control_key=KEY)
     assert info.endpoints == (EndPoint("PLAINTEXT", "b7.example", 10),)
     assert info.control_endpoint == "tcp://b7.example:2"
     assert info.replication_endpoint == "tcp://b7.example:30"
 
 
-def test_a_control_port_with_a_name_is_the_last_endpoint_of_the_registration():
-    config = BrokerConfig(advertised_control_port=20, control_plane_listener_name="Controller")
-    info = AdvertisedListeners.of(config, 1, 2, 3).broker_info(7, rack="", control_key=KEY)
+def test_listeners_with_names_are_registered_as_kafka_registers_them():
+    advertised = AdvertisedListeners.of(TWO_LISTENERS, {"CLIENT": 5, "BROKER": 6}, 2)
+    info = advertised.broker_info(7, rack="", control_key=KEY)
     registration = json.loads(BrokerIdZNode.encode(info))
-    assert registration["endpoints"] == ["PLAINTEXT://127.0.0.1:1", "CONTROLLER://127.0.0.1:20"]
-    protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
+    assert registration["endpoints"] == ["CLIENT://127.0.0.1:5", "BROKER://b7:6"]
+    protocols = {"CLIENT": "PLAINTEXT", "BROKER": "PLAINTEXT"}
     assert registration["listener_security_protocol_map"] == protocols
-    assert (registration["host"], registration["port"]) == ("127.0.0.1", 1)
-    assert registration["control_endpoint"] == "tcp://127.0.0.1:20"
+    assert (registration["host"], registration["port"]) == ("127.0.0.1", 5)
+    assert "replication_endpoint" not in registration
     assert BrokerIdZNode.decode(BrokerIdZNode.encode(info), 7) == info
-
-
-def test_a_control_port_without_a_name_is_not_among_the_endpoints():
-    info = AdvertisedListeners.of(BrokerConfig(), 1, 2, 3).broker_info(7, rack="", control_key=KEY)
-    assert info.endpoints == (EndPoint("PLAINTEXT", "127.0.0.1", 1),)

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from regent.broker.broker_settings import StartedBroker, broker_settings, described_settings
 from regent.config.settings import Settings, rows
 from regent.config.settings_file import load_settings
+from regent.core.admin.config_descriptions import BrokerSetting
 from regent.core.model import EndPoint
 from regent.core.setting import ConfigType
 
@@ -57,12 +60,15 @@ STARTED = StartedBroker(
 
 
 def test_a_started_broker_has_kafkas_settings_of_its_addresses_and_directories():
-    given = {"broker": {"host": "0.0.0.0", "advertised_host": "fd00::1"}}
-    described = described_settings(load_settings(None, given), 0, STARTED)
+    given = {"host": "0.0.0.0", "advertised_host": "fd00::1", "allow_unauthenticated": True}
+    described = described_settings(load_settings(None, {"broker": given}), 0, STARTED)
     facts = {name: (row.value, row.is_given) for name, row in described.items()}
     assert facts["listeners"] == ("PLAINTEXT://0.0.0.0:9092", True)
     assert facts["advertised.listeners"] == ("PLAINTEXT://[fd00::1]:9093", True)
-    assert facts["listener.security.protocol.map"] == ("PLAINTEXT:PLAINTEXT", False)
+    assert facts["listener.security.protocol.map"] == (
+        "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
+        False,
+    )
     assert facts["inter.broker.protocol.version"] == ("3.9-IV0", False)
     assert facts["log.dirs"] == ("/d/one,/d/two", False)
     assert facts["zookeeper.connect"] == ("zk:2181/chroot", True)
@@ -77,12 +83,66 @@ def test_addresses_that_are_not_given_are_defaults():
     assert described["listeners"].default == "PLAINTEXT://0.0.0.0:9092"
 
 
-def test_a_control_port_with_a_name_is_described_as_kafka_describes_its_listener():
-    settings = load_settings(None, {"broker": {"control_plane_listener_name": "Controller"}})
-    endpoints = (*STARTED.listeners, EndPoint("CONTROLLER", "0.0.0.0", 9094))
-    described = described_settings(settings, 0, STARTED._replace(listeners=endpoints))
+def described_of(broker: dict[str, Any]) -> Mapping[str, BrokerSetting]:
+    named = {
+        "listeners": "CLIENT://127.0.0.1:1,BROKER://127.0.0.1:2",
+        "listener_security_protocol_map": "CLIENT:PLAINTEXT,BROKER:PLAINTEXT",
+        "inter_broker_listener_name": "BROKER",
+    }
+    settings = load_settings(None, {"broker": {**named, **broker}})
+    started = STARTED._replace(
+        listeners=settings.listeners.listening,
+        advertised_listeners=settings.listeners.advertised,
+    )
+    return described_settings(settings, 0, started)
+
+
+def test_listeners_are_described_as_in_kafka():
+    described = described_of({"advertised_listeners": "CLIENT://c:1,BROKER://b:2"})
     facts = {name: (row.value, row.is_given) for name, row in described.items()}
-    assert facts["control.plane.listener.name"] == ("Controller", True)
-    assert facts["listeners"] == ("PLAINTEXT://0.0.0.0:9092,CONTROLLER://0.0.0.0:9094", True)
-    protocols = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
-    assert facts["listener.security.protocol.map"] == (protocols, False)
+    assert facts["listeners"] == ("CLIENT://127.0.0.1:1,BROKER://127.0.0.1:2", True)
+    assert facts["advertised.listeners"] == ("CLIENT://c:1,BROKER://b:2", True)
+    assert facts["listener.security.protocol.map"] == ("CLIENT:PLAINTEXT,BROKER:PLAINTEXT", True)
+    assert facts["inter.broker.listener.name"] == ("BROKER", True)
+    assert facts["security.inter.broker.protocol"] == ("PLAINTEXT", False)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_right"),
+    [
+        ("CLIENT://c:1,BROKER://b:2", True),
+        (" broker://b:2 , client://[::1]:1", True),
+        ("BROKER://b:2", True),
+        ("CLIENT://c:1", False),
+        ("CLIENT://c:1,BROKER://b:2,client://d:1", False),
+        ("CLIENT://c:1,BROKER://0.0.0.0:2", False),
+        ("CLIENT://c:1,BROKER://b:2,OTHER://o:3", False),
+        ("CLIENT://c:1,BROKER://b", False),
+        ("", False),
+    ],
+)
+def test_a_running_broker_advertises_its_own_listeners_only(text: str, is_right: bool):
+    row = described_of({})["advertised.listeners"].setting
+    assert (row.change_problem(text) is None) is is_right
+
+
+@pytest.mark.parametrize(
+    ("text", "is_right"),
+    [
+        ("CLIENT:PLAINTEXT,BROKER:PLAINTEXT", True),
+        ("X:SSL, BROKER:PLAINTEXT ,CLIENT:PLAINTEXT", True),
+        ("CLIENT:PLAINTEXT", False),
+        ("CLIENT:SSL,BROKER:PLAINTEXT", False),
+        ("CLIENT:PLAINTEXT,BROKER:PLAINTEXTS", False),
+    ],
+)
+def test_the_protocol_of_a_running_listener_stays(text: str, is_right: bool):
+    row = described_of({})["listener.security.protocol.map"].setting
+    assert (row.change_problem(text) is None) is is_right
+
+
+def test_the_settings_of_one_listener_are_described_with_its_name(tmp_path: Path):
+    path = tmp_path / "broker.toml"
+    path.write_text("[listener_name.plaintext]\nmax_connections = 3\n")
+    row = broker_settings(load_settings(path, {}), 0)["listener.name.plaintext.max.connections"]
+    assert (row.value, row.is_given) == ("3", True)

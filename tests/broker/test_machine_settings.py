@@ -26,7 +26,7 @@ def test_the_defaults_are_those_of_the_classes():
     assert controller_settings(Settings()) == ControllerSettings()
     assert filled(ReplicationSettings, Settings()) == ReplicationSettings()
     assert log_defaults(Settings()) == LogConfig()
-    assert kafka_limits(Settings()) == KafkaLimits()
+    assert kafka_limits(Settings(), "PLAINTEXT") == KafkaLimits()
     assert not isr_changes_through_zookeeper(Settings())
 
 
@@ -118,6 +118,7 @@ def test_every_client_limit_is_used():
         "connections_max_idle_ms": 4,
         "queued_max_request_bytes": 5,
     }
-    assert kafka_limits(load_settings(None, {"broker": limits})) == KafkaLimits(
-        1, 2, 6, {"localhost": 7, "::1": 8, "::2": 9}, 3, 4, 5
+    settings = load_settings(None, {"broker": limits})
+    assert kafka_limits(settings, "PLAINTEXT") == KafkaLimits(
+        1, 2, 6, {"localhost": 7, "::1": 8, "::2": 9}, 3, 4, 5, 2
     )

@@ -37,6 +37,7 @@ from regent.broker.machine_settings import controller_settings, dynamic_values, 
 from regent.broker.placement_client import placement_finder
 from regent.broker.topic_service import BrokerTopicService
 from regent.cli.broker import _log_to
+from regent.config.addresses import port_of
 from regent.config.settings import Settings, rows
 from regent.config.settings_file import load_settings
 from regent.core.admin.topic_settings import TOPIC_SETTINGS
@@ -511,11 +512,11 @@ def listening_at(settings: Settings, place: Place) -> tuple[str, bool]:
 
 
 def advertised(settings: Settings, _: Place) -> tuple[object, ...]:
-    return tuple(AdvertisedListeners.of(settings.broker, 1, 2, 3))[:4]
-
-
-def registered_listeners(settings: Settings, _: Place) -> list[str]:
-    return [e.listener for e in AdvertisedListeners.of(settings.broker, 1, 2, 3).endpoints]
+    of_all = AdvertisedListeners.of(settings, {"PLAINTEXT": 1, "REPLICATION": 3}, 2)
+    (of_clients,) = of_all.endpoints
+    control, replication = of_all.control_endpoint, of_all.replication_endpoint
+    assert replication is not None
+    return of_clients.host, of_clients.port, port_of(control), port_of(replication)
 
 
 class SilentZooKeeper:
@@ -745,8 +746,8 @@ def waiting_requests(settings: Settings, place: Place) -> int:
     client.send(request_bytes(fetch, 1, api_key=1, version=4) * 2)
     for _ in range(20):
         ask_versions(other)
-    assert served.endpoint.metrics is not None
-    return served.endpoint.metrics.throttled
+    (metrics,) = served.endpoint.metrics.values()
+    return metrics.throttled
 
 
 def second_connection(host: str = "127.0.0.1") -> Look:
@@ -809,9 +810,6 @@ BROKER: dict[str, Effect] = {
     ),
     "advertised_replication_port": Effect(
         9, advertised, ("127.0.0.1", 1, 2, 3), ("127.0.0.1", 1, 2, 9)
-    ),
-    "control_plane_listener_name": Effect(
-        "Controller", registered_listeners, ["PLAINTEXT"], ["PLAINTEXT", "CONTROLLER"]
     ),
     "thread_name_prefix": Effect("b7", threads_with_prefix, (False, False), (True, True)),
     "controlled_shutdown_max_retries": Effect(
@@ -935,6 +933,11 @@ EFFECTS = {
 
 _OF_GROUPS = "tests/broker/test_group_service.py"
 _OF_TRANSACTIONS = "tests/broker/test_transaction_service.py"
+OF_LISTENERS = (
+    *("listeners", "advertised_listeners", "listener_security_protocol_map"),
+    *("inter_broker_listener_name", "security_inter_broker_protocol", "allow_unauthenticated"),
+    "control_plane_listener_name",
+)
 ELSEWHERE = {
     **{(table, row.name): _OF_TRANSACTIONS for table, row in rows() if table == "transactions"},
     ("groups", "group_min_session_timeout_ms"): _OF_GROUPS,
@@ -954,6 +957,7 @@ ELSEWHERE = {
     ("groups", "offsets_commit_timeout_ms"): "tests/actors/test_group_coordinator.py",
     ("log", "log_cleaner_threads"): "tests/broker/test_broker_storage.py",
     ("zookeeper", "secret_file"): "tests/system/test_zookeeper_login.py",
+    **{("broker", name): "tests/config/test_listeners.py" for name in OF_LISTENERS},
     ("broker", "local_users"): "tests/transport/test_local_users.py",
     ("broker", "keys_dir"): "tests/broker/test_broker_keys.py",
     ("broker", "broker_keys"): "tests/broker/test_broker_keys.py",
@@ -1009,7 +1013,7 @@ def test_a_topic_overrides_the_setting_of_its_logs(name: str) -> None:
 
 FOLLOWED_BY_NOTHING = {
     "num.recovery.threads.per.data.dir",  # logs are recovered before ZooKeeper is asked
-    "listener.security.protocol.map",  # clients have PLAINTEXT only
+    "listener.security.protocol.map",  # the protocol of a running listener stays
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from contextlib import ExitStack
 from typing import Any
 
@@ -10,7 +11,7 @@ from regent.actors.request_channel import RequestChannel
 from regent.actors.request_router import RequestRouter
 from regent.actors.scheduler import Scheduler
 from regent.actors.transaction_markers import PartitionMarkers
-from regent.broker.broker_settings import LISTENER, StartedBroker
+from regent.broker.broker_settings import StartedBroker
 from regent.broker.group_service import BrokerGroupService
 from regent.broker.kafka_endpoint import KafkaEndpoint, Served
 from regent.broker.topic_service import BrokerTopicService
@@ -35,6 +36,7 @@ from tests.support.led_partitions import lead
 from tests.support.stage import Stage
 
 BROKER = 0
+LISTENER = "PLAINTEXT"
 
 
 class ServedEndpoint:
@@ -102,8 +104,8 @@ class ServedEndpoint:
     @property
     def closed(self) -> dict[Closed, int]:
         """Reasons of closed connections, with counts."""
-        metrics = self.endpoint.metrics
-        return {} if metrics is None else dict(+metrics.closed)
+        metrics = self.endpoint.metrics.values()
+        return dict(+sum((of_listener.closed for of_listener in metrics), Counter[Closed]()))
 
     def _lead(self, topic: str, control_endpoint: str) -> None:
         kafka = UpdateMetadataEndPoint(LISTENER, "127.0.0.1", self.port, LISTENER)

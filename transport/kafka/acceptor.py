@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from regent.core.errors import RegentError
+from regent.core.model import EndPoint
+from regent.core.quota.quota_config import QuotaConfig
 from regent.core.quota.quota_managers import QuotaManagers
 from regent.core.setting import LONG_MAX
-from regent.transport.descriptors import Descriptors
+from regent.transport.descriptors import OF_THIS_PROCESS, Descriptors
 from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.connection import KafkaConnection, KafkaLimits, ListenerParts
 from regent.transport.kafka.listener_loop import ListenerLoop
@@ -32,9 +34,48 @@ _MAX_DELAYED: Final = 1_000  # further ones are closed at once
 class Admission(NamedTuple):
     """What decides whether a connection is accepted."""
 
-    addresses: AddressQuotas
-    descriptors: Descriptors
+    shared: SharedLimits
     users: LocalUsers
+
+
+class SharedLimits:
+    """The limits and quotas of all listeners for clients of a broker together.
+
+    The listeners share an event loop; use it on the loop's thread only. Mirrors
+    ``kafka.network.ConnectionQuotas``.
+    """
+
+    def __init__(
+        self,
+        limits: KafkaLimits,
+        quotas: QuotaManagers | None = None,
+        descriptors: Descriptors = OF_THIS_PROCESS,
+    ) -> None:
+        """Raise ``RegentError`` when a host in the limits has no address."""
+        self.quotas = quotas or QuotaManagers(QuotaConfig())
+        self.descriptors = descriptors
+        self.max_connections = limits.max_connections
+        self.addresses = AddressQuotas(
+            limits.max_connections_per_ip,
+            limits_of_addresses(limits.max_connections_per_ip_overrides),
+        )
+        max_bytes = limits.queued_max_request_bytes
+        self.memory = RequestMemory(LONG_MAX if max_bytes < 0 else max_bytes, self._on_short)
+        self.acceptors: list[Acceptor] = []
+
+    @property
+    def connections(self) -> int:
+        """How many connections the listeners have together."""
+        return sum(acceptor.connections for acceptor in self.acceptors)
+
+    def resume(self) -> None:
+        """Let every listener accept again, as far as the limits allow."""
+        for acceptor in self.acceptors:
+            acceptor.resume()
+
+    def _on_short(self) -> None:
+        for acceptor in self.acceptors:
+            acceptor.watch_pace()
 
 
 class Acceptor:
@@ -51,20 +92,20 @@ class Acceptor:
         limits: KafkaLimits,
         metrics: ListenerMetrics,
         name: str,
-        quotas: QuotaManagers,
+        endpoint: EndPoint,
         admission: Admission,
     ) -> None:
         self._listening = listening
         self._loop = loop.loop
         self._on_ended: Callable[[], object] = _nothing
-        self._max_connections = limits.max_connections
+        self._max_connections = limits.max_connections_of_listener
         idle_ms = limits.connections_max_idle_ms
         self._max_idle_s = math.inf if idle_ms < 0 else max(idle_ms, 1) / 1000
-        max_bytes = limits.queued_max_request_bytes
         self._metrics = metrics
         self._name = name
-        self._addresses, self._descriptors, self._users = admission
-        self._rates = quotas.connections
+        self._shared, self._users = admission
+        self._addresses = self._shared.addresses
+        self._rates = self._shared.quotas.connections
         self._connections: set[KafkaConnection] = set()
         self._delayed: set[socket.socket] = set()  # to be closed
         self._is_full = False
@@ -74,27 +115,35 @@ class Acceptor:
         metrics.queue_size = loop.scheduler.size
         self._parts = ListenerParts(
             name,
+            endpoint,
             self._loop,
             {api.key: api for api in apis},
             limits,
             metrics,
-            RequestMemory(LONG_MAX if max_bytes < 0 else max_bytes, self._watch_pace),
+            self._shared.memory,
             loop.buffers,
             loop.scheduler,
             self._forget,
-            quotas,
+            self._shared.quotas,
         )
 
     def begin(self) -> None:
         """Accept connections from now on."""
+        self._shared.acceptors.append(self)
         self._listen()
         self._check_idle()
 
+    @property
+    def connections(self) -> int:
+        """How many connections there are."""
+        return len(self._connections)
+
     def limit_connections(self, limits: KafkaLimits, of_addresses: Mapping[str, int]) -> None:
         """Change the limits of connections; ``of_addresses`` has those of single addresses."""
-        self._max_connections = limits.max_connections
+        self._max_connections = limits.max_connections_of_listener
+        self._shared.max_connections = limits.max_connections
         self._addresses.change(limits.max_connections_per_ip, of_addresses)
-        self._resume()
+        self._shared.resume()
 
     def end_waits(self) -> None:
         """Let no client wait any longer because of its quota."""
@@ -131,11 +180,11 @@ class Acceptor:
 
     def _accept(self) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
-            if len(self._connections) >= self._max_connections:
+            if len(self._connections) >= self._max_connections or self._shared_are_full:
                 self._is_full = True
                 self._full_since = self._loop.time()
                 self._metrics.accept_pauses += 1
-                self._watch_pace()
+                self.watch_pace()
                 self._loop.remove_reader(self._listening)
                 return
             try:
@@ -150,11 +199,15 @@ class Acceptor:
             # A socket for IPv6 names a client that uses IPv4 by a mapped address.
             self._add(sock, address[0].removeprefix("::ffff:"))
 
+    @property
+    def _shared_are_full(self) -> bool:
+        return self._shared.connections >= self._shared.max_connections
+
     def _add(self, sock: socket.socket, client_host: str) -> None:
         if not self._users.admits(sock, self._name):
             sock.close()
             return
-        shortage = self._descriptors.shortage(self, len(self._connections))
+        shortage = self._shared.descriptors.shortage(self, len(self._connections))
         if shortage is not None:
             self._metrics.count_shortage(self._name, client_host, shortage)
             sock.close()
@@ -193,11 +246,11 @@ class Acceptor:
     def _forget(self, connection: KafkaConnection) -> None:
         self._connections.discard(connection)
         self._addresses.release(connection.client_host)
-        self._resume()
+        self._shared.resume()
         if self._is_ending and not self._connections:
             self._on_ended()
 
-    def _resume(self) -> None:
+    def resume(self) -> None:
         """Accept again if that was stopped at the limit; ``_accept`` stops it again if need be."""
         if self._is_full:
             self._count_pause()
@@ -223,7 +276,7 @@ class Acceptor:
         since, self._full_since = self._full_since, self._loop.time()
         self._metrics.accept_paused_s += self._full_since - since
 
-    def _watch_pace(self) -> None:
+    def watch_pace(self) -> None:
         """Check the pace of clients each second, as long as others wait."""
         if not self._watches_pace:
             self._watches_pace = True
@@ -233,12 +286,14 @@ class Acceptor:
         self._watches_pace = False
         if self._is_full:
             self._count_pause()
-            self._metrics.warn_of_limit(self._name, len(self._connections))
+            are_shared = self._shared_are_full
+            connections = self._shared.connections if are_shared else self.connections
+            self._metrics.warn_of_limit(self._name, connections)
         if self._parts.memory.is_short:
             for connection in list(self._connections):
                 connection.check_pace()
         if not self._is_ending and (self._is_full or self._parts.memory.is_short):
-            self._watch_pace()
+            self.watch_pace()
 
 
 def _nothing() -> None:

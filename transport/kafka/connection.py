@@ -21,10 +21,12 @@ from typing import Final, TypeVar
 
 from regent.config.tables.broker import BrokerConfig
 from regent.core.errors import StorageError
+from regent.core.model import EndPoint
 from regent.core.quota.client_quota_manager import QuotaClient
 from regent.core.quota.quota_entities import MAX_NAME
 from regent.core.quota.quota_managers import QuotaManagers
-from regent.core.security.session import Session
+from regent.core.security.session import ANONYMOUS, SecurityProtocol, Session
+from regent.core.setting import INT_MAX
 from regent.transport.kafka.api import (
     FIRST_FLEXIBLE_VERSION,
     KafkaAnswer,
@@ -61,6 +63,8 @@ class KafkaLimits:
     """The limits of clients; Kafka's settings, times in milliseconds.
 
     ``max_connections_per_ip_overrides`` has the limits of hosts, by name or address.
+    ``max_connections`` counts all listeners for clients together, and
+    ``max_connections_of_listener`` one: Kafka's ``listener.name.NAME.max.connections``.
     ``queued_max_request_bytes`` limits all requests of more than 64 KiB together. The smaller
     requests of a connection take about 64 KiB at most.
     """
@@ -72,6 +76,7 @@ class KafkaLimits:
     queued_requests_per_connection: int = BrokerConfig.queued_requests_per_connection
     connections_max_idle_ms: int = BrokerConfig.connections_max_idle_ms
     queued_max_request_bytes: int = BrokerConfig.queued_max_request_bytes
+    max_connections_of_listener: int = INT_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,7 @@ class ListenerParts:
     """What the connections of a listener share."""
 
     name: str
+    endpoint: EndPoint
     loop: asyncio.AbstractEventLoop
     apis: Mapping[int, KafkaApi]
     limits: KafkaLimits
@@ -145,7 +151,10 @@ class KafkaConnection:
     def __init__(self, sock: socket.socket, client_host: str, parts: ListenerParts) -> None:
         self.client_host = client_host
         self.last_active = parts.loop.time()
-        self._session = Session(client_host)
+        endpoint = parts.endpoint
+        self._session = Session(
+            client_host, ANONYMOUS, endpoint.listener, SecurityProtocol(endpoint.security_protocol)
+        )
         self._socket = sock
         self._parts = parts
         self._frames = FrameBuffer(parts.limits.socket_request_max_bytes, parts.buffers)

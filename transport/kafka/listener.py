@@ -15,11 +15,15 @@ from typing import Final
 
 from regent.config.addresses import bracketed, listening_socket
 from regent.core.errors import RegentError
-from regent.core.quota.quota_config import QuotaConfig
-from regent.core.quota.quota_managers import QuotaManagers
+from regent.core.model import EndPoint
+from regent.core.security.session import SecurityProtocol
 from regent.transport.control.server import PortInUseError
-from regent.transport.descriptors import OF_THIS_PROCESS, Descriptors
-from regent.transport.kafka.acceptor import Acceptor, AddressQuotas, Admission, limits_of_addresses
+from regent.transport.kafka.acceptor import (
+    Acceptor,
+    Admission,
+    SharedLimits,
+    limits_of_addresses,
+)
 from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.api_versions import api_versions_api
 from regent.transport.kafka.connection import KafkaLimits
@@ -36,6 +40,8 @@ class KafkaListener:
     """Listens on ``host:port`` (port 0: a free one), once started.
 
     ``apis`` are advertised, and ApiVersions beside them. Without a ``loop`` it has its own.
+    The sessions of its clients have the name and the security protocol of ``endpoint``.
+    ``shared``: what it shares with other listeners of the same ``loop``.
     """
 
     def __init__(
@@ -45,12 +51,15 @@ class KafkaListener:
         apis: Sequence[KafkaApi],
         limits: KafkaLimits = DEFAULT_LIMITS,
         name: str = "kafka-listener",
-        descriptors: Descriptors | None = None,
-        quotas: QuotaManagers | None = None,
         loop: ListenerLoop | None = None,
         users: LocalUsers = EVERYBODY,
+        endpoint: EndPoint | None = None,
+        shared: SharedLimits | None = None,
     ) -> None:
-        """Raise ``RegentError`` when a host in the limits has no address."""
+        """Raise ``RegentError`` when a host in the limits has no address.
+
+        Also when this broker cannot serve the security protocol of ``endpoint``.
+        """
         self.port = port
         """The port listened on; the real one once started."""
         self.metrics = ListenerMetrics()
@@ -58,12 +67,9 @@ class KafkaListener:
         self._apis = (*apis, api_versions_api(apis))
         self._limits = limits
         self._name = name
-        self._addresses = AddressQuotas(
-            limits.max_connections_per_ip,
-            limits_of_addresses(limits.max_connections_per_ip_overrides),
-        )
-        self._descriptors = descriptors or OF_THIS_PROCESS
-        self._quotas = quotas or QuotaManagers(QuotaConfig())
+        self._endpoint = endpoint or EndPoint(SecurityProtocol.PLAINTEXT.value, host, port)
+        refuse_unserved(self._endpoint)
+        self._shared = shared or SharedLimits(limits)
         self._shared_loop = loop
         self._users = users.at(host)
         self._running: tuple[ListenerLoop, Acceptor] | None = None
@@ -87,8 +93,8 @@ class KafkaListener:
             self._limits,
             self.metrics,
             self._name,
-            self._quotas,
-            Admission(self._addresses, self._descriptors, self._users),
+            self._endpoint,
+            Admission(self._shared, self._users),
         )
         self._running = loop, acceptor
         loop.call(acceptor.begin)
@@ -121,6 +127,19 @@ class KafkaListener:
             self._has_ended.wait(last_answers_s + STOP_TIMEOUT_S)
         if self._shared_loop is None:
             loop.close()
+
+
+def refuse_unserved(endpoint: EndPoint) -> None:
+    """Raise ``RegentError`` for a listener whose security protocol this broker cannot serve.
+
+    A listener that asks for security never falls back to PLAINTEXT.
+    """
+    if endpoint.security_protocol != SecurityProtocol.PLAINTEXT.value:
+        raise RegentError(
+            f"broker.listeners: {endpoint.listener} has the security protocol"
+            f" {endpoint.security_protocol}, which this broker cannot serve: use PLAINTEXT on"
+            " loopback"
+        )
 
 
 def listen(host: str, port: int) -> socket.socket:

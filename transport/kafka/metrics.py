@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
@@ -244,3 +244,19 @@ class ListenerMetrics:
                 so_far,
                 exc_info=bug,
             )
+
+
+_COUNTED: Final = (
+    *("connections", "accepted", "disconnected", "unread", "bytes_in", "bytes_out", "throttled"),
+    *("accept_pauses", "accept_paused_s", "errors"),
+)
+
+
+def of_all_listeners(listeners: Sequence[ListenerMetrics]) -> ListenerMetrics:
+    """Return the metrics of listeners together; they share a thread and ``requests``."""
+    if len(listeners) == 1:
+        return listeners[0]
+    sums = {name: sum(getattr(metrics, name) for metrics in listeners) for name in _COUNTED}
+    closed = sum((metrics.closed for metrics in listeners), Counter[Closed]())
+    closed.update(dict.fromkeys(Closed, 0))
+    return replace(listeners[0], **sums, closed=closed)

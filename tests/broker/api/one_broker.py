@@ -40,9 +40,9 @@ class OneBroker:
             "127.0.0.1",
             0,
             [
-                *metadata_apis(cache, "PLAINTEXT", lambda: "one-broker-cluster"),
-                *produce_apis(self.replica_manager, cache, "PLAINTEXT", self._executor),
-                *fetch_apis(self.replica_manager, cache, "PLAINTEXT", self._executor),
+                *metadata_apis(cache, lambda: "one-broker-cluster"),
+                *produce_apis(self.replica_manager, cache, self._executor),
+                *fetch_apis(self.replica_manager, cache, self._executor),
                 *offset_apis(self.replica_manager, self._executor),
                 *producer_id_apis(lambda: range(1000), self._executor),
             ],

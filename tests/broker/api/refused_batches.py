@@ -110,9 +110,7 @@ def main() -> None:
     replicas.rules = {ORDERS_0: RecordRules(True, 1_000, 1_000)}
     replicas.produced = {ORDERS_0: ProducedPartition(Errors.NONE)}
     large = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
-    apis = produce_apis(
-        replicas, cached(), "PLAINTEXT", ThreadPoolExecutor(1), None, large_batches=large
-    )
+    apis = produce_apis(replicas, cached(), ThreadPoolExecutor(1), None, large_batches=large)
     requests = [(data, 9) for data in refused_batches()] + [(data, 2) for data in old_sets()]
 
     for data, version in requests:

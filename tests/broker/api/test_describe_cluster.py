@@ -32,7 +32,7 @@ def apis(controller: int = 2) -> Sequence[KafkaApi]:
     cache.update(
         ControlHeader(controller, 1, 1), UpdateMetadataRequest((), brokers, lists_all=True)
     )
-    return describe_cluster_apis(cache, "PLAINTEXT", lambda: "a-cluster")
+    return describe_cluster_apis(cache, lambda: "a-cluster")
 
 
 def asking(endpoint_type: int = 1, *, operations: bool = False) -> DescribeClusterRequest:

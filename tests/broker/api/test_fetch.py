@@ -35,7 +35,7 @@ BY_ID = range(13, 18)
 
 
 def apis(replicas: FetchSource, **more: Any) -> Sequence[KafkaApi]:
-    return fetch_apis(replicas, cached(IDS), "PLAINTEXT", EXECUTOR, **more)
+    return fetch_apis(replicas, cached(IDS), EXECUTOR, **more)
 
 
 def uuid_of(topic_id: TopicId) -> UUID:
@@ -190,7 +190,7 @@ def test_an_unknown_topic_id_is_refused_and_other_topics_are_read(version: int, 
 def test_topic_ids_follow_the_metadata():
     replicas, cache = CannedReplicas(), cached(IDS)
     replicas.consumed = {TEA_0: ConsumedPartition(Errors.NONE, 12, 3, RECORDS)}
-    serving = fetch_apis(replicas, cache, "PLAINTEXT", EXECUTOR)
+    serving = fetch_apis(replicas, cache, EXECUTOR)
     request = fetch({TEA_0: ConsumerPosition(0, 1)})
 
     def error_code() -> int:

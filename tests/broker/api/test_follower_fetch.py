@@ -70,7 +70,6 @@ class Leader:
                 *fetch_apis(
                     self.manager,
                     metadata or cache,
-                    "PLAINTEXT",
                     reader,
                 ),
                 *offset_apis(self.manager, reader),

@@ -56,7 +56,7 @@ class Group:
         self.apis = [
             *group_apis(requests),
             *group_offset_apis(requests, led.cache, self.zookeeper_offsets(undo)),
-            *find_coordinator_apis(led.partitions, led.cache, "PLAINTEXT", self.creations, explain),
+            *find_coordinator_apis(led.partitions, led.cache, self.creations, explain),
         ]
         self.group_id, self.member_id = "g", ""
 
@@ -339,7 +339,7 @@ def test_the_coordinator_is_the_leader_of_the_partition(version: int, group: Gro
 def test_the_topic_is_created_when_the_first_client_asks(version: int):
     cache, creations = cached(), Creations()
     partitions = CoordinatorPartitions(GROUP_METADATA_TOPIC, cache, 50)
-    apis = find_coordinator_apis(partitions, cache, "PLAINTEXT", creations, explain)
+    apis = find_coordinator_apis(partitions, cache, creations, explain)
     request = FindCoordinatorRequest(key="g", key_type=0, coordinator_keys=["g"])
     found = ask(apis, request, version)
     if version >= 4:
@@ -353,7 +353,7 @@ def test_the_client_gets_the_reason_for_a_missing_coordinator(version: int):
     cache, refusal = cached(), ApiError(Errors.INVALID_REPLICATION_FACTOR, "2 brokers")
     creations = Creations({GROUP_METADATA_TOPIC: refusal})
     partitions = CoordinatorPartitions(GROUP_METADATA_TOPIC, cache, 50)
-    apis = find_coordinator_apis(partitions, cache, "PLAINTEXT", creations, explain)
+    apis = find_coordinator_apis(partitions, cache, creations, explain)
     request = FindCoordinatorRequest(key="g", key_type=0, coordinator_keys=["g"])
     found = ask(apis, request, version)
     if version >= 4:

@@ -93,7 +93,7 @@ class Nobody:
 
 
 def metadata(cache: MetadataCache, creations: Creations | None = None) -> Sequence[KafkaApi]:
-    return metadata_apis(cache, "PLAINTEXT", lambda: "a-cluster", creations)
+    return metadata_apis(cache, lambda: "a-cluster", creations)
 
 
 def asking(*names: str) -> MetadataRequest:
@@ -127,7 +127,7 @@ def test_a_list_of_all_topics_is_not_answered_in_part(cache: MetadataCache):
 )
 def test_nothing_is_answered_before_any_broker_is_known(request_: ApiMessage):
     cache = MetadataCache()
-    cluster = describe_cluster_apis(cache, "PLAINTEXT", lambda: "a-cluster")
+    cluster = describe_cluster_apis(cache, lambda: "a-cluster")
     with pytest.raises(UnansweredRequestError):
         ask([*metadata(cache), *cluster], request_, 1)
 
@@ -161,7 +161,7 @@ def test_the_address_of_a_known_coordinator_is_returned_and_no_topic_is_created(
     creations = Creations()
     groups = CoordinatorPartitions(TOPIC, cache, 50)
     ids = CoordinatorPartitions("__transaction_state", cache, 50)
-    apis = find_coordinator_apis(groups, cache, "PLAINTEXT", creations, explain, ids)
+    apis = find_coordinator_apis(groups, cache, creations, explain, ids)
     for key_type, key, error in (
         (0, "mine", Errors.NONE),
         (0, "another", Errors.COORDINATOR_NOT_AVAILABLE),

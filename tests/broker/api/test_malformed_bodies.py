@@ -32,10 +32,10 @@ repeatable = settings(derandomize=True, deadline=None, database=None, max_exampl
 ORDERS_0 = TopicPartition("orders", 0)
 REPLICAS = CannedReplicas()
 APIS = [
-    *produce_apis(REPLICAS, MetadataCache(), "PLAINTEXT", EXECUTOR),
-    *fetch_apis(REPLICAS, cached(IDS), "PLAINTEXT", EXECUTOR),
+    *produce_apis(REPLICAS, MetadataCache(), EXECUTOR),
+    *fetch_apis(REPLICAS, cached(IDS), EXECUTOR),
     *offset_apis(REPLICAS, EXECUTOR),
-    *metadata_apis(cached(), "PLAINTEXT", lambda: "a-cluster"),
+    *metadata_apis(cached(), lambda: "a-cluster"),
 ]
 TYPES = {
     0: ProduceRequest,

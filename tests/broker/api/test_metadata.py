@@ -75,9 +75,7 @@ TOPICS = {
 
 
 def apis(cache: MetadataCache | None = None, **more: Any) -> list[KafkaApi]:
-    return [
-        *metadata_apis(cache or cache_of(TOPICS, BROKERS), "PLAINTEXT", lambda: "a-cluster", **more)
-    ]
+    return [*metadata_apis(cache or cache_of(TOPICS, BROKERS), lambda: "a-cluster", **more)]
 
 
 def metadata(topics: Collection[str] | None, *, may_create: bool = False) -> MetadataRequest:

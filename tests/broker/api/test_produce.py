@@ -106,7 +106,7 @@ class CannedVerifier:
 def apis(
     replicas: ProduceTarget, verifier: TransactionVerifier | None = None
 ) -> Sequence[KafkaApi]:
-    return produce_apis(replicas, cached(), "PLAINTEXT", EXECUTOR, verifier)
+    return produce_apis(replicas, cached(), EXECUTOR, verifier)
 
 
 def outcomes(answer: Any) -> dict[TopicPartition, Any]:
@@ -537,9 +537,7 @@ def test_large_batches_are_checked_by_a_thread_of_their_own(magic: int, version:
     value = bytes(compression.SMALL_BYTES + 1)
     data = zstandard(value) if magic == 2 else old_set(1, value, codec=1)
     with ThreadPoolExecutor(1) as checker, ThreadPoolExecutor(1) as unpacker:
-        large = produce_apis(
-            replicas, cached(), "PLAINTEXT", EXECUTOR, large_batches=(checker, unpacker)
-        )
+        large = produce_apis(replicas, cached(), EXECUTOR, large_batches=(checker, unpacker))
         assert errors(ask(large, produce({ORDERS_0: data}), version)) == {ORDERS_0: Errors.NONE}
         wrong = keyed_batch(
             (None, value), attributes=ZSTD, compress=lambda records: zstd_compressed(records)[:-1]

@@ -76,7 +76,7 @@ class Producer:
             ),
             *self.offsets.apis(),
             *find_coordinator_apis(
-                groups, led.cache, "PLAINTEXT", self.creations, explain, led.service.partitions
+                groups, led.cache, self.creations, explain, led.service.partitions
             ),
         ]
         self.who = led.init()
@@ -380,7 +380,7 @@ def test_the_coordinator_of_a_transactional_id_is_found(version: int, producer: 
 def test_the_topic_is_created_when_the_first_coordinator_is_looked_for():
     creations, cache = Creations(), cached()
     partitions = CoordinatorPartitions(TRANSACTION_STATE_TOPIC, cache, 50)
-    apis = find_coordinator_apis(partitions, cache, "PLAINTEXT", creations, explain, partitions)
+    apis = find_coordinator_apis(partitions, cache, creations, explain, partitions)
     found = ask(apis, FindCoordinatorRequest(key="x", key_type=1), 3)
     assert found.error_code == Errors.COORDINATOR_NOT_AVAILABLE
     assert creations.wanted == [TRANSACTION_STATE_TOPIC]

@@ -13,7 +13,8 @@ from typing import Protocol
 import pytest
 
 from regent.core.quota.quota_managers import QuotaManagers
-from regent.transport.descriptors import Descriptors
+from regent.transport.descriptors import OF_THIS_PROCESS, Descriptors
+from regent.transport.kafka.acceptor import SharedLimits
 from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.connection import KafkaLimits
 from regent.transport.kafka.listener import DEFAULT_LIMITS, KafkaListener
@@ -44,7 +45,8 @@ def listen() -> Iterator[Listen]:
             quotas: QuotaManagers | None = None,
         ) -> KafkaListener:
             name = "test-listener"
-            listener = KafkaListener("127.0.0.1", 0, apis, limits, name, descriptors, quotas)
+            shared = SharedLimits(limits, quotas, descriptors or OF_THIS_PROCESS)
+            listener = KafkaListener("127.0.0.1", 0, apis, limits, name, shared=shared)
             listener.start()
             stack.callback(listener.close, 0.1)
             return listener
