@@ -11,7 +11,7 @@ import errno
 import socket
 import threading
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from regent.config.addresses import bracketed, listening_socket
 from regent.core.errors import RegentError
@@ -27,6 +27,9 @@ from regent.transport.kafka.listener_loop import STOP_TIMEOUT_S, ListenerLoop
 from regent.transport.kafka.metrics import ListenerMetrics
 from regent.transport.local_users import EVERYBODY, LocalUsers
 
+if TYPE_CHECKING:
+    from regent.transport.kafka.tls import ServerTls
+
 DEFAULT_LIMITS: Final = KafkaLimits()
 _BACKLOG: Final = 512
 _LAST_ANSWERS_S: Final = 2.0
@@ -35,10 +38,11 @@ _LAST_ANSWERS_S: Final = 2.0
 class KafkaListener:
     """Listens on ``host:port`` (port 0: a free one), once started.
 
-    ``apis`` are advertised, and ApiVersions beside them. Without a ``loop`` it has its own.
+    ``apis`` are advertised, and ApiVersions beside them. Without a ``loop`` it has its own. With
+    ``tls`` all bytes are encrypted, and a certificate may say who a client is.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         host: str,
         port: int,
@@ -49,6 +53,7 @@ class KafkaListener:
         quotas: QuotaManagers | None = None,
         loop: ListenerLoop | None = None,
         users: LocalUsers = EVERYBODY,
+        tls: ServerTls | None = None,
     ) -> None:
         """Raise ``RegentError`` when a host in the limits has no address."""
         self.port = port
@@ -66,6 +71,8 @@ class KafkaListener:
         self._quotas = quotas or QuotaManagers(QuotaConfig())
         self._shared_loop = loop
         self._users = users.at(host)
+        self._tls = tls
+        self.metrics.tls = tls
         self._running: tuple[ListenerLoop, Acceptor] | None = None
         self._has_ended = threading.Event()
 
@@ -88,7 +95,7 @@ class KafkaListener:
             self.metrics,
             self._name,
             self._quotas,
-            Admission(self._addresses, self._descriptors, self._users),
+            Admission(self._addresses, self._descriptors, self._users, self._tls),
         )
         self._running = loop, acceptor
         loop.call(acceptor.begin)
@@ -102,6 +109,12 @@ class KafkaListener:
         if self._running is not None:
             loop, acceptor = self._running
             loop.call(acceptor.limit_connections, limits, of_addresses)
+
+    def read_keys_again(self) -> None:
+        """Take changed files of the keys of TLS into use, soon. Thread-safe."""
+        if self._running is not None:
+            loop, acceptor = self._running
+            loop.call(acceptor.read_keys_again)
 
     def end_waits(self) -> None:
         """Let no client wait any longer because of its quota. Thread-safe."""

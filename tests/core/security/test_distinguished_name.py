@@ -24,11 +24,11 @@ CN, UID = NameOID.COMMON_NAME, NameOID.USER_ID
 
 def attribute(
     kind: ObjectIdentifier, value: str, form: StringType | None = None
-) -> x509.NameAttribute:
+) -> x509.NameAttribute[str]:
     return x509.NameAttribute(kind, value, form, _validate=False)
 
 
-def certificate(*names: list[x509.NameAttribute]) -> bytes:
+def certificate(*names: list[x509.NameAttribute[str]]) -> bytes:
     subject = x509.Name([x509.RelativeDistinguishedName(name) for name in names])
     return (
         x509.CertificateBuilder(ISSUER, subject, KEY.public_key(), 1, NOW, NOW)
