@@ -17,6 +17,7 @@ from regent.transport.descriptors import Descriptors
 from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.connection import KafkaLimits
 from regent.transport.kafka.listener import DEFAULT_LIMITS, KafkaListener
+from regent.transport.kafka.tls import ServerTls
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -30,6 +31,7 @@ class Listen(Protocol):
         limits: KafkaLimits = DEFAULT_LIMITS,
         descriptors: Descriptors | None = None,
         quotas: QuotaManagers | None = None,
+        tls: ServerTls | None = None,
     ) -> KafkaListener: ...
 
 
@@ -42,9 +44,12 @@ def listen() -> Iterator[Listen]:
             limits: KafkaLimits = DEFAULT_LIMITS,
             descriptors: Descriptors | None = None,
             quotas: QuotaManagers | None = None,
+            tls: ServerTls | None = None,
         ) -> KafkaListener:
             name = "test-listener"
-            listener = KafkaListener("127.0.0.1", 0, apis, limits, name, descriptors, quotas)
+            listener = KafkaListener(
+                "127.0.0.1", 0, apis, limits, name, descriptors, quotas, tls=tls
+            )
             listener.start()
             stack.callback(listener.close, 0.1)
             return listener

@@ -262,7 +262,7 @@ def changed(**settings: str) -> Callable[[Authority], TlsConfig]:
     [
         (lambda _: TlsConfig(), "set tls.ssl_keystore_location"),
         (changed(ssl_keystore_location="/none.pem"), "/none.pem.* cannot be read: No such file"),
-        (readable, "mode 0640.* chmod 600 .*broker.pem"),
+        (readable, "mode 0640.*chmod 600 .*broker.pem"),
         (expired, "the certificate of .*CN=broker.* has expired"),
         (with_another_key, "the first certificate is not that of the private key"),
         (written(b""), "has 0 private keys"),
