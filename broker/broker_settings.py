@@ -23,6 +23,9 @@ _ADVERTISED_ADDRESS: Final = (
 )
 _NULL_IF_EMPTY: Final = (  # in Kafka
     *("rack", "control_plane_listener_name", "inter_broker_listener_name"),
+    *("ssl_keystore_location", "ssl_keystore_key"),
+    *("ssl_keystore_certificate_chain", "ssl_keystore_password", "ssl_key_password"),
+    *("ssl_truststore_location", "ssl_truststore_certificates", "ssl_truststore_password"),
 )
 # Kafka has other settings for these defaults: log.retention.hours and so on.
 _NULL_BY_DEFAULT: Final = (
@@ -57,8 +60,9 @@ def broker_settings(settings: Settings, broker_id: BrokerId) -> Mapping[str, Bro
             continue
         value: str | None = text_of(getattr(getattr(settings, table), row.name))
         is_given = f"{table}.{row.name}" in settings.given
-        if table == "broker" and row.name in _NULL_IF_EMPTY:
-            row, value = replace(row, default=None), value or None
+        if row.name in _NULL_IF_EMPTY:
+            declared = replace(row.declared, type=row.type)
+            row, value = replace(row, default=None, declared=declared), value or None
         if table == "log" and row.name in _NULL_BY_DEFAULT:
             declared = replace(row.declared, type=row.type)
             row = replace(row, default=None, declared=declared)

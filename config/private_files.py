@@ -8,6 +8,8 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from regent.core.errors import RegentError
+
 logger = logging.getLogger(__name__)
 
 _OF_OTHERS: Final = 0o077
@@ -43,3 +45,31 @@ def close_directory(directory: Path) -> None:
         return
     directory.chmod(stat.S_IMODE(found.st_mode) & ~_OF_OTHERS)
     logger.warning("%s was open to other users of this machine: it is closed now", directory)
+
+
+def read_private(path: Path, what: str) -> bytes:
+    """Return the contents of a file that other users must not read; ``what`` is in it.
+
+    Raises ``RegentError``, which names the file and the remedy. A file of root that only the group
+    of this process may read is private too: so Kubernetes gives secrets to a process.
+    """
+    try:
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            content = file.read()
+    except OSError as error:
+        raise RegentError(f"{path}, with {what}, cannot be read: {error.strerror}") from None
+    if found.st_mode & _OF_OTHERS and not _is_of_roots_group(found):
+        raise RegentError(
+            f"{path} has mode {stat.S_IMODE(found.st_mode):04o}, so other users may read {what} in"
+            f" it: make it private with `chmod 600 {path}`"
+        )
+    return content
+
+
+def _is_of_roots_group(found: os.stat_result) -> bool:
+    """Whether root lets the group of this process read a file, and nobody else."""
+    groups = {os.getegid(), *os.getgroups()}
+    others = stat.S_IMODE(found.st_mode) & _OF_OTHERS
+    is_given_by_root = found.st_uid == 0 and os.geteuid() != 0
+    return is_given_by_root and found.st_gid in groups and others == stat.S_IRGRP

@@ -140,6 +140,9 @@ _ABOUT: Final[Mapping[str, str]] = {
     "transactions": "Transactions, and __transaction_state. Use the same for all brokers.",
     "quotas": "How the use of clients is measured that quotas limit. The quotas are in ZooKeeper.",
     "zookeeper": "The session with ZooKeeper.",
+    "tls": "Keys and certificates of listeners that encrypt, and of connections to other brokers."
+    " A running broker reads changed files again; what Kafka's tools store for it in ZooKeeper has"
+    " no effect.",
     "logging": "What is written to broker.log.",
 }
 _FOR_A_CLUSTER: Final = {

@@ -19,6 +19,7 @@ from regent.config.tables.controller import ControllerConfig
 from regent.config.tables.groups import GroupsConfig
 from regent.config.tables.log import LogsConfig
 from regent.config.tables.logging import LoggingConfig
+from regent.config.tables.tls import TlsConfig
 from regent.config.tables.transactions import TransactionsConfig
 from regent.config.tables.zookeeper import ZooKeeperConfig
 from regent.core.admin.config_descriptions import DYNAMIC_ONLY
@@ -26,7 +27,7 @@ from regent.core.admin.kafka_only_settings import KAFKA_ONLY_SETTINGS
 from regent.core.model import EndPoint
 from regent.core.quota.quota_config import QuotaConfig
 from regent.core.security.session import SecurityProtocol
-from regent.core.setting import Setting, settings_of
+from regent.core.setting import ConfigType, Setting, settings_of
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Settings:
     transactions: TransactionsConfig = field(default_factory=TransactionsConfig)
     quotas: QuotaConfig = field(default_factory=QuotaConfig)
     zookeeper: ZooKeeperConfig = field(default_factory=ZooKeeperConfig)
+    tls: TlsConfig = field(default_factory=TlsConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     listener_name: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     given: frozenset[str] = field(default=frozenset(), compare=False)
@@ -115,6 +117,9 @@ def _option_name(table: str, row: Setting) -> str:
 SETTING_OPTIONS: Final[dict[str, tuple[str, Setting]]] = {
     _option_name(table, row): (table, row)
     for table, row in rows()
-    if not isinstance(row.default, Mapping)
+    if not isinstance(row.default, Mapping) and row.type is not ConfigType.PASSWORD
 }
-"""Tables and settings by the names of the options of ``regent broker``."""
+"""Tables and settings by the names of the options of ``regent broker``.
+
+Secrets are in files only: all users of a machine see the command lines of its processes.
+"""

@@ -17,12 +17,13 @@ from typing import Any, TypeVar
 
 from regent.config.addresses import is_every_address
 from regent.config.listeners import ListenersError
+from regent.config.private_files import read_private
 from regent.config.settings import LISTENER_OPTIONS, TABLES, Settings, rows
 from regent.config.tables.broker import BrokerConfig
 from regent.config.tables.log import LogsConfig
 from regent.config.tables.logging import LoggingConfig
 from regent.core.errors import RegentError
-from regent.core.setting import INT_MAX, Setting, settings_of
+from regent.core.setting import INT_MAX, ConfigType, Setting, settings_of
 
 T = TypeVar("T")
 
@@ -42,6 +43,7 @@ def load_settings(path: Path | None, overrides: Mapping[str, Mapping[str, Any]])
     settings = Settings()
     if path is not None:
         settings = _merged(settings, _read_tables(path), str(path))
+        _check_private(settings, path)
     settings = _merged(settings, overrides, "command line")
     source = "command line" if path is None else str(path)
     _check_host(settings.broker, source)
@@ -59,6 +61,16 @@ def _read_tables(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: not valid TOML: {error}") from None
+
+
+def _check_private(settings: Settings, path: Path) -> None:
+    """Check that no other user can read the secrets in a file of settings."""
+    for table, row in rows():
+        if row.type is ConfigType.PASSWORD and getattr(getattr(settings, table), row.name):
+            try:
+                read_private(path, f"{table}.{row.name}")
+            except RegentError as error:
+                raise SettingsError(str(error)) from None
 
 
 def _merged(settings: Settings, tables: Mapping[str, Any], source: str) -> Settings:

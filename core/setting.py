@@ -167,12 +167,16 @@ class Setting:
 
     def problem(self, value: object) -> str | None:
         """Return why a value is not allowed, as the end of a sentence; None if it is allowed."""
-        return None if self._accepts(value) else f"must be {self.allowed}, not {value!r}"
+        return None if self._accepts(value) else f"must be {self.allowed}, not {self._shown(value)}"
 
     def text_problem(self, text: str) -> str | None:
         """Return the same for a value that comes as text, from ZooKeeper or a Kafka client."""
         value = self.parsed(text)
-        return None if self._accepts(value) else f"must be {self.allowed}, not {text!r}"
+        return None if self._accepts(value) else f"must be {self.allowed}, not {self._shown(text)}"
+
+    def _shown(self, value: object) -> str:
+        """Return a value as an error may show it."""
+        return "this (it is secret)" if self.type is ConfigType.PASSWORD else repr(value)
 
     def change_problem(self, text: str) -> str | None:
         """Return why a running broker cannot get the value; None if it can."""
@@ -217,10 +221,13 @@ class Setting:
 
 def setting(default: Any, meaning: str, **declared: Any) -> Any:
     """Return a field of a table; ``declared`` has further fields of ``Declaration``."""
-    metadata = Declaration(meaning, **declared).metadata
+    declaration = Declaration(meaning, **declared)
+    metadata = declaration.metadata
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata=metadata)
-    return field(default=default, metadata=metadata)
+    return field(
+        default=default, metadata=metadata, repr=declaration.type is not ConfigType.PASSWORD
+    )
 
 
 def settings_of(table: Any) -> Iterator[Setting]:

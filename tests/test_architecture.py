@@ -109,7 +109,7 @@ MODULES_OF_SEVERAL = {
     *("features", "files", "group_coordinator", "group_offsets", "groups"),
     *("log_dirs", "metadata", "model", "offsets", "options", "output"),
     *("partitions", "placement", "produce", "producer_ids", "reference"),
-    *("scram_credentials", "session", "timers", "topics"),
+    *("scram_credentials", "session", "timers", "tls", "topics"),
     *("transaction_coordinator", "transactions", "znodes", "zookeeper"),
 }
 """Names that more than one module still has, without ``.py``. It only gets shorter, too."""

@@ -64,26 +64,12 @@ sasl.login.refresh.min.period.seconds short 60
 sasl.login.refresh.window.factor double 0.8
 sasl.login.refresh.window.jitter double 0.05
 sasl.mechanism.inter.broker.protocol string GSSAPI
-ssl.cipher.suites list ""
-ssl.client.auth string none required|requested|none
-ssl.enabled.protocols list TLSv1.2,TLSv1.3
-ssl.endpoint.identification.algorithm string https
 ssl.engine.factory.class class -
-ssl.key.password password -
 ssl.keymanager.algorithm string SunX509
-ssl.keystore.certificate.chain password -
-ssl.keystore.key password -
-ssl.keystore.location string -
-ssl.keystore.password password -
-ssl.keystore.type string JKS
 ssl.protocol string TLSv1.3
 ssl.provider string -
 ssl.secure.random.implementation string -
 ssl.trustmanager.algorithm string PKIX
-ssl.truststore.certificates password -
-ssl.truststore.location string -
-ssl.truststore.password password -
-ssl.truststore.type string JKS
 """  # noqa: E501
 _READ_ONLY: Final = """\
 alter.config.policy.class.name class -
@@ -229,9 +215,6 @@ socket.connection.setup.timeout.ms long 10000
 socket.listen.backlog.size int 50 1..
 socket.receive.buffer.bytes int 102400
 socket.send.buffer.bytes int 102400
-ssl.allow.dn.changes boolean false
-ssl.allow.san.changes boolean false
-ssl.principal.mapping.rules string DEFAULT
 telemetry.max.bytes int 1048576 1..
 zookeeper.clientCnxnSocket string -
 zookeeper.max.in.flight.requests int 10 1..

@@ -7,20 +7,26 @@ import math
 import socket
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from regent.core.errors import RegentError
 from regent.core.model import EndPoint
 from regent.core.quota.quota_config import QuotaConfig
 from regent.core.quota.quota_managers import QuotaManagers
+from regent.core.security.session import ANONYMOUS, KafkaPrincipal
 from regent.core.setting import LONG_MAX
 from regent.transport.descriptors import OF_THIS_PROCESS, Descriptors
 from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.connection import KafkaConnection, KafkaLimits, ListenerParts
+from regent.transport.kafka.handshakes import Handshakes
 from regent.transport.kafka.listener_loop import ListenerLoop
 from regent.transport.kafka.metrics import Closed, ListenerMetrics
 from regent.transport.kafka.request_memory import RequestMemory
+from regent.transport.kafka.tls_socket import AnySocket
 from regent.transport.local_users import LocalUsers
+
+if TYPE_CHECKING:
+    from regent.transport.kafka.tls import ServerTls
 
 logger = logging.getLogger(__name__)
 
@@ -29,13 +35,15 @@ _ACCEPT_RETRY_S: Final = 1.0
 _MAX_IDLE_CHECK_S: Final = 10.0
 _PACE_CHECK_S: Final = 1.0
 _MAX_DELAYED: Final = 1_000  # further ones are closed at once
+_KEYS_CHECK_S: Final = 60.0
 
 
 class Admission(NamedTuple):
-    """What decides whether a connection is accepted."""
+    """What decides whether a connection is accepted. ``tls``: None if nothing is encrypted."""
 
     shared: SharedLimits
     users: LocalUsers
+    tls: ServerTls | None = None
 
 
 class SharedLimits:
@@ -103,7 +111,10 @@ class Acceptor:
         self._max_idle_s = math.inf if idle_ms < 0 else max(idle_ms, 1) / 1000
         self._metrics = metrics
         self._name = name
-        self._shared, self._users = admission
+        self._shared, self._users, tls = admission
+        self._handshakes: Handshakes | None = None
+        if tls is not None:
+            self._handshakes = Handshakes(tls, loop.loop, self._open, self._refuse)
         self._addresses = self._shared.addresses
         self._rates = self._shared.quotas.connections
         self._connections: set[KafkaConnection] = set()
@@ -132,11 +143,12 @@ class Acceptor:
         self._shared.acceptors.append(self)
         self._listen()
         self._check_idle()
+        self._check_keys()
 
     @property
     def connections(self) -> int:
-        """How many connections there are."""
-        return len(self._connections)
+        """How many connections there are, with those whose handshake is under way."""
+        return len(self._connections) + (0 if self._handshakes is None else len(self._handshakes))
 
     def limit_connections(self, limits: KafkaLimits, of_addresses: Mapping[str, int]) -> None:
         """Change the limits of connections; ``of_addresses`` has those of single addresses."""
@@ -162,6 +174,8 @@ class Acceptor:
         self._listening.close()
         for sock in self._delayed:
             sock.close()
+        if self._handshakes is not None:
+            self._handshakes.close()
         for connection in list(self._connections):
             connection.end()
         if self._connections:
@@ -180,7 +194,7 @@ class Acceptor:
 
     def _accept(self) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
-            if len(self._connections) >= self._max_connections or self._shared_are_full:
+            if self.connections >= self._max_connections or self._shared_are_full:
                 self._is_full = True
                 self._full_since = self._loop.time()
                 self._metrics.accept_pauses += 1
@@ -207,7 +221,7 @@ class Acceptor:
         if not self._users.admits(sock, self._name):
             sock.close()
             return
-        shortage = self._shared.descriptors.shortage(self, len(self._connections))
+        shortage = self._shared.descriptors.shortage(self, self.connections)
         if shortage is not None:
             self._metrics.count_shortage(self._name, client_host, shortage)
             sock.close()
@@ -224,9 +238,21 @@ class Acceptor:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection = KafkaConnection(sock, client_host, self._parts)
+        if self._handshakes is None:
+            self._open(sock, client_host)
+        else:
+            self._handshakes.begin(sock, client_host)
+
+    def _open(self, sock: AnySocket, client_host: str, user: KafkaPrincipal = ANONYMOUS) -> None:
+        connection = KafkaConnection(sock, client_host, self._parts, user)
         self._connections.add(connection)
         connection.open()
+
+    def _refuse(self, client_host: str, why: str) -> None:
+        """Note that a client is not let in; its socket is closed."""
+        self._metrics.count_closed(Closed.FAILED_AUTHENTICATION, self._name, client_host, why)
+        self._addresses.release(client_host)
+        self._shared.resume()
 
     def _delay(self, sock: socket.socket, client_host: str, wait_ms: int) -> None:
         """Close a connection, but not at once: its client would try again at once."""
@@ -271,6 +297,17 @@ class Acceptor:
         # At a multiple of the interval, so that the listeners of a loop wake it together.
         interval_s = min(max_idle_s / 2, _MAX_IDLE_CHECK_S)
         self._loop.call_at((self._loop.time() // interval_s + 1) * interval_s, self._check_idle)
+
+    def _check_keys(self) -> None:
+        """Look each minute whether the files of the keys have changed."""
+        if self._handshakes is not None and not self._is_ending:
+            self.read_keys_again()
+            self._loop.call_later(_KEYS_CHECK_S, self._check_keys)
+
+    def read_keys_again(self) -> None:
+        """Take changed files of keys into use."""
+        if self._handshakes is not None and not self._is_ending:
+            self._handshakes.read_keys_again()
 
     def _count_pause(self) -> None:
         since, self._full_since = self._full_since, self._loop.time()

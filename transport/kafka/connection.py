@@ -9,7 +9,7 @@ connection waits for. ``listener_loop`` shares the time between connections. Mir
 from __future__ import annotations
 
 import asyncio
-import socket
+import ssl
 import struct
 import time
 from collections import deque
@@ -25,7 +25,7 @@ from regent.core.model import EndPoint
 from regent.core.quota.client_quota_manager import QuotaClient
 from regent.core.quota.quota_entities import MAX_NAME
 from regent.core.quota.quota_managers import QuotaManagers
-from regent.core.security.session import ANONYMOUS, SecurityProtocol, Session
+from regent.core.security.session import KafkaPrincipal, SecurityProtocol, Session
 from regent.core.setting import INT_MAX
 from regent.transport.kafka.api import (
     FIRST_FLEXIBLE_VERSION,
@@ -36,13 +36,14 @@ from regent.transport.kafka.api import (
     UnansweredRequestError,
 )
 from regent.transport.kafka.api_versions import told_software
-from regent.transport.kafka.framing import CHUNK_BYTES, TURN_BYTES, FrameBuffer, Outgoing
+from regent.transport.kafka.framing import CHUNK_BYTES, TURN_BYTES, FrameBuffer, UnexpectedTlsError
 from regent.transport.kafka.listener_loop import SHORT_TURN_S, ConnectionScheduler
 from regent.transport.kafka.metrics import MAX_VERSIONS, Closed, ListenerMetrics
 from regent.transport.kafka.primitives import MalformedRequestError, Reader
 from regent.transport.kafka.replies import AwaitedReply, BegunSteps, Exchange, TimedSteps
 from regent.transport.kafka.request_memory import RequestBuffers, RequestMemory, Reservation
 from regent.transport.kafka.throttle import Throttle
+from regent.transport.kafka.tls_socket import AnySocket, TlsSocket, outgoing_to
 
 T = TypeVar("T")
 
@@ -105,7 +106,8 @@ class ChannelState(Enum):
     READING   for bytes of its client                                         they arrive
     TURN      for its turn: it has work, and other connections wait too       the scheduler calls
     SERVED    for nothing: it handles requests, in this call                  the call ends
-    WRITING   for its client, which does not read its responses               the socket takes more
+    WRITING   for its client, which does not read its responses, or nothing   the socket takes more
+              of TLS, which cannot receive before it has sent
     FULL      for a response: ``queued_requests_per_connection`` requests     the next in sequence
               are in progress                                                 is answered
     MEMORY    for memory for the request that is being received               others release some
@@ -148,17 +150,20 @@ class _UnsupportedRequestError(Exception):
 class KafkaConnection:
     """Used on the event loop's thread only; it owns ``sock``, which does not block."""
 
-    def __init__(self, sock: socket.socket, client_host: str, parts: ListenerParts) -> None:
+    def __init__(
+        self, sock: AnySocket, client_host: str, parts: ListenerParts, user: KafkaPrincipal
+    ) -> None:
         self.client_host = client_host
         self.last_active = parts.loop.time()
         endpoint = parts.endpoint
         self._session = Session(
-            client_host, ANONYMOUS, endpoint.listener, SecurityProtocol(endpoint.security_protocol)
+            client_host, user, endpoint.listener, SecurityProtocol(endpoint.security_protocol)
         )
         self._socket = sock
+        self._tls = sock if isinstance(sock, TlsSocket) else None
         self._parts = parts
         self._frames = FrameBuffer(parts.limits.socket_request_max_bytes, parts.buffers)
-        self._outgoing = Outgoing(sock)
+        self._outgoing = outgoing_to(sock)
         self._under_way: deque[Exchange] = deque()
         self._unsent: deque[Exchange] = deque()  # answered in part or not at all
         self._queued = 0  # bytes of responses, sent or not
@@ -248,6 +253,12 @@ class KafkaConnection:
             count = self._socket.recv_into(self._frames.room(reserved))
         except (BlockingIOError, InterruptedError):
             return
+        except ssl.SSLWantWriteError:
+            self._enter(_WRITING)
+            return
+        except ssl.SSLError as error:
+            self.close(Closed.MALFORMED, error.reason or error)
+            return
         except OSError:
             count = 0
         if count == 0:
@@ -258,6 +269,10 @@ class KafkaConnection:
         self._frames.received(count)
         self._arrived_at = _clock()
         self._continue(self._arrived_at)
+
+    def _on_decrypted(self) -> None:
+        if self._state is _READING:
+            self._on_readable()
 
     def _on_ready(self) -> None:
         self._continue(_clock())
@@ -311,6 +326,8 @@ class KafkaConnection:
             self._parts.scheduler.schedule(self._on_turn, goes_on=self._state is _SERVED)
         elif state is _READING:
             self._is_throttled = False
+            if self._tls is not None and self._tls.has_more:
+                self._parts.loop.call_soon(self._on_decrypted)
         elif state in _LIMITED and not self._is_throttled:
             self._is_throttled = True
             self._parts.metrics.throttled += 1
@@ -572,6 +589,8 @@ class KafkaConnection:
 
     def _fail(self, error: BaseException) -> None:
         match error:
+            case UnexpectedTlsError():
+                self.close(Closed.FAILED_AUTHENTICATION, error)
             case MalformedRequestError():
                 self.close(Closed.MALFORMED, error)
             case _UnsupportedRequestError():

@@ -27,6 +27,7 @@ CHUNK_BYTES: Final = 64 * 1024  # smaller requests share one piece of memory
 _FIRST_CHUNK_BYTES: Final = 4 * 1024  # enough for clients that send little, as most do
 _SIZE: Final = struct.Struct(">i")
 _API_KEY: Final = struct.Struct(">h")
+_TLS_HANDSHAKE: Final = 0x1603  # how a connection with TLS begins
 _MIN_REQUEST_BYTES: Final = 8  # key, version and correlation id
 _MIN_ROOM_SHARE: Final = 8  # at least an eighth of a chunk is free for the next bytes
 _ALL: Final = 2**31
@@ -37,6 +38,10 @@ SENDFILE_MIN_BYTES: Final = 64 * 1024  # less is faster to read and send
 TURN_BYTES: Final = 1024 * 1024  # sent in one turn; then other connections send
 _PIECES_AT_ONCE: Final = 64
 _MSG_MORE: Final = getattr(socket, "MSG_MORE", 0)  # Linux: wait for more before sending
+
+
+class UnexpectedTlsError(MalformedRequestError):
+    """The first bytes of a connection are those of TLS."""
 
 
 class FrameBuffer:
@@ -97,6 +102,8 @@ class FrameBuffer:
             return None
         size: int = _SIZE.unpack_from(self._memory, self._start)[0]
         if not _MIN_REQUEST_BYTES <= size <= self._max_bytes:
+            if size >> 16 == _TLS_HANDSHAKE:
+                raise UnexpectedTlsError("the client speaks TLS, and this listener does not")
             raise MalformedRequestError(
                 f"a request of {size} bytes; {_MIN_REQUEST_BYTES} to {self._max_bytes} are accepted"
             )
@@ -137,7 +144,7 @@ class FrameBuffer:
 
 
 @dataclass(slots=True)
-class _FilePart:
+class FilePart:
     """The unsent part of a file."""
 
     file: HasFileno
@@ -154,7 +161,7 @@ class Outgoing:
         self.size = 0
         """The number of bytes to send."""
         self._socket = sock
-        self._parts: deque[memoryview | _FilePart] = deque()
+        self._parts: deque[memoryview | FilePart] = deque()
 
     def add(self, piece: RecordBytes | Records) -> None:
         """Send ``piece`` after the earlier ones. Raises ``StorageError``."""
@@ -168,7 +175,7 @@ class Outgoing:
         if where is None:
             self._parts.append(memoryview(piece.read()))
         else:
-            self._parts.append(_FilePart(where.file, where.position, piece.size))
+            self._parts.append(FilePart(where.file, where.position, piece.size))
 
     def send(self) -> int:
         """Send what the socket accepts, up to ``TURN_BYTES``; return the number of bytes.
@@ -179,7 +186,7 @@ class Outgoing:
         while self._parts and total < TURN_BYTES:
             first = self._parts[0]
             try:
-                if isinstance(first, _FilePart):
+                if isinstance(first, FilePart):
                     total += self._send_file(first)
                 else:
                     total += self._send_memory()
@@ -188,7 +195,7 @@ class Outgoing:
         self.size -= total
         return total
 
-    def _send_file(self, part: _FilePart) -> int:
+    def _send_file(self, part: FilePart) -> int:
         count = min(part.size, TURN_BYTES)
         sent = os.sendfile(self._socket.fileno(), part.file.fileno(), part.position, count)
         if sent == 0:
@@ -213,6 +220,6 @@ class Outgoing:
 
     def _leading_memory(self) -> Iterator[memoryview]:
         for part, _ in zip(self._parts, range(_PIECES_AT_ONCE), strict=False):
-            if isinstance(part, _FilePart):
+            if isinstance(part, FilePart):
                 return
             yield part

@@ -11,7 +11,7 @@ import errno
 import socket
 import threading
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from regent.config.addresses import bracketed, listening_socket
 from regent.core.errors import RegentError
@@ -31,6 +31,9 @@ from regent.transport.kafka.listener_loop import STOP_TIMEOUT_S, ListenerLoop
 from regent.transport.kafka.metrics import ListenerMetrics
 from regent.transport.local_users import EVERYBODY, LocalUsers
 
+if TYPE_CHECKING:
+    from regent.transport.kafka.tls import ServerTls
+
 DEFAULT_LIMITS: Final = KafkaLimits()
 _BACKLOG: Final = 512
 _LAST_ANSWERS_S: Final = 2.0
@@ -41,10 +44,11 @@ class KafkaListener:
 
     ``apis`` are advertised, and ApiVersions beside them. Without a ``loop`` it has its own.
     The sessions of its clients have the name and the security protocol of ``endpoint``.
-    ``shared``: what it shares with other listeners of the same ``loop``.
+    ``shared``: what it shares with other listeners of the same ``loop``. With ``tls`` all bytes
+    are encrypted, and a certificate may say who a client is.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         host: str,
         port: int,
@@ -55,6 +59,7 @@ class KafkaListener:
         users: LocalUsers = EVERYBODY,
         endpoint: EndPoint | None = None,
         shared: SharedLimits | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         """Raise ``RegentError`` when a host in the limits has no address.
 
@@ -72,6 +77,8 @@ class KafkaListener:
         self._shared = shared or SharedLimits(limits)
         self._shared_loop = loop
         self._users = users.at(host)
+        self._tls = tls
+        self.metrics.tls = tls
         self._running: tuple[ListenerLoop, Acceptor] | None = None
         self._has_ended = threading.Event()
 
@@ -94,7 +101,7 @@ class KafkaListener:
             self.metrics,
             self._name,
             self._endpoint,
-            Admission(self._shared, self._users),
+            Admission(self._shared, self._users, self._tls),
         )
         self._running = loop, acceptor
         loop.call(acceptor.begin)
@@ -108,6 +115,12 @@ class KafkaListener:
         if self._running is not None:
             loop, acceptor = self._running
             loop.call(acceptor.limit_connections, limits, of_addresses)
+
+    def read_keys_again(self) -> None:
+        """Take changed files of the keys of TLS into use, soon. Thread-safe."""
+        if self._running is not None:
+            loop, acceptor = self._running
+            loop.call(acceptor.read_keys_again)
 
     def end_waits(self) -> None:
         """Let no client wait any longer because of its quota. Thread-safe."""

@@ -11,11 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from regent.core.timers import Durations
 from regent.transport.kafka.api import KafkaApiKey
 from regent.transport.kafka.api_versions import UNKNOWN_SOFTWARE, ClientSoftware
+
+if TYPE_CHECKING:
+    from regent.transport.kafka.tls import ServerTls
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +105,7 @@ class RequestMetrics:
 class Closed(StrEnum):
     """Why the broker closed a connection."""
 
+    FAILED_AUTHENTICATION = "failed authentication"
     MALFORMED = "malformed request"
     UNSUPPORTED = "unsupported request"
     FAILED = "request failed unexpectedly"
@@ -157,6 +161,8 @@ class ListenerMetrics:
     throttled: int = 0
     accept_pauses: int = 0
     errors: int = 0  # outside of connections
+    tls: ServerTls | None = None
+    """The keys of a listener with TLS: when they expire, and how often new ones were not taken."""
     closed: Counter[Closed] = field(default_factory=lambda: Counter(dict.fromkeys(Closed, 0)))
     _log_at: float = 0.0
     _log_error_at: float = 0.0

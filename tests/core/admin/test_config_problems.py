@@ -58,6 +58,9 @@ VALUES = {
     "log.cleaner.io.buffer.size": "2000",
     "log.cleaner.io.max.bytes.per.second": "1000.5",
     "log.segment.bytes": "1000",
+    "ssl.endpoint.identification.algorithm": "https",
+    "ssl.keystore.type": "PEM",
+    "ssl.truststore.type": "PKCS12",
 }
 
 

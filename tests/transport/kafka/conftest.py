@@ -18,6 +18,7 @@ from regent.transport.kafka.acceptor import SharedLimits
 from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.connection import KafkaLimits
 from regent.transport.kafka.listener import DEFAULT_LIMITS, KafkaListener
+from regent.transport.kafka.tls import ServerTls
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -31,6 +32,7 @@ class Listen(Protocol):
         limits: KafkaLimits = DEFAULT_LIMITS,
         descriptors: Descriptors | None = None,
         quotas: QuotaManagers | None = None,
+        tls: ServerTls | None = None,
     ) -> KafkaListener: ...
 
 
@@ -43,10 +45,11 @@ def listen() -> Iterator[Listen]:
             limits: KafkaLimits = DEFAULT_LIMITS,
             descriptors: Descriptors | None = None,
             quotas: QuotaManagers | None = None,
+            tls: ServerTls | None = None,
         ) -> KafkaListener:
             name = "test-listener"
             shared = SharedLimits(limits, quotas, descriptors or OF_THIS_PROCESS)
-            listener = KafkaListener("127.0.0.1", 0, apis, limits, name, shared=shared)
+            listener = KafkaListener("127.0.0.1", 0, apis, limits, name, shared=shared, tls=tls)
             listener.start()
             stack.callback(listener.close, 0.1)
             return listener

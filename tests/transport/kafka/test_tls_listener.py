@@ -1,0 +1,416 @@
+"""A listener with TLS, and those who come without it, with too little, or with too many."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+
+import aiokafka
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import TopicPartition as ConfluentPartition
+from confluent_kafka.admin import AdminClient
+from kafka import KafkaConsumer, KafkaProducer
+
+from regent.core.security.session import ANONYMOUS, KafkaPrincipal
+from regent.storage.log_manager import LogManager
+from regent.testing.waits import eventually, scaled
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaRequest
+from regent.transport.kafka.connection import KafkaLimits
+from regent.transport.kafka.handshakes import MAX_HANDSHAKES
+from regent.transport.kafka.listener import KafkaListener
+from regent.transport.kafka.metrics import Closed
+from regent.transport.kafka.tls import ServerTls
+from tests.broker.api.one_broker import OneBroker
+from tests.support.certificates import Authority
+from tests.transport.kafka.conftest import Listen
+from tests.transport.kafka.raw_client import METADATA, WAIT_S, Desk, RawClient, request_bytes
+
+TOPIC = "orders"
+VALUES = [b"value-%d" % number for number in range(500)]
+LARGE = [bytes([number]) * 300_000 for number in range(10)]
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def listener(listen: Listen, authority: Authority) -> KafkaListener:
+    return listen(Desk().apis, tls=ServerTls(authority.config()))
+
+
+class TlsClient(RawClient):
+    """A raw client that encrypts."""
+
+    def __init__(self, listener: KafkaListener, context: ssl.SSLContext) -> None:
+        super().__init__(listener)
+        self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
+
+
+def refusals(listener: KafkaListener) -> int:
+    return listener.metrics.closed[Closed.FAILED_AUTHENTICATION]
+
+
+# --- those who are let in ---
+
+
+def test_requests_know_the_user_of_a_certificate(listen: Listen, authority: Authority):
+    seen: list[KafkaPrincipal] = []
+
+    async def handle(request: KafkaRequest) -> KafkaAnswer:
+        seen.append(request.session.principal)
+        return (b"",)
+
+    tls = ServerTls(authority.config(ssl_client_auth="requested"))
+    listener = listen([KafkaApi(METADATA, 0, 8, handle)], tls=tls)
+    for user in ("alice", None):
+        with TlsClient(listener, authority.client_context(user)) as client:
+            client.ask(b"")
+    assert seen == [KafkaPrincipal("User", "CN=alice,OU=Tests,O=Regent"), ANONYMOUS]
+
+
+@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
+def test_everybody_gets_their_own_answers_in_order(
+    listen: Listen, authority: Authority, version: str
+):
+    async def echo(request: KafkaRequest) -> KafkaAnswer:
+        for _ in range(request.body[0] % 4 * 3):
+            await asyncio.sleep(0)
+        return (b"answer to ", request.body)
+
+    limits = KafkaLimits(queued_requests_per_connection=5, queued_max_request_bytes=500_000)
+    tls = ServerTls(authority.config(ssl_enabled_protocols=version))
+    listener = listen([KafkaApi(METADATA, 0, 8, echo)], limits, tls=tls)
+
+    async def talk(seed: int) -> None:
+        dice = random.Random(seed)
+        sizes = [dice.choice([1, 100, 10_000, 70_000, 200_000]) for _ in range(60)]
+        bodies = [dice.randbytes(size) for size in sizes]
+        stream = b"".join(request_bytes(body, number) for number, body in enumerate(bodies))
+        reader, writer = await asyncio.open_connection(
+            "localhost", listener.port, ssl=authority.client_context()
+        )
+
+        async def send() -> None:
+            sent = 0
+            while sent < len(stream):
+                count = dice.choice([1, 3, 1_000, 65_536, 300_000])
+                writer.write(stream[sent : sent + count])
+                await writer.drain()
+                sent += count
+
+        sending = asyncio.create_task(send())
+        for number, body in enumerate(bodies):
+            size = int.from_bytes(await reader.readexactly(4), "big")
+            answer = await reader.readexactly(size)
+            assert answer == number.to_bytes(4, "big") + b"answer to " + body
+        await sending
+        writer.close()
+        with suppress(ssl.SSLError, ConnectionError):
+            await writer.wait_closed()
+
+    async def all_talk() -> None:
+        await asyncio.wait_for(asyncio.gather(*map(talk, range(6))), WAIT_S * 3)
+
+    asyncio.run(all_talk())
+    assert +listener.metrics.closed == {}
+
+
+def test_a_client_that_reads_no_answers_is_not_read_from(listen: Listen, authority: Authority):
+    answer = bytes(1_500_000)
+    taken: list[int] = []
+
+    async def handle(_: KafkaRequest) -> KafkaAnswer:
+        taken.append(1)
+        return (answer,)
+
+    tls = ServerTls(authority.config())
+    listener = listen([KafkaApi(METADATA, 0, 8, handle)], tls=tls)
+    with TlsClient(listener, authority.client_context()) as client:
+        client.send(b"".join(request_bytes(b"", number) for number in range(50)))
+        eventually(lambda: listener.metrics.unread == 1, "a client that does not read")
+        assert len(taken) < 50
+        for number in range(50):
+            assert client.answer() == (number, answer)
+    assert len(taken) == 50
+
+
+def test_a_client_may_change_its_keys(listen: Listen, authority: Authority):
+    """Python cannot ask for that, the command of OpenSSL can: ``K`` asks for new ones of both."""
+    listener = listen(Desk().apis, tls=ServerTls(authority.config()))
+    assert asyncio.run(_change_keys(listener.port)) == [b"now 1", b"now 2", b"now 3"]
+
+
+async def _change_keys(port: int) -> list[bytes]:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *("openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-tls1_3"),
+        stdin=pipe,
+        stdout=pipe,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    answers = []
+    # A request has no line that begins with a letter of a command of s_client.
+    for number in (1, 2, 3):
+        body = b"now %d" % number
+        process.stdin.write(b"K\n")
+        await process.stdin.drain()
+        await asyncio.wait_for(process.stdout.readuntil(b"KEYUPDATE"), WAIT_S)
+        process.stdin.write(request_bytes(body, number))
+        await process.stdin.drain()
+        head = number.to_bytes(4, "big") + body
+        await asyncio.wait_for(process.stdout.readuntil(head), WAIT_S)
+        answers.append(body)
+    process.kill()
+    await process.wait()
+    return answers
+
+
+# --- those who are not ---
+
+
+def test_a_client_without_tls_is_closed_and_counted(listener: KafkaListener):
+    with RawClient(listener) as client:
+        client.send(request_bytes(b"now"))
+        while not client.is_closed():  # an alert comes first
+            pass
+    eventually(lambda: refusals(listener) == 1, "a refusal")
+
+
+def test_a_client_with_tls_where_there_is_none_is_closed_and_counted(
+    listen: Listen, authority: Authority
+):
+    listener = listen(Desk().apis)
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        TlsClient(listener, authority.client_context())
+    eventually(lambda: refusals(listener) == 1, "a refusal")
+
+
+@pytest.mark.parametrize("fault", ["no certificate", "foreign", "expired", "does not trust us"])
+def test_others_are_closed_and_counted_and_nobody_else_notices(
+    listen: Listen, authority: Authority, tmp_path: Path, fault: str
+):
+    tls = ServerTls(authority.config(ssl_client_auth="required"))
+    listener = listen(Desk().apis, tls=tls)
+    foreign = Authority(tmp_path, "foreign")
+    context = (foreign if fault == "does not trust us" else authority).client_context()
+    if fault in ("foreign", "expired"):
+        signer = foreign if fault == "foreign" else authority
+        context.load_cert_chain(signer.keystore("bob", expired=fault == "expired"))
+    with TlsClient(listener, authority.client_context("alice")) as innocent:
+        for count in (1, 2, 3):
+            with suppress(OSError), TlsClient(listener, context) as client:
+                client.socket.recv(1)
+            eventually(lambda count=count: refusals(listener) == count, "a refusal")
+        assert innocent.ask(b"now") == b"now"
+    eventually(lambda: listener.metrics.connections == 0, "the end of all connections")
+
+
+def test_ten_thousand_silent_clients_keep_nobody_out(listener: KafkaListener, authority: Authority):
+    """Not all of them at a time: these are as many as one process may have."""
+    silent: list[socket.socket] = []
+    context = authority.client_context()
+    with ExitStack() as stack, TlsClient(listener, context) as before:
+        descriptors = len(os.listdir("/dev/fd"))
+        for round_ in range(10):
+            for _ in range(40):
+                sock = stack.enter_context(
+                    socket.create_connection(("127.0.0.1", listener.port), WAIT_S)
+                )
+                if round_ % 2:
+                    sock.send(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")  # a beginning
+                silent.append(sock)
+            with TlsClient(listener, context) as client:
+                assert client.ask(b"now") == b"now"
+            assert before.ask(b"now") == b"now"
+        theirs = len(os.listdir("/dev/fd")) - descriptors - len(silent)
+        assert theirs <= MAX_HANDSHAKES + 5
+        assert refusals(listener) >= len(silent) - MAX_HANDSHAKES
+
+
+def test_silent_clients_of_one_address_do_not_displace_those_of_another(
+    listener: KafkaListener, authority: Authority
+):
+    with ExitStack() as stack:
+        slow = socket.create_connection(("127.0.0.1", listener.port), WAIT_S, ("127.0.0.2", 0))
+        stack.callback(slow.close)
+        for _ in range(MAX_HANDSHAKES * 2):
+            stack.enter_context(socket.create_connection(("127.0.0.1", listener.port), WAIT_S))
+        eventually(lambda: refusals(listener) >= MAX_HANDSHAKES, "refusals")
+        context = authority.client_context()
+        with context.wrap_socket(slow, server_hostname="localhost") as client:
+            client.sendall(request_bytes(b"now"))
+            assert client.recv(4) == b"\0\0\0\x07"
+
+
+def test_a_listener_that_closes_gives_its_handshakes_up(listen: Listen, authority: Authority):
+    listener = listen(Desk().apis, tls=ServerTls(authority.config()))
+    with RawClient(listener) as silent:
+        with TlsClient(listener, authority.client_context()) as client:
+            assert client.ask(b"now") == b"now"
+        listener.close(0.1)
+        assert silent.is_closed()
+
+
+MUTATIONS = 300
+
+
+def client_hello(context: ssl.SSLContext) -> bytes:
+    """The first bytes that a client sends."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return outgoing.read()
+
+
+@pytest.mark.parametrize(
+    "count", [MUTATIONS, pytest.param(20_000, marks=[pytest.mark.nightly, pytest.mark.slow])]
+)
+@pytest.mark.timeout(600)
+def test_mutated_beginnings_of_handshakes_change_nothing(
+    listener: KafkaListener, authority: Authority, count: int
+):
+    context = authority.client_context()
+    hello, dice = client_hello(context), random.Random(count)
+    with TlsClient(listener, context) as innocent:
+        descriptors = len(os.listdir("/dev/fd"))
+        for number in range(count):
+            mutated = bytearray(hello)
+            for _ in range(dice.choice([1, 1, 3, 30])):
+                mutated[dice.randrange(len(mutated))] = dice.randrange(256)
+            end = dice.choice([len(mutated), dice.randrange(len(mutated))])
+            with RawClient(listener) as client, suppress(OSError):
+                client.send(bytes(mutated[:end]))
+            if number % 100 == 0:
+                assert innocent.ask(b"now") == b"now"
+        eventually(lambda: refusals(listener) >= count * 9 // 10, "refusals")
+        eventually(
+            lambda: len(os.listdir("/dev/fd")) <= descriptors + 2, "the end of all connections"
+        )
+        assert innocent.ask(b"now") == b"now"
+    assert listener.metrics.errors == 0
+
+
+# --- clients nobody here wrote ---
+
+
+@pytest.fixture(params=["TLSv1.2", "TLSv1.3"])
+def broker(
+    request: pytest.FixtureRequest, tmp_path: Path, authority: Authority
+) -> Iterator[OneBroker]:
+    """A broker with records on disk; clients must have certificates."""
+    logs = LogManager([tmp_path / "logs"], 1)
+    logs.open()
+    config = authority.config(ssl_client_auth="required", ssl_enabled_protocols=request.param)
+    broker = OneBroker(logs, {TOPIC: 1}, tls=ServerTls(config))
+    broker.start()
+    yield broker
+    broker.close()
+    logs.close(is_clean=False)
+
+
+def librdkafka(broker: OneBroker, authority: Authority, user: str | None) -> dict[str, object]:
+    settings = {
+        "bootstrap.servers": broker.address,
+        "security.protocol": "SSL",
+        "ssl.ca.location": str(authority.trusted),
+        "log_level": 0,
+    }
+    if user is not None:
+        keystore = str(authority.keystore(user))
+        settings |= {"ssl.certificate.location": keystore, "ssl.key.location": keystore}
+    return settings
+
+
+def test_librdkafka_reads_what_it_wrote(broker: OneBroker, authority: Authority):
+    settings = librdkafka(broker, authority, "alice")
+    producer = Producer({**settings, "linger.ms": 5})
+    for value in [*VALUES, *LARGE]:
+        producer.produce(TOPIC, value, partition=0)
+    assert producer.flush(WAIT_S * 2) == 0
+    consumer = Consumer({**settings, "group.id": "none", "enable.auto.commit": False})
+    with closing(consumer):
+        consumer.assign([ConfluentPartition(TOPIC, 0, 0)])
+        read: list[object] = []
+        while len(read) < len(VALUES) + len(LARGE):
+            messages = consumer.consume(1_000, WAIT_S)
+            assert messages
+            read += [message.value() for message in messages]
+    assert read == [*VALUES, *LARGE]
+
+
+@pytest.mark.parametrize("fault", ["no certificate", "another authority"])
+def test_librdkafka_is_refused(broker: OneBroker, authority: Authority, tmp_path: Path, fault: str):
+    foreign = Authority(tmp_path, "foreign")
+    settings = librdkafka(broker, authority, None)
+    if fault == "another authority":
+        settings = librdkafka(broker, foreign, "alice")
+    with pytest.raises(KafkaException):
+        AdminClient(settings).list_topics(timeout=scaled(2.0))
+    assert refusals(broker.listener) > 0
+
+
+def test_kafka_python_reads_what_it_wrote(broker: OneBroker, authority: Authority):
+    keystore = str(authority.keystore("alice"))
+    settings = {
+        "bootstrap_servers": broker.address,
+        "security_protocol": "SSL",
+        "ssl_cafile": str(authority.trusted),
+        "ssl_certfile": keystore,
+        "ssl_keyfile": keystore,
+    }
+    with closing(KafkaProducer(**settings)) as producer:
+        for value in VALUES:
+            producer.send(TOPIC, value, partition=0)
+        producer.flush(WAIT_S)
+    consumer = KafkaConsumer(
+        TOPIC, **settings, auto_offset_reset="earliest", group_id=None, consumer_timeout_ms=10_000
+    )
+    with closing(consumer):
+        assert [next(consumer).value for _ in VALUES] == VALUES
+
+
+def test_aiokafka_reads_what_it_wrote(broker: OneBroker, authority: Authority):
+    async def talk() -> list[bytes | None]:
+        settings = {
+            "bootstrap_servers": broker.address,
+            "security_protocol": "SSL",
+            "ssl_context": authority.client_context("alice"),
+        }
+        async with aiokafka.AIOKafkaProducer(**settings) as producer:
+            for value in VALUES:
+                await producer.send(TOPIC, value, partition=0)
+        async with aiokafka.AIOKafkaConsumer(
+            TOPIC, **settings, auto_offset_reset="earliest"
+        ) as consumer:
+            return [(await asyncio.wait_for(consumer.getone(), WAIT_S)).value for _ in VALUES]
+
+    assert asyncio.run(talk()) == VALUES
+
+
+def test_new_keys_are_served_without_a_restart(listen: Listen, authority: Authority):
+    listener = listen(Desk().apis, tls=ServerTls(authority.config()))
+    context = authority.client_context()
+
+    def serial() -> object:
+        with TlsClient(listener, context) as client:
+            assert isinstance(client.socket, ssl.SSLSocket)
+            return (client.socket.getpeercert() or {})["serialNumber"]
+
+    with TlsClient(listener, context) as old:
+        first = serial()
+        authority.keystore("broker")
+        listener.read_keys_again()
+        eventually(lambda: serial() != first, "new keys")
+        assert old.ask(b"now") == b"now"

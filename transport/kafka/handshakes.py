@@ -1,0 +1,153 @@
+"""The TLS handshakes of a listener, beside its event loop.
+
+A handshake takes milliseconds of a processor, and as long as its client likes. So the loop waits
+for clients, which costs a socket each, and few threads calculate. Who connects and says nothing
+keeps nobody out: when there are too many, one of the address with the most of them has to go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from regent.config.threads import named_executor
+from regent.core.security.session import KafkaPrincipal
+from regent.transport.kafka.tls_socket import TlsSocket
+
+if TYPE_CHECKING:  # it reads certificates with a library that listeners without TLS do not load
+    from regent.transport.kafka.tls import ServerTls
+
+MAX_HANDSHAKES: Final = 64
+TIMEOUT_S: Final = 10.0
+_THREADS: Final = 2
+
+OnDone = Callable[[TlsSocket, str, KafkaPrincipal], object]
+"""Called with the socket of a client that is let in, its address, and who it is."""
+OnFailed = Callable[[str, str], object]
+"""Called with the address of a client that is not let in, and why. Its socket is closed."""
+
+
+class _Handshake:
+    """One client. ``sock`` is replaced when its first bytes have come."""
+
+    __slots__ = ("client_host", "given_up", "is_running", "sock", "timeout")
+
+    def __init__(self, sock: socket.socket, client_host: str) -> None:
+        self.sock = sock
+        self.client_host = client_host
+        self.timeout: asyncio.TimerHandle | None = None
+        self.is_running = False  # on a thread, which has the socket meanwhile
+        self.given_up = ""  # why
+
+
+class Handshakes:
+    """Used on the event loop's thread only."""
+
+    def __init__(
+        self,
+        tls: ServerTls,
+        loop: asyncio.AbstractEventLoop,
+        on_done: OnDone,
+        on_failed: OnFailed,
+    ) -> None:
+        self._tls = tls
+        self._loop = loop
+        self._on_done = on_done
+        self._on_failed = on_failed
+        self._under_way: dict[_Handshake, None] = {}  # the oldest first
+        self._threads = named_executor(_THREADS, "tls-handshakes")
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    def begin(self, sock: socket.socket, client_host: str) -> None:
+        """Begin with an accepted socket, which does not block."""
+        if len(self._under_way) >= MAX_HANDSHAKES:
+            self._give_up(self._first_to_go(), f"{MAX_HANDSHAKES} others wait for their handshakes")
+        handshake = _Handshake(sock, client_host)
+        self._under_way[handshake] = None
+        handshake.timeout = self._loop.call_later(
+            TIMEOUT_S, self._give_up, handshake, f"no handshake within {TIMEOUT_S:g} s"
+        )
+        self._loop.add_reader(sock.fileno(), self._advance, handshake)
+
+    def read_keys_again(self) -> None:
+        """Take changed files into use, on another thread."""
+        self._threads.submit(self._tls.reload_if_changed)
+
+    def close(self) -> None:
+        """Give all up."""
+        for handshake in list(self._under_way):
+            self._give_up(handshake, "the broker stops")
+        self._threads.shutdown(cancel_futures=True)  # a step does not wait for a client
+
+    def _first_to_go(self) -> _Handshake:
+        """Return the oldest of the address with the most of them."""
+        of_addresses = Counter(handshake.client_host for handshake in self._under_way)
+        busiest = of_addresses.most_common(1)[0][0]
+        return next(one for one in self._under_way if one.client_host == busiest)
+
+    def _advance(self, handshake: _Handshake) -> None:
+        """Calculate with what has come."""
+        self._unwatch(handshake)
+        handshake.is_running = True
+        future = self._threads.submit(self._step, handshake)
+        future.add_done_callback(lambda done: self._report(handshake, done))
+
+    def _step(self, handshake: _Handshake) -> KafkaPrincipal:
+        """Take one step, on a thread of the pool."""
+        if not isinstance(handshake.sock, ssl.SSLSocket):
+            handshake.sock = self._tls.wrap(handshake.sock)
+        handshake.sock.do_handshake()
+        return self._tls.principal_of(handshake.sock)
+
+    def _report(self, handshake: _Handshake, done: Future[KafkaPrincipal]) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._on_step, handshake, done)
+
+    def _on_step(self, handshake: _Handshake, done: Future[KafkaPrincipal]) -> None:
+        handshake.is_running = False
+        if handshake.given_up:
+            self._end(handshake, handshake.given_up)
+            return
+        error = done.exception()
+        if isinstance(error, ssl.SSLWantReadError):
+            self._loop.add_reader(handshake.sock.fileno(), self._advance, handshake)
+        elif isinstance(error, ssl.SSLWantWriteError):
+            self._loop.add_writer(handshake.sock.fileno(), self._advance, handshake)
+        elif error is not None:
+            self._end(handshake, self._tls.reason_of(error))
+        else:
+            assert isinstance(handshake.sock, ssl.SSLSocket)
+            self._forget(handshake)
+            self._on_done(TlsSocket(handshake.sock), handshake.client_host, done.result())
+
+    def _give_up(self, handshake: _Handshake, why: str) -> None:
+        """Close a socket; if a thread has it, as soon as that is done with it."""
+        if handshake.is_running:
+            handshake.given_up = handshake.given_up or why
+            self._forget(handshake)
+            return
+        self._unwatch(handshake)
+        self._end(handshake, why)
+
+    def _end(self, handshake: _Handshake, why: str) -> None:
+        self._forget(handshake)
+        handshake.sock.close()
+        self._on_failed(handshake.client_host, why)
+
+    def _forget(self, handshake: _Handshake) -> None:
+        self._under_way.pop(handshake, None)
+        if handshake.timeout is not None:
+            handshake.timeout.cancel()
+
+    def _unwatch(self, handshake: _Handshake) -> None:
+        number = handshake.sock.fileno()
+        self._loop.remove_reader(number)
+        self._loop.remove_writer(number)

@@ -1,0 +1,318 @@
+"""TLS of listeners: contexts, handshakes, and the users that certificates name.
+
+Sockets do not block here: who calls waits. Mirrors ``org.apache.kafka.common.security.ssl``'s
+``DefaultSslEngineFactory`` and ``SslFactory``.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import socket
+import ssl
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from regent.config.tables.tls import TlsConfig
+from regent.core.security.distinguished_name import BadCertificateError, subject_of
+from regent.core.security.session import ANONYMOUS, USER_TYPE, KafkaPrincipal
+from regent.core.security.ssl_principal_mapper import (
+    BadRuleError,
+    NoMatchingRuleError,
+    SslPrincipalMapper,
+)
+from regent.transport.kafka.key_material import (
+    KeyMaterial,
+    TlsError,
+    files_of,
+    read_keys,
+    read_trusted,
+)
+
+logger = logging.getLogger(__name__)
+
+HANDSHAKE_TIMEOUT_S: Final = 10.0
+_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_CLIENT_AUTH: Final = {
+    "none": ssl.CERT_NONE,
+    "requested": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
+_REASONS: Final = {
+    "HTTP_REQUEST": "the client does not speak TLS",
+    "HTTPS_PROXY_REQUEST": "the client does not speak TLS",
+    "WRONG_VERSION_NUMBER": "the client does not speak TLS",
+    "UNSUPPORTED_PROTOCOL": "the client speaks an old version of TLS only",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client has no certificate",
+    "NO_SHARED_CIPHER": "the client has none of our ciphers",
+    "TLSV1_ALERT_UNKNOWN_CA": "the client does not trust our certificate",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the client does not trust our certificate",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the client does not trust our certificate",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the client finds our certificate expired",
+}
+"""What OpenSSL calls the failures that are seen most, in other words."""
+
+
+class TlsHandshakeError(Exception):
+    """A client is not let in; the message says why."""
+
+
+class _Loaded(NamedTuple):
+    """What the files had when they were read last."""
+
+    context: ssl.SSLContext
+    keys: KeyMaterial
+
+
+class ServerTls:
+    """The keys of a listener, which change when its files do. Thread-safe.
+
+    Handshakes that have begun, and connections, keep the keys that they began with.
+    """
+
+    def __init__(self, config: TlsConfig) -> None:
+        """Read the files. Raises ``TlsError``."""
+        self._config = config
+        self._users = _mapper(config)
+        self._files = files_of(config)
+        self._seen = self._state_of_files()
+        self._loaded = _loaded(config)
+        self._reloading = threading.Lock()
+        self.reload_failures = 0
+        """How often changed files were not taken, since the start."""
+
+    @classmethod
+    def of(cls, config: TlsConfig) -> ServerTls:
+        """Return the keys that a table names. Raises ``TlsError``."""
+        return cls(config)
+
+    def days_until_expiry(self) -> float:
+        """Return in how many days the first of the certificates expires."""
+        return self._loaded.keys.days_left()
+
+    def wrap(self, sock: socket.socket) -> ssl.SSLSocket:
+        """Return what takes the place of an accepted socket; its handshake has not begun."""
+        return self._loaded.context.wrap_socket(
+            sock, server_side=True, do_handshake_on_connect=False
+        )
+
+    @staticmethod
+    def reason_of(error: BaseException) -> str:
+        """Return why a handshake failed, in a few words."""
+        return reason_of(error)
+
+    def principal_of(self, sock: ssl.SSLSocket) -> KafkaPrincipal:
+        """Return the user that the certificate of a client names; ANONYMOUS if it has none.
+
+        Raises ``TlsHandshakeError`` for a certificate that names nobody.
+        """
+        certificate = sock.getpeercert(binary_form=True)
+        if certificate is None:
+            return ANONYMOUS
+        try:
+            return KafkaPrincipal(USER_TYPE, self._users.name_of(subject_of(certificate)))
+        except (NoMatchingRuleError, BadCertificateError) as error:
+            raise TlsHandshakeError(str(error)) from None
+
+    def handshake(
+        self, sock: socket.socket, timeout_s: float = HANDSHAKE_TIMEOUT_S
+    ) -> tuple[ssl.SSLSocket, KafkaPrincipal]:
+        """Wait for the whole handshake with a client; return the socket, and the user.
+
+        The socket blocks for ``timeout_s`` at most. Raises ``TlsHandshakeError``, and closes it.
+        """
+        wrapped = self.wrap(sock)
+        try:
+            complete_handshake(wrapped, time.monotonic() + timeout_s)
+            principal = self.principal_of(wrapped)
+        except (OSError, TlsHandshakeError) as error:
+            wrapped.close()
+            raise TlsHandshakeError(reason_of(error)) from None
+        wrapped.settimeout(timeout_s)
+        return wrapped, principal
+
+    def reload_if_changed(self) -> bool:
+        """Read the files again if one has changed; return whether new keys are in use.
+
+        Files that cannot serve are logged and counted, and the keys stay as they are.
+        """
+        with self._reloading:
+            state = self._state_of_files()
+            if state == self._seen:
+                return False
+            self._seen = state
+            try:
+                loaded = _loaded(self._config)
+                self._check_same(loaded.keys)
+            except TlsError as error:
+                self.reload_failures += 1
+                logger.error("The keys of TLS stay as they are: %s", error)
+                return False
+            self._loaded = loaded
+            logger.info("New keys of TLS are in use, for %.0f days", loaded.keys.days_left())
+            return True
+
+    def _check_same(self, keys: KeyMaterial) -> None:
+        """Check Kafka's rules: clients know this listener by its names."""
+        old, config = self._loaded.keys, self._config
+        if keys.subject != old.subject and not config.ssl_allow_dn_changes:
+            raise TlsError(
+                "the certificate has another subject: restart the broker, or set"
+                " ssl_allow_dn_changes"
+            )
+        missing = set(old.alternative_names) - set(keys.alternative_names)
+        if missing and not config.ssl_allow_san_changes:
+            raise TlsError(
+                "the certificate lacks names that the old one has: restart the broker, or set"
+                " ssl_allow_san_changes"
+            )
+
+    def _state_of_files(self) -> list[object]:
+        return [_state_of(path) for path in self._files]
+
+
+def complete_handshake(sock: ssl.SSLSocket, deadline: float) -> None:
+    """Do a whole handshake until an instant of the monotonic clock. Raises ``OSError``."""
+    sock.setblocking(False)
+    with selectors.DefaultSelector() as selector:
+        while True:
+            try:
+                sock.do_handshake()
+                return
+            except ssl.SSLWantReadError:
+                event = selectors.EVENT_READ
+            except ssl.SSLWantWriteError:
+                event = selectors.EVENT_WRITE
+            left_s = deadline - time.monotonic()
+            selector.register(sock, event)
+            if left_s <= 0 or not selector.select(left_s):
+                raise TimeoutError("the handshake took too long")
+            selector.unregister(sock)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why a handshake failed, in a few words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the certificate is not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLEOFError | ConnectionError):
+        return "the other side left during the handshake"
+    if isinstance(error, ssl.SSLError):
+        reason = error.reason or str(error)
+        return _REASONS.get(reason, reason.lower().replace("_", " "))
+    return str(error)
+
+
+def base_context(config: TlsConfig, purpose: int) -> ssl.SSLContext:
+    """Return a context with the versions and ciphers of a table. Raises ``TlsError``."""
+    context = ssl.SSLContext(purpose)
+    versions = [
+        _VERSIONS[name]
+        for name in map(str.strip, config.ssl_enabled_protocols.split(","))
+        if name in _VERSIONS
+    ]
+    if not versions:
+        raise TlsError("ssl_enabled_protocols is empty: name TLSv1.2, TLSv1.3, or both")
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    # As in Java, a certificate that is trusted need not be one that signed itself.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    names = [name for name in map(str.strip, config.ssl_cipher_suites.split(",")) if name]
+    if names:
+        known = {found["name"] for found in context.get_ciphers() if found["protocol"] != "TLSv1.3"}
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise TlsError(
+                f"ssl_cipher_suites: {unknown[0]} is not a cipher of TLS 1.2 that can be chosen:"
+                " use OpenSSL's names (ECDHE-RSA-AES256-GCM-SHA384), and leave out those of TLS 1.3"
+            )
+        context.set_ciphers(":".join(names))
+    return context
+
+
+def use_keys(context: ssl.SSLContext, keys: KeyMaterial) -> None:
+    """Let a context prove who it is. Raises ``TlsError``."""
+    # OpenSSL reads files only. The key in this one is encrypted, and the file is private.
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(keys.pem)
+        file.flush()
+        try:
+            context.load_cert_chain(file.name, password=keys.password)
+        except ssl.SSLError as error:
+            raise TlsError(f"OpenSSL does not take the key or its certificates: {error}") from None
+
+
+def trust(context: ssl.SSLContext, certificates: str) -> None:
+    """Let a context believe what these certificates have signed. Raises ``TlsError``."""
+    try:
+        context.load_verify_locations(cadata=certificates)
+    except ssl.SSLError as error:
+        raise TlsError(f"OpenSSL does not take the trusted certificates: {error}") from None
+
+
+def _mapper(config: TlsConfig) -> SslPrincipalMapper:
+    try:
+        return SslPrincipalMapper(config.ssl_principal_mapping_rules)
+    except BadRuleError as error:
+        raise TlsError(f"ssl_principal_mapping_rules: {error}") from None
+
+
+def _loaded(config: TlsConfig) -> _Loaded:
+    """Read the files and try them. Raises ``TlsError``."""
+    keys = read_keys(config)
+    if keys is None:
+        raise TlsError(
+            "a listener with TLS needs a key: set tls.ssl_keystore_location to a PEM file with the"
+            " private key and its certificates"
+        )
+    context = base_context(config, ssl.PROTOCOL_TLS_SERVER)
+    context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
+    use_keys(context, keys)
+    _try(context)
+    trusted = read_trusted(config)
+    if config.ssl_client_auth != "none":
+        if not trusted:
+            raise TlsError(
+                f"ssl_client_auth is {config.ssl_client_auth}, and nobody is trusted to sign the"
+                " certificates of clients: set tls.ssl_truststore_location"
+            )
+        # Who resumes a session is not verified again: nobody may.
+        context.num_tickets = 0
+        context.options |= ssl.OP_NO_TICKET
+    if trusted:
+        trust(context, trusted)
+    context.verify_mode = _CLIENT_AUTH[config.ssl_client_auth]
+    return _Loaded(context, keys)
+
+
+def _try(context: ssl.SSLContext) -> None:
+    """Do a handshake in memory: a key may not go with the ciphers. Raises ``TlsError``."""
+    client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client_context.check_hostname = False
+    client_context.verify_mode = ssl.CERT_NONE
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = context.wrap_bio(to_server, to_client, server_side=True)
+    client = client_context.wrap_bio(to_client, to_server)
+    for end in (client, server, client, server):
+        with suppress(ssl.SSLWantReadError):
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                raise
+            except ssl.SSLError as error:
+                raise TlsError(
+                    f"no client could connect: {reason_of(error)}: do ssl_cipher_suites and"
+                    " ssl_enabled_protocols go with the key?"
+                ) from None
+
+
+def _state_of(path: Path) -> object:
+    """Return what changes when a file is replaced, written or becomes readable."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        return error.errno
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
