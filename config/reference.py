@@ -129,6 +129,7 @@ _ABOUT: Final[Mapping[str, str]] = {
     "transactions": "Transactions, and __transaction_state. Use the same for all brokers.",
     "quotas": "How the use of clients is measured that quotas limit. The quotas are in ZooKeeper.",
     "zookeeper": "The session with ZooKeeper.",
+    "sasl": "How clients log in, where a listener asks for it, and brokers to each other.",
     "logging": "What is written to broker.log.",
 }
 _FOR_A_CLUSTER: Final = {

@@ -17,6 +17,7 @@ from regent.config.tables.controller import ControllerConfig
 from regent.config.tables.groups import GroupsConfig
 from regent.config.tables.log import LogsConfig
 from regent.config.tables.logging import LoggingConfig
+from regent.config.tables.sasl import SaslConfig
 from regent.config.tables.transactions import TransactionsConfig
 from regent.config.tables.zookeeper import ZooKeeperConfig
 from regent.core.admin.config_descriptions import DYNAMIC_ONLY, LISTENER_SETTINGS
@@ -40,6 +41,7 @@ class Settings:
     transactions: TransactionsConfig = field(default_factory=TransactionsConfig)
     quotas: QuotaConfig = field(default_factory=QuotaConfig)
     zookeeper: ZooKeeperConfig = field(default_factory=ZooKeeperConfig)
+    sasl: SaslConfig = field(default_factory=SaslConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     given: frozenset[str] = field(default=frozenset(), compare=False)
 

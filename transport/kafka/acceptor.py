@@ -18,6 +18,7 @@ from regent.transport.kafka.connection import KafkaConnection, KafkaLimits, List
 from regent.transport.kafka.listener_loop import ListenerLoop
 from regent.transport.kafka.metrics import Closed, ListenerMetrics
 from regent.transport.kafka.request_memory import RequestMemory
+from regent.transport.kafka.sasl_server import SaslListener
 from regent.transport.local_users import LocalUsers
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,8 @@ class Admission(NamedTuple):
     addresses: AddressQuotas
     descriptors: Descriptors
     users: LocalUsers
+    sasl: SaslListener | None = None
+    """With whom clients log in; None: they do not."""
 
 
 class Acceptor:
@@ -63,7 +66,7 @@ class Acceptor:
         max_bytes = limits.queued_max_request_bytes
         self._metrics = metrics
         self._name = name
-        self._addresses, self._descriptors, self._users = admission
+        self._addresses, self._descriptors, self._users, sasl = admission
         self._rates = quotas.connections
         self._connections: set[KafkaConnection] = set()
         self._delayed: set[socket.socket] = set()  # to be closed
@@ -83,6 +86,7 @@ class Acceptor:
             loop.scheduler,
             self._forget,
             quotas,
+            sasl,
         )
 
     def begin(self) -> None:

@@ -142,6 +142,7 @@ class KafkaRequest:
 
     ``errors`` counts the responses to this kind of request by their errors. ``throttle`` is None as
     long as there are no quotas. Requests with the same ``connection`` keep their sequence.
+    ``is_raw_token``: ``body`` is a token of a login that came without a header, as the answer goes.
     """
 
     api_key: KafkaApiKey
@@ -153,6 +154,7 @@ class KafkaRequest:
     errors: Counter[str] = field(default_factory=Counter, repr=False)
     throttle: Throttle | None = field(default=None, repr=False)
     connection: Hashable = field(default=None, repr=False)
+    is_raw_token: bool = False
 
     @property
     def is_flexible(self) -> bool:

@@ -25,6 +25,7 @@ from regent.transport.kafka.api_versions import api_versions_api
 from regent.transport.kafka.connection import KafkaLimits
 from regent.transport.kafka.listener_loop import STOP_TIMEOUT_S, ListenerLoop
 from regent.transport.kafka.metrics import ListenerMetrics
+from regent.transport.kafka.sasl_server import SaslListener
 from regent.transport.local_users import EVERYBODY, LocalUsers
 
 DEFAULT_LIMITS: Final = KafkaLimits()
@@ -35,10 +36,11 @@ _LAST_ANSWERS_S: Final = 2.0
 class KafkaListener:
     """Listens on ``host:port`` (port 0: a free one), once started.
 
-    ``apis`` are advertised, and ApiVersions beside them. Without a ``loop`` it has its own.
+    ``apis`` are advertised, and ApiVersions beside them. Without a ``loop`` it has its own. With
+    ``sasl`` clients log in; it is closed with the listener.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         host: str,
         port: int,
@@ -49,13 +51,19 @@ class KafkaListener:
         quotas: QuotaManagers | None = None,
         loop: ListenerLoop | None = None,
         users: LocalUsers = EVERYBODY,
+        sasl: SaslListener | None = None,
     ) -> None:
         """Raise ``RegentError`` when a host in the limits has no address."""
         self.port = port
         """The port listened on; the real one once started."""
         self.metrics = ListenerMetrics()
         self._host = host
+        if sasl is not None:  # also where its APIs are not served otherwise
+            of_logins = sasl.apis()
+            keys = {api.key for api in of_logins}
+            apis = [*(api for api in apis if api.key not in keys), *of_logins]
         self._apis = (*apis, api_versions_api(apis))
+        self._sasl = sasl
         self._limits = limits
         self._name = name
         self._addresses = AddressQuotas(
@@ -88,7 +96,7 @@ class KafkaListener:
             self.metrics,
             self._name,
             self._quotas,
-            Admission(self._addresses, self._descriptors, self._users),
+            Admission(self._addresses, self._descriptors, self._users, self._sasl),
         )
         self._running = loop, acceptor
         loop.call(acceptor.begin)
@@ -119,6 +127,8 @@ class KafkaListener:
         loop, acceptor = self._running
         if loop.call(acceptor.end, last_answers_s, self._has_ended.set):
             self._has_ended.wait(last_answers_s + STOP_TIMEOUT_S)
+        if self._sasl is not None:
+            self._sasl.close()
         if self._shared_loop is None:
             loop.close()
 
