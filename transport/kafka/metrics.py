@@ -112,7 +112,7 @@ class Closed(StrEnum):
     TOO_MANY_OF_ADDRESS = "too many connections of one address"
     RATE_OF_ADDRESS = "too many new connections of one address"
     NO_DESCRIPTORS = "too few file descriptors"
-    LOGIN_FAILED = "login failed"
+    FAILED_AUTHENTICATION = "failed authentication"
     NOT_LOGGED_IN = "request before a login"
     LOGIN_SLOW = "login took too long"
     LOGIN_EXPIRED = "login expired"

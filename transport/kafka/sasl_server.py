@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
@@ -79,8 +79,12 @@ class SaslListener:
     """
 
     def __init__(
-        self, mechanisms: Mapping[str, Callable[[], SaslServer]], limits: SaslLimits
+        self,
+        mechanisms: Mapping[str, Callable[[], SaslServer]],
+        limits: SaslLimits,
+        closes: Sequence[Callable[[], object]] = (),
     ) -> None:
+        self._closes = closes
         self.mechanisms = mechanisms
         self.limits = limits
         self.executor = named_executor(_THREADS, "sasl-logins")
@@ -96,7 +100,9 @@ class SaslListener:
         return [KafkaApi(key, 0, version, _answered_by_login) for key, version in last.items()]
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads, those of mechanisms too."""
+        for close in self._closes:
+            close()
         self.executor.shutdown(wait=False, cancel_futures=True)
 
 
@@ -346,7 +352,7 @@ class SaslServerAuthenticator:
             self._timer.cancel()
         client = self._session.client_host
         detail = f"{self._mechanism}: {detail}" if self._mechanism else detail
-        self._metrics.count_closed(Closed.LOGIN_FAILED, self._name, client, detail)
+        self._metrics.count_closed(Closed.FAILED_AUTHENTICATION, self._name, client, detail)
         await asyncio.sleep(self._listener.limits.failure_delay_ms / 1000)
         self._connection.end()
 
