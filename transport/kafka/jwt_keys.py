@@ -71,7 +71,7 @@ class JwtValidator:
         self._keys: Mapping[str | None, SigningKey] = {}
         self._asked_at = -_COOL_DOWN_S
         self._is_asked = threading.Event()
-        self._is_closing = False
+        self._is_closing = threading.Event()
         if not self._refresh() and self._url.startswith("file:"):
             raise RegentError(f"{_SETTING}: {self._url} has no keys that can be read")
         self._thread = NamedThread(self._run, "jwks-refresh")
@@ -99,7 +99,7 @@ class JwtValidator:
 
     def close(self) -> None:
         """End the thread."""
-        self._is_closing = True
+        self._is_closing.set()
         self._is_asked.set()
         self._thread.join(_STOP_TIMEOUT_S)
 
@@ -117,14 +117,14 @@ class JwtValidator:
 
     def _run(self) -> None:
         pause_s = self._first_pause_s
-        while not self._is_closing:
+        while not self._is_closing.is_set():
             if self._keys:
                 self._is_asked.wait(self._refresh_s)
             else:
                 self._is_asked.wait(pause_s)
                 pause_s = min(pause_s * 2, self._max_pause_s)
             self._is_asked.clear()
-            if not self._is_closing and self._refresh():
+            if not self._is_closing.is_set() and self._refresh():
                 pause_s = self._first_pause_s
 
     def _refresh(self) -> bool:

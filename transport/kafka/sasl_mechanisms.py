@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from regent.config.private_files import read_private
 from regent.config.tables.sasl import SaslConfig
@@ -32,9 +32,11 @@ from regent.core.security.scram import (
     ScramMechanism,
     ScramServer,
 )
-from regent.transport.kafka.jwt_keys import JwtValidator
 from regent.transport.kafka.sasl_client import random_text
 from regent.transport.kafka.sasl_server import SaslLimits, SaslListener
+
+if TYPE_CHECKING:
+    from regent.transport.kafka.jwt_keys import JwtValidator
 
 logger = logging.getLogger(__name__)
 
@@ -178,4 +180,7 @@ def _jwt_validator(config: SaslConfig) -> JwtValidator:
                 f"sasl.sasl_oauthbearer_{name} must be set for {OAUTHBEARER}: tokens of others"
                 " would be accepted"
             )
+    # Its library takes time and memory that brokers without tokens need not spend.
+    from regent.transport.kafka.jwt_keys import JwtValidator
+
     return JwtValidator(config)
