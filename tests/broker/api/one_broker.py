@@ -16,6 +16,7 @@ from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.transport.kafka.listener import KafkaListener
+from regent.transport.kafka.sasl_server import SaslListener
 from tests.support.led_partitions import lead
 from tests.support.world import live_broker
 
@@ -30,6 +31,7 @@ class OneBroker:
         logs: ReplicaLogs,
         topics: Mapping[str, int],
         isr: tuple[BrokerId, ...] = (BROKER,),
+        sasl: SaslListener | None = None,
     ) -> None:
         self._topics = topics
         self._isr = isr
@@ -46,6 +48,7 @@ class OneBroker:
                 *offset_apis(self.replica_manager, self._executor),
                 *producer_id_apis(lambda: range(1000), self._executor),
             ],
+            sasl=sasl,
         )
 
     @property
