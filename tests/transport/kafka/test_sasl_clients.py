@@ -76,7 +76,7 @@ def librdkafka_produces(broker: OneBroker, mechanism: str, secret: str) -> bool:
     raise AssertionError(f"neither a record nor a refusal: {errors}")
 
 
-class Tokens(PythonTokens):
+class Tokens(PythonTokens):  # type: ignore[misc]
     def __init__(self, token: str) -> None:
         super().__init__()
         self._token = token
@@ -85,7 +85,7 @@ class Tokens(PythonTokens):
         return self._token
 
 
-class OtherTokens(AioTokens):
+class OtherTokens(AioTokens):  # type: ignore[misc]
     def __init__(self, token: str) -> None:
         self._token = token
 
