@@ -314,7 +314,9 @@ class KafkaEndpoint:
             *config_apis(view, self._calls),
             *alter_config_apis(alterations),
             *client_quota_apis(quotas, configs.change_config, self._calls),
-            *scram_credential_apis(configs.read_configs, quotas, self._calls),
+            *scram_credential_apis(
+                configs.read_configs, quotas, configs.change_config, self._calls
+            ),
         ]
 
 

@@ -47,6 +47,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "elect-leaders": LazyCommand("regent.cli.elect_leaders", "elect_leaders", "Elect leaders now."),
     "keys": LazyCommand("regent.cli.keys", "keys", "Allow and revoke keys of other machines."),
     "certs": LazyCommand("regent.cli.certs", "certs", "Make certificates for TLS."),
+    "users": LazyCommand("regent.cli.users", "users", "Add and remove users who log in."),
     "metadata": LazyCommand(
         "regent.cli.metadata", "metadata", "Show the metadata cache of a broker."
     ),

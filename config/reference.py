@@ -143,6 +143,7 @@ _ABOUT: Final[Mapping[str, str]] = {
     "tls": "Keys and certificates of listeners that encrypt, and of connections to other brokers."
     " A running broker reads changed files again; what Kafka's tools store for it in ZooKeeper has"
     " no effect.",
+    "sasl": "How clients log in, where a listener asks for it, and brokers to each other.",
     "logging": "What is written to broker.log.",
 }
 _FOR_A_CLUSTER: Final = {

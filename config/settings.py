@@ -19,6 +19,7 @@ from regent.config.tables.controller import ControllerConfig
 from regent.config.tables.groups import GroupsConfig
 from regent.config.tables.log import LogsConfig
 from regent.config.tables.logging import LoggingConfig
+from regent.config.tables.sasl import SaslConfig
 from regent.config.tables.tls import TlsConfig
 from regent.config.tables.transactions import TransactionsConfig
 from regent.config.tables.zookeeper import ZooKeeperConfig
@@ -47,6 +48,7 @@ class Settings:
     quotas: QuotaConfig = field(default_factory=QuotaConfig)
     zookeeper: ZooKeeperConfig = field(default_factory=ZooKeeperConfig)
     tls: TlsConfig = field(default_factory=TlsConfig)
+    sasl: SaslConfig = field(default_factory=SaslConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     listener_name: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     given: frozenset[str] = field(default=frozenset(), compare=False)

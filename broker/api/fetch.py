@@ -41,6 +41,7 @@ from regent.core.replica_logs import AbortedTransactionStart
 from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.delayed_operation import DelayedOperation
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.security.session import Session
 from regent.core.setting import INT_MAX
 from regent.transport.kafka.api import (
     FIRST_FLEXIBLE_VERSION,
@@ -169,7 +170,13 @@ class _Fetch(NamedTuple):
     is_full: bool  # not only the changes in a session
     topics: Sequence[_Topic]
     request: ConsumerFetch
-    is_of_follower: bool
+    replica_id: int  # negative: of a consumer
+
+    def may_be(self, session: Session, *, serves_followers: bool) -> bool:
+        """Whether it is of a consumer, or of the follower that the client is."""
+        if self.replica_id < 0:
+            return True
+        return serves_followers and session.may_replicate_as(self.replica_id)
 
 
 def _nothing() -> None:
@@ -191,7 +198,8 @@ def fetch_apis(
     ``reader`` converts records for old clients beside the event loop. ``on_proposals`` is called
     after a fetch of a follower, while ISR proposals wait. Without ``serves_followers`` they are
     refused: a position that a stranger claims would make records count as replicated. With
-    ``registered`` only those followers are served.
+    ``registered`` only those followers are served. So is a follower that logs in as another broker
+    refused (``Session.may_replicate_as``).
     """
     replies, names = Replies(), TopicNamesById(cache)
     leaders = CurrentLeaders(source.current_leader, cache)
@@ -201,7 +209,7 @@ def fetch_apis(
         if serves_followers and seems_of_follower(request):
             fetch = followers.decode(request)
             asked = fetch.request
-            if asked.replica_id >= 0:
+            if asked.replica_id >= 0 and request.session.may_replicate_as(asked.replica_id):
                 refusal = None
                 if registered is not None:
                     refusal = registered.refusal(asked.replica_id, asked.replica_epoch)
@@ -210,7 +218,7 @@ def fetch_apis(
 
     async def consume(request: KafkaRequest) -> KafkaAnswer:
         asked = _decode(request, names, max_response_bytes)
-        if asked.is_of_follower and not serves_followers:
+        if not asked.may_be(request.session, serves_followers=serves_followers):
             refused = dict.fromkeys(asked.request.positions, _OF_FOLLOWER)
             return _encode(
                 request, asked, refused, NamedLeaders(leaders, request.session.listener_name)
@@ -263,7 +271,7 @@ def _decode(request: KafkaRequest, names: TopicNamesById, max_response_bytes: in
             from_followers=replica_id == _DEBUGGING_CONSUMER,
             is_read_committed=isolation == READ_COMMITTED,
         ),
-        replica_id >= 0,
+        replica_id,
     )
 
 

@@ -1,8 +1,9 @@
-"""DescribeUserScramCredentials, version 0 (KIP-554).
+"""DescribeUserScramCredentials and AlterUserScramCredentials, version 0 (KIP-554).
 
-Kafka's ConfigCommand asks for credentials whenever it describes the quotas of users. Tools may have
-written some to ZooKeeper; no client logs in with them, because there is no authentication. Mirrors
-``ZkAdminManager.describeUserScramCredentials``.
+The credentials of a user are among its settings in ZooKeeper, beside its quotas, and each write is
+conditional on what was read. So any broker changes them, as it does quotas; Kafka's clients ask the
+controller. Mirrors ``ZkAdminManager.describeUserScramCredentials`` and
+``alterUserScramCredentials``.
 """
 
 from __future__ import annotations
@@ -12,31 +13,55 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from typing import Final, TypeAlias
 
-from regent.core.errors import Errors, RegentError
+from regent.core.admin.config_alterations import ChangeConfig
+from regent.core.errors import ApiError, Errors, RegentError, SessionExpiredError
 from regent.core.protocol.messages.scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
     CredentialInfo,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
 )
 from regent.core.quota.quota_entities import QuotaEntity, entity_of
+from regent.core.security.scram import (
+    MAX_ITERATIONS,
+    MIN_ITERATIONS,
+    ScramMechanism,
+    credential_of,
+)
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.message_codec import answer, decode
 
 Configs: TypeAlias = Mapping[str, Mapping[str, str]]
 """Settings by the paths of entities below ``/config``."""
 
-_MECHANISMS: Final = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
+_MECHANISMS: Final = {mechanism.number: mechanism for mechanism in ScramMechanism}
+ChangeUser: TypeAlias = Callable[[str, ChangeConfig], object]
+"""Changes the settings of the user with a path below ``/config``, and notifies brokers."""
+
+_Alteration: TypeAlias = ScramCredentialDeletion | ScramCredentialUpsertion
 _ITERATIONS: Final = re.compile(r"(?:^|,)iterations=([0-9]{1,9})(?:,|$)")
 _MAX_MESSAGE: Final = 1_000
 
 
+class _AbsentCredentialError(Exception):
+    """There is no credential to remove."""
+
+
 def scram_credential_apis(
-    read: Callable[[Collection[str]], Configs], read_all: Callable[[], Configs], executor: Executor
+    read: Callable[[Collection[str]], Configs],
+    read_all: Callable[[], Configs],
+    change: ChangeUser,
+    executor: Executor,
 ) -> Sequence[KafkaApi]:
-    """Return the API that describes credentials; ``executor`` waits for ZooKeeper."""
+    """Return the APIs of credentials; ``executor`` waits for ZooKeeper."""
 
     def find(users: Sequence[str]) -> list[DescribeUserScramCredentialsResult]:
         paths = {user: QuotaEntity(user=user).path for user in users if user}
@@ -64,10 +89,91 @@ def scram_credential_apis(
             return answer(failed, request)
         return answer(DescribeUserScramCredentialsResponse(results=tuple(results)), request)
 
-    async def run(request: KafkaRequest) -> KafkaAnswer:
-        return await asyncio.get_running_loop().run_in_executor(executor, describe, request)
+    def alter(request: KafkaRequest) -> KafkaAnswer:
+        asked = decode(AlterUserScramCredentialsRequest, request)
+        alterations: dict[str, list[_Alteration]] = {}
+        rows: tuple[_Alteration, ...] = (*asked.deletions, *asked.upsertions)
+        for row in rows:
+            alterations.setdefault(row.name, []).append(row)
+        results = [_altered(change, user, rows) for user, rows in alterations.items()]
+        return answer(AlterUserScramCredentialsResponse(results=tuple(results)), request)
 
-    return [KafkaApi(KafkaApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, run)]
+    async def run(
+        handle: Callable[[KafkaRequest], KafkaAnswer], request: KafkaRequest
+    ) -> KafkaAnswer:
+        return await asyncio.get_running_loop().run_in_executor(executor, handle, request)
+
+    return [
+        KafkaApi(KafkaApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, partial(run, describe)),
+        KafkaApi(KafkaApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, partial(run, alter)),
+    ]
+
+
+def _altered(
+    change: ChangeUser, user: str, rows: Sequence[_Alteration]
+) -> AlterUserScramCredentialsResult:
+    """Make all changes of a user's credentials, or none, and return the outcome."""
+    refusal = next(filter(None, map(_problem, rows)), None) or _duplicates(rows)
+    if refusal is None:
+        try:
+            change(QuotaEntity(user=user).path, partial(_changes, rows, set()))
+        except _AbsentCredentialError as error:
+            refusal = ApiError(Errors.RESOURCE_NOT_FOUND, str(error))
+        except SessionExpiredError as error:  # they may be written, or not
+            refusal = ApiError(Errors.REQUEST_TIMED_OUT, str(error)[:_MAX_MESSAGE])
+        except RegentError as error:
+            refusal = ApiError(Errors.UNKNOWN_SERVER_ERROR, str(error)[:_MAX_MESSAGE])
+    code, message = refusal or ApiError(Errors.NONE)
+    return AlterUserScramCredentialsResult(
+        user=user, error_code=code, error_message=message or None
+    )
+
+
+def _problem(row: _Alteration) -> ApiError | None:
+    if not row.name:
+        return ApiError(Errors.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
+    if row.mechanism not in _MECHANISMS:
+        return ApiError(Errors.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
+    if isinstance(row, ScramCredentialDeletion):
+        return None
+    if row.iterations < MIN_ITERATIONS:
+        return ApiError(Errors.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
+    if row.iterations > MAX_ITERATIONS:
+        return ApiError(Errors.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
+    if not (row.salt and row.salted_password):
+        return ApiError(
+            Errors.UNACCEPTABLE_CREDENTIAL, "The salt and the salted password must not be empty"
+        )
+    return None
+
+
+def _duplicates(rows: Sequence[_Alteration]) -> ApiError | None:
+    if len({row.mechanism for row in rows}) == len(rows):
+        return None
+    message = "A user credential cannot be altered twice in the same request"
+    return ApiError(Errors.DUPLICATE_RESOURCE, message)
+
+
+def _changes(
+    rows: Sequence[_Alteration], seen: set[str], present: Mapping[str, str]
+) -> Mapping[str, str | None]:
+    """Return the changes of a user's settings. Raises ``_AbsentCredentialError``.
+
+    ``seen`` has the credentials of an earlier decision, whose write may have been applied.
+    """
+    seen.update(present)
+    changes: dict[str, str | None] = {}
+    for row in rows:
+        mechanism = _MECHANISMS[row.mechanism]
+        if isinstance(row, ScramCredentialUpsertion):
+            salted, salt = bytes(row.salted_password), bytes(row.salt)
+            credential = credential_of(mechanism, salted, salt, row.iterations)
+            changes[mechanism.value] = credential.text
+        elif mechanism.value in seen:
+            changes[mechanism.value] = None
+        else:
+            raise _AbsentCredentialError("Attempt to delete a user credential that does not exist")
+    return changes
 
 
 def _refusal(user: str, count: int) -> DescribeUserScramCredentialsResult | None:
@@ -93,7 +199,8 @@ def _failed(user: str, error: Errors, message: str) -> DescribeUserScramCredenti
 def _described(user: str, config: Mapping[str, str]) -> DescribeUserScramCredentialsResult | None:
     """Return the credentials of a user; None: there are none."""
     infos = []
-    for name, mechanism in _MECHANISMS.items():
+    for mechanism, named in _MECHANISMS.items():
+        name = named.value
         if name not in config:
             continue
         iterations = _ITERATIONS.search(config[name])

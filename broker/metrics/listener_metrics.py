@@ -87,8 +87,8 @@ SOCKET_SERVER: Final = MetricTable[ListenerMetrics](
     share("NetworkProcessorAvgIdlePercent", _IDLE, lambda m: m.idle_s()),
     gauge(
         "ExpiredConnectionsKilledCount",
-        "connections closed because they were idle",
-        lambda m: m.closed[Closed.IDLE],
+        "connections closed because their login had expired",
+        lambda m: m.closed[Closed.LOGIN_EXPIRED],
     ),
 )
 PROCESSOR: Final = MetricTable[ListenerMetrics](
@@ -140,6 +140,10 @@ CONNECTIONS: Final = MetricTable[ListenerMetrics](
     *_counted("connection-close", "connections closed, by either side", "disconnected"),
     *_counted("incoming-byte", "bytes received from clients", "bytes_in"),
     *_counted("outgoing-byte", "bytes sent to clients", "bytes_out"),
+    *_counted("successful-authentication", "first logins", "successful_authentications"),
+    *_counted("failed-authentication", "first logins that failed", "failed_authentications"),
+    *_counted("successful-reauthentication", "later logins", "successful_reauthentications"),
+    *_counted("failed-reauthentication", "later logins that failed", "failed_reauthentications"),
     *_counted("request", "requests", lambda m: sum(api.count for api in m.requests)),
     labels=("listener", "network_processor"),
 )

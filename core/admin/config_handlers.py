@@ -231,11 +231,15 @@ class TopicConfigHandler:
 
 
 class ClientQuotaHandler:
-    """The quotas of users, client ids and addresses; ``set_quotas`` gets all when one changes."""
+    """The settings of users, client ids and addresses: quotas, and credentials of users.
+
+    ``set_quotas`` gets all when they are read first, and when one changes.
+    """
 
     def __init__(self, set_quotas: Callable[[Configs], None]) -> None:
         self._set_quotas = set_quotas
         self._quotas: Configs = {}
+        self._are_set = False
         self._ignored = _IgnoredSettings()
 
     def process(self, configs: Configs) -> None:
@@ -247,8 +251,9 @@ class ClientQuotaHandler:
     def replace(self, quotas: Configs) -> None:
         """Apply the overrides of all entities."""
         former, self._quotas = self._quotas, quotas
-        if quotas == former:
+        if quotas == former and self._are_set:
             return
+        self._are_set = True
         for path in former.keys() | quotas.keys():
             config = quotas.get(path, {})
             self._ignored.usable(path, config, unusable_in_quota(path, config))

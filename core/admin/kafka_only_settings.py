@@ -51,7 +51,6 @@ remote.log.manager.fetch.max.bytes.per.second long 9223372036854775807 1..
 """
 _PER_BROKER: Final = """\
 principal.builder.class class org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder
-sasl.enabled.mechanisms list GSSAPI
 sasl.jaas.config password -
 sasl.kerberos.kinit.cmd string /usr/bin/kinit
 sasl.kerberos.min.time.before.relogin long 60000
@@ -63,7 +62,6 @@ sasl.login.refresh.buffer.seconds short 300
 sasl.login.refresh.min.period.seconds short 60
 sasl.login.refresh.window.factor double 0.8
 sasl.login.refresh.window.jitter double 0.05
-sasl.mechanism.inter.broker.protocol string GSSAPI
 ssl.engine.factory.class class -
 ssl.keymanager.algorithm string SunX509
 ssl.protocol string TLSv1.3
@@ -81,8 +79,6 @@ broker.heartbeat.interval.ms int 2000
 broker.id.generation.enable boolean true
 broker.session.timeout.ms int 9000
 client.quota.callback.class class -
-connection.failed.authentication.delay.ms int 100 0..
-connections.max.reauth.ms long 0
 controlled.shutdown.enable boolean true
 controller.listener.names string -
 controller.quorum.append.linger.ms int 25
@@ -197,18 +193,9 @@ sasl.login.read.timeout.ms int -
 sasl.login.retry.backoff.max.ms long 10000
 sasl.login.retry.backoff.ms long 100
 sasl.mechanism.controller.protocol string GSSAPI
-sasl.oauthbearer.clock.skew.seconds int 30
-sasl.oauthbearer.expected.audience list -
-sasl.oauthbearer.expected.issuer string -
-sasl.oauthbearer.jwks.endpoint.refresh.ms long 3600000
-sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms long 10000
-sasl.oauthbearer.jwks.endpoint.retry.backoff.ms long 100
-sasl.oauthbearer.jwks.endpoint.url string -
 sasl.oauthbearer.scope.claim.name string scope
-sasl.oauthbearer.sub.claim.name string sub
 sasl.oauthbearer.token.endpoint.url string -
 sasl.server.callback.handler.class class -
-sasl.server.max.receive.size int 524288
 security.providers string -
 socket.connection.setup.timeout.max.ms long 30000
 socket.connection.setup.timeout.ms long 10000

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
+from regent.core.security.roles import KeyOwner
+
 USER_TYPE: Final = "User"
 
 
@@ -58,3 +60,8 @@ class Session:
     listener_name: str = SecurityProtocol.PLAINTEXT.value
     security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     by_token: bool = False
+
+    def may_replicate_as(self, broker_id: int) -> bool:
+        """Whether the client may be the follower with this id: a user ``broker-N`` only as N."""
+        of_user = KeyOwner.named(self.principal.name).broker_id
+        return of_user is None or of_user == broker_id

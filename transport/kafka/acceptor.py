@@ -22,6 +22,7 @@ from regent.transport.kafka.handshakes import Handshakes
 from regent.transport.kafka.listener_loop import ListenerLoop
 from regent.transport.kafka.metrics import Closed, ListenerMetrics
 from regent.transport.kafka.request_memory import RequestMemory
+from regent.transport.kafka.sasl_server import SaslListener
 from regent.transport.kafka.tls_socket import AnySocket
 from regent.transport.local_users import LocalUsers
 
@@ -44,6 +45,8 @@ class Admission(NamedTuple):
     shared: SharedLimits
     users: LocalUsers
     tls: ServerTls | None = None
+    sasl: SaslListener | None = None
+    """With whom clients log in; None: they do not."""
 
 
 class SharedLimits:
@@ -111,7 +114,7 @@ class Acceptor:
         self._max_idle_s = math.inf if idle_ms < 0 else max(idle_ms, 1) / 1000
         self._metrics = metrics
         self._name = name
-        self._shared, self._users, tls = admission
+        self._shared, self._users, tls, sasl = admission
         self._handshakes: Handshakes | None = None
         if tls is not None:
             self._handshakes = Handshakes(tls, loop.loop, self._open, self._refuse)
@@ -136,6 +139,7 @@ class Acceptor:
             loop.scheduler,
             self._forget,
             self._shared.quotas,
+            sasl,
         )
 
     def begin(self) -> None:

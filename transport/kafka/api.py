@@ -67,6 +67,7 @@ class KafkaApiKey(IntEnum):
     DESCRIBE_CLIENT_QUOTAS = 48
     ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
     UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
@@ -126,6 +127,7 @@ FIRST_FLEXIBLE_VERSION: Final[Mapping[KafkaApiKey, int]] = {
     KafkaApiKey.DESCRIBE_CLIENT_QUOTAS: 1,
     KafkaApiKey.ALTER_CLIENT_QUOTAS: 1,
     KafkaApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: 0,
+    KafkaApiKey.ALTER_USER_SCRAM_CREDENTIALS: 0,
     KafkaApiKey.UPDATE_FEATURES: 0,
     KafkaApiKey.DESCRIBE_CLUSTER: 0,
     KafkaApiKey.DESCRIBE_PRODUCERS: 0,
@@ -142,6 +144,7 @@ class KafkaRequest:
 
     ``errors`` counts the responses to this kind of request by their errors. ``throttle`` is None as
     long as there are no quotas. Requests with the same ``connection`` keep their sequence.
+    ``is_raw_token``: ``body`` is a token of a login that came without a header, as the answer goes.
     """
 
     api_key: KafkaApiKey
@@ -153,6 +156,7 @@ class KafkaRequest:
     errors: Counter[str] = field(default_factory=Counter, repr=False)
     throttle: Throttle | None = field(default=None, repr=False)
     connection: Hashable = field(default=None, repr=False)
+    is_raw_token: bool = False
 
     @property
     def is_flexible(self) -> bool:

@@ -8,6 +8,7 @@ a new one. Mirrors ``kafka.server.BrokerBlockingSender``.
 from __future__ import annotations
 
 import itertools
+import math
 import socket
 import struct
 import threading
@@ -17,7 +18,7 @@ from typing import Final
 
 from regent.config.addresses import host_of, port_of, resolve
 from regent.config.closing import Closing
-from regent.core.errors import Errors
+from regent.core.errors import Errors, RegentError
 from regent.core.setting import INT_MAX
 from regent.transport.control.client import (
     PeerDisconnectedError,
@@ -28,7 +29,9 @@ from regent.transport.control.client import (
     RequestTimeoutError,
 )
 from regent.transport.kafka.api import FIRST_FLEXIBLE_VERSION, KafkaApiKey
+from regent.transport.kafka.client_security import ClientSecurity
 from regent.transport.kafka.primitives import MalformedRequestError, Reader
+from regent.transport.kafka.sasl_client import ClientSasl
 
 MAX_RESPONSE_BYTES: Final = INT_MAX
 """As in Kafka: one batch may be as large as the largest request of a producer.
@@ -43,6 +46,7 @@ _NO_TAGGED_FIELDS: Final = b"\0"
 _TIMEVAL: Final = struct.Struct("ll")
 _KEPT_BYTES: Final = 16 * 1024 * 1024  # a larger buffer is not kept for the next response
 _FIRST_BYTES: Final = 64 * 1024
+_USED_LIFETIME: Final = 0.85  # of a login; Kafka's clients use up to 95 percent
 _IDLE_S: Final = 0.1  # after that the peer may have closed the connection
 # A host that has gone is noticed after some five seconds; a stopped process when a wait is over.
 _SOCKET_OPTIONS: Final = (
@@ -67,8 +71,17 @@ class BrokerConnection:
     Only ``hurry`` may be called by any thread.
     """
 
-    def __init__(self, endpoint: str, *, client_id: str, connect_timeout_ms: int = 1000) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        client_id: str,
+        connect_timeout_ms: int = 1000,
+        security: ClientSecurity | None = None,
+    ) -> None:
         self.endpoint = endpoint
+        self._sasl = None if security is None else security.sasl
+        self._login_ends_at = math.inf  # a part of its time is over then
         self._client_id = client_id.encode()
         self._connect_timeout_s = connect_timeout_ms / 1000
         self._correlation_ids = itertools.count(1)
@@ -166,8 +179,7 @@ class BrokerConnection:
         closing: Closing | None,
     ) -> memoryview:
         deadline = time.monotonic() + timeout_s
-        sock = self._connected(closing)
-        self._limit(sock, timeout_s)
+        sock = self._connected(closing, timeout_s)
         is_flexible = version >= FIRST_FLEXIBLE_VERSION[api_key]
         correlation_id = next(self._correlation_ids) & INT_MAX
         tagged_fields = _NO_TAGGED_FIELDS if is_flexible else b""
@@ -222,12 +234,39 @@ class BrokerConnection:
             if sent < len(frame):
                 sock.shutdown(socket.SHUT_RDWR)
 
-    def _connected(self, closing: Closing | None) -> socket.socket:
+    def _connected(self, closing: Closing | None, timeout_s: float) -> socket.socket:
+        """Return a connection, logged in if need be, whose waits end after ``timeout_s``."""
         if self._socket is not None and not self._is_usable(self._socket):
             self.close()  # another process may listen there now
-        if self._socket is None:
-            self._socket = self._connect(closing)
-        return self._socket
+        is_new = self._socket is None
+        sock = self._connect(closing) if self._socket is None else self._socket
+        self._socket = sock
+        self._limit(sock, timeout_s)
+        if self._sasl is not None and (is_new or time.monotonic() >= self._login_ends_at):
+            self._log_in(sock, self._sasl, time.monotonic() + timeout_s)
+        return sock
+
+    def _log_in(self, sock: socket.socket, sasl: ClientSasl, deadline: float) -> None:
+        """Log in, or again on a connection whose login is about to end."""
+
+        def ask(api_key: KafkaApiKey, version: int, body: bytes) -> memoryview:
+            correlation_id = next(self._correlation_ids) & INT_MAX
+            sock.sendall(self._framed(api_key, version, correlation_id, body))
+            response = self._receive(sock, correlation_id, deadline)
+            if self._rest:
+                raise MalformedRequestError(f"{len(self._rest)} bytes follow the response")
+            return response
+
+        try:
+            lifetime_ms = sasl.log_in(ask)
+        except RequestError:
+            raise
+        except RegentError as error:  # the login is refused, or the secret cannot be read
+            reason = str(error)
+            failed = Errors.SASL_AUTHENTICATION_FAILED
+            raise RequestFailedError(self.endpoint, failed, reason) from None
+        lifetime_s = lifetime_ms / 1000 if lifetime_ms > 0 else math.inf
+        self._login_ends_at = time.monotonic() + lifetime_s * _USED_LIFETIME
 
     def _is_usable(self, sock: socket.socket) -> bool:
         """Whether the peer neither closed the connection nor sent unexpected bytes."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import struct
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -28,7 +27,6 @@ from regent.core.quota.quota_managers import QuotaManagers
 from regent.core.security.session import KafkaPrincipal, SecurityProtocol, Session
 from regent.core.setting import INT_MAX
 from regent.transport.kafka.api import (
-    FIRST_FLEXIBLE_VERSION,
     KafkaAnswer,
     KafkaApi,
     KafkaApiKey,
@@ -39,18 +37,22 @@ from regent.transport.kafka.api_versions import told_software
 from regent.transport.kafka.framing import CHUNK_BYTES, TURN_BYTES, FrameBuffer, UnexpectedTlsError
 from regent.transport.kafka.listener_loop import SHORT_TURN_S, ConnectionScheduler
 from regent.transport.kafka.metrics import MAX_VERSIONS, Closed, ListenerMetrics
-from regent.transport.kafka.primitives import MalformedRequestError, Reader
+from regent.transport.kafka.primitives import MalformedRequestError
 from regent.transport.kafka.replies import AwaitedReply, BegunSteps, Exchange, TimedSteps
+from regent.transport.kafka.request_header import UnsupportedRequestError, decode_request
 from regent.transport.kafka.request_memory import RequestBuffers, RequestMemory, Reservation
+from regent.transport.kafka.sasl_server import (
+    ConnectionOfLogin,
+    LoginRefusedError,
+    SaslListener,
+    SaslServerAuthenticator,
+)
 from regent.transport.kafka.throttle import Throttle
 from regent.transport.kafka.tls_socket import AnySocket, TlsSocket, outgoing_to
 
 T = TypeVar("T")
 
-_REQUEST_HEADER: Final = struct.Struct(">hhi")
-_ANSWER_HEADER: Final = struct.Struct(">ii")  # size of what follows, correlation id
 _SIZE_BYTES: Final = 4
-_CORRELATION_ID_BYTES: Final = 4
 _clock: Final = time.monotonic  # also the loop's
 _RESERVED_AHEAD: Final = 2  # memory for a large request, as a multiple of what has arrived
 PACE_BYTES: Final = 256 * 1024
@@ -95,6 +97,7 @@ class ListenerParts:
     scheduler: ConnectionScheduler
     on_closed: Callable[[KafkaConnection], None]
     quotas: QuotaManagers
+    sasl: SaslListener | None = None  # None: clients do not log in
 
 
 class ChannelState(Enum):
@@ -108,6 +111,8 @@ class ChannelState(Enum):
     SERVED    for nothing: it handles requests, in this call                  the call ends
     WRITING   for its client, which does not read its responses, or nothing   the socket takes more
               of TLS, which cannot receive before it has sent
+    LOGIN     for the answers to all requests: until a login is complete,     all are answered
+              one is handled at a time
     FULL      for a response: ``queued_requests_per_connection`` requests     the next in sequence
               are in progress                                                 is answered
     MEMORY    for memory for the request that is being received               others release some
@@ -118,16 +123,17 @@ class ChannelState(Enum):
 
     What ends a wait leads to SERVED, or to TURN first if other connections wait. SERVED leads to
     the state that ``KafkaConnection._next_state`` returns, the first that applies: WRITING; CLOSED
-    or ENDING; FULL, MEMORY, MUTED; TURN; READING. A handler may return an ``AwaitedReply``: its
-    answer is sent in any state when it is given. This leads from READING to WRITING if the socket
-    does not take all of it, and from a wait to TURN if it does. ``close`` leads from any state to
-    CLOSED.
+    or ENDING; LOGIN, FULL, MEMORY, MUTED; TURN; READING. A handler may return an ``AwaitedReply``:
+    its answer is sent in any state when it is given. This leads from READING to WRITING if the
+    socket does not take all of it, and from a wait to TURN if it does. ``close`` leads from any
+    state to CLOSED.
     """
 
     READING = auto()
     TURN = auto()
     SERVED = auto()
     WRITING = auto()
+    LOGIN = auto()
     FULL = auto()
     MEMORY = auto()
     MUTED = auto()
@@ -141,10 +147,6 @@ _SERVED: Final = ChannelState.SERVED
 _LIMITED: Final = (ChannelState.FULL, ChannelState.MEMORY, ChannelState.MUTED)
 _WRITING: Final = ChannelState.WRITING
 _CLOSED: Final = ChannelState.CLOSED
-
-
-class _UnsupportedRequestError(Exception):
-    """A request of a kind or version that is not advertised."""
 
 
 class KafkaConnection:
@@ -177,9 +179,22 @@ class KafkaConnection:
         self._state = _SERVED
         self._watched: ChannelState | None = None  # READING or WRITING: the selector's part
         self._is_throttled = False  # since it last waited for bytes
+        self._login: SaslServerAuthenticator | None = None
 
     def open(self) -> None:
-        """Begin to read."""
+        """Begin to read, with a login if the listener has them."""
+        if self._parts.sasl is not None:
+            uses = ConnectionOfLogin(self._on_login_changed, self.end, self.close)
+            metrics, name = self._parts.metrics, self._parts.name
+            self._login = SaslServerAuthenticator(
+                self._parts.sasl, self._session, uses, metrics, name
+            )
+            self._on_login_changed(self._session)
+            try:
+                self._login.begin()
+            except LoginRefusedError as error:
+                self._fail(error)
+                return
         self._enter(_READING)
 
     @property
@@ -231,6 +246,8 @@ class KafkaConnection:
         self._watch(None)
         if self._unmuting is not None:
             self._unmuting.cancel()
+        if self._login is not None:
+            self._login.stop()
         self._socket.close()
         self._parts.metrics.closed_connection(self._software)
         for reservation in (self._reservation, *(e.reservation for e in self._under_way)):
@@ -311,6 +328,8 @@ class KafkaConnection:
 
     def _limit(self) -> ChannelState | None:
         """Return which limit its client has reached; None: its next request may be taken up."""
+        if self._login is not None and self._login.is_logging_in and self._under_way:
+            return ChannelState.LOGIN
         if len(self._under_way) >= self._parts.limits.queued_requests_per_connection:
             return ChannelState.FULL
         if self._reservation is not None:  # such a request is received also while muted
@@ -414,7 +433,9 @@ class KafkaConnection:
             version = max(0, min(version, MAX_VERSIONS - 1))  # any is answered
         metrics.versions[version] += 1
         self._under_way.append(exchange)
-        answering = self._parts.apis[request.api_key].handle(request)
+        api, login = self._parts.apis[request.api_key], self._login
+        handle = api.handle if login is None else login.handler(request, api)
+        answering = handle(request)
         if isinstance(answering, AwaitedReply):
             self._await_later(exchange, answering)
             return
@@ -483,31 +504,19 @@ class KafkaConnection:
         self._on_ready()
 
     def _decode(self, frame: memoryview) -> KafkaRequest:
-        reader = Reader(frame)
-        number, version, correlation_id = reader.unpack(_REQUEST_HEADER)
-        api = self._parts.apis.get(number)
-        # ApiVersions is accepted in any version: the client does not know the versions yet.
-        asks_versions = number == KafkaApiKey.API_VERSIONS
-        if api is None or not (asks_versions or api.min_version <= version <= api.max_version):
-            raise _UnsupportedRequestError(f"api {number} version {version}")
-        client_id = reader.nullable_string()
-        if version >= FIRST_FLEXIBLE_VERSION[api.key]:
-            reader = Reader(frame, reader.position, is_flexible=True)
-            reader.end_struct()
-        body = frame[reader.position :]
-        return KafkaRequest(
-            api.key,
-            version,
-            correlation_id,
-            client_id,
-            self._session,
-            body,
-            self._parts.metrics.requests[number].errors,
-            self._throttle(client_id, len(frame))
-            if self._parts.quotas.are_any_of_clients
-            else None,
-            self,
-        )
+        parts, login = self._parts, self._login
+        request = decode_request(frame, self._session, parts.apis, parts.metrics, self, login)
+        if parts.quotas.are_any_of_clients and (login is None or not login.is_logging_in):
+            request.throttle = self._throttle(request.client_id, len(frame))
+        return request
+
+    def _on_login_changed(self, session: Session) -> None:
+        assert self._login is not None
+        self._session = session
+        max_bytes = self._login.max_receive_bytes
+        if max_bytes is None:
+            max_bytes = self._parts.limits.socket_request_max_bytes
+        self._frames.limit(max_bytes, has_headers=not self._login.takes_raw_tokens)
 
     def _throttle(self, client_id: str | None, size: int) -> Throttle:
         client = QuotaClient(self._session.principal.name, (client_id or "")[:MAX_NAME])
@@ -567,12 +576,11 @@ class KafkaConnection:
                     len(p) if isinstance(p, bytes | bytearray | memoryview) else p.size
                     for p in pieces
                 )
-                size += _CORRELATION_ID_BYTES + len(exchange.header_end)
-                header = _ANSWER_HEADER.pack(size, exchange.correlation_id)
-                self._outgoing.add(header + exchange.header_end)
+                header = exchange.header(size)
+                self._outgoing.add(header)
                 for piece in pieces:
                     self._outgoing.add(piece)
-                self._queued += _SIZE_BYTES + size
+                self._queued += len(header) + size
             exchange.answer = None  # it may be large
             exchange.end = self._queued
             self._unsent.append(exchange)
@@ -593,8 +601,10 @@ class KafkaConnection:
                 self.close(Closed.FAILED_AUTHENTICATION, error)
             case MalformedRequestError():
                 self.close(Closed.MALFORMED, error)
-            case _UnsupportedRequestError():
+            case UnsupportedRequestError():
                 self.close(Closed.UNSUPPORTED, error)
+            case LoginRefusedError():
+                self.close(error.reason, error)
             case UnansweredRequestError():
                 self.close(Closed.UNANSWERED, error)
             case StorageError():

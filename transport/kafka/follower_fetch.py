@@ -37,6 +37,7 @@ from regent.core.records import NO_RECORDS, MemoryRecords
 from regent.core.replica_logs import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from regent.transport.kafka.api import KafkaAnswer, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.broker_connection import BrokerConnection
+from regent.transport.kafka.client_security import ClientSecurity
 from regent.transport.kafka.message_codec import decoded, encoded
 from regent.transport.kafka.primitives import INT32, MalformedRequestError, Reader, Writer
 
@@ -198,8 +199,10 @@ class FetchChannel:
     Only ``hurry`` may be called by any thread.
     """
 
-    def __init__(self, endpoint: str, *, client_id: str) -> None:
-        self._connection = BrokerConnection(endpoint, client_id=client_id)
+    def __init__(
+        self, endpoint: str, *, client_id: str, security: ClientSecurity | None = None
+    ) -> None:
+        self._connection = BrokerConnection(endpoint, client_id=client_id, security=security)
         self._names: dict[TopicId | None, str] = {}  # of the topics in the session
 
     def request(

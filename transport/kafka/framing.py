@@ -47,15 +47,23 @@ class UnexpectedTlsError(MalformedRequestError):
 class FrameBuffer:
     """The bytes of one connection that were received and not taken."""
 
-    __slots__ = ("_buffers", "_chunk_bytes", "_end", "_max_bytes", "_memory", "_start")
+    __slots__ = (
+        *("_buffers", "_chunk_bytes", "_end", "_max_bytes", "_memory", "_min_bytes", "_start"),
+    )
 
     def __init__(self, max_bytes: int, buffers: RequestBuffers) -> None:
         self._max_bytes = max_bytes
+        self._min_bytes = _MIN_REQUEST_BYTES
         self._buffers = buffers
         self._chunk_bytes = _FIRST_CHUNK_BYTES
         self._memory = memoryview(b"")
         self._start = 0  # of what was not taken
         self._end = 0  # of what was received
+
+    def limit(self, max_bytes: int, *, has_headers: bool) -> None:
+        """Accept requests of up to ``max_bytes`` from now on, with headers or without."""
+        self._max_bytes = max_bytes
+        self._min_bytes = _MIN_REQUEST_BYTES if has_headers else 0
 
     def room(self, large_bytes: int = _ALL) -> memoryview:
         """Return the memory for the next bytes: never empty, and enough for a begun request.
@@ -101,11 +109,11 @@ class FrameBuffer:
         if self._end - self._start < _SIZE.size:
             return None
         size: int = _SIZE.unpack_from(self._memory, self._start)[0]
-        if not _MIN_REQUEST_BYTES <= size <= self._max_bytes:
+        if not self._min_bytes <= size <= self._max_bytes:
             if size >> 16 == _TLS_HANDSHAKE:
                 raise UnexpectedTlsError("the client speaks TLS, and this listener does not")
             raise MalformedRequestError(
-                f"a request of {size} bytes; {_MIN_REQUEST_BYTES} to {self._max_bytes} are accepted"
+                f"a request of {size} bytes; {self._min_bytes} to {self._max_bytes} are accepted"
             )
         return size
 

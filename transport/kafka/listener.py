@@ -29,6 +29,7 @@ from regent.transport.kafka.api_versions import api_versions_api
 from regent.transport.kafka.connection import KafkaLimits
 from regent.transport.kafka.listener_loop import STOP_TIMEOUT_S, ListenerLoop
 from regent.transport.kafka.metrics import ListenerMetrics
+from regent.transport.kafka.sasl_server import SaslListener
 from regent.transport.local_users import EVERYBODY, LocalUsers
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ class KafkaListener:
     ``apis`` are advertised, and ApiVersions beside them. Without a ``loop`` it has its own.
     The sessions of its clients have the name and the security protocol of ``endpoint``.
     ``shared``: what it shares with other listeners of the same ``loop``. With ``tls`` all bytes
-    are encrypted, and a certificate may say who a client is.
+    are encrypted, and a certificate may say who a client is. With ``sasl`` clients log in; it is
+    closed with the listener.
     """
 
     def __init__(  # noqa: PLR0913
@@ -60,6 +62,7 @@ class KafkaListener:
         endpoint: EndPoint | None = None,
         shared: SharedLimits | None = None,
         tls: ServerTls | None = None,
+        sasl: SaslListener | None = None,
     ) -> None:
         """Raise ``RegentError`` when a host in the limits has no address.
 
@@ -69,7 +72,12 @@ class KafkaListener:
         """The port listened on; the real one once started."""
         self.metrics = ListenerMetrics()
         self._host = host
+        if sasl is not None:  # also where its APIs are not served otherwise
+            of_logins = sasl.apis()
+            keys = {api.key for api in of_logins}
+            apis = [*(api for api in apis if api.key not in keys), *of_logins]
         self._apis = (*apis, api_versions_api(apis))
+        self._sasl = sasl
         self._limits = limits
         self._name = name
         self._endpoint = endpoint or EndPoint(SecurityProtocol.PLAINTEXT.value, host, port)
@@ -101,7 +109,7 @@ class KafkaListener:
             self.metrics,
             self._name,
             self._endpoint,
-            Admission(self._shared, self._users, self._tls),
+            Admission(self._shared, self._users, self._tls, self._sasl),
         )
         self._running = loop, acceptor
         loop.call(acceptor.begin)
@@ -138,6 +146,8 @@ class KafkaListener:
         loop, acceptor = self._running
         if loop.call(acceptor.end, last_answers_s, self._has_ended.set):
             self._has_ended.wait(last_answers_s + STOP_TIMEOUT_S)
+        if self._sasl is not None:
+            self._sasl.close()
         if self._shared_loop is None:
             loop.close()
 

@@ -105,7 +105,6 @@ class RequestMetrics:
 class Closed(StrEnum):
     """Why the broker closed a connection."""
 
-    FAILED_AUTHENTICATION = "failed authentication"
     MALFORMED = "malformed request"
     UNSUPPORTED = "unsupported request"
     FAILED = "request failed unexpectedly"
@@ -116,6 +115,11 @@ class Closed(StrEnum):
     TOO_MANY_OF_ADDRESS = "too many connections of one address"
     RATE_OF_ADDRESS = "too many new connections of one address"
     NO_DESCRIPTORS = "too few file descriptors"
+    FAILED_AUTHENTICATION = "failed authentication"
+    NOT_LOGGED_IN = "request before a login"
+    LOGIN_SLOW = "login took too long"
+    LOGIN_EXPIRED = "login expired"
+    TOO_MANY_LOGINS = "too many connections of one address without a login"
 
 
 _EXPECTED: Final = {Closed.IDLE, Closed.UNANSWERED}
@@ -156,6 +160,10 @@ class ListenerMetrics:
     idle_s: Callable[[], float] = lambda: 0.0
     """Returns how long the listener's thread has had nothing to do since the start."""
     accept_paused_s: float = 0.0  # since the start
+    successful_authentications: int = 0  # the first logins of connections
+    failed_authentications: int = 0
+    successful_reauthentications: int = 0  # later logins
+    failed_reauthentications: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
     throttled: int = 0

@@ -8,12 +8,13 @@ it. The event loop is woken once for a burst of answers: waking it is a system c
 from __future__ import annotations
 
 import asyncio
+import struct
 import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from regent.core.replication.delayed_operation import DelayedOperation
 from regent.transport.kafka.api import KafkaAnswer, KafkaRequest
@@ -22,6 +23,10 @@ from regent.transport.kafka.request_memory import Reservation
 from regent.transport.kafka.throttle import Throttle
 
 T = TypeVar("T")
+
+_SIZE: Final = struct.Struct(">i")
+_ANSWER_HEADER: Final = struct.Struct(">ii")  # size of what follows, correlation id
+_CORRELATION_ID_BYTES: Final = 4
 
 
 class Exchange:
@@ -41,6 +46,7 @@ class Exchange:
         "header_end",
         "in_turn_at",
         "is_done",
+        "is_raw_token",
         "later",
         "metrics",
         "reservation",
@@ -63,12 +69,21 @@ class Exchange:
         self.end = 0
         self.correlation_id = request.correlation_id
         self.header_end = request.response_header_end
+        self.is_raw_token = request.is_raw_token
         self.reservation = reservation  # of the listener's memory, when it is large
         self.throttle = request.throttle
         self.task: asyncio.Task[KafkaAnswer] | None = None
         self.later: AwaitedReply[KafkaAnswer] | None = None
         self.answer: KafkaAnswer = None
         self.is_done = False
+
+    def header(self, size: int) -> bytes:
+        """Return what precedes a body of ``size`` bytes."""
+        if self.is_raw_token:
+            return _SIZE.pack(size)
+        end = self.header_end
+        size += _CORRELATION_ID_BYTES + len(end)
+        return _ANSWER_HEADER.pack(size, self.correlation_id) + end
 
     def on_sent(self, now: float) -> None:
         """Record the times of the request: its response was sent, or there is none."""

@@ -35,6 +35,7 @@ from regent.core.protocol.transactions import (
 )
 from regent.transport.kafka.api import KafkaApiKey
 from regent.transport.kafka.broker_connection import BrokerConnection
+from regent.transport.kafka.client_security import ClientSecurity
 from regent.transport.kafka.message_codec import decoded, encoded
 from regent.transport.kafka.primitives import MalformedRequestError
 
@@ -47,8 +48,10 @@ _ERROR_CODES: Final = {int(error): error for error in Errors}
 class TransactionChannel:
     """The connection to one broker; one thread uses and closes it."""
 
-    def __init__(self, endpoint: str, *, client_id: str) -> None:
-        self._connection = BrokerConnection(endpoint, client_id=client_id)
+    def __init__(
+        self, endpoint: str, *, client_id: str, security: ClientSecurity | None = None
+    ) -> None:
+        self._connection = BrokerConnection(endpoint, client_id=client_id, security=security)
 
     def request(
         self, body: TxnRequest, *, timeout_ms: int, closing: Closing | None = None

@@ -180,9 +180,13 @@ class ZkConfigStore(WatchingStore):
         return change_znodes(self._zookeeper, decide, contested)
 
     def _missing_parents(self, entity: str) -> list[Operation]:
-        """Return the creations of the nodes of a user above the entity; they have no overrides."""
+        """Return the creations of the nodes above the entity; they have no overrides.
+
+        Before a broker has run for the first time there are none at all.
+        """
         names = entity.split("/")
-        paths = [f"/config/{'/'.join(names[:end])}" for end in range(2, len(names))]
+        paths = ["/config", _CHANGES]
+        paths += [f"/config/{'/'.join(names[:end])}" for end in range(1, len(names))]
         nodes = self._zookeeper.get_many(paths)
         return [Create(p, b"") for p, node in zip(paths, nodes, strict=True) if node is None]
 

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials (KIP-554)."""
+"""DescribeUserScramCredentials and AlterUserScramCredentials (KIP-554)."""
 
 from __future__ import annotations
 
@@ -45,3 +45,47 @@ class DescribeUserScramCredentialsResponse:
     error_code: Int16 = 0
     error_message: str | None = None
     results: tuple[DescribeUserScramCredentialsResult, ...] = ()
+
+
+@message
+class ScramCredentialDeletion:
+    """A credential to remove."""
+
+    name: str
+    mechanism: Int8
+
+
+@message
+class ScramCredentialUpsertion:
+    """A credential to set; the client has salted the password."""
+
+    name: str
+    mechanism: Int8
+    iterations: Int32
+    salt: bytes
+    salted_password: bytes
+
+
+@message
+class AlterUserScramCredentialsRequest:
+    """Removes and sets credentials of users."""
+
+    deletions: tuple[ScramCredentialDeletion, ...]
+    upsertions: tuple[ScramCredentialUpsertion, ...]
+
+
+@message
+class AlterUserScramCredentialsResult:
+    """The outcome for a user: all changes, or none."""
+
+    user: str
+    error_code: Int16
+    error_message: str | None
+
+
+@message
+class AlterUserScramCredentialsResponse:
+    """A result for each user."""
+
+    throttle_time_ms: Int32 = 0
+    results: tuple[AlterUserScramCredentialsResult, ...] = ()

@@ -16,6 +16,7 @@ from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.transport.kafka.listener import KafkaListener
+from regent.transport.kafka.sasl_server import SaslListener
 from regent.transport.kafka.tls import ServerTls
 from tests.support.led_partitions import lead
 from tests.support.world import live_broker
@@ -32,6 +33,7 @@ class OneBroker:
         topics: Mapping[str, int],
         isr: tuple[BrokerId, ...] = (BROKER,),
         tls: ServerTls | None = None,
+        sasl: SaslListener | None = None,
     ) -> None:
         self._topics = topics
         self._isr = isr
@@ -49,6 +51,7 @@ class OneBroker:
                 *producer_id_apis(lambda: range(1000), self._executor),
             ],
             tls=tls,
+            sasl=sasl,
         )
 
     @property

@@ -41,7 +41,9 @@ class Broker:
         change = ZkConfigStore(self.zookeeper).change_config
         self._apis: Sequence[KafkaApi] = [
             *client_quota_apis(configs.read_client_quotas, change, executor),
-            *scram_credential_apis(configs.read_configs, configs.read_client_quotas, executor),
+            *scram_credential_apis(
+                configs.read_configs, configs.read_client_quotas, change, executor
+            ),
         ]
 
     def put(self, path: str, config: dict[str, str]) -> None:

@@ -1,0 +1,77 @@
+"""The SCRAM credentials of users, as a broker follows them in ``/config/users``.
+
+All are read before the first login is decided. A login that comes earlier waits: a broker that knew
+no users yet would refuse its own (KAFKA-6772). A changed credential counts for the next login; live
+connections stay (``connections_max_reauth_ms`` ends them).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from regent.config.private_files import read_private
+from regent.config.settings import Settings
+from regent.core.admin.config_handlers import Configs
+from regent.core.errors import BadDataError
+from regent.core.quota.quota_entities import QuotaEntity
+from regent.core.security.sasl import SaslAuthenticationError, shown
+from regent.core.security.scram import (
+    CredentialProvider,
+    ScramCredential,
+    ScramMechanism,
+    parsed_credential,
+)
+
+logger = logging.getLogger(__name__)
+
+_READ_TIMEOUT_S: Final = 5.0
+
+
+class UserCredentials:
+    """Implements ``CredentialProvider``; ``tokens`` has those of delegation tokens."""
+
+    def __init__(self, tokens: CredentialProvider | None = None) -> None:
+        self._tokens = tokens
+        self._configs: Mapping[str, Mapping[str, str]] = {}
+        self._are_read = threading.Event()
+
+    def replace(self, configs: Configs) -> None:
+        """Use the settings of users, by their paths below ``/config``; others may be among them."""
+        self._configs = configs
+        self._are_read.set()
+
+    def scram(
+        self, mechanism: ScramMechanism, username: str, by_token: bool
+    ) -> ScramCredential | None:
+        """See ``CredentialProvider``. Raises ``SaslAuthenticationError`` before all are read."""
+        if by_token:
+            tokens = self._tokens
+            return None if tokens is None else tokens.scram(mechanism, username, by_token)
+        if not self._are_read.wait(_READ_TIMEOUT_S):
+            raise SaslAuthenticationError(
+                "Authentication failed: the broker has not read its users yet: try again"
+            )
+        text = self._configs.get(QuotaEntity(user=username).path, {}).get(mechanism.value)
+        try:
+            return None if text is None else parsed_credential(mechanism, text)
+        except BadDataError as error:
+            logger.warning("user %s cannot log in: %s: set it again", shown(username), error)
+            return None
+
+
+def salt_secret(settings: Settings) -> bytes:
+    """Return what makes up the credentials of users that do not exist: see ``ScramServer``.
+
+    Brokers have it in common if they share the login for ZooKeeper, or their password.
+    """
+    files = (settings.zookeeper.secret_file, settings.sasl.sasl_inter_broker_password_file)
+    for path in filter(None, files):
+        content = read_private(Path(path), "a secret of the brokers")
+        return hashlib.sha256(b"salts of unknown users:" + content).digest()
+    return secrets.token_bytes(hashlib.sha256().digest_size)
