@@ -8,6 +8,8 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from regent.core.errors import RegentError
+
 logger = logging.getLogger(__name__)
 
 _OF_OTHERS: Final = 0o077
@@ -23,6 +25,26 @@ def write_private(path: Path, text: str) -> None:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         os.fchmod(file.fileno(), 0o600)
         file.write(text)
+
+
+def read_private(path: Path, what: str) -> str:
+    """Return the text of a file that only its user may read, ``what`` says what is in it.
+
+    Raises ``RegentError``, which names the file and the remedy.
+    """
+    try:
+        with path.open(encoding="utf-8") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise RegentError(f"{what}: {path} cannot be read: {reason}") from None
+    if mode & _OF_OTHERS:
+        raise RegentError(
+            f"{what}: {path} has mode {mode:04o}, so other users may read it: make it private with"
+            f" `chmod 600 {path}`"
+        )
+    return text
 
 
 def close_directory(directory: Path) -> None:

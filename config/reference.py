@@ -128,6 +128,7 @@ _ABOUT: Final[Mapping[str, str]] = {
     "groups": "Groups of consumers, and __consumer_offsets. Use the same for all brokers.",
     "transactions": "Transactions, and __transaction_state. Use the same for all brokers.",
     "quotas": "How the use of clients is measured that quotas limit. The quotas are in ZooKeeper.",
+    "delegation_tokens": "Tokens with which others log in as a user.",
     "zookeeper": "The session with ZooKeeper.",
     "logging": "What is written to broker.log.",
 }

@@ -14,6 +14,7 @@ from typing import Final
 
 from regent.config.tables.broker import BrokerConfig
 from regent.config.tables.controller import ControllerConfig
+from regent.config.tables.delegation import DelegationTokensConfig
 from regent.config.tables.groups import GroupsConfig
 from regent.config.tables.log import LogsConfig
 from regent.config.tables.logging import LoggingConfig
@@ -39,6 +40,7 @@ class Settings:
     groups: GroupsConfig = field(default_factory=GroupsConfig)
     transactions: TransactionsConfig = field(default_factory=TransactionsConfig)
     quotas: QuotaConfig = field(default_factory=QuotaConfig)
+    delegation_tokens: DelegationTokensConfig = field(default_factory=DelegationTokensConfig)
     zookeeper: ZooKeeperConfig = field(default_factory=ZooKeeperConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     given: frozenset[str] = field(default=frozenset(), compare=False)

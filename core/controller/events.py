@@ -300,6 +300,18 @@ class CheckBrokers:
 
 
 @dataclass(frozen=True, slots=True)
+class DeleteExpiredTokens:
+    """It is time to delete expired delegation tokens; scheduled in the term of this epoch.
+
+    Of many tokens one event looks at those that follow the id ``after``, and the next event at the
+    next ones, so that other events need not wait.
+    """
+
+    controller_epoch: int
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class EventsLost:
     """There was no room for all events: the controller must read everything again."""
 
@@ -376,6 +388,7 @@ ControllerEvent: TypeAlias = (
     | ControllerFailuresChange
     | EventsLost
     | CheckBrokers
+    | DeleteExpiredTokens
     | LookAgain
 )
 
@@ -409,6 +422,7 @@ _IDEMPOTENT_TRIGGERS = (
     ControllerFailuresChange,
     EventsLost,
     CheckBrokers,
+    DeleteExpiredTokens,
     LookAgain,
 )
 
