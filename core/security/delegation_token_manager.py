@@ -236,8 +236,8 @@ class DelegationTokenManager:
     """The tokens of a cluster, as one broker knows them.
 
     ``lock`` is held while ZooKeeper is read and written, so that an older read never replaces a
-    newer one. ``credential`` takes no lock and does not wait for ZooKeeper. ``random_bytes`` are fit
-    for secrets. Thread-safe.
+    newer one. ``credential`` takes no lock and does not wait for ZooKeeper. ``random_bytes`` are
+    fit for secrets. Thread-safe.
     """
 
     def __init__(
