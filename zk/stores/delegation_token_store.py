@@ -119,10 +119,11 @@ class ZkDelegationTokenStore(WatchingStore):
     def change_token(self, token_id: str, decide: Decide) -> DelegationToken | None:
         """Replace or delete a token by what ``decide`` says of what is in ZooKeeper now.
 
-        After a lost answer this reads again: if the token is what the write made of it, the write
-        was applied, and is not made again.
+        It reads after a sync, because no write checks that a refusal was right. After a lost answer
+        it reads again: if the token is what the write made of it, it is not written again.
         """
         path = DelegationTokenInfoZNode.path(token_id)
+        self._zookeeper.sync()
         written: list[DelegationToken | None] = []
 
         def change() -> tuple[DelegationToken | None, list[Operation]]:
