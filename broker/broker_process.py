@@ -184,6 +184,7 @@ class BrokerProcess(ControllerListener):
         server = self._start_control_server()
         advertised = self._advertise(port_of(server.endpoint), port_of(replication_endpoint))
         self._join(advertised.broker_info(broker_id, config.rack, self._keys.own.public))
+        self._tokens.load()
         # Until then clients would be refused, and a refused one asks again much later.
         self._is_told.wait(_FIRST_METADATA_TIMEOUT_S)
         coordinated = (self._groups.partitions, self._transactions.partitions)
@@ -375,7 +376,6 @@ class BrokerProcess(ControllerListener):
         self._storage.start_maintenance(self._replica_manager, self._on_log_directory_failed)
         store.create_persistent_paths()
         self._config_listener.catch_up()
-        self._tokens.load()
         info = replace(info, endpoints=self._end_points.current)
         self._storage.note_that_no_log_is_lost(self._keeper)
         broker_epoch, session_id = register(
@@ -396,7 +396,6 @@ class BrokerProcess(ControllerListener):
         )
         self._undo.callback(checks.stop)
         self._config_listener.look()
-        self._tokens.on_session()
         with suppress(SessionExpiredError):
             if self._keeper.session_id == session_id:
                 return

@@ -46,6 +46,9 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "reassign": LazyCommand("regent.cli.reassign", "reassign", "Move replicas to other brokers."),
     "elect-leaders": LazyCommand("regent.cli.elect_leaders", "elect_leaders", "Elect leaders now."),
     "keys": LazyCommand("regent.cli.keys", "keys", "Allow and revoke keys of other machines."),
+    "tokens": LazyCommand(
+        "regent.cli.tokens", "tokens", "Create, show, renew, expire delegation tokens."
+    ),
     "metadata": LazyCommand(
         "regent.cli.metadata", "metadata", "Show the metadata cache of a broker."
     ),

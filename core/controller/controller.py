@@ -327,9 +327,9 @@ class Controller:
             case CheckBrokers(controller_epoch):
                 if controller_epoch == self.context.epoch:
                     self._health.check()
-            case DeleteExpiredTokens(controller_epoch, after):
+            case DeleteExpiredTokens(controller_epoch):
                 if controller_epoch == self.context.epoch:
-                    self._tokens.delete_expired(after)
+                    self._tokens.delete_expired()
             case ReadAgain(controller_epoch):
                 if controller_epoch == self.context.epoch:
                     self._read_again()

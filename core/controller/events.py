@@ -301,14 +301,9 @@ class CheckBrokers:
 
 @dataclass(frozen=True, slots=True)
 class DeleteExpiredTokens:
-    """It is time to delete expired delegation tokens; scheduled in the term of this epoch.
-
-    Of many tokens one event looks at those that follow the id ``after``, and the next event at the
-    next ones, so that other events need not wait.
-    """
+    """It is time to delete expired delegation tokens; scheduled in the term of this epoch."""
 
     controller_epoch: int
-    after: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -261,7 +261,6 @@ class DelegationTokenManager:
         self._credentials: OrderedDict[tuple[str, str], TokenCredential] = OrderedDict()
         self._last_sequence = -1
         self._must_read_all = True
-        self._is_loaded = False
 
     # --- following ZooKeeper ---
 
@@ -272,7 +271,8 @@ class DelegationTokenManager:
         """
         self._store.prepare()
         has_changed = self._store.exchange_secret_check(secret_check(self._secret))
-        self.catch_up(sync=True)
+        with self._lock:
+            self._catch_up(sync=True)
         now_ms = self._now_ms()
         valid = sum(not token.is_expired(now_ms) for token in self._tokens.values())
         if has_changed and valid:
@@ -294,7 +294,10 @@ class DelegationTokenManager:
         ``SessionExpiredError``; the next call then learns what this one did not.
         """
         with self._lock:
-            self._catch_up(sync=sync)
+            try:
+                self._catch_up(sync=sync)
+            except UnreadableError as error:
+                log.error("the list of delegation tokens stays as it is: %s", error)
 
     def _catch_up(self, *, sync: bool) -> None:
         if sync:
@@ -310,17 +313,10 @@ class DelegationTokenManager:
                 ids = {change.token_id for change in news if change.token_id is not None}
             found = self._store.read_tokens(sorted(ids)) if ids else {}
             self._purge(changes)
-        except UnreadableError as error:
+        except RegentError:
             self._must_read_all = True
-            if not self._is_loaded:
-                raise
-            log.error("the list of delegation tokens stays as it is: %s", error)
-            return
-        except BaseException:
-            self._must_read_all |= must_read_all
             raise
         # Nothing is raised from here on, so every change that is marked as read is applied.
-        self._is_loaded = True
         self._last_sequence = max(self._last_sequence, newest)
         for token_id in ids:
             self._put(token_id, found.get(token_id))

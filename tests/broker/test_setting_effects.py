@@ -935,6 +935,7 @@ EFFECTS = {
 
 _OF_GROUPS = "tests/broker/test_group_service.py"
 _OF_TRANSACTIONS = "tests/broker/test_transaction_service.py"
+_OF_TOKENS = "tests/broker/test_delegation_token_service.py"
 ELSEWHERE = {
     **{(table, row.name): _OF_TRANSACTIONS for table, row in rows() if table == "transactions"},
     ("groups", "group_min_session_timeout_ms"): _OF_GROUPS,
@@ -953,6 +954,7 @@ ELSEWHERE = {
     ("groups", "offsets_load_buffer_size"): "tests/actors/test_group_coordinator.py",
     ("groups", "offsets_commit_timeout_ms"): "tests/actors/test_group_coordinator.py",
     ("log", "log_cleaner_threads"): "tests/broker/test_broker_storage.py",
+    **{(t, row.name): _OF_TOKENS for t, row in rows() if t == "delegation_tokens"},
     ("zookeeper", "secret_file"): "tests/system/test_zookeeper_login.py",
     ("broker", "local_users"): "tests/transport/test_local_users.py",
     ("broker", "keys_dir"): "tests/broker/test_broker_keys.py",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -83,16 +83,24 @@ class Served:
         response_type = getattr(messages, type(request).__name__.replace("Request", "Response"))
         return response_type.decode(body, version=version)
 
-    def create(self, who: KafkaPrincipal | Session, version: int = 3, **fields: Any) -> Any:
-        asked = {
-            "owner_principal_type": None,
-            "owner_principal_name": None,
-            "renewers": [],
-            "max_lifetime_ms": -1,
-            **fields,
-        }
+    def create(
+        self,
+        who: KafkaPrincipal | Session,
+        version: int = 3,
+        *,
+        owner: KafkaPrincipal | None = None,
+        renewers: Sequence[KafkaPrincipal] = (),
+    ) -> Any:
+        row = CreateDelegationTokenRequest.CreatableRenewers
+        rows = [row(principal_type=r.principal_type, principal_name=r.name) for r in renewers]
+        asked = CreateDelegationTokenRequest(
+            owner_principal_type=owner and owner.principal_type,
+            owner_principal_name=owner and owner.name,
+            renewers=rows,
+            max_lifetime_ms=-1,
+        )
         session = who if isinstance(who, Session) else logged_in(who)
-        return self.ask(CreateDelegationTokenRequest(**asked), session, version)
+        return self.ask(asked, session, version)
 
     def renew(self, who: KafkaPrincipal, hmac: bytes, period_ms: int = -1) -> Any:
         return self.ask(
@@ -120,11 +128,6 @@ class Served:
 def rows(principals: list[KafkaPrincipal]) -> list[Any]:
     """Principals as kafka-python's rows of a request."""
     row = DescribeDelegationTokenRequest.DescribeDelegationTokenOwner
-    return [row(principal_type=p.principal_type, principal_name=p.name) for p in principals]
-
-
-def renewers(*principals: KafkaPrincipal) -> list[Any]:
-    row = CreateDelegationTokenRequest.CreatableRenewers
     return [row(principal_type=p.principal_type, principal_name=p.name) for p in principals]
 
 
@@ -189,7 +192,7 @@ def test_a_refusal_has_no_token(served: Served, version: int):
 
 @pytest.mark.parametrize("version", range(4))
 def test_a_token_is_created_and_described_in_every_version(served: Served, version: int):
-    created = served.create(ALICE, version, renewers=renewers(BOB, CAROL))
+    created = served.create(ALICE, version, renewers=[BOB, CAROL])
     assert (created.error_code, created.principal_name) == (Errors.NONE, "alice")
     assert created.issue_timestamp_ms == NOW_MS
     (token,) = served.describe(ALICE, version=version).tokens
@@ -202,30 +205,27 @@ def test_a_token_is_created_and_described_in_every_version(served: Served, versi
 
 
 def test_a_token_for_another_needs_the_permission_to_create_it(served: Served):
-    owner = {"owner_principal_type": USER_TYPE, "owner_principal_name": "bob"}
-    refused = served.create(ALICE, **owner)
+    refused = served.create(ALICE, owner=BOB)
     assert refused.error_code == Errors.DELEGATION_TOKEN_AUTHORIZATION_FAILED
     assert (refused.principal_name, refused.token_requester_principal_name) == ("bob", "alice")
     served.permissions = TokenPermissions(
         lambda session, owner: (session.principal, owner) == (ALICE, BOB),
         NOBODY_MAY.may_describe,
     )
-    created = served.create(ALICE, **owner)
+    created = served.create(ALICE, owner=BOB)
     assert created.error_code == Errors.NONE
     assert served.described(BOB) == served.described(ALICE) == [created.token_id]
 
 
 def test_a_token_for_oneself_needs_no_permission(served: Served):
-    owner = {"owner_principal_type": USER_TYPE, "owner_principal_name": "alice"}
-    assert served.create(ALICE, **owner).error_code == Errors.NONE
+    assert served.create(ALICE, owner=ALICE).error_code == Errors.NONE
 
 
 def test_the_permission_is_refused_before_a_bad_renewer_and_before_a_missing_secret(served: Served):
     served.is_on = False
-    bad = renewers(KafkaPrincipal("Group", "g"))
-    owner = {"owner_principal_type": USER_TYPE, "owner_principal_name": "bob"}
+    bad = [KafkaPrincipal("Group", "g")]
     refused = [
-        served.create(ALICE, renewers=bad, **owner).error_code,
+        served.create(ALICE, renewers=bad, owner=BOB).error_code,
         served.create(ALICE, renewers=bad).error_code,
         served.create(ALICE).error_code,
     ]
@@ -245,7 +245,7 @@ def test_a_token_is_renewed_and_expired(served: Served):
 
 
 def test_renewing_and_expiring_are_refused_with_kafkas_errors(served: Served):
-    hmac = served.create(ALICE, renewers=renewers(CAROL)).hmac
+    hmac = served.create(ALICE, renewers=[CAROL]).hmac
     for change in (served.renew, served.expire):
         unknown = change(ALICE, b"unknown", HOUR_MS)
         assert unknown.error_code == Errors.DELEGATION_TOKEN_NOT_FOUND
@@ -279,8 +279,7 @@ def test_tokens_of_others_are_described_to_whom_the_authorizer_allows(served: Se
 
 def test_without_an_authorizer_everybody_may_as_in_kafka(served: Served):
     served.permissions = EVERYBODY_MAY
-    owner = {"owner_principal_type": USER_TYPE, "owner_principal_name": "bob"}
-    token_id = served.create(ALICE, **owner).token_id
+    token_id = served.create(ALICE, owner=BOB).token_id
     assert served.described(DAVE) == [token_id]
 
 

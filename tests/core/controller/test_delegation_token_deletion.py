@@ -44,18 +44,18 @@ class TokenController:
         path = DelegationTokenInfoZNode.path(token.token_id)
         self.world.zookeeper.put(path, DelegationTokenInfoZNode.encode(token))
 
-    def timers(self, effects: list[Effect]) -> list[tuple[int, str]]:
-        """The looks that are scheduled: when, and after which id."""
+    def timers(self, effects: list[Effect]) -> list[int]:
+        """The looks that are scheduled: after how many milliseconds."""
         return [
-            (scheduled.after_ms, scheduled.event.after)
+            scheduled.after_ms
             for scheduled in of_type(effects, ScheduleEvent)
             if isinstance(scheduled.event, DeleteExpiredTokens)
         ]
 
-    def look(self, after: str = "") -> list[tuple[int, str]]:
+    def look(self) -> list[int]:
         """Let the timer fire; return the next ones."""
         epoch = self.candidate.controller.context.epoch
-        return self.timers(self.candidate.handle(DeleteExpiredTokens(epoch, after)))
+        return self.timers(self.candidate.handle(DeleteExpiredTokens(epoch)))
 
     @property
     def left(self) -> list[str]:
@@ -70,8 +70,8 @@ def controller() -> TokenController:
 def test_the_first_look_is_at_the_beginning_of_a_term_and_the_next_after_the_interval(
     controller: TokenController,
 ):
-    assert controller.timers(controller.candidate.start()) == [(0, "")]
-    assert controller.look() == [(INTERVAL_MS, "")]
+    assert controller.timers(controller.candidate.start()) == [0]
+    assert controller.look() == [INTERVAL_MS]
 
 
 def test_without_tokens_there_is_no_look():
@@ -136,7 +136,7 @@ def test_tokens_are_deleted_although_the_answer_is_lost(
     controller.put("a", -1)
     controller.candidate.start()
     controller.candidate.session.hook = once(moment, lose_connection)
-    assert controller.look() == [(INTERVAL_MS, "")]
+    assert controller.look() == [INTERVAL_MS]
     assert controller.left == []
     assert len(controller.world.zookeeper.children_of(CHANGES)) == 1
 
@@ -146,10 +146,12 @@ def test_many_tokens_are_looked_at_in_several_events(controller: TokenController
     for name in names:
         controller.put(name, -1)
     controller.candidate.start()
-    last = names[TOKENS_AT_ONCE - 1]
-    assert controller.look() == [(0, last)]
+    assert controller.look() == [0]
     assert controller.left == names[-1:]
-    assert controller.look(last) == [(INTERVAL_MS, "")]
+    assert controller.look() == [INTERVAL_MS]
+    assert controller.left == []
+    controller.put("a", -1)
+    assert controller.look() == [INTERVAL_MS]
     assert controller.left == []
 
 
@@ -159,7 +161,7 @@ def test_tokens_that_cannot_be_listed_are_looked_at_later(
     controller.put("a", -1)
     controller.candidate.start()
     controller.world.zookeeper.deny(TOKENS)
-    assert controller.look() == [(INTERVAL_MS, "")]
+    assert controller.look() == [INTERVAL_MS]
     assert "expired delegation tokens are not deleted" in caplog.text
     controller.world.zookeeper.allow(TOKENS)
     controller.look()
@@ -172,7 +174,7 @@ def test_looks_that_are_quarantined_go_on_in_the_same_term_when_they_are_tried_a
     controller.candidate.start()
     controller.candidate.controller.context.quarantined = {"DeleteExpiredTokens": "failed"}
     monkeypatch.delattr(DelegationTokenDeletion, "delete_expired")
-    assert controller.look() == [(INTERVAL_MS, "")]
+    assert controller.look() == [INTERVAL_MS]
 
 
 def test_an_expired_token_is_deleted_by_the_wall_clock_of_the_controller(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -171,10 +172,11 @@ def test_no_change_of_a_token_outlives_its_maximum(
     period_ms: int, now_ms: int, expiry_ms: int, max_ms: int
 ):
     token = a_token(expiry_ms=expiry_ms, max_ms=max_ms)
-    for change in (
+    changes: tuple[Callable[[], DelegationToken | None], ...] = (
         lambda: renewed(token, ALICE, period_ms, SETTINGS, now_ms),
         lambda: shortened(token, ALICE, period_ms, now_ms),
-    ):
+    )
+    for change in changes:
         try:
             changed = change()
         except TokenRefusedError:

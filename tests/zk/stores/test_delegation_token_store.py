@@ -82,7 +82,12 @@ def test_a_change_is_decided_by_the_newest_token(ensemble: Ensemble, session: Wa
     store.create_token(TOKEN)
     other.change_token(TOKEN.token_id, renew)
     seen: list[DelegationToken] = []
-    store.change_token(TOKEN.token_id, lambda token: seen.append(token) or token)
+
+    def look(token: DelegationToken) -> DelegationToken:
+        seen.append(token)
+        return token
+
+    store.change_token(TOKEN.token_id, look)
     assert seen == [RENEWED]
 
 
