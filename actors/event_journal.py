@@ -79,6 +79,7 @@ _CAUSES: dict[type[object], str] = {
     events.IsrChangeNotification: "/isr_change_notification",
     events.LogDirEventNotification: "/log_dir_event_notification",
     events.AutoPreferredReplicaLeaderElection: "timer",
+    events.DeleteExpiredTokens: "timer",
     events.ControlledShutdownTimeout: "timer",
     events.UncleanLeaderElectionEnable: "/config/brokers",
 }

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TypedDict
 
 from pykka import ActorDeadError
-from pykka import Timeout as AskTimeout
 
 from regent.actors.broker import (
     Broker,
@@ -26,11 +25,11 @@ from regent.actors.broker import (
     LogDirectoryFailed,
     Registered,
 )
-from regent.actors.config_listener import CatchUp, ConfigListener, ConfigsChanged
+from regent.actors.config_listener import Following
 from regent.actors.controller_event_manager import ControllerListener
 from regent.actors.inbox import InboxFullError, Reply
 from regent.actors.request_router import RequestRouter
-from regent.actors.runtime import launch, start_actor, stop_actor
+from regent.actors.runtime import launch, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.actors.transaction_markers import PartitionMarkers
 from regent.actors.watchdog import Watchdog
@@ -45,6 +44,7 @@ from regent.broker.broker_registration import (
 from regent.broker.broker_settings import StartedBroker, described_settings
 from regent.broker.broker_storage import BrokerStorage
 from regent.broker.controlled_shutdown import hand_over
+from regent.broker.delegation_token_service import BrokerDelegationTokens
 from regent.broker.group_service import BrokerGroupService
 from regent.broker.internal_topics import metadata_warnings
 from regent.broker.kafka_endpoint import KafkaEndpoint, Served, apis_of_other_brokers
@@ -174,6 +174,7 @@ class BrokerProcess(ControllerListener):
         self._storage.open()
         self._undo.callback(self._storage.close)
         self._users = local_users(config.local_users)
+        self._tokens = BrokerDelegationTokens(broker_id, self._settings)
         metrics = MetricsServer(config.host, config.metrics_port, users=self._users)
         self._undo.callback(metrics.close)
         self._keys = BrokerKeys(broker_id, self._options.data_dir, config)
@@ -185,6 +186,7 @@ class BrokerProcess(ControllerListener):
         server = self._start_control_server()
         advertised = self._advertise(port_of(server.endpoint), replication_port)
         self._join(advertised.broker_info(broker_id, config.rack, self._keys.own.public))
+        self._tokens.load()
         # Until then clients would be refused, and a refused one asks again much later.
         self._is_told.wait(_FIRST_METADATA_TIMEOUT_S)
         coordinated = (self._groups.partitions, self._transactions.partitions)
@@ -202,6 +204,7 @@ class BrokerProcess(ControllerListener):
                 self._storage.move_logs(self._replica_manager),
                 self._transactions,
                 self._replication.wake,
+                self._tokens.manager,
             )
         )
         self._publish(metrics, server)
@@ -302,7 +305,7 @@ class BrokerProcess(ControllerListener):
                 on_metadata_changed=self._on_metadata_changed,
                 on_replicas_offline=self._on_replicas_offline,
                 on_suspects_changed=self._on_suspects_changed,
-                catch_up_with_configs=self._catch_up_with_configs,
+                catch_up_with_configs=lambda: self._config_listener.catch_up(),
                 load_topic_configs=lambda topics: self._configs.load(topics),
             ),
             open_fetch_channel=self._replication.open_fetch_channel,
@@ -385,7 +388,7 @@ class BrokerProcess(ControllerListener):
         self._status.add_warner(self._storage.warnings)
         self._storage.start_maintenance(self._replica_manager, self._on_log_directory_failed)
         store.create_persistent_paths()
-        self._catch_up_with_configs()
+        self._config_listener.catch_up()
         info = replace(info, endpoints=self._end_points.current)
         self._storage.note_that_no_log_is_lost(self._keeper)
         broker_epoch, session_id = register(
@@ -405,7 +408,7 @@ class BrokerProcess(ControllerListener):
             self._keeper, self._storage.logs, self._controller.tell, self._controller.is_active
         )
         self._undo.callback(checks.stop)
-        self._look_at_configs()
+        self._config_listener.look()
         with suppress(SessionExpiredError):
             if self._keeper.session_id == session_id:
                 return
@@ -458,9 +461,9 @@ class BrokerProcess(ControllerListener):
             tell_controller=self._controller.tell,
             set_client_quotas=self._on_users_and_clients,
         )
-        name = f"config-listener-{broker_id}"
-        self._config_listener = start_actor(ConfigListener, name, self._configs)
-        self._undo.callback(stop_actor, self._config_listener, _ACTOR_TIMEOUT_S)
+        self._config_listener = Following(f"config-listener-{broker_id}", self._configs)
+        self._undo.callback(self._config_listener.close)
+        self._undo.callback(self._tokens.follow(self._keeper))
 
     # --- callbacks on other threads ---
 
@@ -484,7 +487,9 @@ class BrokerProcess(ControllerListener):
         if event is not None:
             self._controller.tell(event)
         elif watch.path == ConfigEntityChangeNotificationZNode.PATH:
-            self._look_at_configs()
+            self._config_listener.look()
+        else:
+            self._tokens.on_watch(watch.path)
 
     def _on_metadata_changed(self) -> None:
         self._keys.on_metadata_changed(self._cache.snapshot)
@@ -508,18 +513,9 @@ class BrokerProcess(ControllerListener):
         del client
         if self._is_serving:
             self._controller.tell(RegisterBrokerAndReelect())
-            self._look_at_configs()
+            self._config_listener.look()
+            self._tokens.on_session()
             self._storage.on_session()
-
-    def _look_at_configs(self) -> None:
-        with suppress(ActorDeadError):
-            self._config_listener.tell(ConfigsChanged())
-
-    def _catch_up_with_configs(self) -> None:
-        try:
-            self._config_listener.ask(CatchUp(), timeout=_ACTOR_TIMEOUT_S)
-        except (ActorDeadError, AskTimeout) as error:
-            raise SessionExpiredError(f"cannot read configurations: {error}") from error
 
     def _on_expired(self) -> Future[None]:
         """Let the controller resign; the next session waits for it.

@@ -23,6 +23,7 @@ from regent.broker.api.client_quotas import client_quota_apis
 from regent.broker.api.configs import ConfigAlterations, ConfigView, alter_config_apis, config_apis
 from regent.broker.api.consumer_group_heartbeat import consumer_group_heartbeat_apis
 from regent.broker.api.coordinator_requests import CoordinatorRequests
+from regent.broker.api.delegation_tokens import delegation_token_apis
 from regent.broker.api.delete_records import delete_records_apis
 from regent.broker.api.describe_cluster import describe_cluster_apis
 from regent.broker.api.describe_producers import describe_producers_apis
@@ -64,6 +65,7 @@ from regent.core.quota.quota_managers import QuotaManagers
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from regent.core.replication.replica_manager import ReplicaManager
+from regent.core.security.delegation_token_manager import DelegationTokenManager
 from regent.core.setting import SettingValues
 from regent.transport.kafka.acceptor import SharedLimits
 from regent.transport.kafka.api import KafkaApi
@@ -101,6 +103,8 @@ class Served:
     """None: clients are not told of transactions."""
     wake_replication: Callable[[], None] = lambda: None
     """Called after a fetch of a follower, while ISR proposals wait."""
+    tokens: DelegationTokenManager | None = None
+    """None: there are no delegation tokens."""
 
 
 class KafkaEndpoint:
@@ -293,6 +297,7 @@ class KafkaEndpoint:
             *log_dir_apis(replicas, served.log_directories, served.log_mover, self._queries),
             *acl_apis(),
             *authentication_apis(),
+            *delegation_token_apis(served.tokens, self._calls),
             *feature_apis(),
             *(
                 ()

@@ -33,7 +33,12 @@ def filled(kind: type[T], settings: Settings, **others: Any) -> T:
 def controller_settings(settings: Settings) -> ControllerSettings:
     """Return the settings of the controller."""
     through_zookeeper = isr_changes_through_zookeeper(settings)
-    return filled(ControllerSettings, settings, isr_changes_through_zookeeper=through_zookeeper)
+    return filled(
+        ControllerSettings,
+        settings,
+        isr_changes_through_zookeeper=through_zookeeper,
+        delegation_tokens_are_on=bool(settings.delegation_tokens.delegation_token_secret_key_file),
+    )
 
 
 def log_defaults(settings: Settings) -> LogConfig:

@@ -48,6 +48,9 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "keys": LazyCommand("regent.cli.keys", "keys", "Allow and revoke keys of other machines."),
     "certs": LazyCommand("regent.cli.certs", "certs", "Make certificates for TLS."),
     "users": LazyCommand("regent.cli.users", "users", "Add and remove users who log in."),
+    "tokens": LazyCommand(
+        "regent.cli.tokens", "tokens", "Create, show, renew, expire delegation tokens."
+    ),
     "metadata": LazyCommand(
         "regent.cli.metadata", "metadata", "Show the metadata cache of a broker."
     ),

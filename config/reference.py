@@ -139,6 +139,7 @@ _ABOUT: Final[Mapping[str, str]] = {
     "groups": "Groups of consumers, and __consumer_offsets. Use the same for all brokers.",
     "transactions": "Transactions, and __transaction_state. Use the same for all brokers.",
     "quotas": "How the use of clients is measured that quotas limit. The quotas are in ZooKeeper.",
+    "delegation_tokens": "Tokens with which others log in as a user.",
     "zookeeper": "The session with ZooKeeper.",
     "tls": "Keys and certificates of listeners that encrypt, and of connections to other brokers."
     " A running broker reads changed files again; what Kafka's tools store for it in ZooKeeper has"

@@ -16,6 +16,7 @@ from regent.config.addresses import is_loopback
 from regent.config.listeners import Listeners
 from regent.config.tables.broker import BrokerConfig
 from regent.config.tables.controller import ControllerConfig
+from regent.config.tables.delegation import DelegationTokensConfig
 from regent.config.tables.groups import GroupsConfig
 from regent.config.tables.log import LogsConfig
 from regent.config.tables.logging import LoggingConfig
@@ -46,6 +47,7 @@ class Settings:
     groups: GroupsConfig = field(default_factory=GroupsConfig)
     transactions: TransactionsConfig = field(default_factory=TransactionsConfig)
     quotas: QuotaConfig = field(default_factory=QuotaConfig)
+    delegation_tokens: DelegationTokensConfig = field(default_factory=DelegationTokensConfig)
     zookeeper: ZooKeeperConfig = field(default_factory=ZooKeeperConfig)
     tls: TlsConfig = field(default_factory=TlsConfig)
     sasl: SaslConfig = field(default_factory=SaslConfig)

@@ -22,6 +22,7 @@ from regent.core.model import (
     TopicPartition,
 )
 from regent.core.protocol.control import ControlHeader, TopicId
+from regent.core.security.delegation_token_manager import DelegationToken
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,13 @@ class ControllerFailure(NamedTuple):
     controllers: int
     broker_id: BrokerId
     controller_epoch: int
+
+
+class StoredToken(NamedTuple):
+    """A delegation token as read; ``zk_version`` is the condition for deleting it."""
+
+    token: DelegationToken
+    zk_version: int
 
 
 class ControllerStore(Protocol):
@@ -389,6 +397,27 @@ class ControllerStore(Protocol):
 
     def delete_log_dir_events(self, names: Collection[str], epoch_zk_version: int) -> None:
         """Delete notifications (fenced); absent ones are skipped."""
+        ...
+
+    # --- delegation tokens ---
+
+    def read_delegation_tokens(
+        self, after: str, limit: int
+    ) -> tuple[Sequence[StoredToken], str | None]:
+        """Read at most ``limit`` tokens whose ids follow ``after``, in the sequence of their ids.
+
+        The second value is the ``after`` with which to go on; None: there are no more. Tokens that
+        cannot be read or decoded are left out. Watches nothing.
+        """
+        ...
+
+    def delete_delegation_tokens(
+        self, tokens: Collection[StoredToken], epoch_zk_version: int
+    ) -> None:
+        """Delete tokens with a notification for each (fenced).
+
+        A token that was written since it was read stays, and absent ones are skipped.
+        """
         ...
 
     # --- /regent/controller_failures ---

@@ -16,6 +16,7 @@ from regent.core.model import BrokerId, TopicPartition
 from regent.zk.client.login import acl_of
 from regent.zk.codecs import admin_znodes as admin
 from regent.zk.codecs import broker_znodes as brokers
+from regent.zk.codecs import delegation_token_znodes as tokens
 from regent.zk.codecs import topic_znodes as topics
 from regent.zk.codecs.broker_znodes import SuspectZnodes
 from regent.zk.codecs.json_fields import EMPTY, Codec
@@ -223,6 +224,28 @@ LogDirEventNotificationSequenceZNode = ZNode(
 )
 """A broker of which a log directory failed. The controller deletes it."""
 
+# ---- delegation tokens --------------------------------------------------------------------------
+
+DelegationTokenAuthZNode = ZNode("/delegation_token", EMPTY, BROKER, NONE)
+DelegationTokensZNode = ZNode("/delegation_token/tokens", tokens.SECRET_CHECK, BROKER, VERSION)
+"""It has a check of the secret of the broker that started last; in Kafka it is empty."""
+
+DelegationTokenInfoZNode = ZNode(
+    "/delegation_token/tokens/<id>", tokens.TOKEN, BROKER | CONTROLLER, EPOCH | VERSION
+)
+"""A delegation token. Brokers write it for clients; the controller deletes it when it expired."""
+
+DelegationTokenChangeNotificationZNode = ZNode(
+    "/delegation_token/token_changes", EMPTY, BROKER, NONE
+)
+DelegationTokenChangeNotificationSequenceZNode = ZNode(
+    "/delegation_token/token_changes/token_change_<n>",
+    tokens.TOKEN_CHANGE,
+    BROKER | CONTROLLER,
+    EPOCH,
+)
+"""The id of a token that was written or deleted. Brokers delete it later."""
+
 # ---- consumers of Kafka 0.8 ---------------------------------------------------------------------
 
 ConsumersZNode = ZNode("/consumers", EMPTY, BROKER, NONE)
@@ -245,6 +268,12 @@ PERSISTENT_PATHS = (
     *(UserConfigsZNode.PATH, BrokerConfigsZNode.PATH, IpConfigsZNode.PATH),
 )
 """Every starting broker creates these empty, with their parents, if they are missing."""
+
+TOKEN_PATHS = (
+    *(DelegationTokenAuthZNode.PATH, DelegationTokenChangeNotificationZNode.PATH),
+    DelegationTokensZNode.PATH,
+)
+"""Every broker that has the secret of delegation tokens creates these too, when it starts."""
 
 ConfigEntityZNode = ZNode("/config/<type>/<name>", admin.CONFIG, ADMIN | CONTROLLER, VERSION)
 """Any of the configurations above."""

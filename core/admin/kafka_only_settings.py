@@ -91,10 +91,7 @@ controller.quorum.retry.backoff.ms int 20
 controller.quorum.voters list ""
 controller.socket.timeout.ms int 30000
 create.topic.policy.class.name class -
-delegation.token.expiry.check.interval.ms long 3600000 1..
-delegation.token.expiry.time.ms long 86400000 1..
 delegation.token.master.key password -
-delegation.token.max.lifetime.ms long 604800000 1..
 delegation.token.secret.key password -
 delete.records.purgatory.purge.interval.requests int 1
 early.start.listeners string -

@@ -22,6 +22,7 @@ from regent.core.controller.brokers.notifications import Notifications
 from regent.core.controller.brokers.responses import ControlResponses
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.controller_election import ControllerElection
+from regent.core.controller.delegation_token_deletion import DelegationTokenDeletion
 from regent.core.controller.effects import (
     BrokerMustEnd,
     BrokerRegistered,
@@ -52,6 +53,7 @@ from regent.core.controller.events import (
     ControllerEvent,
     ControllerFailuresChange,
     ControlRequestFailed,
+    DeleteExpiredTokens,
     ElectionDoubted,
     EventsLost,
     Expire,
@@ -142,6 +144,7 @@ class Controller:
         self._elections = LeaderElections(self._services, self._partitions)
         self._alter_partitions = AlterPartitions(self._services)
         self._notifications = Notifications(self._services, self._replicas, self._reassignments)
+        self._tokens = DelegationTokenDeletion(self._services)
         self._responses = ControlResponses(
             self._services, self._replicas, self._brokers, self._deletions
         )
@@ -180,8 +183,8 @@ class Controller:
     def handle(self, event: ControllerEvent, now_ms: int) -> list[Effect]:
         """Process one event to completion; the caller performs the effects, in order.
 
-        ``now_ms`` is wall-clock time. It is written into znodes, and never compared with the time
-        of another broker.
+        ``now_ms`` is wall-clock time. It is written into znodes, and compared with no times of
+        other brokers but the ends of delegation tokens.
         """
         epoch = self.context.epoch
         self.context.now_ms = now_ms
@@ -324,6 +327,9 @@ class Controller:
             case CheckBrokers(controller_epoch):
                 if controller_epoch == self.context.epoch:
                     self._health.check()
+            case DeleteExpiredTokens(controller_epoch):
+                if controller_epoch == self.context.epoch:
+                    self._tokens.delete_expired()
             case ReadAgain(controller_epoch):
                 if controller_epoch == self.context.epoch:
                     self._read_again()
@@ -488,6 +494,7 @@ class Controller:
             if not self._quarantine.has_event(name):
                 step()
         self._elections.begin_checks()
+        self._tokens.begin_checks()
         self._loading = None
         self._log.info(
             "Ready to serve as the new controller: %d brokers, %d topics",
@@ -564,6 +571,8 @@ class Controller:
             self._services.outbox.add(reply)
         if isinstance(event, AutoPreferredReplicaLeaderElection):
             self._elections.check_later(event.controller_epoch)
+        if isinstance(event, DeleteExpiredTokens) and event.controller_epoch == self.context.epoch:
+            self._tokens.check_later()
 
     def _reply(self, request_id: RequestId, response: ControllerResponse) -> None:
         self._services.outbox.add(SendResponse(request_id, response))

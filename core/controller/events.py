@@ -300,6 +300,13 @@ class CheckBrokers:
 
 
 @dataclass(frozen=True, slots=True)
+class DeleteExpiredTokens:
+    """It is time to delete expired delegation tokens; scheduled in the term of this epoch."""
+
+    controller_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class EventsLost:
     """There was no room for all events: the controller must read everything again."""
 
@@ -376,6 +383,7 @@ ControllerEvent: TypeAlias = (
     | ControllerFailuresChange
     | EventsLost
     | CheckBrokers
+    | DeleteExpiredTokens
     | LookAgain
 )
 
@@ -409,6 +417,7 @@ _IDEMPOTENT_TRIGGERS = (
     ControllerFailuresChange,
     EventsLost,
     CheckBrokers,
+    DeleteExpiredTokens,
     LookAgain,
 )
 

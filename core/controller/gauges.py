@@ -133,6 +133,7 @@ _STATES: dict[type[ControllerEvent], ControllerState] = {
     events.ReadAgain: ControllerState.TOPIC_CHANGE,
     events.LookAgain: ControllerState.TOPIC_CHANGE,
     events.CheckBrokers: ControllerState.BROKER_CHANGE,
+    events.DeleteExpiredTokens: ControllerState.TOPIC_CHANGE,
     events.EventsLost: ControllerState.CONTROLLER_CHANGE,
     events.ControllerFailuresChange: ControllerState.TOPIC_CHANGE,
     events.TopicDeletion: ControllerState.TOPIC_DELETION,

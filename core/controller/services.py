@@ -24,6 +24,7 @@ class ControllerSettings:
     is sent again, and unreadable znodes are read again. After ``controlled_shutdown_abandoned_ms``
     a broker that asked to stop, and did not, is used again. After ``changes_at_once`` elections, or
     removals of a replica from ISRs, their requests are sent, before the next ones are decided.
+    ``delegation_tokens_are_on``: expired delegation tokens are deleted.
     """
 
     unclean_leader_election_enable: bool = False
@@ -43,6 +44,8 @@ class ControllerSettings:
     broker_answer_timeout_ms: int = 0  # off
     max_request_bytes: int = MAX_REQUEST_BYTES
     changes_at_once: int = 2_000
+    delegation_tokens_are_on: bool = False
+    delegation_token_expiry_check_interval_ms: int = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -938,6 +938,7 @@ OF_LISTENERS = (
     *("inter_broker_listener_name", "security_inter_broker_protocol", "allow_unauthenticated"),
     "control_plane_listener_name",
 )
+_OF_TOKENS = "tests/broker/test_delegation_token_service.py"
 ELSEWHERE = {
     **{(table, row.name): _OF_TRANSACTIONS for table, row in rows() if table == "transactions"},
     ("groups", "group_min_session_timeout_ms"): _OF_GROUPS,
@@ -956,6 +957,7 @@ ELSEWHERE = {
     ("groups", "offsets_load_buffer_size"): "tests/actors/test_group_coordinator.py",
     ("groups", "offsets_commit_timeout_ms"): "tests/actors/test_group_coordinator.py",
     ("log", "log_cleaner_threads"): "tests/broker/test_broker_storage.py",
+    **{(t, row.name): _OF_TOKENS for t, row in rows() if t == "delegation_tokens"},
     ("zookeeper", "secret_file"): "tests/system/test_zookeeper_login.py",
     **{("broker", name): "tests/config/test_listeners.py" for name in OF_LISTENERS},
     ("broker", "local_users"): "tests/transport/test_local_users.py",

@@ -29,6 +29,9 @@ from regent.zk.znodes import (
     ConfigEntityZNode,
     ControllerEpochZNode,
     ControllerZNode,
+    DelegationTokenChangeNotificationSequenceZNode,
+    DelegationTokenInfoZNode,
+    DelegationTokensZNode,
     IsrChangeNotificationSequenceZNode,
     LogDirEventNotificationSequenceZNode,
     PreferredReplicaElectionZNode,
@@ -37,6 +40,7 @@ from regent.zk.znodes import (
     TopicPartitionStateZNode,
     TopicZNode,
 )
+from tests.support.token_world import a_token
 
 repeatable = settings(derandomize=True, deadline=None, database=None)
 
@@ -59,9 +63,12 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
     "config": ConfigEntityZNode.decode,
     "config_change": ConfigEntityChangeNotificationSequenceZNode.decode,
     "producer_ids": ProducerIdBlockZNode.decode,
+    "delegation_token": lambda data: DelegationTokenInfoZNode.decode(data, "id"),
+    "delegation_tokens": DelegationTokensZNode.decode,
 }
 ALL_DECODERS: dict[str, Callable[[bytes], object]] = {
     **DECODERS,
+    "token_change": DelegationTokenChangeNotificationSequenceZNode.decode,
 }
 
 
@@ -82,6 +89,7 @@ VALID: list[dict[str, Any]] = [
         ConfigEntityChangeNotificationSequenceZNode.encode("topics/orders"),
         b'{"version":1,"entity_type":"topics","entity_name":"orders"}',
         ProducerIdBlockZNode.encode(ProducerIdBlock(1, 0, 999)),
+        DelegationTokenInfoZNode.encode(a_token("id")),
     )
 ]
 keys = st.sampled_from(sorted({key for valid in VALID for key in valid} | {"0", "1", "f"}))

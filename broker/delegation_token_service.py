@@ -1,0 +1,86 @@
+"""The delegation tokens of one broker: the secret, and what follows the tokens in ZooKeeper."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from regent.actors.config_listener import Following
+from regent.broker.machine_settings import filled
+from regent.config.private_files import read_private
+from regent.config.settings import Settings
+from regent.core.errors import RegentError
+from regent.core.model import BrokerId
+from regent.core.security.delegation_token_manager import (
+    DelegationTokenManager,
+    DelegationTokenSettings,
+)
+from regent.zk.client.zookeeper import ZooKeeper
+from regent.zk.stores.delegation_token_store import ZkDelegationTokenStore
+from regent.zk.znodes import DelegationTokenChangeNotificationZNode
+
+_SETTING: Final = "delegation_tokens.delegation_token_secret_key_file"
+_LEAST_CHARACTERS: Final = 16
+
+
+class BrokerDelegationTokens:
+    """Does nothing without a secret.
+
+    Raises ``RegentError`` for a file that cannot be read, that others may read, or without a good
+    secret.
+    """
+
+    def __init__(self, broker_id: BrokerId, settings: Settings) -> None:
+        self.manager: DelegationTokenManager | None = None
+        """What answers clients; None: there are no tokens."""
+        self._broker_id = broker_id
+        self._settings = settings
+        self._secret = _secret(settings.delegation_tokens.delegation_token_secret_key_file)
+        self._following: Following | None = None
+
+    def follow(self, zookeeper: ZooKeeper) -> Callable[[], None]:
+        """Follow the tokens from now on; return what ends this."""
+        if not self._secret:
+            return lambda: None
+        self.manager = DelegationTokenManager(
+            ZkDelegationTokenStore(zookeeper),
+            self._secret,
+            filled(DelegationTokenSettings, self._settings),
+            now_ms=lambda: time.time_ns() // 1_000_000,
+            random_bytes=secrets.token_bytes,
+            lock=threading.Lock(),
+        )
+        self._following = Following(f"delegation-tokens-{self._broker_id}", self.manager)
+        return self._following.close
+
+    def load(self) -> None:
+        """Read all tokens, before clients are served. Raises ``RegentError``."""
+        if self.manager is not None:
+            self.manager.load()
+
+    def on_session(self) -> None:
+        """Read all tokens again: a session has begun, and changes may have been missed."""
+        if self.manager is not None and self._following is not None:
+            self.manager.expect_gaps()
+            self._following.look()
+
+    def on_watch(self, path: str) -> None:
+        """Read the tokens that changed, if this watch is about them."""
+        if path == DelegationTokenChangeNotificationZNode.PATH and self._following is not None:
+            self._following.look()
+
+
+def _secret(file: str) -> bytes:
+    if not file:
+        return b""
+    secret = read_private(Path(file), f"the secret of {_SETTING}").strip()
+    if len(secret) < _LEAST_CHARACTERS:
+        raise RegentError(
+            f"{_SETTING}: {file} must have a secret of at least {_LEAST_CHARACTERS} characters:"
+            f" make one with `(umask 077; openssl rand -base64 32 > {file})`"
+        )
+    return secret
