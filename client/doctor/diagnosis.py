@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from regent.client.cluster_connection import Cluster
-from regent.client.doctor.examined_cluster import BROKERS, ExaminedCluster, examine
+from regent.client.doctor.examined_cluster import CLUSTER, ExaminedCluster, examine
 from regent.client.doctor.file_check import FILES, check_files
 from regent.client.doctor.findings import Finding, Severity
 from regent.client.doctor.key_check import KEYS, check_keys
@@ -27,7 +27,10 @@ CHECKS: Final[Sequence[tuple[str, str, Check]]] = (
 )
 """The checks: their names, their titles, and the functions."""
 
-TITLES: Final = {BROKERS: "Not examined", **{name: title for name, title, _ in CHECKS}}
+TITLES: Final = {
+    CLUSTER: "Not running, or not answering",
+    **{name: title for name, title, _ in CHECKS},
+}
 """The titles of all findings, in their order."""
 
 

@@ -28,8 +28,8 @@ from regent.zk.client.login import login_at
 from regent.zk.client.operations import AclEntry
 from regent.zk.stores.admin_store import ZkAdminStore
 
-BROKERS: Final = "brokers"
-"""The name of this check: what is away, and so is not examined."""
+CLUSTER: Final = "cluster"
+"""The name of this check: what does not run or answer, and so is not examined."""
 
 SUPERVISOR: Final = "supervisor"
 PLACEMENT: Final = "placement service"
@@ -108,7 +108,7 @@ def examine(cluster: Cluster, folder: Path | None) -> tuple[ExaminedCluster, lis
 
 
 def _away(subject: str, message: str, remedy: str = "") -> Finding:
-    return Finding(BROKERS, Severity.PROBLEM, subject, message, remedy)
+    return Finding(CLUSTER, Severity.PROBLEM, subject, message, remedy)
 
 
 def _processes(data_dir: Path, file: ClusterFile) -> dict[int, str]:

@@ -95,11 +95,12 @@ def _with_login(listener: Listener, settings: Settings) -> Access:
     protocol = listener.protocol
     who = "users who can log in" if protocol.has_sasl else "owners of a certificate of our CA"
     why = protocol.value
-    if protocol.has_sasl and (mechanisms := listener.value(settings, _MECHANISMS)):
-        why = f"{why} with {mechanisms}"
+    if protocol.has_sasl and (offered := listener.value(settings, _MECHANISMS)):
+        why = f"{why} with {offered}"
     if protocol.has_tls or is_loopback(listener.host):
         return Access(who, why)
-    is_plain = "PLAIN" in listener.value(settings, _MECHANISMS).split(",")
+    mechanisms = listener.value(settings, _MECHANISMS).split(",")
+    is_plain = "PLAIN" in (mechanism.strip() for mechanism in mechanisms)
     read = "records and passwords" if is_plain else "records"
     return Access(
         f"{who}, and whoever is on the network path reads {read}",

@@ -78,14 +78,25 @@ def command_line(pid: int) -> list[str]:
     return [os.fsdecode(argument) for argument in arguments if argument]
 
 
+def may_be_examined(pid: int) -> bool:
+    """Whether this user may see the sockets of a process: root, and the user of the process."""
+    try:
+        os.listdir(PROC / str(pid) / "fd")
+    except PermissionError:
+        return False
+    except OSError:
+        return True  # it has ended
+    return True
+
+
 def listening_sockets(pids: Collection[int]) -> Iterator[ListeningSocket]:
     """Yield the sockets of these processes; one that they share belongs to each.
 
-    A process that has ended has none. Raises ``PermissionError`` for one of another user.
+    A process that has ended, or of another user, has none.
     """
     known: dict[str, _Found] = {}  # by network namespace
     for pid in sorted(pids):
-        with suppress(FileNotFoundError, ProcessLookupError):
+        with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
             network = os.readlink(PROC / str(pid) / "ns" / "net")
             if network not in known:
                 known[network] = {**_internet_sockets(pid), **_unix_sockets(pid)}

@@ -6,6 +6,7 @@ do there: a library may have opened it.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -33,6 +34,7 @@ from regent.client.doctor.listening_sockets import (
     PROC,
     ListeningSocket,
     listening_sockets,
+    may_be_examined,
     process_tree,
 )
 from regent.client.doctor.spark_ports import SparkPort, spark_port
@@ -77,20 +79,19 @@ def check_sockets(cluster: ExaminedCluster) -> Iterator[Finding]:
     tree: dict[int, str] = {}
     for pid in supervisors or cluster.processes:
         tree |= process_tree(pid)
-    for pid, command in sorted(tree.items()):
-        name = cluster.processes.get(pid) or _name(pid, command)
-        try:
-            found = sorted(set(listening_sockets([pid])))
-        except PermissionError:
-            message = f"the sockets of {name} (process {pid}) cannot be examined: it is another's"
-            remedy = f"run `{program()} doctor` as its user"
-            yield Finding(SOCKETS, Severity.WARNING, name, message, remedy, {"pid": pid})
-            continue
+    names = {pid: cluster.processes.get(pid) or _name(pid, tree[pid]) for pid in sorted(tree)}
+    shown = [pid for pid in names if may_be_examined(pid)]
+    for pid in names.keys() - shown:
+        message = f"the sockets of {names[pid]} (process {pid}) cannot be examined: it is another's"
+        remedy = f"run `{program()} doctor` as its user"
+        yield Finding(SOCKETS, Severity.WARNING, names[pid], message, remedy, {"pid": pid})
+    sockets = sorted(set(listening_sockets(shown)))
+    for pid, found in itertools.groupby(sockets, lambda each: each.pid):
         uses = _uses(cluster, pid)
         for each in found:
             known = uses.get(each.port) if each.kind == "tcp" else None
-            use = _use(cluster, each, name) if known is None else known(each)
-            yield _finding(each, name, use)
+            use = _use(cluster, each, names[pid]) if known is None else known(each)
+            yield _finding(each, names[pid], use)
 
 
 def _finding(found: ListeningSocket, name: str, use: _Use) -> Finding:

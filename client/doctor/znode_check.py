@@ -139,8 +139,8 @@ def _grouped(paths: Iterable[str]) -> Mapping[str, list[str]]:
 
 
 def _named(group: str, paths: list[str]) -> str:
-    if paths == [group]:
-        return group
+    if len(paths) == 1:
+        return paths[0]
     count = how_many(len(paths), "znode", "znodes")
     return f"{count} in {group} ({listed(paths, _NAMED)})"
 

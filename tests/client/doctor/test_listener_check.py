@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from regent.client.doctor.examined_cluster import ExaminedCluster
@@ -18,7 +20,7 @@ from regent.core.security.session import SecurityProtocol
 
 LOCAL, REMOTE = "127.0.0.1", "192.0.2.1"
 OK, WARNING, PROBLEM = Severity.OK, Severity.WARNING, Severity.PROBLEM
-PLAIN = {"sasl.enabled.mechanisms": "SCRAM-SHA-256,PLAIN"}
+PLAIN = {"sasl.enabled.mechanisms": "SCRAM-SHA-256, PLAIN"}
 SCRAM = {"sasl.enabled.mechanisms": "SCRAM-SHA-256"}
 MUTUAL = {"ssl.client.auth": "required"}
 
@@ -74,7 +76,7 @@ def test_listeners_are_read_as_kafka_writes_them():
     }
 
 
-def broker(host: str, protocol: str = "PLAINTEXT", **more: str) -> BrokerInfo:
+def broker(host: str, protocol: str = "PLAINTEXT", **more: Any) -> BrokerInfo:
     return BrokerInfo(7, (EndPoint(protocol, host, 9092, protocol),), **more)
 
 
