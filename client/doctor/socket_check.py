@@ -171,7 +171,8 @@ def _of_keys(purpose: str, settings: Settings, found: ListeningSocket) -> _Use:
     who, why = "owners of allowed keys", "CURVE"
     if found.is_on_loopback:
         local = local_access(settings.get(LOCAL_USERS, SAME), _user(found.pid))
-        who, why = f"{who} in {local.who}", f"{why}; {local.why}"
+        if local.severity is Severity.OK:
+            who, why = f"{who}, if they are {local.who}", f"{why} and {local.why}"
     return _Use(purpose, Access(who, why))
 
 

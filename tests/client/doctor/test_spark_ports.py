@@ -48,7 +48,7 @@ def server(answer: bytes | None) -> Iterator[int]:
     ("answer", "expected"),
     [
         (b"!xAuthentication error: unexpected command.\n", SparkPort.PY4J),
-        (b"", SparkPort.RPC),
+        (b"", SparkPort.UNKNOWN),
         (REFUSAL, SparkPort.RPC),
         (RESPONSE, SparkPort.OPEN),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n<h1>Bad Message 400</h1>", SparkPort.UNKNOWN),
@@ -56,6 +56,6 @@ def server(answer: bytes | None) -> Iterator[int]:
         (None, SparkPort.UNKNOWN),
     ],
 )
-def test_only_a_refusal_is_sparks_port_with_a_secret(answer: bytes | None, expected: SparkPort):
+def test_only_a_refusal_of_spark_is_a_port_with_a_secret(answer: bytes | None, expected: SparkPort):
     with server(answer) as port:
         assert spark_port(port, scaled(0.3)) is expected
