@@ -25,7 +25,7 @@ from regent.cluster.cluster_plan import HOST, PORT_SPACING, ClusterPlan
 from regent.cluster.cluster_supervisor import ClusterSupervisor
 from regent.cluster.embedded_zookeeper import HEAP_MB, MIN_HEAP_MB, server_classpath
 from regent.config.addresses import listening_socket
-from regent.config.cluster_location import DATA_DIR
+from regent.config.cluster_location import DATA_DIR, LOCK_FILE
 from regent.config.command_line import COMMAND, JOBS, SAME_SIGNAL_S, pip_install
 from regent.config.private_files import close_directory, keep_files_private
 from regent.config.settings import SETTING_OPTIONS, Settings
@@ -35,7 +35,6 @@ from regent.core.model import BrokerId
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 
-LOCK_FILE = ".cluster.lock"
 MAX_BROKERS = 100
 _MAX_BASE_PORT = 65_535 - 3 * PORT_SPACING - MAX_BROKERS
 _OWN_ZOOKEEPER_TIMEOUT_MS = 120_000

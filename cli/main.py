@@ -55,6 +55,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
         "regent.cli.metadata", "metadata", "Show the metadata cache of a broker."
     ),
     "status": LazyCommand("regent.cli.status", "status", "Show whether the cluster is healthy."),
+    "doctor": LazyCommand("regent.cli.doctor", "doctor", "Examine how the cluster is secured."),
     "events": LazyCommand("regent.cli.events", "events", "Read the journal of the controllers."),
     "jobs": LazyCommand("regent.cli.jobs", "jobs", "Run Spark jobs."),
     "placement-service": LazyCommand("regent.cli.placement_service", "placement_service", None),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -17,6 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _NONE = "-"  # an empty cell
 _GAP = 2  # between the columns of a table
+_MIN_SENTENCE = 20  # columns of a terminal, to wrap it
 
 
 class Output(StrEnum):
@@ -85,6 +88,19 @@ def print_facts(facts: Iterable[tuple[str, object]]) -> None:
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         click.echo(f"{name.ljust(width)}  {value}")
+
+
+def print_wrapped(rows: Iterable[tuple[str, str]]) -> None:
+    """Print short names, each with a sentence; on a terminal the sentence has lines of its own."""
+    rows = list(rows)
+    width = max((len(name) for name, _ in rows), default=0) + _GAP
+    columns = shutil.get_terminal_size().columns - _GAP - width
+    for name, text in rows:
+        line = _cell(text)
+        is_wrapped = sys.stdout.isatty() and columns > _MIN_SENTENCE
+        lines = textwrap.wrap(line, columns, break_on_hyphens=False) if is_wrapped else [line]
+        for number, part in enumerate(lines):
+            click.echo(f"{'':{_GAP}}{'' if number else name:{width}}{part}")
 
 
 def note(message: str) -> None:

@@ -110,7 +110,7 @@ def acl(how: str, address: str, secret_file: Path) -> None:
         if how == "open":
             open_tree(address)
         else:
-            secure_tree(address)
+            secure_tree(address, again=True)
     except (ConnectionLossError, ValueError) as error:
         raise RegentError(str(error)) from None
     click.echo("The znodes are secured." if how == "secure" else "The znodes are open.")

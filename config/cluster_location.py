@@ -8,6 +8,9 @@ from typing import Final
 CLUSTER_FILE: Final = "cluster.json"
 """In the folder of a local cluster: written by ``regent cluster``, see ``cluster.cluster_file``."""
 
+LOCK_FILE: Final = ".cluster.lock"
+"""Beside it: the process that runs the cluster has it open and locked, and writes its id there."""
+
 DATA_DIR: Final = Path("data")
 DATA_DIR_VARIABLE: Final = "REGENT_DATA_DIR"
 ZOOKEEPER_VARIABLE: Final = "REGENT_ZOOKEEPER"

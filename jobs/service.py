@@ -46,12 +46,11 @@ from regent.core.protocol.placement import (
 from regent.jobs.placement_job import place_with_spark
 from regent.jobs.session import DIRECTORY_PREFIX, START_TIMEOUT_S, SparkJvm
 from regent.jobs.spark_settings import QUICK_START, ignore_user_settings
-from regent.transport.control.key_files import KeyPair, KeysDirectory, secret_at
+from regent.transport.control.key_files import PLACEMENT_SECRET, KeyPair, KeysDirectory, secret_at
 from regent.transport.control.peers import KnownKeys
 from regent.transport.control.server import ControlServer, IncomingRequest
 from regent.transport.local_users import SAME, local_users
 
-_SECRET: Final = "placement.secret"
 MAX_WAITING: Final = 100
 MAX_PARTITIONS: Final = 200_000
 JOB_TIMEOUT_S: Final = 30.0  # in a warm session; a cold one has the time of a start
@@ -320,7 +319,7 @@ def serve(
     ends = SimpleQueue[int]()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: ends.put(number))
-    keys = secret_at(keys_dir / _SECRET)
+    keys = secret_at(keys_dir / PLACEMENT_SECRET)
     service = PlacementService(keys, KeysDirectory(keys_dir), bind, work_directory)
     service.start()
     try:

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from regent.cli.cluster import LOCK_FILE, _by_broker, _defaults, cluster
+from regent.cli.cluster import _by_broker, _defaults, cluster
 from regent.cluster.cluster_file import BrokerEntry, ClusterFile
-from regent.config.cluster_location import CLUSTER_FILE
+from regent.config.cluster_location import CLUSTER_FILE, LOCK_FILE
 from regent.config.settings import Settings
 from regent.config.settings_file import load_settings
 from tests.support.free_ports import free_ports

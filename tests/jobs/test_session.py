@@ -8,14 +8,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from regent.client.doctor.listening_sockets import listening_sockets
+from regent.client.doctor.spark_ports import LOOPBACK, SparkPort, spark_port
 from regent.jobs.session import SparkFailedError, SparkJvm
 from regent.testing.waits import scaled
-from tests.support.listening_sockets import (
-    LOOPBACK,
-    answers_of_spark,
-    asks_for_token,
-    listening_sockets,
-)
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("java")]
 
@@ -62,5 +58,5 @@ def test_every_port_of_a_jvm_refuses_a_stranger(spark: SparkSession):
     addresses = {each.port: each.address for each in sockets if each.kind != "unix"}
     assert {addresses[port] for port in (*of_spark, of_py4j)} == {LOOPBACK}
     assert len(of_spark) == 2
-    assert [answer for port in of_spark for answer in answers_of_spark(port)] == []
-    assert asks_for_token(of_py4j)
+    assert {spark_port(port, TIMEOUT_S) for port in of_spark} == {SparkPort.RPC}
+    assert spark_port(of_py4j, TIMEOUT_S) is SparkPort.PY4J

@@ -21,12 +21,14 @@ from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 from regent.core.errors import SessionExpiredError, UnreadableError
 from regent.zk.client.operations import (
     ANY_VERSION,
+    AclEntry,
     Committed,
     ConnectionLossError,
     Create,
     Delete,
     MultiResult,
     Operation,
+    Permission,
     Refused,
     SetData,
     UnreadableZnode,
@@ -315,6 +317,19 @@ class FakeZooKeeperServer:
                 self._sessions[session_id].server.watches.arm_children(path, session_id)
             return sorted(node.children) if node else None
 
+    def read_acl(self, session_id: int, path: str, *, watch: bool) -> tuple[AclEntry, ...] | None:
+        """Return a node's ACL, None if absent; ``watch`` has no effect."""
+        del watch
+        with self._changed:
+            if self._read(session_id, path) is None:
+                return None
+            permissions = ~Permission(0)
+            if path in self._denied:
+                permissions &= ~Permission.READ
+            if path in self._read_only:
+                permissions &= Permission.READ | Permission.ADMIN
+            return (AclEntry(permissions, "world", "anyone"),)
+
     def write(self, session_id: int, operations: Sequence[Operation]) -> MultiResult:
         """Apply a multi."""
         with self._changed:
@@ -537,6 +552,10 @@ class FakeZooKeeper(ZooKeeper):
         with suppress(UnreadableError):
             return self.server.read_children(session_id, path, watch=watch)
         return None
+
+    def acls_many(self, paths: Sequence[str]) -> list[tuple[AclEntry, ...] | None]:
+        """Read ACLs: that of a node is open, but for what ``deny`` and ``deny_writing`` take."""
+        return self._read("acls_many", paths, self.server.read_acl, watch=False)
 
     def sync(self) -> None:
         """Let later reads see all earlier writes."""

@@ -1,32 +1,34 @@
 """Every socket on which a process of a local cluster listens, and who may connect to it.
 
-A process that a library starts, or a port that it opens, is not in the table until somebody has
-decided what a stranger on this machine may do there.
+``doctor`` says who may connect to each. A process that a library starts, or a port that it opens,
+is not in its tables until somebody has decided what a stranger on this machine may do there.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import shutil
+import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from regent.config.addresses import port_of
+from regent.client.doctor.listening_sockets import listening_sockets, process_tree
+from regent.client.doctor.spark_ports import LOOPBACK, SparkPort, spark_port
+from regent.config.command_line import COMMAND
 from regent.core.protocol.placement import PlacementStatusRequest, PlacementStatusResponse
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually, scaled
 from regent.transport.control.remote_ref import RemoteActorRef
-from tests.support.listening_sockets import (
-    LOOPBACK,
-    ListeningSocket,
-    answers_of_spark,
-    asks_for_token,
-    listening_sockets,
-    process_tree,
-)
+from regent.zk.client.login import Acl
 
 pytestmark = [
     pytest.mark.system,
@@ -38,25 +40,25 @@ pytestmark = [
 TIMEOUT_S = 110.0
 BROKERS = 3
 
-WHO_MAY_CONNECT = {
-    "broker: port": (BROKERS, "everybody: a client, as with Kafka without an authorizer"),
-    "broker: replication_port": (BROKERS, "everybody: it answers followers (SECURITY.md)"),
-    "broker: control_port": (BROKERS, "who has an allowed key (docs/security.md)"),
-    "broker: metrics_port": (BROKERS, "everybody: it only shows numbers"),
-    "zookeeper: port": (1, "everybody: ZooKeeper without authentication (SECURITY.md)"),
-    "placement service: endpoint": (1, "who has an allowed key (docs/security.md)"),
-    "supervisor: unix": (1, "the owner: the mode of the socket; it starts brokers"),
-    "Spark's JVM: Py4J": (1, "who has the token in a file of mode 0600"),
-    "Spark's JVM: RPC, blocks": (2, "who has the secret that Spark has made: nobody"),
+SOCKETS = {
+    "broker: listener PLAINTEXT": BROKERS,
+    "broker: followers": BROKERS,
+    "broker: control requests": BROKERS,
+    "broker: metrics": BROKERS,
+    "zookeeper: ZooKeeper's clients": 1,
+    "placement service: requests to place partitions": 1,
+    "supervisor: commands that start brokers": 1,
+    "Spark's JVM: Py4J": 1,
+    "Spark's JVM: RPC, blocks": 2,
 }
 OF_PYTHON_WORKERS = {
     "tcp": {
-        "placement service: accumulators": (1, "who has the token of Py4J"),
-        "Spark's daemon: tcp": (1, "who has the secret in the environment of the daemon"),
+        "placement service: accumulators of Spark": 1,
+        "Spark's daemon: Python workers": 1,
     },
     "unix": {
-        "placement service: unix": (1, "the owner: the mode of the directory"),
-        "Spark's daemon: unix": (1, "the owner: the mode of the directory"),
+        "placement service: Python workers": 1,
+        "Spark's daemon: Python workers": 1,
     },
 }
 
@@ -93,42 +95,54 @@ def _await_warm(cluster: RegentCluster) -> None:
         service.close()
 
 
-def _named(cluster: RegentCluster) -> Counter[str]:
-    """Return what every listening socket of the cluster is for."""
-    tree = process_tree(cluster.process.pid)
-    description = cluster.description
-    names = {server["port"]: "zookeeper: port" for server in description["zookeeper_nodes"]}
-    for broker in description["brokers"]:
-        names |= {port: f"broker: {name}" for name, port in broker.items() if "port" in name}
-    names[port_of(description["placement"]["endpoint"])] = "placement service: endpoint"
-    return Counter(
-        names.get(found.port) or _name(found, cluster, tree)
-        for found in set(listening_sockets(tree))
+def _doctor(cluster: RegentCluster) -> list[dict[str, Any]]:
+    """Return what doctor finds; its exit code says how bad the worst is."""
+    ended = subprocess.run(
+        [*COMMAND, "doctor", "-o", "json", "--data-dir", cluster.data_dir],
+        capture_output=True,
+        text=True,
+        timeout=scaled(60.0),
+        check=False,
     )
+    findings: list[dict[str, Any]] = json.loads(ended.stdout)
+    worst = max(("ok", "warning", "problem").index(finding["severity"]) for finding in findings)
+    assert ended.returncode == worst, ended.stderr
+    return findings
 
 
-def _name(found: ListeningSocket, cluster: RegentCluster, tree: dict[int, str]) -> str:
-    process = _process(found.pid, cluster, tree[found.pid])
-    if process == "Spark's JVM" and found.kind == "tcp":
-        return f"{process}: {'Py4J' if asks_for_token(found.port) else 'RPC, blocks'}"
-    if process == "placement service" and found.kind == "tcp":
-        return f"{process}: accumulators"
-    return f"{process}: {found.kind}"
+def _sockets(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [finding["facts"] for finding in findings if finding["check"] == "sockets"]
 
 
-def _process(pid: int, cluster: RegentCluster, command: str) -> str:
-    known = {
-        cluster.process.pid: "supervisor",
-        cluster.description["placement"]["pid"]: "placement service",
+def test_doctor_knows_every_listening_socket(cluster: RegentCluster, workers: str):
+    found = _sockets(_doctor(cluster))
+    names = (f"{each['process'].rstrip('0123456789 ')}: {each['purpose']}" for each in found)
+    assert Counter(names) == SOCKETS | OF_PYTHON_WORKERS[workers]
+    assert all(each["who_may_connect"] and each["why"] for each in found)
+
+
+def test_doctor_finds_nothing_to_close_in_a_default_cluster(cluster: RegentCluster):
+    assert [found for found in _doctor(cluster) if found["severity"] != "ok"] == []
+
+
+@pytest.mark.skipif(shutil.which("ss") is None, reason="asks iproute2's ss")
+def test_doctor_lists_what_another_program_sees(cluster: RegentCluster):
+    tree = process_tree(cluster.process.pid)
+    told = subprocess.run(["ss", "-ltunxpH"], capture_output=True, text=True, check=True)
+    seen = set()
+    for line in told.stdout.splitlines():
+        kind, state, _, _, address, *_ = line.split()
+        pids = {int(pid) for pid in re.findall(r"pid=([0-9]+)", line)} & tree.keys()
+        if kind in ("tcp", "udp"):
+            address = address.rpartition(":")[2]  # ss writes IPv4 in IPv6 in its own way
+        elif kind.startswith("u_") and state != "LISTEN":
+            continue  # two ends of a connection
+        seen |= {(pid, address) for pid in pids}
+    listed = {
+        (each["pid"], str(each["port"]) if each["kind"] != "unix" else each["address"])
+        for each in _sockets(_doctor(cluster))
     }
-    if "SparkSubmit" in command:
-        return "Spark's JVM"
-    return "Spark's daemon" if "python_daemon" in command else known.get(pid, command)
-
-
-def test_every_listening_socket_is_in_the_table(cluster: RegentCluster, workers: str):
-    expected = WHO_MAY_CONNECT | OF_PYTHON_WORKERS[workers]
-    assert _named(cluster) == {name: count for name, (count, _) in expected.items()}
+    assert listed == seen
 
 
 def test_nothing_listens_beyond_loopback(cluster: RegentCluster):
@@ -149,4 +163,37 @@ def test_spark_answers_no_request_without_its_secret(cluster: RegentCluster):
     of_spark = {pid for pid, command in tree.items() if "SparkSubmit" in command}
     ports = {each.port for each in listening_sockets(of_spark) if each.kind == "tcp"}
     assert ports
-    assert [answer for port in ports for answer in answers_of_spark(port)] == []
+    found = Counter(spark_port(port, scaled(20.0)) for port in ports)
+    assert found == {SparkPort.PY4J: 1, SparkPort.RPC: 2}
+
+
+def test_doctor_finds_what_is_opened_and_names_what_closes_it(cluster: RegentCluster):
+    segment = next((cluster.data_dir / "broker-0").rglob("*.log"))
+    secret = cluster.data_dir / "keys" / "operator.secret"
+    key, old = secret.stat(), 400 * 86_400
+    segment.chmod(0o644)
+    cluster.data_dir.chmod(0o755)
+    with _open_znode(cluster, "/brokers/topics"):
+        os.utime(secret, (key.st_atime - old, key.st_mtime - old))
+        try:
+            found = [finding for finding in _doctor(cluster) if finding["severity"] != "ok"]
+        finally:
+            os.utime(secret, (key.st_atime, key.st_mtime))
+            segment.chmod(0o600)
+            cluster.data_dir.chmod(0o700)
+    remedies = {finding["subject"]: finding["remedy"] for finding in found}
+    assert remedies[str(segment)] == f"`chmod go-rwx {segment}`"
+    assert remedies[str(cluster.data_dir)] == f"`chmod go-rwx {cluster.data_dir}`"
+    assert "zookeeper acl secure" in remedies["/brokers/topics"]
+    assert "keys rotate" in remedies[str(secret)]
+    assert len(remedies) == 4
+
+
+@contextmanager
+def _open_znode(cluster: RegentCluster, path: str) -> Iterator[None]:
+    """Let everybody change a znode for the block."""
+    cluster.zookeeper.set_acls({path: Acl.OPEN})
+    try:
+        yield
+    finally:
+        cluster.zookeeper.set_acls({path: Acl.READABLE})

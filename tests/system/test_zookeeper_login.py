@@ -13,6 +13,7 @@ import pyspark
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadArgumentsError, NoAuthError
+from kazoo.security import OPEN_ACL_UNSAFE
 
 from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.config.command_line import COMMAND
@@ -160,5 +161,11 @@ def test_the_znodes_of_another_zookeeper_are_secured_and_opened(tmp_path: Path) 
                 else:
                     with pytest.raises(NoAuthError):
                         client.set("/kafka/brokers", b"")
+            # One znode of a secured tree that somebody has opened.
+            client.add_auth(*read_login(secret).auth_data)
+            client.set_acls("/kafka/brokers", OPEN_ACL_UNSAFE)
+            assert run("zookeeper", "acl", "secure", *where).returncode == 0
+        with stranger(server.address) as client, pytest.raises(NoAuthError):
+            client.set("/kafka/brokers", b"")
     finally:
         server.stop()

@@ -14,11 +14,13 @@ from regent.core.errors import SessionExpiredError, UnreadableError
 from regent.testing.waits import scaled
 from regent.zk.client.operations import (
     ANY_VERSION,
+    AclEntry,
     Check,
     Committed,
     Create,
     Delete,
     Operation,
+    Permission,
     Refused,
     SetData,
     UnreadableZnode,
@@ -455,6 +457,20 @@ def test_an_unreadable_node_does_not_affect_reads_of_others(
         zk.children("/secret", watch=True)
     with pytest.raises(UnreadableError, match="/secret"):
         zk.children("/secret")
+
+
+def test_acls_say_what_everybody_may_do(ensemble: Ensemble, zk: ZooKeeper) -> None:
+    apply(zk, Create("/open"), Create("/secret"), Create("/fixed"), Create("/secret/c"))
+    ensemble.deny("/secret")
+    ensemble.deny_writing("/fixed")
+    everything, write = ~Permission(0), Permission.changes()
+    assert zk.acls_many(["/open", "/secret", "/absent", "/fixed", "/secret/c"]) == [
+        (AclEntry(everything, "world", "anyone"),),
+        (AclEntry(write, "world", "anyone"),),
+        None,
+        (AclEntry(Permission.READ | Permission.ADMIN, "world", "anyone"),),
+        (AclEntry(everything, "world", "anyone"),),
+    ]
 
 
 def test_a_watch_on_an_unreadable_node_fires_at_its_deletion(

@@ -4,6 +4,7 @@ A process proves with its secret key who it is. Others know its public key: brok
 registrations, or from a *directory of keys*, which also has the keys of operators::
 
     keys/operator.secret       the secret key of commands on this machine
+    keys/placement.secret      the secret key of the placement service
     keys/allowed/NAME.key      public keys that may connect, one a line; broker-N: those of broker N
 
 Public keys are written in hexadecimal.
@@ -29,6 +30,7 @@ from regent.core.errors import RegentError
 from regent.core.security.roles import KeyOwner
 
 BROKER_SECRET: Final = "curve.secret"
+PLACEMENT_SECRET: Final = "placement.secret"
 OPERATOR: Final = "operator"
 """The name of the key of this machine's commands."""
 
@@ -174,6 +176,10 @@ class KeysDirectory:
                 found[path.name.removesuffix(_SUFFIX)] = [k for k in lines if _KEY.fullmatch(k)]
         return found
 
+    def file_of(self, name: str) -> Path:
+        """Return the file with the allowed keys of a name."""
+        return self._allowed / f"{name}{_SUFFIX}"
+
     def allow(self, name: str, *keys: str) -> None:
         """Let the owner of a name connect with these keys and no others.
 
@@ -185,12 +191,12 @@ class KeysDirectory:
             if not _KEY.fullmatch(key):
                 raise KeyFileError(f"{key!r} is not a public key: it has 64 digits and letters a-f")
         text = "".join(f"{key}\n" for key in dict.fromkeys(keys))
-        _write(self._allowed / f"{name}{_SUFFIX}", text, replace=True)
+        _write(self.file_of(name), text, replace=True)
 
     def revoke(self, name: str) -> bool:
         """Let the owner of a name connect no more; return whether it could. Raises OSError."""
         try:
-            (self._allowed / f"{name}{_SUFFIX}").unlink()
+            self.file_of(name).unlink()
         except FileNotFoundError:
             return False
         return True

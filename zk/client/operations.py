@@ -6,7 +6,7 @@ Writes are atomic multis of conditional operations. ``zk.client.zookeeper`` appl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import Enum, IntEnum, IntFlag
 from typing import NamedTuple, TypeAlias
 
 from regent.core.errors import RegentError, UnreadableError
@@ -60,6 +60,34 @@ class UnreadableZnode(Znode):
     def reason(self) -> str:
         """Why it cannot be read; names the path."""
         return self[0].decode()
+
+
+class Permission(IntFlag):
+    """What an entry of an ACL permits; ``CREATE`` and ``DELETE`` are of children."""
+
+    READ = 1
+    WRITE = 2
+    CREATE = 4
+    DELETE = 8
+    ADMIN = 16
+
+    @classmethod
+    def changes(cls) -> Permission:
+        """Return every permission but that to read."""
+        return cls.WRITE | cls.CREATE | cls.DELETE | cls.ADMIN
+
+
+class AclEntry(NamedTuple):
+    """A user of a scheme, and what it may do; ``world:anyone`` is everybody."""
+
+    permissions: Permission
+    scheme: str
+    user: str
+
+    @property
+    def is_everybody(self) -> bool:
+        """Whether it is for every client."""
+        return (self.scheme, self.user) == ("world", "anyone")
 
 
 def why_unreadable(path: str, error: str) -> str:

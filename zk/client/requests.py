@@ -21,12 +21,14 @@ from kazoo.protocol.serialization import Close
 from regent.core.errors import RegentError
 from regent.zk.client.login import Acl, Login, acl_of
 from regent.zk.client.operations import (
+    AclEntry,
     Check,
     Committed,
     Create,
     Delete,
     MultiResult,
     Operation,
+    Permission,
     Refused,
     SetData,
     ZkError,
@@ -298,12 +300,6 @@ class GetAcl(ZkRequest):
     def __init__(self, path: str) -> None:
         super().__init__(_string(path))
 
-    @staticmethod
-    def is_open(answer: Answer) -> bool:
-        """Whether everybody may do everything."""
-        buffer, offset = answer
-        return buffer.startswith(_OPEN_ACL, offset)
-
 
 class SetAcl(ZkRequest):
     """Change the ACL of a node."""
@@ -475,6 +471,19 @@ def decode_children(buffer: bytes, offset: int) -> tuple[list[str], int]:
         names.append(name)
     names.sort()
     return names, offset
+
+
+def decode_acl(buffer: bytes, offset: int) -> tuple[tuple[AclEntry, ...], int]:
+    """Decode the answer to ``GetAcl``; return the entries and the next offset."""
+    (count,) = _INT.unpack_from(buffer, offset)
+    offset += _INT.size
+    entries = []
+    for _ in range(count):
+        (permissions,) = _INT.unpack_from(buffer, offset)
+        scheme, offset = _decode_string(buffer, offset + _INT.size)
+        user, offset = _decode_string(buffer, offset)
+        entries.append(AclEntry(Permission(permissions), scheme, user))
+    return tuple(entries), offset
 
 
 def _decode_string(buffer: bytes, offset: int) -> tuple[str, int]:

@@ -20,6 +20,7 @@ from regent.core.errors import SessionExpiredError, UnreadableError
 from regent.core.timers import Timer
 from regent.zk.client.connection import ConnectionState
 from regent.zk.client.operations import (
+    AclEntry,
     Committed,
     ConnectionLossError,
     MultiResult,
@@ -34,6 +35,7 @@ from regent.zk.client.requests import (
     ArmedWatches,
     BulkRead,
     Exists,
+    GetAcl,
     GetChildren,
     GetData,
     Multi,
@@ -46,6 +48,7 @@ from regent.zk.client.requests import (
     ZkReply,
     ZkRequest,
     absolute,
+    decode_acl,
     decode_children,
     decode_multi_read,
     decode_znode,
@@ -185,6 +188,13 @@ class ZooKeeper:
             return []
         return self._reading(lambda client: _children_many(client, _all_at(client, paths)))
 
+    def acls_many(self, paths: Sequence[str]) -> list[tuple[AclEntry, ...] | None]:
+        """Read the ACLs of many nodes, a request each; None for a node that is absent.
+
+        A node whose ACL the server refuses to show has no entries: it lets us do nothing.
+        """
+        return self._reading(lambda client: _acls_many(client, _all_at(client, paths)))
+
     def sync(self) -> None:
         """Make later reads see every write that was acknowledged before this call.
 
@@ -321,6 +331,12 @@ def _children_many(client: ZooKeeperClient, paths: Sequence[str]) -> list[list[s
     decode_all = partial(decode_multi_read, decode=decode_children)
     found = _read(client, GetChildren, paths, decode_children, decode_all)
     return [None if isinstance(names, ReadRefused) else names for names in found]
+
+
+def _acls_many(client: ZooKeeperClient, paths: Sequence[str]) -> list[tuple[AclEntry, ...] | None]:
+    replies = [client.send(GetAcl(path)) for path in paths]
+    found = [_received(client, reply, decode_acl) for reply in replies]
+    return [() if isinstance(acl, ReadRefused) else acl for acl in found]
 
 
 def _arm(client: ZooKeeperClient, zxid: int, watches: ArmedWatches) -> bool:

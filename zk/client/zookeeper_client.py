@@ -48,7 +48,6 @@ from regent.zk.client.requests import (
     Answer,
     ArmedWatches,
     CloseSession,
-    GetAcl,
     Multi,
     RequestRefusedError,
     SetAcl,
@@ -299,11 +298,6 @@ class ZooKeeperClient(ZooKeeper):
             if self._connection.connection_stopped.wait(1.0):
                 self._kazoo._safe_close()
                 self._kazoo.close()
-
-    def is_open(self, path: str) -> bool:
-        """Whether everybody may change a znode; False for one that does not exist."""
-        answer = self.receive(self.send(GetAcl(absolute(self.chroot, path))))
-        return answer is not None and GetAcl.is_open(answer)
 
     def set_acls(self, acls: Mapping[str, Acl]) -> None:
         """Change the ACLs of znodes; one that does not exist any more is left out.

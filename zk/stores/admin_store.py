@@ -5,6 +5,7 @@ Mirrors ``kafka.zk.AdminZkClient`` and the reads of ``KafkaZkClient``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from regent.core.errors import BadDataError, BrokerNotFoundError
@@ -17,6 +18,7 @@ from regent.core.ports import ControllerFailure
 from regent.zk import znodes
 from regent.zk.client.operations import (
     MAX_ATTEMPTS,
+    AclEntry,
     Check,
     Committed,
     ConflictError,
@@ -30,6 +32,7 @@ from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.stores.cluster_identity import read_cluster_id, read_mark
 from regent.zk.stores.fenced_writes import apply, change_znodes
 from regent.zk.stores.topic_store import ZkTopicStore
+from regent.zk.stores.tree_acls import read_tree
 from regent.zk.stores.znode_store import ZnodeStore
 from regent.zk.znodes import (
     ConfigEntityChangeNotificationZNode,
@@ -78,6 +81,10 @@ class ZkAdminStore(ZnodeStore):
         super().__init__(zookeeper)
         self.topics = ZkTopicStore(zookeeper)
         self.configs = self.topics.configs
+
+    def read_acls(self) -> Iterator[tuple[str, Sequence[AclEntry]]]:
+        """Yield the path and the ACL of every znode, see ``tree_acls.read_tree``."""
+        return read_tree(self._zookeeper)
 
     # --- controller ---
 

@@ -6,26 +6,30 @@ ACL of its parent decides who may delete a znode. So a secured tree begins at it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
 from regent.zk.client.login import Acl, acl_of
+from regent.zk.client.operations import AclEntry, Permission
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 
 _ROOT: Final = "/"
+_EVERYTHING: Final = ~Permission(0)
 _LEVELS_OF_NEW_SERVER: Final = 3  # /, /zookeeper, and what is in that
 _SESSION_TIMEOUT_MS: Final = 30_000
 
 
-def secure_tree(hosts: str) -> bool:
+def secure_tree(hosts: str, *, again: bool = False) -> bool:
     """Secure the tree at a connect string, for which this process has a login, unless it is.
 
-    The root is last, so that a migration that was interrupted is repeated. Return whether there was
-    something to secure. Raises ``ConnectionLossError`` and ``RequestRefusedError``.
+    The root is last, so that a migration that was interrupted is repeated. ``again``: secure it
+    even if the root is secured. Return whether there was something to secure. Raises
+    ``ConnectionLossError`` and ``RequestRefusedError``.
     """
     with _session(hosts) as client:
-        if not client.is_open(_ROOT):
+        if not again and not is_open(client.acls_many([_ROOT])[0]):
             return False
         levels = list(_levels(client))
         for level in reversed(levels):
@@ -40,6 +44,21 @@ def open_tree(hosts: str) -> None:
             client.set_acls(dict.fromkeys(level, Acl.OPEN))
 
 
+def is_open(acl: Sequence[AclEntry] | None) -> bool:
+    """Whether everybody may do everything; False for a znode that does not exist."""
+    return acl is not None and any(
+        entry.is_everybody and entry.permissions == _EVERYTHING for entry in acl
+    )
+
+
+def read_tree(zookeeper: ZooKeeper) -> Iterator[tuple[str, Sequence[AclEntry]]]:
+    """Yield the path and the ACL of every znode that this session may find."""
+    for level in _levels(zookeeper):
+        for path, acl in zip(level, zookeeper.acls_many(level), strict=True):
+            if acl is not None:
+                yield path, acl
+
+
 @contextmanager
 def _session(hosts: str) -> Iterator[ZooKeeperClient]:
     client = ZooKeeperClient(hosts, _SESSION_TIMEOUT_MS, on_watch=lambda _: None)
@@ -50,7 +69,7 @@ def _session(hosts: str) -> Iterator[ZooKeeperClient]:
         client.close()
 
 
-def _levels(client: ZooKeeperClient) -> Iterator[list[str]]:
+def _levels(client: ZooKeeper) -> Iterator[list[str]]:
     """Yield the paths of the tree by their depth, the root first."""
     level = [_ROOT]
     while level:

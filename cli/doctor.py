@@ -1,0 +1,55 @@
+"""``doctor``: who may connect to what, what others may read and change, and what closes it."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from click.core import ParameterSource
+
+from regent.cli.output import Output, examples, output_option, print_json, print_wrapped
+from regent.client.cluster_connection import Cluster, pass_cluster
+from regent.client.doctor.diagnosis import TITLES, diagnose
+from regent.client.doctor.findings import Finding, Severity
+from regent.client.wording import counted
+
+
+@click.command(epilog=examples("doctor", "doctor --zookeeper 192.0.2.1:2181", "doctor -o json"))
+@output_option
+@pass_cluster
+@click.pass_context
+def doctor(context: click.Context, cluster: Cluster, /, output: str) -> None:
+    """Examine how a cluster is secured; each finding says what closes it.
+
+    Of a cluster on this machine: every socket on which its processes listen and who may connect,
+    its files and its keys. Of every cluster: the listeners of its brokers, their settings, and what
+    strangers may do with ZooKeeper's znodes. Nothing is changed.
+
+    The exit code is 0 when all is well, 1 with warnings, 2 with problems.
+    """
+    findings = diagnose(cluster, _named_folder(context))
+    if output == Output.JSON:
+        print_json([finding.json for finding in findings])
+    else:
+        _print(findings)
+    context.exit(max(finding.severity for finding in findings))
+
+
+def _named_folder(context: click.Context) -> Path | None:
+    """Return the data directory that the command line names: it may be that of one broker."""
+    is_named = context.get_parameter_source("data_dir") is ParameterSource.COMMANDLINE
+    folder = context.params["data_dir"]
+    return folder if is_named and isinstance(folder, Path) and folder.is_dir() else None
+
+
+def _print(findings: Sequence[Finding]) -> None:
+    for check, group in itertools.groupby(findings, lambda finding: finding.check):
+        click.echo(f"{TITLES[check]}:")
+        print_wrapped((finding.severity.name.lower(), finding.sentence) for finding in group)
+        click.echo()
+    counts = Counter(finding.severity for finding in findings)
+    problems = counted(counts[Severity.PROBLEM], "problem")
+    click.echo(f"{problems}, {counted(counts[Severity.WARNING], 'warning')}")

@@ -1,0 +1,1 @@
+"""What ``regent doctor`` examines: each check is a function that yields findings."""

@@ -1,0 +1,235 @@
+"""What the checks look at: it is read once, with a limit in time, before the checks run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from regent.client.broker_request import NoAnswerError, ask_broker
+from regent.client.cluster_connection import Cluster, ClusterNotFoundError
+from regent.client.doctor.findings import Finding, Severity
+from regent.client.doctor.listening_sockets import PROC, command_line, target_of
+from regent.cluster.cluster_file import ClusterFile
+from regent.config.cluster_location import LOCK_FILE
+from regent.config.command_line import program
+from regent.core.errors import BadDataError, Errors
+from regent.core.model import BrokerId, BrokerInfo, EndPoint
+from regent.core.protocol.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from regent.transport.kafka.api import KafkaApiKey
+from regent.zk.client.login import login_at
+from regent.zk.client.operations import AclEntry
+from regent.zk.stores.admin_store import ZkAdminStore
+
+CLUSTER: Final = "cluster"
+"""The name of this check: what does not run or answer, and so is not examined."""
+
+SUPERVISOR: Final = "supervisor"
+PLACEMENT: Final = "placement service"
+
+_READ_LIMIT_S: Final = 10.0
+_TREE_LIMIT_S: Final = 60.0
+_ASK_LIMIT_S: Final = 3.0
+_ASKED_AT_ONCE: Final = 32
+_DESCRIBE_CONFIGS: Final = (KafkaApiKey.DESCRIBE_CONFIGS, 4)
+_BROKER: Final = 4  # the type of a resource
+
+Settings = Mapping[str, str]
+"""The settings of a broker by Kafka's names; those of ours begin with ``regent.``."""
+
+
+@dataclass(slots=True)
+class ExaminedCluster:
+    """A cluster as this machine sees it.
+
+    ``data_dir`` and ``file`` are those of a local cluster, else None; ``folder`` is the directory
+    whose files are examined. ``registrations`` and ``acls`` are None without ZooKeeper.
+    ``settings`` lacks the brokers that have not answered. ``processes`` are the processes of the
+    local cluster that live, by id: ``SUPERVISOR``, ``PLACEMENT``, ``broker 0``,
+    ``zookeeper 0``.
+    """
+
+    zookeeper: str = ""
+    data_dir: Path | None = None
+    file: ClusterFile | None = None
+    folder: Path | None = None
+    registrations: Mapping[BrokerId, BrokerInfo] | None = None
+    acls: Sequence[tuple[str, Sequence[AclEntry]]] | None = None
+    settings: Mapping[BrokerId, Settings] = field(default_factory=dict)
+    processes: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def has_login(self) -> bool:
+        """Whether this command has a login for ZooKeeper."""
+        return login_at(self.zookeeper) is not None
+
+    @property
+    def is_zookeeper_open(self) -> bool:
+        """Whether everybody may change the root of the tree, so that nothing is protected."""
+        return any(
+            entry.is_everybody and entry.permissions & entry.permissions.changes()
+            for path, acl in self.acls or ()
+            if path == "/"
+            for entry in acl
+        )
+
+    @property
+    def local_brokers(self) -> frozenset[BrokerId]:
+        """The brokers whose processes live on this machine, as ``cluster.json`` says."""
+        entries = {} if self.file is None else self.file.brokers
+        return frozenset(id_ for id_, entry in entries.items() if entry.pid in self.processes)
+
+
+def examine(cluster: Cluster, folder: Path | None) -> tuple[ExaminedCluster, list[Finding]]:
+    """Read what the checks need; return it with a finding for each thing that is away.
+
+    ``folder`` is a data directory that the command line names.
+    """
+    examined = ExaminedCluster(folder=folder)
+    try:
+        examined.zookeeper = cluster.zookeeper_address
+        examined.data_dir, examined.file = cluster.data_dir, cluster.file
+    except (ClusterNotFoundError, BadDataError) as error:
+        return examined, [_away("cluster", str(error))]
+    examined.folder = examined.data_dir or folder
+    if examined.data_dir is not None and examined.file is not None:
+        examined.processes = _processes(examined.data_dir, examined.file)
+    findings = [*_read_zookeeper(cluster, examined), *_dead_brokers(examined)]
+    if examined.registrations is not None:
+        findings += _ask_brokers(examined)
+    return examined, findings
+
+
+def _away(subject: str, message: str, remedy: str = "") -> Finding:
+    return Finding(CLUSTER, Severity.PROBLEM, subject, message, remedy)
+
+
+def _processes(data_dir: Path, file: ClusterFile) -> dict[int, str]:
+    """Return the processes of a local cluster that live, and what they are."""
+    listed = {node.pid: f"zookeeper {n}" for n, node in enumerate(file.zookeeper_nodes)}
+    listed |= {broker.pid: f"broker {broker.id}" for broker in file.brokers.values()}
+    if file.placement is not None:
+        listed[file.placement.pid] = PLACEMENT
+    alive = {pid: name for pid, name in listed.items() if _is_of(data_dir, pid)}
+    supervisor = _supervisor(data_dir)
+    return alive if supervisor is None else {supervisor: SUPERVISOR, **alive}
+
+
+def _is_of(data_dir: Path, pid: int) -> bool:
+    """Whether a process lives and was started with a path in a folder; its id may be used again."""
+    try:
+        arguments = command_line(pid)
+    except OSError:
+        return False
+    folder = data_dir.resolve()
+    return any(
+        Path(argument).resolve().is_relative_to(folder)
+        for argument in arguments
+        if os.path.isabs(argument)
+    )
+
+
+def _supervisor(data_dir: Path) -> int | None:
+    """Return the process that has the lock of a data directory; None if it has ended."""
+    lock = data_dir.resolve() / LOCK_FILE
+    try:
+        pid = int(lock.read_text(encoding="ascii"))
+        descriptors = list((PROC / str(pid) / "fd").iterdir())
+    except (OSError, ValueError):
+        return None
+    return pid if str(lock) in map(target_of, descriptors) else None
+
+
+# --- ZooKeeper -----------------------------------------------------------------------------------
+
+
+def _read_zookeeper(cluster: Cluster, examined: ExaminedCluster) -> Iterator[Finding]:
+    try:
+        with cluster.admin(limit_s=_READ_LIMIT_S) as admin:
+            yield from _read_registrations(admin, examined)
+        with cluster.admin(limit_s=_TREE_LIMIT_S) as admin:
+            same: dict[Sequence[AclEntry], Sequence[AclEntry]] = {}  # most znodes have a few ACLs
+            examined.acls = [(path, same.setdefault(acl, acl)) for path, acl in admin.read_acls()]
+    except ClusterNotFoundError as error:
+        done = "znodes" if examined.registrations is not None else "znodes, settings of brokers"
+        yield _away("zookeeper", f"{error}; not examined: {done}")
+
+
+def _read_registrations(admin: ZkAdminStore, examined: ExaminedCluster) -> Iterator[Finding]:
+    found = admin.read_brokers()
+    examined.registrations = {
+        broker_id: registration.info
+        for broker_id, registration in found.items()
+        if not isinstance(registration, BadDataError)
+    }
+    for broker_id, registration in found.items():
+        if isinstance(registration, BadDataError):
+            yield _away(f"broker {broker_id}", str(registration))
+
+
+# --- brokers -------------------------------------------------------------------------------------
+
+
+def _dead_brokers(examined: ExaminedCluster) -> Iterator[Finding]:
+    entries = {} if examined.file is None else examined.file.brokers
+    for broker_id, entry in entries.items():
+        name = f"broker {broker_id}"
+        if entry.pid not in examined.processes:
+            message = f"{name} does not run: its process {entry.pid} has ended"
+            yield _away(name, message, f"`{program()} brokers start {broker_id}`")
+        elif examined.registrations is not None and broker_id not in examined.registrations:
+            message = f"{name} runs as process {entry.pid} and is not registered in ZooKeeper"
+            yield _away(name, message, "its broker.log has the reason")
+
+
+def _ask_brokers(examined: ExaminedCluster) -> Iterator[Finding]:
+    """Ask the registered brokers for their settings, all at once, without those that are dead."""
+    entries = {} if examined.file is None else examined.file.brokers
+    dead = entries.keys() - examined.local_brokers
+    registered = examined.registrations or {}
+    registrations = {id_: info for id_, info in registered.items() if id_ not in dead}
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as threads:
+        answers = list(threads.map(_settings_of, registrations.values()))
+    examined.settings = {
+        broker_id: answer
+        for broker_id, answer in zip(registrations, answers, strict=True)
+        if not isinstance(answer, str)
+    }
+    for broker_id, answer in zip(registrations, answers, strict=True):
+        if isinstance(answer, str):
+            name = f"broker {broker_id}"
+            message = f"{name} does not tell its settings ({answer}), so they are not examined"
+            yield _away(name, message, f"`{program()} status` says more")
+
+
+def _settings_of(broker: BrokerInfo) -> Settings | str:
+    """Return the settings of a broker, or why it has not told them."""
+    endpoint = broker.plaintext_endpoint
+    if endpoint is None:
+        return "it has no listener without TLS and login"
+    return _asked(endpoint, broker.broker_id)
+
+
+def _asked(endpoint: EndPoint, broker_id: BrokerId) -> Settings | str:
+    resource = DescribeConfigsResource(
+        resource_type=_BROKER, resource_name=str(broker_id), configuration_keys=None
+    )
+    request = DescribeConfigsRequest(resources=(resource,))
+    try:
+        answer = ask_broker(
+            endpoint, _DESCRIBE_CONFIGS, request, DescribeConfigsResponse, _ASK_LIMIT_S
+        )
+    except NoAnswerError as error:
+        return f"{endpoint.host}:{endpoint.port}: {error}"
+    for result in answer.results:
+        if result.error_code == Errors.NONE:
+            return {row.name: row.value for row in result.configs if row.value is not None}
+        return f"error {result.error_code}: {result.error_message}"
+    return "it answers with nothing"
