@@ -256,7 +256,7 @@ class Broker(RegentActor):
     def preemption_answer(self, message: object) -> object:
         """Refuse queued control requests when the broker stops."""
         match message:
-            case ControlRequestReceived(_, request):
+            case ControlRequestReceived(_, request) if request is not None:
                 return refusal(request, Errors.UNKNOWN_SERVER_ERROR)
             case _:
                 return super().preemption_answer(message)
@@ -265,7 +265,7 @@ class Broker(RegentActor):
         self, received: ControlRequestReceived, reply: Reply | None
     ) -> None:
         header, request = received.header, received.request
-        if not self._is_admitted(received, reply):
+        if not self._is_admitted(received, reply) or request is None:
             return
         try:
             self._load_configs(request)
@@ -304,11 +304,14 @@ class Broker(RegentActor):
             if self.replica_manager.fence.admit(
                 received.header, received.facts, is_metadata=is_metadata
             ):
+                self.replica_manager.fence.note_heard(received.header)
                 return True
             pass_on(self._check.actor_ref, received, reply)
         except ControlRequestRefusedError as refused:
             if self._lines.is_due(refused.error_code, monotonic_ms()):
-                what = type(received.request).__name__
+                what = "a large request"
+                if received.request is not None:
+                    what = type(received.request).__name__
                 logger.warning("%s: %s is not carried out: %s", self, what, refused)
             if reply is not None:
                 reply.fail(refused)

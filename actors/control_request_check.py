@@ -29,10 +29,13 @@ Raises ``RegentError`` when there is no session, and ``BadDataError``.
 
 @dataclass(frozen=True, slots=True)
 class ControlRequestReceived:
-    """A controller's request with its header; ``facts`` about that if they were read."""
+    """A controller's request with its header; ``facts`` about that if they were read.
+
+    ``request`` None: it is large, and is read when it is known that its sender is the controller.
+    """
 
     header: ControlHeader
-    request: ControlRequest
+    request: ControlRequest | None
     facts: ControlFacts | None = None
 
 

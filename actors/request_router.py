@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import Any
 
 from pykka import ActorDeadError, ActorRef
 
-from regent.actors.broker import Broker
+from regent.actors.broker import Broker, BrokerView
 from regent.actors.control_request_check import ControlRequestReceived
 from regent.actors.controller_event_manager import ControllerEventManager
 from regent.actors.inbox import InboxFullError, MessageWithReply, Reply
@@ -15,9 +16,11 @@ from regent.actors.scheduler import monotonic_ms
 from regent.actors.topic_request_handler import TopicRequestHandler
 from regent.core.errors import Errors, SessionExpiredError
 from regent.core.model import BrokerId
+from regent.core.protocol.api import ApiKey
 from regent.core.protocol.broker import DescribeMetadataRequest, ShutdownBrokerRequest
 from regent.core.protocol.control import (
     ControlHeader,
+    ControlResponse,
     LeaderAndIsrRequest,
     StopReplicaRequest,
     UpdateMetadataRequest,
@@ -26,6 +29,7 @@ from regent.core.protocol.controller import ControllerRequest
 from regent.core.protocol.topics import EnvelopeRequest
 from regent.core.repeated_lines import RepeatedLines
 from regent.core.replication.control_request_fence import ControlRequestRefusedError
+from regent.transport.control.codec import CONTROL_REQUESTS
 from regent.transport.control.server import IncomingRequest
 
 logger = logging.getLogger(__name__)
@@ -73,6 +77,22 @@ class RequestRouter:
             if self._lines.is_due(type(refused).__name__, monotonic_ms()):
                 logger.warning("%s of %s: %s", incoming.api_key.name, incoming.client_id, refused)
             incoming.reply.fail(Errors.BROKER_NOT_AVAILABLE)
+
+
+def answer_unread(
+    broker: BrokerView, api_key: ApiKey, header: ControlHeader
+) -> ControlResponse | Errors | None:
+    """Return the answer to a large request of a controller; None: it may be read.
+
+    Only the controller's requests are read. One that we do not know yet sends its request again,
+    and meanwhile ZooKeeper is asked about it.
+    """
+    stale = broker.replica_manager.refuse_unread(header, CONTROL_REQUESTS[api_key])
+    if stale is not None or broker.replica_manager.fence.is_heard(header):
+        return stale
+    with suppress(ActorDeadError, InboxFullError):
+        broker.ref.tell(ControlRequestReceived(header, None))
+    return Errors.BROKER_NOT_AVAILABLE
 
 
 def give_answer(incoming: IncomingRequest, answer: Any) -> None:

@@ -35,10 +35,19 @@ _STOP_TIMEOUT_S: Final = 2.0
 class BrokerKeys:
     """Implements ``transport.control.peers.KnownKeys``; makes the keys that do not exist yet.
 
+    ``on_failure`` gets the reason if the thread that reads them ends by itself: the process must
+    end then, because brokers that come later would not be let in.
+
     Raises ``KeyFileError`` for a file that other users may read, or without a pair of keys.
     """
 
-    def __init__(self, broker_id: BrokerId, data_dir: Path, config: BrokerConfig) -> None:
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        data_dir: Path,
+        config: BrokerConfig,
+        on_failure: Callable[[RegentError], None],
+    ) -> None:
         self.own = secret_at(data_dir / BROKER_SECRET)
         """The keys of this broker."""
         self._directory = KeysDirectory(_keys_dir(data_dir, config))
@@ -56,6 +65,7 @@ class BrokerKeys:
         self._lock = threading.Lock()
         self._is_asked = threading.Event()
         self._is_stopping = threading.Event()
+        self._on_failure = on_failure
         self._thread = NamedThread(self._run, "keys-reader")
         self._thread.start()
 
@@ -66,7 +76,8 @@ class BrokerKeys:
 
     def peer(self, key: str) -> KeyOwner | None:
         """See ``KnownKeys``."""
-        return self._registered.get(key) or self._directory.peers.get(key)
+        # The directory first: nobody can take over a key that it has by registering it.
+        return self._directory.peer(key) or self._registered.get(key)
 
     def read_again(self, then: Callable[[], None]) -> None:
         """See ``KnownKeys``."""
@@ -89,6 +100,13 @@ class BrokerKeys:
         self.context.destroy(linger=0)
 
     def _run(self) -> None:
+        try:
+            self._read_when_asked()
+        finally:
+            if not self._is_stopping.is_set():
+                self._on_failure(RegentError(f"the thread {self._thread.name} has ended"))
+
+    def _read_when_asked(self) -> None:
         while not self._is_stopping.is_set():
             self._is_asked.wait()
             self._is_asked.clear()

@@ -28,7 +28,7 @@ from regent.actors.broker import (
 from regent.actors.config_listener import Following
 from regent.actors.controller_event_manager import ControllerListener
 from regent.actors.inbox import InboxFullError, Reply
-from regent.actors.request_router import RequestRouter
+from regent.actors.request_router import RequestRouter, answer_unread
 from regent.actors.runtime import launch, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.actors.transaction_markers import PartitionMarkers
@@ -82,12 +82,11 @@ from regent.core.errors import Errors, RegentError, SessionExpiredError, Storage
 from regent.core.model import UNKNOWN_BROKER_EPOCH, BrokerId, BrokerInfo, TopicPartition
 from regent.core.protocol.api import ApiKey
 from regent.core.protocol.broker import ShutdownBrokerResponse
-from regent.core.protocol.control import ControlHeader, ControlResponse
 from regent.core.protocol.controller import ControlledShutdownRequest
 from regent.core.protocol.transactions import MarkerTarget
 from regent.core.quota.quota_managers import QuotaManagers
 from regent.core.replication.replication_settings import ReplicationSettings
-from regent.transport.control.codec import CONTROL_REQUESTS, max_request_bytes
+from regent.transport.control.codec import max_request_bytes
 from regent.transport.control.server import ControlServer, IncomingRequest
 from regent.transport.kafka.listener_loop import ListenerLoop
 from regent.transport.local_users import local_users
@@ -177,7 +176,7 @@ class BrokerProcess(ControllerListener):
         self._tokens = BrokerDelegationTokens(broker_id, self._settings)
         metrics = MetricsServer(config.host, config.metrics_port, users=self._users)
         self._undo.callback(metrics.close)
-        self._keys = BrokerKeys(broker_id, self._options.data_dir, config)
+        self._keys = BrokerKeys(broker_id, self._options.data_dir, config, self.on_must_end)
         self._undo.callback(self._keys.stop)
         self._start_broker_actor()
         kafka_endpoint = self._kafka_endpoint = self._open_kafka_endpoint()
@@ -357,10 +356,10 @@ class BrokerProcess(ControllerListener):
             self._dispatch,
             name="control-server",
             max_frame_bytes=max_request_bytes(ApiKey.LEADER_AND_ISR),  # the largest request
-            screen=self._screen,
+            screen=partial(answer_unread, self._broker_view),
             users=self._users,
         )
-        server.start()
+        server.start(self.on_must_end)
         self._undo.callback(server.stop)
         return server
 
@@ -470,9 +469,6 @@ class BrokerProcess(ControllerListener):
     def _on_users_and_clients(self, configs: Configs) -> None:
         self._credentials.replace(configs)
         self._kafka_endpoint.set_quotas(configs)
-
-    def _screen(self, api_key: ApiKey, header: ControlHeader) -> ControlResponse | None:
-        return self._replica_manager.refuse_unread(header, CONTROL_REQUESTS[api_key])
 
     def _dispatch(self, incoming: IncomingRequest) -> None:
         if self._router is None and self._is_serving:

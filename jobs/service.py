@@ -32,7 +32,7 @@ from typing import Final
 
 from regent.config.command_line import program
 from regent.config.threads import NamedThread, NamedTimer
-from regent.core.errors import Errors
+from regent.core.errors import Errors, RegentError
 from regent.core.placement.replica_placer import IndexScope, PlacementError, Strategy, check
 from regent.core.protocol.placement import (
     PlacedPartition,
@@ -125,13 +125,13 @@ class PlacementService:
         """The listening endpoint; with the real port once started."""
         return self._server.endpoint
 
-    def start(self) -> None:
-        """Listen and begin to start Spark. Raises PortInUseError."""
+    def start(self, on_failure: Callable[[RegentError], None] = logger.error) -> None:
+        """Listen and begin to start Spark; see ``ControlServer.start``. Raises PortInUseError."""
         if self._work_directory is not None:
             self._work_directory.mkdir(parents=True, exist_ok=True)
             for left_over in self._work_directory.glob(f"{DIRECTORY_PREFIX}*"):
                 shutil.rmtree(left_over, ignore_errors=True)
-        self._server.start()
+        self._server.start(on_failure)
         self._inbox.put(self._start_spark)
         self._thread.start()
 
@@ -313,17 +313,21 @@ def serve(
 
     Raises:
         PortInUseError, KeyFileError, OSError: of ``bind`` and ``work_directory``
+        RegentError: the service cannot be reached any more
     """
     ignore_user_settings()
     os.environ["MALLOC_ARENA_MAX"] = "2"  # of the JVM: glibc's arenas take memory
-    ends = SimpleQueue[int]()
+    ends = SimpleQueue[int | RegentError]()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: ends.put(number))
-    keys = secret_at(keys_dir / PLACEMENT_SECRET)
-    service = PlacementService(keys, KeysDirectory(keys_dir), bind, work_directory)
-    service.start()
+    keys, known = secret_at(keys_dir / PLACEMENT_SECRET), KeysDirectory(keys_dir)
+    known.allowed()  # raises if it cannot be trusted
+    service = PlacementService(keys, known, bind, work_directory)
+    service.start(ends.put)
     try:
         announce(service.endpoint)
-        ends.get()
+        why = ends.get()
     finally:
         service.stop()
+    if isinstance(why, RegentError):
+        raise why

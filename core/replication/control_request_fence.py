@@ -38,13 +38,14 @@ class ControlRequestRefusedError(RegentError):
 class ControlRequestFence:
     """What a broker knows of its registration and of the controller. Not thread-safe.
 
-    ``refuse`` may be called on any thread.
+    ``refuse`` and ``is_heard`` may be called on any thread.
     """
 
     def __init__(self, broker_id: BrokerId, logs: ReplicaLogs) -> None:
         self.broker_epoch = UNKNOWN_BROKER_EPOCH
         self.controller_epoch = logs.seen.controller_epoch  # the highest, also before a restart
         self._controller_id: BrokerId | None = None  # the controller of that epoch
+        self._heard: tuple[BrokerId, int, int] | None = None  # whose header was admitted last
         # Of the newest request of that controller, by whether it is an UpdateMetadata.
         self._sequences = {False: 0, True: 0}
         self._broker_id = broker_id
@@ -89,6 +90,17 @@ class ControlRequestFence:
         is_late_copy = 0 < header.sequence < self._sequences[is_metadata]
         return Errors.STALE_CONTROLLER_EPOCH if is_late_copy else Errors.NONE
 
+    def note_heard(self, header: ControlHeader) -> None:
+        """Note that ``admit`` has admitted a header, whose request may not have been read yet."""
+        self._heard = _named(header)
+
+    def is_heard(self, header: ControlHeader) -> bool:
+        """Whether the sender is known to be the controller, so that its request may be read.
+
+        Thread-safe.
+        """
+        return _named(header) == self._heard or not self._is_news(header)
+
     def is_deposed(self, header: ControlHeader) -> bool:
         """Whether another controller sent requests in this controller epoch or a later one.
 
@@ -109,7 +121,11 @@ class ControlRequestFence:
 
     def _is_news(self, header: ControlHeader) -> bool:
         known = self._controller_id, self.controller_epoch, self.broker_epoch
-        return known != (header.controller_id, header.controller_epoch, header.broker_epoch)
+        return known != _named(header)
+
+
+def _named(header: ControlHeader) -> tuple[BrokerId, int, int]:
+    return header.controller_id, header.controller_epoch, header.broker_epoch
 
 
 def _why_not(header: ControlHeader, facts: ControlFacts) -> str:

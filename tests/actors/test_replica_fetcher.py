@@ -232,6 +232,7 @@ def test_a_waiting_fetch_is_hurried_when_there_is_more_to_fetch(stage: Stage):
         fetchers.update()
         assert not channel.hurried.is_set(), "nothing has changed"
         request = lead_and_follow(1, (1, 2), isr=(1,), leader_epoch=1)
+        assert request.request is not None
         manager.handle(request.header, request.request, 0)
         fetchers.update()
         assert channel.hurried.is_set()

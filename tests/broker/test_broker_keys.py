@@ -12,6 +12,7 @@ import pytest
 
 from regent.broker.broker_keys import BrokerKeys
 from regent.config.tables.broker import BrokerConfig
+from regent.core.errors import RegentError
 from regent.core.model import BrokerId, BrokerInfo
 from regent.core.security.roles import KeyOwner
 from regent.testing.waits import scaled
@@ -24,14 +25,17 @@ OpenKeys = Callable[..., BrokerKeys]
 
 @pytest.fixture
 def open_keys(tmp_path: Path) -> Iterator[OpenKeys]:
+    failures: list[RegentError] = []
     with ExitStack() as stack:
 
         def open_one(broker_id: BrokerId, **config: Any) -> BrokerKeys:
-            keys = BrokerKeys(broker_id, tmp_path / f"b{broker_id}", BrokerConfig(**config))
+            config_of_it = BrokerConfig(**config)
+            keys = BrokerKeys(broker_id, tmp_path / f"b{broker_id}", config_of_it, failures.append)
             stack.callback(keys.stop)
             return keys
 
         yield open_one
+    assert not failures
 
 
 def read(keys: BrokerKeys) -> None:

@@ -7,15 +7,18 @@ registrations, or from a *directory of keys*, which also has the keys of operato
     keys/placement.secret      the secret key of the placement service
     keys/allowed/NAME.key      public keys that may connect, one a line; broker-N: those of broker N
 
-Public keys are written in hexadecimal.
+Public keys are written in hexadecimal. They are no secret, but who may write them decides who may
+connect: a directory or a file that other users may write allows nobody.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import stat
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +32,8 @@ from regent.config.command_line import program
 from regent.core.errors import RegentError
 from regent.core.security.roles import KeyOwner
 
+logger = logging.getLogger(__name__)
+
 BROKER_SECRET: Final = "curve.secret"
 PLACEMENT_SECRET: Final = "placement.secret"
 OPERATOR: Final = "operator"
@@ -38,6 +43,8 @@ _OPERATOR_SECRET: Final = f"{OPERATOR}.secret"
 _ALLOWED: Final = "allowed"
 _SUFFIX: Final = ".key"
 _OF_OTHERS: Final = 0o077
+_WRITABLE: Final = 0o022  # by others
+_LOOK_S: Final = 1.0  # between two looks at files that may have been changed in place
 _KEY: Final = re.compile("[0-9a-f]{64}")
 _NAME: Final = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -114,6 +121,9 @@ def _write(path: Path, text: str, *, replace: bool) -> None:
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             with open(descriptor, "w", encoding="ascii") as file:
+                if os.geteuid() == 0:  # for a broker of another user, who must be able to read it
+                    owner = path.parent.stat()
+                    os.fchown(descriptor, owner.st_uid, owner.st_gid)
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
@@ -128,8 +138,40 @@ def _write(path: Path, text: str, *, replace: bool) -> None:
         raise KeyFileError(f"{path} cannot be written: {error.strerror}") from None
 
 
+def _check_writers(path: Path) -> None:
+    """Raise ``KeyFileError`` if other users may write a file or directory that exists."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise KeyFileError(f"{path}: {error.strerror}") from None
+    if found.st_uid not in (0, os.geteuid()):
+        raise KeyFileError(
+            f"{path} belongs to user {found.st_uid}, who may write it: give it to the user of the"
+            f" broker (chown)"
+        )
+    if found.st_mode & _WRITABLE:
+        mode = stat.S_IMODE(found.st_mode)
+        raise KeyFileError(
+            f"{path} has mode {mode:04o}, and other users may write the keys that are allowed:"
+            f" chmod go-w {path}, and look at them with `{program()} keys show`"
+        )
+
+
+def _keys_in(path: Path) -> list[str]:
+    """Return the public keys in a file; raises ``KeyFileError``."""
+    _check_writers(path)
+    try:
+        lines = path.read_text(encoding="ascii").split()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it has other letters than keys"
+        raise KeyFileError(f"{path} cannot be read: {reason}") from None
+    return [key for key in lines if _KEY.fullmatch(key)]
+
+
 class KeysDirectory:
-    """A directory of keys. Changes are seen at once, because the directory is looked at each time.
+    """A directory of keys. Changes are seen at once, and those within a file after a second.
 
     Thread-safe.
     """
@@ -139,24 +181,25 @@ class KeysDirectory:
         self._allowed = path / _ALLOWED
         self._lock = threading.Lock()
         self._seen: tuple[int, int] | None = None  # the directory's inode and time of change
+        self._seen_files: tuple[object, ...] = ()
+        self._look_at = 0.0
         self._peers: Mapping[str, KeyOwner] = {}
 
     @property
     def peers(self) -> Mapping[str, KeyOwner]:
-        """The owners of the allowed keys, by key; a file that cannot be read allows nobody."""
+        """The owners of the allowed keys, by key; a file that cannot be used allows nobody."""
         try:
             found = self._allowed.stat()
         except OSError:
             return {}
-        seen = found.st_ino, found.st_mtime_ns
+        seen, now = (found.st_ino, found.st_mtime_ns), time.monotonic()
         with self._lock:
-            if seen != self._seen:
-                self._peers = {
-                    key: KeyOwner.named(name)
-                    for name, keys in reversed(self.allowed().items())
-                    for key in keys
-                }
-                self._seen = seen
+            if seen != self._seen or now >= self._look_at:
+                self._look_at = now + _LOOK_S
+                files = self._files()
+                if seen != self._seen or files != self._seen_files:
+                    self._peers = self._read_peers()
+                    self._seen, self._seen_files = seen, files
             return self._peers
 
     def peer(self, key: str) -> KeyOwner | None:
@@ -168,13 +211,43 @@ class KeysDirectory:
         then()
 
     def allowed(self) -> dict[str, list[str]]:
-        """Return the allowed keys by the names of their owners, in the order of names."""
-        found: dict[str, list[str]] = {}
-        for path in sorted(self._allowed.glob(f"*{_SUFFIX}")):
-            with suppress(OSError, UnicodeDecodeError):
-                lines = path.read_text(encoding="ascii").split()
-                found[path.name.removesuffix(_SUFFIX)] = [k for k in lines if _KEY.fullmatch(k)]
-        return found
+        """Return the allowed keys by the names of their owners, in the order of names.
+
+        Raises ``KeyFileError`` if other users may write them.
+        """
+        _check_writers(self.path)
+        _check_writers(self._allowed)
+        return {path.name.removesuffix(_SUFFIX): _keys_in(path) for path in self._paths()}
+
+    def _paths(self) -> list[Path]:
+        return sorted(self._allowed.glob(f"*{_SUFFIX}"))
+
+    def _files(self) -> tuple[object, ...]:
+        """Return what changes when a file does."""
+        found: list[tuple[str, int, int, int, int]] = []
+        with suppress(OSError), os.scandir(self._allowed) as entries:
+            for entry in entries:
+                with suppress(OSError):
+                    one = entry.stat()
+                    changed = one.st_mtime_ns, one.st_ctime_ns
+                    found.append((entry.name, one.st_ino, one.st_size, *changed))
+        return tuple(sorted(found))
+
+    def _read_peers(self) -> Mapping[str, KeyOwner]:
+        peers: dict[str, KeyOwner] = {}
+        try:
+            _check_writers(self.path)
+            _check_writers(self._allowed)
+        except KeyFileError as error:
+            logger.warning("Nobody may connect: %s", error)
+            return peers
+        for path in reversed(self._paths()):
+            owner = KeyOwner.named(path.name.removesuffix(_SUFFIX))
+            try:
+                peers |= dict.fromkeys(_keys_in(path), owner)
+            except KeyFileError as error:
+                logger.warning("%s may not connect: %s", owner.name, error)
+        return peers
 
     def file_of(self, name: str) -> Path:
         """Return the file with the allowed keys of a name."""

@@ -8,16 +8,22 @@ registered may be faster than the news of it.
 A peer that has not proved its key costs little: a frame has at most ``FRAME_BYTES``, ZeroMQ waits
 five seconds for the proof, and few may wait when descriptors are short. ZeroMQ reports each
 connection after it has accepted it. On loopback those of other users are closed then.
+
+A peer with a key can send a message that never ends, and ZeroMQ keeps it without a word to us. So
+``sweep`` asks the kernel how much each connection has received since its last whole message.
 """
 
 from __future__ import annotations
 
 import socket
+import struct
+import sys
+import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 import zmq
@@ -53,9 +59,20 @@ _RESERVED_DESCRIPTORS: Final = 64  # for files; clients of the Kafka port leave 
 # and everything else, use the other descriptors.
 _SHARE_OF_DESCRIPTORS: Final = 0.25
 _FAILED_HANDSHAKES: Final = (
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
-_EVENTS: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | _FAILED_HANDSHAKES
+_EVENTS: Final = (
+    zmq.EVENT_ACCEPTED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CLOSED
+    | zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | _FAILED_HANDSHAKES
+)
+_MAX_WAITING: Final = 1000  # questions, while all keys are read again
+_UNFINISHED_MESSAGES: Final = 4  # of the largest size: what the owner of a key may have sent us
+_BYTES_RECEIVED: Final = struct.Struct("=128xQ")  # in Linux's struct tcp_info
 
 
 class PeerError(RegentError):
@@ -79,7 +96,7 @@ class TooManyPeersError(PeerError):
 
 
 class MessageTooLargeError(PeerError):
-    """A message of more bytes than allowed."""
+    """A message of more bytes than allowed, or messages that do not end."""
 
 
 class KnownKeys(Protocol):
@@ -112,11 +129,16 @@ class _Question(NamedTuple):
 
 
 class _OurEnd:
-    """The socket of a connection, which belongs to ZeroMQ. Raises ``OSError`` if it is closed."""
+    """The socket of a connection, which belongs to ZeroMQ. Raises ``OSError`` if it is closed.
+
+    ``peer_name`` is None if the peer had left already.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self.peer_name = self._ask(socket.socket.getpeername)
+        self.peer_name: object = None
+        with suppress(OSError):
+            self.peer_name = self._ask(socket.socket.getpeername)
 
     def break_off(self) -> None:
         """End the connection, unless another one has the descriptor now."""
@@ -128,6 +150,17 @@ class _OurEnd:
         """Whether the process at the other end may connect."""
         return self._ask(lambda connection: users.admits(connection, _PORT_NAME))
 
+    def received_bytes(self) -> int:
+        """How many bytes have come over the connection; 0 if the system does not tell."""
+        if sys.platform != "linux":
+            return 0
+        size = _BYTES_RECEIVED.size
+        try:
+            info = self._ask(lambda end: end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size))
+        except OSError:
+            return 0  # it has left
+        return int(*_BYTES_RECEIVED.unpack(info)) if len(info) == size else 0
+
     def _ask(self, question: Callable[[socket.socket], T]) -> T:
         connection = socket.socket(fileno=self.descriptor)
         try:
@@ -136,11 +169,25 @@ class _OurEnd:
             connection.detach()
 
 
-class _Connection(NamedTuple):
+def _cut_off_beyond(limit: int, unfinished: list[tuple[int, _OurEnd]]) -> Iterator[PeerError]:
+    """End those with the largest unfinished messages, if all together exceed a limit in bytes."""
+    too_many = sum(size for size, _ in unfinished) - limit
+    for size, end in sorted(unfinished, key=lambda sized: sized[0], reverse=True):
+        if too_many <= 0:
+            break
+        too_many -= size
+        end.break_off()
+        yield MessageTooLargeError(f"{end.peer_name}: {size} bytes and no whole message")
+
+
+@dataclass(slots=True)
+class _Connection:
     """A connection that has sent a message."""
 
     key: str
     end: _OurEnd | None
+    has_sent: bool = True  # a whole message since the last sweep
+    received_bytes: int = 0  # at the last sweep before which it had sent one
 
 
 class Peers:
@@ -165,8 +212,13 @@ class Peers:
         self._wake = wake
         self._descriptors = descriptors
         self._users = users
-        self._read_again: deque[_Question] = deque()  # questions whose keys were read again
+        self._unknown: list[_Question] = []  # about keys that must be read again
+        self._asked: list[_Question] = []  # those whose keys are being read now
+        self._is_read = threading.Event()
+        self._admitted: set[str] = set()  # keys
         self._strangers: dict[int, _OurEnd] = {}  # by descriptor; they have sent no message yet
+        self._silent = 0  # how many strangers have proved a key
+        self._is_refused: bool | None = None  # the next to leave: by a reason that is counted?
         self._connections: dict[bytes, _Connection] = {}  # by route
         self._routes: dict[int, bytes] = {}  # by descriptor
         self._context = new_context(keys)
@@ -201,14 +253,8 @@ class Peers:
         Returns why connections were refused.
         """
         errors: list[PeerError] = []
-        while self._read_again:
-            question = self._read_again.popleft()
-            if not self._let_in(question):
-                self._answer(question, _NOT_NOW)
-                errors.append(UnknownKeyError(f"{question.address}: {question.key}"))
-        while (question_or_none := self._next_question()) is not None:
-            if not self._let_in(question_or_none):
-                self._known.read_again(partial(self._on_read_again, question_or_none))
+        # Taken before the events: so a connection is noted before its key is let in.
+        questions = list(self._next_questions())
         while self._monitor.poll(0):
             event, _ = self._monitor.recv_multipart()
             error = self._on_event(
@@ -216,6 +262,17 @@ class Peers:
             )
             if error is not None:
                 errors.append(error)
+        if self._is_read.is_set():
+            self._is_read.clear()
+            asked, self._asked = self._asked, []
+            errors += [self._refuse(question) for question in asked if not self._let_in(question)]
+        unknown = [question for question in questions if not self._let_in(question)]
+        room = _MAX_WAITING - len(self._unknown) - len(self._asked)
+        errors += [self._refuse(question) for question in unknown[room:]]
+        self._unknown += unknown[:room]
+        if self._unknown and not self._asked:
+            self._asked, self._unknown = self._unknown, []
+            self._known.read_again(self._on_read)
         return errors
 
     def receive(self) -> Message | None:
@@ -228,6 +285,7 @@ class Peers:
             return None
         route, *frames = received.frames
         connection = self._connections.get(bytes(route)) or self._connect(bytes(route), received)
+        connection.has_sent = True
         peer = self._known.peer(connection.key)
         if peer is not None and received.is_complete:
             return Message(bytes(route), peer, frames)
@@ -244,11 +302,38 @@ class Peers:
         """
         self._socket.send_multipart((route, *pieces(frames)), zmq.NOBLOCK, copy=False)
 
-    def cut_off_revoked(self) -> None:
-        """End the connections whose keys are not allowed any more."""
+    def sweep(self) -> list[PeerError]:
+        """End connections whose keys are not allowed any more, and those of endless messages.
+
+        Call it every second or so. Returns why connections were ended.
+        """
+        self._cut_off_revoked()
+        unfinished: defaultdict[str, list[tuple[int, _OurEnd]]] = defaultdict(list)
+        for end in self._strangers.values():  # they share the limit of one key
+            unfinished[""].append((end.received_bytes(), end))
         for connection in self._connections.values():
-            if connection.end is not None and self._known.peer(connection.key) is None:
+            if connection.end is None:
+                continue
+            received = connection.end.received_bytes()
+            if connection.has_sent:
+                connection.has_sent, connection.received_bytes = False, received
+            else:
+                size = received - connection.received_bytes
+                unfinished[connection.key].append((size, connection.end))
+        limit = _UNFINISHED_MESSAGES * self._max_bytes
+        return [error for some in unfinished.values() for error in _cut_off_beyond(limit, some)]
+
+    def _cut_off_revoked(self) -> None:
+        revoked = {key for key in self._admitted if self._known.peer(key) is None}
+        if not revoked:
+            return
+        self._admitted -= revoked
+        for connection in self._connections.values():
+            if connection.end is not None and connection.key in revoked:
                 connection.end.break_off()
+        # One that has sent nothing yet may have such a key. The others connect again.
+        for end in self._strangers.values():
+            end.break_off()
 
     def stop_listening(self) -> bool:
         """Close every connection and the port; return whether the port is free already."""
@@ -265,56 +350,87 @@ class Peers:
         self._socket.disable_monitor()
         self._context.destroy(linger=0)
 
-    def _next_question(self) -> _Question | None:
-        """Return ZeroMQ's next question; one without a key is answered here."""
+    def _next_questions(self) -> Iterator[_Question]:
+        """Yield ZeroMQ's questions; one without a key is answered here."""
         while True:
             try:
                 frames = self._questions.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                return None
+                return
             route, _, _, request_id, _, address, _, mechanism, *credentials = frames
             key = credentials[0].hex() if mechanism == b"CURVE" and credentials else ""
             question = _Question(route, request_id, address.decode(errors="replace"), key)
             if key:
-                return question
-            self._answer(question, _NOT_NOW)
+                yield question
+            else:
+                self._refuse(question)
 
     def _let_in(self, question: _Question) -> bool:
         is_known = self._known.peer(question.key) is not None
         if is_known:
+            self._admitted.add(question.key)
             self._answer(question, _WELCOME)
         return is_known
+
+    def _refuse(self, question: _Question) -> PeerError:
+        self._answer(question, _NOT_NOW)
+        return UnknownKeyError(f"{question.address}: {question.key}")
 
     def _answer(self, question: _Question, status: bytes) -> None:
         user_id = question.key.encode() if status == _WELCOME else b""
         frames = (_ZAP_VERSION, question.request_id, status, b"", user_id, b"")
         self._questions.send_multipart((question.route, b"", *frames))
 
-    def _on_read_again(self, question: _Question) -> None:
-        self._read_again.append(question)
+    def _on_read(self) -> None:
+        self._is_read.set()
         self._wake()
 
     def _on_event(self, event: int, descriptor: int) -> PeerError | None:
         if event == zmq.EVENT_ACCEPTED:
             return self._on_accepted(descriptor)
-        if event == zmq.EVENT_DISCONNECTED:
-            self._strangers.pop(descriptor, None)
-            self._connections.pop(self._routes.pop(descriptor, b""), None)
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self._silent += 1
+        elif event & _FAILED_HANDSHAKES:
+            # The next event is that this connection has left.
+            self._is_refused = event == zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        elif event == zmq.EVENT_DISCONNECTED:
+            return self._on_disconnected(descriptor)
+        return None
+
+    def _on_disconnected(self, descriptor: int) -> PeerError | None:
+        """Forget a connection; tell of one that has not proved a key, unless we have ended it.
+
+        ZeroMQ does not report a failed handshake with bytes that are not of its protocol.
+        """
+        is_refused, self._is_refused = self._is_refused, None
+        route = self._routes.pop(descriptor, None)
+        if route is not None:
+            self._connections.pop(route, None)
             return None
-        if event & _FAILED_HANDSHAKES:
-            return HandshakeError("it did not prove a key in time, or speaks another protocol")
+        end = self._strangers.pop(descriptor, None)
+        if end is None or is_refused:
+            return None
+        self._silent = min(self._silent, len(self._strangers) + 1)
+        if is_refused is None and self._silent:
+            self._silent -= 1
+        else:
+            return HandshakeError(
+                f"{end.peer_name or 'it has left'}: a peer did not prove a key in time, or speaks"
+                " another protocol"
+            )
         return None
 
     def _on_accepted(self, descriptor: int) -> PeerError | None:
         """Note a new connection; close it, or the oldest stranger, if there may be none more."""
-        try:
-            end = _OurEnd(descriptor)
-            is_admitted = not self._users.are_limited or end.is_admitted(self._users)
-        except OSError:
-            return None  # it has left
-        if not is_admitted:
-            end.break_off()
-            return OtherUserError(f"{end.peer_name} is not a process of an admitted user")
+        end = _OurEnd(descriptor)
+        if self._users.are_limited and end.peer_name is not None:
+            try:
+                is_admitted = end.is_admitted(self._users)
+            except OSError:
+                is_admitted = True  # it has left
+            if not is_admitted:
+                end.break_off()
+                return OtherUserError(f"{end.peer_name} is not a process of an admitted user")
         connected = len(self._strangers) + len(self._routes)
         shortage = self._descriptors.shortage(
             self, connected, _RESERVED_DESCRIPTORS, _SHARE_OF_DESCRIPTORS
@@ -334,6 +450,7 @@ class Peers:
             descriptor = int(received.last.get(zmq.SRCFD))
             end = self._strangers.pop(descriptor, None)  # None also if the connection has ended
             if end is not None:
+                self._silent = max(0, self._silent - 1)
                 self._routes[descriptor] = route
                 self._connections[route] = _Connection(key, end)
         return _Connection(key, end)

@@ -49,9 +49,10 @@ from regent.transport.local_users import EVERYBODY, LocalUsers
 logger = logging.getLogger(__name__)
 
 MAX_OUTSTANDING: Final = 10_000
+_PEERS_AT_LEAST: Final = 10  # have room for their requests
 _MAX_REQUEST_BYTES: Final = codec.max_request_bytes(ApiKey.PLACE_TOPICS)  # the largest of all
 _TURN_S: Final = 0.01  # of receiving; then answers are sent
-_SWEEP_S: Final = 10.0  # between two looks for connections whose keys were revoked
+_SWEEP_S: Final = 1.0  # between two looks for revoked keys and endless messages
 _STOP_TIMEOUT_S: Final = 5.0
 # Time for the last answers: closing drops what was not sent and what the peer has not read.
 _LAST_ANSWERS_S: Final = 0.05
@@ -77,6 +78,7 @@ class Rejection(StrEnum):
     UNSUPPORTED_VERSION = "unsupported version"
     UNKNOWN_API = "unknown api"
     UNFENCED = "control request without epochs or receiver"
+    UNCONFIRMED = "large, of a controller that is not known yet"
     OVERLOADED = "too many unanswered requests"
     TOO_MANY_PEERS = "too few file descriptors"
     DISPATCH_FAILED = "dispatch failed"
@@ -196,8 +198,11 @@ class _RefusalError(Exception):
         self.error_code = error_code
 
 
-Screen: TypeAlias = Callable[[ApiKey, ControlHeader], ControlResponse | None]
-"""Returns the answer to a large request of a controller before it is decoded; None: decode it."""
+Screen: TypeAlias = Callable[[ApiKey, ControlHeader], ControlResponse | Errors | None]
+"""Returns the answer to a large request of a controller before it is decoded; None: decode it.
+
+An error is the answer to one whose sender must repeat it.
+"""
 
 
 def _screen_nothing(_key: ApiKey, _header: ControlHeader) -> None:
@@ -208,8 +213,9 @@ class ControlServer:
     """Listens on ``bind`` (``tcp://host:port``, port 0 for a free one) with a thread of its own.
 
     Only owners of ``known`` keys are heard, and only in what they may send (``core.security``).
-    ``dispatch`` runs on that thread and must not block. While ``max_outstanding`` requests are
-    unanswered, more are refused with BROKER_NOT_AVAILABLE. ``screen``: see ``Screen``.
+    ``dispatch`` runs on that thread and must not block. While ``max_outstanding`` requests, or a
+    tenth of them of one peer, are unanswered, more are refused with BROKER_NOT_AVAILABLE.
+    ``screen``: see ``Screen``.
     """
 
     def __init__(
@@ -237,22 +243,27 @@ class ControlServer:
         self._dispatch = dispatch
         self._name = name
         self._max_outstanding = max_outstanding
+        self._max_of_peer = -(-max_outstanding // _PEERS_AT_LEAST)  # rounded up
         self._max_frame_bytes = max_frame_bytes
         self._screen = screen
         self._users = users.at(host_of(bind))
-        self._outstanding = 0  # this and the next: read and written by the I/O thread alone
+        # These are read and written by the I/O thread alone.
+        self._outstanding = 0
+        self._outstanding_of: Counter[KeyOwner] = Counter()
         self._last_answer_at = -_LAST_ANSWERS_S
         self._swept_at = 0.0
         self._is_behind = False  # whether messages wait
-        self._outbox: deque[tuple[bytes, Frames]] = deque()  # route and frames
+        self._outbox: deque[tuple[KeyOwner, bytes, Frames]] = deque()  # peer, route and frames
         self._stopping = threading.Event()
         self._wakeup = Wakeup()
         self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
+    def start(self, on_failure: Callable[[RegentError], None] = logger.error) -> None:
         """Listen, then return; once only.
 
-        Raises PortInUseError, or RegentError for an unusable address.
+        ``on_failure`` gets the reason if the thread ends by itself, on that thread: the process
+        must end then, because nobody could connect any more. Raises PortInUseError, or RegentError
+        for an unusable address.
         """
         try:
             peers = Peers(
@@ -267,7 +278,7 @@ class ControlServer:
             self._wakeup.close()
             raise _cannot_listen(without_key(self.endpoint), error) from error
         self.endpoint = keyed_endpoint(peers.endpoint, self._keys.public)
-        self._thread = NamedThread(self._run, self._name, (peers,))
+        self._thread = NamedThread(self._run, self._name, (peers, on_failure))
         self._thread.start()
 
     def stop(self) -> None:
@@ -284,7 +295,7 @@ class ControlServer:
                 return
         self._wakeup.close()
 
-    def _run(self, peers: Peers) -> None:
+    def _run(self, peers: Peers, on_failure: Callable[[RegentError], None]) -> None:
         poller = zmq.Poller()
         peers.register(poller)
         poller.register(self._wakeup.fileno(), zmq.POLLIN)
@@ -303,6 +314,8 @@ class ControlServer:
                 logger.warning("%s: the port of %s is not free yet", self._name, self.endpoint)
         finally:
             peers.close()
+            if not self._stopping.is_set():
+                on_failure(RegentError(f"the thread {self._name} has ended: nobody can connect"))
 
     def _take_turn(self, poller: zmq.Poller, peers: Peers) -> None:
         if not self._is_behind:
@@ -316,12 +329,16 @@ class ControlServer:
         self._send_answers(peers)  # answers that dispatch gave itself
         if time.monotonic() >= self._swept_at + _SWEEP_S:
             self._swept_at = time.monotonic()
-            peers.cut_off_revoked()
+            for error in peers.sweep():
+                self.rejected.add(_REASONS_TO_CUT_OFF[type(error)], error)
 
     def _send_answers(self, peers: Peers) -> None:
         while self._outbox:
-            route, frames = self._outbox.popleft()
+            peer, route, frames = self._outbox.popleft()
             self._outstanding -= 1
+            self._outstanding_of[peer] -= 1
+            if not self._outstanding_of[peer]:
+                del self._outstanding_of[peer]
             self._send(peers, route, frames)
             self._last_answer_at = time.monotonic()
 
@@ -348,18 +365,16 @@ class ControlServer:
     def _accept(self, message: Message) -> None:
         """Dispatch the request in ``message``; raises _RefusalError."""
         if tuple(message.frames) == codec.PING:
-            self._outstanding += 1
-            self._deliver(message.route, codec.PING[1:])
+            self._take_on(message)(codec.PING[1:])
             return
         header, encoded_body = self._open(message)
         api_key = ApiKey(header.api_key)
         self.requests[api_key] += 1
-        answer = self._screened(header, api_key, encoded_body)
+        answer = self._screened(message.peer, header, api_key, encoded_body)
         if answer is not None:
             encoded = codec.encode_body(answer)
             reply_header = codec.encode_reply_header(header.correlation_id)
-            self._outstanding += 1
-            self._deliver(message.route, (reply_header, *encoded))
+            self._take_on(message)((reply_header, *encoded))
             return
         try:
             body = codec.decode_request_body(api_key, encoded_body)
@@ -367,10 +382,7 @@ class ControlServer:
             raise _RefusalError(Rejection.BAD_BODY, error, Errors.INVALID_REQUEST) from None
         if not is_about(message.peer, body):
             raise _unauthorized(message.peer, api_key)
-        reply = WireReply(
-            api_key, header.correlation_id, functools.partial(self._deliver, message.route)
-        )
-        self._outstanding += 1
+        reply = WireReply(api_key, header.correlation_id, self._take_on(message))
         request = IncomingRequest(
             message.peer,
             api_key,
@@ -388,7 +400,7 @@ class ControlServer:
             reply.fail(Errors.UNKNOWN_SERVER_ERROR)
 
     def _screened(
-        self, header: RequestHeader, api_key: ApiKey, body: RecordBytes
+        self, peer: KeyOwner, header: RequestHeader, api_key: ApiKey, body: RecordBytes
     ) -> ControlResponse | None:
         """Return the answer to a request that needs no decoding, or None; raises _RefusalError."""
         try:
@@ -398,7 +410,10 @@ class ControlServer:
         control = header.control_header
         if control is None or len(body) <= codec.LARGE_REQUEST_BYTES:
             return None
-        return self._screen(api_key, control) if api_key in codec.CONTROL_REQUESTS else None
+        answer = self._screen(api_key, control) if api_key in codec.CONTROL_REQUESTS else None
+        if isinstance(answer, Errors):
+            raise _RefusalError(Rejection.UNCONFIRMED, f"{api_key.name} of {peer.name}", answer)
+        return answer
 
     def _open(self, message: Message) -> tuple[RequestHeader, RecordBytes]:
         """Return the checked header, and the body; raises _RefusalError."""
@@ -420,8 +435,9 @@ class ControlServer:
             raise _RefusalError(Rejection.UNFENCED, header.api_key, Errors.INVALID_REQUEST)
         if not may_send(message.peer, ApiKey(header.api_key), header.control_header):
             raise _unauthorized(message.peer, ApiKey(header.api_key))
-        if self._outstanding >= self._max_outstanding:
-            detail = f"{self._outstanding} requests"
+        of_peer = self._outstanding_of[message.peer]
+        if self._outstanding >= self._max_outstanding or of_peer >= self._max_of_peer:
+            detail = f"{self._outstanding} requests, {of_peer} of {message.peer.name}"
             raise _RefusalError(Rejection.OVERLOADED, detail, Errors.BROKER_NOT_AVAILABLE)
         return header, joined(frames[2:])
 
@@ -433,9 +449,15 @@ class ControlServer:
             header = codec.encode_reply_header(correlation_id, error_code)
             self._send(peers, message.route, (header,))
 
-    def _deliver(self, route: bytes, frames: Frames) -> None:
+    def _take_on(self, message: Message) -> Callable[[Frames], None]:
+        """Count a request until it is answered; return what delivers the answer, once."""
+        self._outstanding += 1
+        self._outstanding_of[message.peer] += 1
+        return functools.partial(self._deliver, message.peer, message.route)
+
+    def _deliver(self, peer: KeyOwner, route: bytes, frames: Frames) -> None:
         """Hand an answer to the I/O thread; called from any thread, even after ``stop``."""
-        self._outbox.append((route, frames))
+        self._outbox.append((peer, route, frames))
         if threading.current_thread() is not self._thread:  # which checks the outbox itself
             self._wakeup.set()
 

@@ -41,6 +41,7 @@ _ENCRYPTION_BYTES: Final = 256  # at most, of a frame
 _COPIED_BYTES: Final = 1024
 QUEUED_MESSAGES: Final = 100
 """Maximum number of waiting messages, for each peer and direction."""
+_UNREAD_REQUESTS: Final = 8  # of a peer; a request may be large
 FLUSH_MS: Final = 200
 """Time for sent messages to leave after the close of a client, in milliseconds."""
 
@@ -74,6 +75,7 @@ _OPTIONS_OF_KIND: Final = {
     zmq.ROUTER: {
         zmq.ROUTER_MANDATORY: 1,
         zmq.BACKLOG: 128,
+        zmq.RCVHWM: _UNREAD_REQUESTS,
         zmq.HEARTBEAT_IVL: 10_000,
         zmq.HEARTBEAT_TIMEOUT: 10_000,
     },

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import struct
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from queue import SimpleQueue
 
 import pytest
 import zmq
@@ -26,8 +30,14 @@ from regent.transport.control.client import (
 )
 from regent.transport.control.key_files import KeyPair, new_key_pair
 from regent.transport.control.peers import PeerError, Peers, TooManyPeersError
-from regent.transport.control.server import Rejection
-from regent.transport.control.sockets import FRAME_BYTES, new_context
+from regent.transport.control.server import IncomingRequest, Rejection
+from regent.transport.control.sockets import (
+    FRAME_BYTES,
+    connect_to,
+    new_context,
+    open_monitor,
+    open_socket,
+)
 from regent.transport.descriptors import Descriptors
 from tests.support.keys import EVERYBODY_OPERATES, KEYS
 from tests.transport.control.conftest import Connect, Serve
@@ -195,6 +205,167 @@ def test_a_peer_that_speaks_without_security_is_not_heard(serve: Serve, connect:
     finally:
         context.destroy(linger=0)
     assert connect(server.endpoint).request(STATUS, timeout_ms=TIMEOUT_MS) == READY
+
+
+NOT_ZMTP = {
+    "HTTP": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "TLS": b"\x16\3\1\2\0" + bytes(500),
+    "zeros": bytes(20_000),
+    "Kafka": struct.pack(">ihhih", 20, 18, 0, 1, 4) + b"test" + bytes(6),
+    "ZMTP 2": b"\xff" + bytes(8) + b"\x7f\1\5" + bytes(60),
+}
+
+
+def is_closed(stranger: socket.socket) -> bool:
+    """Whether the other end closes a connection within some seconds."""
+    stranger.settimeout(scaled(20))
+    with suppress(ConnectionResetError):
+        while stranger.recv(1000):
+            pass
+    return True
+
+
+@pytest.mark.parametrize("said", NOT_ZMTP.values(), ids=NOT_ZMTP)
+def test_bytes_of_another_protocol_are_counted_and_their_connections_closed(
+    serve: Serve, connect: Connect, caplog: pytest.LogCaptureFixture, said: bytes
+) -> None:
+    server = serve(answer_ready)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(10):
+            with tcp_connection(server.endpoint) as stranger, suppress(ConnectionError):
+                stranger.sendall(said)
+                assert is_closed(stranger)
+        eventually(lambda: server.rejected.counts == {Rejection.BAD_HANDSHAKE: 10}, "counted once")
+    assert len(caplog.records) == 1
+    assert "speaks another protocol" in caplog.text
+    assert connect(server.endpoint).request(STATUS, timeout_ms=TIMEOUT_MS) == READY
+
+
+def test_a_peer_that_proves_its_key_and_leaves_is_not_counted(serve: Serve) -> None:
+    server = serve(answer_ready)
+    for _ in range(3):
+        context = new_context(KEYS)
+        dealer = open_socket(context, zmq.DEALER)
+        connect_to(dealer, server.endpoint)
+        assert dealer.poll(TIMEOUT_MS, zmq.POLLOUT)
+        context.destroy(linger=0)
+    with tcp_connection(server.endpoint) as stranger, suppress(ConnectionError):
+        stranger.sendall(bytes(100))
+        assert is_closed(stranger)
+    eventually(lambda: server.rejected.counts, "only the last is counted")
+    assert server.rejected.counts == {Rejection.BAD_HANDSHAKE: 1}
+
+
+def test_while_the_thread_that_answers_about_keys_stands_still_new_peers_are_closed(
+    serve: Serve, connect: Connect
+) -> None:
+    stands_still, goes_on = threading.Event(), threading.Event()
+
+    def dispatch(request: IncomingRequest) -> None:
+        stands_still.set()
+        assert goes_on.wait(scaled(60))
+        request.reply(READY)
+
+    server = serve(dispatch)
+    connect(server.endpoint).send(STATUS)
+    assert stands_still.wait(scaled(20))
+    try:
+        with tcp_connection(server.endpoint) as stranger:
+            stranger.sendall(CURVE_GREETING)
+            assert is_closed(stranger)
+        late = connect(server.endpoint, connect_timeout_ms=SHORT_MS)
+        with pytest.raises(PeerUnreachableError):
+            late.request(STATUS, timeout_ms=TIMEOUT_MS)
+    finally:
+        goes_on.set()
+    assert connect(server.endpoint).request(STATUS, timeout_ms=TIMEOUT_MS) == READY
+
+
+def test_a_connection_that_has_sent_nothing_is_cut_when_its_key_is_revoked(serve: Serve) -> None:
+    keys, known = new_key_pair(), Known()
+    known.peers = {keys.public: KeyOwner("alice")}
+    server = serve(answer_ready, known=known)
+    context = new_context(keys)
+    try:
+        dealer = open_socket(context, zmq.DEALER)
+        dealer.setsockopt(zmq.RECONNECT_IVL, -1)
+        monitor = open_monitor(context, dealer, zmq.EVENT_DISCONNECTED)
+        connect_to(dealer, server.endpoint)
+        assert dealer.poll(TIMEOUT_MS, zmq.POLLOUT)
+        del known.peers[keys.public]
+        assert monitor.poll(TIMEOUT_MS)
+        dealer.disable_monitor()
+    finally:
+        context.destroy(linger=0)
+
+
+def test_a_message_without_an_end_is_cut_off(serve: Serve, connect: Connect) -> None:
+    server = serve(answer_ready, max_frame_bytes=100_000)
+    innocent = connect(server.endpoint)
+    assert innocent.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
+    before = memory_mb()
+    context = new_context(KEYS)
+    try:
+        dealer = open_socket(context, zmq.DEALER)
+        dealer.setsockopt(zmq.RECONNECT_IVL, -1)
+        dealer.setsockopt(zmq.SNDTIMEO, SHORT_MS)
+        connect_to(dealer, server.endpoint)
+        assert dealer.poll(TIMEOUT_MS, zmq.POLLOUT)
+        dealer.send(b"", zmq.SNDMORE)
+        for _ in range(1000):
+            dealer.send(bytes(FRAME_BYTES), zmq.SNDMORE)
+        eventually(lambda: server.rejected.counts.get(Rejection.TOO_LARGE), "it is cut off")
+    finally:
+        context.destroy(linger=0)
+    assert memory_mb() - before < 60
+    assert innocent.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
+
+
+def test_many_unfinished_messages_of_one_key_are_limited_together(serve: Serve) -> None:
+    server = serve(answer_ready, max_frame_bytes=100_000)
+    context = new_context(KEYS)
+    try:
+        dealers = [open_socket(context, zmq.DEALER) for _ in range(20)]
+        for dealer in dealers:
+            connect_to(dealer, server.endpoint)
+            assert dealer.poll(TIMEOUT_MS, zmq.POLLOUT)
+            dealer.send_multipart([b"", b""])
+            assert dealer.poll(TIMEOUT_MS), "it was answered"
+            dealer.recv_multipart()
+            dealer.send_multipart([b"", *[bytes(FRAME_BYTES)] * 5], zmq.SNDMORE)
+        eventually(lambda: server.rejected.counts.get(Rejection.TOO_LARGE, 0) > 10, "most are cut")
+    finally:
+        context.destroy(linger=0)
+
+
+class SlowlyRead(Known):
+    """Keys that are read when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: SimpleQueue[Callable[[], None]] = SimpleQueue()
+
+    def read_again(self, then: Callable[[], None]) -> None:
+        self.asked.put(then)
+
+
+def test_peers_with_unknown_keys_wait_for_one_read(serve: Serve, client_of: ClientOf) -> None:
+    known, all_keys = SlowlyRead(), [new_key_pair() for _ in range(5)]
+    server = serve(answer_ready, known=known)
+    with ThreadPoolExecutor(5) as executor:
+        clients = [client_of(keys, server.endpoint) for keys in all_keys]
+        answers = [
+            executor.submit(client.request, STATUS, timeout_ms=TIMEOUT_MS) for client in clients
+        ]
+        known.peers |= {keys.public: KeyOwner.broker(2) for keys in all_keys[:1]}
+        for _ in range(3):
+            then = known.asked.get(timeout=scaled(20))
+            known.peers |= {keys.public: KeyOwner.broker(2) for keys in all_keys}
+            then()
+            if all(answer.done() for answer in answers):
+                break
+        assert [answer.result() for answer in answers] == [READY] * 5
+    assert known.asked.qsize() <= 1
 
 
 def memory_mb() -> int:
