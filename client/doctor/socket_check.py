@@ -280,6 +280,9 @@ def _of_jvm(port: int) -> _Use:
 
 
 def _of_owner(found: ListeningSocket, data_dir: Path) -> Access:
+    if found.has_no_path:
+        why = "it has no path, so no mode protects it"
+        return _UNKNOWN._replace(who="every user of this machine", why=why)
     below = data_dir.resolve()
     if found.address.startswith("/") and not Path(found.address).is_relative_to("/proc/self"):
         below = below if Path(found.address).is_relative_to(below) else Path("/")
