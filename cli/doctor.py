@@ -15,6 +15,7 @@ from regent.client.cluster_connection import Cluster, pass_cluster
 from regent.client.doctor.diagnosis import TITLES, diagnose
 from regent.client.doctor.findings import Finding, Severity
 from regent.client.wording import counted
+from regent.config.cluster_location import CLUSTER_FILE
 
 
 @click.command(epilog=examples("doctor", "doctor --zookeeper 192.0.2.1:2181", "doctor -o json"))
@@ -30,7 +31,7 @@ def doctor(context: click.Context, cluster: Cluster, /, output: str) -> None:
 
     The exit code is 0 when all is well, 1 with warnings, 2 with problems.
     """
-    findings = diagnose(cluster, _named_folder(context))
+    findings = diagnose(cluster, _folder(context))
     if output == Output.JSON:
         print_json([finding.json for finding in findings])
     else:
@@ -38,11 +39,16 @@ def doctor(context: click.Context, cluster: Cluster, /, output: str) -> None:
     context.exit(max(finding.severity for finding in findings))
 
 
-def _named_folder(context: click.Context) -> Path | None:
-    """Return the data directory that the command line names: it may be that of one broker."""
-    is_named = context.get_parameter_source("data_dir") is ParameterSource.COMMANDLINE
+def _folder(context: click.Context) -> Path | None:
+    """Return the data directory of a cluster, or one that the command line names.
+
+    It may be that of one broker, which has no ``cluster.json``. With an address of ZooKeeper only
+    a named one counts.
+    """
     folder = context.params["data_dir"]
-    return folder if is_named and isinstance(folder, Path) and folder.is_dir() else None
+    is_named = context.get_parameter_source("data_dir") is ParameterSource.COMMANDLINE
+    is_of_cluster = not context.params["zookeeper"] and (folder / CLUSTER_FILE).exists()
+    return folder if folder.is_dir() and (is_named or is_of_cluster) else None
 
 
 def _print(findings: Sequence[Finding]) -> None:

@@ -14,17 +14,16 @@ from regent.client.cluster_connection import Cluster, ClusterNotFoundError
 from regent.client.doctor.findings import Finding, Severity
 from regent.client.doctor.listening_sockets import PROC, command_line, target_of
 from regent.cluster.cluster_file import ClusterFile
-from regent.config.cluster_location import LOCK_FILE
+from regent.config.cluster_location import CLUSTER_FILE, LOCK_FILE
 from regent.config.command_line import program
-from regent.core.errors import BadDataError, Errors
-from regent.core.model import BrokerId, BrokerInfo, EndPoint
+from regent.core.errors import BadDataError, Errors, RegentError
+from regent.core.model import BrokerId, BrokerInfo
 from regent.core.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
 from regent.transport.kafka.api import KafkaApiKey
-from regent.zk.client.login import login_at
 from regent.zk.client.operations import AclEntry
 from regent.zk.stores.admin_store import ZkAdminStore
 
@@ -66,11 +65,6 @@ class ExaminedCluster:
     processes: Mapping[int, str] = field(default_factory=dict)
 
     @property
-    def has_login(self) -> bool:
-        """Whether this command has a login for ZooKeeper."""
-        return login_at(self.zookeeper) is not None
-
-    @property
     def is_zookeeper_open(self) -> bool:
         """Whether everybody may change the root of the tree, so that nothing is protected."""
         return any(
@@ -90,21 +84,34 @@ class ExaminedCluster:
 def examine(cluster: Cluster, folder: Path | None) -> tuple[ExaminedCluster, list[Finding]]:
     """Read what the checks need; return it with a finding for each thing that is away.
 
-    ``folder`` is a data directory that the command line names.
+    ``folder`` is the data directory of a local cluster, or one that the command line names.
     """
     examined = ExaminedCluster(folder=folder)
+    findings = []
     try:
         examined.zookeeper = cluster.zookeeper_address
         examined.data_dir, examined.file = cluster.data_dir, cluster.file
-    except (ClusterNotFoundError, BadDataError) as error:
-        return examined, [_away("cluster", str(error))]
+    except RegentError as error:  # no cluster, or a file of it cannot be used
+        findings.append(_away("cluster", str(error)))
+        examined.data_dir, examined.file = _of_folder(folder)
     examined.folder = examined.data_dir or folder
     if examined.data_dir is not None and examined.file is not None:
         examined.processes = _processes(examined.data_dir, examined.file)
-    findings = [*_read_zookeeper(cluster, examined), *_dead_brokers(examined)]
+    if examined.zookeeper:
+        findings += _read_zookeeper(cluster, examined)
+    findings += _dead_brokers(examined)
     if examined.registrations is not None:
         findings += _ask_brokers(examined)
     return examined, findings
+
+
+def _of_folder(folder: Path | None) -> tuple[Path | None, ClusterFile | None]:
+    """Return a data directory and its ``cluster.json``, or nothing if that cannot be read."""
+    try:
+        file = None if folder is None else ClusterFile.read(folder / CLUSTER_FILE)
+    except RegentError:
+        file = None
+    return (None, None) if file is None else (folder, file)
 
 
 def _away(subject: str, message: str, remedy: str = "") -> Finding:
@@ -193,8 +200,14 @@ def _ask_brokers(examined: ExaminedCluster) -> Iterator[Finding]:
     """Ask the registered brokers for their settings, all at once, without those that are dead."""
     entries = {} if examined.file is None else examined.file.brokers
     dead = entries.keys() - examined.local_brokers
-    registered = examined.registrations or {}
-    registrations = {id_: info for id_, info in registered.items() if id_ not in dead}
+    registrations = {}
+    for broker_id, info in (examined.registrations or {}).items():
+        if info.plaintext_endpoint is None:
+            name = f"broker {broker_id}"
+            message = f"the settings of {name} are not examined: all its listeners need a login"
+            yield Finding(CLUSTER, Severity.WARNING, name, message)
+        elif broker_id not in dead:
+            registrations[broker_id] = info
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as threads:
         answers = list(threads.map(_settings_of, registrations.values()))
     examined.settings = {
@@ -210,16 +223,11 @@ def _ask_brokers(examined: ExaminedCluster) -> Iterator[Finding]:
 
 
 def _settings_of(broker: BrokerInfo) -> Settings | str:
-    """Return the settings of a broker, or why it has not told them."""
+    """Return the settings of a broker with such a listener, or why it has not told them."""
     endpoint = broker.plaintext_endpoint
-    if endpoint is None:
-        return "it has no listener without TLS and login"
-    return _asked(endpoint, broker.broker_id)
-
-
-def _asked(endpoint: EndPoint, broker_id: BrokerId) -> Settings | str:
+    assert endpoint is not None
     resource = DescribeConfigsResource(
-        resource_type=_BROKER, resource_name=str(broker_id), configuration_keys=None
+        resource_type=_BROKER, resource_name=str(broker.broker_id), configuration_keys=None
     )
     request = DescribeConfigsRequest(resources=(resource,))
     try:

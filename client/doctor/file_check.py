@@ -25,9 +25,9 @@ _WRITABLE: Final = 0o022
 _ENTERED: Final = 0o011  # what others need of a directory to reach what is in it
 _SECRETS: Final = ("*.secret", "*.jaas", "jaas.conf")
 _PUBLIC_KEYS: Final = "*/allowed/*.key"  # who may write one decides who may send requests
-_FILES_OF_SETTINGS: Final = (
-    *("regent.secret.file", "ssl.keystore.location", "ssl.key.password.file"),
-    *("regent.metrics.token.file", "regent.ssl.key.password.file"),
+_NAME_SECRETS: Final = (  # the ends of settings that name a file with a secret
+    *("secret.file", "password.file", "users.file", "token.file", "secret.key.file"),
+    "ssl.keystore.location",
 )
 _LOG_DIRS: Final = "log.dirs"
 
@@ -190,11 +190,11 @@ def _of_other_owners(root: Path, entries: list[_Entry], owner: int) -> Iterator[
 def _check_named(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Check the secret files that settings of brokers of this machine name."""
     named = {
-        Path(settings[name])
+        Path(value)
         for broker_id, settings in cluster.settings.items()
         if broker_id in cluster.local_brokers
-        for name in _FILES_OF_SETTINGS
-        if settings.get(name)
+        for name, value in settings.items()
+        if value and name.endswith(_NAME_SECRETS)
     }
     assert cluster.folder is not None
     folder = cluster.folder.resolve()

@@ -25,6 +25,8 @@ _ALLOW_EVERYONE: Final = "allow.everyone.if.no.acl.found"
 _SUPER_USERS: Final = "super.users"
 _CLIENT_AUTH: Final = "ssl.client.auth"
 _MECHANISMS: Final = "sasl.enabled.mechanisms"
+_UNSECURED: Final = "regent.sasl.oauthbearer.unsecured"
+_BY_TOKEN: Final = "OAUTHBEARER"
 _ADD_LOGIN: Final = (
     "give the listener SASL_SSL in listener_security_protocol_map, or SSL with"
     ' ssl_client_auth = "required"'
@@ -99,15 +101,22 @@ def _with_login(listener: Listener, settings: Settings) -> Access:
         why = f"{why} with {offered}"
     if protocol.has_tls or is_loopback(listener.host):
         return Access(who, why)
-    mechanisms = listener.value(settings, _MECHANISMS).split(",")
-    is_plain = "PLAIN" in (mechanism.strip() for mechanism in mechanisms)
-    read = "records and passwords" if is_plain else "records"
+    read = "records and passwords" if _sends_secrets(listener, settings) else "records"
     return Access(
         f"{who}, and whoever is on the network path reads {read}",
         f"{why}: not encrypted",
-        Severity.PROBLEM if is_plain else Severity.WARNING,
+        Severity.PROBLEM if _sends_secrets(listener, settings) else Severity.WARNING,
         "give the listener SASL_SSL in listener_security_protocol_map",
     )
+
+
+def _mechanisms(listener: Listener, settings: Settings) -> set[str]:
+    return {name.strip() for name in listener.value(settings, _MECHANISMS).split(",")}
+
+
+def _sends_secrets(listener: Listener, settings: Settings) -> bool:
+    """Whether clients send what lets others log in: passwords or tokens."""
+    return not _mechanisms(listener, settings).isdisjoint({"PLAIN", _BY_TOKEN})
 
 
 def local_access(setting: str, user: str, *, is_known: bool = True) -> Access:
@@ -141,17 +150,24 @@ def user_name(uid: int) -> str:
 
 
 def listeners_of(info: BrokerInfo) -> Iterator[Listener]:
-    """Yield the listeners that a broker has registered, that for followers too.
-
-    The control port may be among them: it does not speak Kafka's protocol.
-    """
-    found = {tcp_endpoint(each.host, each.port): each for each in info.endpoints}
-    for address, endpoint in found.items():
-        if address != info.control_endpoint:
-            yield Listener.of(endpoint.listener, endpoint.security_protocol, endpoint.host)
+    """Yield the listeners that a broker has registered, that for followers too."""
+    yield from (listener for _, listener in _endpoints(info))
+    addresses = {tcp_endpoint(each.host, each.port) for each in info.endpoints}
     of_followers = info.replication_endpoint
-    if of_followers is not None and of_followers not in found:
+    if of_followers is not None and of_followers not in addresses:
         yield Listener.of("replication", "PLAINTEXT", host_of(of_followers))
+
+
+def listeners_by_port(info: BrokerInfo) -> dict[int, Listener]:
+    """Return the listeners that a broker has registered, by the port at which it is found."""
+    return dict(_endpoints(info))
+
+
+def _endpoints(info: BrokerInfo) -> Iterator[tuple[int, Listener]]:
+    """Yield ports and listeners, without the control port: it does not speak Kafka's protocol."""
+    for each in info.endpoints:
+        if tcp_endpoint(each.host, each.port) != info.control_endpoint:
+            yield each.port, Listener.of(each.listener, each.security_protocol, each.host)
 
 
 def check_listeners(cluster: ExaminedCluster) -> Iterator[Finding]:
@@ -202,6 +218,17 @@ def _settings(
     if has_authorizer and settings.get(_ALLOW_EVERYONE) == "true":
         message = "lets every client use a resource without ACLs"
         yield warning(message, "set allow_everyone_if_no_acl_found = false")
+    offers_tokens = [
+        listener
+        for listener in listeners
+        if listener.protocol.has_sasl and _BY_TOKEN in _mechanisms(listener, settings)
+    ]
+    if settings.get(_UNSECURED) == "true" and offers_tokens:
+        message = "takes tokens without a signature (OAUTHBEARER): everybody can make them"
+        is_local = all(is_loopback(listener.host) for listener in offers_tokens)
+        severity = Severity.WARNING if is_local else Severity.PROBLEM
+        remedy = "set sasl_oauthbearer_unsecured = false and sasl_oauthbearer_jwks_endpoint_url"
+        yield warning(message, remedy, severity)
     users = [user.strip() for user in settings.get(_SUPER_USERS, "").split(";")]
     if str(ANONYMOUS) in users:
         message = f"has the super user {ANONYMOUS}: clients without a login may do everything"

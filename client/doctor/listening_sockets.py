@@ -42,14 +42,17 @@ class ListeningSocket(NamedTuple):
         """Whether an IP address is one that only processes of this machine reach."""
         return ip_address(self.address).is_loopback
 
+    @property
+    def has_no_path(self) -> bool:
+        """Whether a Unix socket has a name that is no path: every process may use it."""
+        return not self.address or self.address.startswith(_ABSTRACT)
+
     def is_of_the_owner(self, below: Path) -> bool:
         """Whether the modes of a Unix socket, or of a directory of it, let only its owner in.
 
-        Directories above ``below`` do not count: they are the user's. A name that is no path is
-        for every process of the machine. Raises ``OSError`` for a path that does not exist.
+        Directories above ``below`` do not count: they are the user's. Raises ``OSError`` for a
+        path that does not exist.
         """
-        if not self.address or self.address.startswith(_ABSTRACT):
-            return False
         path = Path(self.address)
         if path.is_relative_to("/proc/self"):  # bound by a descriptor of the directory
             path = below / path.name

@@ -26,6 +26,7 @@ from regent.client.doctor.listener_check import (
     Access,
     Listener,
     access,
+    listeners_by_port,
     listeners_told,
     local_access,
     user_name,
@@ -121,7 +122,7 @@ def _uses(cluster: ExaminedCluster, pid: int) -> Mapping[int, _UseOf]:
     assert file is not None
     brokers = {broker.pid: broker for broker in file.brokers.values()}
     if pid in brokers:
-        return _of_broker(brokers[pid], cluster.settings.get(brokers[pid].id))
+        return _of_broker(cluster, brokers[pid])
     servers = {server.pid: server.port for server in file.zookeeper_nodes}
     if pid in servers:
         between = dict.fromkeys(_peers(cluster), _between_servers)
@@ -135,10 +136,13 @@ def _uses(cluster: ExaminedCluster, pid: int) -> Mapping[int, _UseOf]:
 # --- brokers -------------------------------------------------------------------------------------
 
 
-def _of_broker(broker: BrokerEntry, settings: Settings | None) -> Mapping[int, _UseOf]:
+def _of_broker(cluster: ExaminedCluster, broker: BrokerEntry) -> Mapping[int, _UseOf]:
+    settings = cluster.settings.get(broker.id)
     known = settings or {}
     plaintext = SecurityProtocol.PLAINTEXT.value
-    listeners = dict(listeners_told(known))
+    registered = (cluster.registrations or {}).get(broker.id)
+    listeners = {} if registered is None else listeners_by_port(registered)
+    listeners |= listeners_told(known)
     listeners.setdefault(broker.port, Listener.of(plaintext, plaintext, broker.host))
     uses: dict[int, _UseOf] = {
         port: partial(_of_listener, f"listener {listener.name}", listener, settings)
@@ -276,8 +280,14 @@ def _of_jvm(port: int) -> _Use:
 
 
 def _of_owner(found: ListeningSocket, data_dir: Path) -> Access:
+    if found.has_no_path:
+        why = "it has no path, so no mode protects it"
+        return _UNKNOWN._replace(who="every user of this machine", why=why)
+    below = data_dir.resolve()
+    if found.address.startswith("/") and not Path(found.address).is_relative_to("/proc/self"):
+        below = below if Path(found.address).is_relative_to(below) else Path("/")
     try:
-        is_closed = found.is_of_the_owner(data_dir) or found.is_of_the_owner(Path("/"))
+        is_closed = found.is_of_the_owner(below)
     except OSError as error:
         return _UNKNOWN._replace(why=f"{found.address}: {error.strerror}")
     if is_closed:

@@ -19,11 +19,12 @@ from regent.cluster.cluster_file import BrokerEntry, ClusterFile
 from regent.config.cluster_location import CLUSTER_FILE, KEYS_DIR
 from regent.config.settings import Settings
 from regent.config.tables.broker import BrokerConfig
+from regent.core.model import BrokerInfo, EndPoint
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.testing.waits import scaled
 from regent.transport.control.key_files import KeysDirectory
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from regent.zk.client.login import Login, log_in
+from regent.zk.client.login import SECRET_FILE, Login, log_in
 from regent.zk.client.operations import AclEntry, Permission
 from tests.support.fake_cluster import FakeCluster
 from tests.support.listening_programs import listening_programs
@@ -161,6 +162,23 @@ def test_a_broker_that_does_not_answer_is_one_finding_in_a_limited_time(
     assert all("does not tell its settings" in finding["message"] for finding in found)
 
 
+def test_a_broker_whose_listeners_need_a_login_is_examined_by_its_registration(
+    secured: FakeCluster,
+) -> None:
+    endpoint = EndPoint("CLIENTS", "192.0.2.1", 9092, "SASL_SSL")
+    secured.register_as(BrokerInfo(0, (endpoint,)))
+    found = doctor(secured, exit_code=1)
+    assert [(finding["check"], finding["severity"]) for finding in found] == [
+        ("cluster", "warning"),
+        ("listeners", "ok"),
+        ("zookeeper", "ok"),
+    ]
+    assert found[1]["message"] == (
+        "broker 0 has the listener CLIENTS (SASL_SSL) at 192.0.2.1: users who can log in may"
+        " connect (SASL_SSL)"
+    )
+
+
 def test_a_registration_that_cannot_be_read_is_one_finding(secured: FakeCluster) -> None:
     secured.put("/brokers/ids/7", b"{")
     (found,) = bad(doctor(secured, exit_code=2))
@@ -206,6 +224,23 @@ def test_a_broker_that_has_ended_is_one_finding_with_the_command_that_starts_it(
     (found,) = [finding for finding in problems if finding["check"] == "cluster"]
     assert found["message"].startswith(f"broker 1 does not run: its process {os.getpid()} has")
     assert found["remedy"].endswith("brokers start 1`")
+
+
+def test_a_secret_that_others_may_read_does_not_stop_the_examination(
+    secured: FakeCluster, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o700)
+    ClusterFile(tmp_path / CLUSTER_FILE, ADDRESS).write()
+    (tmp_path / CLUSTER_FILE).chmod(0o600)
+    secret = tmp_path / SECRET_FILE
+    secret.write_text("regent:x\n")
+    secret.chmod(0o644)
+    found = doctor(secured, "--data-dir", str(tmp_path), exit_code=2)
+    assert [(finding["check"], finding["severity"]) for finding in found] == [
+        ("cluster", "problem"),
+        ("files", "problem"),
+    ]
+    assert all(f"`chmod 600 {secret}`" in str(finding) for finding in found)
 
 
 def test_files_and_keys_of_a_folder_are_examined_without_a_cluster_on_this_machine(

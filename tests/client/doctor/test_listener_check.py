@@ -46,6 +46,7 @@ MUTUAL = {"ssl.client.auth": "required"}
         ("SASL_PLAINTEXT", LOCAL, {**SCRAM, "regent.local.users": "any"}, OK),
         ("SASL_PLAINTEXT", REMOTE, SCRAM, WARNING),
         ("SASL_PLAINTEXT", REMOTE, PLAIN, PROBLEM),
+        ("SASL_PLAINTEXT", REMOTE, {"sasl.enabled.mechanisms": "OAUTHBEARER"}, PROBLEM),
         ("SASL_SSL", REMOTE, PLAIN, OK),
     ],
 )
@@ -115,6 +116,15 @@ def test_the_control_port_among_the_endpoints_is_no_listener_for_kafkas_clients(
             "SASL_SSL",
             {"authorizer_class_name": "a", "super_users": "User:admin; User:ANONYMOUS"},
             "has the super user User:ANONYMOUS",
+        ),
+        (
+            "SASL_SSL",
+            {
+                "authorizer_class_name": "a",
+                "sasl_enabled_mechanisms": "OAUTHBEARER",
+                "regent_sasl_oauthbearer_unsecured": "true",
+            },
+            "takes tokens without a signature",
         ),
         ("PLAINTEXT", {"regent_allow_unauthenticated": "true"}, "has allow_unauthenticated"),
     ],
