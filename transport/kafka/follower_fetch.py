@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from regent.config.closing import Closing
 from regent.core.errors import Errors
@@ -39,6 +39,9 @@ from regent.transport.kafka.api import KafkaAnswer, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.broker_connection import BrokerConnection
 from regent.transport.kafka.message_codec import decoded, encoded
 from regent.transport.kafka.primitives import INT32, MalformedRequestError, Reader, Writer
+
+if TYPE_CHECKING:
+    from regent.transport.kafka.client_security import ClientSecurity
 
 FIRST_VERSION: Final = 12
 """The first version that names the epoch of the last fetched record (KIP-595)."""
@@ -198,8 +201,10 @@ class FetchChannel:
     Only ``hurry`` may be called by any thread.
     """
 
-    def __init__(self, endpoint: str, *, client_id: str) -> None:
-        self._connection = BrokerConnection(endpoint, client_id=client_id)
+    def __init__(
+        self, endpoint: str, *, client_id: str, security: ClientSecurity | None = None
+    ) -> None:
+        self._connection = BrokerConnection(endpoint, client_id=client_id, security=security)
         self._names: dict[TopicId | None, str] = {}  # of the topics in the session
 
     def request(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from regent.config.closing import Closing
 from regent.core.errors import Errors
@@ -38,6 +38,9 @@ from regent.transport.kafka.broker_connection import BrokerConnection
 from regent.transport.kafka.message_codec import decoded, encoded
 from regent.transport.kafka.primitives import MalformedRequestError
 
+if TYPE_CHECKING:
+    from regent.transport.kafka.client_security import ClientSecurity
+
 T = TypeVar("T")
 
 _VERSIONS: Final = {KafkaApiKey.ADD_PARTITIONS_TO_TXN: 4, KafkaApiKey.WRITE_TXN_MARKERS: 1}
@@ -47,8 +50,10 @@ _ERROR_CODES: Final = {int(error): error for error in Errors}
 class TransactionChannel:
     """The connection to one broker; one thread uses and closes it."""
 
-    def __init__(self, endpoint: str, *, client_id: str) -> None:
-        self._connection = BrokerConnection(endpoint, client_id=client_id)
+    def __init__(
+        self, endpoint: str, *, client_id: str, security: ClientSecurity | None = None
+    ) -> None:
+        self._connection = BrokerConnection(endpoint, client_id=client_id, security=security)
 
     def request(
         self, body: TxnRequest, *, timeout_ms: int, closing: Closing | None = None

@@ -398,6 +398,6 @@ def test_a_key_is_nowhere_on_disk_in_clear_text(authority: Authority):
 
     keys = read_keys(authority.config())
     assert keys is not None
-    assert b"ENCRYPTED PRIVATE KEY" in keys.pem
+    assert b"ENCRYPTED PRIVATE KEY" in keys.key
     with pytest.raises(TypeError):
-        load_pem_private_key(keys.pem, None)
+        load_pem_private_key(keys.key, None)
