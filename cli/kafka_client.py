@@ -7,6 +7,7 @@ from typing import Any
 
 from regent.cli.output import note
 from regent.client.cluster_connection import Cluster
+from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.config.addresses import bracketed
 from regent.core.errors import BadDataError, RegentError
 
@@ -39,8 +40,16 @@ def client_settings(cluster: Cluster) -> dict[str, str | int | float | bool]:
     with cluster.admin() as admin:
         registrations = admin.read_brokers().values()
     infos = [r.info for r in registrations if not isinstance(r, BadDataError)]
-    endpoints = [info.plaintext_endpoint for info in infos if info.plaintext_endpoint is not None]
+    found = map(SECURITY_OF_COMMAND.endpoint_of, infos)
+    endpoints = [endpoint for endpoint in found if endpoint is not None]
     if not endpoints:
-        raise KafkaClientError("no broker is registered")
+        why = f"no broker listens for {SECURITY_OF_COMMAND.protocol.value}: see --command-config"
+        raise KafkaClientError(why if infos else "no broker is registered")
     servers = ",".join(f"{bracketed(e.host)}:{e.port}" for e in endpoints)
-    return {"bootstrap.servers": servers, "client.id": "regent-cli", "log_level": 0}
+    of_security = SECURITY_OF_COMMAND.for_librdkafka()
+    return {
+        "bootstrap.servers": servers,
+        "client.id": "regent-cli",
+        "log_level": 0,
+        **of_security,
+    }

@@ -16,6 +16,7 @@ from regent.cli.controller import controller_json
 from regent.cli.output import Output, output_option, print_facts, print_json
 from regent.cli.placement import placement_status
 from regent.client.cluster_connection import Cluster, ClusterNotFoundError, pass_cluster
+from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.client.deletion_obstacles import deletion_obstacles
 from regent.client.group_states import group_states
 from regent.client.partitions import read_partitions
@@ -159,7 +160,7 @@ def _examine_cluster(
         registered = admin.read_brokers().values()
         live = [broker for broker in registered if isinstance(broker, BrokerRegistration)]
         health.warnings += broker_warnings(live)
-        endpoints = [e for b in live if (e := b.info.plaintext_endpoint) is not None]
+        endpoints = [e for b in live if (e := SECURITY_OF_COMMAND.endpoint_of(b.info)) is not None]
         health.groups = group_states(endpoints, _GROUPS_LIMIT_S)
         for path, quotas in admin.configs.read_client_quotas().items():
             health.warnings += _ignored(path, unusable_in_quota(path, quotas))

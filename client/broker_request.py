@@ -7,6 +7,7 @@ import struct
 import time
 from typing import Final, TypeVar
 
+from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.core.model import EndPoint
 from regent.transport.kafka.api import FIRST_FLEXIBLE_VERSION, KafkaApiKey
 from regent.transport.kafka.message_codec import decoded, encoded
@@ -51,7 +52,7 @@ def ask_broker(
     except OSError as error:
         raise NotConnectedError(str(error)) from None
     try:
-        with connected as connection:
+        with _encrypted(connected, broker.host, timeout_s) as connection:
             connection.sendall(struct.pack(">i", len(frame)) + frame)
             (size,) = struct.unpack(">i", _receive(connection, 4, deadline))
             if not 0 < size <= _MAX_ANSWER_BYTES:
@@ -61,6 +62,17 @@ def ask_broker(
         return decoded(answer, body, api[1], is_flexible=is_flexible)
     except (OSError, MalformedRequestError) as error:
         raise NoAnswerError(str(error)) from None
+
+
+def _encrypted(connected: socket.socket, host: str, timeout_s: float) -> socket.socket:
+    """Return what to use instead of a connected socket, which is closed on errors."""
+    security = SECURITY_OF_COMMAND.security
+    if security is None or security.tls is None:
+        return connected
+    try:
+        return security.tls.connect(connected, host, timeout_s)
+    except OSError as error:
+        raise NotConnectedError(str(error)) from None
 
 
 def _receive(connection: socket.socket, count: int, deadline: float) -> bytearray:

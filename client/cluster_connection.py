@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeAlias,
 import click
 from click.core import ParameterSource
 
+from regent.client.command_config import SECURITY_OF_COMMAND, CommandConfig
 from regent.cluster.cluster_file import ClusterFile
 from regent.config.cluster_location import (
     BOOTSTRAP_SERVER_VARIABLE,
     CLUSTER_FILE,
+    COMMAND_CONFIG_VARIABLE,
     DATA_DIR,
     DATA_DIR_VARIABLE,
     KEYS_OF_COMMAND,
@@ -184,15 +186,26 @@ def registered_brokers(admin: ZkAdminStore) -> Sequence[EndPoint]:
     """
     admin.topics.check_cluster()
     infos = [r.info for r in admin.read_brokers().values() if not isinstance(r, BadDataError)]
-    found = [info.plaintext_endpoint for info in infos]
+    found = [SECURITY_OF_COMMAND.endpoint_of(info) for info in infos]
     brokers = [endpoint for endpoint in found if endpoint is not None]
     if not brokers:
-        raise ClusterNotFoundError("no broker is registered: is the cluster running?")
+        raise ClusterNotFoundError(
+            f"no broker listens for {SECURITY_OF_COMMAND.protocol.value}: does security.protocol of"
+            " --command-config fit the listeners?"
+            if infos
+            else "no broker is registered: is the cluster running?"
+        )
     return brokers
 
 
 def _use_keys(_context: click.Context, _option: click.Parameter, keys: Path | None) -> None:
     KEYS_OF_COMMAND.given = keys
+
+
+def _use_command_config(
+    _context: click.Context, _option: click.Parameter, path: Path | None
+) -> None:
+    SECURITY_OF_COMMAND.use(None if path is None else CommandConfig.read(path))
 
 
 def _use_keys_of(_context: click.Context, _option: click.Parameter, data_dir: Path) -> Path:
@@ -215,7 +228,7 @@ def data_dir_option(command: F) -> F:
 
 
 def cluster_options(command: F) -> F:
-    """Add ``--zookeeper`` and ``--data-dir``."""
+    """Add ``--zookeeper``, ``--data-dir``, and how to connect to brokers."""
     zookeeper = click.option(
         "--zookeeper",
         metavar="HOST:PORT[/chroot]",
@@ -232,7 +245,17 @@ def cluster_options(command: F) -> F:
         callback=_use_keys,
         help="Folder with our key, for brokers on other machines; default: keys in --data-dir.",
     )
-    return zookeeper(keys(data_dir_option(command)))
+    command_config = click.option(
+        "--command-config",
+        type=click.Path(path_type=Path, dir_okay=False),
+        envvar=COMMAND_CONFIG_VARIABLE,
+        show_envvar=True,
+        expose_value=False,
+        callback=_use_command_config,
+        help="File of properties with which to connect to brokers, as Kafka's tools have it:"
+        " security.protocol, ssl.*, sasl.*.",
+    )
+    return zookeeper(command_config(keys(data_dir_option(command))))
 
 
 def pass_cluster(

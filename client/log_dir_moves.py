@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Final, NamedTuple, TypeVar
 
 from regent.client.broker_request import NoAnswerError, ask_broker
+from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.client.live_brokers import not_registered
 from regent.client.moves import ReassignmentError
 from regent.client.partition_files import TopicPartitionReplica
@@ -207,7 +208,7 @@ class LogDirs:
         broker = self._brokers.get(broker_id)
         if broker is None:
             raise ReassignmentError(not_registered(broker_id, self._brokers))
-        endpoint = broker.info.plaintext_endpoint
+        endpoint = SECURITY_OF_COMMAND.endpoint_of(broker.info)
         if endpoint is None:
             raise ReassignmentError(f"broker {broker_id} has no PLAINTEXT port to ask it by")
         try:

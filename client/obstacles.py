@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from regent.client.broker_request import NoAnswerError, ask_broker
+from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.client.controller_ref import ControllerRef
 from regent.client.live_brokers import read_live_brokers
 from regent.client.move_throttle import LISTS, RATES
@@ -236,7 +237,7 @@ def _named_brokers(brokers: Sequence[BrokerId] | Sequence[str]) -> str:
 
 
 def _endpoints(live: Mapping[BrokerId, BrokerRegistration]) -> list[EndPoint]:
-    return [e for r in live.values() if (e := r.info.plaintext_endpoint) is not None]
+    return [e for r in live.values() if (e := SECURITY_OF_COMMAND.endpoint_of(r.info)) is not None]
 
 
 def _first_answer(

@@ -16,6 +16,7 @@ DATA_DIR_VARIABLE: Final = "REGENT_DATA_DIR"
 ZOOKEEPER_VARIABLE: Final = "REGENT_ZOOKEEPER"
 BOOTSTRAP_SERVER_VARIABLE: Final = "REGENT_BOOTSTRAP_SERVER"
 KEYS_VARIABLE: Final = "REGENT_KEYS"
+COMMAND_CONFIG_VARIABLE: Final = "REGENT_COMMAND_CONFIG"
 KEYS_DIR: Final = "keys"
 """The name of the directory of keys in or beside a data directory: ``control.key_files``."""
 

@@ -16,6 +16,7 @@ import pyarrow.json
 import pyarrow.parquet
 
 from regent.client.broker_request import NoAnswerError, ask_broker
+from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.core.errors import BadDataError, RegentError
 from regent.core.model import EndPoint
 from regent.core.protocol.messages.log_dirs import (
@@ -101,7 +102,7 @@ def sizes_in_cluster(admin: ZkAdminStore) -> Sizes:
     for broker_id, registration in admin.read_brokers().items():
         if isinstance(registration, BadDataError):
             raise registration
-        end_point = registration.info.plaintext_endpoint
+        end_point = SECURITY_OF_COMMAND.endpoint_of(registration.info)
         if end_point is None:
             raise RegentError(f"--sizes: broker {broker_id} has no PLAINTEXT listener")
         try:

@@ -1,7 +1,5 @@
-"""Fixtures of the tests of what tools share."""
+"""Listeners on free ports, for clients in this process."""
 
-from __future__ import annotations
+from tests.transport.kafka.conftest import listen
 
-from tests.transport.control.conftest import context, serve
-
-__all__ = ["context", "serve"]
+__all__ = ["listen"]

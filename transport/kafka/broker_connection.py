@@ -14,7 +14,7 @@ import struct
 import threading
 import time
 from contextlib import nullcontext, suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from regent.config.addresses import host_of, port_of, resolve
 from regent.config.closing import Closing
@@ -29,9 +29,14 @@ from regent.transport.control.client import (
     RequestTimeoutError,
 )
 from regent.transport.kafka.api import FIRST_FLEXIBLE_VERSION, KafkaApiKey
-from regent.transport.kafka.client_security import ClientSecurity
 from regent.transport.kafka.primitives import MalformedRequestError, Reader
 from regent.transport.kafka.sasl_client import ClientSasl
+from regent.transport.kafka.tls_stream import CLIENT_HANDSHAKE_S, TlsStream
+
+if TYPE_CHECKING:  # it reads certificates with a library that is not loaded without TLS
+    from regent.transport.kafka.client_security import ClientSecurity
+
+AnyStream = socket.socket | TlsStream
 
 MAX_RESPONSE_BYTES: Final = INT_MAX
 """As in Kafka: one batch may be as large as the largest request of a producer.
@@ -68,7 +73,7 @@ _SOCKET_OPTIONS: Final = (
 class BrokerConnection:
     """Sends one request at a time to ``endpoint``; one thread uses and closes it.
 
-    Only ``hurry`` may be called by any thread.
+    Only ``hurry`` may be called by any thread. ``security``: None if nothing is encrypted.
     """
 
     def __init__(
@@ -83,15 +88,16 @@ class BrokerConnection:
         self._sasl = None if security is None else security.sasl
         self._login_ends_at = math.inf  # a part of its time is over then
         self._client_id = client_id.encode()
+        self._tls = None if security is None else security.tls
         self._connect_timeout_s = connect_timeout_ms / 1000
         self._correlation_ids = itertools.count(1)
-        self._socket: socket.socket | None = None
+        self._socket: AnyStream | None = None
         self._timeout_s = 0.0  # of the socket
         self._used_at = 0.0
         self._buffer = bytearray(_FIRST_BYTES)
         self._rest = b""  # received after the last response
         self._hurry_lock = threading.Lock()
-        self._awaiting: socket.socket | None = None  # a response
+        self._awaiting: AnyStream | None = None  # a response
         self._is_in_a_hurry = False
         self._hurry_id: int | None = None  # the correlation id of the request that says so
 
@@ -207,7 +213,7 @@ class BrokerConnection:
         header = _HEADER.pack(size, api_key, version, correlation_id, len(self._client_id))
         return header + self._client_id + body
 
-    def _begin_wait(self, sock: socket.socket) -> None:
+    def _begin_wait(self, sock: AnyStream) -> None:
         with self._hurry_lock:
             self._awaiting = sock
             if self._is_in_a_hurry:
@@ -234,7 +240,7 @@ class BrokerConnection:
             if sent < len(frame):
                 sock.shutdown(socket.SHUT_RDWR)
 
-    def _connected(self, closing: Closing | None, timeout_s: float) -> socket.socket:
+    def _connected(self, closing: Closing | None, timeout_s: float) -> AnyStream:
         """Return a connection, logged in if need be, whose waits end after ``timeout_s``."""
         if self._socket is not None and not self._is_usable(self._socket):
             self.close()  # another process may listen there now
@@ -246,7 +252,7 @@ class BrokerConnection:
             self._log_in(sock, self._sasl, time.monotonic() + timeout_s)
         return sock
 
-    def _log_in(self, sock: socket.socket, sasl: ClientSasl, deadline: float) -> None:
+    def _log_in(self, sock: AnyStream, sasl: ClientSasl, deadline: float) -> None:
         """Log in, or again on a connection whose login is about to end."""
 
         def ask(api_key: KafkaApiKey, version: int, body: bytes) -> memoryview:
@@ -268,7 +274,7 @@ class BrokerConnection:
         lifetime_s = lifetime_ms / 1000 if lifetime_ms > 0 else math.inf
         self._login_ends_at = time.monotonic() + lifetime_s * _USED_LIFETIME
 
-    def _is_usable(self, sock: socket.socket) -> bool:
+    def _is_usable(self, sock: AnyStream) -> bool:
         """Whether the peer neither closed the connection nor sent unexpected bytes."""
         if time.monotonic() < self._used_at + _IDLE_S:
             return True
@@ -280,7 +286,7 @@ class BrokerConnection:
             return False
         return False
 
-    def _connect(self, closing: Closing | None) -> socket.socket:
+    def _connect(self, closing: Closing | None) -> AnyStream:
         try:
             address = resolve(host_of(self.endpoint))
             family = socket.AF_INET6 if address.is_ipv6 else socket.AF_INET
@@ -291,24 +297,38 @@ class BrokerConnection:
             sock.settimeout(self._connect_timeout_s)
             sock.connect((address.number, port_of(self.endpoint)))
             sock.settimeout(None)
+            stream = self._encrypted(sock, host_of(self.endpoint))
         except (OSError, ValueError) as error:
             raise PeerUnreachableError(
                 self.endpoint, f"no connection; is the process there running? ({error})"
             ) from error
         self._timeout_s = 0.0
         self._check_open(closing)  # from here on it can be interrupted
-        return sock
+        return stream
 
-    def _limit(self, sock: socket.socket, timeout_s: float) -> None:
+    def _encrypted(self, sock: socket.socket, host: str) -> AnyStream:
+        """Return what to use instead of a connected socket. Raises ``PeerUnreachableError``."""
+        if self._tls is None:
+            return sock
+        self._socket = stream = TlsStream(self._tls.wrap(sock, host))
+        try:
+            stream.handshake(CLIENT_HANDSHAKE_S)
+        except OSError as error:
+            raise PeerUnreachableError(self.endpoint, str(error)) from None
+        return stream
+
+    def _limit(self, sock: AnyStream, timeout_s: float) -> None:
         """Let the kernel end a wait: this takes one system call less than to poll."""
-        if timeout_s != self._timeout_s:
+        if isinstance(sock, TlsStream):
+            sock.timeout_s = timeout_s
+        elif timeout_s != self._timeout_s:
             seconds, rest = divmod(max(timeout_s, 0.001), 1)
             timeval = _TIMEVAL.pack(int(seconds), int(rest * 1_000_000))
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
             self._timeout_s = timeout_s
 
-    def _receive(self, sock: socket.socket, correlation_id: int, deadline: float) -> memoryview:
+    def _receive(self, sock: AnyStream, correlation_id: int, deadline: float) -> memoryview:
         """Receive a response; return what follows its correlation id, and keep the rest."""
         memory, received, end = memoryview(self._buffer), 0, _ANSWER_HEADER.size
         is_known = False  # its size
@@ -328,7 +348,7 @@ class BrokerConnection:
         self._rest = bytes(memory[end:received])
         return memory[_ANSWER_HEADER.size : end]
 
-    def _receive_rest(self, sock: socket.socket, correlation_id: int) -> None:
+    def _receive_rest(self, sock: AnyStream, correlation_id: int) -> None:
         """Receive the response that follows; nothing of it is used."""
         self._receive_to(sock, _ANSWER_HEADER.size)
         end = self._end_of_response(memoryview(self._rest), correlation_id)
@@ -336,7 +356,7 @@ class BrokerConnection:
         if len(self._rest) > end:
             raise MalformedRequestError(f"{len(self._rest) - end} bytes follow the response")
 
-    def _receive_to(self, sock: socket.socket, size: int) -> None:
+    def _receive_to(self, sock: AnyStream, size: int) -> None:
         """Receive until the rest has ``size`` bytes, if it has fewer."""
         while len(self._rest) < size:
             piece = sock.recv(size - len(self._rest))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from regent.config.closing import Closing
 from regent.core.errors import Errors
@@ -37,9 +37,11 @@ from regent.core.records import NO_RECORDS, MemoryRecords
 from regent.core.replica_logs import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from regent.transport.kafka.api import KafkaAnswer, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.broker_connection import BrokerConnection
-from regent.transport.kafka.client_security import ClientSecurity
 from regent.transport.kafka.message_codec import decoded, encoded
 from regent.transport.kafka.primitives import INT32, MalformedRequestError, Reader, Writer
+
+if TYPE_CHECKING:
+    from regent.transport.kafka.client_security import ClientSecurity
 
 FIRST_VERSION: Final = 12
 """The first version that names the epoch of the last fetched record (KIP-595)."""

@@ -41,13 +41,18 @@ class TlsError(RegentError):
 class KeyMaterial(NamedTuple):
     """A private key with its certificates, the one of the key first.
 
-    ``pem`` has all of them for OpenSSL, which reads files only: the key is encrypted with
-    ``password``, which nobody else knows.
+    The key is PEM, encrypted with ``password``, which nobody else knows: so it can go through a
+    file, the only way into OpenSSL.
     """
 
-    pem: bytes
+    key: bytes
     password: str
     certificates: tuple[x509.Certificate, ...]
+
+    @property
+    def chain(self) -> str:
+        """The certificates as PEM."""
+        return _pem(self.certificates)
 
     @property
     def subject(self) -> bytes:
@@ -221,7 +226,7 @@ def _checked(
     encrypted = key.private_bytes(
         Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(password.encode())
     )
-    return KeyMaterial(encrypted + _pem(certificates).encode(), password, tuple(certificates))
+    return KeyMaterial(encrypted, password, tuple(certificates))
 
 
 def _pem(certificates: Sequence[x509.Certificate]) -> str:

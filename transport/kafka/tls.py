@@ -7,7 +7,6 @@ Sockets do not block here: who calls waits. Mirrors ``org.apache.kafka.common.se
 from __future__ import annotations
 
 import logging
-import selectors
 import socket
 import ssl
 import tempfile
@@ -32,6 +31,7 @@ from regent.transport.kafka.key_material import (
     read_keys,
     read_trusted,
 )
+from regent.transport.kafka.tls_stream import complete_handshake, reason_of
 
 logger = logging.getLogger(__name__)
 
@@ -42,19 +42,6 @@ _CLIENT_AUTH: Final = {
     "requested": ssl.CERT_OPTIONAL,
     "required": ssl.CERT_REQUIRED,
 }
-_REASONS: Final = {
-    "HTTP_REQUEST": "the client does not speak TLS",
-    "HTTPS_PROXY_REQUEST": "the client does not speak TLS",
-    "WRONG_VERSION_NUMBER": "the client does not speak TLS",
-    "UNSUPPORTED_PROTOCOL": "the client speaks an old version of TLS only",
-    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client has no certificate",
-    "NO_SHARED_CIPHER": "the client has none of our ciphers",
-    "TLSV1_ALERT_UNKNOWN_CA": "the client does not trust our certificate",
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the client does not trust our certificate",
-    "SSLV3_ALERT_BAD_CERTIFICATE": "the client does not trust our certificate",
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the client finds our certificate expired",
-}
-"""What OpenSSL calls the failures that are seen most, in other words."""
 
 
 class TlsHandshakeError(Exception):
@@ -172,38 +159,7 @@ class ServerTls:
             )
 
     def _state_of_files(self) -> list[object]:
-        return [_state_of(path) for path in self._files]
-
-
-def complete_handshake(sock: ssl.SSLSocket, deadline: float) -> None:
-    """Do a whole handshake until an instant of the monotonic clock. Raises ``OSError``."""
-    sock.setblocking(False)
-    with selectors.DefaultSelector() as selector:
-        while True:
-            try:
-                sock.do_handshake()
-                return
-            except ssl.SSLWantReadError:
-                event = selectors.EVENT_READ
-            except ssl.SSLWantWriteError:
-                event = selectors.EVENT_WRITE
-            left_s = deadline - time.monotonic()
-            selector.register(sock, event)
-            if left_s <= 0 or not selector.select(left_s):
-                raise TimeoutError("the handshake took too long")
-            selector.unregister(sock)
-
-
-def reason_of(error: BaseException) -> str:
-    """Return why a handshake failed, in a few words."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the certificate is not accepted: {error.verify_message}"
-    if isinstance(error, ssl.SSLEOFError | ConnectionError):
-        return "the other side left during the handshake"
-    if isinstance(error, ssl.SSLError):
-        reason = error.reason or str(error)
-        return _REASONS.get(reason, reason.lower().replace("_", " "))
-    return str(error)
+        return [state_of(path) for path in self._files]
 
 
 def base_context(config: TlsConfig, purpose: int) -> ssl.SSLContext:
@@ -235,9 +191,9 @@ def base_context(config: TlsConfig, purpose: int) -> ssl.SSLContext:
 
 def use_keys(context: ssl.SSLContext, keys: KeyMaterial) -> None:
     """Let a context prove who it is. Raises ``TlsError``."""
-    # OpenSSL reads files only. The key in this one is encrypted, and the file is private.
+    # OpenSSL reads files only. The key in this one is encrypted.
     with tempfile.NamedTemporaryFile() as file:
-        file.write(keys.pem)
+        file.write(keys.key + keys.chain.encode())
         file.flush()
         try:
             context.load_cert_chain(file.name, password=keys.password)
@@ -309,7 +265,7 @@ def _try(context: ssl.SSLContext) -> None:
                 ) from None
 
 
-def _state_of(path: Path) -> object:
+def state_of(path: Path) -> object:
     """Return what changes when a file is replaced, written or becomes readable."""
     try:
         found = path.stat()

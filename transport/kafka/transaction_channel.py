@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from regent.config.closing import Closing
 from regent.core.errors import Errors
@@ -35,9 +35,11 @@ from regent.core.protocol.transactions import (
 )
 from regent.transport.kafka.api import KafkaApiKey
 from regent.transport.kafka.broker_connection import BrokerConnection
-from regent.transport.kafka.client_security import ClientSecurity
 from regent.transport.kafka.message_codec import decoded, encoded
 from regent.transport.kafka.primitives import MalformedRequestError
+
+if TYPE_CHECKING:
+    from regent.transport.kafka.client_security import ClientSecurity
 
 T = TypeVar("T")
 

@@ -1,0 +1,211 @@
+"""The file of ``--command-config``: how commands connect to brokers, in Kafka's words.
+
+The file is one of Kafka's tools (``security.protocol``, ``ssl.*``, ``sasl.*``), so the same file
+serves both. Files of keys are PEM or PKCS12.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from regent.config.private_files import read_private
+from regent.config.tables.tls import TlsConfig
+from regent.core.errors import RegentError
+from regent.core.model import BrokerInfo, EndPoint
+from regent.core.security.session import SecurityProtocol
+from regent.core.setting import settings_of
+
+if TYPE_CHECKING:  # they take time to load, and most commands need no certificates
+    from regent.transport.kafka.client_security import ClientSecurity
+
+_PROTOCOL: Final = "security.protocol"
+_SECRETS: Final = re.compile(r"(?i).*(password|jaas|secret|keystore\.key|token).*")
+_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_ESCAPED: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_KEY: Final = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)", re.DOTALL)
+_JAAS: Final = re.compile(r"\b(username|password)\s*=\s*\"((?:\\.|[^\"\\])*)\"")
+_OF_SERVERS: Final = {"ssl_client_auth", "ssl_principal_mapping_rules"}
+
+
+class CommandConfigError(RegentError):
+    """The file cannot be used; the message names it and the property."""
+
+
+@dataclass(frozen=True)
+class CommandConfig:
+    """The properties of a file, and what they are of."""
+
+    path: Path
+    properties: Mapping[str, str] = field(repr=False)
+
+    @classmethod
+    def read(cls, path: Path) -> CommandConfig:
+        """Read a file, and the files that it names. Raises ``CommandConfigError``."""
+        try:
+            properties = dict(parse_properties(path.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise CommandConfigError(f"--command-config {path}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise CommandConfigError(f"--command-config {path}: is not text") from None
+        secret = next((name for name in properties if _SECRETS.fullmatch(name)), None)
+        if secret is not None:
+            try:
+                read_private(path, secret)
+            except RegentError as error:
+                raise CommandConfigError(f"--command-config: {error}") from None
+        return cls(path, properties)
+
+    @property
+    def protocol(self) -> SecurityProtocol:
+        """How to connect. Raises ``CommandConfigError``."""
+        name = self.properties.get(_PROTOCOL, SecurityProtocol.PLAINTEXT.value).upper()
+        try:
+            return SecurityProtocol(name)
+        except ValueError:
+            protocols = ", ".join(protocol.value for protocol in SecurityProtocol)
+            raise CommandConfigError(
+                f"--command-config {self.path}: {_PROTOCOL} must be one of {protocols}, not"
+                f" {name!r}"
+            ) from None
+
+    @property
+    def of_sasl(self) -> Mapping[str, str]:
+        """The properties of the login."""
+        return {name: text for name, text in self.properties.items() if name.startswith("sasl.")}
+
+    def tls(self) -> TlsConfig:
+        """Return the properties of TLS as settings. Raises ``CommandConfigError``."""
+        values: dict[str, Any] = {}
+        for row in settings_of(TlsConfig()):
+            text = self.properties.get(row.dotted_name)
+            if text is None or row.name in _OF_SERVERS:
+                continue
+            if row.name.endswith("_type") and not text:
+                continue
+            value = row.parsed(text)
+            problem = row.problem(value)
+            if problem is not None:
+                raise CommandConfigError(
+                    f"--command-config {self.path}: {row.dotted_name} {problem}"
+                )
+            values[row.name] = value
+        return TlsConfig(**values)
+
+    def security(self) -> ClientSecurity:
+        """Return what our own connections do. Raises ``CommandConfigError``."""
+        from regent.transport.kafka.client_security import ClientSecurity, ClientTls
+
+        with self._naming_the_file():
+            return ClientSecurity(ClientTls.of(self.tls()) if self.protocol.has_tls else None)
+
+    def for_librdkafka(self) -> dict[str, str]:
+        """Return the same in the words of librdkafka. Raises ``CommandConfigError``."""
+        words = {_PROTOCOL: self.protocol.value}
+        if self.protocol.has_tls:
+            with self._naming_the_file():
+                words |= _tls_for_librdkafka(self.tls())
+        if self.protocol.has_sasl:
+            of_sasl = dict(self.of_sasl)
+            of_login = dict(_JAAS.findall(of_sasl.pop("sasl.jaas.config", "")))
+            words |= {f"sasl.{name}": _unescaped(text) for name, text in of_login.items()}
+            words |= of_sasl
+        return words
+
+    @contextmanager
+    def _naming_the_file(self) -> Iterator[None]:
+        try:
+            yield
+        except CommandConfigError:
+            raise
+        except RegentError as error:
+            raise CommandConfigError(f"--command-config {self.path}: {error}") from None
+
+
+def _tls_for_librdkafka(config: TlsConfig) -> dict[str, str]:
+    from regent.transport.kafka.key_material import read_keys, read_trusted
+
+    words = {
+        "ssl.endpoint.identification.algorithm": config.ssl_endpoint_identification_algorithm
+        or "none"
+    }
+    trusted, keys = read_trusted(config), read_keys(config)
+    if trusted:
+        words["ssl.ca.pem"] = trusted
+    if keys is not None:
+        words |= {
+            "ssl.key.pem": keys.key.decode(),
+            "ssl.key.password": keys.password,
+            "ssl.certificate.pem": keys.chain,
+        }
+    if config.ssl_cipher_suites:
+        words["ssl.cipher.suites"] = config.ssl_cipher_suites.replace(",", ":")
+    return words
+
+
+class _SecurityOfThisProcess:
+    """How a command connects to brokers; a process runs one command."""
+
+    def __init__(self) -> None:
+        self.config: CommandConfig | None = None
+        self.security: ClientSecurity | None = None
+
+    def use(self, config: CommandConfig | None) -> None:
+        """Use a file, or none. Raises ``CommandConfigError``."""
+        self.security = None if config is None else config.security()
+        self.config = config
+
+    @property
+    def protocol(self) -> SecurityProtocol:
+        """How it connects."""
+        return SecurityProtocol.PLAINTEXT if self.config is None else self.config.protocol
+
+    def endpoint_of(self, broker: BrokerInfo) -> EndPoint | None:
+        """Return where a broker listens for such clients."""
+        wanted = self.protocol.value
+        return next((one for one in broker.endpoints if one.security_protocol == wanted), None)
+
+    def for_librdkafka(self) -> dict[str, str]:
+        """Return the settings of librdkafka. Raises ``CommandConfigError``."""
+        return {} if self.config is None else self.config.for_librdkafka()
+
+
+SECURITY_OF_COMMAND: Final = _SecurityOfThisProcess()
+"""How this command connects to brokers."""
+
+
+def parse_properties(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the names and values of a file of properties, as ``java.util.Properties`` reads it."""
+    for line in _logical_lines(text):
+        found = _KEY.fullmatch(line)
+        if found is not None:
+            yield _unescaped(found[1]), _unescaped(found[2])
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    """Yield lines without comments; a line that ends with a backslash goes on in the next."""
+    begun = ""
+    for line in text.splitlines():
+        stripped = line.lstrip()
+        if not begun and (not stripped or stripped[0] in "#!"):
+            continue
+        slashes = len(stripped) - len(stripped.rstrip("\\"))
+        if slashes % 2:
+            begun += stripped[:-1]
+            continue
+        yield begun + stripped
+        begun = ""
+    if begun:
+        yield begun
+
+
+def _unescaped(text: str) -> str:
+    def character(found: re.Match[str]) -> str:
+        code = found[1]
+        return chr(int(code[1:], 16)) if len(code) > 1 else _ESCAPES.get(code, code)
+
+    return _ESCAPED.sub(character, text)

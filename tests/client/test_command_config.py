@@ -1,0 +1,160 @@
+"""Files of properties, as Kafka's tools have them, for our own connections and for librdkafka's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from regent.client.broker_request import NoAnswerError, ask_broker
+from regent.client.command_config import (
+    SECURITY_OF_COMMAND,
+    CommandConfig,
+    CommandConfigError,
+    parse_properties,
+)
+from regent.config.private_files import write_private
+from regent.core.model import BrokerInfo, EndPoint
+from regent.core.protocol.messages.describe_cluster import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from regent.testing.waits import scaled
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.message_codec import encoded
+from regent.transport.kafka.tls import ServerTls
+from tests.broker.api.one_broker import OneBroker
+from tests.support.certificates import Authority
+from tests.support.memory_logs import MemoryLogs
+from tests.transport.kafka.conftest import Listen
+
+TOPIC = "orders"
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def no_security() -> Iterator[None]:
+    yield
+    SECURITY_OF_COMMAND.use(None)
+
+
+@pytest.fixture
+def broker(authority: Authority) -> Iterator[OneBroker]:
+    config = authority.config(ssl_client_auth="required")
+    broker = OneBroker(MemoryLogs(), {TOPIC: 1}, tls=ServerTls(config))
+    broker.start()
+    yield broker
+    broker.close()
+
+
+def written(folder: Path, text: str, mode: int = 0o600) -> Path:
+    path = folder / "client.properties"
+    write_private(path, text)
+    path.chmod(mode)
+    return path
+
+
+def of_user(authority: Authority, name: str = "alice") -> str:
+    return (
+        "security.protocol=SSL\n"
+        f"ssl.truststore.location={authority.trusted}\nssl.truststore.type=PEM\n"
+        f"ssl.keystore.location={authority.keystore(name)}\nssl.keystore.type=PEM\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a=b", {"a": "b"}),
+        ("a = b c \n", {"a": "b c "}),
+        ("a:b\na b\n", {"a": "b"}),
+        ("# no\n! no\n\n  a=1\n", {"a": "1"}),
+        ("a=one,\\\n   two\n", {"a": "one,two"}),
+        ("a=x\\\\\nb=y", {"a": "x\\", "b": "y"}),
+        (r"a\=b=c\td\u0041", {"a=b": "c\tdA"}),
+        ("a=", {"a": ""}),
+        ("a", {"a": ""}),
+        ("a=b=c", {"a": "b=c"}),
+    ],
+)
+def test_properties_are_read_as_java_reads_them(text: str, expected: dict[str, str]):
+    assert dict(parse_properties(text)) == expected
+
+
+def test_our_connections_use_the_file(authority: Authority, tmp_path: Path, listen: Listen):
+    expected = DescribeClusterResponse(cluster_id="c", controller_id=7)
+
+    async def handle(request: KafkaRequest) -> KafkaAnswer:
+        assert request.session.principal.name.startswith("CN=alice,")
+        return (encoded(expected, 0, is_flexible=True),)
+
+    tls = ServerTls(authority.config(ssl_client_auth="required"))
+    listener = listen([KafkaApi(KafkaApiKey.DESCRIBE_CLUSTER, 0, 0, handle)], tls=tls)
+    broker, api = EndPoint("", "127.0.0.1", listener.port), (KafkaApiKey.DESCRIBE_CLUSTER, 0)
+    request = DescribeClusterRequest(include_cluster_authorized_operations=False)
+    with pytest.raises(NoAnswerError):
+        ask_broker(broker, api, request, DescribeClusterResponse, scaled(2.0))
+
+    SECURITY_OF_COMMAND.use(CommandConfig.read(written(tmp_path, of_user(authority))))
+    assert ask_broker(broker, api, request, DescribeClusterResponse, scaled(5.0)) == expected
+
+
+def test_librdkafka_uses_the_file(broker: OneBroker, authority: Authority, tmp_path: Path):
+    config = CommandConfig.read(written(tmp_path, of_user(authority)))
+    settings: dict[str, str | int | float | bool] = {"bootstrap.servers": broker.address}
+    settings.update(config.for_librdkafka())
+    assert TOPIC in AdminClient(settings).list_topics(timeout=scaled(10.0)).topics
+
+
+def test_a_broker_is_asked_where_it_listens_for_such_clients(tmp_path: Path, authority: Authority):
+    plain, encrypted = EndPoint("A", "a", 1), EndPoint("B", "b", 2, "SSL")
+    info = BrokerInfo(1, (plain, encrypted))
+    assert SECURITY_OF_COMMAND.endpoint_of(info) == plain
+    SECURITY_OF_COMMAND.use(CommandConfig.read(written(tmp_path, of_user(authority))))
+    assert SECURITY_OF_COMMAND.endpoint_of(info) == encrypted
+
+
+def test_the_login_is_passed_on(tmp_path: Path):
+    path = written(
+        tmp_path,
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
+        "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \\\n"
+        '  username="alice" password="it\\\\"s";\n',
+    )
+    config = CommandConfig.read(path)
+    assert set(config.of_sasl) == {"sasl.mechanism", "sasl.jaas.config"}
+    assert config.for_librdkafka() == {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.username": "alice",
+        "sasl.password": 'it"s',
+    }
+    assert "it" not in repr(config)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("security.protocol=TLS", "security.protocol must be one of PLAINTEXT, SSL"),
+        ("security.protocol=SSL\nssl.keystore.type=BKS", "ssl.keystore.type must be PEM or PKCS12"),
+        ("security.protocol=SSL\nssl.truststore.location=/none", "/none cannot be read"),
+    ],
+)
+def test_a_mistake_is_named(tmp_path: Path, text: str, problem: str):
+    path = written(tmp_path, text)
+    with pytest.raises(CommandConfigError, match=f"--command-config .*{problem}"):
+        SECURITY_OF_COMMAND.use(CommandConfig.read(path))
+
+
+def test_a_file_with_a_password_must_be_private(tmp_path: Path):
+    path = written(tmp_path, "ssl.key.password=x\n", 0o644)
+    with pytest.raises(CommandConfigError, match=r"mode 0644.*chmod 600"):
+        CommandConfig.read(path)
+    with pytest.raises(CommandConfigError, match="No such file"):
+        CommandConfig.read(tmp_path / "none")
