@@ -13,7 +13,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypedDict
 
 from pykka import ActorDeadError
 
@@ -37,9 +36,11 @@ from regent.broker.broker_controller import BrokerController
 from regent.broker.broker_keys import BrokerKeys
 from regent.broker.broker_registration import (
     AdvertisedListeners,
+    BrokerAddress,
     RegisteredEndPoints,
     register,
     taken_end_points,
+    warn_of_open_listeners,
 )
 from regent.broker.broker_settings import StartedBroker, described_settings
 from regent.broker.broker_storage import BrokerStorage
@@ -51,8 +52,8 @@ from regent.broker.kafka_endpoint import KafkaEndpoint, Served, apis_of_other_br
 from regent.broker.machine_settings import (
     controller_settings,
     dynamic_values,
-    filled,
     log_directories,
+    replication_settings,
 )
 from regent.broker.metrics.broker_metrics import BrokerMetrics, GuardianMetrics, TopicMetrics
 from regent.broker.metrics.coordinator_metrics import GroupMetrics, TransactionMetrics
@@ -85,7 +86,6 @@ from regent.core.protocol.broker import ShutdownBrokerResponse
 from regent.core.protocol.controller import ControlledShutdownRequest
 from regent.core.protocol.transactions import MarkerTarget
 from regent.core.quota.quota_managers import QuotaManagers
-from regent.core.replication.replication_settings import ReplicationSettings
 from regent.transport.control.codec import max_request_bytes
 from regent.transport.control.server import ControlServer, IncomingRequest
 from regent.transport.kafka.listener_loop import ListenerLoop
@@ -104,18 +104,6 @@ from regent.zk.znodes import ConfigEntityChangeNotificationZNode
 _ACTOR_TIMEOUT_S = 10.0
 _SESSION_CLOSE_TIMEOUT_S = 3.0
 _FIRST_METADATA_TIMEOUT_S = 5.0
-
-
-class BrokerAddress(TypedDict):
-    """What a broker reports when it is ready."""
-
-    id: BrokerId
-    host: str
-    port: int
-    control_port: int
-    replication_port: int
-    metrics_port: int
-    control_key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +166,7 @@ class BrokerProcess(ControllerListener):
         self._undo.callback(metrics.close)
         self._keys = BrokerKeys(broker_id, self._options.data_dir, config, self.on_must_end)
         self._undo.callback(self._keys.stop)
+        warn_of_open_listeners(self._settings, self._status)
         self._start_broker_actor()
         kafka_endpoint = self._kafka_endpoint = self._open_kafka_endpoint()
         others = apis_of_other_brokers(self._transactions, self._groups.partitions)
@@ -207,16 +196,7 @@ class BrokerProcess(ControllerListener):
             )
         )
         self._publish(metrics, server)
-        of_clients, of_brokers = advertised.first_of_clients, advertised.inter_broker
-        return BrokerAddress(
-            id=broker_id,
-            host=of_clients.host,
-            port=of_clients.port,
-            control_port=port_of(advertised.control_endpoint),
-            replication_port=of_brokers.port,
-            metrics_port=metrics.port,
-            control_key=self._keys.own.public,
-        )
+        return advertised.address(broker_id, metrics.port, self._keys.own.public)
 
     def _publish(self, metrics: MetricsServer, server: ControlServer) -> None:
         """Serve the metrics until the broker stops."""
@@ -309,11 +289,7 @@ class BrokerProcess(ControllerListener):
             ),
             open_fetch_channel=self._replication.open_fetch_channel,
             scheduler=self._scheduler,
-            settings=filled(
-                ReplicationSettings,
-                self._settings,
-                inter_broker_listener_name=self._settings.listeners.inter_broker_name,
-            ),
+            settings=replication_settings(self._settings),
             run_beside=self._storage.run_beside,
         )
         self._broker_view = actor.view

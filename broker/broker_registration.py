@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypedDict
 
-from regent.config.addresses import tcp_endpoint
-from regent.config.listeners import ListenersError, parse_advertised
+from regent.actors.broker import BrokerStatus
+from regent.config.addresses import port_of, tcp_endpoint
+from regent.config.listeners import Listeners, ListenersError, parse_advertised
 from regent.config.settings import Settings
 from regent.core.controller.events import AdvertisedListenersChanged, ControllerEvent
 from regent.core.errors import BadDataError, BrokerIdInUseError, SessionExpiredError
@@ -23,6 +24,18 @@ from regent.zk.stores.controller_store import ZkControllerStore
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.2
+
+
+class BrokerAddress(TypedDict):
+    """What a broker reports when it is ready."""
+
+    id: BrokerId
+    host: str
+    port: int
+    control_port: int
+    replication_port: int
+    metrics_port: int
+    control_key: str
 
 
 class AdvertisedListeners(NamedTuple):
@@ -47,7 +60,9 @@ class AdvertisedListeners(NamedTuple):
         """
         config, listeners = settings.broker, settings.listeners
         advertised = tuple(_at_port(e, ports) for e in listeners.advertised)
-        registered = tuple(e for e in advertised if e.listener in listeners.registered_names)
+        registered = clients_first(
+            (e for e in advertised if e.listener in listeners.registered_names), listeners
+        )
         others = [e for e in advertised if e not in registered]
         of_clients = {endpoint.listener for endpoint in listeners.of_clients}
         (inter_broker,) = (e for e in advertised if e.listener == listeners.inter_broker_name)
@@ -62,6 +77,18 @@ class AdvertisedListeners(NamedTuple):
             inter_broker,
         )
 
+    def address(self, broker_id: BrokerId, metrics_port: int, control_key: str) -> BrokerAddress:
+        """Return what the broker reports when it is ready."""
+        return BrokerAddress(
+            id=broker_id,
+            host=self.first_of_clients.host,
+            port=self.first_of_clients.port,
+            control_port=port_of(self.control_endpoint),
+            replication_port=self.inter_broker.port,
+            metrics_port=metrics_port,
+            control_key=control_key,
+        )
+
     def broker_info(self, broker_id: BrokerId, rack: str, control_key: str) -> BrokerInfo:
         """Return the content of the registration, with the current time."""
         return BrokerInfo(
@@ -73,6 +100,30 @@ class AdvertisedListeners(NamedTuple):
             timestamp_ms=time.time_ns() // 1_000_000,
             control_key=control_key,
         )
+
+
+def open_listeners(settings: Settings) -> Sequence[str]:
+    """Return a line for each listener beyond loopback where nobody proves who they are."""
+    return [
+        f"{endpoint.connection_string} lets in everybody who reaches it (allow_unauthenticated)"
+        for endpoint in settings.unauthenticated_listeners()
+    ]
+
+
+def warn_of_open_listeners(settings: Settings, status: BrokerStatus) -> None:
+    """Say in the log and in ``regent status`` which listeners let everybody in."""
+    warnings = open_listeners(settings)
+    for warning in warnings:
+        logger.warning("%s", warning)
+    status.add_warner(lambda: warnings)
+
+
+def clients_first(endpoints: Iterable[EndPoint], listeners: Listeners) -> tuple[EndPoint, ...]:
+    """Return the endpoints with the one for brokers only last.
+
+    The first PLAINTEXT one is the ``host`` and ``port`` of a registration, which old clients use.
+    """
+    return tuple(sorted(endpoints, key=lambda e: e.listener == listeners.name_of_brokers_only))
 
 
 def _at_port(endpoint: EndPoint, ports: Mapping[str, int]) -> EndPoint:
@@ -92,7 +143,7 @@ class RegisteredEndPoints:
         tell_controller: Callable[[ControllerEvent], None],
     ) -> None:
         """Begin with those of the start. ``ports`` are those that the listeners have got."""
-        listeners = settings.listeners
+        listeners = self._listeners = settings.listeners
         self.current = started.endpoints
         self._started = started
         self._ports = ports
@@ -106,9 +157,9 @@ class RegisteredEndPoints:
         endpoints, text = self._started.endpoints, new["advertised.listeners"]
         if text != self._configured:
             try:
-                endpoints = tuple(
-                    _at_port(endpoint, self._ports)
-                    for endpoint in parse_advertised(text, self._known)
+                endpoints = clients_first(
+                    (_at_port(e, self._ports) for e in parse_advertised(text, self._known)),
+                    self._listeners,
                 )
             except ListenersError as error:
                 logger.error("The advertised listeners stay as they are: %s", error)

@@ -247,7 +247,6 @@ class KafkaEndpoint:
 
     def _apis(self, served: Served) -> Sequence[KafkaApi]:
         replicas, cache, zookeeper = served.replica_manager, served.cache, served.zookeeper
-        registered = RegisteredFollowers(cache) if self._serves_brokers else None
         may_create = self._settings.broker.auto_create_topics_enable
         create_missing = served.topics.create_missing if may_create else None
         producer_ids = ZkProducerIds(zookeeper, self._broker_id)
@@ -262,20 +261,7 @@ class KafkaEndpoint:
                 transactions,
                 (self._large_checker, self._unpacker),
             ),
-            *fetch_apis(
-                replicas,
-                cache,
-                self._record_reader,
-                on_proposals=served.wake_replication,
-                serves_followers=self._serves_brokers,
-                registered=registered,
-            ),
-            *offset_apis(
-                replicas,
-                self._record_reader,
-                serves_followers=self._serves_brokers,
-                registered=registered,
-            ),
+            *self._apis_of_readers(served),
             *delete_records_apis(replicas),
             *self._apis_of_topics_and_configs(served),
             *find_coordinator_apis(
@@ -303,6 +289,25 @@ class KafkaEndpoint:
                 ()
                 if transactions is None
                 else _apis_of_transactions(transactions, served, groups, self._serves_brokers)
+            ),
+        ]
+
+    def _apis_of_readers(self, served: Served) -> Sequence[KafkaApi]:
+        """Return what consumers use, and followers if this is their listener too."""
+        replicas, cache, reader = served.replica_manager, served.cache, self._record_reader
+        serves_followers = self._serves_brokers
+        registered = RegisteredFollowers(cache) if serves_followers else None
+        return [
+            *fetch_apis(
+                replicas,
+                cache,
+                reader,
+                on_proposals=served.wake_replication,
+                serves_followers=serves_followers,
+                registered=registered,
+            ),
+            *offset_apis(
+                replicas, reader, serves_followers=serves_followers, registered=registered
             ),
         ]
 

@@ -13,6 +13,7 @@ from regent.config.tables.broker import ISR_CHANGES_THROUGH_ZOOKEEPER
 from regent.core.admin.config_descriptions import DYNAMIC_ONLY
 from regent.core.controller.services import ControllerSettings
 from regent.core.log_config import LogConfig
+from regent.core.replication.replication_settings import ReplicationSettings
 from regent.core.setting import Scope, SettingValues
 from regent.transport.kafka.connection import KafkaLimits
 
@@ -39,6 +40,12 @@ def controller_settings(settings: Settings) -> ControllerSettings:
         isr_changes_through_zookeeper=through_zookeeper,
         delegation_tokens_are_on=bool(settings.delegation_tokens.delegation_token_secret_key_file),
     )
+
+
+def replication_settings(settings: Settings) -> ReplicationSettings:
+    """Return the settings of followers and of leaders that serve them."""
+    name = settings.listeners.inter_broker_name
+    return filled(ReplicationSettings, settings, inter_broker_listener_name=name)
 
 
 def log_defaults(settings: Settings) -> LogConfig:

@@ -18,6 +18,7 @@ from typing import Any
 import click
 
 from regent.broker.broker_process import BrokerOptions, BrokerProcess
+from regent.broker.broker_registration import open_listeners
 from regent.broker.garbage_collection import limit_pauses
 from regent.cli.local_brokers import bring_back, print_started
 from regent.cli.output import note
@@ -151,6 +152,8 @@ def _run(options: BrokerOptions, settings: Settings, death_pipe_fd: int | None) 
         logger.info("broker %d serves on %s:%d", address["id"], address["host"], address["port"])
         click.echo(f"ready: {json.dumps({**address, 'pid': os.getpid()})}")
         sys.stdout.flush()
+        for line in open_listeners(settings):
+            note(line)
         if death_pipe_fd is None:
             _note_cluster_of(options)
         process.wait()

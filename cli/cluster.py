@@ -166,6 +166,7 @@ def cluster(
         session_timeout_ms=settings.zookeeper.session_timeout_ms,
         connection_timeout_ms=_connection_timeout_ms(settings, zookeeper),
         config=config,
+        names_listeners=settings.listeners.are_named,
         placement_service=with_placement_service,
         restart=options["restart"],
         zookeeper_login=options["zookeeper_login"],

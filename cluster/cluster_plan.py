@@ -33,7 +33,8 @@ class ClusterPlan:
 
     ``program`` is the command line of this program without the command. ``zookeeper`` is the
     connect string of external servers. ``defaults`` are settings of all brokers, and
-    ``broker_settings`` are options of single ones.
+    ``broker_settings`` are options of single ones. ``names_listeners``: ``config`` has Kafka's
+    ``listeners``, which say the ports for clients and followers.
     """
 
     program: tuple[str, ...]
@@ -49,6 +50,7 @@ class ClusterPlan:
     zookeeper_login: bool = True
     zookeeper_heap_mb: int = HEAP_MB
     connection_timeout_ms: int = 18_000
+    names_listeners: bool = False
     restart_backoff_s: float = 1.0
     broker_stop_timeout_s: float = 30.0
     defaults: Mapping[str, int] = field(default_factory=dict)
@@ -66,9 +68,15 @@ class ClusterPlan:
             port = self.base_port + broker_id
             ports = BrokerPorts(*range(port, port + 4 * PORT_SPACING, PORT_SPACING))
         settings = self.broker_settings.get(broker_id, {})
-        return ports._replace(
+        ports = ports._replace(
             **{name: int(settings[name]) for name in ports._fields if name in settings}
         )
+        return self._without_ports_of_listeners(broker_id, ports)
+
+    def _without_ports_of_listeners(self, broker_id: BrokerId, ports: BrokerPorts) -> BrokerPorts:
+        if self.names_listeners or "listeners" in self.broker_settings.get(broker_id, {}):
+            return ports._replace(port=0, replication_port=0)
+        return ports
 
     def broker_host(self, broker_id: BrokerId) -> str:
         """Return the address that a broker listens on."""
@@ -76,6 +84,7 @@ class ClusterPlan:
 
     def broker_command(self, broker_id: BrokerId, ports: BrokerPorts, zookeeper: str) -> list[str]:
         """Return the command line of a broker."""
+        ports = self._without_ports_of_listeners(broker_id, ports)
         options: dict[str, object] = {
             "id": broker_id,
             "zookeeper": zookeeper,

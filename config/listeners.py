@@ -66,6 +66,12 @@ class Listeners:
         return self.inter_broker if len(self.listening) > 1 else None
 
     @property
+    def name_of_brokers_only(self) -> str | None:
+        """The name of that listener."""
+        endpoint = self.of_brokers_only
+        return None if endpoint is None else endpoint.listener
+
+    @property
     def of_clients(self) -> tuple[EndPoint, ...]:
         """The listeners that clients may use."""
         return tuple(e for e in self.listening if e != self.of_brokers_only)

@@ -203,17 +203,14 @@ def fetch_apis(
     """
     replies, names = Replies(), TopicNamesById(cache)
     leaders = CurrentLeaders(source.current_leader, cache)
-    followers = FollowerFetchHandler(source, names, on_proposals)
+    followers = FollowerFetchHandler(source, names, on_proposals, registered)
 
     def handle(request: KafkaRequest) -> Answering:
         if serves_followers and seems_of_follower(request):
             fetch = followers.decode(request)
-            asked = fetch.request
-            if asked.replica_id >= 0 and request.session.may_replicate_as(asked.replica_id):
-                refusal = None
-                if registered is not None:
-                    refusal = registered.refusal(asked.replica_id, asked.replica_epoch)
-                return followers.answer(request, fetch, refusal)
+            replica_id = fetch.request.replica_id
+            if replica_id >= 0 and request.session.may_replicate_as(replica_id):
+                return followers.answer(request, fetch)
         return consume(request)
 
     async def consume(request: KafkaRequest) -> KafkaAnswer:
@@ -429,27 +426,35 @@ def _write_preferred_replica(writer: Writer, version: int) -> None:
 
 
 class FollowerFetchHandler:
-    """Answers the fetches of followers; ``on_proposals`` is called while ISR proposals wait."""
+    """Answers the fetches of followers; ``on_proposals`` is called while ISR proposals wait.
+
+    With ``registered`` it refuses those of others.
+    """
 
     def __init__(
-        self, source: FetchSource, names: TopicNamesById, on_proposals: Callable[[], None]
+        self,
+        source: FetchSource,
+        names: TopicNamesById,
+        on_proposals: Callable[[], None],
+        registered: RegisteredFollowers | None,
     ) -> None:
         self._source = source
         self._names = names
         self._on_proposals = on_proposals
+        self._registered = registered
         self._replies = Replies()
         self._waiting: dict[_FetchAnswer, None] = {}
 
-    def answer(
-        self, request: KafkaRequest, fetch: FollowerFetch, refusal: Errors | None = None
-    ) -> AwaitedReply[KafkaAnswer]:
-        """Answer at once or later, or refuse the fetch as a whole; on the event loop."""
+    def answer(self, request: KafkaRequest, fetch: FollowerFetch) -> AwaitedReply[KafkaAnswer]:
+        """Answer at once or later; on the event loop."""
         answer = _FetchAnswer(request, fetch, self._replies, self._waiting)
-        if refusal is not None:
-            answer.respond(FetchResponse(refusal))
-            return answer
-        longest_ms = 0 if fetch.unknown else MAX_WAIT_MS
         asked = fetch.request
+        if self._registered is not None:
+            refusal = self._registered.refusal(asked.replica_id, asked.replica_epoch)
+            if refusal is not None:
+                answer.respond(FetchResponse(refusal))
+                return answer
+        longest_ms = 0 if fetch.unknown else MAX_WAIT_MS
         if asked.max_wait_ms > longest_ms:
             asked = replace(asked, max_wait_ms=longest_ms)
         operation = self._source.fetch(asked, monotonic_ms(), answer.respond)

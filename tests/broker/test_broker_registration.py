@@ -116,7 +116,7 @@ def test_clients_get_the_address_in_zookeeper(address: str, host: str, port: int
 def test_each_listener_gets_its_address_in_zookeeper() -> None:
     text = "BROKER://b1:1,CLIENT://c1:0"
     registered, _ = registered_after(TWO_LISTENERS, {"CLIENT": 5, "BROKER": 6}, text)
-    assert registered.current == (EndPoint("BROKER", "b1", 1), EndPoint("CLIENT", "c1", 5))
+    assert registered.current == (EndPoint("CLIENT", "c1", 5), EndPoint("BROKER", "b1", 1))
 
 
 def test_an_address_in_zookeeper_of_no_listener_changes_nothing() -> None:
