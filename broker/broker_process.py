@@ -122,7 +122,6 @@ class BrokerProcess(ControllerListener):
         self._options = options
         self._settings = settings
         self._quotas = QuotaManagers(settings.quotas)
-        self._credentials = UserCredentials()
         self._status = BrokerStatus()
         self._undo = ExitStack()
         self._stop_requested = threading.Event()
@@ -162,6 +161,7 @@ class BrokerProcess(ControllerListener):
         self._undo.callback(self._storage.close)
         self._users = local_users(config.local_users)
         self._tokens = BrokerDelegationTokens(broker_id, self._settings)
+        self._credentials = UserCredentials(self._tokens.manager)
         metrics = MetricsServer(config.host, config.metrics_port, users=self._users)
         self._undo.callback(metrics.close)
         self._keys = BrokerKeys(broker_id, self._options.data_dir, config, self.on_must_end)
@@ -250,8 +250,9 @@ class BrokerProcess(ControllerListener):
 
     def _open_kafka_endpoint(self) -> KafkaEndpoint:
         """Listen for Kafka clients, which are answered once the broker is ready."""
+        broker_id, users = self._options.broker_id, self._users
         endpoint = KafkaEndpoint(
-            self._options.broker_id, self._settings, self._quotas, self._loop, self._users
+            broker_id, self._settings, self._quotas, self._loop, users, self._credentials
         )
         self._status.add_warner(lambda: endpoint.warnings)
         self._undo.callback(endpoint.close)
@@ -267,7 +268,13 @@ class BrokerProcess(ControllerListener):
         self._undo.callback(self._loop.close)
         broker_id = self._options.broker_id
         self._replication = Replication(
-            self._keys.context, broker_id, self._settings, self._scheduler, self._loop, self._users
+            self._keys.context,
+            broker_id,
+            self._settings,
+            self._scheduler,
+            self._loop,
+            self._users,
+            self._credentials,
         )
         self._topics = BrokerTopicService(
             self._keys.context, broker_id, self._settings, self._scheduler

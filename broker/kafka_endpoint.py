@@ -50,9 +50,11 @@ from regent.broker.api.transactions import (
 from regent.broker.api.txn_offset_commit import TxnOffsetCommitHandler
 from regent.broker.broker_settings import StartedBroker, described_settings
 from regent.broker.group_service import BrokerGroupService
+from regent.broker.listener_security import ListenerSecurity, security_of
 from regent.broker.machine_settings import dynamic_values, kafka_limits, with_values
 from regent.broker.topic_service import BrokerTopicService
 from regent.broker.transaction_service import BrokerTransactionService
+from regent.broker.user_credentials import UserCredentials
 from regent.config.settings import KAFKA_SETTINGS, Settings
 from regent.config.threads import at_once, named_executor
 from regent.core.admin.config_alterations import BrokerConfigManager
@@ -66,11 +68,12 @@ from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.security.delegation_token_manager import DelegationTokenManager
+from regent.core.security.scram import CredentialProvider
 from regent.core.setting import SettingValues
 from regent.transport.kafka.acceptor import SharedLimits
 from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.connection import KafkaLimits
-from regent.transport.kafka.listener import KafkaListener, listen, refuse_unserved
+from regent.transport.kafka.listener import KafkaListener, listen
 from regent.transport.kafka.listener_loop import ListenerLoop
 from regent.transport.kafka.metrics import ListenerMetrics
 from regent.transport.kafka.replies import Replies
@@ -123,6 +126,7 @@ class KafkaEndpoint:
         quotas: QuotaManagers,
         loop: ListenerLoop | None = None,
         users: LocalUsers = EVERYBODY,
+        credentials: CredentialProvider | None = None,
     ) -> None:
         """Bind the ports. Raises ``PortInUseError``, or ``RegentError`` for an unusable address."""
         self._broker_id = broker_id
@@ -133,9 +137,13 @@ class KafkaEndpoint:
         self._serves_brokers = settings.listeners.of_brokers_only is None
         self._undo = ExitStack()
         self._listening: dict[EndPoint, socket.socket] = {}
+        self._security: dict[EndPoint, ListenerSecurity] = {}
         with self._undo:
             for endpoint in settings.listeners.of_clients:
-                refuse_unserved(endpoint)
+                known = credentials or UserCredentials()
+                security = self._security[endpoint] = security_of(endpoint, settings, known)
+                if security.sasl is not None:
+                    self._undo.callback(security.sasl.close)
                 listening = self._undo.enter_context(listen(endpoint.host, endpoint.port))
                 self._listening[endpoint] = listening
             self._undo = self._undo.pop_all()
@@ -206,6 +214,8 @@ class KafkaEndpoint:
                 users=self._users,
                 endpoint=endpoint,
                 shared=shared,
+                tls=self._security[endpoint].tls,
+                sasl=self._security[endpoint].sasl,
             )
             listeners[name].metrics.requests = listeners[first].metrics.requests
         for endpoint, listening in self._listening.items():

@@ -25,10 +25,13 @@ from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.scheduler import RepeatingTimer, Scheduler
 from regent.broker.api.fetch import fetch_apis
 from regent.broker.api.offsets import offset_apis
+from regent.broker.listener_security import security_of, security_to_brokers
 from regent.broker.machine_settings import isr_changes_through_zookeeper
+from regent.broker.user_credentials import UserCredentials
 from regent.config.settings import Settings
 from regent.config.threads import named_executor
 from regent.core.model import BrokerId
+from regent.core.security.scram import CredentialProvider
 from regent.transport.control.client import RequestClient
 from regent.transport.control.sockets import Context
 from regent.transport.kafka.api import KafkaApi, KafkaApiKey
@@ -60,7 +63,11 @@ class Replication:
         scheduler: Scheduler,
         loop: ListenerLoop | None = None,
         users: LocalUsers = EVERYBODY,
+        credentials: CredentialProvider | None = None,
     ) -> None:
+        """Raise ``RegentError`` if the security of the brokers' listener cannot be served."""
+        self._security = security_to_brokers(settings)
+        self._credentials = credentials or UserCredentials()
         self._loop = loop
         self._users = users
         self._context = context
@@ -83,11 +90,11 @@ class Replication:
 
     def open_fetch_channel(self, endpoint: str) -> FetchChannel:
         """Return a connection to a leader, for use by one thread."""
-        return FetchChannel(endpoint, client_id=self._client_id)
+        return FetchChannel(endpoint, client_id=self._client_id, security=self._security)
 
     def open_transaction_channel(self, endpoint: str) -> TransactionChannel:
         """Return a connection to a leader or coordinator, for use by the calling thread."""
-        return TransactionChannel(endpoint, client_id=self._client_id)
+        return TransactionChannel(endpoint, client_id=self._client_id, security=self._security)
 
     @property
     def fetch_metrics(self) -> RequestMetrics | None:
@@ -114,6 +121,7 @@ class Replication:
             return None
         self._replica_manager = broker.replica_manager
         replicas = broker.replica_manager
+        security = security_of(endpoint, self._settings, self._credentials)
         listener = KafkaListener(
             endpoint.host,
             endpoint.port,
@@ -127,6 +135,8 @@ class Replication:
             loop=self._loop,
             users=self._users,
             endpoint=endpoint,
+            tls=security.tls,
+            sasl=security.sasl,
         )
         listener.start()
         self._listener = listener

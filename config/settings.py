@@ -75,9 +75,15 @@ class Settings:
         return tuple(
             endpoint
             for endpoint in self.listeners.listening
-            if not SecurityProtocol(endpoint.security_protocol).has_sasl
-            and not is_loopback(endpoint.host)
+            if not is_loopback(endpoint.host) and not self._logs_in(endpoint)
         )
+
+    def _logs_in(self, endpoint: EndPoint) -> bool:
+        protocol = SecurityProtocol(endpoint.security_protocol)
+        if protocol.has_sasl:
+            return True
+        of_tls = self.of_listener(endpoint.listener).tls
+        return protocol.has_tls and of_tls.ssl_client_auth == "required"
 
 
 TABLES = tuple(

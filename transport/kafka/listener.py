@@ -66,7 +66,7 @@ class KafkaListener:
     ) -> None:
         """Raise ``RegentError`` when a host in the limits has no address.
 
-        Also when this broker cannot serve the security protocol of ``endpoint``.
+        Also when ``tls`` and ``sasl`` do not serve the security protocol of ``endpoint``.
         """
         self.port = port
         """The port listened on; the real one once started."""
@@ -80,8 +80,13 @@ class KafkaListener:
         self._sasl = sasl
         self._limits = limits
         self._name = name
-        self._endpoint = endpoint or EndPoint(SecurityProtocol.PLAINTEXT.value, host, port)
-        refuse_unserved(self._endpoint)
+        served = _protocol(tls, sasl)
+        self._endpoint = endpoint or EndPoint(served, host, port, served)
+        if self._endpoint.security_protocol != served:  # it never falls back to less
+            raise RegentError(
+                f"broker.listeners: {self._endpoint.listener} has the security protocol"
+                f" {self._endpoint.security_protocol}, but {served} would be served"
+            )
         self._shared = shared or SharedLimits(limits)
         self._shared_loop = loop
         self._users = users.at(host)
@@ -152,17 +157,10 @@ class KafkaListener:
             loop.close()
 
 
-def refuse_unserved(endpoint: EndPoint) -> None:
-    """Raise ``RegentError`` for a listener whose security protocol this broker cannot serve.
-
-    A listener that asks for security never falls back to PLAINTEXT.
-    """
-    if endpoint.security_protocol != SecurityProtocol.PLAINTEXT.value:
-        raise RegentError(
-            f"broker.listeners: {endpoint.listener} has the security protocol"
-            f" {endpoint.security_protocol}, which this broker cannot serve: use PLAINTEXT on"
-            " loopback"
-        )
+def _protocol(tls: ServerTls | None, sasl: SaslListener | None) -> str:
+    encrypts, logs_in = tls is not None, sasl is not None
+    protocol = next(p for p in SecurityProtocol if (p.has_tls, p.has_sasl) == (encrypts, logs_in))
+    return str(protocol.value)
 
 
 def listen(host: str, port: int) -> socket.socket:
