@@ -1,5 +1,8 @@
-"""Listeners on free ports, for clients in this process."""
+"""Fixtures of the tests of what tools share."""
 
+from __future__ import annotations
+
+from tests.transport.control.conftest import context, serve
 from tests.transport.kafka.conftest import listen
 
-__all__ = ["listen"]
+__all__ = ["context", "listen", "serve"]
