@@ -22,13 +22,17 @@ from regent.core.setting import settings_of
 
 if TYPE_CHECKING:  # they take time to load, and most commands need no certificates
     from regent.transport.kafka.client_security import ClientSecurity
+    from regent.transport.kafka.sasl_client import ClientSasl
 
 _PROTOCOL: Final = "security.protocol"
+_MECHANISM: Final = "sasl.mechanism"
+_LOGIN: Final = "sasl.jaas.config"
+_TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"
 _SECRETS: Final = re.compile(r"(?i).*(password|jaas|secret|keystore\.key|token).*")
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _ESCAPED: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _KEY: Final = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)", re.DOTALL)
-_JAAS: Final = re.compile(r"\b(username|password)\s*=\s*\"((?:\\.|[^\"\\])*)\"")
+_JAAS: Final = re.compile(r"\b(username|password|tokenauth)\s*=\s*\"((?:\\.|[^\"\\])*)\"")
 _OF_SERVERS: Final = {"ssl_client_auth", "ssl_principal_mapping_rules"}
 
 
@@ -101,7 +105,28 @@ class CommandConfig:
         from regent.transport.kafka.client_security import ClientSecurity, ClientTls
 
         with self._naming_the_file():
-            return ClientSecurity(ClientTls.of(self.tls()) if self.protocol.has_tls else None)
+            return ClientSecurity(
+                ClientTls.of(self.tls()) if self.protocol.has_tls else None,
+                self._login() if self.protocol.has_sasl else None,
+            )
+
+    def _login(self) -> ClientSasl:
+        """Return how to log in. Raises ``RegentError``."""
+        from regent.transport.kafka.sasl_client import ClientSasl
+
+        mechanism = self.properties.get(_MECHANISM, "")
+        if not mechanism:
+            raise RegentError(f"{_MECHANISM} is missing: {self.protocol.value} needs a login")
+        token = self.properties.get(_TOKEN_URL, "")
+        if token:
+            path = Path(token.removeprefix("file://"))
+            return ClientSasl.of_file(mechanism, "", path, f"a token ({_TOKEN_URL})")
+        options = dict(_JAAS.findall(self.properties.get(_LOGIN, "")))
+        if not options.keys() >= {"username", "password"}:
+            raise RegentError(f'{_LOGIN} must have username="…" and password="…"')
+        user, password = _unescaped(options["username"]), _unescaped(options["password"])
+        by_token = options.get("tokenauth", "").lower() == "true"
+        return ClientSasl(mechanism, user, lambda: password, by_token)
 
     def for_librdkafka(self) -> dict[str, str]:
         """Return the same in the words of librdkafka. Raises ``CommandConfigError``."""
@@ -111,7 +136,12 @@ class CommandConfig:
                 words |= _tls_for_librdkafka(self.tls())
         if self.protocol.has_sasl:
             of_sasl = dict(self.of_sasl)
-            of_login = dict(_JAAS.findall(of_sasl.pop("sasl.jaas.config", "")))
+            of_login = dict(_JAAS.findall(of_sasl.pop(_LOGIN, "")))
+            if of_login.pop("tokenauth", "").lower() == "true":
+                raise CommandConfigError(
+                    f"--command-config {self.path}: librdkafka, which this command uses, cannot log"
+                    " in with a delegation token"
+                )
             words |= {f"sasl.{name}": _unescaped(text) for name, text in of_login.items()}
             words |= of_sasl
         return words

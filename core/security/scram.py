@@ -279,12 +279,22 @@ class _Begun(NamedTuple):
 class ScramClient:
     """A client's part of a login; raises ``SaslAuthenticationError`` for a false server."""
 
-    def __init__(self, mechanism: ScramMechanism, name: str, password: str, nonce: str) -> None:
+    def __init__(
+        self,
+        mechanism: ScramMechanism,
+        name: str,
+        password: str,
+        nonce: str,
+        *,
+        by_token: bool = False,
+    ) -> None:
         self._mechanism = mechanism
         self._password = password
         self._nonce = nonce.encode()
         escaped = name.replace("=", "=3D").replace(",", "=2C")
         self._bare = b"n=%s,r=%s" % (escaped.encode(), self._nonce)
+        if by_token:
+            self._bare += f",{_TOKEN_LOGIN}=true".encode()
         self._server_signature = b""
 
     def first(self) -> bytes:

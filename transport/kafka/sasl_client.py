@@ -34,12 +34,14 @@ _VERSION: Final = 1  # of both requests: all brokers since Kafka 2.2 have it
 class ClientSasl:
     """How to log in. ``secret`` returns the password, or the token of OAUTHBEARER.
 
-    It is called for each login. Raises ``RegentError`` for a mechanism that is not offered.
+    It is called for each login. ``by_token``: the user is the id of a delegation token, and the
+    secret its HMAC. Raises ``RegentError`` for a mechanism that is not offered.
     """
 
     mechanism: str
     user: str
     secret: Callable[[], str] = field(repr=False)
+    by_token: bool = False
 
     def __post_init__(self) -> None:
         """Check the mechanism and the user."""
@@ -113,7 +115,11 @@ class ClientSasl:
                 exchange(acknowledged())  # the broker says why the token is refused
         else:
             scram = ScramClient(
-                ScramMechanism(self.mechanism), self.user, self.secret(), random_text()
+                ScramMechanism(self.mechanism),
+                self.user,
+                self.secret(),
+                random_text(),
+                by_token=self.by_token,
             )
             scram.check(exchange(scram.final(exchange(scram.first()))))
         return lifetime_ms
