@@ -9,9 +9,11 @@ from pykka import ActorRef, Future
 
 from regent.actors.broker import Broker, BrokerCallbacks, Registered
 from regent.actors.control_request_check import ControlRequestReceived
+from regent.actors.request_router import answer_unread
 from regent.core.errors import BadDataError, Errors, RegentError, SessionExpiredError
 from regent.core.model import MAX_CONTROLLER_EPOCH, TopicPartition
 from regent.core.ports import ControlFacts
+from regent.core.protocol.api import ApiKey
 from regent.core.protocol.broker import DescribeMetadataRequest
 from regent.core.protocol.control import (
     ControlHeader,
@@ -25,6 +27,7 @@ from regent.core.protocol.control import (
 )
 from regent.core.replica_logs import SeenOfCluster
 from regent.core.replication.control_request_fence import ControlRequestRefusedError
+from regent.testing.waits import eventually
 from tests.support.memory_logs import MemoryLogs
 from tests.support.stage import TIMEOUT_S, Stage, ask
 
@@ -171,3 +174,25 @@ def test_refusals_are_logged_once_in_ten_seconds(
     lines = [r.message for r in caplog.records if "is not carried out" in r.message]
     assert len(lines) == 1
     assert "controller epoch 50; ZooKeeper has broker 0 with epoch 7" in lines[0]
+
+
+def test_a_large_request_is_read_only_when_zookeeper_has_confirmed_its_sender(
+    broker: ActorRef[Broker], zookeeper: SlowZooKeeper
+) -> None:
+    actor = broker._actor_weakref()
+    assert isinstance(actor, Broker)
+    view = actor.view
+    forged = HEADER._replace(controller_id=9)
+    for header in (HEADER, forged):
+        answer = answer_unread(view, ApiKey.UPDATE_METADATA, header)
+        assert answer is Errors.BROKER_NOT_AVAILABLE, "the controller repeats it"
+
+    def is_read(header: ControlHeader) -> bool:
+        return answer_unread(view, ApiKey.UPDATE_METADATA, header) is None
+
+    eventually(lambda: is_read(HEADER), "the controller is known")
+    assert zookeeper.reads
+    assert not is_read(forged)
+    ask(broker, DescribeMetadataRequest())
+    assert is_read(HEADER), "the false one has changed nothing"
+    assert view.replica_manager.controller_epoch == 0, "only a request that is read is obeyed"

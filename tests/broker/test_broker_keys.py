@@ -129,6 +129,7 @@ def test_a_key_in_the_directory_counts_more_than_a_registered_one(
     read(keys)
     assert keys.peer(allowed) == KeyOwner.broker(2)
     assert keys.peer(registered) is None
+    assert keys.peer(keys.own.public) == KeyOwner.broker(1), "no other broker can take it over"
 
 
 def test_registered_keys_are_not_believed_if_only_allowed_ones_are(open_keys: OpenKeys) -> None:

@@ -13,7 +13,7 @@ import pytest
 from regent.broker.broker_process import BrokerOptions, BrokerProcess
 from regent.config.addresses import keyed_endpoint
 from regent.config.settings import Settings
-from regent.core.errors import Errors
+from regent.core.errors import Errors, RegentError
 from regent.core.protocol.control import (
     ControlHeader,
     LeaderAndIsrPartition,
@@ -32,6 +32,7 @@ from regent.zk.znodes import BrokerIdZNode
 from tests.support.connected_sessions import Session
 from tests.support.followed_configs import reconfigurables
 from tests.support.free_ports import free_ports
+from tests.support.killed_threads import kill_thread
 from tests.support.world import topic_id
 from tests.transport.control.raw_peer import TIMEOUT_MS
 
@@ -106,3 +107,21 @@ def test_control_requests_before_the_registration_are_refused(
             client.close()
             reader.close()
             running.result(scaled(30))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("name", ["control-server", "keys-reader"])
+def test_a_broker_ends_when_a_thread_that_lets_others_in_has_died(
+    zookeeper_address: str, tmp_path: Path, name: str
+) -> None:
+    process = BrokerProcess(BrokerOptions(BROKER, zookeeper_address, tmp_path), Settings())
+    process.start()
+    try:
+        kill_thread(name)
+        process._keys.read_again(lambda: None)  # a thread that waits dies when it goes on
+        with ThreadPoolExecutor(1, "main") as executor:
+            executor.submit(process.wait).result(scaled(30))
+    finally:
+        process.request_stop(at_once=True)
+        with pytest.raises(RegentError, match=f"the thread {name} has ended"):
+            process.shut_down()

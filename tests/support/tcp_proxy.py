@@ -23,6 +23,7 @@ class TcpProxy:
         self._is_cut = False
         self._answers_pass = True
         self._unanswered = 0  # number of future connections
+        self._most_bytes: int | None = None  # of a client
         self._mute: list[socket.socket] = []
         self._spawn(self._accept)
 
@@ -54,6 +55,10 @@ class TcpProxy:
         """Accept this number of future connections and never send on them."""
         with self._lock:
             self._unanswered = connections
+
+    def forward_at_most(self, most_bytes: int) -> None:
+        """Forward so many bytes of each client, and lose what it sends then."""
+        self._most_bytes = most_bytes
 
     def close(self) -> None:
         """Break everything, permanently."""
@@ -99,12 +104,16 @@ class TcpProxy:
             self._spawn(self._forward, server, client, True)
 
     def _forward(self, source: socket.socket, sink: socket.socket, is_answers: bool) -> None:
+        forwarded = 0
         with source:
             while True:
                 try:
                     data = source.recv(65536)
                     if not data:
                         break
+                    if not is_answers and self._most_bytes is not None:
+                        data = data[: self._most_bytes - forwarded]
+                        forwarded += len(data)
                     if self._answers_pass or not is_answers:
                         sink.sendall(data)
                 except OSError:

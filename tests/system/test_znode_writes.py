@@ -62,7 +62,8 @@ def test_the_first_broker_creates_the_tree_registers_and_is_elected(cluster: Ope
     assert created.index(registration) < created.index("/controller")
     (content,) = [w.content for w in writes if w.path == registration and w.kind == "set"]
     endpoint = f"PLAINTEXT://{content['host']}:{content['port']}"
-    assert content | {"control_endpoint": "", "replication_endpoint": ""} == {
+    ours = {"control_endpoint": "", "replication_endpoint": "", "curve_public_key": ""}
+    assert content | ours == {
         "version": 5,
         "host": "127.0.0.1",
         "port": content["port"],
@@ -73,6 +74,7 @@ def test_the_first_broker_creates_the_tree_registers_and_is_elected(cluster: Ope
         "timestamp": MS,
         "control_endpoint": "",
         "replication_endpoint": "",
+        "curve_public_key": "",
     }
 
 

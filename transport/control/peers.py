@@ -162,7 +162,10 @@ class _OurEnd:
         return int(*_BYTES_RECEIVED.unpack(info)) if len(info) == size else 0
 
     def _ask(self, question: Callable[[socket.socket], T]) -> T:
-        connection = socket.socket(fileno=self.descriptor)
+        # Told what it is, Python does not ask the kernel; IPv6 is no different for our questions.
+        connection = socket.socket(
+            socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, self.descriptor
+        )
         try:
             return question(connection)
         finally:
@@ -186,8 +189,7 @@ class _Connection:
 
     key: str
     end: _OurEnd | None
-    has_sent: bool = True  # a whole message since the last sweep
-    received_bytes: int = 0  # at the last sweep before which it had sent one
+    received_bytes: int = 0  # when its last whole message was read
 
 
 class Peers:
@@ -285,7 +287,8 @@ class Peers:
             return None
         route, *frames = received.frames
         connection = self._connections.get(bytes(route)) or self._connect(bytes(route), received)
-        connection.has_sent = True
+        if connection.end is not None:
+            connection.received_bytes = connection.end.received_bytes()
         peer = self._known.peer(connection.key)
         if peer is not None and received.is_complete:
             return Message(bytes(route), peer, frames)
@@ -314,12 +317,8 @@ class Peers:
         for connection in self._connections.values():
             if connection.end is None:
                 continue
-            received = connection.end.received_bytes()
-            if connection.has_sent:
-                connection.has_sent, connection.received_bytes = False, received
-            else:
-                size = received - connection.received_bytes
-                unfinished[connection.key].append((size, connection.end))
+            size = connection.end.received_bytes() - connection.received_bytes
+            unfinished[connection.key].append((size, connection.end))
         limit = _UNFINISHED_MESSAGES * self._max_bytes
         return [error for some in unfinished.values() for error in _cut_off_beyond(limit, some)]
 

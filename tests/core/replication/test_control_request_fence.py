@@ -137,3 +137,23 @@ def test_a_registration_that_only_zookeeper_has_confirmed_is_ours(
     assert admits(fence, header, ControlFacts(CONTROLLER, EPOCH, 101))
     assert fence.broker_epoch == logs.seen.zxid == 101
     assert fence.refuse(HEADER) is Errors.STALE_BROKER_EPOCH
+
+
+def test_a_sender_is_heard_only_if_it_is_the_controller_or_was_admitted(
+    fence: ControlRequestFence,
+) -> None:
+    assert fence.is_heard(HEADER)
+    next_one = HEADER._replace(controller_id=2, controller_epoch=8)
+    assert not fence.is_heard(next_one)
+    assert not admits(fence, next_one)
+    assert not fence.is_heard(next_one)
+    assert admits(fence, next_one, ControlFacts(2, 8, BROKER_EPOCH))
+    fence.note_heard(next_one)
+    assert fence.is_heard(next_one)
+    assert fence.is_heard(next_one._replace(sequence=5))
+    for other in (
+        next_one._replace(controller_id=3),
+        next_one._replace(controller_epoch=9),
+        next_one._replace(broker_epoch=BROKER_EPOCH + 1),
+    ):
+        assert not fence.is_heard(other)

@@ -6,8 +6,8 @@ import logging
 import queue
 import socket
 import struct
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 
 import msgpack
 import pytest
@@ -16,15 +16,17 @@ import zmq
 from regent.core.errors import Errors
 from regent.core.protocol.api import ApiKey
 from regent.core.protocol.control import ControlHeader, UpdateMetadataResponse
+from regent.core.security.roles import KeyOwner
 from regent.testing.waits import scaled
 from regent.transport.control.codec import LARGE_REQUEST_BYTES, encode_body
+from regent.transport.control.key_files import new_key_pair
 from regent.transport.control.server import (
     ControlServer,
     IncomingRequest,
     RejectedFrames,
     Rejection,
 )
-from regent.transport.control.sockets import Context, open_socket
+from regent.transport.control.sockets import Context, new_context, open_socket
 from tests.support.keys import context_for_test
 from tests.transport.control.conftest import Connect, Serve
 from tests.transport.control.raw_peer import (
@@ -221,7 +223,7 @@ def test_more_unanswered_requests_than_allowed_are_refused(
     serve: Serve, context: Context, connect: Connect
 ) -> None:
     held: queue.Queue[IncomingRequest] = queue.Queue()
-    server = serve(held.put, max_outstanding=2)
+    server = serve(held.put, max_outstanding=20)  # a tenth of them of one peer
     socket = open_socket(context, zmq.DEALER)
     try:
         peer = RawPeer(socket, server.endpoint)
@@ -237,6 +239,34 @@ def test_more_unanswered_requests_than_allowed_are_refused(
         assert peer.receive() == [1, 4, Errors.NONE]
     finally:
         socket.close()
+
+
+def test_a_peer_with_too_many_unanswered_requests_leaves_room_for_others(serve: Serve) -> None:
+    class SixBrokers:
+        """Knows six keys."""
+
+        def peer(self, key: str) -> KeyOwner | None:
+            return KeyOwner.broker(names.index(key)) if key in names else None
+
+        def read_again(self, then: Callable[[], None]) -> None:
+            then()
+
+    keys = [new_key_pair() for _ in range(6)]
+    names = [pair.public for pair in keys]
+    held: queue.Queue[IncomingRequest] = queue.Queue()
+    server = serve(held.put, max_outstanding=11, known=SixBrokers())  # two of one peer
+    refused = []
+    with ExitStack() as stack:
+        for pair in keys:
+            context = stack.enter_context(new_context(pair))
+            socket = stack.enter_context(open_socket(context, zmq.DEALER))
+            peer = RawPeer(socket, server.endpoint)
+            for number in (1, 2, 3):
+                peer.send_header([1, ApiKey.PLACEMENT_STATUS, 0, number, "c", None, None, None])
+            assert peer.socket.poll(round(scaled(5_000)), zmq.POLLIN)
+            refused.append(peer.receive()[1])
+        assert refused == [3, 3, 3, 3, 3, 2]
+        assert held.qsize() == 11
 
 
 def test_an_answer_to_a_peer_that_left_is_dropped_and_counted(

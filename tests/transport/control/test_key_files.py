@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 from threading import Thread
@@ -10,7 +11,7 @@ import pytest
 
 from regent.config.cluster_location import KEYS_OF_COMMAND
 from regent.core.security.roles import KeyOwner
-from regent.testing.waits import scaled
+from regent.testing.waits import eventually, scaled
 from regent.transport.control.key_files import (
     KeyFileError,
     KeysDirectory,
@@ -132,3 +133,61 @@ def test_a_command_finds_its_key_in_the_given_directory_or_in_the_data_directory
     monkeypatch.setattr(KEYS_OF_COMMAND, "given", given)
     with pytest.raises(KeyFileError, match="given"):
         keys_of_command()
+
+
+def test_keys_in_a_file_that_was_changed_in_place_are_seen_soon(tmp_path: Path) -> None:
+    directory = KeysDirectory(tmp_path)
+    old, new = new_key_pair().public, new_key_pair().public
+    directory.allow("alice", old)
+    assert directory.peer(old)
+    with (tmp_path / "allowed" / "alice.key").open("r+") as file:
+        file.write(f"{new}\n")
+    eventually(lambda: directory.peer(new), "the new key is allowed")
+    assert directory.peer(old) is None
+
+
+def test_a_change_right_after_another_is_not_missed(tmp_path: Path) -> None:
+    directory = KeysDirectory(tmp_path)
+    key = new_key_pair().public
+    directory.allow("alice", key)
+    time = (tmp_path / "allowed").stat().st_mtime_ns
+    assert directory.peer(key)
+    directory.revoke("alice")
+    os.utime(tmp_path / "allowed", ns=(time, time))  # as in the same tick of the clock
+    eventually(lambda: directory.peer(key) is None, "the key is revoked")
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+@pytest.mark.parametrize("what", ["allowed", "allowed/alice.key"])
+def test_what_other_users_may_write_allows_nobody(
+    tmp_path: Path, what: str, mode: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, key = tmp_path / what, new_key_pair().public
+    KeysDirectory(tmp_path).allow("alice", key)
+    path.chmod(mode | (0o111 if path.is_dir() else 0))
+    assert KeysDirectory(tmp_path).peer(key) is None
+    assert "may connect" in caplog.text or "may not connect" in caplog.text
+    with pytest.raises(KeyFileError, match=rf"{path} has mode .* chmod go-w {path}"):
+        KeysDirectory(tmp_path).allowed()
+
+
+def test_a_file_that_cannot_be_used_does_not_refuse_the_others(tmp_path: Path) -> None:
+    directory, key = KeysDirectory(tmp_path), new_key_pair().public
+    directory.allow("alice", key)
+    directory.allow("bob", new_key_pair().public)
+    (tmp_path / "allowed" / "bob.key").chmod(0o666)
+    (tmp_path / "allowed" / "carol.key").write_text("\xe9", encoding="latin-1")
+    assert directory.peer(key) == KeyOwner("alice")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_root_writes_keys_for_the_user_of_the_broker(tmp_path: Path) -> None:
+    (tmp_path / "allowed").mkdir(mode=0o700)
+    for path in (tmp_path, tmp_path / "allowed"):
+        os.chown(path, 65534, 65534)
+    directory = KeysDirectory(tmp_path)
+    directory.allow("alice", new_key_pair().public)
+    make_secret(tmp_path / "curve.secret")
+    for path in (tmp_path / "allowed" / "alice.key", tmp_path / "curve.secret"):
+        assert path.stat().st_uid == 65534
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -8,20 +8,19 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
-from queue import SimpleQueue
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 import zmq
 
-from regent.config.addresses import keyed_endpoint, without_key
+from regent.config.addresses import key_of, keyed_endpoint, without_key
 from regent.core.errors import Errors
 from regent.core.protocol.api import ApiKey
 from regent.core.protocol.broker import ShutdownBrokerRequest
 from regent.core.protocol.controller import ControlledShutdownRequest
 from regent.core.security.roles import KeyOwner
 from regent.testing.waits import eventually, scaled
+from regent.transport.control import peers
 from regent.transport.control.client import (
     PeerDisconnectedError,
     PeerUnreachableError,
@@ -33,6 +32,7 @@ from regent.transport.control.peers import PeerError, Peers, TooManyPeersError
 from regent.transport.control.server import IncomingRequest, Rejection
 from regent.transport.control.sockets import (
     FRAME_BYTES,
+    Socket,
     connect_to,
     new_context,
     open_monitor,
@@ -40,6 +40,7 @@ from regent.transport.control.sockets import (
 )
 from regent.transport.descriptors import Descriptors
 from tests.support.keys import EVERYBODY_OPERATES, KEYS
+from tests.support.tcp_proxy import TcpProxy
 from tests.transport.control.conftest import Connect, Serve
 from tests.transport.control.raw_peer import (
     READY,
@@ -299,73 +300,61 @@ def test_a_connection_that_has_sent_nothing_is_cut_when_its_key_is_revoked(serve
         context.destroy(linger=0)
 
 
-def test_a_message_without_an_end_is_cut_off(serve: Serve, connect: Connect) -> None:
+@contextmanager
+def dealers_of_large_messages(
+    endpoint: str, count: int, forwarded_bytes: int
+) -> Iterator[list[Socket]]:
+    """Sockets that send what they are given, of which only the first bytes are forwarded."""
+    with ExitStack() as stack:
+        proxy = stack.enter_context(TcpProxy(without_key(endpoint).removeprefix("tcp://")))
+        proxy.forward_at_most(forwarded_bytes)
+        context = new_context(KEYS)
+        stack.callback(context.destroy, linger=0)
+        dealers = [open_socket(context, zmq.DEALER) for _ in range(count)]
+        for dealer in dealers:
+            dealer.setsockopt(zmq.RECONNECT_IVL, -1)
+            connect_to(dealer, keyed_endpoint(f"tcp://{proxy.address}", key_of(endpoint)))
+            assert dealer.poll(TIMEOUT_MS, zmq.POLLOUT)
+        yield dealers
+
+
+@pytest.mark.parametrize("speaks_first", [False, True])
+def test_a_message_without_an_end_is_cut_off(
+    serve: Serve, connect: Connect, *, speaks_first: bool
+) -> None:
     server = serve(answer_ready, max_frame_bytes=100_000)
     innocent = connect(server.endpoint)
     assert innocent.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
-    before = memory_mb()
-    context = new_context(KEYS)
-    try:
-        dealer = open_socket(context, zmq.DEALER)
-        dealer.setsockopt(zmq.RECONNECT_IVL, -1)
-        dealer.setsockopt(zmq.SNDTIMEO, SHORT_MS)
-        connect_to(dealer, server.endpoint)
-        assert dealer.poll(TIMEOUT_MS, zmq.POLLOUT)
-        dealer.send(b"", zmq.SNDMORE)
-        for _ in range(1000):
-            dealer.send(bytes(FRAME_BYTES), zmq.SNDMORE)
+    with dealers_of_large_messages(server.endpoint, 1, 2_000_000) as (dealer,):
+        if speaks_first:
+            dealer.send_multipart([b"", b""])
+            assert dealer.poll(TIMEOUT_MS)
+            dealer.recv_multipart()
+        dealer.send_multipart([b"", *[bytes(FRAME_BYTES)] * 200])
         eventually(lambda: server.rejected.counts.get(Rejection.TOO_LARGE), "it is cut off")
-    finally:
-        context.destroy(linger=0)
-    assert memory_mb() - before < 60
     assert innocent.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
 
 
 def test_many_unfinished_messages_of_one_key_are_limited_together(serve: Serve) -> None:
     server = serve(answer_ready, max_frame_bytes=100_000)
-    context = new_context(KEYS)
-    try:
-        dealers = [open_socket(context, zmq.DEALER) for _ in range(20)]
+    with dealers_of_large_messages(server.endpoint, 20, 80_000) as dealers:
         for dealer in dealers:
-            connect_to(dealer, server.endpoint)
-            assert dealer.poll(TIMEOUT_MS, zmq.POLLOUT)
-            dealer.send_multipart([b"", b""])
-            assert dealer.poll(TIMEOUT_MS), "it was answered"
-            dealer.recv_multipart()
-            dealer.send_multipart([b"", *[bytes(FRAME_BYTES)] * 5], zmq.SNDMORE)
+            dealer.send_multipart([b"", *[bytes(FRAME_BYTES)] * 6])
         eventually(lambda: server.rejected.counts.get(Rejection.TOO_LARGE, 0) > 10, "most are cut")
-    finally:
-        context.destroy(linger=0)
 
 
-class SlowlyRead(Known):
-    """Keys that are read when the test says so."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: SimpleQueue[Callable[[], None]] = SimpleQueue()
-
-    def read_again(self, then: Callable[[], None]) -> None:
-        self.asked.put(then)
-
-
-def test_peers_with_unknown_keys_wait_for_one_read(serve: Serve, client_of: ClientOf) -> None:
-    known, all_keys = SlowlyRead(), [new_key_pair() for _ in range(5)]
-    server = serve(answer_ready, known=known)
-    with ThreadPoolExecutor(5) as executor:
-        clients = [client_of(keys, server.endpoint) for keys in all_keys]
-        answers = [
-            executor.submit(client.request, STATUS, timeout_ms=TIMEOUT_MS) for client in clients
-        ]
-        known.peers |= {keys.public: KeyOwner.broker(2) for keys in all_keys[:1]}
-        for _ in range(3):
-            then = known.asked.get(timeout=scaled(20))
-            known.peers |= {keys.public: KeyOwner.broker(2) for keys in all_keys}
-            then()
-            if all(answer.done() for answer in answers):
-                break
-        assert [answer.result() for answer in answers] == [READY] * 5
-    assert known.asked.qsize() <= 1
+def test_few_peers_wait_while_keys_are_read(
+    serve: Serve, client_of: ClientOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "_MAX_WAITING", 2)
+    server = serve(answer_ready, known=Questions())
+    clients = [client_of(new_key_pair(), server.endpoint) for _ in range(3)]
+    for client in clients:
+        patient_for(client, SHORT_MS)
+        assert Rejection.UNKNOWN_KEY not in server.rejected.counts, "the others wait"
+        with pytest.raises(PeerUnreachableError):
+            client.request(STATUS, timeout_ms=TIMEOUT_MS)
+    eventually(lambda: Rejection.UNKNOWN_KEY in server.rejected.counts, "the last is refused")
 
 
 def memory_mb() -> int:
@@ -408,16 +397,16 @@ def test_peers_without_a_key_use_little_memory_and_disturb_nobody(
 
 def test_the_oldest_peer_without_a_key_is_closed_when_descriptors_are_scarce() -> None:
     scarce = Descriptors(lambda: 0, lambda: 80)
-    peers = Peers(KEYS, EVERYBODY_OPERATES, "tcp://127.0.0.1:0", 1000, descriptors=scarce)
+    listening = Peers(KEYS, EVERYBODY_OPERATES, "tcp://127.0.0.1:0", 1000, descriptors=scarce)
     errors: list[PeerError] = []
 
     def refused() -> int:
-        errors.extend(peers.take_events())
+        errors.extend(listening.take_events())
         return sum(isinstance(error, TooManyPeersError) for error in errors)
 
     with ExitStack() as stack:
-        stack.callback(peers.close)
-        strangers = [stack.enter_context(tcp_connection(peers.endpoint)) for _ in range(40)]
+        stack.callback(listening.close)
+        strangers = [stack.enter_context(tcp_connection(listening.endpoint)) for _ in range(40)]
         eventually(lambda: refused() >= 20, "the first ones are closed")
         strangers[0].settimeout(scaled(5))
         with suppress(ConnectionResetError):

@@ -7,6 +7,7 @@ import resource
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from queue import SimpleQueue
 
 import pytest
 import zmq
@@ -27,7 +28,8 @@ from regent.transport.control.server import (
 )
 from regent.transport.control.sockets import Context, open_socket
 from tests.support.ipv6 import needs_ipv6
-from tests.support.keys import EVERYBODY_OPERATES, KEYS
+from tests.support.keys import EVERYBODY_OPERATES, KEYS, everybody_is_broker
+from tests.support.killed_threads import kill_thread
 from tests.support.topic_requests import deleted, forwarded_deletion, name_in
 from tests.transport.control.conftest import Connect, Serve
 from tests.transport.control.raw_peer import READY, STATUS, TIMEOUT_MS, RawPeer, answer_ready
@@ -254,3 +256,19 @@ def test_an_answer_after_the_stop_is_ignored(serve: Serve, context: Context) -> 
     server.stop()
     request.reply(READY)
     socket.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_end_of_the_thread_is_reported_unless_it_was_asked_for(connect: Connect) -> None:
+    failures: SimpleQueue[RegentError] = SimpleQueue()
+    for is_killed in (False, True):
+        server = ControlServer(
+            KEYS, everybody_is_broker(1), "tcp://127.0.0.1:0", answer_ready, name="test-server"
+        )
+        server.start(failures.put)
+        assert connect(server.endpoint).request(STATUS, timeout_ms=TIMEOUT_MS) == READY
+        if is_killed:
+            kill_thread("test-server")
+            assert "test-server has ended" in str(failures.get(timeout=scaled(20)))
+        server.stop()
+        assert failures.empty()
