@@ -129,6 +129,7 @@ _ABOUT: Final[Mapping[str, str]] = {
     "transactions": "Transactions, and __transaction_state. Use the same for all brokers.",
     "quotas": "How the use of clients is measured that quotas limit. The quotas are in ZooKeeper.",
     "zookeeper": "The session with ZooKeeper.",
+    "authorizer": "Which client may do what. Use the same for all brokers.",
     "logging": "What is written to broker.log.",
 }
 _FOR_A_CLUSTER: Final = {

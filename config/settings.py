@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Final
 
+from regent.config.tables.authorizer import AuthorizerConfig
 from regent.config.tables.broker import BrokerConfig
 from regent.config.tables.controller import ControllerConfig
 from regent.config.tables.groups import GroupsConfig
@@ -40,6 +41,7 @@ class Settings:
     transactions: TransactionsConfig = field(default_factory=TransactionsConfig)
     quotas: QuotaConfig = field(default_factory=QuotaConfig)
     zookeeper: ZooKeeperConfig = field(default_factory=ZooKeeperConfig)
+    authorizer: AuthorizerConfig = field(default_factory=AuthorizerConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     given: frozenset[str] = field(default=frozenset(), compare=False)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import cache, partial
@@ -40,6 +40,7 @@ from regent.core.replica_logs import AbortedTransactionStart
 from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.delayed_operation import DelayedOperation
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.security.acls import AclOperation, ResourceType
 from regent.core.setting import INT_MAX
 from regent.transport.kafka.api import (
     FIRST_FLEXIBLE_VERSION,
@@ -90,6 +91,7 @@ _REPLICA_STATE: Final = 1  # tags: of the request,
 _DIVERGING_EPOCH, _CURRENT_LEADER = 0, 1  # of a partition in the response
 _LED_ELSEWHERE: Final = (Errors.NOT_LEADER_OR_FOLLOWER, Errors.FENCED_LEADER_EPOCH)
 _UNKNOWN_ID: Final = ConsumedPartition(Errors.UNKNOWN_TOPIC_ID)
+_DENIED: Final = ConsumedPartition(Errors.TOPIC_AUTHORIZATION_FAILED)
 _OF_FOLLOWER: Final = ConsumedPartition(Errors.CLUSTER_AUTHORIZATION_FAILED)
 
 
@@ -198,17 +200,19 @@ def fetch_apis(
     def handle(request: KafkaRequest) -> Answering:
         if serves_followers and seems_of_follower(request):
             fetch = followers.decode(request)
-            if fetch.request.replica_id >= 0:
+            is_of_follower = fetch.request.replica_id >= 0
+            if is_of_follower and request.may(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
                 return followers.answer(request, fetch)
         return consume(request)
 
     async def consume(request: KafkaRequest) -> KafkaAnswer:
         asked = _decode(request, names, max_response_bytes)
-        if asked.is_of_follower and not serves_followers:
-            refused = dict.fromkeys(asked.request.positions, _OF_FOLLOWER)
-            return _encode(request, asked, refused, NamedLeaders(leaders))
-        if not asked.is_full:
+        denied = _denied(request, asked, serves_followers=serves_followers)
+        if not asked.is_full or 0 < len(denied) == len(asked.request.positions):
+            if denied and (asked.is_full or asked.is_of_follower):
+                return _encode(request, asked, denied, NamedLeaders(leaders))
             return _without_topics(request, Errors.FETCH_SESSION_ID_NOT_FOUND)
+        asked = _without(asked, denied)
         reply, waits = replies.new(), asked.max_wait_ms > 0
         fetched = asked.request, monotonic_ms(), reply.give
         operation = source.fetch_for_consumer(*fetched, waits=waits)
@@ -222,9 +226,33 @@ def fetch_apis(
         size = sum(partition.records.size for partition in consumed.values())
         if request.throttle is not None and not request.throttle.may_fetch(size):
             return _without_topics(request, Errors.NONE)
+        consumed = {**consumed, **denied} if denied else consumed
         return _encode(request, asked, consumed, NamedLeaders(leaders))
 
     return [KafkaApi(KafkaApiKey.FETCH, 0, 17, handle)]
+
+
+def _denied(
+    request: KafkaRequest, asked: _Fetch, *, serves_followers: bool
+) -> Mapping[TopicPartition, ConsumedPartition]:
+    """Return the answers to partitions that the client may not read."""
+    positions = asked.request.positions
+    if asked.is_of_follower and not serves_followers:
+        return dict.fromkeys(positions, _OF_FOLLOWER)
+    if asked.is_of_follower:
+        is_broker = request.may(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, is_logged=False)
+        return {} if is_broker else dict.fromkeys(positions, _DENIED)
+    names = (topic.name for topic in asked.topics if topic.name is not None)
+    denied = request.denied(AclOperation.READ, ResourceType.TOPIC, names)
+    return {p: _DENIED for p in positions if p.topic in denied} if denied else {}
+
+
+def _without(asked: _Fetch, denied: Collection[TopicPartition]) -> _Fetch:
+    """Return a request that does not fetch what is denied, but still lists it."""
+    if not denied:
+        return asked
+    allowed = {p: position for p, position in asked.request.positions.items() if p not in denied}
+    return asked._replace(request=replace(asked.request, positions=allowed))
 
 
 def _decode(request: KafkaRequest, names: TopicNamesById, max_response_bytes: int) -> _Fetch:

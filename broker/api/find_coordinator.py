@@ -24,6 +24,7 @@ from regent.core.protocol.messages.groups import (
 )
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.metadata_view import alive_endpoint, leaderless
+from regent.core.security.acls import AclOperation, ResourceType
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.message_codec import answer, decode
 from regent.transport.kafka.replies import AwaitedReply, Replies
@@ -42,6 +43,16 @@ class _KeyType(IntEnum):
     GROUP = 0
     TRANSACTION = 1
     SHARE = 2
+
+
+_DENIED: Final[Mapping[int, tuple[ResourceType, Errors]]] = {
+    _KeyType.GROUP: (ResourceType.GROUP, Errors.GROUP_AUTHORIZATION_FAILED),
+    _KeyType.TRANSACTION: (
+        ResourceType.TRANSACTIONAL_ID,
+        Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ),
+}
+"""What the keys of a kind are, and the error for those that a client may not describe."""
 
 
 def find_coordinator_apis(
@@ -73,9 +84,15 @@ def find_coordinator_apis(
     async def handle(request: KafkaRequest) -> KafkaAnswer:
         asked, version = decode(FindCoordinatorRequest, request), request.api_version
         keys = asked.coordinator_keys if version >= _FIRST_OF_SEVERAL else (asked.key,)
-        reason = await refusal(finder.topic_of(asked.key_type))
+        resource_type, error = _DENIED.get(asked.key_type, _DENIED[_KeyType.GROUP])
+        denied = request.denied(AclOperation.DESCRIBE, resource_type, keys)
+        is_any_allowed = len(denied) < len(set(keys))
+        reason = await refusal(finder.topic_of(asked.key_type)) if is_any_allowed else ""
         found = tuple(
-            finder.find(key, asked.key_type, version, reason) for key in dict.fromkeys(keys)
+            _none(key, error)
+            if key in denied
+            else finder.find(key, asked.key_type, version, reason)
+            for key in dict.fromkeys(keys)
         )
         if version >= _FIRST_OF_SEVERAL:
             return answer(FindCoordinatorResponse(coordinators=found), request)
