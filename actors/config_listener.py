@@ -1,17 +1,28 @@
-"""Follows the configurations in ZooKeeper, on a thread of its own."""
+"""Follows the configurations in ZooKeeper, or the ACLs, on a thread of its own."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Protocol
 
 from regent.actors.inbox import Reply
 from regent.actors.runtime import RegentActor, Supervisor
-from regent.core.admin.dynamic_config_manager import DynamicConfigManager
 from regent.core.errors import SessionExpiredError
 
 logger = logging.getLogger(__name__)
+
+
+class Followed(Protocol):
+    """What reads changes: ``DynamicConfigManager``, or ``AclCache``."""
+
+    def catch_up(self, *, sync: bool = False) -> None:
+        """Read and apply what changed; ``sync``: also what another server has not told this one.
+
+        Raises ``SessionExpiredError``.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +45,7 @@ class ConfigListener(RegentActor):
     """
 
     def __init__(
-        self, name: str, configs: DynamicConfigManager, *, supervisor: Supervisor | None = None
+        self, name: str, configs: Followed, *, supervisor: Supervisor | None = None
     ) -> None:
         super().__init__(name, supervisor=supervisor)
         self._configs = configs

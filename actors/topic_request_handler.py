@@ -12,6 +12,7 @@ from regent.core.admin.topic_authorization import decide_for_client
 from regent.core.errors import RegentError
 from regent.core.model import BrokerId
 from regent.core.protocol.topics import EnvelopeRequest, EnvelopeResponse
+from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.security.authorizer import ALLOW_ALL, Authorizer
 
 logger = logging.getLogger(__name__)
@@ -25,7 +26,10 @@ class TooLateError(RegentError):
 
 
 class TopicRequestHandler(RegentActor):
-    """Owns the AdminManager; blocks on ZooKeeper and on the placement service."""
+    """Owns the AdminManager; blocks on ZooKeeper and on the placement service.
+
+    ``cache`` knows the ids of topics, which are authorized by their names.
+    """
 
     inbox_limit = 1_000
 
@@ -33,12 +37,14 @@ class TopicRequestHandler(RegentActor):
         self,
         broker_id: BrokerId,
         manager: AdminManager,
+        cache: MetadataCache,
         authorizer: Authorizer = ALLOW_ALL,
         *,
         supervisor: Supervisor | None = None,
     ) -> None:
         super().__init__(f"broker-{broker_id}-topic-request-handler", supervisor=supervisor)
         self._manager = manager
+        self._cache = cache
         self._authorizer = authorizer
         self._is_failing = False
 
@@ -49,8 +55,8 @@ class TopicRequestHandler(RegentActor):
         try:
             if self.queue_ms > DECISION_TIMEOUT_MS:
                 raise TooLateError("too many requests wait for a decision")
-            snapshot = self._manager.snapshot
-            decide = partial(self._manager.decide, requester=message.requester, snapshot=snapshot)
+            decide = partial(self._manager.decide, requester=message.requester)
+            snapshot = self._cache.snapshot
             decided = decide_for_client(message, self._authorizer, snapshot, decide)
             reply.set(EnvelopeResponse.of(decided))
             self._is_failing = False

@@ -13,7 +13,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypedDict
 
 from pykka import ActorDeadError
 from pykka import Timeout as AskTimeout
@@ -34,10 +33,12 @@ from regent.actors.runtime import launch, start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.actors.transaction_markers import PartitionMarkers
 from regent.actors.watchdog import Watchdog
+from regent.broker.broker_authorizer import BrokerAuthorizer
 from regent.broker.broker_controller import BrokerController
 from regent.broker.broker_keys import BrokerKeys
 from regent.broker.broker_registration import (
     AdvertisedListeners,
+    BrokerAddress,
     RegisteredEndPoints,
     register,
     taken_end_points,
@@ -106,18 +107,6 @@ _SESSION_CLOSE_TIMEOUT_S = 3.0
 _FIRST_METADATA_TIMEOUT_S = 5.0
 
 
-class BrokerAddress(TypedDict):
-    """What a broker reports when it is ready."""
-
-    id: BrokerId
-    host: str
-    port: int
-    control_port: int
-    replication_port: int
-    metrics_port: int
-    control_key: str
-
-
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
     """The identity, addresses and directories of a broker."""
@@ -134,6 +123,7 @@ class BrokerProcess(ControllerListener):
         self._options = options
         self._settings = settings
         self._quotas = QuotaManagers(settings.quotas)
+        self._authorizer = BrokerAuthorizer(settings.authorizer)
         self._status = BrokerStatus()
         self._undo = ExitStack()
         self._stop_requested = threading.Event()
@@ -179,7 +169,9 @@ class BrokerProcess(ControllerListener):
         self._start_broker_actor()
         kafka_endpoint = self._kafka_endpoint = self._open_kafka_endpoint()
         others = apis_of_other_brokers(self._transactions, self._groups.partitions)
-        replication_endpoint = self._replication.listen(self._broker_view, others)
+        replication_endpoint = self._replication.listen(
+            self._broker_view, others, self._authorizer.for_brokers
+        )
         server = self._start_control_server()
         advertised = self._advertise(port_of(server.endpoint), port_of(replication_endpoint))
         self._join(advertised.broker_info(broker_id, config.rack, self._keys.own.public))
@@ -199,6 +191,8 @@ class BrokerProcess(ControllerListener):
                 self._storage.logs,
                 self._storage.move_logs(self._replica_manager),
                 self._transactions,
+                self._authorizer.for_clients,
+                self._authorizer.acls,
             )
         )
         self._publish(metrics, server)
@@ -372,6 +366,7 @@ class BrokerProcess(ControllerListener):
         self._status.add_warner(self._storage.warnings)
         self._storage.start_maintenance(self._replica_manager, self._on_log_directory_failed)
         store.create_persistent_paths()
+        self._authorizer.start(self._keeper, self._options.broker_id, self._scheduler, self._undo)
         self._catch_up_with_configs()
         info = replace(info, endpoints=self._end_points.current)
         self._storage.note_that_no_log_is_lost(self._keeper)
@@ -425,6 +420,7 @@ class BrokerProcess(ControllerListener):
             self._keeper,
             self._controller.is_active,
             self._quotas.controller_mutation,
+            self._authorizer.for_clients,
         )
         self._undo.callback(self._topics.stop)
         self._replication.propose_isrs(self._controller.ref, self._keeper)
@@ -466,6 +462,8 @@ class BrokerProcess(ControllerListener):
         event = controller_event(watch, self._options.broker_id)
         if event is not None:
             self._controller.tell(event)
+        elif self._authorizer.on_watch(watch.path):
+            pass
         elif watch.path == ConfigEntityChangeNotificationZNode.PATH:
             self._look_at_configs()
 
@@ -492,6 +490,7 @@ class BrokerProcess(ControllerListener):
         if self._is_serving:
             self._controller.tell(RegisterBrokerAndReelect())
             self._look_at_configs()
+            self._authorizer.on_session()
             self._storage.on_session()
 
     def _look_at_configs(self) -> None:

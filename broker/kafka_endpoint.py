@@ -17,6 +17,7 @@ from typing import Final
 from regent.actors.coordinator_log import begin_verification
 from regent.broker.api.acls import acl_apis
 from regent.broker.api.authentication import authentication_apis
+from regent.broker.api.authorization import with_authorization
 from regent.broker.api.client_quotas import client_quota_apis
 from regent.broker.api.configs import ConfigAlterations, ConfigView, alter_config_apis, config_apis
 from regent.broker.api.consumer_group_heartbeat import consumer_group_heartbeat_apis
@@ -61,6 +62,8 @@ from regent.core.quota.quota_managers import QuotaManagers
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from regent.core.replication.replica_manager import ReplicaManager
+from regent.core.security.acl_cache import AclCache
+from regent.core.security.authorizer import ALLOW_ALL, Authorizer
 from regent.core.setting import SettingValues
 from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.connection import KafkaLimits
@@ -95,6 +98,9 @@ class Served:
     log_mover: ReplicaAlterLogDirsManager
     transactions: BrokerTransactionService | None = None
     """None: clients are not told of transactions."""
+    authorizer: Authorizer = ALLOW_ALL
+    acls: AclCache | None = None
+    """None: there is no authorizer."""
 
 
 class KafkaEndpoint:
@@ -155,7 +161,7 @@ class KafkaEndpoint:
     def serve(self, served: Served) -> None:
         """Answer clients from now on."""
         host, limits = self._settings.broker.host, kafka_limits(self._settings)
-        apis = self._apis(served)
+        apis = with_authorization(self._apis(served), served.authorizer)
         listener = KafkaListener(
             host,
             self.port,
@@ -241,7 +247,7 @@ class KafkaEndpoint:
             *consumer_group_heartbeat_apis(),
             *describe_producers_apis(replicas, cache, self._queries),
             *log_dir_apis(replicas, served.log_directories, served.log_mover, self._queries),
-            *acl_apis(),
+            *acl_apis(served.acls, self._calls),
             *authentication_apis(),
             *feature_apis(),
             *(() if transactions is None else _apis_of_transactions(transactions, served, groups)),

@@ -23,6 +23,7 @@ from regent.actors.controller_event_manager import ControllerEventManager
 from regent.actors.inbox import InboxFullError
 from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.scheduler import RepeatingTimer, Scheduler
+from regent.broker.api.authorization import with_authorization
 from regent.broker.api.fetch import fetch_apis
 from regent.broker.api.offsets import offset_apis
 from regent.broker.broker_settings import LISTENER
@@ -31,6 +32,7 @@ from regent.config.addresses import tcp_endpoint
 from regent.config.settings import Settings
 from regent.config.threads import named_executor
 from regent.core.model import BrokerId
+from regent.core.security.authorizer import ALLOW_ALL, Authorizer
 from regent.transport.control.client import RequestClient
 from regent.transport.control.sockets import Context
 from regent.transport.kafka.api import KafkaApi, KafkaApiKey
@@ -102,7 +104,12 @@ class Replication:
         if self._sender is not None and self._replica_manager.has_proposals:
             _tell(self._sender, SendPending())
 
-    def listen(self, broker: BrokerView, apis: Sequence[KafkaApi] = ()) -> str:
+    def listen(
+        self,
+        broker: BrokerView,
+        apis: Sequence[KafkaApi] = (),
+        authorizer: Authorizer = ALLOW_ALL,
+    ) -> str:
         """Serve followers; return the endpoint. ``apis`` are other requests of brokers.
 
         It is a listener of its own because the limits and quotas of clients do not apply to
@@ -112,14 +119,15 @@ class Replication:
         self._broker = broker
         self._replica_manager = broker.replica_manager
         replicas = broker.replica_manager
+        served = [
+            *fetch_apis(replicas, broker.cache, LISTENER, self._reader, on_proposals=self.wake),
+            *offset_apis(replicas, self._reader),
+            *apis,
+        ]
         listener = KafkaListener(
             config.host,
             config.replication_port,
-            [
-                *fetch_apis(replicas, broker.cache, LISTENER, self._reader, on_proposals=self.wake),
-                *offset_apis(replicas, self._reader),
-                *apis,
-            ],
+            with_authorization(served, authorizer),
             _LIMITS,
             "replication-listener",
             loop=self._loop,

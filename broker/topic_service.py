@@ -117,7 +117,9 @@ class BrokerTopicService:
             ),
             take_permits,
         )
-        self._handler = start_actor(TopicRequestHandler, self._broker_id, manager, authorizer)
+        self._handler = start_actor(
+            TopicRequestHandler, self._broker_id, manager, cache, authorizer
+        )
         self._cache, self._is_controller = cache, is_controller
         self._forwarding = self._start_forwarding(cache, topic_ids)
 

@@ -200,36 +200,37 @@ def fetch_apis(
     def handle(request: KafkaRequest) -> Answering:
         if serves_followers and seems_of_follower(request):
             fetch = followers.decode(request)
-            is_of_follower = fetch.request.replica_id >= 0
-            if is_of_follower and request.may(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
+            if fetch.request.replica_id >= 0 and _may_follow(request):
                 return followers.answer(request, fetch)
         return consume(request)
 
     async def consume(request: KafkaRequest) -> KafkaAnswer:
         asked = _decode(request, names, max_response_bytes)
         denied = _denied(request, asked, serves_followers=serves_followers)
-        if not asked.is_full or 0 < len(denied) == len(asked.request.positions):
-            if denied and (asked.is_full or asked.is_of_follower):
-                return _encode(request, asked, denied, NamedLeaders(leaders))
+        if denied and (asked.is_of_follower or len(denied) == len(asked.request.positions)):
+            return _encode(request, asked, denied, NamedLeaders(leaders))
+        if not asked.is_full:
             return _without_topics(request, Errors.FETCH_SESSION_ID_NOT_FOUND)
         asked = _without(asked, denied)
         reply, waits = replies.new(), asked.max_wait_ms > 0
         fetched = asked.request, monotonic_ms(), reply.give
         operation = source.fetch_for_consumer(*fetched, waits=waits)
         consumed = await reply.wait_for(operation, asked.max_wait_ms, source.expire)
-        if request.api_version < _FIRST_OF_MAGIC_2:
+        if (version := request.api_version) < _FIRST_OF_MAGIC_2:
             kept = frozenset(filterfalse(source.converts_records, consumed))
-            magic = int(request.api_version >= _FIRST_OF_MAGIC_1)
-            consumed = await asyncio.get_running_loop().run_in_executor(
-                reader, converted_records, asked.request, consumed, kept, magic
-            )
+            convert = partial(converted_records, asked.request, consumed, kept)
+            loop, magic = asyncio.get_running_loop(), int(version >= _FIRST_OF_MAGIC_1)
+            consumed = await loop.run_in_executor(reader, convert, magic)
         size = sum(partition.records.size for partition in consumed.values())
         if request.throttle is not None and not request.throttle.may_fetch(size):
             return _without_topics(request, Errors.NONE)
-        consumed = {**consumed, **denied} if denied else consumed
-        return _encode(request, asked, consumed, NamedLeaders(leaders))
+        return _encode(request, asked, {**consumed, **denied}, NamedLeaders(leaders))
 
     return [KafkaApi(KafkaApiKey.FETCH, 0, 17, handle)]
+
+
+def _may_follow(request: KafkaRequest) -> bool:
+    return request.may(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)
 
 
 def _denied(
@@ -240,8 +241,7 @@ def _denied(
     if asked.is_of_follower and not serves_followers:
         return dict.fromkeys(positions, _OF_FOLLOWER)
     if asked.is_of_follower:
-        is_broker = request.may(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, is_logged=False)
-        return {} if is_broker else dict.fromkeys(positions, _DENIED)
+        return {} if _may_follow(request) else dict.fromkeys(positions, _DENIED)
     names = (topic.name for topic in asked.topics if topic.name is not None)
     denied = request.denied(AclOperation.READ, ResourceType.TOPIC, names)
     return {p: _DENIED for p in positions if p.topic in denied} if denied else {}

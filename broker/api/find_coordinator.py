@@ -45,16 +45,6 @@ class _KeyType(IntEnum):
     SHARE = 2
 
 
-_DENIED: Final[Mapping[int, tuple[ResourceType, Errors]]] = {
-    _KeyType.GROUP: (ResourceType.GROUP, Errors.GROUP_AUTHORIZATION_FAILED),
-    _KeyType.TRANSACTION: (
-        ResourceType.TRANSACTIONAL_ID,
-        Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    ),
-}
-"""What the keys of a kind are, and the error for those that a client may not describe."""
-
-
 def find_coordinator_apis(
     groups: CoordinatorPartitions,
     cache: MetadataCache,
@@ -84,14 +74,11 @@ def find_coordinator_apis(
     async def handle(request: KafkaRequest) -> KafkaAnswer:
         asked, version = decode(FindCoordinatorRequest, request), request.api_version
         keys = asked.coordinator_keys if version >= _FIRST_OF_SEVERAL else (asked.key,)
-        resource_type, error = _DENIED.get(asked.key_type, _DENIED[_KeyType.GROUP])
-        denied = request.denied(AclOperation.DESCRIBE, resource_type, keys)
-        is_any_allowed = len(denied) < len(set(keys))
-        reason = await refusal(finder.topic_of(asked.key_type)) if is_any_allowed else ""
+        denied = _denied(request, asked.key_type, keys)
+        visible = [key for key in keys if key not in denied]
+        reason = await refusal(finder.topic_of(asked.key_type)) if visible else ""
         found = tuple(
-            _none(key, error)
-            if key in denied
-            else finder.find(key, asked.key_type, version, reason)
+            denied.get(key) or finder.find(key, asked.key_type, version, reason)
             for key in dict.fromkeys(keys)
         )
         if version >= _FIRST_OF_SEVERAL:
@@ -107,6 +94,16 @@ def find_coordinator_apis(
         return answer(response, request)
 
     return [KafkaApi(KafkaApiKey.FIND_COORDINATOR, 0, 6, handle)]
+
+
+def _denied(request: KafkaRequest, key_type: int, keys: Sequence[str]) -> Mapping[str, Coordinator]:
+    """Return the answers for keys that the client may not describe."""
+    resource_type, error = ResourceType.GROUP, Errors.GROUP_AUTHORIZATION_FAILED
+    if key_type == _KeyType.TRANSACTION:
+        resource_type = ResourceType.TRANSACTIONAL_ID
+        error = Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    denied = request.denied(AclOperation.DESCRIBE, resource_type, keys)
+    return {key: _none(key, error) for key in denied}
 
 
 class _Finder:

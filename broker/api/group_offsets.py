@@ -86,19 +86,15 @@ async def _commit(
     asked = decode(OffsetCommitRequest, request)
     now_ms = time.time_ns() // 1_000_000
     errors: dict[TopicPartition, Errors] = {}
-    may_commit = request.may(AclOperation.READ, ResourceType.GROUP, asked.group_id)
-    names = [topic.name for topic in asked.topics] if may_commit else []
-    denied = request.denied(AclOperation.READ, ResourceType.TOPIC, names)
+    denied = _uncommittable(asked, request)
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
     snapshot = cache.snapshot
     known = snapshot.partitions
     for topic in asked.topics:
         for row in topic.partitions:
             topic_partition = TopicPartition(topic.name, row.partition_index)
-            if not may_commit:
-                errors[topic_partition] = _GROUP_DENIED
-            elif topic.name in denied:
-                errors[topic_partition] = _TOPIC_DENIED
+            if topic.name in denied:
+                errors[topic_partition] = denied[topic.name]
             elif topic_partition in known:
                 offsets[topic_partition] = _position(row, now_ms, asked.retention_time_ms)
             else:
@@ -129,6 +125,15 @@ async def _commit(
         for topic in asked.topics
     )
     return answer(OffsetCommitResponse(topics=topics), request)
+
+
+def _uncommittable(asked: OffsetCommitRequest, request: KafkaRequest) -> Mapping[str, Errors]:
+    """Return the topics in which the client may not store positions, with the errors."""
+    names = [topic.name for topic in asked.topics]
+    if not request.may(AclOperation.READ, ResourceType.GROUP, asked.group_id):
+        return dict.fromkeys(names, _GROUP_DENIED)
+    denied = request.denied(AclOperation.READ, ResourceType.TOPIC, names)
+    return dict.fromkeys(denied, _TOPIC_DENIED)
 
 
 def _position(

@@ -62,7 +62,7 @@ from regent.core.protocol.placement import (
     PlaceTopicsRequest,
 )
 from regent.core.protocol.topics import Requester, TopicsRequest, TopicsResponse
-from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
+from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.topic_validation import (
     TopicNames,
     assignment_problem,
@@ -130,22 +130,11 @@ class AdminManager:
         self._settings = settings or AdminSettings()
         self._placer = placer
 
-    @property
-    def snapshot(self) -> MetadataSnapshot:
-        """The brokers and topics that are known now."""
-        return self._cache.snapshot
-
-    def decide(
-        self,
-        request: TopicsRequest,
-        requester: Requester | None = None,
-        snapshot: MetadataSnapshot | None = None,
-    ) -> TopicsResponse:
+    def decide(self, request: TopicsRequest, requester: Requester | None = None) -> TopicsResponse:
         """Validate, place and write; ``PendingAnswer`` waits until the cluster shows the result.
 
-        ``requester`` None: there are no quotas. ``snapshot`` has the topics of the ids in the
-        request, by which it was authorized; None: the present ones.
-        Raises ``SessionExpiredError`` when the ZooKeeper session ends; some of it may be written.
+        ``requester`` None: there are no quotas. Raises ``SessionExpiredError`` when the ZooKeeper
+        session ends; some of it may be written.
         """
         match request:
             case CreateTopicsRequest():
@@ -153,7 +142,7 @@ class AdminManager:
             case CreatePartitionsRequest():
                 return self._create_partitions(request, requester)
             case DeleteTopicsRequest():
-                return self._delete_topics(request, requester, snapshot or self._cache.snapshot)
+                return self._delete_topics(request, requester)
             case IncrementalAlterConfigsRequest():
                 return self._alter_configs(request)
 
@@ -245,11 +234,9 @@ class AdminManager:
         )
 
     def _delete_topics(
-        self,
-        request: DeleteTopicsRequest,
-        requester: Requester | None,
-        snapshot: MetadataSnapshot,
+        self, request: DeleteTopicsRequest, requester: Requester | None
     ) -> DeleteTopicsResponse:
+        snapshot = self._cache.snapshot
         names = {id_: name for name, id_ in snapshot.topic_ids.items()}
         ids = {row.topic_id for row in request.topics if row.topic_id is not None}
         named = [

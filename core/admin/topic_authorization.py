@@ -152,8 +152,7 @@ def decide_for_client(
 ) -> TopicsResponse:
     """Decide what the client of an envelope may do, and refuse the rest.
 
-    An envelope without a client is of the broker itself. ``decide`` must know the topics by the
-    same ``snapshot``: else a topic that is new could be deleted by its id.
+    An envelope without a client is of the broker itself. ``snapshot`` has the topics by id.
     """
     request, client = envelope.request, envelope.client
     if client is None or authorizer is ALLOW_ALL:
@@ -162,8 +161,22 @@ def decide_for_client(
     rest, refused = authorized(request, asking(authorizer, client, request), names)
     answer = needs_all(rest, refused)
     if answer is None:
-        answer = decide(rest) if has_any(rest) else nothing(rest)
+        answer = decide(_with_names(rest, names)) if has_any(rest) else nothing(rest)
     return completed(answer, refused)
+
+
+def _with_names(request: TopicsRequest, names: Mapping[TopicId | None, str]) -> TopicsRequest:
+    """Return a request that also names the topics that it deletes by id.
+
+    What was authorized is decided: an id that no topic had at that moment stands for no topic.
+    """
+    if not isinstance(request, DeleteTopicsRequest):
+        return request
+    rows = (
+        row if row.topic_id is None else replace(row, name=names.get(row.topic_id, row.topic_id))
+        for row in request.topics
+    )
+    return replace(request, topics=tuple(rows))
 
 
 def asking(authorizer: Authorizer, client: ForwardedClient, request: TopicsRequest) -> May:

@@ -34,7 +34,7 @@ from regent.core.security.acls import (
     ResourcePattern,
     ResourceType,
 )
-from regent.core.security.session import KafkaPrincipal, Session
+from regent.core.security.session import KafkaPrincipal, SecurityProtocol, Session
 
 log: Final = logging.getLogger("kafka.authorizer.logger")
 
@@ -108,6 +108,41 @@ class Authorizer:
 
 
 ALLOW_ALL: Final = Authorizer()
+
+
+class PlaintextBrokers(Authorizer):
+    """For the listener of brokers: without TLS and SASL, who may connect to it counts as a broker.
+
+    Everything else ``authorizer`` decides.
+    """
+
+    is_configured = True
+
+    def __init__(self, authorizer: Authorizer) -> None:
+        self._authorizer = authorizer
+
+    def authorize(
+        self,
+        session: Session,
+        operation: AclOperation,
+        resource: Resource,
+        asked: Asked = NOT_NAMED,
+    ) -> bool:
+        """Decide."""
+        is_plaintext = session.security_protocol is SecurityProtocol.PLAINTEXT
+        if is_plaintext and operation is AclOperation.CLUSTER_ACTION:
+            return True
+        return self._authorizer.authorize(session, operation, resource, asked)
+
+    def authorize_by_resource_type(
+        self,
+        session: Session,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        asked: Asked = NOT_NAMED,
+    ) -> bool:
+        """Decide."""
+        return self._authorizer.authorize_by_resource_type(session, operation, resource_type, asked)
 
 
 class AuthorizerSettings(NamedTuple):
