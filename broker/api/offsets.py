@@ -80,7 +80,7 @@ def offset_apis(
         if denied:
             queries = {p: query for p, query in queries.items() if p.topic not in denied}
             rows = [partition for name, rows in topics if name in denied for partition in rows]
-            refused = {**refused, **dict.fromkeys(rows, _DENIED_OFFSET)}
+            refused = {**dict.fromkeys(rows, _DENIED_OFFSET), **refused}
         listed = await _records_found(source, reader, queries, source.list_offsets(queries))
         return _encode_list(request, topics, {**listed, **refused})
 

@@ -210,6 +210,7 @@ class AclCache:
             meant = [(n, f) for n, f in enumerate(filters) if f.has_pattern(pattern)]
             if not meant:
                 continue
+            # Also of an attempt whose answer was lost: the next one does not find them any more.
             owners: dict[AccessControlEntry, int] = {}
 
             def without(
@@ -217,7 +218,6 @@ class AclCache:
                 meant: Sequence[tuple[int, AclBindingFilter]] = meant,
                 owners: dict[AccessControlEntry, int] = owners,
             ) -> frozenset[AccessControlEntry]:
-                owners.clear()
                 for entry in sorted(old):
                     owner = next((n for n, f in meant if f.has_entry(entry)), None)
                     if owner is not None:

@@ -135,6 +135,7 @@ class ZkAclStore(WatchingStore):
         Raises what ``change`` raises, ``BadDataError`` and ``ConflictError``.
         """
         path = _path(pattern)
+        self._zookeeper.sync()  # else entries that another broker has just written may be missed
 
         def decide() -> tuple[frozenset[AccessControlEntry], list[Operation]]:
             node = self._zookeeper.get(path)

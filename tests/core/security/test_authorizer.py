@@ -91,9 +91,7 @@ def naive(
         found
         for (kind, pattern, pattern_type), found in acls.items()
         if kind is TOPIC
-        and (
-            name.startswith(pattern) if pattern_type is PREFIXED else pattern in (name, "*")
-        )
+        and (name.startswith(pattern) if pattern_type is PREFIXED else pattern in (name, "*"))
     ]
     if any(found is None for found in matching):
         return False
