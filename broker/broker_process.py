@@ -32,6 +32,7 @@ from regent.actors.runtime import launch, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.actors.transaction_markers import PartitionMarkers
 from regent.actors.watchdog import Watchdog
+from regent.broker.broker_authorizer import BrokerAuthorizer
 from regent.broker.broker_controller import BrokerController
 from regent.broker.broker_keys import BrokerKeys
 from regent.broker.broker_registration import (
@@ -122,6 +123,7 @@ class BrokerProcess(ControllerListener):
         self._options = options
         self._settings = settings
         self._quotas = QuotaManagers(settings.quotas)
+        self._authorizer = BrokerAuthorizer(settings.authorizer)
         self._status = BrokerStatus()
         self._undo = ExitStack()
         self._stop_requested = threading.Event()
@@ -170,7 +172,9 @@ class BrokerProcess(ControllerListener):
         self._start_broker_actor()
         kafka_endpoint = self._kafka_endpoint = self._open_kafka_endpoint()
         others = apis_of_other_brokers(self._transactions, self._groups.partitions)
-        replication_port = self._replication.listen(self._broker_view, others)
+        replication_port = self._replication.listen(
+            self._broker_view, others, self._authorizer.for_brokers
+        )
         server = self._start_control_server()
         advertised = self._advertise(port_of(server.endpoint), replication_port)
         self._join(advertised.broker_info(broker_id, config.rack, self._keys.own.public))
@@ -193,6 +197,8 @@ class BrokerProcess(ControllerListener):
                 self._transactions,
                 self._replication.wake,
                 self._tokens.manager,
+                self._authorizer.for_clients,
+                self._authorizer.acls,
             )
         )
         self._publish(metrics, server)
@@ -370,6 +376,7 @@ class BrokerProcess(ControllerListener):
         self._status.add_warner(self._storage.warnings)
         self._storage.start_maintenance(self._replica_manager, self._on_log_directory_failed)
         store.create_persistent_paths()
+        self._authorizer.start(self._keeper, self._options.broker_id, self._scheduler, self._undo)
         self._config_listener.catch_up()
         info = replace(info, endpoints=self._end_points.current)
         self._storage.note_that_no_log_is_lost(self._keeper)
@@ -423,6 +430,7 @@ class BrokerProcess(ControllerListener):
             self._keeper,
             self._controller.is_active,
             self._quotas.controller_mutation,
+            self._authorizer.for_clients,
         )
         self._undo.callback(self._topics.stop)
         self._replication.propose_isrs(self._controller.ref, self._keeper)
@@ -465,6 +473,8 @@ class BrokerProcess(ControllerListener):
         event = controller_event(watch, self._options.broker_id)
         if event is not None:
             self._controller.tell(event)
+        elif self._authorizer.on_watch(watch.path):
+            pass
         elif watch.path == ConfigEntityChangeNotificationZNode.PATH:
             self._config_listener.look()
         else:
@@ -494,6 +504,7 @@ class BrokerProcess(ControllerListener):
             self._controller.tell(RegisterBrokerAndReelect())
             self._config_listener.look()
             self._tokens.on_session()
+            self._authorizer.on_session()
             self._storage.on_session()
 
     def _on_expired(self) -> Future[None]:

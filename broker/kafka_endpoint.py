@@ -19,6 +19,7 @@ from typing import Final
 from regent.actors.coordinator_log import begin_verification
 from regent.broker.api.acls import acl_apis
 from regent.broker.api.authentication import authentication_apis
+from regent.broker.api.authorization import with_authorization
 from regent.broker.api.client_quotas import client_quota_apis
 from regent.broker.api.configs import ConfigAlterations, ConfigView, alter_config_apis, config_apis
 from regent.broker.api.consumer_group_heartbeat import consumer_group_heartbeat_apis
@@ -67,6 +68,8 @@ from regent.core.quota.quota_managers import QuotaManagers
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from regent.core.replication.replica_manager import ReplicaManager
+from regent.core.security.acl_cache import AclCache
+from regent.core.security.authorizer import ALLOW_ALL, Authorizer
 from regent.core.security.delegation_token_manager import DelegationTokenManager
 from regent.core.security.scram import CredentialProvider
 from regent.core.setting import SettingValues
@@ -108,6 +111,9 @@ class Served:
     """Called after a fetch of a follower, while ISR proposals wait."""
     tokens: DelegationTokenManager | None = None
     """None: there are no delegation tokens."""
+    authorizer: Authorizer = ALLOW_ALL
+    acls: AclCache | None = None
+    """None: there is no authorizer."""
 
 
 class KafkaEndpoint:
@@ -197,7 +203,7 @@ class KafkaEndpoint:
 
     def serve(self, served: Served) -> None:
         """Answer clients from now on."""
-        apis, ports = self._apis(served), self.ports
+        apis, ports = with_authorization(self._apis(served), served.authorizer), self.ports
         first = next(iter(ports))
         loop = self._loop or self._undo.enter_context(closing(ListenerLoop("kafka-listener")))
         shared = SharedLimits(kafka_limits(self._settings, first), self._quotas)
@@ -291,7 +297,7 @@ class KafkaEndpoint:
             *consumer_group_heartbeat_apis(),
             *describe_producers_apis(replicas, cache, self._queries),
             *log_dir_apis(replicas, served.log_directories, served.log_mover, self._queries),
-            *acl_apis(),
+            *acl_apis(served.acls, self._calls),
             *authentication_apis(),
             *delegation_token_apis(served.tokens, self._calls),
             *feature_apis(),

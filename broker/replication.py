@@ -23,6 +23,7 @@ from regent.actors.controller_event_manager import ControllerEventManager
 from regent.actors.inbox import InboxFullError
 from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.scheduler import RepeatingTimer, Scheduler
+from regent.broker.api.authorization import with_authorization
 from regent.broker.api.fetch import fetch_apis
 from regent.broker.api.offsets import offset_apis
 from regent.broker.listener_security import security_of, security_to_brokers
@@ -31,6 +32,7 @@ from regent.broker.user_credentials import UserCredentials
 from regent.config.settings import Settings
 from regent.config.threads import named_executor
 from regent.core.model import BrokerId
+from regent.core.security.authorizer import ALLOW_ALL, Authorizer
 from regent.core.security.scram import CredentialProvider
 from regent.transport.control.client import RequestClient
 from regent.transport.control.sockets import Context
@@ -107,7 +109,12 @@ class Replication:
         if self._sender is not None and self._replica_manager.has_proposals:
             _tell(self._sender, SendPending())
 
-    def listen(self, broker: BrokerView, apis: Sequence[KafkaApi] = ()) -> int | None:
+    def listen(
+        self,
+        broker: BrokerView,
+        apis: Sequence[KafkaApi] = (),
+        authorizer: Authorizer = ALLOW_ALL,
+    ) -> int | None:
         """Serve followers; return the port. ``apis`` are other requests of brokers.
 
         It is a listener of its own because the limits and quotas of clients do not apply to
@@ -121,15 +128,16 @@ class Replication:
             return None
         self._replica_manager = broker.replica_manager
         replicas = broker.replica_manager
+        served = [
+            *fetch_apis(replicas, broker.cache, self._reader, on_proposals=self.wake),
+            *offset_apis(replicas, self._reader),
+            *apis,
+        ]
         security = security_of(endpoint, self._settings, self._credentials)
         listener = KafkaListener(
             endpoint.host,
             endpoint.port,
-            [
-                *fetch_apis(replicas, broker.cache, self._reader, on_proposals=self.wake),
-                *offset_apis(replicas, self._reader),
-                *apis,
-            ],
+            with_authorization(served, authorizer),
             _LIMITS,
             "replication-listener",
             loop=self._loop,

@@ -43,12 +43,13 @@ from regent.core.errors import ApiError, Errors
 from regent.core.model import BrokerId
 from regent.core.ports import TopicIds
 from regent.core.protocol.messages.partitions import PartitionsRequest
-from regent.core.protocol.topics import EnvelopeRequest, Requester, TopicsRequest
+from regent.core.protocol.topics import EnvelopeRequest, ForwardedClient, Requester, TopicsRequest
 from regent.core.quota.client_quota_manager import (
     ControllerMutationQuotaManager,
     QuotaClient,
 )
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
+from regent.core.security.authorizer import ALLOW_ALL, Authorizer
 from regent.transport.control.client import RequestClient
 from regent.transport.control.sockets import Context
 from regent.zk.client.zookeeper import ZooKeeper
@@ -90,6 +91,7 @@ class BrokerTopicService:
         zookeeper: ZooKeeper,
         is_controller: Callable[[], bool],
         mutation_quota: ControllerMutationQuotaManager,
+        authorizer: Authorizer = ALLOW_ALL,
     ) -> None:
         """Start the actors; ``is_controller`` is called on any thread."""
 
@@ -115,7 +117,9 @@ class BrokerTopicService:
             ),
             take_permits,
         )
-        self._handler = start_actor(TopicRequestHandler, self._broker_id, manager)
+        self._handler = start_actor(
+            TopicRequestHandler, self._broker_id, manager, cache, authorizer
+        )
         self._cache, self._is_controller = cache, is_controller
         self._forwarding = self._start_forwarding(cache, topic_ids)
 
@@ -176,10 +180,14 @@ class BrokerTopicService:
                 self._forwarding.tell(MetadataChanged())
 
     def ask(
-        self, request: TopicsRequest, respond: RespondToClient, requester: Requester | None = None
+        self,
+        request: TopicsRequest,
+        respond: RespondToClient,
+        requester: Requester | None = None,
+        client: ForwardedClient | None = None,
     ) -> None:
         """See ``TopicService.ask``."""
-        self._forward(EnvelopeRequest.of(request, requester), respond)
+        self._forward(EnvelopeRequest.of(request, requester, client), respond)
 
     def ask_controller(self, request: PartitionsRequest, respond: RespondAboutPartitions) -> None:
         """See ``PartitionService.ask_controller``."""

@@ -146,6 +146,7 @@ _ABOUT: Final[Mapping[str, str]] = {
     " A running broker reads changed files again; what Kafka's tools store for it in ZooKeeper has"
     " no effect.",
     "sasl": "How clients log in, where a listener asks for it, and brokers to each other.",
+    "authorizer": "Which client may do what. Use the same for all brokers.",
     "logging": "What is written to broker.log.",
 }
 _FOR_A_CLUSTER: Final = {

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from regent.config.addresses import is_loopback
 from regent.config.listeners import Listeners
+from regent.config.tables.authorizer import AuthorizerConfig
 from regent.config.tables.broker import BrokerConfig
 from regent.config.tables.controller import ControllerConfig
 from regent.config.tables.delegation import DelegationTokensConfig
@@ -51,6 +52,7 @@ class Settings:
     zookeeper: ZooKeeperConfig = field(default_factory=ZooKeeperConfig)
     tls: TlsConfig = field(default_factory=TlsConfig)
     sasl: SaslConfig = field(default_factory=SaslConfig)
+    authorizer: AuthorizerConfig = field(default_factory=AuthorizerConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     listener_name: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     given: frozenset[str] = field(default=frozenset(), compare=False)

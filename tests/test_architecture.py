@@ -44,7 +44,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "replication": {"protocol"},
         "coordinator": {"protocol", "replication"},
         "controller": {"protocol"},
-        "admin": {"protocol", "quota", "placement", "replication", "controller"},
+        "admin": {"protocol", "quota", "placement", "replication", "controller", "security"},
     },
     "core/controller": {
         "election": set(),
@@ -102,7 +102,7 @@ It only gets shorter: a test fails if a name here has one class.
 """
 
 MODULES_OF_SEVERAL = {
-    *("acls", "api", "api_versions", "authentication", "broker", "client"),
+    *("acls", "api", "api_versions", "authentication", "authorizer", "broker", "client"),
     *("client_quotas", "configs", "connection"),
     *("controlled_shutdown", "controller", "coordinator", "delete_records"),
     *("describe_cluster", "describe_producers", "events"),

@@ -14,6 +14,7 @@ from typing import Concatenate, Generic, ParamSpec, TypeVar
 
 from regent.core.model import BrokerId, TopicPartition
 from regent.zk.client.login import acl_of
+from regent.zk.codecs import acl_znodes as acls
 from regent.zk.codecs import admin_znodes as admin
 from regent.zk.codecs import broker_znodes as brokers
 from regent.zk.codecs import delegation_token_znodes as tokens
@@ -194,6 +195,33 @@ ConfigEntityChangeNotificationSequenceZNode = ZNode(
     "/config/changes/config_change_<n>", admin.CONFIG_CHANGE, ADMIN | BROKER, NONE
 )
 """An entity whose configuration changed. Brokers delete it later."""
+
+# ---- ACLs: only with an authorizer --------------------------------------------------------------
+
+AclsZNode = ZNode("/kafka-acl", EMPTY, BROKER, NONE)
+ResourceTypeZNode = ZNode("/kafka-acl/<type>", EMPTY, BROKER, NONE)
+ResourceZNode = ZNode("/kafka-acl/<type>/<name>", acls.ENTRIES, ADMIN, VERSION)
+"""The ACLs of a resource, or of all resources of a type (``*``)."""
+
+AclChangesZNode = ZNode("/kafka-acl-changes", EMPTY, BROKER, NONE)
+AclChangeNotificationSequenceZNode = ZNode(
+    "/kafka-acl-changes/acl_changes_<n>", acls.CHANGE, ADMIN | BROKER, NONE
+)
+"""A resource whose ACLs changed. Brokers delete it later."""
+
+ExtendedAclsZNode = ZNode("/kafka-acl-extended", EMPTY, BROKER, NONE)
+PrefixedAclsZNode = ZNode("/kafka-acl-extended/prefixed", EMPTY, BROKER, NONE)
+PrefixedTypeZNode = ZNode("/kafka-acl-extended/prefixed/<type>", EMPTY, BROKER, NONE)
+PrefixedResourceZNode = ZNode(
+    "/kafka-acl-extended/prefixed/<type>/<name>", acls.ENTRIES, ADMIN, VERSION
+)
+"""The ACLs of the resources whose names begin with a prefix."""
+
+ExtendedAclChangesZNode = ZNode("/kafka-acl-extended-changes", EMPTY, BROKER, NONE)
+ExtendedAclChangeNotificationSequenceZNode = ZNode(
+    "/kafka-acl-extended-changes/acl_changes_<n>", acls.EXTENDED_CHANGE, ADMIN | BROKER, NONE
+)
+"""A prefix whose ACLs changed. Brokers delete it later."""
 
 # ---- requests and notifications -----------------------------------------------------------------
 

@@ -1,60 +1,39 @@
 """The operations that a client may do on a resource, as a bit field (KIP-430).
 
-There is no authorizer: every client may do all operations that the type of a resource has, as on
-brokers of Kafka without one. Mirrors ``org.apache.kafka.security.authorizer.AclEntry`` and
-``kafka.server.AuthHelper.authorizedOperations``.
+Without an authorizer a client may do all operations that the type of the resource has, as on
+brokers of Kafka without one. Mirrors ``kafka.server.AuthHelper.authorizedOperations``.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Final
 
-
-class AclOperation(IntEnum):
-    """Kafka's operations; the number of an operation is its bit."""
-
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-
-
-def _bit_field(*operations: AclOperation) -> int:
-    return sum(1 << operation for operation in operations)
-
+from regent.core.security.acls import CLUSTER_NAME, OPERATIONS, AclOperation, ResourceType
+from regent.core.security.authorizer import ALLOW_ALL
+from regent.transport.kafka.api import KafkaRequest
 
 OPERATIONS_NOT_ASKED: Final = -(2**31)
 """What a response has in place of the bit field if the request does not ask for it."""
 
-TOPIC_OPERATIONS: Final = _bit_field(
-    AclOperation.READ,
-    AclOperation.WRITE,
-    AclOperation.CREATE,
-    AclOperation.DELETE,
-    AclOperation.ALTER,
-    AclOperation.DESCRIBE,
-    AclOperation.DESCRIBE_CONFIGS,
-    AclOperation.ALTER_CONFIGS,
-)
-CLUSTER_OPERATIONS: Final = _bit_field(
-    AclOperation.CREATE,
-    AclOperation.ALTER,
-    AclOperation.DESCRIBE,
-    AclOperation.CLUSTER_ACTION,
-    AclOperation.DESCRIBE_CONFIGS,
-    AclOperation.ALTER_CONFIGS,
-    AclOperation.IDEMPOTENT_WRITE,
-)
-GROUP_OPERATIONS: Final = _bit_field(AclOperation.READ, AclOperation.DELETE, AclOperation.DESCRIBE)
+_ALL: Final = {kind: sum(1 << op for op in found) for kind, found in OPERATIONS.items()}
 
 
-def operations_if(asked: bool, operations: int) -> int:
-    """Return the bit field for a response."""
-    return operations if asked else OPERATIONS_NOT_ASKED
+def operations_if(
+    asked: bool, request: KafkaRequest, resource_type: ResourceType, name: str = CLUSTER_NAME
+) -> int:
+    """Return the bit field of a resource for a response.
+
+    Of the cluster it is 0 for a client that may not describe the cluster.
+    """
+    if not asked:
+        return OPERATIONS_NOT_ASKED
+    if request.authorizer is ALLOW_ALL:
+        return _ALL[resource_type]
+    is_cluster = resource_type is ResourceType.CLUSTER
+    if is_cluster and not request.may(AclOperation.DESCRIBE, resource_type, is_logged=False):
+        return 0
+    return sum(
+        1 << operation
+        for operation in OPERATIONS[resource_type]
+        if request.may(operation, resource_type, name, is_logged=False)
+    )

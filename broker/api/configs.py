@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
+from regent.broker.api.authorization import forwarded_client
 from regent.broker.api.broker_loggers import alter_loggers, describe_loggers
 from regent.core.admin.admin_requests import TopicService
 from regent.core.admin.config_alterations import (
@@ -51,6 +52,7 @@ from regent.core.protocol.messages.configs import (
 )
 from regent.core.protocol.topics import TopicsResponse, error_of, results_of, topic_of
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.security.acls import AclOperation, ResourceType
 from regent.core.topic_validation import topic_name_problem
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.message_codec import answer, decode
@@ -62,7 +64,7 @@ ReadConfigs: TypeAlias = Callable[[Collection[str]], Mapping[str, Mapping[str, s
 """Reads the overrides of entities (``topics/T``, ``brokers/N``); blocks, raises ``RegentError``."""
 
 
-class ResourceType(IntEnum):
+class ConfigResourceType(IntEnum):
     """The types of resources that have settings, as Kafka numbers them."""
 
     TOPIC = 2
@@ -71,14 +73,14 @@ class ResourceType(IntEnum):
     CLIENT_METRICS = 16
 
 
-class Resource(NamedTuple):
+class ConfigResource(NamedTuple):
     """The owner of a configuration, as the client names it."""
 
     type: int
     name: str
 
 
-_Described: TypeAlias = dict[Resource, list[ConfigDescription] | RefusedError]
+_Described: TypeAlias = dict[ConfigResource, list[ConfigDescription] | RefusedError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +93,14 @@ class ConfigView:
     read_configs: ReadConfigs
 
     def describe(
-        self, resources: Collection[Resource]
-    ) -> Mapping[Resource, list[ConfigDescription] | RefusedError]:
+        self, resources: Collection[ConfigResource]
+    ) -> Mapping[ConfigResource, list[ConfigDescription] | RefusedError]:
         """Return the settings of each resource, or its refusal. ZooKeeper is read once for all."""
-        entities: dict[Resource, str] = {}
+        entities: dict[ConfigResource, str] = {}
         described: _Described = {}
         for resource in resources:
             try:
-                if resource.type == ResourceType.BROKER_LOGGER:
+                if resource.type == ConfigResourceType.BROKER_LOGGER:
                     _check_broker_id(resource.name, self.broker_id)
                     described[resource] = describe_loggers()
                 else:
@@ -107,7 +109,7 @@ class ConfigView:
                 described[resource] = refused.with_traceback(None)
         return {**described, **(self._describe(entities) if entities else {})}
 
-    def _describe(self, entities: Mapping[Resource, str]) -> _Described:
+    def _describe(self, entities: Mapping[ConfigResource, str]) -> _Described:
         own = f"brokers/{self.broker_id}"
         try:
             found = self.read_configs({own, DEFAULT_BROKER, *entities.values()})
@@ -133,10 +135,10 @@ class ConfigView:
         own, of_all = (found.get(e, {}) for e in (f"brokers/{self.broker_id}", DEFAULT_BROKER))
         return broker_settings_in_force(self.settings, own, of_all)
 
-    def _entity(self, resource: Resource) -> str:
+    def _entity(self, resource: ConfigResource) -> str:
         """Return the entity of a resource below ``/config``; raises ``RefusedError``."""
         type_, name = resource
-        if type_ == ResourceType.TOPIC:
+        if type_ == ConfigResourceType.TOPIC:
             problem = topic_name_problem(name)
             if problem is not None:
                 raise RefusedError(Errors.INVALID_TOPIC_EXCEPTION, f"the name {problem}")
@@ -144,7 +146,7 @@ class ConfigView:
                 missing = self.cache.snapshot.missing_topic(name, Errors.REQUEST_TIMED_OUT)
                 raise RefusedError(*missing)
             return f"topics/{name}"
-        if type_ == ResourceType.BROKER:
+        if type_ == ConfigResourceType.BROKER:
             if not name:
                 return DEFAULT_BROKER
             _check_broker_id(name, self.broker_id, or_empty=True)
@@ -168,11 +170,28 @@ def _check_broker_id(name: str, broker_id: BrokerId, *, or_empty: bool = False) 
 def _unsupported(resource_type: int) -> RefusedError:
     """Return the refusal of a type of resources that has no settings here."""
     what: Mapping[int, str] = {
-        ResourceType.BROKER_LOGGER: "BROKER_LOGGER: use IncrementalAlterConfigs",
-        ResourceType.CLIENT_METRICS: "CLIENT_METRICS: with ZooKeeper there are no subscriptions",
+        ConfigResourceType.BROKER_LOGGER: "BROKER_LOGGER: use IncrementalAlterConfigs",
+        ConfigResourceType.CLIENT_METRICS: "CLIENT_METRICS: there are none with ZooKeeper",
     }
     name = what.get(resource_type, str(resource_type))
     return RefusedError(Errors.INVALID_REQUEST, f"Unsupported resource type {name}")
+
+
+def _denials(
+    request: KafkaRequest, operation: AclOperation, resources: Iterable[ConfigResource]
+) -> Mapping[ConfigResource, RefusedError]:
+    """Return the refusals of resources on which the client may not do an operation."""
+    denials = {}
+    for resource in dict.fromkeys(resources):
+        if resource.type == ConfigResourceType.TOPIC:
+            what, error = ResourceType.TOPIC, Errors.TOPIC_AUTHORIZATION_FAILED
+            is_allowed = request.may(operation, what, resource.name)
+        else:
+            what, error = ResourceType.CLUSTER, Errors.CLUSTER_AUTHORIZATION_FAILED
+            is_allowed = request.may(operation, what)
+        if not is_allowed:
+            denials[resource] = RefusedError(error, f"{what.text} authorization failed.")
+    return denials
 
 
 def config_apis(view: ConfigView, executor: Executor) -> Sequence[KafkaApi]:
@@ -181,10 +200,12 @@ def config_apis(view: ConfigView, executor: Executor) -> Sequence[KafkaApi]:
     def describe(request: KafkaRequest) -> KafkaAnswer:
         asked = decode(DescribeConfigsRequest, request)
         wanted = {
-            Resource(row.resource_type, row.resource_name): row.configuration_keys
+            ConfigResource(row.resource_type, row.resource_name): row.configuration_keys
             for row in asked.resources
         }
-        described = view.describe(wanted.keys())
+        denials = _denials(request, AclOperation.DESCRIBE_CONFIGS, wanted)
+        visible = [resource for resource in wanted if resource not in denials]
+        described = {**view.describe(visible), **denials}
         results = [
             _result(resource, described[resource], names, asked)
             for resource, names in wanted.items()
@@ -198,7 +219,7 @@ def config_apis(view: ConfigView, executor: Executor) -> Sequence[KafkaApi]:
 
 
 def _result(
-    resource: Resource,
+    resource: ConfigResource,
     described: list[ConfigDescription] | RefusedError,
     names: Collection[str] | None,
     asked: DescribeConfigsRequest,
@@ -254,14 +275,17 @@ class ConfigAlterations:
     replies: Replies = field(default_factory=Replies)
 
     async def alter(
-        self, wanted: Sequence[AlterConfigsResource], *, validate_only: bool
+        self, wanted: Sequence[AlterConfigsResource], request: KafkaRequest, *, validate_only: bool
     ) -> tuple[AlterConfigsResourceResult, ...]:
         """Return the outcome of each resource, in the order of the request."""
         counts = Counter(map(_resource, wanted))
+        denials = _denials(request, AclOperation.ALTER_CONFIGS, counts)
         topics = tuple(
             row
             for row in wanted
-            if row.resource_type == ResourceType.TOPIC and counts[_resource(row)] == 1
+            if row.resource_type == ConfigResourceType.TOPIC
+            and counts[_resource(row)] == 1
+            and _resource(row) not in denials
         )
         outcomes = {}
         if topics:
@@ -269,6 +293,7 @@ class ConfigAlterations:
             self.topics.ask(
                 IncrementalAlterConfigsRequest(resources=topics, validate_only=validate_only),
                 reply.give,
+                client=forwarded_client(request),
             )
             outcomes = {topic_of(row): error_of(row) for row in results_of(await reply)}
         results = []
@@ -276,7 +301,9 @@ class ConfigAlterations:
             if counts[_resource(row)] > 1:
                 message = "Each resource must appear at most once."
                 outcome = ApiError(Errors.INVALID_REQUEST, message)
-            elif row.resource_type == ResourceType.TOPIC:
+            elif (denial := denials.get(_resource(row))) is not None:
+                outcome = ApiError(denial.error_code, str(denial))
+            elif row.resource_type == ConfigResourceType.TOPIC:
                 outcome = outcomes[row.resource_name]
             else:
                 loop = asyncio.get_running_loop()
@@ -298,13 +325,13 @@ class ConfigAlterations:
         alterations, replaces = wanted.configs, wanted.replaces
         try:
             check_form(f"resource {name[:100]!r}", alterations)
-            if type_ == ResourceType.BROKER:
+            if type_ == ConfigResourceType.BROKER:
                 if name:
                     _check_broker_id(name, self.broker_id)
                 broker_id = self.broker_id if name else None
                 change = BrokerConfigAlteration(broker_id, alterations, replaces)
                 self.brokers.alter(change, validate_only=validate_only)
-            elif type_ != ResourceType.BROKER_LOGGER or replaces:
+            elif type_ != ConfigResourceType.BROKER_LOGGER or replaces:
                 raise _unsupported(type_)
             else:
                 _check_broker_id(name, self.broker_id)
@@ -319,8 +346,8 @@ class ConfigAlterations:
         return ApiError(Errors.NONE)
 
 
-def _resource(wanted: AlterConfigsResource) -> Resource:
-    return Resource(wanted.resource_type, wanted.resource_name)
+def _resource(wanted: AlterConfigsResource) -> ConfigResource:
+    return ConfigResource(wanted.resource_type, wanted.resource_name)
 
 
 def _replaced(asked: AlterConfigsRequest) -> list[AlterConfigsResource]:
@@ -340,12 +367,14 @@ def alter_config_apis(alterations: ConfigAlterations) -> Sequence[KafkaApi]:
 
     async def replace(request: KafkaRequest) -> KafkaAnswer:
         asked = decode(AlterConfigsRequest, request)
-        done = await alterations.alter(_replaced(asked), validate_only=asked.validate_only)
+        wanted, validate_only = _replaced(asked), asked.validate_only
+        done = await alterations.alter(wanted, request, validate_only=validate_only)
         return answer(AlterConfigsResponse(responses=done), request)
 
     async def alter(request: KafkaRequest) -> KafkaAnswer:
         asked = decode(IncrementalAlterConfigsRequest, request)
-        done = await alterations.alter(asked.resources, validate_only=asked.validate_only)
+        wanted, validate_only = asked.resources, asked.validate_only
+        done = await alterations.alter(wanted, request, validate_only=validate_only)
         return answer(IncrementalAlterConfigsResponse(responses=done), request)
 
     return [

@@ -13,12 +13,14 @@ from regent.core.model import TopicPartition
 from regent.core.protocol.client import DeletedRecords
 from regent.core.protocol.messages import delete_records as messages
 from regent.core.replication.delayed_operation import DelayedOperation
+from regent.core.security.acls import AclOperation, ResourceType
 from regent.core.topic_validation import INTERNAL_TOPICS
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.message_codec import answer, decode
 from regent.transport.kafka.replies import AwaitedReply, Replies, monotonic_ms
 
 _INTERNAL_TOPIC = DeletedRecords(Errors.INVALID_TOPIC_EXCEPTION)
+_DENIED = DeletedRecords(Errors.TOPIC_AUTHORIZATION_FAILED)
 _UNKNOWN = DeletedRecords(Errors.UNKNOWN_TOPIC_OR_PARTITION)
 
 _Deleted = Mapping[TopicPartition, DeletedRecords]
@@ -52,13 +54,19 @@ def delete_records_apis(deleter: RecordDeleter) -> Sequence[KafkaApi]:
             for topic in asked.topics
             for row in topic.partitions
         }
-        internal = [name for name in offsets if name.topic in INTERNAL_TOPICS]
-        for topic_partition in internal:
+        names = (topic.name for topic in asked.topics)
+        denied = request.denied(AclOperation.DELETE, ResourceType.TOPIC, names)
+        refused = {
+            name: _DENIED if name.topic in denied else _INTERNAL_TOPIC
+            for name in offsets
+            if name.topic in denied or name.topic in INTERNAL_TOPICS
+        }
+        for topic_partition in refused:
             del offsets[topic_partition]
         reply: AwaitedReply[_Deleted] = replies.new()
         operation = deleter.delete_records(offsets, monotonic_ms(), reply.give)
         deleted = await reply.wait_for(operation, max(asked.timeout_ms, 0), deleter.expire)
-        deleted = {**dict.fromkeys(internal, _INTERNAL_TOPIC), **deleted}
+        deleted = {**refused, **deleted}
         topics = tuple(_result(topic, deleted) for topic in asked.topics)
         return answer(messages.DeleteRecordsResponse(topics=topics), request)
 

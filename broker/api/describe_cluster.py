@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from regent.broker.api.authorized_operations import CLUSTER_OPERATIONS, operations_if
+from regent.broker.api.authorized_operations import operations_if
 from regent.broker.api.first_metadata import FirstMetadata
 from regent.core.errors import Errors
 from regent.core.model import NO_CONTROLLER
@@ -19,6 +19,7 @@ from regent.core.protocol.messages.describe_cluster import (
 )
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.metadata_view import alive_endpoints
+from regent.core.security.acls import ResourceType
 from regent.transport.kafka.api import (
     KafkaAnswer,
     KafkaApi,
@@ -61,7 +62,7 @@ def describe_cluster_apis(
             controller_id=snapshot.controller_id if is_listed else NO_CONTROLLER,
             brokers=brokers,
             authorized_operations=operations_if(
-                asked.include_cluster_authorized_operations, CLUSTER_OPERATIONS
+                asked.include_cluster_authorized_operations, request, ResourceType.CLUSTER
             ),
         )
         return answer(described, request)

@@ -7,9 +7,9 @@ that an operator can compare its state with the leader's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Executor
-from typing import Protocol
+from typing import Final, Protocol
 
 from regent.core.errors import ApiError, Errors
 from regent.core.model import TopicPartition
@@ -23,9 +23,12 @@ from regent.core.protocol.messages.describe_producers import (
 )
 from regent.core.replica_logs import ActiveProducer
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.security.acls import AclOperation, ResourceType
 from regent.core.topic_validation import topic_name_problem
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.message_codec import answer, decode
+
+_DENIED: Final = ApiError(Errors.TOPIC_AUTHORIZATION_FAILED)
 
 
 class ProducerStates(Protocol):
@@ -43,8 +46,8 @@ def describe_producers_apis(
 ) -> Sequence[KafkaApi]:
     """Return the API DescribeProducers; ``executor`` answers it: there may be many producers."""
 
-    def describe(topic: DescribeProducersTopic) -> ProducersOfTopic:
-        error = _topic_error(topic.name, cache)
+    def describe(topic: DescribeProducersTopic, denied: Collection[str]) -> ProducersOfTopic:
+        error = _DENIED if topic.name in denied else _topic_error(topic.name, cache)
         partitions = (
             _partition(states, TopicPartition(topic.name, index))
             if error.error_code is Errors.NONE
@@ -55,7 +58,9 @@ def describe_producers_apis(
 
     def handle(request: KafkaRequest) -> KafkaAnswer:
         asked = decode(DescribeProducersRequest, request)
-        topics = tuple(map(describe, asked.topics))
+        names = (topic.name for topic in asked.topics)
+        denied = request.denied(AclOperation.READ, ResourceType.TOPIC, names)
+        topics = tuple(describe(topic, denied) for topic in asked.topics)
         return answer(DescribeProducersResponse(topics=topics), request)
 
     async def run(request: KafkaRequest) -> KafkaAnswer:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import cache, partial
@@ -41,7 +41,7 @@ from regent.core.replica_logs import AbortedTransactionStart
 from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.delayed_operation import DelayedOperation
 from regent.core.replication.metadata_cache import MetadataCache
-from regent.core.security.session import Session
+from regent.core.security.acls import AclOperation, ResourceType
 from regent.core.setting import INT_MAX
 from regent.transport.kafka.api import (
     FIRST_FLEXIBLE_VERSION,
@@ -92,6 +92,7 @@ _REPLICA_STATE: Final = 1  # tags: of the request,
 _DIVERGING_EPOCH, _CURRENT_LEADER = 0, 1  # of a partition in the response
 _LED_ELSEWHERE: Final = (Errors.NOT_LEADER_OR_FOLLOWER, Errors.FENCED_LEADER_EPOCH)
 _UNKNOWN_ID: Final = ConsumedPartition(Errors.UNKNOWN_TOPIC_ID)
+_DENIED: Final = ConsumedPartition(Errors.TOPIC_AUTHORIZATION_FAILED)
 _OF_FOLLOWER: Final = ConsumedPartition(Errors.CLUSTER_AUTHORIZATION_FAILED)
 
 
@@ -172,12 +173,6 @@ class _Fetch(NamedTuple):
     request: ConsumerFetch
     replica_id: int  # negative: of a consumer
 
-    def may_be(self, session: Session, *, serves_followers: bool) -> bool:
-        """Whether it is of a consumer, or of the follower that the client is."""
-        if self.replica_id < 0:
-            return True
-        return serves_followers and session.may_replicate_as(self.replica_id)
-
 
 def _nothing() -> None:
     """Do nothing."""
@@ -198,8 +193,7 @@ def fetch_apis(
     ``reader`` converts records for old clients beside the event loop. ``on_proposals`` is called
     after a fetch of a follower, while ISR proposals wait. Without ``serves_followers`` they are
     refused: a position that a stranger claims would make records count as replicated. With
-    ``registered`` only those followers are served. So is a follower that logs in as another broker
-    refused (``Session.may_replicate_as``).
+    ``registered`` only those followers are served. Who logs in as a broker is served as that one.
     """
     replies, names = Replies(), TopicNamesById(cache)
     leaders = CurrentLeaders(source.current_leader, cache)
@@ -208,38 +202,62 @@ def fetch_apis(
     def handle(request: KafkaRequest) -> Answering:
         if serves_followers and seems_of_follower(request):
             fetch = followers.decode(request)
-            replica_id = fetch.request.replica_id
-            if replica_id >= 0 and request.session.may_replicate_as(replica_id):
+            if fetch.request.replica_id >= 0 and _may_follow(request, fetch.request.replica_id):
                 return followers.answer(request, fetch)
         return consume(request)
 
     async def consume(request: KafkaRequest) -> KafkaAnswer:
         asked = _decode(request, names, max_response_bytes)
-        if not asked.may_be(request.session, serves_followers=serves_followers):
-            refused = dict.fromkeys(asked.request.positions, _OF_FOLLOWER)
-            return _encode(
-                request, asked, refused, NamedLeaders(leaders, request.session.listener_name)
-            )
+        denied = _denied(request, asked, serves_followers=serves_followers)
+        named = NamedLeaders(leaders, request.session.listener_name)
+        if denied and (asked.replica_id >= 0 or len(denied) == len(asked.request.positions)):
+            return _encode(request, asked, denied, named)
         if not asked.is_full:
             return _without_topics(request, Errors.FETCH_SESSION_ID_NOT_FOUND)
+        asked = _without(asked, denied)
         reply, waits = replies.new(), asked.max_wait_ms > 0
         fetched = asked.request, monotonic_ms(), reply.give
         operation = source.fetch_for_consumer(*fetched, waits=waits)
         consumed = await reply.wait_for(operation, asked.max_wait_ms, source.expire)
-        if request.api_version < _FIRST_OF_MAGIC_2:
+        if (version := request.api_version) < _FIRST_OF_MAGIC_2:
             kept = frozenset(filterfalse(source.converts_records, consumed))
-            magic = int(request.api_version >= _FIRST_OF_MAGIC_1)
-            consumed = await asyncio.get_running_loop().run_in_executor(
-                reader, converted_records, asked.request, consumed, kept, magic
-            )
+            convert = partial(converted_records, asked.request, consumed, kept)
+            loop, magic = asyncio.get_running_loop(), int(version >= _FIRST_OF_MAGIC_1)
+            consumed = await loop.run_in_executor(reader, convert, magic)
         size = sum(partition.records.size for partition in consumed.values())
         if request.throttle is not None and not request.throttle.may_fetch(size):
             return _without_topics(request, Errors.NONE)
-        return _encode(
-            request, asked, consumed, NamedLeaders(leaders, request.session.listener_name)
-        )
+        return _encode(request, asked, {**consumed, **denied}, named)
 
     return [KafkaApi(KafkaApiKey.FETCH, 0, 17, handle)]
+
+
+def _may_follow(request: KafkaRequest, replica_id: BrokerId) -> bool:
+    is_itself = request.session.may_replicate_as(replica_id)
+    return is_itself and request.may(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)
+
+
+def _denied(
+    request: KafkaRequest, asked: _Fetch, *, serves_followers: bool
+) -> Mapping[TopicPartition, ConsumedPartition]:
+    """Return the answers to partitions that the client may not read."""
+    positions = asked.request.positions
+    if asked.replica_id >= 0 and not serves_followers:
+        return dict.fromkeys(positions, _OF_FOLLOWER)
+    if asked.replica_id >= 0:
+        may_follow = _may_follow(request, asked.replica_id)
+        return {} if may_follow else dict.fromkeys(positions, _DENIED)
+    names = (topic.name for topic in asked.topics if topic.name is not None)
+    denied = request.denied(AclOperation.READ, ResourceType.TOPIC, names)
+    return {p: _DENIED for p in positions if p.topic in denied} if denied else {}
+
+
+def _without(asked: _Fetch, denied: Collection[TopicPartition]) -> _Fetch:
+    """Return a request that does not fetch what is denied, but still lists it."""
+    if not denied:
+        return asked
+    allowed = {p: position for p, position in asked.request.positions.items() if p not in denied}
+    return asked._replace(request=replace(asked.request, positions=allowed))
 
 
 def _decode(request: KafkaRequest, names: TopicNamesById, max_response_bytes: int) -> _Fetch:

@@ -24,6 +24,7 @@ from regent.core.protocol.messages.groups import (
 )
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.metadata_view import alive_endpoint, leaderless
+from regent.core.security.acls import AclOperation, ResourceType
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.message_codec import answer, decode
 from regent.transport.kafka.replies import AwaitedReply, Replies
@@ -72,9 +73,12 @@ def find_coordinator_apis(
     async def handle(request: KafkaRequest) -> KafkaAnswer:
         asked, version = decode(FindCoordinatorRequest, request), request.api_version
         keys = asked.coordinator_keys if version >= _FIRST_OF_SEVERAL else (asked.key,)
-        reason = await refusal(finder.topic_of(asked.key_type))
+        denied = _denied(request, asked.key_type, keys)
+        visible = [key for key in keys if key not in denied]
+        reason = await refusal(finder.topic_of(asked.key_type)) if visible else ""
         found = tuple(
-            finder.find(key, asked.key_type, request, reason) for key in dict.fromkeys(keys)
+            denied.get(key) or finder.find(key, asked.key_type, request, reason)
+            for key in dict.fromkeys(keys)
         )
         if version >= _FIRST_OF_SEVERAL:
             return answer(FindCoordinatorResponse(coordinators=found), request)
@@ -89,6 +93,16 @@ def find_coordinator_apis(
         return answer(response, request)
 
     return [KafkaApi(KafkaApiKey.FIND_COORDINATOR, 0, 6, handle)]
+
+
+def _denied(request: KafkaRequest, key_type: int, keys: Sequence[str]) -> Mapping[str, Coordinator]:
+    """Return the answers for keys that the client may not describe."""
+    resource_type, error = ResourceType.GROUP, Errors.GROUP_AUTHORIZATION_FAILED
+    if key_type == _KeyType.TRANSACTION:
+        resource_type = ResourceType.TRANSACTIONAL_ID
+        error = Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    denied = request.denied(AclOperation.DESCRIBE, resource_type, keys)
+    return {key: _none(key, error) for key in denied}
 
 
 class _Finder:

@@ -7,7 +7,7 @@ Version 0 of the first two is for positions in ZooKeeper. Mirrors the handlers o
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from regent.broker.api.coordinator_requests import CoordinatorRequests
@@ -42,12 +42,15 @@ from regent.core.protocol.messages.groups import (
     OffsetFetchResponseTopic,
 )
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.security.acls import AclOperation, ResourceType
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.message_codec import answer, decode
 
 _IN_ZOOKEEPER: Final = 0
 _FIRST_FETCH_WITH_ERROR: Final = 2
 _FIRST_FETCH_OF_GROUPS: Final = 8
+_GROUP_DENIED: Final = Errors.GROUP_AUTHORIZATION_FAILED
+_TOPIC_DENIED: Final = Errors.TOPIC_AUTHORIZATION_FAILED
 _UNTIL_COMPLETE: Final = Errors.COORDINATOR_NOT_AVAILABLE  # see MetadataCache
 
 
@@ -83,13 +86,16 @@ async def _commit(
     asked = decode(OffsetCommitRequest, request)
     now_ms = time.time_ns() // 1_000_000
     errors: dict[TopicPartition, Errors] = {}
+    denied = _uncommittable(asked, request)
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
     snapshot = cache.snapshot
     known = snapshot.partitions
     for topic in asked.topics:
         for row in topic.partitions:
             topic_partition = TopicPartition(topic.name, row.partition_index)
-            if topic_partition in known:
+            if topic.name in denied:
+                errors[topic_partition] = denied[topic.name]
+            elif topic_partition in known:
                 offsets[topic_partition] = _position(row, now_ms, asked.retention_time_ms)
             else:
                 errors[topic_partition] = snapshot.error_of_missing(_UNTIL_COMPLETE)
@@ -121,6 +127,15 @@ async def _commit(
     return answer(OffsetCommitResponse(topics=topics), request)
 
 
+def _uncommittable(asked: OffsetCommitRequest, request: KafkaRequest) -> Mapping[str, Errors]:
+    """Return the topics in which the client may not store positions, with the errors."""
+    names = [topic.name for topic in asked.topics]
+    if not request.may(AclOperation.READ, ResourceType.GROUP, asked.group_id):
+        return dict.fromkeys(names, _GROUP_DENIED)
+    denied = request.denied(AclOperation.READ, ResourceType.TOPIC, names)
+    return dict.fromkeys(denied, _TOPIC_DENIED)
+
+
 def _position(
     row: OffsetCommitRequestPartition, now_ms: int, retention_ms: int
 ) -> OffsetAndMetadata:
@@ -138,10 +153,7 @@ async def _fetch(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaA
     groups = asked.groups
     if version < _FIRST_FETCH_OF_GROUPS:
         groups = (OffsetFetchRequestGroup(group_id=asked.group_id, topics=asked.topics),)
-    results = await requests.ask_all(
-        FetchOffsets(group.group_id, _wanted(group.topics), asked.require_stable)
-        for group in groups
-    )
+    results = await _fetched(requests, groups, asked.require_stable, request)
     if version >= _FIRST_FETCH_OF_GROUPS:
         fetched = tuple(
             OffsetFetchResponseGroup(
@@ -161,25 +173,85 @@ async def _fetch(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaA
     return answer(response, request)
 
 
+async def _fetched(
+    requests: CoordinatorRequests,
+    groups: Sequence[OffsetFetchRequestGroup],
+    require_stable: bool,
+    request: KafkaRequest,
+) -> list[FetchOffsetsResult]:
+    """Return the positions of each group in the topics that the client may describe.
+
+    Of all topics those that it may not are left out.
+    """
+    group_ids = [group.group_id for group in groups]
+    refused = request.denied(AclOperation.DESCRIBE, ResourceType.GROUP, group_ids)
+    visible = [group for group in groups if group.group_id not in refused]
+    denied = _denied_topics(request, (t.name for group in visible for t in group.topics or ()))
+    questions = [
+        FetchOffsets(group.group_id, _wanted(group.topics, denied), require_stable)
+        for group in visible
+    ]
+    answers = iter(await requests.ask_all(questions))
+    results = []
+    for group in groups:
+        if group.group_id in refused:
+            results.append(FetchOffsetsResult(_GROUP_DENIED))
+            continue
+        result = next(answers)
+        if group.topics is None:
+            names = {topic_partition.topic for topic_partition in result.offsets}
+            hidden = request.denied(
+                AclOperation.DESCRIBE, ResourceType.TOPIC, names, is_logged=False
+            )
+            visible_offsets = {p: o for p, o in result.offsets.items() if p.topic not in hidden}
+            result = FetchOffsetsResult(result.error_code, visible_offsets)
+        elif denied and result.error_code is Errors.NONE:
+            result = _with_denied(result, _wanted(group.topics) or (), denied)
+        results.append(result)
+    return results
+
+
+def _denied_topics(request: KafkaRequest, names: Iterable[str]) -> Collection[str]:
+    return request.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, names)
+
+
+def _with_denied(
+    result: FetchOffsetsResult, wanted: Iterable[TopicPartition], denied: Collection[str]
+) -> FetchOffsetsResult:
+    """Return a result that also has the partitions of topics that are denied."""
+    rows = {p: FetchedOffset(_TOPIC_DENIED) for p in wanted if p.topic in denied}
+    return FetchOffsetsResult(result.error_code, {**result.offsets, **rows})
+
+
 async def _fetch_from_zookeeper(
     cache: MetadataCache, zookeeper: ZooKeeperOffsets, request: KafkaRequest
 ) -> KafkaAnswer:
     asked = decode(OffsetFetchRequest, request)
     wanted, snapshot = _wanted(asked.topics) or (), cache.snapshot
+    if not request.may(AclOperation.DESCRIBE, ResourceType.GROUP, asked.group_id):
+        refused = dict.fromkeys(wanted, FetchedOffset(_GROUP_DENIED))
+        return answer(OffsetFetchResponse(topics=_fetched_topics(refused)), request)
+    denied = _denied_topics(request, (topic.name for topic in asked.topics or ()))
+    visible = _wanted(asked.topics, denied) or ()
     known = snapshot.partitions
-    found = await zookeeper.fetch(asked.group_id, [tp for tp in wanted if tp in known])
+    found = await zookeeper.fetch(asked.group_id, [tp for tp in visible if tp in known])
     unknown = FetchedOffset(snapshot.error_of_missing(_UNTIL_COMPLETE))
     offsets = {topic_partition: found.get(topic_partition, unknown) for topic_partition in wanted}
+    offsets |= {p: FetchedOffset(_TOPIC_DENIED) for p in wanted if p.topic in denied}
     return answer(OffsetFetchResponse(topics=_fetched_topics(offsets)), request)
 
 
 def _wanted(
-    topics: Iterable[OffsetFetchRequestTopic] | None,
+    topics: Iterable[OffsetFetchRequestTopic] | None, denied: Collection[str] = ()
 ) -> tuple[TopicPartition, ...] | None:
+    """Return the partitions of topics that are not denied; None: of all topics."""
     if topics is None:
         return None
     return tuple(
-        TopicPartition(topic.name, index) for topic in topics for index in topic.partition_indexes
+        TopicPartition(topic.name, index)
+        for topic in topics
+        if topic.name not in denied
+        for index in topic.partition_indexes
     )
 
 
@@ -221,15 +293,22 @@ async def _delete(
         for topic in asked.topics
         for row in topic.partitions
     ]
+    if not request.may(AclOperation.DELETE, ResourceType.GROUP, asked.group_id):
+        return answer(OffsetDeleteResponse(error_code=_GROUP_DENIED), request)
+    denied = request.denied(
+        AclOperation.READ, ResourceType.TOPIC, (topic.name for topic in asked.topics)
+    )
+    visible = [topic_partition for topic_partition in named if topic_partition.topic not in denied]
     snapshot = cache.snapshot
     partitions = snapshot.partitions
-    known = tuple(topic_partition for topic_partition in named if topic_partition in partitions)
-    if len(known) < len(named) and not snapshot.is_complete:
+    known = tuple(topic_partition for topic_partition in visible if topic_partition in partitions)
+    if len(known) < len(visible) and not snapshot.is_complete:
         return answer(OffsetDeleteResponse(error_code=_UNTIL_COMPLETE), request)
     deleted = await requests.ask(DeleteOffsets(asked.group_id, known))
     if deleted.error_code is not Errors.NONE:
         return answer(OffsetDeleteResponse(error_code=deleted.error_code), request)
     errors = {**dict.fromkeys(named, Errors.UNKNOWN_TOPIC_OR_PARTITION), **deleted.partitions}
+    errors |= {p: _TOPIC_DENIED for p in named if p.topic in denied}
     topics = tuple(
         OffsetDeleteResponseTopic(
             name=topic.name,

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from regent.broker.api.authorized_operations import GROUP_OPERATIONS, operations_if
+from regent.broker.api.authorized_operations import operations_if
 from regent.broker.api.coordinator_requests import CoordinatorRequests
 from regent.core.errors import Errors
+from regent.core.protocol.coordinator import CoordinatorRequest
 from regent.core.protocol.groups import (
     DeleteGroup,
     DescribeGroup,
@@ -27,6 +28,7 @@ from regent.core.protocol.messages.groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
+    DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     HeartbeatRequest,
@@ -38,9 +40,13 @@ from regent.core.protocol.messages.groups import (
     ListGroupsRequest,
     SyncGroupRequest,
 )
+from regent.core.security.acls import AclOperation, ResourceType
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest, apis_of
 from regent.transport.kafka.message_codec import answer, decode
 
+A = TypeVar("A")
+
+_DENIED: Final = Errors.GROUP_AUTHORIZATION_FAILED
 _FIRST_WITH_REBALANCE_TIMEOUT: Final = 1
 _FIRST_WITH_REQUIRED_MEMBER_ID: Final = 4  # KIP-394
 _FIRST_WITH_NULLABLE_PROTOCOL: Final = 7
@@ -65,10 +71,25 @@ def group_apis(requests: CoordinatorRequests) -> Sequence[KafkaApi]:
     )
 
 
+async def _ask_for_member(
+    requests: CoordinatorRequests,
+    request: KafkaRequest,
+    group_id: str,
+    question: CoordinatorRequest[A],
+) -> A:
+    """Return the answer to a member of a group, which must be allowed to read it."""
+    if not request.may(AclOperation.READ, ResourceType.GROUP, group_id):
+        return question.refused(_DENIED)
+    return await requests.ask(question)
+
+
 async def _join(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:
     asked, version = decode(JoinGroupRequest, request), request.api_version
     has_timeout = version >= _FIRST_WITH_REBALANCE_TIMEOUT
-    joined = await requests.ask(
+    joined = await _ask_for_member(
+        requests,
+        request,
+        asked.group_id,
         JoinGroup(
             asked.group_id,
             asked.member_id,
@@ -81,7 +102,7 @@ async def _join(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAn
             tuple(SupportedProtocol(row.name, row.metadata) for row in asked.protocols),
             requires_member_id=version >= _FIRST_WITH_REQUIRED_MEMBER_ID,
             can_skip_assignment=version >= _FIRST_WITH_SKIPPED_ASSIGNMENT,
-        )
+        ),
     )
     if joined.protocol_name is None and version < _FIRST_WITH_NULLABLE_PROTOCOL:
         joined = dataclasses.replace(joined, protocol_name="")
@@ -90,7 +111,10 @@ async def _join(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAn
 
 async def _sync(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:
     asked = decode(SyncGroupRequest, request)
-    synchronised = await requests.ask(
+    synchronised = await _ask_for_member(
+        requests,
+        request,
+        asked.group_id,
         SyncGroup(
             asked.group_id,
             asked.generation_id,
@@ -100,15 +124,18 @@ async def _sync(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAn
             asked.protocol_name,
             {row.member_id: row.assignment for row in asked.assignments},
             needs_protocol=request.api_version >= _FIRST_SYNC_WITH_PROTOCOL,
-        )
+        ),
     )
     return answer(synchronised, request)
 
 
 async def _heartbeat(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:
     asked = decode(HeartbeatRequest, request)
-    error = await requests.ask(
-        Heartbeat(asked.group_id, asked.member_id, asked.generation_id, asked.group_instance_id)
+    error = await _ask_for_member(
+        requests,
+        request,
+        asked.group_id,
+        Heartbeat(asked.group_id, asked.member_id, asked.generation_id, asked.group_instance_id),
     )
     return answer(HeartbeatResponse(error_code=error), request)
 
@@ -121,7 +148,9 @@ async def _leave(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaA
         leaving = tuple(
             LeavingMember(row.member_id, row.group_instance_id) for row in asked.members
         )
-    left = await requests.ask(LeaveGroup(asked.group_id, leaving))
+    left = await _ask_for_member(
+        requests, request, asked.group_id, LeaveGroup(asked.group_id, leaving)
+    )
     error = left.error_code
     if not is_of_several and error is Errors.NONE:
         ((_, error),) = left.members
@@ -138,10 +167,19 @@ async def _leave(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaA
 
 async def _describe(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:
     asked = decode(DescribeGroupsRequest, request)
-    described = await requests.ask_all(map(DescribeGroup, asked.groups))
-    operations = operations_if(asked.include_authorized_operations, GROUP_OPERATIONS)
+    denied = request.denied(AclOperation.DESCRIBE, ResourceType.GROUP, asked.groups)
+    known = [group_id for group_id in asked.groups if group_id not in denied]
+    described = iter(await requests.ask_all(map(DescribeGroup, known)))
     groups = tuple(
-        dataclasses.replace(group, authorized_operations=operations) for group in described
+        DescribedGroup(error_code=_DENIED, group_id=group_id)
+        if group_id in denied
+        else dataclasses.replace(
+            next(described),
+            authorized_operations=operations_if(
+                asked.include_authorized_operations, request, ResourceType.GROUP, group_id
+            ),
+        )
+        for group_id in asked.groups
     )
     return answer(DescribeGroupsResponse(groups=groups), request)
 
@@ -149,14 +187,21 @@ async def _describe(requests: CoordinatorRequests, request: KafkaRequest) -> Kaf
 async def _list(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:
     asked = decode(ListGroupsRequest, request)
     listed = await requests.ask(ListGroups(asked.states_filter, asked.types_filter))
+    if not request.may(AclOperation.DESCRIBE, ResourceType.CLUSTER, is_logged=False):
+        names = (row.group_id for row in listed.groups)
+        denied = request.denied(AclOperation.DESCRIBE, ResourceType.GROUP, names, is_logged=False)
+        visible = tuple(row for row in listed.groups if row.group_id not in denied)
+        listed = dataclasses.replace(listed, groups=visible)
     return answer(listed, request)
 
 
 async def _delete(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:
     names = tuple(dict.fromkeys(decode(DeleteGroupsRequest, request).groups_names))
-    errors: list[Any] = await requests.ask_all(map(DeleteGroup, names))
+    denied = request.denied(AclOperation.DELETE, ResourceType.GROUP, names)
+    known = [group_id for group_id in names if group_id not in denied]
+    deleted: list[Any] = await requests.ask_all(map(DeleteGroup, known))
+    errors = {**dict.fromkeys(denied, _DENIED), **dict(zip(known, deleted, strict=True))}
     results = tuple(
-        DeletableGroupResult(group_id=group_id, error_code=error)
-        for group_id, error in zip(names, errors, strict=True)
+        DeletableGroupResult(group_id=group_id, error_code=errors[group_id]) for group_id in names
     )
     return answer(DeleteGroupsResponse(results=results), request)

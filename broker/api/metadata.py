@@ -19,11 +19,7 @@ from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
-from regent.broker.api.authorized_operations import (
-    CLUSTER_OPERATIONS,
-    TOPIC_OPERATIONS,
-    operations_if,
-)
+from regent.broker.api.authorized_operations import operations_if
 from regent.broker.api.first_metadata import FirstMetadata
 from regent.core.admin.admin_requests import PASSING, CreateMissingTopics
 from regent.core.errors import ApiError, Errors
@@ -35,6 +31,8 @@ from regent.core.protocol.control import (
 )
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.core.replication.metadata_view import PartitionView, alive_endpoints, topic_metadata
+from regent.core.security.acls import AclOperation, ResourceType
+from regent.core.security.authorizer import ALLOW_ALL
 from regent.core.topic_validation import INTERNAL_TOPICS, topic_name_problem
 from regent.transport.kafka.api import (
     FIRST_FLEXIBLE_VERSION,
@@ -48,6 +46,7 @@ from regent.transport.kafka.message_codec import note_left_out
 from regent.transport.kafka.primitives import OUT_OF_RANGE, Reader, Writer
 from regent.transport.kafka.replies import AwaitedReply, Replies
 
+_DENIED: Final = Errors.TOPIC_AUTHORIZATION_FAILED
 _ENCODED_PER_TURN: Final = 500
 _FIRST_FLEXIBLE_VERSION: Final = FIRST_FLEXIBLE_VERSION[KafkaApiKey.METADATA]
 _NO_TAGGED_FIELDS: Final = b"\0"
@@ -87,21 +86,27 @@ def metadata_apis(
     async def handle(request: KafkaRequest) -> KafkaAnswer:
         version, listener = request.api_version, request.session.listener_name
         asked = _decode(request.reader(), version)
-        encoder, names, failed = await topics.find(asked, version)
+        encoder, names, failed = await topics.find(asked, request)
         snapshot = encoder.snapshot
         writer = request.answer_writer()
         _write_cluster(writer, snapshot, listener, cluster_id(), version, request.throttle_time_ms)
-        end_of_topic = _end_of_topic(version, asked.topic_operations)
+
+        def end_of_topic(name: str, *, is_told: bool = True) -> bytes:
+            is_asked = asked.topic_operations and is_told
+            operations = operations_if(is_asked, request, ResourceType.TOPIC, name)
+            return _end_of_topic(version, operations)
+
         writer.array_length(len(names) + len(failed))
         for name in names:
             writer.encoded(await encoder.encoded(name, version, listener))
-            writer.encoded(end_of_topic)
+            writer.encoded(end_of_topic(name))
         for topic, error in failed.items():
             _write_topic(writer, error, topic, 0, version)
-            named = topic.topic_id is None
-            writer.encoded(_end_of_topic(version, asked.topic_operations and named))
+            is_told = topic.topic_id is None and error is not _DENIED
+            writer.encoded(end_of_topic(topic.name or "", is_told=is_told))
         if 8 <= version <= 10:
-            writer.int32(operations_if(asked.cluster_operations, CLUSTER_OPERATIONS))
+            cluster = operations_if(asked.cluster_operations, request, ResourceType.CLUSTER)
+            writer.int32(cluster)
         writer.end_struct()
         return writer.pieces()
 
@@ -139,6 +144,13 @@ def _creatable(failed: Mapping[_AskedTopic, Errors]) -> Collection[str]:
         and topic.name is not None
         and topic.name not in INTERNAL_TOPICS
     ]
+
+
+def _uncreatable(topics: Collection[str], request: KafkaRequest) -> Collection[str]:
+    """Return the topics that the client may not create."""
+    if request.may(AclOperation.CREATE, ResourceType.CLUSTER, is_logged=False):
+        return ()
+    return request.denied(AclOperation.CREATE, ResourceType.TOPIC, topics)
 
 
 async def _create(
@@ -221,16 +233,16 @@ def _write_topic(
     if version >= 10:
         writer.uuid(topic.topic_id)
     if version >= 1:
-        writer.boolean(topic.name in INTERNAL_TOPICS)
+        writer.boolean(topic.name in INTERNAL_TOPICS and error is not _DENIED)
     writer.array_length(partitions)
 
 
 @lru_cache
-def _end_of_topic(version: int, topic_operations: bool) -> bytes:
+def _end_of_topic(version: int, operations: int) -> bytes:
     """Return what follows the partitions of every topic of a response."""
     writer = Writer(is_flexible=version >= _FIRST_FLEXIBLE_VERSION)
     if version >= 8:
-        writer.int32(operations_if(topic_operations, TOPIC_OPERATIONS))
+        writer.int32(operations)
     writer.end_struct()
     return writer.whole()
 
@@ -246,24 +258,54 @@ class _Topics:
         self._encoder = _TopicEncoder(MetadataSnapshot())
 
     async def find(
-        self, asked: _MetadataRequest, version: int
+        self, asked: _MetadataRequest, request: KafkaRequest
     ) -> tuple[_TopicEncoder, Collection[str], Mapping[_AskedTopic, Errors]]:
         """Return the topics that exist, what encodes them, and the errors of the others.
 
+        Whether a topic exists is told only to a client that may describe it.
         Raises ``UnansweredRequestError``.
         """
         is_complete = await self._first_metadata.arrived()
         encoder = self._newest()
+        denied: Mapping[_AskedTopic, Errors] = {}
+        if request.authorizer is not ALLOW_ALL and asked.topics is not None:
+            asked, denied = self._without_denied(asked, request)
+        version = request.api_version
         names, failed = encoder.find(asked.topics, version)
         if not is_complete:
-            return encoder, (), _until_complete(asked, encoder.snapshot, failed)
+            late = _until_complete(asked, encoder.snapshot, failed)
+            return encoder, (), {**late, **denied}
         missing = _creatable(failed) if asked.may_create else ()
         if missing and self._create_missing is not None:
-            refused = await _create(missing, self._create_missing, self._replies)
+            uncreatable = _uncreatable(missing, request)
+            missing = [name for name in missing if name not in uncreatable]
+            create = self._create_missing
+            refused = await _create(missing, create, self._replies) if missing else {}
+            refused = {**refused, **dict.fromkeys(uncreatable, ApiError(_DENIED))}
             encoder = self._newest()
             names, failed = encoder.find(asked.topics, version)
             failed = _errors_of_creation(failed, refused)
-        return encoder, names, failed
+        if request.authorizer is not ALLOW_ALL and asked.topics is None:
+            describe = AclOperation.DESCRIBE
+            hidden = request.denied(describe, ResourceType.TOPIC, names, is_logged=False)
+            names = [name for name in names if name not in hidden]
+        return encoder, names, {**failed, **denied} if denied else failed
+
+    def _without_denied(
+        self, asked: _MetadataRequest, request: KafkaRequest
+    ) -> tuple[_MetadataRequest, Mapping[_AskedTopic, Errors]]:
+        """Return the request without the topics that the client may not describe, and these."""
+        topics = asked.topics or ()
+        named = {topic: self._encoder.name_of(topic) for topic in topics}
+        names = [name for name in named.values() if name is not None]
+        denied = request.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, names)
+        # For an id the name is not told.
+        errors = {
+            topic if topic.topic_id is None else _AskedTopic(topic.topic_id, None): _DENIED
+            for topic, name in named.items()
+            if name in denied
+        }
+        return asked._replace(topics=[t for t in topics if named[t] not in denied]), errors
 
     def _newest(self) -> _TopicEncoder:
         if self._encoder.snapshot is not self._cache.snapshot:
@@ -296,12 +338,16 @@ class _TopicEncoder:
         names: dict[str, None] = {}
         failed: dict[_AskedTopic, Errors] = {}
         for topic in asked:
-            name = topic.name if topic.topic_id is None else self._names.get(topic.topic_id)
+            name = self.name_of(topic)
             if name is not None and name in self.topics:
                 names[name] = None
             else:
                 failed[topic] = _error_of(topic)
         return names, failed
+
+    def name_of(self, topic: _AskedTopic) -> str | None:
+        """Return the name of a topic; None: no topic has the id."""
+        return topic.name if topic.topic_id is None else self._names.get(topic.topic_id)
 
     async def encoded(self, topic: str, version: int, listener: str) -> bytes:
         """Return the encoding of a topic that is in ``topics``, without ``_end_of_topic``."""

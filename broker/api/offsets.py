@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Final, Protocol, TypeAlias
 
@@ -30,6 +30,7 @@ from regent.core.replica_logs import (
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
 )
+from regent.core.security.acls import AclOperation, ResourceType
 from regent.records.record_batch import batches, records_of
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 
@@ -39,6 +40,8 @@ _EPOCH_END_V0: Final = struct.Struct(">hiq")  # without the leader epoch
 _CONSUMER: Final = -1
 _MayRead: TypeAlias = Callable[[BrokerId, TopicPartition], bool]
 _Topics: TypeAlias = Sequence[tuple[str, Sequence[TopicPartition]]]
+_DENIED_OFFSET: Final = ListedOffset(Errors.TOPIC_AUTHORIZATION_FAILED)
+_DENIED_EPOCH: Final = EpochEnd(Errors.TOPIC_AUTHORIZATION_FAILED)
 _FIRST_WITH: Final = {
     EARLIEST_TIMESTAMP: 0,
     LATEST_TIMESTAMP: 0,
@@ -85,23 +88,44 @@ def offset_apis(
 
     async def list_offsets(request: KafkaRequest) -> KafkaAnswer:
         topics, queries, refused = _decode_list(request, may_read)
+        denied = _denied(topics, request, has_cluster=_has_cluster(queries, request))
+        if denied:
+            queries = {p: query for p, query in queries.items() if p.topic not in denied}
+            rows = [partition for name, rows in topics if name in denied for partition in rows]
+            refused = {**dict.fromkeys(rows, _DENIED_OFFSET), **refused}
         listed = await _records_found(source, reader, queries, source.list_offsets(queries))
         return _encode_list(request, topics, {**listed, **refused})
 
     async def offsets_for_leader_epoch(request: KafkaRequest) -> KafkaAnswer:
         topics, queries, replica_id = _decode_epochs(request)
-        ends = {
-            topic_partition: EpochEnd(Errors.CLUSTER_AUTHORIZATION_FAILED)
-            for topic_partition in queries
-            if not may_read(replica_id, topic_partition)
-        }
-        allowed = {name: query for name, query in queries.items() if name not in ends}
+        refused = EpochEnd(Errors.CLUSTER_AUTHORIZATION_FAILED)
+        ends = {p: refused for p in queries if not may_read(replica_id, p)}
+        has_cluster = request.may(
+            AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, is_logged=False
+        )
+        denied = _denied(topics, request, has_cluster=has_cluster)
+        ends |= {p: _DENIED_EPOCH for p in queries if p.topic in denied and p not in ends}
+        allowed = {p: query for p, query in queries.items() if p not in ends}
         return _encode_epochs(request, topics, {**ends, **source.offsets_for_leader_epoch(allowed)})
 
     return [
         KafkaApi(KafkaApiKey.LIST_OFFSETS, 0, 9, list_offsets),
         KafkaApi(KafkaApiKey.OFFSET_FOR_LEADER_EPOCH, 0, 4, offsets_for_leader_epoch),
     ]
+
+
+def _has_cluster(queries: Mapping[TopicPartition, OffsetQuery], request: KafkaRequest) -> bool:
+    """Whether a broker asks, which may follow every partition."""
+    is_of_follower = any(query.is_of_follower for query in queries.values())
+    return is_of_follower and request.may(
+        AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, is_logged=False
+    )
+
+
+def _denied(topics: _Topics, request: KafkaRequest, *, has_cluster: bool) -> Collection[str]:
+    """Return the topics whose offsets the client may not know."""
+    names = () if has_cluster else (name for name, _ in topics)
+    return request.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, names)
 
 
 def _decode_list(

@@ -31,6 +31,7 @@ from regent.core.replica_logs import NO_VERIFICATION
 from regent.core.replication.delayed_operation import DelayedOperation
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.produce import OF_CLIENT, AppendRules
+from regent.core.security.acls import AclOperation, ResourceType
 from regent.core.topic_validation import INTERNAL_TOPICS
 from regent.records.compression import (
     ZSTD,
@@ -75,6 +76,13 @@ _MOST_BYTES_LEFT: Final = 32 * 1024 * 1024
 _ADMIN_CLIENT: Final = "__admin_client"  # of Kafka's own tools
 _INTERNAL_TOPIC: Final = ProducedPartition(
     Errors.INVALID_TOPIC_EXCEPTION, message="only brokers write to an internal topic"
+)
+_DENIED: Final = ProducedPartition(
+    Errors.TOPIC_AUTHORIZATION_FAILED, message="the client may not write to this topic"
+)
+_NOT_ITS_TRANSACTIONAL_ID: Final = ProducedPartition(
+    Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    message="the client may not use this transactional id",
 )
 _NO_TRANSACTIONAL_ID: Final = ProducedPartition(
     Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -247,7 +255,7 @@ class _Produce:
         if request.throttle is not None:
             request.throttle.on_produce()
         asked, records = _decode(request)
-        refused = _refused(asked, records)
+        refused = _refused(request, asked, records)
         accepted = _without(records, refused)
         rules = {name: self._target.record_rules(name) for name in accepted}
         if (
@@ -409,20 +417,29 @@ def _decode(request: KafkaRequest) -> tuple[_ProduceRequest, dict[TopicPartition
 
 
 def _refused(
-    asked: _ProduceRequest, records: Mapping[TopicPartition, memoryview]
+    request: KafkaRequest, asked: _ProduceRequest, records: Mapping[TopicPartition, memoryview]
 ) -> dict[TopicPartition, ProducedPartition]:
     """Return the partitions whose records are refused, with the reasons."""
     headers = {topic_partition: _header_of(data) for topic_partition, data in records.items()}
     transactional = [header for header in headers.values() if _is_transactional(header)]
-    if transactional and asked.transactional_id is None:
+    name = asked.transactional_id
+    if transactional and name is None:
         return dict.fromkeys(records, _NO_TRANSACTIONAL_ID)
+    needed = AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID
+    if transactional and name is not None and not request.may(*needed, name):
+        return dict.fromkeys(records, _NOT_ITS_TRANSACTIONAL_ID)
     if len({(header.producer_id, header.producer_epoch) for header in transactional}) > 1:
         return dict.fromkeys(records, _SEVERAL_PRODUCERS)
+    denied = request.denied(
+        AclOperation.WRITE, ResourceType.TOPIC, (row[0] for row in asked.topics)
+    )
     refused = {}
     for topic_partition, data in records.items():
         refusal = _refusal(data, headers[topic_partition], asked.version)
         if topic_partition.topic in INTERNAL_TOPICS and not asked.is_admin:
             refusal = _INTERNAL_TOPIC
+        if topic_partition.topic in denied:
+            refusal = _DENIED
         if refusal is not None:
             refused[topic_partition] = refusal
     return refused

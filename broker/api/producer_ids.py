@@ -18,6 +18,7 @@ from regent.core.protocol.messages.producer_ids import (
     InitProducerIdResponse,
 )
 from regent.core.protocol.transactions import InitProducerId
+from regent.core.security.acls import AclOperation, ResourceType
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.message_codec import answer, decode
 
@@ -65,6 +66,8 @@ def producer_id_apis(
 
     async def handle(request: KafkaRequest) -> KafkaAnswer:
         asked, version = decode(InitProducerIdRequest, request), request.api_version
+        if (error := _denial(asked, request)) is not Errors.NONE:
+            return _refused(error, request)
         has_id, has_epoch = asked.producer_id != _NONE, asked.producer_epoch != _NONE
         if has_id is not has_epoch:
             return _refused(Errors.INVALID_REQUEST, request)
@@ -84,6 +87,19 @@ def producer_id_apis(
         return answer(given, request)
 
     return [KafkaApi(KafkaApiKey.INIT_PRODUCER_ID, 0, 5, handle)]
+
+
+def _denial(asked: InitProducerIdRequest, request: KafkaRequest) -> Errors:
+    """Return the error of a client that may not have a producer id, else NONE (KIP-679)."""
+    if asked.transactional_id is not None:
+        is_allowed = request.may(
+            AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, asked.transactional_id
+        )
+        return Errors.NONE if is_allowed else Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    may_write = request.may(
+        AclOperation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, is_logged=False
+    ) or request.may_any(AclOperation.WRITE, ResourceType.TOPIC)
+    return Errors.NONE if may_write else Errors.CLUSTER_AUTHORIZATION_FAILED
 
 
 async def _init_without_id(producer_ids: _ProducerIds, request: KafkaRequest) -> KafkaAnswer:

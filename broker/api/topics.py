@@ -8,15 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from regent.broker.api.authorization import forwarded_client
 from regent.core.admin.admin_requests import TopicService, refuse
 from regent.core.admin.config_descriptions import BrokerSettings, describe_topic
+from regent.core.admin.topic_authorization import (
+    asking,
+    authorized,
+    completed,
+    has_any,
+    needs_all,
+    nothing,
+)
 from regent.core.errors import Errors, RegentError
 from regent.core.protocol.messages.topics import (
+    UNSET,
     CreatableTopicConfig,
     CreatableTopicConfigs,
     CreatableTopicResult,
@@ -28,7 +38,9 @@ from regent.core.protocol.messages.topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from regent.core.protocol.topics import Requester, TopicsRequest
+from regent.core.protocol.topics import ForwardedClient, Requester, TopicsRequest
+from regent.core.security.acls import AclOperation, ResourceType
+from regent.core.security.authorizer import ALLOW_ALL
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.message_codec import answer, decode
 from regent.transport.kafka.replies import AwaitedReply, Replies
@@ -75,8 +87,13 @@ class _TopicHandlers:
         if request.api_version < _FIRST_VERSION_WITH_CONFIGS:
             return answer(response, request)
 
+        names = [row.name for row in response.topics if not row.error_code]
+        hidden = request.denied(
+            AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, names, is_logged=False
+        )
+
         def respond() -> KafkaAnswer:
-            return answer(_with_configs(response, wanted, self._read_settings), request)
+            return answer(_with_configs(response, wanted, self._read_settings, hidden), request)
 
         return await asyncio.get_running_loop().run_in_executor(self._executor, respond)
 
@@ -101,13 +118,31 @@ class _TopicHandlers:
     async def _ask(
         self, wanted: TopicsRequest, request: KafkaRequest, first_strict_version: int
     ) -> Any:
-        """Return the response of the active controller's broker."""
+        """Return the response of the active controller's broker; refuse what is denied."""
+        if request.authorizer is ALLOW_ALL:
+            return await self._forward(wanted, request, first_strict_version, None)
+        client = forwarded_client(request)
+        assert client is not None
+        # The controller knows which topics have the ids of a request, and decides about these.
+        wanted, refused = authorized(wanted, asking(request.authorizer, client, wanted), {})
+        response: Any = needs_all(wanted, refused)
+        if response is None and has_any(wanted):
+            response = await self._forward(wanted, request, first_strict_version, client)
+        return completed(nothing(wanted) if response is None else response, refused)
+
+    async def _forward(
+        self,
+        wanted: TopicsRequest,
+        request: KafkaRequest,
+        first_strict_version: int,
+        client: ForwardedClient | None,
+    ) -> Any:
         requester = None
         if request.throttle is not None:
             is_strict = request.api_version >= first_strict_version
             requester = Requester(*request.throttle.client, is_strict)
         reply: AwaitedReply[Any] = self._replies.new()
-        self._service.ask(wanted, reply.give, requester)
+        self._service.ask(wanted, reply.give, requester, client)
         response = await reply
         if request.throttle is not None:
             request.throttle.wait(response.throttle_time_ms)
@@ -115,9 +150,15 @@ class _TopicHandlers:
 
 
 def _with_configs(
-    response: CreateTopicsResponse, wanted: CreateTopicsRequest, read_settings: ReadBrokerSettings
+    response: CreateTopicsResponse,
+    wanted: CreateTopicsRequest,
+    read_settings: ReadBrokerSettings,
+    hidden: Collection[str],
 ) -> CreateTopicsResponse:
-    """Add the settings of the created topics (KIP-525); null if they cannot be read."""
+    """Add the settings of the created topics (KIP-525); null if they cannot be read.
+
+    Those of ``hidden`` topics are not told: the client may not describe their settings.
+    """
     if all(row.error_code for row in response.topics):
         return response
     try:
@@ -134,6 +175,14 @@ def _with_configs(
         return {"configs": tuple(_described(overrides, broker))}
 
     def result(row: CreatableTopicResult) -> CreatableTopicResult:
+        if row.name in hidden:
+            return replace(
+                row,
+                topic_config_error_code=Errors.TOPIC_AUTHORIZATION_FAILED,
+                num_partitions=UNSET,
+                replication_factor=UNSET,
+                configs=(),
+            )
         return row if row.error_code else replace(row, **described(given.get(row.name, ())))
 
     return replace(response, topics=tuple(map(result, response.topics)))

@@ -7,7 +7,7 @@ Versions as in Kafka 3.9; TxnOffsetCommit is in ``txn_offset_commit``, and InitP
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -25,6 +25,7 @@ from regent.core.protocol.messages.transactions import (
     AddPartitionsToTxnResult,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTopicResult,
+    DescribedTransactionState,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     EndTxnRequest,
@@ -46,7 +47,16 @@ from regent.core.protocol.transactions import (
     TxnMarker,
     TxnMarkerResult,
 )
-from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest, apis_of
+from regent.core.security.acls import AclOperation, ResourceType
+from regent.core.topic_validation import INTERNAL_TOPICS
+from regent.transport.kafka.api import (
+    Answering,
+    KafkaAnswer,
+    KafkaApi,
+    KafkaApiKey,
+    KafkaRequest,
+    apis_of,
+)
 from regent.transport.kafka.message_codec import answer, decode
 from regent.transport.kafka.replies import AwaitedReply, Replies
 
@@ -93,10 +103,17 @@ def transaction_apis_of_brokers(handlers: TransactionHandlers) -> Sequence[Kafka
             KafkaApiKey.ADD_PARTITIONS_TO_TXN,
             _FIRST_ADD_OF_SEVERAL,
             5,
-            partial(_add_partitions, handlers),
+            partial(_add_partitions_of_broker, handlers),
         ),
         KafkaApi(KafkaApiKey.WRITE_TXN_MARKERS, 1, 1, partial(_write_markers, handlers)),
     ]
+
+
+def _add_partitions(handlers: TransactionHandlers, request: KafkaRequest) -> Answering:
+    """Add partitions of a producer, or what a broker asks about several transactions."""
+    if request.api_version >= _FIRST_ADD_OF_SEVERAL:
+        return _add_partitions_of_broker(handlers, request)
+    return _add_partitions_of_client(handlers, request)
 
 
 async def _add_partitions_of_client(
@@ -106,40 +123,66 @@ async def _add_partitions_of_client(
     if request.api_version >= _FIRST_ADD_OF_SEVERAL:
         error = Errors.CLUSTER_AUTHORIZATION_FAILED
         return answer(AddPartitionsToTxnResponse(error_code=error), request)
-    return await _add_partitions(handlers, request)
-
-
-async def _add_partitions(handlers: TransactionHandlers, request: KafkaRequest) -> KafkaAnswer:
-    asked, version = decode(AddPartitionsToTxnRequest, request), request.api_version
-    if version >= _FIRST_ADD_OF_SEVERAL:
-        adding = [
-            AddPartitionsToTxn(
-                row.transactional_id,
-                ProducerIdAndEpoch(row.producer_id, row.producer_epoch),
-                _partitions(row.topics),
-                row.verify_only,
-            )
-            for row in asked.transactions
-        ]
-        added = await handlers.transactions.ask_all(adding)
-        results = tuple(
-            AddPartitionsToTxnResult(
-                transactional_id=row.transactional_id, topic_results=_topic_results(errors)
-            )
-            for row, errors in zip(adding, added, strict=True)
-        )
-        response = AddPartitionsToTxnResponse(results_by_transaction=results)
-        return answer(response, request)
-    errors = await handlers.transactions.ask(
-        AddPartitionsToTxn(
-            asked.v3_and_below_transactional_id,
-            ProducerIdAndEpoch(asked.v3_and_below_producer_id, asked.v3_and_below_producer_epoch),
-            _partitions(asked.v3_and_below_topics),
-            knows_fencing=version >= _FIRST_WITH_PRODUCER_FENCED,
-        )
+    asked = decode(AddPartitionsToTxnRequest, request)
+    adding = AddPartitionsToTxn(
+        asked.v3_and_below_transactional_id,
+        ProducerIdAndEpoch(asked.v3_and_below_producer_id, asked.v3_and_below_producer_epoch),
+        _partitions(asked.v3_and_below_topics),
+        knows_fencing=request.api_version >= _FIRST_WITH_PRODUCER_FENCED,
     )
+    errors = _denied_partitions(adding, request)
+    if errors:  # the transaction gets all partitions or none
+        errors = {**dict.fromkeys(adding.partitions, Errors.OPERATION_NOT_ATTEMPTED), **errors}
+    else:
+        errors = await handlers.transactions.ask(adding)
     response = AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topic_results(errors))
     return answer(response, request)
+
+
+def _denied_partitions(
+    adding: AddPartitionsToTxn, request: KafkaRequest
+) -> Mapping[TopicPartition, Errors]:
+    """Return the partitions that a client may not add to a transaction, with the errors."""
+    if (error := _denial(adding.transactional_id, request)) is not Errors.NONE:
+        return dict.fromkeys(adding.partitions, error)
+    names = (partition.topic for partition in adding.partitions)
+    denied = {*request.denied(AclOperation.WRITE, ResourceType.TOPIC, names), *INTERNAL_TOPICS}
+    error = Errors.TOPIC_AUTHORIZATION_FAILED
+    return {partition: error for partition in adding.partitions if partition.topic in denied}
+
+
+def _denial(transactional_id: str, request: KafkaRequest) -> Errors:
+    """Return the error of a client that may not use a transactional id, else NONE."""
+    if request.may(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+        return Errors.NONE
+    return Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+async def _add_partitions_of_broker(
+    handlers: TransactionHandlers, request: KafkaRequest
+) -> KafkaAnswer:
+    """Add the partitions of several transactions, or say whether they are added."""
+    if not request.may(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
+        error = Errors.CLUSTER_AUTHORIZATION_FAILED
+        return answer(AddPartitionsToTxnResponse(error_code=error), request)
+    asked = decode(AddPartitionsToTxnRequest, request)
+    adding = [
+        AddPartitionsToTxn(
+            row.transactional_id,
+            ProducerIdAndEpoch(row.producer_id, row.producer_epoch),
+            _partitions(row.topics),
+            row.verify_only,
+        )
+        for row in asked.transactions
+    ]
+    added = await handlers.transactions.ask_all(adding)
+    results = tuple(
+        AddPartitionsToTxnResult(
+            transactional_id=row.transactional_id, topic_results=_topic_results(errors)
+        )
+        for row, errors in zip(adding, added, strict=True)
+    )
+    return answer(AddPartitionsToTxnResponse(results_by_transaction=results), request)
 
 
 def _partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> tuple[TopicPartition, ...]:
@@ -166,6 +209,11 @@ def _topic_results(
 async def _add_offsets(handlers: TransactionHandlers, request: KafkaRequest) -> KafkaAnswer:
     """Add the partition that will have the positions of a group, which may not exist yet."""
     asked = decode(AddOffsetsToTxnRequest, request)
+    if (denial := _denial(asked.transactional_id, request)) is not Errors.NONE:
+        return answer(AddOffsetsToTxnResponse(error_code=denial), request)
+    if not request.may(AclOperation.READ, ResourceType.GROUP, asked.group_id):
+        denial = Errors.GROUP_AUTHORIZATION_FAILED
+        return answer(AddOffsetsToTxnResponse(error_code=denial), request)
     partitions = handlers.group_partitions
     of_group = TopicPartition(partitions.topic, partitions.of(asked.group_id))
     if of_group.partition == UNKNOWN_PARTITION:
@@ -185,6 +233,8 @@ async def _add_offsets(handlers: TransactionHandlers, request: KafkaRequest) -> 
 
 async def _end(handlers: TransactionHandlers, request: KafkaRequest) -> KafkaAnswer:
     asked = decode(EndTxnRequest, request)
+    if (denial := _denial(asked.transactional_id, request)) is not Errors.NONE:
+        return answer(EndTxnResponse(error_code=denial), request)
     error = await handlers.transactions.ask(
         EndTxn(
             asked.transactional_id,
@@ -194,6 +244,12 @@ async def _end(handlers: TransactionHandlers, request: KafkaRequest) -> KafkaAns
         )
     )
     return answer(EndTxnResponse(error_code=error), request)
+
+
+def refuse_markers(request: KafkaRequest, error: Errors) -> WriteTxnMarkersResponse:
+    """Return the answer that refuses all markers of a request."""
+    refused = [_refused(marker, error) for marker in _markers(request)]
+    return WriteTxnMarkersResponse(markers=_marker_results(refused))
 
 
 async def _write_markers_of_client(
@@ -278,8 +334,25 @@ def _marker_results(results: Iterable[TxnMarkerResult]) -> tuple[WritableTxnMark
 
 async def _describe(handlers: TransactionHandlers, request: KafkaRequest) -> KafkaAnswer:
     asked = decode(DescribeTransactionsRequest, request)
-    found = await handlers.transactions.ask_all(map(DescribeTransaction, asked.transactional_ids))
-    return answer(DescribeTransactionsResponse(transaction_states=tuple(found)), request)
+    ids = asked.transactional_ids
+    denied = request.denied(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, ids)
+    known = [transactional_id for transactional_id in ids if transactional_id not in denied]
+    found = iter(await handlers.transactions.ask_all(map(DescribeTransaction, known)))
+    error = Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    states = tuple(
+        DescribedTransactionState(error_code=error, transactional_id=transactional_id)
+        if transactional_id in denied
+        else _visible(next(found), request)
+        for transactional_id in ids
+    )
+    return answer(DescribeTransactionsResponse(transaction_states=states), request)
+
+
+def _visible(state: DescribedTransactionState, request: KafkaRequest) -> DescribedTransactionState:
+    """Return what is told of a transaction: the topics that the client may describe."""
+    names = (row.topic for row in state.topics)
+    hidden = request.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, names, is_logged=False)
+    return replace(state, topics=tuple(row for row in state.topics if row.topic not in hidden))
 
 
 async def _list(handlers: TransactionHandlers, request: KafkaRequest) -> KafkaAnswer:
@@ -287,4 +360,9 @@ async def _list(handlers: TransactionHandlers, request: KafkaRequest) -> KafkaAn
     found = await handlers.transactions.ask(
         ListTransactions(asked.state_filters, asked.producer_id_filters, asked.duration_filter)
     )
-    return answer(found, request)
+    ids = (row.transactional_id for row in found.transaction_states)
+    hidden = request.denied(
+        AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, ids, is_logged=False
+    )
+    states = tuple(row for row in found.transaction_states if row.transactional_id not in hidden)
+    return answer(replace(found, transaction_states=states), request)

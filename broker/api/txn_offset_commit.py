@@ -30,6 +30,7 @@ from regent.core.protocol.messages.transactions import (
 from regent.core.protocol.transactions import TransactionToVerify, TransactionVerifier
 from regent.core.replica_logs import NO_VERIFICATION
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.security.acls import AclOperation, ResourceType
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.message_codec import answer, decode
 from regent.transport.kafka.replies import AwaitedReply, Replies
@@ -73,11 +74,12 @@ class TxnOffsetCommitHandler:
             for topic in asked.topics
             for row in topic.partitions
         }
+        denied = _denied(asked, request)
         snapshot = self.cache.snapshot
         existing = snapshot.partitions
-        known = {tp: position for tp, position in positions.items() if tp in existing}
+        known = {tp: p for tp, p in positions.items() if tp in existing and tp.topic not in denied}
         error = snapshot.error_of_missing(Errors.COORDINATOR_NOT_AVAILABLE)
-        errors = dict.fromkeys(positions, error)
+        errors = {tp: denied.get(tp.topic, error) for tp in positions}
         if known:
             commit = CommitOffsets(
                 asked.group_id,
@@ -138,6 +140,17 @@ class TxnOffsetCommitHandler:
             return fetched.error_code
         is_unknown = error is Errors.NETWORK_EXCEPTION
         return Errors.COORDINATOR_LOAD_IN_PROGRESS if is_unknown else error
+
+
+def _denied(asked: TxnOffsetCommitRequest, request: KafkaRequest) -> Mapping[str, Errors]:
+    """Return the topics in which the client may not store positions, with the errors."""
+    names = [topic.name for topic in asked.topics]
+    if not request.may(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, asked.transactional_id):
+        return dict.fromkeys(names, Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if not request.may(AclOperation.READ, ResourceType.GROUP, asked.group_id):
+        return dict.fromkeys(names, Errors.GROUP_AUTHORIZATION_FAILED)
+    denied = request.denied(AclOperation.READ, ResourceType.TOPIC, names)
+    return dict.fromkeys(denied, Errors.TOPIC_AUTHORIZATION_FAILED)
 
 
 def _response(

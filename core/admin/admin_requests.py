@@ -37,6 +37,7 @@ from regent.core.protocol.messages.topics import (
 )
 from regent.core.protocol.placement import PlaceTopicsRequest, PlaceTopicsResponse
 from regent.core.protocol.topics import (
+    ForwardedClient,
     R,
     Requester,
     TopicResult,
@@ -117,8 +118,12 @@ class TopicService(Protocol):
         request: TopicsRequest,
         respond: RespondToClient,
         requester: Requester | None = None,
+        client: ForwardedClient | None = None,
     ) -> None:
-        """Call ``respond`` exactly once, on any thread; ``requester`` None: there are no quotas."""
+        """Call ``respond`` exactly once, on any thread.
+
+        ``requester`` None: there are no quotas. ``client``: the controller authorizes it again.
+        """
         ...
 
     def create_missing(self, topics: Collection[str], respond: RespondToCreation) -> None:

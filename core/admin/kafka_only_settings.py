@@ -73,7 +73,6 @@ _READ_ONLY: Final = """\
 alter.config.policy.class.name class -
 alter.log.dirs.replication.quota.window.num int 11 1..
 alter.log.dirs.replication.quota.window.size.seconds int 1 1..
-authorizer.class.name string ""
 auto.include.jmx.reporter boolean true
 broker.heartbeat.interval.ms int 2000
 broker.id.generation.enable boolean true

@@ -102,21 +102,39 @@ class Requester(NamedTuple):
     is_strict: bool
 
 
+class ForwardedClient(NamedTuple):
+    """The client who asked, which the receiver authorizes; ``host`` is its IP address."""
+
+    principal_type: str
+    name: str
+    host: str
+
+
 @dataclass(frozen=True, slots=True)
 class EnvelopeRequest:
-    """A request that a broker forwards: one of the last four. ``requester`` None: the broker."""
+    """A request that a broker forwards: one of the last four.
+
+    ``requester`` None: there are no quotas. ``client`` None: the broker itself asks, or there is no
+    authorizer.
+    """
 
     requester: Requester | None = None
+    client: ForwardedClient | None = None
     create_topics: CreateTopicsRequest | None = None
     create_partitions: CreatePartitionsRequest | None = None
     delete_topics: DeleteTopicsRequest | None = None
     alter_configs: IncrementalAlterConfigsRequest | None = None
 
     @classmethod
-    def of(cls, request: TopicsRequest, requester: Requester | None = None) -> Self:
+    def of(
+        cls,
+        request: TopicsRequest,
+        requester: Requester | None = None,
+        client: ForwardedClient | None = None,
+    ) -> Self:
         """Return the envelope of a request."""
         content: Any = {_FIELDS[type(request)]: request}
-        return cls(requester, **content)
+        return cls(requester, client, **content)
 
     @property
     def request(self) -> TopicsRequest:

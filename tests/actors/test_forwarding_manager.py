@@ -93,7 +93,7 @@ class TwoBrokers:
             lambda: self.is_active,
             LocalPlacer(),
         )
-        self._decisions = start_actor(TopicRequestHandler, 1, manager)
+        self._decisions = start_actor(TopicRequestHandler, 1, manager, self._decided_by)
         self.stopping = threading.Event()
         self.spreads: queue.Queue[AwaitBrokersRequest] = queue.Queue()
         self.spread: Callable[[], Response] = lambda: AwaitBrokersResponse(Errors.NONE)

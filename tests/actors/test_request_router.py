@@ -49,7 +49,7 @@ def router() -> Iterator[RequestRouter]:
             lambda: False,
             LocalPlacer(),
         )
-        topics = start_actor(TopicRequestHandler, 0, inactive)
+        topics = start_actor(TopicRequestHandler, 0, inactive, MetadataCache())
         yield RequestRouter(stage.broker(0), stage.controller(0), topics)
         stop_actor(topics, TIMEOUT_S)
 

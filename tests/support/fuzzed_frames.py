@@ -120,12 +120,13 @@ def genuine_messages(controller: ControlHeader) -> list[Message]:
             stale = controller._replace(controller_epoch=0)
             found += [Message(_header(key, c), body) for c in (controller, stale)]
         elif key is ApiKey.ENVELOPE:
-            kinds = [name for name in body if name != "requester"]
+            kinds = [name for name in body if name not in ("requester", "client")]
             for kind in kinds:
                 envelope = {
                     **dict.fromkeys(kinds),
                     kind: body[kind],
                     "requester": body["requester"],
+                    "client": body["client"],
                 }
                 found.append(Message(_header(key, None), envelope))
         else:

@@ -24,11 +24,19 @@ from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from regent.core.replication.replica_manager import ReplicaManager
+from regent.core.security.acl_cache import AclCache
+from regent.core.security.authorizer import (
+    ALLOW_ALL,
+    AclAuthorizer,
+    Authorizer,
+    AuthorizerSettings,
+)
 from regent.core.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from regent.storage.log_manager import LogManager
 from regent.transport.control.server import ControlServer
 from regent.transport.kafka.metrics import Closed
 from regent.zk.codecs.topic_znodes import encode_topic_id
+from regent.zk.stores.acl_store import ZkAclStore
 from regent.zk.stores.producer_ids import ZkProducerIds
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.keys import KEYS, context_for_test, everybody_is_broker
@@ -46,7 +54,12 @@ class ServedEndpoint:
     """
 
     def __init__(
-        self, stack: ExitStack, logs: ReplicaLogs, settings: Settings, topic: str = "t"
+        self,
+        stack: ExitStack,
+        logs: ReplicaLogs,
+        settings: Settings,
+        topic: str = "t",
+        authorizer: Authorizer = ALLOW_ALL,
     ) -> None:
         context = context_for_test()
         stack.callback(context.destroy, linger=0)
@@ -72,7 +85,7 @@ class ServedEndpoint:
         stack.callback(topics.stop)
         self.topics = topics
         self.quotas = quotas = QuotaManagers(settings.quotas)
-        topics.start(cache, zookeeper, lambda: True, quotas.controller_mutation)
+        topics.start(cache, zookeeper, lambda: True, quotas.controller_mutation, authorizer)
         router = RequestRouter(stage.broker(BROKER), stage.controller(BROKER), topics.handler)
         control = ControlServer(
             KEYS, everybody_is_broker(BROKER), "tcp://127.0.0.1:0", router, name="control"
@@ -86,6 +99,11 @@ class ServedEndpoint:
         listeners = (EndPoint(LISTENER, "127.0.0.1", self.port),)
         started = StartedBroker("localhost:2181", (), listeners, listeners)
         disk = LogManager([], BROKER)
+        acls = None
+        if authorizer is not ALLOW_ALL:
+            made = AclAuthorizer(AuthorizerSettings(), lambda: 0.0)
+            acls = AclCache(ZkAclStore(zookeeper), made, threading.Lock(), lambda: 0.0)
+            acls.start()
         self.endpoint.serve(
             Served(
                 self.replica_manager,
@@ -98,6 +116,8 @@ class ServedEndpoint:
                 disk,
                 ReplicaAlterLogDirsManager(self.replica_manager, disk.moves),
                 transactions,
+                authorizer=authorizer,
+                acls=acls,
             )
         )
 

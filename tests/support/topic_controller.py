@@ -23,7 +23,7 @@ from regent.core.admin.config_descriptions import BrokerSettings
 from regent.core.errors import BadDataError, Errors
 from regent.core.model import BrokerInfo, EndPoint
 from regent.core.protocol.control import UpdateMetadataPartition
-from regent.core.protocol.topics import Requester, TopicsRequest, TopicsResponse
+from regent.core.protocol.topics import ForwardedClient, Requester, TopicsRequest, TopicsResponse
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.transport.kafka.api import KafkaApi, UnansweredRequestError
 from regent.transport.kafka.listener import KafkaListener
@@ -97,10 +97,14 @@ class KafkaPort:
         self.port = self._listener.port
 
     def ask(
-        self, request: TopicsRequest, respond: RespondToClient, requester: Requester | None = None
+        self,
+        request: TopicsRequest,
+        respond: RespondToClient,
+        requester: Requester | None = None,
+        client: ForwardedClient | None = None,
     ) -> None:
         """See ``TopicService.ask``."""
-        del requester
+        del requester, client
         answer = self._answer(request)
         if answer is None:
             raise UnansweredRequestError("the answer is lost")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
 from regent.core.records import RecordBytes, Records
+from regent.core.security.acls import CLUSTER_NAME, AclOperation, Resource, ResourceType
+from regent.core.security.authorizer import ALLOW_ALL, Asked, Authorizer
 from regent.core.security.session import Session
 from regent.transport.kafka.primitives import Reader, Writer
 from regent.transport.kafka.throttle import Throttle
@@ -75,6 +77,9 @@ class KafkaApiKey(IntEnum):
     LIST_TRANSACTIONS = 66
     CONSUMER_GROUP_HEARTBEAT = 68
 
+
+API_NAMES: Final = {key: key.name.title().replace("_", "") for key in KafkaApiKey}
+"""Kafka's names of the APIs."""
 
 NEVER_FLEXIBLE: Final = 2**15
 _NO_TAGGED_FIELDS: Final = b"\x00"
@@ -145,6 +150,7 @@ class KafkaRequest:
     ``errors`` counts the responses to this kind of request by their errors. ``throttle`` is None as
     long as there are no quotas. Requests with the same ``connection`` keep their sequence.
     ``is_raw_token``: ``body`` is a token of a login that came without a header, as the answer goes.
+    ``authorizer`` decides what the client may do: handlers ask it by ``may`` and ``denied``.
     """
 
     api_key: KafkaApiKey
@@ -157,6 +163,7 @@ class KafkaRequest:
     throttle: Throttle | None = field(default=None, repr=False)
     connection: Hashable = field(default=None, repr=False)
     is_raw_token: bool = False
+    authorizer: Authorizer = field(default=ALLOW_ALL, repr=False)
 
     @property
     def is_flexible(self) -> bool:
@@ -176,6 +183,52 @@ class KafkaRequest:
     def throttle_time_ms(self) -> int:
         """How long the client must wait after the response."""
         return 0 if self.throttle is None else self.throttle.time_ms
+
+    def may(
+        self,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        name: str = CLUSTER_NAME,
+        *,
+        is_logged: bool = True,
+    ) -> bool:
+        """Whether the client may do an operation on a resource.
+
+        ``is_logged`` false: it did not name the resource, so a denial is not logged.
+        """
+        authorizer = self.authorizer
+        if authorizer is ALLOW_ALL:
+            return True
+        asked = Asked(API_NAMES[self.api_key], is_logged=is_logged)
+        return authorizer.authorize(self.session, operation, Resource(resource_type, name), asked)
+
+    def may_any(self, operation: AclOperation, resource_type: ResourceType) -> bool:
+        """Whether the client may do an operation on any resource of a type."""
+        asked = Asked(API_NAMES[self.api_key])
+        return self.authorizer.authorize_by_resource_type(
+            self.session, operation, resource_type, asked
+        )
+
+    def denied(
+        self,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        names: Iterable[str],
+        *,
+        is_logged: bool = True,
+    ) -> Collection[str]:
+        """Return those of the names that the client may not use so; each is decided once."""
+        authorizer = self.authorizer
+        if authorizer is ALLOW_ALL:
+            return ()
+        api, session = API_NAMES[self.api_key], self.session
+        return {
+            name
+            for name, count in Counter(names).items()
+            if not authorizer.authorize(
+                session, operation, Resource(resource_type, name), Asked(api, count, is_logged)
+            )
+        }
 
     def reader(self) -> Reader:
         """Return a reader of the body."""

@@ -18,8 +18,8 @@ from kafka.protocol.admin.configs import (
 from regent.broker.api.broker_loggers import KAFKA_LOGGERS
 from regent.broker.api.configs import (
     ConfigAlterations,
+    ConfigResourceType,
     ConfigView,
-    ResourceType,
     alter_config_apis,
     config_apis,
 )
@@ -38,13 +38,17 @@ from regent.core.protocol.control import (
     UpdateMetadataTopic,
 )
 from regent.core.protocol.messages.configs import AlterOperation
-from regent.core.protocol.topics import Requester, TopicsRequest
+from regent.core.protocol.topics import ForwardedClient, Requester, TopicsRequest
 from regent.core.replication.metadata_cache import MetadataCache
 from tests.support.topic_requests import alter_topic, alteration
 from tests.support.world import topic_id
 from tests.transport.kafka.wire import ask
 
-TOPIC, BROKER, LOGGERS = ResourceType.TOPIC, ResourceType.BROKER, ResourceType.BROKER_LOGGER
+TOPIC, BROKER, LOGGERS = (
+    ConfigResourceType.TOPIC,
+    ConfigResourceType.BROKER,
+    ConfigResourceType.BROKER_LOGGER,
+)
 SET, DELETE, APPEND = AlterOperation.SET, AlterOperation.DELETE, AlterOperation.APPEND
 OWN, OF_ALL = "brokers/1", "brokers/<default>"
 SETTINGS = broker_settings(load_settings(None, {"broker": {"num_partitions": 3}}), 1)
@@ -97,7 +101,11 @@ class Configs:
             raise RegentError("it must name a host")
 
     def ask(
-        self, request: TopicsRequest, respond: RespondToClient, requester: Requester | None = None
+        self,
+        request: TopicsRequest,
+        respond: RespondToClient,
+        requester: Requester | None = None,
+        client: ForwardedClient | None = None,
     ) -> None:
         self.asked.append(request)
         respond(refuse(request, *self.refusal))
@@ -299,7 +307,7 @@ def test_a_resource_named_twice_and_other_types_are_refused(configs: Configs):
     resource = IncrementalAlterConfigsRequest.AlterConfigsResource
     rows = [
         resource(resource_type=type_, resource_name="t", configs=[])
-        for type_ in (TOPIC, TOPIC, ResourceType.CLIENT_METRICS, 99)
+        for type_ in (TOPIC, TOPIC, ConfigResourceType.CLIENT_METRICS, 99)
     ]
     request = IncrementalAlterConfigsRequest(resources=rows, validate_only=False)
     responses = ask(configs.apis, request, 1).responses

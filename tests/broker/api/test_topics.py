@@ -33,7 +33,7 @@ from regent.core.protocol.messages.topics import (
     DeletableTopicResult,
     DeleteTopicsResponse,
 )
-from regent.core.protocol.topics import Requester, TopicsRequest, TopicsResponse
+from regent.core.protocol.topics import ForwardedClient, Requester, TopicsRequest, TopicsResponse
 from regent.transport.kafka.api import KafkaApi, KafkaApiKey
 from regent.transport.kafka.primitives import MalformedRequestError, uuid_bytes, uuid_text
 from tests.support.topic_requests import (
@@ -75,7 +75,11 @@ class Forwarding:
         self._response = response
 
     def ask(
-        self, request: TopicsRequest, respond: RespondToClient, requester: Requester | None = None
+        self,
+        request: TopicsRequest,
+        respond: RespondToClient,
+        requester: Requester | None = None,
+        client: ForwardedClient | None = None,
     ) -> None:
         self.asked.append(request)
         self.requesters.append(requester)
