@@ -115,7 +115,9 @@ def _write(path: Path, text: str, *, replace: bool) -> None:
     """Write a private file, as a whole."""
     new = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        missing = [folder for folder in path.parents if not folder.exists()]
+        for folder in reversed(missing):
+            folder.mkdir(mode=0o700, exist_ok=True)
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             with open(descriptor, "w", encoding="ascii") as file:
