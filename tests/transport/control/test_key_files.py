@@ -191,6 +191,7 @@ def test_root_writes_keys_for_the_user_of_the_broker(tmp_path: Path) -> None:
     for path in (tmp_path / "allowed" / "alice.key", tmp_path / "curve.secret"):
         assert path.stat().st_uid == 65534
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert directory.allowed().keys() == {"alice"}
 
 
 def test_directories_are_made_private_whatever_the_umask(tmp_path: Path) -> None:
