@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import resource
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from itertools import islice
@@ -17,7 +20,7 @@ import zmq
 from regent.core.protocol.api import ApiKey
 from regent.core.protocol.control import ControlHeader
 from regent.testing.regent_cluster import RegentCluster
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 from regent.transport.control.key_files import BROKER_SECRET, KeyPair, read_secret
 from regent.transport.control.sockets import connect_to, new_context, pieces
 from tests.support import fuzzed_frames
@@ -183,4 +186,45 @@ def test_status_warns_when_the_limit_of_connections_is_reached(broker: Broker) -
             return any("max_connections" in line for line in broker.status()["warnings"])
 
         eventually(warned, "status warns that clients wait")
+    assert ask_versions(broker.address)
+
+
+STRANGER = """
+import socket, sys
+for said, port in zip(map(bytes.fromhex, sys.argv[1::2]), map(int, sys.argv[2::2])):
+    heard = b""
+    try:
+        with socket.create_connection(("127.0.0.1", port), 20) as connection:
+            connection.sendall(said)
+            while some := connection.recv(1000):
+                heard += some
+    except ConnectionError:
+        pass
+    print(port, len(heard))
+"""
+GREETING_BYTES = 64  # of ZeroMQ, which says the same to everybody
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs programs of other users")
+def test_no_port_answers_another_user_of_the_machine(broker: Broker) -> None:
+    (ports,) = broker.description["brokers"]
+    kafka = framed(request(18, 0, b""))
+    greeting = b"\xff" + bytes(8) + b"\x7f\3\1" + b"CURVE".ljust(20, b"\0") + bytes(32)
+    said = {"port": kafka, "replication_port": kafka, "control_port": greeting}
+    said["metrics_port"] = b"GET /metrics HTTP/1.0\r\n\r\n"
+    arguments = [part for name, data in said.items() for part in (data.hex(), str(ports[name]))]
+    done = subprocess.run(
+        [sys.executable, "-c", STRANGER, *arguments],
+        user=65534,
+        group=65534,
+        extra_groups=[],
+        capture_output=True,
+        text=True,
+        timeout=scaled(100),
+        check=True,
+    )
+    lines = (line.split() for line in done.stdout.splitlines())
+    heard = {int(port): int(count) for port, count in lines}
+    assert heard.pop(ports["control_port"]) <= GREETING_BYTES
+    assert heard == {ports[name]: 0 for name in said if name != "control_port"}
     assert ask_versions(broker.address)

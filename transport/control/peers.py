@@ -308,7 +308,7 @@ class Peers:
     def sweep(self) -> list[PeerError]:
         """End connections whose keys are not allowed any more, and those of endless messages.
 
-        Call it every second or so. Returns why connections were ended.
+        Call it every two seconds or so. Returns why connections were ended.
         """
         self._cut_off_revoked()
         unfinished: defaultdict[str, list[tuple[int, _OurEnd]]] = defaultdict(list)

@@ -52,7 +52,7 @@ MAX_OUTSTANDING: Final = 10_000
 _PEERS_AT_LEAST: Final = 10  # have room for their requests
 _MAX_REQUEST_BYTES: Final = codec.max_request_bytes(ApiKey.PLACE_TOPICS)  # the largest of all
 _TURN_S: Final = 0.01  # of receiving; then answers are sent
-_SWEEP_S: Final = 1.0  # between two looks for revoked keys and endless messages
+_SWEEP_S: Final = 2.0  # between two looks for revoked keys and endless messages
 _STOP_TIMEOUT_S: Final = 5.0
 # Time for the last answers: closing drops what was not sent and what the peer has not read.
 _LAST_ANSWERS_S: Final = 0.05

@@ -191,3 +191,15 @@ def test_root_writes_keys_for_the_user_of_the_broker(tmp_path: Path) -> None:
     for path in (tmp_path / "allowed" / "alice.key", tmp_path / "curve.secret"):
         assert path.stat().st_uid == 65534
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert directory.allowed().keys() == {"alice"}
+
+
+def test_directories_are_made_private_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        directory, key = KeysDirectory(tmp_path / "new" / "keys"), new_key_pair().public
+        directory.allow("alice", key)
+    finally:
+        os.umask(before)
+    assert directory.peer(key) == KeyOwner("alice")
+    assert {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in tmp_path.rglob("*")} == {0}
