@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -12,7 +14,7 @@ from typing import Final
 from regent.client.broker_request import NoAnswerError, ask_broker
 from regent.client.cluster_connection import Cluster, ClusterNotFoundError
 from regent.client.doctor.findings import Finding, Severity
-from regent.client.doctor.listening_sockets import PROC, command_line, target_of
+from regent.client.doctor.listening_sockets import PROC, command_line, target_of, user_of
 from regent.cluster.cluster_file import ClusterFile
 from regent.config.cluster_location import CLUSTER_FILE, LOCK_FILE
 from regent.config.command_line import program
@@ -97,12 +99,26 @@ def examine(cluster: Cluster, folder: Path | None) -> tuple[ExaminedCluster, lis
     examined.folder = examined.data_dir or folder
     if examined.data_dir is not None and examined.file is not None:
         examined.processes = _processes(examined.data_dir, examined.file)
-    if examined.zookeeper:
+    has_ended = examined.file is not None and not examined.processes
+    if has_ended:
+        findings.append(_ended(examined))
+    if examined.zookeeper and not (has_ended and _has_own_zookeeper(examined)):
         findings += _read_zookeeper(cluster, examined)
-    findings += _dead_brokers(examined)
+    if not has_ended:
+        findings += _dead_brokers(examined)
     if examined.registrations is not None:
         findings += _ask_brokers(examined)
     return examined, findings
+
+
+def _ended(examined: ExaminedCluster) -> Finding:
+    message = f"the cluster in {examined.data_dir} does not run, and was not stopped in order"
+    where = shlex.quote(str(examined.data_dir))
+    return _away("cluster", message, f"`{program()} cluster --data-dir {where}` starts it again")
+
+
+def _has_own_zookeeper(examined: ExaminedCluster) -> bool:
+    return examined.file is not None and bool(examined.file.zookeeper_nodes)
 
 
 def _of_folder(folder: Path | None) -> tuple[Path | None, ClusterFile | None]:
@@ -219,7 +235,16 @@ def _ask_brokers(examined: ExaminedCluster) -> Iterator[Finding]:
         if isinstance(answer, str):
             name = f"broker {broker_id}"
             message = f"{name} does not tell its settings ({answer}), so they are not examined"
-            yield _away(name, message, f"`{program()} status` says more")
+            yield _away(name, message, _who_may_ask(examined, broker_id))
+
+
+def _who_may_ask(examined: ExaminedCluster, broker_id: BrokerId) -> str:
+    """Return what to do about a broker that does not answer: root is another user, too."""
+    if broker_id in examined.local_brokers and examined.file is not None:
+        with suppress(OSError):
+            if user_of(examined.file.brokers[broker_id].pid) != os.geteuid():
+                return "run this as the user of the broker"
+    return f"`{program()} status` says more"
 
 
 def _settings_of(broker: BrokerInfo) -> Settings | str:

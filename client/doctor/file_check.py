@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from regent.client.doctor.examined_cluster import ExaminedCluster
 from regent.client.doctor.findings import Finding, Severity
 from regent.client.doctor.listener_check import user_name
-from regent.client.doctor.listening_sockets import PROC
+from regent.client.doctor.listening_sockets import user_of
 from regent.client.wording import counted
 
 FILES: Final = "files"
@@ -86,7 +86,7 @@ def _owner(cluster: ExaminedCluster, root: Path) -> int:
     """Return the user whose files they should be: that of the processes, else of the directory."""
     for pid in cluster.processes:
         try:
-            return (PROC / str(pid)).stat().st_uid
+            return user_of(pid)
         except OSError:
             continue
     return root.stat().st_uid

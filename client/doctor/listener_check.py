@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pwd
 from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
@@ -66,6 +67,7 @@ class Listener(NamedTuple):
         return self.protocol.has_tls and self.value(settings, _CLIENT_AUTH) == "required"
 
 
+@functools.cache
 def is_loopback(host: str) -> bool:
     """Whether only processes of its machine reach a host; False for one that nobody knows."""
     try:

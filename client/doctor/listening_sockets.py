@@ -81,6 +81,11 @@ def command_line(pid: int) -> list[str]:
     return [os.fsdecode(argument) for argument in arguments if argument]
 
 
+def user_of(pid: int) -> int:
+    """Return the id of a process's user. Raises ``OSError`` when it has ended."""
+    return (PROC / str(pid)).stat().st_uid
+
+
 def may_be_examined(pid: int) -> bool:
     """Whether this user may see the sockets of a process: root, and the user of the process."""
     try:

@@ -32,11 +32,11 @@ from regent.client.doctor.listener_check import (
     user_name,
 )
 from regent.client.doctor.listening_sockets import (
-    PROC,
     ListeningSocket,
     listening_sockets,
     may_be_examined,
     process_tree,
+    user_of,
 )
 from regent.client.doctor.spark_ports import SparkPort, spark_port
 from regent.cluster.cluster_file import BrokerEntry
@@ -104,7 +104,10 @@ def _finding(found: ListeningSocket, name: str, use: _Use) -> Finding:
         "who_may_connect": who,
         "why": why,
     }
-    message = f"{name} listens on {found} ({use.purpose}): {who} may connect ({why})"
+    address = str(found)
+    if found.kind == "unix" and address.startswith("/proc/self/"):  # its path there is too long
+        address = f"{Path(address).name} in the data directory"
+    message = f"{name} listens on {address} ({use.purpose}): {who} may connect ({why})"
     return Finding(SOCKETS, severity, name, message, remedy, facts)
 
 
@@ -176,7 +179,7 @@ def _of_keys(purpose: str, settings: Settings, found: ListeningSocket) -> _Use:
     if found.is_on_loopback:
         local = local_access(settings.get(LOCAL_USERS, SAME), _user(found.pid))
         if local.severity is Severity.OK:
-            who, why = f"{who}, if they are {local.who}", f"{why} and {local.why}"
+            who, why = f"{who} that are {local.who}", f"{why} and {local.why}"
     return _Use(purpose, Access(who, why))
 
 
@@ -298,6 +301,6 @@ def _of_owner(found: ListeningSocket, data_dir: Path) -> Access:
 
 def _user(pid: int) -> str:
     try:
-        return user_name((PROC / str(pid)).stat().st_uid)
+        return user_name(user_of(pid))
     except OSError:
         return "its user"

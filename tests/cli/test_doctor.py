@@ -15,7 +15,7 @@ import pytest
 from regent.broker.api.configs import ConfigView, config_apis
 from regent.broker.broker_settings import broker_settings
 from regent.client.doctor import examined_cluster
-from regent.cluster.cluster_file import BrokerEntry, ClusterFile
+from regent.cluster.cluster_file import BrokerEntry, ClusterFile, ZooKeeperEntry
 from regent.config.cluster_location import CLUSTER_FILE, KEYS_DIR
 from regent.config.settings import Settings
 from regent.config.tables.broker import BrokerConfig
@@ -213,14 +213,30 @@ def test_a_socket_that_nobody_knows_is_a_problem(
     assert all("find out what the process is" in finding["remedy"] for finding in unknown)
 
 
+def test_a_cluster_that_was_killed_is_one_finding(secured: FakeCluster, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    gone = [BrokerEntry(id_, os.getpid(), "127.0.0.1", 1, 2, 3, 4) for id_ in range(3)]
+    nodes = [ZooKeeperEntry(os.getpid(), 1)]  # these ids are another's now
+    file = ClusterFile(tmp_path / CLUSTER_FILE, ADDRESS, nodes, {each.id: each for each in gone})
+    file.write()
+    file.path.chmod(0o600)
+    (found,) = bad(doctor(secured, "--data-dir", str(tmp_path), exit_code=2))
+    assert found["message"] == (
+        f"the cluster in {tmp_path} does not run, and was not stopped in order"
+    )
+    assert f"cluster --data-dir {tmp_path}` starts it again" in found["remedy"]
+
+
 def test_a_broker_that_has_ended_is_one_finding_with_the_command_that_starts_it(
     secured: FakeCluster, tmp_path: Path
 ) -> None:
     tmp_path.chmod(0o700)
-    entry = BrokerEntry(1, os.getpid(), "127.0.0.1", 1, 2, 3, 4)  # its id is another's now
-    ClusterFile(tmp_path / CLUSTER_FILE, ADDRESS, brokers={1: entry}).write()
-    secured.add_broker(1, port=1)  # its session is not over yet
-    problems = bad(doctor(secured, "--data-dir", str(tmp_path), exit_code=2))
+    with listening_programs(tmp_path) as told:
+        nodes = [ZooKeeperEntry(told["broker"]["pid"], 1)]  # a process that lives
+        entry = BrokerEntry(1, os.getpid(), "127.0.0.1", 1, 2, 3, 4)  # its id is another's now
+        ClusterFile(tmp_path / CLUSTER_FILE, ADDRESS, nodes, {1: entry}).write()
+        secured.add_broker(1, port=1)  # its session is not over yet
+        problems = bad(doctor(secured, "--data-dir", str(tmp_path), exit_code=2))
     (found,) = [finding for finding in problems if finding["check"] == "cluster"]
     assert found["message"].startswith(f"broker 1 does not run: its process {os.getpid()} has")
     assert found["remedy"].endswith("brokers start 1`")
@@ -238,9 +254,11 @@ def test_a_secret_that_others_may_read_does_not_stop_the_examination(
     found = doctor(secured, "--data-dir", str(tmp_path), exit_code=2)
     assert [(finding["check"], finding["severity"]) for finding in found] == [
         ("cluster", "problem"),
+        ("cluster", "problem"),  # none of its processes lives
         ("files", "problem"),
     ]
-    assert all(f"`chmod 600 {secret}`" in str(finding) for finding in found)
+    for finding in (found[0], found[-1]):
+        assert f"`chmod 600 {secret}`" in str(finding)
 
 
 def test_files_and_keys_of_a_folder_are_examined_without_a_cluster_on_this_machine(

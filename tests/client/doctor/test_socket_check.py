@@ -7,6 +7,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -130,10 +131,10 @@ def test_beyond_loopback_only_the_control_port_has_keys(
     tmp_path: Path, name: str, host: str, severity: Severity
 ):
     with listening(host) as port:
-        ports = {"port": 1, "control_port": 2, "replication_port": 3, "metrics_port": 4, name: port}
+        entry = BrokerEntry(0, os.getpid(), "127.0.0.1", 1, 2, 3, 4)
         examined = cluster(tmp_path, "broker 0")
         assert examined.file is not None
-        examined.file.brokers[0] = BrokerEntry(0, os.getpid(), "127.0.0.1", **ports)
+        examined.file.brokers[0] = replace(entry, **{name: port})  # type: ignore[arg-type]
         examined.settings = {0: {}}
         assert found_at(examined, port).severity is severity
 

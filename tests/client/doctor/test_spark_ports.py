@@ -37,11 +37,13 @@ def server(answer: bytes | None) -> Iterator[int]:
 
         thread = threading.Thread(target=serve)
         thread.start()
-        yield listening.getsockname()[1]
-        listening.shutdown(socket.SHUT_RDWR)
-    thread.join()
-    for connection in waiting:
-        connection.close()
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            for connection in waiting:
+                connection.close()
 
 
 @pytest.mark.parametrize(

@@ -103,9 +103,11 @@ def talkative_server(*words: str) -> Iterator[int]:
 
         thread = threading.Thread(target=serve)
         thread.start()
-        yield listening.getsockname()[1]
-        listening.shutdown(socket.SHUT_RDWR)
-    thread.join()
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 def test_four_letter_words_that_a_server_answers_are_named():
