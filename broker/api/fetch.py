@@ -190,27 +190,22 @@ def fetch_apis(
 
     ``reader`` converts records for old clients beside the event loop. ``on_proposals`` is called
     after a fetch of a follower, while ISR proposals wait. Without ``serves_followers`` they are
-    refused: a position that a stranger claims would make records count as replicated. With
-    ``registered`` only those followers are served.
+    refused: a stranger's position would make records count as replicated. With ``registered``
+    only those followers are served.
     """
     replies, names = Replies(), TopicNamesById(cache)
     leaders = CurrentLeaders(source.current_leader, cache)
     followers = FollowerFetchHandler(source, names, on_proposals, registered)
 
     def handle(request: KafkaRequest) -> Answering:
-        if serves_followers and seems_of_follower(request):
-            fetch = followers.decode(request)
-            if fetch.request.replica_id >= 0:
-                return followers.answer(request, fetch)
-        return consume(request)
+        fetch = followers.decode(request) if serves_followers else None
+        return consume(request) if fetch is None else followers.answer(request, fetch)
 
     async def consume(request: KafkaRequest) -> KafkaAnswer:
         asked = _decode(request, names, max_response_bytes)
         if asked.is_of_follower and not serves_followers:
             refused = dict.fromkeys(asked.request.positions, _OF_FOLLOWER)
-            return _encode(
-                request, asked, refused, NamedLeaders(leaders, request.session.listener_name)
-            )
+            return _encode(request, asked, refused, leaders)
         if not asked.is_full:
             return _without_topics(request, Errors.FETCH_SESSION_ID_NOT_FOUND)
         reply, waits = replies.new(), asked.max_wait_ms > 0
@@ -224,11 +219,9 @@ def fetch_apis(
                 reader, converted_records, asked.request, consumed, kept, magic
             )
         size = sum(partition.records.size for partition in consumed.values())
-        if request.throttle is not None and not request.throttle.may_fetch(size):
+        if request.throttle and not request.throttle.may_fetch(size):
             return _without_topics(request, Errors.NONE)
-        return _encode(
-            request, asked, consumed, NamedLeaders(leaders, request.session.listener_name)
-        )
+        return _encode(request, asked, consumed, leaders)
 
     return [KafkaApi(KafkaApiKey.FETCH, 0, 17, handle)]
 
@@ -324,9 +317,10 @@ def _encode(
     request: KafkaRequest,
     asked: _Fetch,
     consumed: Mapping[TopicPartition, ConsumedPartition],
-    leaders: NamedLeaders,
+    current: CurrentLeaders,
 ) -> KafkaAnswer:
     version, writer = request.api_version, request.answer_writer()
+    leaders = NamedLeaders(current, request.session.listener_name)
     is_read_committed = asked.request.is_read_committed
     no_transactions = _no_transactions(version, is_read_committed)
     _write_head(writer, request, Errors.NONE)
@@ -455,10 +449,17 @@ class FollowerFetchHandler:
             self._on_proposals()
         return answer
 
-    def decode(self, request: KafkaRequest) -> FollowerFetch:
-        """Return the fetch in a request; raises ``MalformedRequestError``."""
+    def decode(self, request: KafkaRequest) -> FollowerFetch | None:
+        """Return the fetch in a request; None: it is of no follower.
+
+        Raises ``MalformedRequestError``.
+        """
+        if not seems_of_follower(request):
+            return None
         names = self._names.current()
         fetch = decode_request(request, names)
+        if fetch.request.replica_id < 0:
+            return None
         if fetch.unknown or any(t.topic_name is None for t in fetch.request.forgotten_topics):
             hosted = self._source.exclusively(lambda partitions: partitions.topics_by_id())
             return decode_request(request, {**hosted, **names})
