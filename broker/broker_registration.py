@@ -16,6 +16,7 @@ from regent.config.settings import Settings
 from regent.core.controller.events import AdvertisedListenersChanged, ControllerEvent
 from regent.core.errors import BadDataError, BrokerIdInUseError, SessionExpiredError
 from regent.core.model import BrokerId, BrokerInfo, EndPoint, SuspectReplicas
+from regent.core.security.session import SecurityProtocol
 from regent.core.setting import SettingValues
 from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.stores.cluster_identity import EndPointInUseError, check_end_points
@@ -45,7 +46,10 @@ class AdvertisedListeners(NamedTuple):
     """The listeners: Kafka's ``advertised.listeners``."""
     control_endpoint: str
     replication_endpoint: str | None
-    """Where brokers find this one if that is not one of ``endpoints``."""
+    """Where brokers find this one whose own listener for brokers has another name.
+
+    None: it is not PLAINTEXT, which these could not know.
+    """
     first_of_clients: EndPoint
     inter_broker: EndPoint
 
@@ -63,7 +67,6 @@ class AdvertisedListeners(NamedTuple):
         registered = clients_first(
             (e for e in advertised if e.listener in listeners.registered_names), listeners
         )
-        others = [e for e in advertised if e not in registered]
         of_clients = {endpoint.listener for endpoint in listeners.of_clients}
         (inter_broker,) = (e for e in advertised if e.listener == listeners.inter_broker_name)
         return cls(
@@ -72,7 +75,9 @@ class AdvertisedListeners(NamedTuple):
                 config.advertised_host or config.host,
                 config.advertised_control_port or control_port,
             ),
-            tcp_endpoint(others[0].host, others[0].port) if others else None,
+            tcp_endpoint(inter_broker.host, inter_broker.port)
+            if inter_broker.security_protocol == SecurityProtocol.PLAINTEXT.value
+            else None,
             next(e for e in advertised if e.listener in of_clients),
             inter_broker,
         )

@@ -166,7 +166,7 @@ def cluster(
         session_timeout_ms=settings.zookeeper.session_timeout_ms,
         connection_timeout_ms=_connection_timeout_ms(settings, zookeeper),
         config=config,
-        names_listeners=settings.listeners.are_named,
+        names_listeners=bool(settings.broker.listeners),
         placement_service=with_placement_service,
         restart=options["restart"],
         zookeeper_login=options["zookeeper_login"],
@@ -213,8 +213,9 @@ def _by_broker(
 
 
 def _check_settings(plan: ClusterPlan) -> None:
-    """Check the settings of single brokers as these will; raises ``ClusterOptionsError``."""
-    for broker_id, settings in plan.broker_settings.items():
+    """Check the settings of the brokers as these will; raises ``ClusterOptionsError``."""
+    for broker_id in range(plan.broker_count):
+        settings = plan.broker_settings.get(broker_id, {})
         tables: dict[str, dict[str, Any]] = {}
         try:
             for name, text in settings.items():
@@ -257,7 +258,7 @@ def _load(
         "connection_timeout_ms": connection_timeout_ms,
     }
     given = {name: value for name, value in options.items() if value is not None}
-    return load_settings(config, {"zookeeper": given})
+    return load_settings(config, {"zookeeper": given}, are_complete=False)
 
 
 def _connection_timeout_ms(settings: Settings, zookeeper: str | None) -> int:

@@ -35,9 +35,15 @@ class SettingsError(RegentError):
     """A setting is unknown or has an impossible value; the message names it."""
 
 
-def load_settings(path: Path | None, overrides: Mapping[str, Mapping[str, Any]]) -> Settings:
+def load_settings(
+    path: Path | None,
+    overrides: Mapping[str, Mapping[str, Any]],
+    *,
+    are_complete: bool = True,
+) -> Settings:
     """Read a TOML file (None: the defaults) and put ``overrides`` (table → key → value) on top.
 
+    If they are not complete, the addresses are not checked: single brokers have more settings.
     Raises ``SettingsError`` naming the file, the key and what it must be.
     """
     settings = Settings()
@@ -46,8 +52,9 @@ def load_settings(path: Path | None, overrides: Mapping[str, Mapping[str, Any]])
         _check_private(settings, path)
     settings = _merged(settings, overrides, "command line")
     source = "command line" if path is None else str(path)
-    _check_host(settings.broker, source)
-    _check_listeners(settings, source)
+    if are_complete:
+        _check_host(settings.broker, source)
+        _check_listeners(settings, source)
     _check_replication(settings.broker, source)
     _check_directories(settings.log, source)
     connections_per_ip_overrides(settings.broker, source)

@@ -192,26 +192,24 @@ def fetch_apis(
 
     ``reader`` converts records for old clients beside the event loop. ``on_proposals`` is called
     after a fetch of a follower, while ISR proposals wait. Without ``serves_followers`` they are
-    refused: a position that a stranger claims would make records count as replicated. With
-    ``registered`` only those followers are served. Who logs in as a broker is served as that one.
+    refused: a stranger's position would make records count as replicated. With ``registered``
+    only those followers are served. Who logs in as a broker is served as that one.
     """
     replies, names = Replies(), TopicNamesById(cache)
     leaders = CurrentLeaders(source.current_leader, cache)
     followers = FollowerFetchHandler(source, names, on_proposals, registered)
 
     def handle(request: KafkaRequest) -> Answering:
-        if serves_followers and seems_of_follower(request):
-            fetch = followers.decode(request)
-            if fetch.request.replica_id >= 0 and _may_follow(request, fetch.request.replica_id):
-                return followers.answer(request, fetch)
+        fetch = followers.decode(request) if serves_followers else None
+        if fetch is not None and _may_follow(request, fetch.request.replica_id):
+            return followers.answer(request, fetch)
         return consume(request)
 
     async def consume(request: KafkaRequest) -> KafkaAnswer:
         asked = _decode(request, names, max_response_bytes)
         denied = _denied(request, asked, serves_followers=serves_followers)
-        named = NamedLeaders(leaders, request.session.listener_name)
         if denied and (asked.replica_id >= 0 or len(denied) == len(asked.request.positions)):
-            return _encode(request, asked, denied, named)
+            return _encode(request, asked, denied, leaders)
         if not asked.is_full:
             return _without_topics(request, Errors.FETCH_SESSION_ID_NOT_FOUND)
         asked = _without(asked, denied)
@@ -225,9 +223,9 @@ def fetch_apis(
             loop, magic = asyncio.get_running_loop(), int(version >= _FIRST_OF_MAGIC_1)
             consumed = await loop.run_in_executor(reader, convert, magic)
         size = sum(partition.records.size for partition in consumed.values())
-        if request.throttle is not None and not request.throttle.may_fetch(size):
+        if request.throttle and not request.throttle.may_fetch(size):
             return _without_topics(request, Errors.NONE)
-        return _encode(request, asked, {**consumed, **denied}, named)
+        return _encode(request, asked, {**consumed, **denied}, leaders)
 
     return [KafkaApi(KafkaApiKey.FETCH, 0, 17, handle)]
 
@@ -351,9 +349,10 @@ def _encode(
     request: KafkaRequest,
     asked: _Fetch,
     consumed: Mapping[TopicPartition, ConsumedPartition],
-    leaders: NamedLeaders,
+    current: CurrentLeaders,
 ) -> KafkaAnswer:
     version, writer = request.api_version, request.answer_writer()
+    leaders = NamedLeaders(current, request.session.listener_name)
     is_read_committed = asked.request.is_read_committed
     no_transactions = _no_transactions(version, is_read_committed)
     _write_head(writer, request, Errors.NONE)
@@ -482,10 +481,17 @@ class FollowerFetchHandler:
             self._on_proposals()
         return answer
 
-    def decode(self, request: KafkaRequest) -> FollowerFetch:
-        """Return the fetch in a request; raises ``MalformedRequestError``."""
+    def decode(self, request: KafkaRequest) -> FollowerFetch | None:
+        """Return the fetch in a request; None: it is of no follower.
+
+        Raises ``MalformedRequestError``.
+        """
+        if not seems_of_follower(request):
+            return None
         names = self._names.current()
         fetch = decode_request(request, names)
+        if fetch.request.replica_id < 0:
+            return None
         if fetch.unknown or any(t.topic_name is None for t in fetch.request.forgotten_topics):
             hosted = self._source.exclusively(lambda partitions: partitions.topics_by_id())
             return decode_request(request, {**hosted, **names})

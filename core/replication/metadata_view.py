@@ -97,8 +97,8 @@ def alive_endpoints(
 def inter_broker_endpoint(broker: UpdateMetadataBroker, listener: str) -> str | None:
     """Return where brokers find another one: ``tcp://host:port``; None: it does not say.
 
-    ``listener`` is the name of our own listener for brokers. A broker without such a listener may
-    have registered an endpoint for them without a name.
+    ``listener`` is the name of our own listener for brokers. A broker without such a listener, in a
+    cluster whose settings are being changed, may have registered a PLAINTEXT endpoint for them.
     """
     for endpoint in broker.endpoints:
         if endpoint.listener == listener:

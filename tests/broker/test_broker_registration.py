@@ -176,5 +176,5 @@ def test_listeners_with_names_are_registered_as_kafka_registers_them():
     protocols = {"CLIENT": "PLAINTEXT", "BROKER": "PLAINTEXT"}
     assert registration["listener_security_protocol_map"] == protocols
     assert (registration["host"], registration["port"]) == ("127.0.0.1", 5)
-    assert "replication_endpoint" not in registration
+    assert registration["replication_endpoint"] == "tcp://b7:6"
     assert BrokerIdZNode.decode(BrokerIdZNode.encode(info), 7) == info

@@ -20,6 +20,7 @@ from regent.core.protocol.control import (
     UpdateMetadataTopic,
 )
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.security.session import Session
 from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.primitives import uuid_bytes, uuid_text
 from tests.support.creations import Creations
@@ -345,3 +346,26 @@ def test_a_row_that_does_not_fit_the_wire_costs_only_itself(version: int):
     assert sorted(p.partition_index for p in topics["orders"].partitions) == [0, 1]
     fits = version >= 9 or version == 0  # a flexible version, or one without racks
     assert [b.node_id for b in answer.brokers] == ([1, 2] if fits else [1])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_clients_of_two_listeners_see_different_brokers_and_leaders(version: int):
+    served = apis(cache_of({"orders": [partition(0, 9, 9, 1), partition(1, 1, 1)]}, BROKERS))
+    inside, outside = Session("127.0.0.1", listener_name="INTERNAL"), Session("127.0.0.1")
+    no_listener = 72 if version >= 6 else 5
+    for session, brokers, leaders in (
+        (outside, [1, 2], {0: (no_listener, -1), 1: (0, 1)}),
+        (inside, [9], {0: (0, 9), 1: (no_listener, -1)}),
+    ) * 2:
+        answer = ask(served, metadata(["orders"]), version, session=session)
+        assert [b.node_id for b in answer.brokers] == brokers
+        rows = {
+            p.partition_index: (p.error_code, p.leader_id)
+            for p in topics_of(answer)["orders"].partitions
+        }
+        if version == 0:  # its replicas that cannot be reached are an error too
+            assert {index: leader for index, (_, leader) in rows.items()} == {
+                index: leader for index, (_, leader) in leaders.items()
+            }
+        else:
+            assert rows == leaders

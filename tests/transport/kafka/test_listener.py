@@ -647,3 +647,84 @@ def test_a_port_in_use_is_an_error_that_names_it_and_free_after_close(listen: Li
 def test_an_unusable_address_is_an_error(host: str):
     with pytest.raises(RegentError, match="cannot listen"):
         KafkaListener(host, 0, []).start()
+
+
+# --- several listeners ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_listeners() -> Iterator[Callable[[int, int], tuple[KafkaListener, KafkaListener]]]:
+    """Start two listeners with a limit for both, and one for the first."""
+    with ExitStack() as stack:
+
+        def start(of_both: int, of_first: int) -> tuple[KafkaListener, KafkaListener]:
+            loop = stack.enter_context(closing(ListenerLoop("test-listeners")))
+            limits = KafkaLimits(max_connections=of_both)
+            shared = SharedLimits(limits)
+            first, second = (
+                KafkaListener(
+                    "127.0.0.1",
+                    0,
+                    Desk().apis,
+                    replace(limits, max_connections_of_listener=own),
+                    name,
+                    loop=loop,
+                    shared=shared,
+                )
+                for name, own in (("first", of_first), ("second", of_both))
+            )
+            for listener in (first, second):
+                listener.start()
+                stack.callback(listener.close, 0.1)
+            return first, second
+
+        yield start
+
+
+def test_max_connections_counts_all_listeners(
+    two_listeners: Callable[[int, int], tuple[KafkaListener, KafkaListener]],
+):
+    first, second = two_listeners(2, 2)
+    with RawClient(first) as one, RawClient(second) as two, RawClient(second) as three:
+        assert one.ask(b"now") == two.ask(b"now") == b"now"
+        three.send(request_bytes(b"now later"))
+        settle(two)
+        assert first.metrics.connections == second.metrics.connections == 1
+        one.socket.close()  # of the other listener
+        assert three.answer() == (1, b"now later")
+
+
+def test_a_listener_has_a_limit_of_its_own(
+    two_listeners: Callable[[int, int], tuple[KafkaListener, KafkaListener]],
+):
+    first, second = two_listeners(9, 1)
+    with RawClient(first) as one, RawClient(first) as waiting, RawClient(second) as other:
+        assert one.ask(b"now") == other.ask(b"now") == b"now"
+        waiting.send(request_bytes(b"now later"))
+        settle(one)
+        assert first.metrics.connections == 1
+        one.socket.close()
+        assert waiting.answer() == (1, b"now later")
+
+
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+def test_a_listener_never_falls_back_to_plaintext(protocol: str):
+    endpoint = EndPoint("INSIDE", "127.0.0.1", 0, protocol)
+    with pytest.raises(RegentError, match=f"INSIDE has the security protocol {protocol}"):
+        KafkaListener("127.0.0.1", 0, [], endpoint=endpoint)
+
+
+def test_a_request_has_the_name_of_its_listener():
+    asked: list[Session] = []
+
+    async def handle(request: KafkaRequest) -> KafkaAnswer:
+        asked.append(request.session)
+        return [b"done"]
+
+    endpoint = EndPoint("INSIDE", "127.0.0.1", 0)
+    listener = KafkaListener("127.0.0.1", 0, [KafkaApi(METADATA, 0, 8, handle)], endpoint=endpoint)
+    with closing(listener):
+        listener.start()
+        with RawClient(listener) as client:
+            assert client.ask(b"") == b"done"
+    assert asked == [Session("127.0.0.1", listener_name="INSIDE")]

@@ -19,13 +19,19 @@ from regent.core.security.session import Session
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.throttle import Throttle
 
+SESSION = Session("127.0.0.1")
+
 
 def request_of(
-    api_key: int, version: int, body: bytes, throttle: Throttle | None = None
+    api_key: int,
+    version: int,
+    body: bytes,
+    throttle: Throttle | None = None,
+    session: Session = SESSION,
 ) -> KafkaRequest:
     """A request as a listener hands it to a handler."""
     view, key = memoryview(bytearray(body)), KafkaApiKey(api_key)
-    return KafkaRequest(key, version, 1, "client", Session("127.0.0.1"), view, throttle=throttle)
+    return KafkaRequest(key, version, 1, "client", session, view, throttle=throttle)
 
 
 def whole(answer: KafkaAnswer) -> bytes:
@@ -43,6 +49,7 @@ def call(
     request: ApiMessage,
     version: int,
     throttle: Throttle | None = None,
+    session: Session = SESSION,
 ) -> KafkaAnswer:
     """What the handler of a request answers."""
     (api,) = [api for api in apis if api.key == type(request).API_KEY]
@@ -50,7 +57,7 @@ def call(
 
     async def answer() -> KafkaAnswer:
         body = request.encode(version=version)
-        return await api.handle(request_of(api.key, version, body, throttle))
+        return await api.handle(request_of(api.key, version, body, throttle, session))
 
     return asyncio.run(answer())
 
@@ -60,9 +67,10 @@ def ask(
     request: ApiMessage,
     version: int,
     throttle: Throttle | None = None,
+    session: Session = SESSION,
 ) -> Any:
     """The answer to a request, read by kafka-python: what others would write is the same bytes."""
-    body = whole(call(apis, request, version, throttle))
+    body = whole(call(apis, request, version, throttle, session))
     return read(type(request), version, body)
 
 
