@@ -57,7 +57,8 @@ class UserCredentials:
             raise SaslAuthenticationError(
                 "Authentication failed: the broker has not read its users yet: try again"
             )
-        text = self._configs.get(QuotaEntity(user=username).path, {}).get(mechanism.value)
+        path = QuotaEntity(user=username).path
+        text = self._configs.get(path, {}).get(mechanism.value) if username else None
         try:
             return None if text is None else parsed_credential(mechanism, text)
         except BadDataError as error:

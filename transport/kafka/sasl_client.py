@@ -59,12 +59,7 @@ class ClientSasl:
         """
 
         def secret() -> str:
-            lines = read_private(path, what).splitlines()
-            try:
-                (text,) = (line.decode() for line in lines)
-            except ValueError:
-                raise RegentError(f"{path} must have one line, {what}") from None
-            return text
+            return one_line(path, what)
 
         secret()
         return cls(mechanism, user, secret)
@@ -121,6 +116,17 @@ class ClientSasl:
     @property
     def _who(self) -> str:
         return f"the user {self.user}" if self.user else "the owner of the token"
+
+
+def one_line(path: Path, what: str) -> str:
+    """Return the only line of a private file, ``what`` is in it. Raises ``RegentError``."""
+    try:
+        (text,) = (line.decode() for line in read_private(path, what).splitlines())
+    except ValueError:
+        text = ""
+    if not text:
+        raise RegentError(f"{path} must have one line, {what}")
+    return text
 
 
 def random_text() -> str:
