@@ -70,7 +70,7 @@ from regent.cluster.guardian import Guardian
 from regent.config.addresses import port_of, tcp_endpoint
 from regent.config.settings import KAFKA_SETTINGS, Settings
 from regent.config.threads import thread_names_begin_with
-from regent.core.admin.config_handlers import Configs, TopicConfigHandler
+from regent.core.admin.config_handlers import TopicConfigHandler
 from regent.core.admin.dynamic_config_manager import DynamicConfigManager
 from regent.core.controller.controller import Controller
 from regent.core.controller.events import (
@@ -445,17 +445,13 @@ class BrokerProcess(ControllerListener):
             TopicConfigHandler(self._storage.logs, throttles, started, threading.Lock()),
             (throttles, self._kafka_endpoint, self._storage, self._transactions, self._end_points),
             tell_controller=self._controller.tell,
-            set_client_quotas=self._on_users_and_clients,
+            set_client_quotas=partial(self._credentials.replace, self._kafka_endpoint.set_quotas),
         )
         name = f"config-listener-{broker_id}"
         self._config_listener = start_actor(ConfigListener, name, self._configs)
         self._undo.callback(stop_actor, self._config_listener, _ACTOR_TIMEOUT_S)
 
     # --- callbacks on other threads ---
-
-    def _on_users_and_clients(self, configs: Configs) -> None:
-        self._credentials.replace(configs)
-        self._kafka_endpoint.set_quotas(configs)
 
     def _screen(self, api_key: ApiKey, header: ControlHeader) -> ControlResponse | None:
         return self._replica_manager.refuse_unread(header, CONTROL_REQUESTS[api_key])

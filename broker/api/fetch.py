@@ -196,8 +196,7 @@ def fetch_apis(
 
     ``reader`` converts records for old clients beside the event loop. ``on_proposals`` is called
     after a fetch of a follower, while ISR proposals wait. Without ``serves_followers`` they are
-    refused: a position that a stranger claims would make records count as replicated. So is a
-    follower that logs in as another broker (``Session.may_replicate_as``).
+    refused: a position that a stranger claims would make records count as replicated.
     """
     replies, names = Replies(), TopicNamesById(cache)
     leaders = CurrentLeaders(source.current_leader, cache, listener)
@@ -206,8 +205,7 @@ def fetch_apis(
     def handle(request: KafkaRequest) -> Answering:
         if serves_followers and seems_of_follower(request):
             fetch = followers.decode(request)
-            replica_id = fetch.request.replica_id
-            if replica_id >= 0 and request.session.may_replicate_as(replica_id):
+            if _is_of(request.session, fetch.request.replica_id):
                 return followers.answer(request, fetch)
         return consume(request)
 
@@ -234,6 +232,11 @@ def fetch_apis(
         return _encode(request, asked, consumed, NamedLeaders(leaders))
 
     return [KafkaApi(KafkaApiKey.FETCH, 0, 17, handle)]
+
+
+def _is_of(session: Session, replica_id: int) -> bool:
+    """Whether it is a follower's id, and not one of another broker than has logged in."""
+    return replica_id >= 0 and session.may_replicate_as(replica_id)
 
 
 def _decode(request: KafkaRequest, names: TopicNamesById, max_response_bytes: int) -> _Fetch:

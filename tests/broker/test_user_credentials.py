@@ -12,7 +12,7 @@ import regent.broker.user_credentials
 from regent.broker.user_credentials import UserCredentials, salt_secret
 from regent.config.private_files import write_private
 from regent.config.settings import Settings
-from regent.core.security.sasl import SaslAuthenticationError
+from regent.core.security.sasl_login import SaslAuthenticationError
 from regent.core.security.scram import ScramCredential, ScramMechanism, derive
 from tests.support.sasl_users import Users
 
@@ -22,18 +22,18 @@ CREDENTIAL = derive(SHA_256, "password", b"salt")
 
 def test_a_changed_or_removed_credential_counts_at_once() -> None:
     users = UserCredentials()
-    users.replace({"users/a%20b": {"SCRAM-SHA-256": CREDENTIAL.text}, "clients/x": {}})
+    users.replace(list, {"users/a%20b": {"SCRAM-SHA-256": CREDENTIAL.text}, "clients/x": {}})
     assert users.scram(SHA_256, "a b", by_token=False) == CREDENTIAL
     assert users.scram(SHA_512, "a b", by_token=False) is None
     assert users.scram(SHA_256, "x", by_token=False) is None
-    users.replace({})
+    users.replace(list, {})
     assert users.scram(SHA_256, "a b", by_token=False) is None
 
 
 def test_the_default_user_and_users_of_clients_cannot_log_in() -> None:
     users = UserCredentials()
     text = {"SCRAM-SHA-256": CREDENTIAL.text}
-    users.replace({"users/<default>": text, "users/u/clients/c": text})
+    users.replace(list, {"users/<default>": text, "users/u/clients/c": text})
     for name in ("", "<default>", "u/clients/c", "u"):
         assert users.scram(SHA_256, name, by_token=False) is None
 
@@ -48,7 +48,7 @@ def test_kafka_6772_a_login_waits_until_the_users_are_read(
 
     waiting = threading.Thread(target=look_up)
     waiting.start()
-    users.replace({"users/u": {"SCRAM-SHA-256": CREDENTIAL.text}})
+    users.replace(list, {"users/u": {"SCRAM-SHA-256": CREDENTIAL.text}})
     waiting.join(10)
     assert found == [CREDENTIAL]
     monkeypatch.setattr(regent.broker.user_credentials, "_READ_TIMEOUT_S", 0.0)
@@ -60,7 +60,7 @@ def test_a_damaged_credential_is_logged_without_its_value(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     users = UserCredentials()
-    users.replace({"users/u": {"SCRAM-SHA-256": "salt=secret"}})
+    users.replace(list, {"users/u": {"SCRAM-SHA-256": "salt=secret"}})
     assert users.scram(SHA_256, "u", by_token=False) is None
     assert "set it again" in caplog.text
     assert "secret" not in caplog.text

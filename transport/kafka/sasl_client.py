@@ -19,7 +19,7 @@ from regent.core.protocol.messages.authentication import (
 )
 from regent.core.security.oauthbearer import OAUTHBEARER, acknowledged, bearer_token_message
 from regent.core.security.plain import PLAIN, plain_token
-from regent.core.security.sasl import SaslAuthenticationError
+from regent.core.security.sasl_login import SaslAuthenticationError
 from regent.core.security.scram import RANDOM_BITS, ScramClient, ScramMechanism, printable
 from regent.transport.kafka.api import KafkaApiKey
 from regent.transport.kafka.message_codec import decoded, encoded

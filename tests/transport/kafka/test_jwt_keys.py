@@ -192,7 +192,12 @@ def test_made_up_keys_do_not_make_the_broker_read_all_the_time(
 ):
     reads = []
     content = jwt_keys._content
-    monkeypatch.setattr(jwt_keys, "_content", lambda url: reads.append(url) or content(url))
+
+    def read(url: str) -> bytes:
+        reads.append(url)
+        return content(url)
+
+    monkeypatch.setattr(jwt_keys, "_content", read)
     checks = validator()
     for number in range(100):
         assert_refused(checks, token(kid=f"made up {number}"))

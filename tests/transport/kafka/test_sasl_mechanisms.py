@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from regent.config.private_files import write_private
 from regent.config.tables.sasl import SaslConfig
 from regent.core.errors import RegentError
 from regent.core.security.plain import plain_token
-from regent.core.security.sasl import SaslAuthenticationError
+from regent.core.security.sasl_login import SaslAuthenticationError
 from regent.core.setting import settings_of
 from regent.transport.kafka.sasl_mechanisms import PlainUsersFile, sasl_listener
 from tests.support.sasl_users import NAME, PASSWORD, SALT_SECRET, Users, sasl_for_test, users_file
@@ -40,10 +41,13 @@ def test_the_default_is_scram_and_needs_no_file() -> None:
 
 
 def test_a_setting_that_cannot_be_honoured_is_named(tmp_path: Path) -> None:
-    plain = {"sasl_enabled_mechanisms": "PLAIN"}
-    users = {**plain, "sasl_plain_users_file": str(users_file(tmp_path, NAME))}
-    bearer = {"sasl_enabled_mechanisms": "OAUTHBEARER"}
-    keys = {**bearer, "sasl_oauthbearer_jwks_endpoint_url": f"file://{tmp_path}/keys.json"}
+    plain: dict[str, Any] = {"sasl_enabled_mechanisms": "PLAIN"}
+    users: dict[str, Any] = {**plain, "sasl_plain_users_file": str(users_file(tmp_path, NAME))}
+    bearer: dict[str, Any] = {"sasl_enabled_mechanisms": "OAUTHBEARER"}
+    keys: dict[str, Any] = {
+        **bearer,
+        "sasl_oauthbearer_jwks_endpoint_url": f"file://{tmp_path}/keys.json",
+    }
     assert "sasl_enabled_mechanisms must name" in problem(sasl_enabled_mechanisms=" ")
     assert "GSSAPI is not offered" in problem(sasl_enabled_mechanisms="GSSAPI", has_tls=True)
     assert "sasl_plain_users_file must name" in problem(**plain, is_loopback=True)
@@ -51,7 +55,11 @@ def test_a_setting_that_cannot_be_honoured_is_named(tmp_path: Path) -> None:
     assert "allow_plain_without_tls" in problem(**bearer)
     assert "jwks_endpoint_url must be set" in problem(**bearer, has_tls=True)
     assert "expected_audience must be set" in problem(**keys, has_tls=True)
-    known = {**keys, "sasl_oauthbearer_expected_audience": "a", "sasl_oauthbearer_unsecured": True}
+    known: dict[str, Any] = {
+        **keys,
+        "sasl_oauthbearer_expected_audience": "a",
+        "sasl_oauthbearer_unsecured": True,
+    }
     assert "exclude each other" in problem(**known, is_loopback=True)
     assert "on loopback only" in problem(**bearer, sasl_oauthbearer_unsecured=True, has_tls=True)
 
@@ -76,7 +84,7 @@ def test_plain_without_tls_beyond_loopback_is_a_setting(tmp_path: Path) -> None:
 def test_a_users_file_that_others_may_read_ends_the_start(tmp_path: Path) -> None:
     path = users_file(tmp_path, NAME)
     path.chmod(0o644)
-    plain = {"sasl_enabled_mechanisms": "PLAIN", "sasl_plain_users_file": str(path)}
+    plain: dict[str, Any] = {"sasl_enabled_mechanisms": "PLAIN", "sasl_plain_users_file": str(path)}
     message = problem(**plain, has_tls=True)
     assert f"{path} has mode 0644" in message
     assert f"chmod 600 {path}" in message

@@ -69,7 +69,7 @@ class Server:
 
     async def _who(self, request: KafkaRequest) -> KafkaAnswer:
         self.asked.append(bytes(request.body))
-        if request.body == b"wait":
+        if bytes(request.body) == b"wait":
             event = asyncio.Event()
             self._held.append(event)
             await event.wait()
