@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from regent.config.private_files import write_private
 from regent.config.tables.sasl import SaslConfig
@@ -44,9 +45,7 @@ def users_file(directory: Path, *names: str) -> Path:
     return path
 
 
-def sasl_for_test(
-    directory: Path, names: Sequence[str] = (NAME,), **settings: object
-) -> SaslListener:
+def sasl_for_test(directory: Path, names: Sequence[str] = (NAME,), **settings: Any) -> SaslListener:
     """Logins of users with every mechanism on loopback; tokens need no signature."""
     config = SaslConfig(
         **{

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ def undo() -> Iterator[ExitStack]:
 
 @pytest.fixture
 def listen(undo: ExitStack, tmp_path: Path) -> Listen:
-    def start(**settings: object) -> KafkaListener:
+    def start(**settings: Any) -> KafkaListener:
         sasl = sasl_for_test(tmp_path, **settings)
         listener = KafkaListener("127.0.0.1", 0, [KafkaApi(METADATA, 0, 8, who)], sasl=sasl)
         listener.start()
@@ -128,7 +129,7 @@ def test_a_connection_logs_in_again_before_its_login_ends(
 # --- the broker's own login -----------------------------------------------------------------------
 
 
-def config(path: Path | None, **settings: object) -> SaslConfig:
+def config(path: Path | None, **settings: Any) -> SaslConfig:
     file = "" if path is None else str(path)
     values = {"sasl_inter_broker_user": NAME, "sasl_inter_broker_password_file": file, **settings}
     return SaslConfig(**values)  # type: ignore[arg-type]
