@@ -72,7 +72,7 @@ from regent.cluster.guardian import Guardian
 from regent.config.addresses import port_of, tcp_endpoint
 from regent.config.settings import KAFKA_SETTINGS, Settings
 from regent.config.threads import thread_names_begin_with
-from regent.core.admin.config_handlers import Configs, TopicConfigHandler
+from regent.core.admin.config_handlers import TopicConfigHandler
 from regent.core.admin.dynamic_config_manager import DynamicConfigManager
 from regent.core.controller.controller import Controller
 from regent.core.controller.events import (
@@ -449,17 +449,13 @@ class BrokerProcess(ControllerListener):
             TopicConfigHandler(self._storage.logs, throttles, started, threading.Lock()),
             (throttles, self._kafka_endpoint, self._storage, self._transactions, self._end_points),
             tell_controller=self._controller.tell,
-            set_client_quotas=self._on_users_and_clients,
+            set_client_quotas=partial(self._credentials.replace, self._kafka_endpoint.set_quotas),
         )
         self._config_listener = Following(f"config-listener-{broker_id}", self._configs)
         self._undo.callback(self._config_listener.close)
         self._undo.callback(self._tokens.follow(self._keeper))
 
     # --- callbacks on other threads ---
-
-    def _on_users_and_clients(self, configs: Configs) -> None:
-        self._credentials.replace(configs)
-        self._kafka_endpoint.set_quotas(configs)
 
     def _dispatch(self, incoming: IncomingRequest) -> None:
         if self._router is None and self._is_serving:

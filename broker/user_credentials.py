@@ -11,7 +11,7 @@ import hashlib
 import logging
 import secrets
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +20,7 @@ from regent.config.settings import Settings
 from regent.core.admin.config_handlers import Configs
 from regent.core.errors import BadDataError
 from regent.core.quota.quota_entities import QuotaEntity
-from regent.core.security.sasl import SaslAuthenticationError, shown
+from regent.core.security.sasl_login import SaslAuthenticationError, shown
 from regent.core.security.scram import (
     CredentialProvider,
     ScramCredential,
@@ -41,10 +41,14 @@ class UserCredentials:
         self._configs: Mapping[str, Mapping[str, str]] = {}
         self._are_read = threading.Event()
 
-    def replace(self, configs: Configs) -> None:
-        """Use the settings of users, by their paths below ``/config``; others may be among them."""
+    def replace(self, then: Callable[[Configs], object], configs: Configs) -> None:
+        """Use the settings of users, by their paths below ``/config``, then pass all to ``then``.
+
+        Settings of clients and addresses may be among them.
+        """
         self._configs = configs
         self._are_read.set()
+        then(configs)
 
     def scram(
         self, mechanism: ScramMechanism, username: str, by_token: bool
@@ -57,7 +61,8 @@ class UserCredentials:
             raise SaslAuthenticationError(
                 "Authentication failed: the broker has not read its users yet: try again"
             )
-        text = self._configs.get(QuotaEntity(user=username).path, {}).get(mechanism.value)
+        path = QuotaEntity(user=username).path
+        text = self._configs.get(path, {}).get(mechanism.value) if username else None
         try:
             return None if text is None else parsed_credential(mechanism, text)
         except BadDataError as error:

@@ -11,7 +11,6 @@ import click
 
 from regent.cli.output import Output, examples, output_option, print_json, print_table
 from regent.client.cluster_connection import Cluster, pass_cluster
-from regent.config.private_files import read_private
 from regent.core.errors import BadDataError, RegentError
 from regent.core.quota.quota_entities import QuotaEntity, entity_of
 from regent.core.security.plain import hashed
@@ -22,7 +21,7 @@ from regent.core.security.scram import (
     derive,
     parsed_credential,
 )
-from regent.transport.kafka.sasl_client import random_text
+from regent.transport.kafka.sasl_client import one_line, random_text
 
 _COLUMNS: Final = ("user", "mechanism", "iterations")
 _SALT_BYTES: Final = 16
@@ -166,11 +165,4 @@ def _password(name: str, file: Path | None) -> str:
             f"Password of {name}", hide_input=True, confirmation_prompt=True, err=True
         )
         return password
-    lines = read_private(file, f"the password of {name}").splitlines()
-    try:
-        (text,) = (found.decode() for found in lines)
-    except ValueError:
-        raise UserError(f"{file} must have one line, the password of {name}") from None
-    if not text:
-        raise UserError(f"{file} must have one line, the password of {name}")
-    return text
+    return one_line(file, f"the password of {name}")

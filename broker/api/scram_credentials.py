@@ -89,15 +89,6 @@ def scram_credential_apis(
             return answer(failed, request)
         return answer(DescribeUserScramCredentialsResponse(results=tuple(results)), request)
 
-    def alter(request: KafkaRequest) -> KafkaAnswer:
-        asked = decode(AlterUserScramCredentialsRequest, request)
-        alterations: dict[str, list[_Alteration]] = {}
-        rows: tuple[_Alteration, ...] = (*asked.deletions, *asked.upsertions)
-        for row in rows:
-            alterations.setdefault(row.name, []).append(row)
-        results = [_altered(change, user, rows) for user, rows in alterations.items()]
-        return answer(AlterUserScramCredentialsResponse(results=tuple(results)), request)
-
     async def run(
         handle: Callable[[KafkaRequest], KafkaAnswer], request: KafkaRequest
     ) -> KafkaAnswer:
@@ -105,8 +96,20 @@ def scram_credential_apis(
 
     return [
         KafkaApi(KafkaApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, partial(run, describe)),
-        KafkaApi(KafkaApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, partial(run, alter)),
+        KafkaApi(
+            KafkaApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, partial(run, partial(_alter, change))
+        ),
     ]
+
+
+def _alter(change: ChangeUser, request: KafkaRequest) -> KafkaAnswer:
+    asked = decode(AlterUserScramCredentialsRequest, request)
+    rows: tuple[_Alteration, ...] = (*asked.deletions, *asked.upsertions)
+    of_users: dict[str, list[_Alteration]] = {}
+    for row in rows:
+        of_users.setdefault(row.name, []).append(row)
+    results = tuple(_altered(change, user, rows) for user, rows in of_users.items())
+    return answer(AlterUserScramCredentialsResponse(results=results), request)
 
 
 def _altered(

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeGuard
 
-from regent.core.security.sasl import (
+from regent.core.security.sasl_login import (
     SASL_NAME,
     LoggedIn,
     SaslAuthenticationError,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from regent.core.errors import BadDataError
-from regent.core.security.sasl import (
+from regent.core.security.sasl_login import (
     LoggedIn,
     SaslAuthenticationError,
     shown,

@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
 from regent.core.errors import BadDataError
-from regent.core.security.sasl import (
+from regent.core.security.sasl_login import (
     SASL_NAME,
     LoggedIn,
     SaslAuthenticationError,

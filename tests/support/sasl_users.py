@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from regent.config.private_files import write_private
 from regent.config.tables.sasl import SaslConfig
@@ -43,19 +45,19 @@ def users_file(directory: Path, *names: str) -> Path:
     return path
 
 
-def sasl_for_test(directory: Path, **settings: object) -> SaslListener:
-    """Logins of ``NAME`` with every mechanism on loopback; tokens need no signature."""
+def sasl_for_test(directory: Path, names: Sequence[str] = (NAME,), **settings: Any) -> SaslListener:
+    """Logins of users with every mechanism on loopback; tokens need no signature."""
     config = SaslConfig(
         **{
             "sasl_enabled_mechanisms": ",".join(MECHANISMS),
-            "sasl_plain_users_file": str(users_file(directory, NAME)),
+            "sasl_plain_users_file": str(users_file(directory, *names)),
             "sasl_oauthbearer_unsecured": True,
             "connection_failed_authentication_delay_ms": 0,
             **settings,
         }  # type: ignore[arg-type]
     )
     return sasl_listener(
-        config, Users(NAME), salt_secret=SALT_SECRET, has_tls=False, is_loopback=True
+        config, Users(*names), salt_secret=SALT_SECRET, has_tls=False, is_loopback=True
     )
 
 

@@ -19,7 +19,7 @@ from regent.core.protocol.messages.authentication import (
 )
 from regent.core.security.oauthbearer import OAUTHBEARER, acknowledged, bearer_token_message
 from regent.core.security.plain import PLAIN, plain_token
-from regent.core.security.sasl import SaslAuthenticationError
+from regent.core.security.sasl_login import SaslAuthenticationError
 from regent.core.security.scram import RANDOM_BITS, ScramClient, ScramMechanism, printable
 from regent.transport.kafka.api import KafkaApiKey
 from regent.transport.kafka.message_codec import decoded, encoded
@@ -61,12 +61,7 @@ class ClientSasl:
         """
 
         def secret() -> str:
-            lines = read_private(path, what).splitlines()
-            try:
-                (text,) = (line.decode() for line in lines)
-            except ValueError:
-                raise RegentError(f"{path} must have one line, {what}") from None
-            return text
+            return one_line(path, what)
 
         secret()
         return cls(mechanism, user, secret)
@@ -127,6 +122,17 @@ class ClientSasl:
     @property
     def _who(self) -> str:
         return f"the user {self.user}" if self.user else "the owner of the token"
+
+
+def one_line(path: Path, what: str) -> str:
+    """Return the only line of a private file, ``what`` is in it. Raises ``RegentError``."""
+    try:
+        (text,) = (line.decode() for line in read_private(path, what).splitlines())
+    except ValueError:
+        text = ""
+    if not text:
+        raise RegentError(f"{path} must have one line, {what}")
+    return text
 
 
 def random_text() -> str:

@@ -26,7 +26,7 @@ from regent.core.security.oauthbearer import (
     unsecured_claims,
 )
 from regent.core.security.plain import PLAIN, PlainServer, PlainUsers, hashed, parsed_users
-from regent.core.security.sasl import SaslServer
+from regent.core.security.sasl_login import SaslServer
 from regent.core.security.scram import (
     CredentialProvider,
     ScramMechanism,
@@ -144,7 +144,7 @@ class PlainUsersFile:
         try:
             return parsed_users(content.decode(), secrets.token_bytes(_SALT_BYTES))
         except (BadDataError, UnicodeDecodeError) as error:
-            what = error if isinstance(error, BadDataError) else "it is not text"
+            what = str(error) if isinstance(error, BadDataError) else "it is not text"
             raise RegentError(f"sasl.sasl_plain_users_file: {self._path}: {what}") from None
 
 

@@ -23,7 +23,7 @@ from regent.core.protocol.messages.authentication import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from regent.core.security.sasl import (
+from regent.core.security.sasl_login import (
     LoggedIn,
     SaslAuthenticationError,
     SaslServer,

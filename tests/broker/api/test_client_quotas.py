@@ -1,4 +1,4 @@
-"""DescribeClientQuotas, AlterClientQuotas and DescribeUserScramCredentials."""
+"""The APIs of quotas and of the credentials of users."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from kafka.protocol.admin import (
     AlterClientQuotasRequest,
+    AlterUserScramCredentialsRequest,
     DescribeClientQuotasRequest,
     DescribeUserScramCredentialsRequest,
 )
@@ -17,14 +18,18 @@ from kafka.protocol.admin import (
 from regent.broker.api.client_quotas import client_quota_apis
 from regent.broker.api.scram_credentials import scram_credential_apis
 from regent.core.errors import Errors, SessionExpiredError
+from regent.core.security.scram import ScramMechanism, credential_of, parsed_credential
 from regent.transport.kafka.api import KafkaApi
+from regent.zk.client.operations import ConnectionLossError
 from regent.zk.stores.config_store import ZkConfigStore
 from regent.zk.znodes import PERSISTENT_PATHS, ConfigEntityZNode
-from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer
+from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 from tests.transport.kafka.wire import ask
 
 VERSIONS = (0, 1)
 CREDENTIAL = "salt=c2FsdA==,stored_key=eA==,server_key=eQ==,iterations=4096"
+SALTED = bytes(range(32))
+OK = "NONE", None
 Names = Sequence[tuple[str, str | None]]
 Operations = Sequence[tuple[str, float, bool]]
 
@@ -82,6 +87,34 @@ class Broker:
         components = [component(entity_type=t, match_type=m, match=n) for t, m, n in filters]
         request = DescribeClientQuotasRequest(components=components, strict=strict)
         return ask(self._apis, request, version)
+
+    def alter_credentials(
+        self, *rows: tuple[str, int] | tuple[str, int, int], salted: bytes = SALTED
+    ) -> list[tuple[str, str, str | None]]:
+        """Remove credentials ``(user, mechanism)``, and set those with iterations."""
+        request = AlterUserScramCredentialsRequest
+        asked = request(
+            deletions=[
+                request.ScramCredentialDeletion(name=row[0], mechanism=row[1])
+                for row in rows
+                if len(row) == 2
+            ],
+            upsertions=[
+                request.ScramCredentialUpsertion(
+                    name=row[0],
+                    mechanism=row[1],
+                    iterations=row[2],
+                    salt=b"salt",
+                    salted_password=salted,
+                )
+                for row in rows
+                if len(row) == 3
+            ],
+        )
+        return [
+            (row.user, Errors(row.error_code).name, row.error_message)
+            for row in ask(self._apis, asked, 0).results
+        ]
 
     def credentials(self, *users: str) -> dict[str, Any]:
         rows = [DescribeUserScramCredentialsRequest.UserName(name=user) for user in users]
@@ -183,3 +216,72 @@ def test_credentials_are_described_without_their_secrets(broker: Broker):
         "u2": "DUPLICATE_RESOURCE",
         "": "RESOURCE_NOT_FOUND",
     }
+
+
+# --- credentials are altered ----------------------------------------------------------------------
+
+
+def test_a_credential_is_derived_from_the_salted_password(broker: Broker):
+    broker.put("users/a%20b", {"producer_byte_rate": "5"})
+    assert broker.alter_credentials(("a b", 1, 4096)) == [("a b", *OK)]
+    config = broker.config("users/a%20b")
+    mechanism = ScramMechanism.SCRAM_SHA_256
+    credential = credential_of(mechanism, SALTED, b"salt", 4096)
+    assert config == {"producer_byte_rate": "5", "SCRAM-SHA-256": credential.text}
+    assert parsed_credential(mechanism, config["SCRAM-SHA-256"]) == credential
+    changes = [n.data for p, n in broker.server.snapshot().items() if "config_change_" in p]
+    assert [json.loads(data) for data in changes] == [{"version": 2, "entity_path": "users/a%20b"}]
+
+
+def test_credentials_are_set_and_removed_together(broker: Broker):
+    broker.alter_credentials(("u", 1, 4096))
+    assert broker.alter_credentials(("u", 1), ("u", 2, 16384), ("v", 1, 8192)) == [
+        ("u", *OK),
+        ("v", *OK),
+    ]
+    assert broker.credentials() == {"u": [(2, 16384)], "v": [(1, 8192)]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "message"),
+    [
+        ([("", 1, 4096)], "UNACCEPTABLE_CREDENTIAL", "Username must not be empty"),
+        ([("", 1)], "UNACCEPTABLE_CREDENTIAL", "Username must not be empty"),
+        ([("u", 0, 4096)], "UNSUPPORTED_SASL_MECHANISM", "Unknown SCRAM mechanism"),
+        ([("u", 3)], "UNSUPPORTED_SASL_MECHANISM", "Unknown SCRAM mechanism"),
+        ([("u", 1, 4095)], "UNACCEPTABLE_CREDENTIAL", "Too few iterations"),
+        ([("u", 2, 16385)], "UNACCEPTABLE_CREDENTIAL", "Too many iterations"),
+        ([("u", 1, 4096), ("u", 1)], "DUPLICATE_RESOURCE", "altered twice"),
+        ([("u", 1, 4096), ("u", 1, 4097)], "DUPLICATE_RESOURCE", "altered twice"),
+        ([("u", 1)], "RESOURCE_NOT_FOUND", "does not exist"),
+        ([("u", 1), ("u", 2, 4096)], "RESOURCE_NOT_FOUND", "does not exist"),
+    ],
+)
+def test_an_error_fails_all_changes_of_its_user_and_of_no_other(
+    broker: Broker, rows: list[Any], error: str, message: str
+):
+    outcomes = {
+        user: (code, text) for user, code, text in broker.alter_credentials(*rows, ("v", 1, 4096))
+    }
+    code, text = outcomes[rows[0][0]]
+    assert (code, message in (text or "")) == (error, True)
+    assert outcomes["v"] == OK
+    assert broker.credentials() == {"v": [(1, 4096)]}
+
+
+def test_an_empty_salted_password_is_refused(broker: Broker):
+    ((_, error, _),) = broker.alter_credentials(("u", 1, 4096), salted=b"")
+    assert error == "UNACCEPTABLE_CREDENTIAL"
+
+
+def test_a_removal_whose_answer_is_lost_succeeds(broker: Broker):
+    broker.alter_credentials(("u", 1, 4096))
+
+    def lose(call: Call) -> None:
+        if call.moment is Moment.AFTER and call.method == "multi":
+            broker.zookeeper.hook = None
+            raise ConnectionLossError
+
+    broker.zookeeper.hook = lose
+    assert broker.alter_credentials(("u", 1)) == [("u", *OK)]
+    assert broker.credentials() == {}

@@ -38,12 +38,16 @@ from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.storage.log_manager import LogManager
 from regent.testing.waits import eventually, scaled
+from regent.transport.kafka.client_security import ClientSecurity
 from regent.transport.kafka.follower_fetch import FetchChannel
 from regent.transport.kafka.listener import KafkaListener
 from regent.transport.kafka.primitives import uuid_text
+from regent.transport.kafka.sasl_client import ClientSasl
+from regent.transport.kafka.sasl_server import SaslListener
 from tests.support.led_partitions import lead, now_ms
 from tests.support.memory_logs import MemoryLogs
 from tests.support.record_batches import batch, values_of
+from tests.support.sasl_users import PASSWORD, sasl_for_test
 from tests.support.world import live_broker
 
 LEADER, FOLLOWER = 1, 2
@@ -57,7 +61,11 @@ class Leader:
     """Broker 1, which leads ``payments-0``; broker 2 is in sync."""
 
     def __init__(
-        self, undo: ExitStack, logs: ReplicaLogs, metadata: MetadataCache | None = None
+        self,
+        undo: ExitStack,
+        logs: ReplicaLogs,
+        metadata: MetadataCache | None = None,
+        sasl: SaslListener | None = None,
     ) -> None:
         self._undo = undo
         cache = MetadataCache()
@@ -74,6 +82,7 @@ class Leader:
                 ),
                 *offset_apis(self.manager, reader),
             ],
+            sasl=sasl,
         )
         self.listener.start()
         undo.callback(self.listener.close, 0.1)
@@ -87,10 +96,10 @@ class Leader:
         """How many fetches wait for records."""
         return sum(self.manager.delayed_counts.values())
 
-    def connect(self) -> FetchChannel:
+    def connect(self, security: ClientSecurity | None = None) -> FetchChannel:
         """Return a connection of a follower."""
         endpoint = f"tcp://127.0.0.1:{self.listener.port}"
-        channel = FetchChannel(endpoint, client_id="follower")
+        channel = FetchChannel(endpoint, client_id="follower", security=security)
         self._undo.callback(channel.close)
         return channel
 
@@ -289,3 +298,23 @@ def test_garbage_does_not_affect_other_followers(leader: Leader):
         stranger.sendall(b"\xff" * 4096)
         assert stranger.recv(1) == b""
     assert only_row(leader.fetch(fetch(), channel)).error_code is Errors.NONE
+
+
+@pytest.mark.parametrize("names_topics", [False, True])
+def test_a_broker_that_logs_in_fetches_as_itself_only(
+    undo: ExitStack, tmp_path: Path, names_topics: bool
+):
+    names = (f"broker-{FOLLOWER}", "broker-99", "mirror")
+    leader = Leader(undo, MemoryLogs(), sasl=sasl_for_test(tmp_path, names))
+    leader.produce(batch(b"a"))
+    outcomes = {}
+    for name in names:
+        sasl = ClientSasl("SCRAM-SHA-256", name, lambda: PASSWORD)
+        channel = leader.connect(ClientSecurity(sasl=sasl))
+        row = only_row(leader.fetch(fetch(offset=1, names_topics=names_topics), channel))
+        outcomes[name] = row.error_code
+    assert outcomes == {
+        f"broker-{FOLLOWER}": Errors.NONE,
+        "broker-99": Errors.CLUSTER_AUTHORIZATION_FAILED,
+        "mirror": Errors.NONE,  # what other users may do is the authorizer's
+    }

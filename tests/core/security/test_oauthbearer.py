@@ -17,7 +17,7 @@ from regent.core.security.oauthbearer import (
     bearer_token_message,
     unsecured_claims,
 )
-from regent.core.security.sasl import LoggedIn, SaslAuthenticationError, user
+from regent.core.security.sasl_login import LoggedIn, SaslAuthenticationError, user
 
 TOKEN = "a.b.c"
 

@@ -6,7 +6,7 @@ import pytest
 
 from regent.core.errors import BadDataError
 from regent.core.security.plain import PlainServer, hashed, parsed_users, plain_token
-from regent.core.security.sasl import LoggedIn, SaslAuthenticationError, user
+from regent.core.security.sasl_login import LoggedIn, SaslAuthenticationError, user
 
 SALT = b"a salt of theirs"
 USERS = parsed_users("# people\n\nalice:plain$se:cret\nbob:" + hashed("b", SALT).text, SALT)

@@ -10,7 +10,7 @@ import pytest
 import scramp
 
 from regent.core.errors import BadDataError
-from regent.core.security.sasl import LoggedIn, SaslAuthenticationError, user
+from regent.core.security.sasl_login import LoggedIn, SaslAuthenticationError, user
 from regent.core.security.scram import (
     ScramClient,
     ScramCredential,

@@ -7,7 +7,7 @@ import queue
 import socket
 import struct
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, Self
 
 from regent.core.records import RecordBytes, Records
 from regent.testing.waits import scaled
@@ -42,7 +42,7 @@ class RawClient:
         """Connect from the address ``host`` of this machine."""
         self.socket = socket.create_connection(("127.0.0.1", listener.port), WAIT_S, (host, 0))
 
-    def __enter__(self) -> RawClient:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -69,7 +69,7 @@ class Server:
 
     async def _who(self, request: KafkaRequest) -> KafkaAnswer:
         self.asked.append(bytes(request.body))
-        if request.body == b"wait":
+        if bytes(request.body) == b"wait":
             event = asyncio.Event()
             self._held.append(event)
             await event.wait()
@@ -124,7 +124,7 @@ def authenticate(token: bytes, version: int = 1) -> bytes:
 def serve(tmp_path: Path) -> Iterator[Callable[..., Server]]:
     with ExitStack() as stack:
 
-        def start(**settings: object) -> Server:
+        def start(**settings: Any) -> Server:
             server = Server(sasl_for_test(tmp_path, **settings))
             stack.callback(server.listener.close, 0.1)
             stack.callback(server.release)

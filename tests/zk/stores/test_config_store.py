@@ -220,3 +220,10 @@ def test_a_user_that_another_client_creates_meanwhile_is_kept(
     nodes = server.snapshot()
     assert nodes["/config/users/u"].data == theirs
     assert ConfigEntityZNode.decode(nodes["/config/users/u/clients/c"].data) == QUOTA
+
+
+def test_the_first_user_is_set_before_a_broker_has_run() -> None:
+    server = FakeZooKeeperServer()
+    ZkConfigStore(FakeZooKeeper(server)).change_config("users/u", lambda _: QUOTA)
+    assert ConfigEntityZNode.decode(server.snapshot()["/config/users/u"].data) == QUOTA
+    assert changes(server) == [{"version": 2, "entity_path": "users/u"}]
