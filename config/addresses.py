@@ -86,6 +86,14 @@ def listening_socket(host: str, port: int, backlog: int | None = None) -> socket
     )
 
 
+def is_loopback(host: str) -> bool:
+    """Whether a host is reached from this machine only. False for an unknown name."""
+    try:
+        return ipaddress.ip_address(resolve(host).number).is_loopback
+    except OSError:
+        return False
+
+
 def is_every_address(host: str) -> bool:
     """Whether a host means all addresses of this machine: ``0.0.0.0``, ``::``."""
     try:

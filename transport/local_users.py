@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Final
 
-from regent.config.addresses import resolve
+from regent.config.addresses import is_loopback
 from regent.core.errors import RegentError
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class LocalUsers:
 
     def at(self, host: str) -> LocalUsers:
         """Return whom a listener at ``host`` admits; beyond loopback: everybody."""
-        return self if _is_loopback(host) else EVERYBODY
+        return self if is_loopback(host) else EVERYBODY
 
     def admits(self, connection: socket.socket, port_name: str) -> bool:
         """Whether the process at the other end of an accepted connection may use it.
@@ -151,13 +151,6 @@ def _name(user_id: int) -> str:
         return f"{pwd.getpwuid(user_id).pw_name} ({user_id})"
     except KeyError:
         return str(user_id)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(resolve(host).number).is_loopback
-    except OSError:
-        return False  # nothing can listen there either
 
 
 def _owner_of_other_end(connection: socket.socket) -> int | None:
