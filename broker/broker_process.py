@@ -60,7 +60,7 @@ from regent.broker.metrics.broker_metrics import BrokerMetrics, GuardianMetrics,
 from regent.broker.metrics.coordinator_metrics import GroupMetrics, TransactionMetrics
 from regent.broker.metrics.listener_metrics import KafkaClientMetrics, QuotaMetrics
 from regent.broker.metrics.metric_table import MetricSource
-from regent.broker.metrics.metrics_server import MetricsServer
+from regent.broker.metrics.metrics_server import MetricsServer, open_metrics_server
 from regent.broker.partition_warnings import late_transaction_warnings, under_min_isr_warnings
 from regent.broker.replication import Replication
 from regent.broker.topic_ids import RandomTopicIds
@@ -164,7 +164,7 @@ class BrokerProcess(ControllerListener):
         self._users = local_users(config.local_users)
         self._tokens = BrokerDelegationTokens(broker_id, self._settings)
         self._credentials = UserCredentials(self._tokens.manager)
-        metrics = MetricsServer(config.host, config.metrics_port, users=self._users)
+        metrics = open_metrics_server(self._settings, self._users)
         self._undo.callback(metrics.close)
         self._keys = BrokerKeys(broker_id, self._options.data_dir, config, self.on_must_end)
         self._undo.callback(self._keys.stop)

@@ -172,6 +172,22 @@ CLOSINGS: Final = MetricTable[int](
     counter("regent_closed_client_connections_total", "connections that the broker closed"),
     labels=("reason",),
 )
+TLS: Final = MetricTable[ListenerMetrics](
+    "",
+    gauge(
+        "regent_certificate_expiry_days",
+        "days until the first certificate of the listener expires",
+        lambda m: 0.0 if m.tls is None else m.tls.days_until_expiry(),
+        "of listeners with TLS",
+    ),
+    counter(
+        "regent_tls_reload_failures_total",
+        "changed keys that were not taken into use",
+        lambda m: 0 if m.tls is None else m.tls.reload_failures,
+        details="the log says why; the old ones stay",
+    ),
+    labels=("listener",),
+)
 
 
 def _quota_tables(
@@ -269,6 +285,8 @@ class KafkaClientMetrics:
         )
         closed = (((reason.value,), count) for reason, count in metrics.closed.items())
         yield from CLOSINGS.families(closed, recent)
+        if metrics.tls is not None:
+            yield from TLS.of(metrics, recent, self._listener)
 
     def _used(self, metrics: ListenerMetrics) -> Iterator[tuple[tuple[str], RequestMetrics]]:
         """Yield the APIs that were used, by Kafka's names."""

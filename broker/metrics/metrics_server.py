@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import errno
+import hmac
 import logging
 import selectors
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from http import HTTPStatus
+from pathlib import Path
 from socketserver import ThreadingMixIn
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import (
@@ -22,14 +26,21 @@ from prometheus_client import (
 )
 
 from regent.broker.metrics.metric_table import CONTENT_TYPE, MetricSource, text
-from regent.config.addresses import resolve
+from regent.config.addresses import is_loopback, resolve
+from regent.config.private_files import read_private
+from regent.config.settings import Settings
 from regent.config.threads import NamedThread
 from regent.core.errors import RegentError
 from regent.transport.control.wakeup import Wakeup
 from regent.transport.local_users import EVERYBODY, LocalUsers
 
+if TYPE_CHECKING:  # it reads certificates with a library that is not loaded without TLS
+    from regent.transport.kafka.tls import ServerTls
+
 _REQUEST_TIMEOUT_S: Final = 10.0
 _MAX_REQUESTS: Final = 16
+_LOG_INTERVAL_S: Final = 10.0
+_MIN_TOKEN: Final = 16
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +60,9 @@ class _RequestHandler(WSGIRequestHandler):
 class _Server(ThreadingMixIn, WSGIServer):
     timeout = 0  # a client may leave before it is accepted
     users = EVERYBODY
+    tls: ServerTls | None = None
+    timeout_s = _REQUEST_TIMEOUT_S
+    log_at = 0.0
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -63,6 +77,28 @@ class _Server(ThreadingMixIn, WSGIServer):
         """Handle a request on a thread of its own."""
         arguments = (request, client_address)
         NamedThread(self.process_request_thread, "metrics-request", arguments).start()
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Answer a request, encrypted if there are keys; who cannot do that gets no answer."""
+        if self.tls is None:
+            super().finish_request(request, client_address)
+            return
+        from regent.transport.kafka.tls import TlsHandshakeError
+
+        self.tls.reload_if_changed()
+        try:
+            encrypted, _ = self.tls.handshake(request, self.timeout_s)
+        except TlsHandshakeError as error:
+            self._log_refusal(client_address[0], error)
+            return
+        with encrypted:
+            super().finish_request(encrypted, client_address)
+
+    def _log_refusal(self, host: str, why: object) -> None:
+        now = time.monotonic()
+        if now >= self.log_at:
+            self.log_at = now + _LOG_INTERVAL_S
+            logger.warning("metrics port closed the connection of %s: %s", host, why)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Handle a request, then let another one in."""
@@ -82,7 +118,8 @@ class MetricsServer:
     If the port is in use, log a warning and use a free one, because a broker can serve without
     metrics. A client that sends or reads nothing for ``timeout_s`` is disconnected. Raises
     ``RegentError`` for an unusable address. On loopback ``users`` may connect; 16 requests are
-    answered at a time, and further connections are closed.
+    answered at a time, and further connections are closed. With ``tls`` they are encrypted. With a
+    ``token`` they must have it (``Authorization: Bearer``).
     """
 
     def __init__(
@@ -92,7 +129,10 @@ class MetricsServer:
         *,
         timeout_s: float = _REQUEST_TIMEOUT_S,
         users: LocalUsers = EVERYBODY,
+        tls: ServerTls | None = None,
+        token: str | None = None,
     ) -> None:
+        self._authorization = None if token is None else f"Bearer {token}".encode()
         self._sources: list[MetricSource] = []
         self._process = CollectorRegistry()
         for collector in (PROCESS_COLLECTOR, GC_COLLECTOR, PLATFORM_COLLECTOR):
@@ -103,6 +143,8 @@ class MetricsServer:
         except OSError as error:
             raise RegentError(f"cannot listen on {host}:{port}: {error}") from None
         self._server.users = users.at(host)
+        self._server.tls = tls
+        self._server.timeout_s = timeout_s
         self.port: int = self._server.server_port
         self._closing = Wakeup()
         self._thread = NamedThread(self._serve, "metrics-server")
@@ -125,7 +167,13 @@ class MetricsServer:
     def _answer(
         self, environ: dict[str, Any], start_response: Callable[..., object]
     ) -> Iterator[bytes]:
-        del environ
+        if self._authorization is not None:
+            given = environ.get("HTTP_AUTHORIZATION", "").encode("latin-1", "replace")
+            if not hmac.compare_digest(given, self._authorization):
+                unauthorized = HTTPStatus.UNAUTHORIZED
+                headers = [("WWW-Authenticate", "Bearer"), ("Content-Type", "text/plain")]
+                start_response(f"{unauthorized.value} {unauthorized.phrase}", headers)
+                return
         families = [family for source in list(self._sources) for family in source.collect()]
         start_response("200 OK", [("Content-Type", CONTENT_TYPE)])
         yield generate_latest(self._process)
@@ -154,3 +202,37 @@ class MetricsServer:
             selector.register(self._closing, selectors.EVENT_READ)
             while all(key.fileobj is self._server for key, _ in selector.select()):
                 self._server.handle_request()
+
+
+def open_metrics_server(settings: Settings, users: LocalUsers) -> MetricsServer:
+    """Open the port of the metrics, with the protection that the settings name.
+
+    Raises ``RegentError`` for settings or files that cannot serve, and for an unusable address.
+    """
+    config = settings.broker
+    tls: ServerTls | None = None
+    if config.metrics_tls:
+        from regent.transport.kafka.tls import ServerTls
+
+        tls = ServerTls.of(settings.tls)
+    token = _token_in(Path(config.metrics_token_file)) if config.metrics_token_file else None
+    knows_clients = tls is not None and settings.tls.ssl_client_auth == "required"
+    if token is None and not knows_clients and not is_loopback(config.host):
+        logger.warning(
+            "Whoever reaches port %d of %s can read the metrics: set metrics_token_file, or"
+            " metrics_tls with ssl_client_auth = required",
+            config.metrics_port,
+            config.host,
+        )
+    return MetricsServer(config.host, config.metrics_port, users=users, tls=tls, token=token)
+
+
+def _token_in(path: Path) -> str:
+    """Return the token in a private file. Raises ``RegentError``."""
+    text = read_private(path, "the token of the metrics port").decode("ascii", "replace").strip()
+    if len(text) < _MIN_TOKEN or not all("!" <= character <= "~" for character in text):
+        raise RegentError(
+            f"metrics_token_file: {path} must have one line of at least {_MIN_TOKEN} characters"
+            " without blanks: make it with `openssl rand -hex 32`"
+        )
+    return text

@@ -30,6 +30,7 @@ SECTIONS: Final[Mapping[str, Sequence[MetricTable[Any]]]] = {
         *(listener.SOCKET_SERVER, listener.PROCESSOR, listener.HANDLERS, listener.ACCEPTOR),
         *(listener.CONNECTIONS, listener.SOFTWARE, *listener.PRODUCE_QUOTAS),
         *(*listener.FETCH_QUOTAS, *listener.REQUEST_QUOTAS, listener.PAUSES, listener.CLOSINGS),
+        listener.TLS,
         *(broker.CONTROL_REQUESTS, broker.REJECTED, broker.UNAUTHORIZED, broker.REFUSED),
     ),
     "Replicas and logs": (

@@ -122,6 +122,18 @@ class BrokerConfig:
         form="registered or allowed",
         ours=True,
     )
+    metrics_token_file: str = setting(
+        "",
+        "The file with the token that Prometheus must send for the metrics (its authorization"
+        " setting, type Bearer): one line, readable by the user of the broker only. Empty: none.",
+        ours=True,
+    )
+    metrics_tls: bool = setting(
+        False,
+        "Whether the metrics are served with TLS (https), with the key of [tls]; then"
+        " ssl_client_auth says whether Prometheus needs a certificate.",
+        ours=True,
+    )
     advertised_host: str = setting(
         "",
         "The address at which clients and other brokers find this broker, if that is not host:"

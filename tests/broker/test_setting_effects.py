@@ -60,7 +60,7 @@ from regent.core.quota.quota_managers import QuotaManagers
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.replication.replication_settings import ReplicationSettings
-from regent.core.setting import DOUBLE_MAX, text_of
+from regent.core.setting import DOUBLE_MAX, Scope, text_of
 from regent.records.record_batch import batches_of_producer
 from regent.storage.log.log_contents import SegmentSpan, segments_to_delete, with_jitter
 from regent.storage.log.unified_log import UnifiedLog
@@ -931,6 +931,7 @@ EFFECTS = {
     **{("zookeeper", name): effect for name, effect in ZOOKEEPER.items()},
 }
 
+_OF_TLS = "tests/transport/kafka/test_tls.py"
 _OF_GROUPS = "tests/broker/test_group_service.py"
 _OF_TRANSACTIONS = "tests/broker/test_transaction_service.py"
 OF_LISTENERS = (
@@ -941,6 +942,12 @@ OF_LISTENERS = (
 _OF_TOKENS = "tests/broker/test_delegation_token_service.py"
 ELSEWHERE = {
     **{(table, row.name): _OF_TRANSACTIONS for table, row in rows() if table == "transactions"},
+    **{("tls", row.name): _OF_TLS for table, row in rows() if table == "tls"},
+    ("tls", "ssl_endpoint_identification_algorithm"): (
+        "tests/transport/kafka/test_client_security.py"
+    ),
+    ("broker", "metrics_token_file"): "tests/broker/metrics/test_metrics_server.py",
+    ("broker", "metrics_tls"): "tests/broker/metrics/test_metrics_server.py",
     ("groups", "group_min_session_timeout_ms"): _OF_GROUPS,
     ("groups", "group_max_session_timeout_ms"): _OF_GROUPS,
     ("groups", "group_initial_rebalance_delay_ms"): _OF_GROUPS,
@@ -1016,6 +1023,8 @@ def test_a_topic_overrides_the_setting_of_its_logs(name: str) -> None:
 FOLLOWED_BY_NOTHING = {
     "num.recovery.threads.per.data.dir",  # logs are recovered before ZooKeeper is asked
     "listener.security.protocol.map",  # the protocol of a running listener stays
+    # Changed files are taken; what Kafka's tools store in ZooKeeper for them is not.
+    *(row.dotted_name for table, row in rows() if table == "tls" and row.scope is Scope.PER_BROKER),
 }
 
 

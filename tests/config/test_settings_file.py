@@ -282,3 +282,25 @@ def test_connections_are_limited_by_address_as_in_kafka() -> None:
         message = refused(None, {"broker": {"max_connections_per_ip_overrides": wrong}})
         assert "must be HOST:COUNT" in message
     assert "must name a host" in refused(None, {"broker": {"max_connections_per_ip": 0}})
+
+
+def test_a_file_with_a_secret_must_be_private_and_no_error_shows_the_secret(write: Write) -> None:
+    path = write('[tls]\nssl_key_password = "a secret"\n')
+    path.chmod(0o640)
+    with pytest.raises(SettingsError, match=r"tls.ssl_key_password.*chmod 600") as raised:
+        load_settings(path, {})
+    assert "a secret" not in str(raised.value)
+    path.chmod(0o600)
+    settings = load_settings(path, {})
+    assert settings.tls.ssl_key_password == "a secret"
+    assert "a secret" not in repr(settings)
+    path = write("[tls]\nssl_key_password = 12345\n")
+    with pytest.raises(SettingsError, match="ssl_key_password must be") as raised:
+        load_settings(path, {})
+    assert "12345" not in str(raised.value)
+
+
+def test_keys_may_have_several_lines(write: Write) -> None:
+    path = write('[tls]\nssl_keystore_key = """\n-----BEGIN\nx\n-----END"""\n')
+    path.chmod(0o600)
+    assert load_settings(path, {}).tls.ssl_keystore_key.count("\n") == 2

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from regent.broker.metrics.metrics_server import MetricsServer
+from regent.broker.metrics.metrics_server import MetricsServer, open_metrics_server
+from regent.config.private_files import write_private
+from regent.config.settings import Settings
+from regent.config.tables.broker import BrokerConfig
+from regent.config.tables.tls import TlsConfig
 from regent.core.errors import RegentError
 from regent.testing.waits import eventually, scaled
+from regent.transport.local_users import EVERYBODY
+from tests.support.certificates import Authority
 
 HOST = "127.0.0.1"
 
@@ -31,8 +42,10 @@ def test_a_silent_connection_is_closed(
     with socket.create_connection((HOST, server.port), timeout=scaled(10)) as halting:
         halting.sendall(b"GET /metrics HTT")
         assert halting.recv(1) == b""
-    with urllib.request.urlopen(f"http://{HOST}:{server.port}/metrics", timeout=scaled(10)) as page:
-        assert page.status == 200
+    with urllib.request.urlopen(
+        f"http://{HOST}:{server.port}/metrics", timeout=scaled(10)
+    ) as found:
+        assert found.status == 200
     assert capsys.readouterr() == ("", "")
 
 
@@ -48,13 +61,13 @@ def test_sixteen_requests_are_answered_at_a_time_and_the_others_are_closed_at_on
         assert connections[0].recv(12) == b"HTTP/1.0 200"
         while connections[0].recv(65_536):
             pass
-        page = f"http://{HOST}:{server.port}/metrics"
-        eventually(lambda: answers(page), "another request is answered")
+        url = f"http://{HOST}:{server.port}/metrics"
+        eventually(lambda: answers(url), "another request is answered")
 
 
-def answers(page: str) -> bool:
+def answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(page, timeout=scaled(10)) as answer:
+        with urllib.request.urlopen(url, timeout=scaled(10)) as answer:
             return bool(answer.status == 200)
     except OSError:  # the connection was closed
         return False
@@ -67,13 +80,81 @@ def test_another_port_is_used_when_one_is_taken_and_both_are_named(
     try:
         with urllib.request.urlopen(
             f"http://{HOST}:{second.port}/metrics", timeout=scaled(10)
-        ) as page:
-            assert page.status == 200
+        ) as found:
+            assert found.status == 200
     finally:
         second.close()
     assert caplog.messages == [
         f"{HOST}:{server.port} is in use: metrics are served on port {second.port} instead"
     ]
+
+
+def page(server: MetricsServer, scheme: str = "http", **options: Any) -> int:
+    """The status of the page."""
+    token = options.pop("token", None)
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    url = f"{scheme}://{HOST}:{server.port}/metrics"
+    request = urllib.request.Request(url, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=scaled(10), **options) as answer:
+            assert b"process_cpu_seconds" in answer.read()
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return -1 if error.read() else error.code
+
+
+def opened(**settings: Any) -> MetricsServer:
+    tls = settings.pop("tls", TlsConfig())
+    config = replace(BrokerConfig(), host=HOST, **settings)
+    return open_metrics_server(Settings(broker=config, tls=tls), EVERYBODY)
+
+
+def test_without_the_token_there_are_no_metrics(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    write_private(path, "0123456789abcdef\n")
+    with closing(opened(metrics_token_file=str(path))) as server:
+        assert page(server, token="0123456789abcdef") == 200
+        assert page(server) == 401
+        for wrong in ("", "0123456789abcde", "0123456789abcdefg", "é" * 16):
+            assert page(server, token=wrong.encode().decode("latin-1")) == 401
+
+
+def test_metrics_are_encrypted_where_the_settings_say_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path)
+    tls = authority.config(ssl_client_auth="required")
+    with closing(opened(metrics_tls=True, tls=tls)) as server:
+        assert page(server, "https", context=authority.client_context("prometheus")) == 200
+        with pytest.raises((OSError, http.client.RemoteDisconnected)):
+            page(server, "https", context=authority.client_context())
+        with pytest.raises((OSError, http.client.RemoteDisconnected)):
+            page(server)
+        assert page(server, "https", context=authority.client_context("prometheus")) == 200
+    assert caplog.messages == [
+        f"metrics port closed the connection of {HOST}: the client has no certificate"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("token", "mode", "problem"),
+    [
+        ("0123456789abcdef", 0o644, "mode 0644.*chmod 600"),
+        ("short", 0o600, "at least 16 characters"),
+        ("0123456789abcdef 0123456789abcdef", 0o600, "without blanks"),
+    ],
+)
+def test_a_token_that_protects_nothing_ends_the_start(
+    tmp_path: Path, token: str, mode: int, problem: str
+) -> None:
+    path = tmp_path / "token"
+    write_private(path, token)
+    path.chmod(mode)
+    with pytest.raises(RegentError, match=problem):
+        opened(metrics_token_file=str(path))
+    with pytest.raises(RegentError, match=r"set tls.ssl_keystore_location"):
+        opened(metrics_tls=True)
 
 
 def test_an_unusable_address_is_refused() -> None:
