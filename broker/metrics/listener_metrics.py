@@ -285,8 +285,8 @@ class KafkaClientMetrics:
         )
         closed = (((reason.value,), count) for reason, count in metrics.closed.items())
         yield from CLOSINGS.families(closed, recent)
-        if metrics.tls is not None:
-            yield from TLS.of(metrics, recent, self._listener)
+        encrypting = (((name,), one) for name, one in of_listeners.items() if one.tls is not None)
+        yield from TLS.families(encrypting, recent)
 
     def _used(self, metrics: ListenerMetrics) -> Iterator[tuple[tuple[str], RequestMetrics]]:
         """Yield the APIs that were used, by Kafka's names."""

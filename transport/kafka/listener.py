@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from regent.transport.kafka.tls import ServerTls
 
 DEFAULT_LIMITS: Final = KafkaLimits()
+_DEFAULT_NAME: Final = SecurityProtocol.PLAINTEXT.value
 _BACKLOG: Final = 512
 _LAST_ANSWERS_S: Final = 2.0
 
@@ -81,7 +82,7 @@ class KafkaListener:
         self._limits = limits
         self._name = name
         served = _protocol(tls, sasl)
-        self._endpoint = endpoint or EndPoint(served, host, port, served)
+        self._endpoint = endpoint or EndPoint(_DEFAULT_NAME, host, port, served)
         if self._endpoint.security_protocol != served:  # it never falls back to less
             raise RegentError(
                 f"broker.listeners: {self._endpoint.listener} has the security protocol"
