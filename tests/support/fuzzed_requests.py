@@ -30,6 +30,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         AlterConfigsRequest,
         AlterPartitionReassignmentsRequest,
         AlterReplicaLogDirsRequest,
+        AlterUserScramCredentialsRequest,
         CreateAclsRequest,
         CreatePartitionsRequest,
         CreateTopicsRequest,
@@ -389,6 +390,21 @@ GENUINE: Sequence[tuple[Any, Mapping[str, Any]]] = (
         },
     ),
     (DescribeUserScramCredentialsRequest, {"users": [{"name": "u"}]}),
+    (
+        AlterUserScramCredentialsRequest,
+        {
+            "deletions": [{"name": "u", "mechanism": 1}],
+            "upsertions": [
+                {
+                    "name": "u",
+                    "mechanism": 2,
+                    "iterations": 4096,
+                    "salt": b"salt",
+                    "salted_password": b"salted",
+                }
+            ],
+        },
+    ),
     (DescribeTransactionsRequest, {"transactional_ids": ["x"]}),
     (
         ListTransactionsRequest,

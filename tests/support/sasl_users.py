@@ -54,7 +54,7 @@ def sasl_for_test(directory: Path, names: Sequence[str] = (NAME,), **settings: A
             "sasl_oauthbearer_unsecured": True,
             "connection_failed_authentication_delay_ms": 0,
             **settings,
-        }  # type: ignore[arg-type]
+        }
     )
     return sasl_listener(
         config, Users(*names), salt_secret=SALT_SECRET, has_tls=False, is_loopback=True

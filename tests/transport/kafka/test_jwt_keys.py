@@ -230,3 +230,38 @@ def test_cve_2025_27817_only_https_and_files_are_read():
     for url in ("http://127.0.0.1/keys", "ftp://127.0.0.1/keys", "data:,{}"):
         with pytest.raises(ValueError, match="https"):
             jwt_keys._content(url)
+
+
+def test_the_skew_of_clocks_is_a_setting(validator: Validator):
+    now = time.time()
+    late = token(iat=now - 60, exp=now - 5)
+    assert validator().validate(late).name == "alice"
+    assert_refused(validator(sasl_oauthbearer_clock_skew_seconds=0), late)
+
+
+def test_keys_are_read_again_from_time_to_time(validator: Validator, tmp_path: Path):
+    checks = validator(sasl_oauthbearer_jwks_endpoint_refresh_ms=1)
+    write_keys(tmp_path / "keys.json", row(OTHER_RSA, "2"))
+    eventually(lambda: set(checks._keys) == {"2"}, "the new keys are read")
+
+
+def test_keys_that_cannot_be_reached_are_asked_for_again(
+    validator: Validator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    answers = [OSError("away"), OSError("away"), write_keys(tmp_path / "later", row(RSA, "1"))]
+    content = jwt_keys._content
+
+    def read(url: str) -> bytes:
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, OSError):
+            raise answer
+        return content(answer)
+
+    monkeypatch.setattr(jwt_keys, "_content", read)
+    checks = validator(
+        sasl_oauthbearer_jwks_endpoint_url="https://127.0.0.1:1/keys",
+        sasl_oauthbearer_jwks_endpoint_retry_backoff_ms=1,
+        sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms=1,
+    )
+    eventually(lambda: set(checks._keys) == {"1"}, "the keys are read")
+    assert checks.validate(token()).name == "alice"

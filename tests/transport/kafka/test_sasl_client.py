@@ -132,7 +132,7 @@ def test_a_connection_logs_in_again_before_its_login_ends(
 def config(path: Path | None, **settings: Any) -> SaslConfig:
     file = "" if path is None else str(path)
     values = {"sasl_inter_broker_user": NAME, "sasl_inter_broker_password_file": file, **settings}
-    return SaslConfig(**values)  # type: ignore[arg-type]
+    return SaslConfig(**values)
 
 
 def test_a_broker_reads_its_password_for_each_login(tmp_path: Path):
@@ -140,6 +140,7 @@ def test_a_broker_reads_its_password_for_each_login(tmp_path: Path):
     write_private(path, f"{PASSWORD}\n")
     sasl = sasl_of_broker(config(path))
     assert (sasl.mechanism, sasl.user, sasl.secret()) == ("SCRAM-SHA-512", NAME, PASSWORD)
+    assert sasl_of_broker(config(path, sasl_mechanism_inter_broker_protocol="PLAIN")) != sasl
     write_private(path, "another")
     assert sasl.secret() == "another"
     assert PASSWORD not in repr(sasl)

@@ -288,6 +288,12 @@ def test_cve_2022_34917_a_large_request_is_refused_by_its_size(server: Server, c
     assert server.metrics.closed[Closed.MALFORMED] == 1
 
 
+def test_the_largest_request_before_a_login_is_a_setting(serve: Callable[..., Server]):
+    with serve(sasl_server_max_receive_size=100).client() as client:
+        client.send(struct.pack(">i", 101))
+        assert client.is_closed()
+
+
 def test_after_the_login_a_large_request_is_accepted(client: Client):
     client.log_in()
     assert client.ask(bytes(100_000)).decode() == f"User:{NAME}"
