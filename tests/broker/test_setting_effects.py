@@ -933,6 +933,7 @@ EFFECTS = {
     **{("zookeeper", name): effect for name, effect in ZOOKEEPER.items()},
 }
 
+_OF_AUTHORIZER = "tests/broker/test_broker_authorizer.py"
 _OF_GROUPS = "tests/broker/test_group_service.py"
 _OF_TRANSACTIONS = "tests/broker/test_transaction_service.py"
 ELSEWHERE = {
@@ -953,6 +954,7 @@ ELSEWHERE = {
     ("groups", "offsets_load_buffer_size"): "tests/actors/test_group_coordinator.py",
     ("groups", "offsets_commit_timeout_ms"): "tests/actors/test_group_coordinator.py",
     ("log", "log_cleaner_threads"): "tests/broker/test_broker_storage.py",
+    **{("authorizer", row.name): _OF_AUTHORIZER for t, row in rows() if t == "authorizer"},
     ("zookeeper", "secret_file"): "tests/system/test_zookeeper_login.py",
     ("broker", "local_users"): "tests/transport/test_local_users.py",
     ("broker", "keys_dir"): "tests/broker/test_broker_keys.py",
