@@ -45,6 +45,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     ),
     "reassign": LazyCommand("regent.cli.reassign", "reassign", "Move replicas to other brokers."),
     "elect-leaders": LazyCommand("regent.cli.elect_leaders", "elect_leaders", "Elect leaders now."),
+    "acls": LazyCommand("regent.cli.acls", "acls", "List, add and remove ACLs."),
     "keys": LazyCommand("regent.cli.keys", "keys", "Allow and revoke keys of other machines."),
     "certs": LazyCommand("regent.cli.certs", "certs", "Make certificates for TLS."),
     "users": LazyCommand("regent.cli.users", "users", "Add and remove users who log in."),

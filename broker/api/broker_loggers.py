@@ -31,6 +31,7 @@ LEVELS: Final[Mapping[str, int]] = {
 
 KAFKA_LOGGERS: Final[Mapping[str, str]] = {
     "kafka": "regent",
+    "kafka.authorizer.logger": "kafka.authorizer.logger",
     "kafka.cluster.Partition": "regent.core.replication",
     "kafka.controller": "regent.core.controller",
     "kafka.controller.ControllerChannelManager": "regent.actors.controller_channel_manager",

@@ -931,9 +931,8 @@ EFFECTS = {
     **{("zookeeper", name): effect for name, effect in ZOOKEEPER.items()},
 }
 
-_OF_SASL = "tests/transport/kafka/test_sasl_mechanisms.py"
-_OF_AUTHORIZER = "tests/core/security/test_authorizer.py"
 _OF_TLS = "tests/transport/kafka/test_tls.py"
+_OF_AUTHORIZER = "tests/broker/test_broker_authorizer.py"
 _OF_GROUPS = "tests/broker/test_group_service.py"
 _OF_TRANSACTIONS = "tests/broker/test_transaction_service.py"
 OF_LISTENERS = (
@@ -944,7 +943,6 @@ OF_LISTENERS = (
 _OF_TOKENS = "tests/broker/test_delegation_token_service.py"
 ELSEWHERE = {
     **{(table, row.name): _OF_TRANSACTIONS for table, row in rows() if table == "transactions"},
-    **{("sasl", row.name): _OF_SASL for table, row in rows() if table == "sasl"},
     **{("authorizer", row.name): _OF_AUTHORIZER for t, row in rows() if t == "authorizer"},
     **{("tls", row.name): _OF_TLS for table, row in rows() if table == "tls"},
     ("tls", "ssl_endpoint_identification_algorithm"): (
