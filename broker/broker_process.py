@@ -308,6 +308,12 @@ class BrokerProcess(ControllerListener):
         self._broker_view = actor.view
         self._cache, self._replica_manager = actor.cache, actor.replica_manager
         self._cache.when_complete(self._is_told.set)
+        self._start_coordinators()
+        self._broker = launch(actor)
+        self._undo.callback(stop_actor, self._broker, _ACTOR_TIMEOUT_S)
+        self._undo.callback(self._replication.stop)
+
+    def _start_coordinators(self) -> None:
         self._groups = BrokerGroupService(self._settings, self._cache)
         self._groups.start(self._replica_manager, self._scheduler)
         self._undo.callback(self._groups.stop)
@@ -315,9 +321,6 @@ class BrokerProcess(ControllerListener):
         self._start_transactions(
             PartitionMarkers(self._replica_manager, self._scheduler, request_timeout_ms)
         )
-        self._broker = launch(actor)
-        self._undo.callback(stop_actor, self._broker, _ACTOR_TIMEOUT_S)
-        self._undo.callback(self._replication.stop)
 
     def _start_transactions(self, target: MarkerTarget) -> None:
         """Start the transaction coordinator."""

@@ -75,7 +75,7 @@ from regent.core.security.scram import CredentialProvider
 from regent.core.setting import SettingValues
 from regent.transport.kafka.acceptor import SharedLimits
 from regent.transport.kafka.api import KafkaApi
-from regent.transport.kafka.connection import KafkaLimits
+from regent.transport.kafka.limits import KafkaLimits
 from regent.transport.kafka.listener import KafkaListener, listen
 from regent.transport.kafka.listener_loop import ListenerLoop
 from regent.transport.kafka.metrics import ListenerMetrics

@@ -15,7 +15,7 @@ from regent.core.controller.services import ControllerSettings
 from regent.core.log_config import LogConfig
 from regent.core.replication.replication_settings import ReplicationSettings
 from regent.core.setting import Scope, SettingValues
-from regent.transport.kafka.connection import KafkaLimits
+from regent.transport.kafka.limits import KafkaLimits
 
 T = TypeVar("T")
 

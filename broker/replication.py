@@ -37,8 +37,8 @@ from regent.core.security.scram import CredentialProvider
 from regent.transport.control.client import RequestClient
 from regent.transport.control.sockets import Context
 from regent.transport.kafka.api import KafkaApi, KafkaApiKey
-from regent.transport.kafka.connection import KafkaLimits
 from regent.transport.kafka.follower_fetch import FetchChannel
+from regent.transport.kafka.limits import KafkaLimits
 from regent.transport.kafka.listener import KafkaListener
 from regent.transport.kafka.listener_loop import ListenerLoop
 from regent.transport.kafka.metrics import RequestMetrics

@@ -13,6 +13,7 @@ from typing import Final
 
 from regent.client.broker_request import NoAnswerError, ask_broker
 from regent.client.cluster_connection import Cluster, ClusterNotFoundError
+from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.client.doctor.findings import Finding, Severity
 from regent.client.doctor.listening_sockets import PROC, command_line, target_of, user_of
 from regent.cluster.cluster_file import ClusterFile
@@ -218,10 +219,13 @@ def _ask_brokers(examined: ExaminedCluster) -> Iterator[Finding]:
     dead = entries.keys() - examined.local_brokers
     registrations = {}
     for broker_id, info in (examined.registrations or {}).items():
-        if info.plaintext_endpoint is None:
-            name = f"broker {broker_id}"
-            message = f"the settings of {name} are not examined: all its listeners need a login"
-            yield Finding(CLUSTER, Severity.WARNING, name, message)
+        if SECURITY_OF_COMMAND.endpoint_of(info) is None:
+            name, protocol = f"broker {broker_id}", SECURITY_OF_COMMAND.protocol.value
+            message = (
+                f"the settings of {name} are not examined: none of its listeners is {protocol}"
+            )
+            remedy = "--command-config FILE says how to connect"
+            yield Finding(CLUSTER, Severity.WARNING, name, message, remedy)
         elif broker_id not in dead:
             registrations[broker_id] = info
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as threads:
@@ -249,7 +253,7 @@ def _who_may_ask(examined: ExaminedCluster, broker_id: BrokerId) -> str:
 
 def _settings_of(broker: BrokerInfo) -> Settings | str:
     """Return the settings of a broker with such a listener, or why it has not told them."""
-    endpoint = broker.plaintext_endpoint
+    endpoint = SECURITY_OF_COMMAND.endpoint_of(broker)
     assert endpoint is not None
     resource = DescribeConfigsResource(
         resource_type=_BROKER, resource_name=str(broker.broker_id), configuration_keys=None
@@ -259,7 +263,7 @@ def _settings_of(broker: BrokerInfo) -> Settings | str:
         answer = ask_broker(
             endpoint, _DESCRIBE_CONFIGS, request, DescribeConfigsResponse, _ASK_LIMIT_S
         )
-    except NoAnswerError as error:
+    except (NoAnswerError, RegentError) as error:
         return f"{endpoint.host}:{endpoint.port}: {error}"
     for result in answer.results:
         if result.error_code == Errors.NONE:

@@ -19,7 +19,7 @@ from regent.core.admin.config_handlers import values_in_force
 from regent.core.controller.services import ControllerSettings
 from regent.core.log_config import BROKER_NAMES, LogConfig
 from regent.core.replication.replication_settings import ReplicationSettings
-from regent.transport.kafka.connection import KafkaLimits
+from regent.transport.kafka.limits import KafkaLimits
 
 
 def test_the_defaults_are_those_of_the_classes():

@@ -17,8 +17,9 @@ from regent.core.security.session import ANONYMOUS, KafkaPrincipal
 from regent.core.setting import LONG_MAX
 from regent.transport.descriptors import OF_THIS_PROCESS, Descriptors
 from regent.transport.kafka.api import KafkaApi
-from regent.transport.kafka.connection import KafkaConnection, KafkaLimits, ListenerParts
+from regent.transport.kafka.connection import KafkaConnection, ListenerParts
 from regent.transport.kafka.handshakes import Handshakes
+from regent.transport.kafka.limits import KafkaLimits
 from regent.transport.kafka.listener_loop import ListenerLoop
 from regent.transport.kafka.metrics import Closed, ListenerMetrics
 from regent.transport.kafka.request_memory import RequestMemory

@@ -14,18 +14,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, TypeVar
 
-from regent.config.tables.broker import BrokerConfig
 from regent.core.errors import StorageError
 from regent.core.model import EndPoint
 from regent.core.quota.client_quota_manager import QuotaClient
 from regent.core.quota.quota_entities import MAX_NAME
 from regent.core.quota.quota_managers import QuotaManagers
 from regent.core.security.session import KafkaPrincipal, SecurityProtocol, Session
-from regent.core.setting import INT_MAX
 from regent.transport.kafka.api import (
     KafkaAnswer,
     KafkaApi,
@@ -35,6 +33,7 @@ from regent.transport.kafka.api import (
 )
 from regent.transport.kafka.api_versions import told_software
 from regent.transport.kafka.framing import CHUNK_BYTES, TURN_BYTES, FrameBuffer, UnexpectedTlsError
+from regent.transport.kafka.limits import KafkaLimits
 from regent.transport.kafka.listener_loop import SHORT_TURN_S, ConnectionScheduler
 from regent.transport.kafka.metrics import MAX_VERSIONS, Closed, ListenerMetrics
 from regent.transport.kafka.primitives import MalformedRequestError
@@ -59,27 +58,6 @@ PACE_BYTES: Final = 256 * 1024
 """Bytes per second that a large request must send while others wait for memory."""
 MAX_BYTES_WITHOUT_RECORDS: Final = 4 * 1024 * 1024
 """The maximum size of requests other than Produce: these are decoded at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class KafkaLimits:
-    """The limits of clients; Kafka's settings, times in milliseconds.
-
-    ``max_connections_per_ip_overrides`` has the limits of hosts, by name or address.
-    ``max_connections`` counts all listeners for clients together, and
-    ``max_connections_of_listener`` one: Kafka's ``listener.name.NAME.max.connections``.
-    ``queued_max_request_bytes`` limits all requests of more than 64 KiB together. The smaller
-    requests of a connection take about 64 KiB at most.
-    """
-
-    socket_request_max_bytes: int = BrokerConfig.socket_request_max_bytes
-    max_connections: int = BrokerConfig.max_connections
-    max_connections_per_ip: int = BrokerConfig.max_connections_per_ip
-    max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
-    queued_requests_per_connection: int = BrokerConfig.queued_requests_per_connection
-    connections_max_idle_ms: int = BrokerConfig.connections_max_idle_ms
-    queued_max_request_bytes: int = BrokerConfig.queued_max_request_bytes
-    max_connections_of_listener: int = INT_MAX
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from regent.transport.kafka.acceptor import (
 )
 from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.api_versions import api_versions_api
-from regent.transport.kafka.connection import KafkaLimits
+from regent.transport.kafka.limits import KafkaLimits
 from regent.transport.kafka.listener_loop import STOP_TIMEOUT_S, ListenerLoop
 from regent.transport.kafka.metrics import ListenerMetrics
 from regent.transport.kafka.sasl_server import SaslListener

@@ -16,7 +16,7 @@ from regent.core.quota.quota_managers import QuotaManagers
 from regent.transport.descriptors import OF_THIS_PROCESS, Descriptors
 from regent.transport.kafka.acceptor import SharedLimits
 from regent.transport.kafka.api import KafkaApi
-from regent.transport.kafka.connection import KafkaLimits
+from regent.transport.kafka.limits import KafkaLimits
 from regent.transport.kafka.listener import DEFAULT_LIMITS, KafkaListener
 from regent.transport.kafka.tls import ServerTls
 

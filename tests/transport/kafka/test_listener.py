@@ -22,7 +22,8 @@ from regent.transport.control.server import PortInUseError
 from regent.transport.descriptors import RESERVED_DESCRIPTORS, Descriptors
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.api_versions import ClientSoftware
-from regent.transport.kafka.connection import MAX_BYTES_WITHOUT_RECORDS, KafkaLimits
+from regent.transport.kafka.connection import MAX_BYTES_WITHOUT_RECORDS
+from regent.transport.kafka.limits import KafkaLimits
 from regent.transport.kafka.listener import KafkaListener
 from regent.transport.kafka.metrics import Closed, ListenerMetrics, RequestMetrics
 from regent.transport.kafka.primitives import MalformedRequestError

@@ -7,7 +7,7 @@ import random
 import threading
 
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaRequest
-from regent.transport.kafka.connection import KafkaLimits
+from regent.transport.kafka.limits import KafkaLimits
 from regent.transport.kafka.listener import KafkaListener
 from tests.transport.kafka.conftest import Listen
 from tests.transport.kafka.raw_client import METADATA, WAIT_S, RawClient, request_bytes

@@ -11,7 +11,7 @@ from regent.core.quota.client_quota_manager import QuotaClient
 from regent.core.quota.quota_config import QuotaConfig
 from regent.core.quota.quota_managers import QuotaManagers
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaRequest
-from regent.transport.kafka.connection import KafkaLimits
+from regent.transport.kafka.limits import KafkaLimits
 from regent.transport.kafka.metrics import Closed
 from regent.transport.kafka.replies import TimedSteps
 from regent.transport.kafka.throttle import Throttle

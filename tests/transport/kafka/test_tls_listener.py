@@ -23,8 +23,8 @@ from regent.core.security.session import ANONYMOUS, KafkaPrincipal
 from regent.storage.log_manager import LogManager
 from regent.testing.waits import eventually, scaled
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaRequest
-from regent.transport.kafka.connection import KafkaLimits
 from regent.transport.kafka.handshakes import MAX_HANDSHAKES
+from regent.transport.kafka.limits import KafkaLimits
 from regent.transport.kafka.listener import KafkaListener
 from regent.transport.kafka.metrics import Closed
 from regent.transport.kafka.tls import ServerTls
