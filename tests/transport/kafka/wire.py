@@ -19,7 +19,6 @@ from regent.core.security.session import Session
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.throttle import Throttle
 
-
 SESSION = Session("127.0.0.1")
 
 
