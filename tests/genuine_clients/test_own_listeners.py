@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
@@ -84,11 +84,14 @@ def seen_by_kafka_python(bootstrap: str) -> dict[int, int]:
 def produced_and_read(bootstrap: str, topic: str, partitions: int) -> None:
     """Write to every partition with acks=all, and read it back, also in a group."""
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
-    failed: list[object] = []
+    failed: list[KafkaError] = []
+
+    def note(error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            failed.append(error)
+
     for partition in range(partitions):
-        producer.produce(
-            topic, b"v", partition=partition, on_delivery=lambda e, _: e and failed.append(e)
-        )
+        producer.produce(topic, b"v", partition=partition, on_delivery=note)
     assert producer.flush(TIMEOUT_S) == 0
     assert not failed
     with closing(KafkaProducer(bootstrap_servers=bootstrap, acks="all")) as other:

@@ -87,12 +87,12 @@ def test_clients_need_acls_and_replication_does_not(cluster: RegentCluster) -> N
     )
     admin.create_acls([write])[write].result(TIMEOUT_S)
     eventually(lambda: outcome(cluster, "t") == 0, "a record is written")
-    everything = AclBindingFilter(
+    everything = AclBindingFilter(  # None is any; its types do not say so
         ResourceType.ANY,
-        None,
+        None,  # type: ignore[arg-type]
         ResourcePatternType.ANY,
-        None,
-        None,
+        None,  # type: ignore[arg-type]
+        None,  # type: ignore[arg-type]
         AclOperation.ANY,
         AclPermissionType.ANY,
     )

@@ -37,6 +37,7 @@ port = 9092
 control_port = 9093
 replication_port = 9094
 metrics_port = 9095
+allow_unauthenticated = true
 replica_lag_time_max_ms = 2000
 [zookeeper]
 session_timeout_ms = 2000

@@ -8,23 +8,28 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from itertools import count, islice
 
 import pytest
 from kafka.protocol.metadata import ApiVersionsRequest
 
 from regent.core.errors import RegentError
+from regent.core.model import EndPoint
+from regent.core.security.session import Session
 from regent.testing.waits import eventually, scaled
 from regent.transport.control.server import PortInUseError
 from regent.transport.descriptors import RESERVED_DESCRIPTORS, Descriptors
+from regent.transport.kafka.acceptor import SharedLimits
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.api_versions import ClientSoftware
 from regent.transport.kafka.connection import MAX_BYTES_WITHOUT_RECORDS
 from regent.transport.kafka.limits import KafkaLimits
 from regent.transport.kafka.listener import KafkaListener
+from regent.transport.kafka.listener_loop import ListenerLoop
 from regent.transport.kafka.metrics import Closed, ListenerMetrics, RequestMetrics
 from regent.transport.kafka.primitives import MalformedRequestError
 from tests.support.descriptors import no_descriptor_left
