@@ -65,7 +65,7 @@ class TokenFollower:
 
     def __init__(self, broker: SimulatedBroker) -> None:
         self._broker = broker
-        dice = random.Random(f"tokens of broker {broker.broker_id} at {broker.port}")
+        dice = random.Random(f"ids of tokens since session {broker.session.session_id}")
         self.tokens = DelegationTokenManager(
             ZkDelegationTokenStore(broker.session),
             SECRET,
