@@ -13,9 +13,9 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypedDict
 
 from pykka import ActorDeadError
+from pykka import Timeout as AskTimeout
 
 from regent.actors.broker import (
     Broker,
@@ -25,11 +25,11 @@ from regent.actors.broker import (
     LogDirectoryFailed,
     Registered,
 )
-from regent.actors.config_listener import Following
+from regent.actors.config_listener import CatchUp, ConfigListener, ConfigsChanged
 from regent.actors.controller_event_manager import ControllerListener
 from regent.actors.inbox import InboxFullError, Reply
 from regent.actors.request_router import RequestRouter
-from regent.actors.runtime import launch, stop_actor
+from regent.actors.runtime import launch, start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.actors.transaction_markers import PartitionMarkers
 from regent.actors.watchdog import Watchdog
@@ -37,6 +37,7 @@ from regent.broker.broker_controller import BrokerController
 from regent.broker.broker_keys import BrokerKeys
 from regent.broker.broker_registration import (
     AdvertisedListeners,
+    BrokerAddress,
     RegisteredEndPoints,
     register,
     taken_end_points,
@@ -104,18 +105,6 @@ from regent.zk.znodes import ConfigEntityChangeNotificationZNode
 _ACTOR_TIMEOUT_S = 10.0
 _SESSION_CLOSE_TIMEOUT_S = 3.0
 _FIRST_METADATA_TIMEOUT_S = 5.0
-
-
-class BrokerAddress(TypedDict):
-    """What a broker reports when it is ready."""
-
-    id: BrokerId
-    host: str
-    port: int
-    control_port: int
-    replication_port: int
-    metrics_port: int
-    control_key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +190,7 @@ class BrokerProcess(ControllerListener):
                 self._storage.logs,
                 self._storage.move_logs(self._replica_manager),
                 self._transactions,
-                self._tokens.manager,
+                tokens=self._tokens.manager,
             )
         )
         self._publish(metrics, server)
@@ -296,7 +285,7 @@ class BrokerProcess(ControllerListener):
                 on_metadata_changed=self._on_metadata_changed,
                 on_replicas_offline=self._on_replicas_offline,
                 on_suspects_changed=self._on_suspects_changed,
-                catch_up_with_configs=lambda: self._config_listener.catch_up(),
+                catch_up_with_configs=self._catch_up_with_configs,
                 load_topic_configs=lambda topics: self._configs.load(topics),
             ),
             open_fetch_channel=self._replication.open_fetch_channel,
@@ -375,7 +364,7 @@ class BrokerProcess(ControllerListener):
         self._status.add_warner(self._storage.warnings)
         self._storage.start_maintenance(self._replica_manager, self._on_log_directory_failed)
         store.create_persistent_paths()
-        self._config_listener.catch_up()
+        self._catch_up_with_configs()
         info = replace(info, endpoints=self._end_points.current)
         self._storage.note_that_no_log_is_lost(self._keeper)
         broker_epoch, session_id = register(
@@ -395,7 +384,7 @@ class BrokerProcess(ControllerListener):
             self._keeper, self._storage.logs, self._controller.tell, self._controller.is_active
         )
         self._undo.callback(checks.stop)
-        self._config_listener.look()
+        self._look_at_configs()
         with suppress(SessionExpiredError):
             if self._keeper.session_id == session_id:
                 return
@@ -448,9 +437,10 @@ class BrokerProcess(ControllerListener):
             tell_controller=self._controller.tell,
             set_client_quotas=self._kafka_endpoint.set_quotas,
         )
-        self._config_listener = Following(f"config-listener-{broker_id}", self._configs)
-        self._undo.callback(self._config_listener.close)
-        self._undo.callback(self._tokens.follow(self._keeper))
+        name = f"config-listener-{broker_id}"
+        self._config_listener = start_actor(ConfigListener, name, self._configs)
+        self._undo.callback(stop_actor, self._config_listener, _ACTOR_TIMEOUT_S)
+        self._tokens.follow(self._keeper, self._undo)
 
     # --- callbacks on other threads ---
 
@@ -470,7 +460,7 @@ class BrokerProcess(ControllerListener):
         if event is not None:
             self._controller.tell(event)
         elif watch.path == ConfigEntityChangeNotificationZNode.PATH:
-            self._config_listener.look()
+            self._look_at_configs()
         else:
             self._tokens.on_watch(watch.path)
 
@@ -496,9 +486,19 @@ class BrokerProcess(ControllerListener):
         del client
         if self._is_serving:
             self._controller.tell(RegisterBrokerAndReelect())
-            self._config_listener.look()
-            self._tokens.on_session()
+            self._look_at_configs()
             self._storage.on_session()
+            self._tokens.on_session()
+
+    def _look_at_configs(self) -> None:
+        with suppress(ActorDeadError):
+            self._config_listener.tell(ConfigsChanged())
+
+    def _catch_up_with_configs(self) -> None:
+        try:
+            self._config_listener.ask(CatchUp(), timeout=_ACTOR_TIMEOUT_S)
+        except (ActorDeadError, AskTimeout) as error:
+            raise SessionExpiredError(f"cannot read configurations: {error}") from error
 
     def _on_expired(self) -> Future[None]:
         """Let the controller resign; the next session waits for it.

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypedDict
 
 from regent.broker.broker_settings import LISTENER
 from regent.config.addresses import tcp_endpoint
@@ -22,6 +22,18 @@ from regent.zk.stores.controller_store import ZkControllerStore
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.2
+
+
+class BrokerAddress(TypedDict):
+    """What a broker reports when it is ready."""
+
+    id: BrokerId
+    host: str
+    port: int
+    control_port: int
+    replication_port: int
+    metrics_port: int
+    control_key: str
 
 
 class AdvertisedListeners(NamedTuple):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
-from regent.actors.config_listener import Following
+from pykka import ActorDeadError, ActorRef
+
+from regent.actors.config_listener import ConfigListener, ConfigsChanged
+from regent.actors.runtime import start_actor, stop_actor
 from regent.broker.machine_settings import filled
 from regent.config.private_files import read_private
 from regent.config.settings import Settings
@@ -25,6 +28,7 @@ from regent.zk.znodes import DelegationTokenChangeNotificationZNode
 
 _SETTING: Final = "delegation_tokens.delegation_token_secret_key_file"
 _LEAST_CHARACTERS: Final = 16
+_STOP_TIMEOUT_S: Final = 2.0
 
 
 class BrokerDelegationTokens:
@@ -40,12 +44,12 @@ class BrokerDelegationTokens:
         self._broker_id = broker_id
         self._settings = settings
         self._secret = _secret(settings.delegation_tokens.delegation_token_secret_key_file)
-        self._following: Following | None = None
+        self._listener: ActorRef[ConfigListener] | None = None
 
-    def follow(self, zookeeper: ZooKeeper) -> Callable[[], None]:
-        """Follow the tokens from now on; return what ends this."""
+    def follow(self, zookeeper: ZooKeeper, undo: ExitStack) -> None:
+        """Follow the tokens from now on; ``undo`` ends this."""
         if not self._secret:
-            return lambda: None
+            return
         self.manager = DelegationTokenManager(
             ZkDelegationTokenStore(zookeeper),
             self._secret,
@@ -54,8 +58,9 @@ class BrokerDelegationTokens:
             random_bytes=secrets.token_bytes,
             lock=threading.Lock(),
         )
-        self._following = Following(f"delegation-tokens-{self._broker_id}", self.manager)
-        return self._following.close
+        name = f"delegation-tokens-{self._broker_id}"
+        self._listener = start_actor(ConfigListener, name, self.manager)
+        undo.callback(stop_actor, self._listener, _STOP_TIMEOUT_S)
 
     def load(self) -> None:
         """Read all tokens, before clients are served. Raises ``RegentError``."""
@@ -64,14 +69,19 @@ class BrokerDelegationTokens:
 
     def on_session(self) -> None:
         """Read all tokens again: a session has begun, and changes may have been missed."""
-        if self.manager is not None and self._following is not None:
+        if self.manager is not None:
             self.manager.expect_gaps()
-            self._following.look()
+            self._look()
 
     def on_watch(self, path: str) -> None:
         """Read the tokens that changed, if this watch is about them."""
-        if path == DelegationTokenChangeNotificationZNode.PATH and self._following is not None:
-            self._following.look()
+        if path == DelegationTokenChangeNotificationZNode.PATH:
+            self._look()
+
+    def _look(self) -> None:
+        if self._listener is not None:
+            with suppress(ActorDeadError):
+                self._listener.tell(ConfigsChanged())
 
 
 def _secret(file: str) -> bytes:

@@ -45,16 +45,16 @@ _Handle: TypeAlias = Callable[[KafkaRequest], KafkaAnswer]
 class TokenPermissions(NamedTuple):
     """What the authorizer says about the tokens of others.
 
-    ``may_create(session, owner)``: CreateTokens of the owner. ``may_describe(session, token)``:
+    ``may_create(request, owner)``: CreateTokens of the owner. ``may_describe(request, token)``:
     Describe of the token, or DescribeTokens of its owner.
     """
 
-    may_create: Callable[[Session, KafkaPrincipal], bool]
-    may_describe: Callable[[Session, DelegationToken], bool]
+    may_create: Callable[[KafkaRequest, KafkaPrincipal], bool]
+    may_describe: Callable[[KafkaRequest, DelegationToken], bool]
 
 
 EVERYBODY_MAY: Final = TokenPermissions(
-    lambda _session, _owner: True, lambda _session, _token: True
+    lambda _request, _owner: True, lambda _request, _token: True
 )
 """Without an authorizer, as in Kafka."""
 
@@ -114,7 +114,7 @@ class _Handlers:
 
         def create() -> CreateDelegationTokenResponse:
             _check_login(request.session)
-            if owner != requester and not self._permissions.may_create(request.session, owner):
+            if owner != requester and not self._permissions.may_create(request, owner):
                 raise TokenRefusedError(Errors.DELEGATION_TOKEN_AUTHORIZATION_FAILED)
             renewers = [KafkaPrincipal(r.principal_type, r.principal_name) for r in asked.renewers]
             check_renewers(renewers)
@@ -172,7 +172,7 @@ class _Handlers:
             found = tokens.describe(
                 session.principal,
                 owners,
-                lambda token: self._permissions.may_describe(session, token),
+                lambda token: self._permissions.may_describe(request, token),
             )
             return DescribeDelegationTokenResponse(
                 error_code=Errors.NONE, tokens=tuple(map(_described, found))

@@ -33,7 +33,7 @@ from tests.support.token_world import ALICE, BOB, CAROL, DAVE, HOUR_MS, NOW_MS, 
 from tests.transport.kafka.wire import request_of, whole
 
 FIRST_WITH_OWNER = 3
-NOBODY_MAY = TokenPermissions(lambda _session, _owner: False, lambda _session, _token: False)
+NOBODY_MAY = TokenPermissions(lambda _request, _owner: False, lambda _request, _token: False)
 
 
 def logged_in(principal: KafkaPrincipal, **changed: Any) -> Session:
@@ -209,7 +209,7 @@ def test_a_token_for_another_needs_the_permission_to_create_it(served: Served):
     assert refused.error_code == Errors.DELEGATION_TOKEN_AUTHORIZATION_FAILED
     assert (refused.principal_name, refused.token_requester_principal_name) == ("bob", "alice")
     served.permissions = TokenPermissions(
-        lambda session, owner: (session.principal, owner) == (ALICE, BOB),
+        lambda request, owner: (request.session.principal, owner) == (ALICE, BOB),
         NOBODY_MAY.may_describe,
     )
     created = served.create(ALICE, owner=BOB)
@@ -268,8 +268,8 @@ def test_tokens_of_others_are_described_to_whom_the_authorizer_allows(served: Se
     assert served.described(DAVE) == []
     asked = []
 
-    def may_describe(session: Session, token: Any) -> bool:
-        asked.append((session.principal, token.token_id, token.owner))
+    def may_describe(request: Any, token: Any) -> bool:
+        asked.append((request.session.principal, token.token_id, token.owner))
         return True
 
     served.permissions = TokenPermissions(NOBODY_MAY.may_create, may_describe)
