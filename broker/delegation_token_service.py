@@ -27,7 +27,7 @@ from regent.zk.stores.delegation_token_store import ZkDelegationTokenStore
 from regent.zk.znodes import DelegationTokenChangeNotificationZNode
 
 _SETTING: Final = "delegation_tokens.delegation_token_secret_key_file"
-_LEAST_CHARACTERS: Final = 16
+_LEAST_BYTES: Final = 16
 _STOP_TIMEOUT_S: Final = 2.0
 
 
@@ -87,10 +87,10 @@ class BrokerDelegationTokens:
 def _secret(file: str) -> bytes:
     if not file:
         return b""
-    secret = read_private(Path(file), _SETTING).strip()
-    if len(secret) < _LEAST_CHARACTERS:
+    secret = read_private(Path(file), f"the secret of {_SETTING}").strip()
+    if len(secret) < _LEAST_BYTES:
         raise RegentError(
-            f"{_SETTING}: {file} must have a secret of at least {_LEAST_CHARACTERS} characters:"
+            f"{file}, with the secret of {_SETTING}, must have at least {_LEAST_BYTES} characters:"
             f" make one with `(umask 077; openssl rand -base64 32 > {file})`"
         )
-    return secret.encode()
+    return secret

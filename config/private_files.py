@@ -27,26 +27,6 @@ def write_private(path: Path, text: str) -> None:
         file.write(text)
 
 
-def read_private(path: Path, what: str) -> str:
-    """Return the text of a file that only its user may read, ``what`` says what is in it.
-
-    Raises ``RegentError``, which names the file and the remedy.
-    """
-    try:
-        with path.open(encoding="utf-8") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            text = file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise RegentError(f"{what}: {path} cannot be read: {reason}") from None
-    if mode & _OF_OTHERS:
-        raise RegentError(
-            f"{what}: {path} has mode {mode:04o}, so other users may read it: make it private with"
-            f" `chmod 600 {path}`"
-        )
-    return text
-
-
 def close_directory(directory: Path) -> None:
     """Take the rights of other users to an existing data directory, so to all files in it.
 
@@ -65,3 +45,31 @@ def close_directory(directory: Path) -> None:
         return
     directory.chmod(stat.S_IMODE(found.st_mode) & ~_OF_OTHERS)
     logger.warning("%s was open to other users of this machine: it is closed now", directory)
+
+
+def read_private(path: Path, what: str) -> bytes:
+    """Return the contents of a file that other users must not read; ``what`` is in it.
+
+    Raises ``RegentError``, which names the file and the remedy. A file of root that only the group
+    of this process may read is private too: so Kubernetes gives secrets to a process.
+    """
+    try:
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            content = file.read()
+    except OSError as error:
+        raise RegentError(f"{path}, with {what}, cannot be read: {error.strerror}") from None
+    if found.st_mode & _OF_OTHERS and not _is_of_roots_group(found):
+        raise RegentError(
+            f"{path} has mode {stat.S_IMODE(found.st_mode):04o}, so other users may read {what} in"
+            f" it: make it private with `chmod 600 {path}`"
+        )
+    return content
+
+
+def _is_of_roots_group(found: os.stat_result) -> bool:
+    """Whether root lets the group of this process read a file, and nobody else."""
+    groups = {os.getegid(), *os.getgroups()}
+    others = stat.S_IMODE(found.st_mode) & _OF_OTHERS
+    is_given_by_root = found.st_uid == 0 and os.geteuid() != 0
+    return is_given_by_root and found.st_gid in groups and others == stat.S_IRGRP
