@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
-from pykka import ActorDeadError, ActorRef
-
-from regent.actors.config_listener import ConfigListener, ConfigsChanged
-from regent.actors.runtime import start_actor, stop_actor
+from regent.actors.config_listener import Following
 from regent.actors.scheduler import RepeatingTimer, Scheduler
 from regent.config.tables.authorizer import AuthorizerConfig
 from regent.core.errors import RegentError
@@ -41,7 +38,7 @@ class BrokerAuthorizer:
         """Decides on the listener of brokers."""
         self.acls: AclCache | None = None
         """None: there is no authorizer, or it has not started."""
-        self._listener: ActorRef[ConfigListener] | None = None
+        self._listener: Following | None = None
         self._authorizer: AclAuthorizer | None = None
         if config.authorizer_class_name:
             everyone = config.allow_everyone_if_no_acl_found
@@ -68,8 +65,8 @@ class BrokerAuthorizer:
         acls = AclCache(store, self._authorizer, lock, time.monotonic)
         acls.start()
         self.acls = acls
-        self._listener = start_actor(ConfigListener, f"acl-listener-{broker_id}", acls)
-        undo.callback(stop_actor, self._listener, _STOP_TIMEOUT_S)
+        self._listener = Following(f"acl-listener-{broker_id}", acls)
+        undo.callback(self._listener.close)
         undo.callback(RepeatingTimer(scheduler, _LOOK_MS, self._look).cancel)
         self._look()  # a watch may have fired already
 
@@ -87,5 +84,4 @@ class BrokerAuthorizer:
 
     def _look(self) -> None:
         if self._listener is not None:
-            with suppress(ActorDeadError):
-                self._listener.tell(ConfigsChanged())
+            self._listener.look()

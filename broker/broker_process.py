@@ -163,7 +163,7 @@ class BrokerProcess(ControllerListener):
         self._undo.callback(self._storage.close)
         self._users = local_users(config.local_users)
         self._tokens = BrokerDelegationTokens(broker_id, self._settings)
-        self._credentials = UserCredentials(self._tokens.manager)
+        self._credentials = UserCredentials(self._tokens)
         metrics = open_metrics_server(self._settings, self._users)
         self._undo.callback(metrics.close)
         self._keys = BrokerKeys(broker_id, self._options.data_dir, config, self.on_must_end)
@@ -456,7 +456,7 @@ class BrokerProcess(ControllerListener):
         )
         self._config_listener = Following(f"config-listener-{broker_id}", self._configs)
         self._undo.callback(self._config_listener.close)
-        self._undo.callback(self._tokens.follow(self._keeper))
+        self._tokens.follow(self._keeper, self._undo)
 
     # --- callbacks on other threads ---
 
@@ -502,9 +502,9 @@ class BrokerProcess(ControllerListener):
         if self._is_serving:
             self._controller.tell(RegisterBrokerAndReelect())
             self._config_listener.look()
-            self._tokens.on_session()
             self._authorizer.on_session()
             self._storage.on_session()
+            self._tokens.on_session()
 
     def _on_expired(self) -> Future[None]:
         """Let the controller resign; the next session waits for it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -19,12 +19,14 @@ from regent.core.security.delegation_token_manager import (
     DelegationTokenManager,
     DelegationTokenSettings,
 )
+from regent.core.security.scram import ScramCredential, ScramMechanism
 from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.stores.delegation_token_store import ZkDelegationTokenStore
 from regent.zk.znodes import DelegationTokenChangeNotificationZNode
 
 _SETTING: Final = "delegation_tokens.delegation_token_secret_key_file"
-_LEAST_CHARACTERS: Final = 16
+_LEAST_BYTES: Final = 16
+_STOP_TIMEOUT_S: Final = 2.0
 
 
 class BrokerDelegationTokens:
@@ -40,12 +42,12 @@ class BrokerDelegationTokens:
         self._broker_id = broker_id
         self._settings = settings
         self._secret = _secret(settings.delegation_tokens.delegation_token_secret_key_file)
-        self._following: Following | None = None
+        self._listener: Following | None = None
 
-    def follow(self, zookeeper: ZooKeeper) -> Callable[[], None]:
-        """Follow the tokens from now on; return what ends this."""
+    def follow(self, zookeeper: ZooKeeper, undo: ExitStack) -> None:
+        """Follow the tokens from now on; ``undo`` ends this."""
         if not self._secret:
-            return lambda: None
+            return
         self.manager = DelegationTokenManager(
             ZkDelegationTokenStore(zookeeper),
             self._secret,
@@ -54,8 +56,14 @@ class BrokerDelegationTokens:
             random_bytes=secrets.token_bytes,
             lock=threading.Lock(),
         )
-        self._following = Following(f"delegation-tokens-{self._broker_id}", self.manager)
-        return self._following.close
+        self._listener = Following(f"delegation-tokens-{self._broker_id}", self.manager)
+        undo.callback(self._listener.close)
+
+    def scram(
+        self, mechanism: ScramMechanism, username: str, by_token: bool
+    ) -> ScramCredential | None:
+        """See ``CredentialProvider``."""
+        return None if self.manager is None else self.manager.scram(mechanism, username, by_token)
 
     def load(self) -> None:
         """Read all tokens, before clients are served. Raises ``RegentError``."""
@@ -64,23 +72,27 @@ class BrokerDelegationTokens:
 
     def on_session(self) -> None:
         """Read all tokens again: a session has begun, and changes may have been missed."""
-        if self.manager is not None and self._following is not None:
+        if self.manager is not None:
             self.manager.expect_gaps()
-            self._following.look()
+            self._look()
 
     def on_watch(self, path: str) -> None:
         """Read the tokens that changed, if this watch is about them."""
-        if path == DelegationTokenChangeNotificationZNode.PATH and self._following is not None:
-            self._following.look()
+        if path == DelegationTokenChangeNotificationZNode.PATH:
+            self._look()
+
+    def _look(self) -> None:
+        if self._listener is not None:
+            self._listener.look()
 
 
 def _secret(file: str) -> bytes:
     if not file:
         return b""
     secret = read_private(Path(file), f"the secret of {_SETTING}").strip()
-    if len(secret) < _LEAST_CHARACTERS:
+    if len(secret) < _LEAST_BYTES:
         raise RegentError(
-            f"{_SETTING}: {file} must have a secret of at least {_LEAST_CHARACTERS} characters:"
+            f"{file}, with the secret of {_SETTING}, must have at least {_LEAST_BYTES} characters:"
             f" make one with `(umask 077; openssl rand -base64 32 > {file})`"
         )
     return secret

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from regent.core.errors import Errors, RegentError
 from regent.core.protocol.messages.authentication import (
@@ -26,6 +26,7 @@ from regent.core.protocol.messages.authentication import (
     RenewDelegationTokenRequest,
     RenewDelegationTokenResponse,
 )
+from regent.core.security.acls import AclOperation, ResourceType
 from regent.core.security.delegation_token_manager import (
     DelegationToken,
     DelegationTokenManager,
@@ -42,33 +43,15 @@ logger = logging.getLogger(__name__)
 _Handle: TypeAlias = Callable[[KafkaRequest], KafkaAnswer]
 
 
-class TokenPermissions(NamedTuple):
-    """What the authorizer says about the tokens of others.
-
-    ``may_create(session, owner)``: CreateTokens of the owner. ``may_describe(session, token)``:
-    Describe of the token, or DescribeTokens of its owner.
-    """
-
-    may_create: Callable[[Session, KafkaPrincipal], bool]
-    may_describe: Callable[[Session, DelegationToken], bool]
-
-
-EVERYBODY_MAY: Final = TokenPermissions(
-    lambda _session, _owner: True, lambda _session, _token: True
-)
-"""Without an authorizer, as in Kafka."""
-
-
 def delegation_token_apis(
     tokens: DelegationTokenManager | None,
     executor: Executor,
-    permissions: TokenPermissions = EVERYBODY_MAY,
 ) -> Sequence[KafkaApi]:
     """Return the APIs; ``tokens`` None: brokers have no secret for tokens.
 
     ``executor`` waits for ZooKeeper.
     """
-    handlers = _Handlers(tokens, permissions)
+    handlers = _Handlers(tokens)
 
     def api(key: KafkaApiKey, last: int, handle: _Handle) -> KafkaApi:
         async def run(request: KafkaRequest) -> KafkaAnswer:
@@ -84,12 +67,22 @@ def delegation_token_apis(
     ]
 
 
+def _may_create(request: KafkaRequest, owner: KafkaPrincipal) -> bool:
+    return request.may(AclOperation.CREATE_TOKENS, ResourceType.USER, str(owner))
+
+
+def _may_describe(request: KafkaRequest, token: DelegationToken) -> bool:
+    """Whether the client may see a token that is not its own."""
+    return request.may(
+        AclOperation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token.token_id, is_logged=False
+    ) or request.may(
+        AclOperation.DESCRIBE_TOKENS, ResourceType.USER, str(token.owner), is_logged=False
+    )
+
+
 class _Handlers:
-    def __init__(
-        self, tokens: DelegationTokenManager | None, permissions: TokenPermissions
-    ) -> None:
+    def __init__(self, tokens: DelegationTokenManager | None) -> None:
         self._manager = tokens
-        self._permissions = permissions
 
     @property
     def _tokens(self) -> DelegationTokenManager:
@@ -114,7 +107,7 @@ class _Handlers:
 
         def create() -> CreateDelegationTokenResponse:
             _check_login(request.session)
-            if owner != requester and not self._permissions.may_create(request.session, owner):
+            if owner != requester and not _may_create(request, owner):
                 raise TokenRefusedError(Errors.DELEGATION_TOKEN_AUTHORIZATION_FAILED)
             renewers = [KafkaPrincipal(r.principal_type, r.principal_name) for r in asked.renewers]
             check_renewers(renewers)
@@ -172,7 +165,7 @@ class _Handlers:
             found = tokens.describe(
                 session.principal,
                 owners,
-                lambda token: self._permissions.may_describe(session, token),
+                lambda token: _may_describe(request, token),
             )
             return DescribeDelegationTokenResponse(
                 error_code=Errors.NONE, tokens=tuple(map(_described, found))

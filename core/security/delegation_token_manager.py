@@ -283,7 +283,8 @@ class DelegationTokenManager:
             changes = self._store.read_changes()
             news = [change for change in changes if change.sequence > self._last_sequence]
             newest = max((change.sequence for change in changes), default=self._last_sequence)
-            if must_read_all or len(news) < newest - self._last_sequence:
+            reads_all = must_read_all or len(news) < newest - self._last_sequence
+            if reads_all:
                 ids = set(self._store.read_token_ids()) | self._tokens.keys()
             else:
                 ids = {change.token_id for change in news if change.token_id is not None}
@@ -293,7 +294,9 @@ class DelegationTokenManager:
             self._must_read_all = True
             raise
         # Nothing is raised from here on, so every change that is marked as read is applied.
-        self._last_sequence = max(self._last_sequence, newest)
+        if reads_all:  # the numbers may have begun again
+            newest = max((change.sequence for change in changes), default=-1)
+        self._last_sequence = newest
         for token_id in ids:
             self._put(token_id, found.get(token_id))
 

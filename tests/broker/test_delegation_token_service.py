@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,12 @@ class Following:
     def __init__(self, server: FakeZooKeeperServer, settings: Settings) -> None:
         self.broker = BrokerDelegationTokens(1, settings)
         self.session = KeptSession(server, self.on_watch)
-        self.close = self.broker.follow(self.session)
+        self._undo = ExitStack()
+        self.broker.follow(self.session, self._undo)
         self.broker.load()
+
+    def close(self) -> None:
+        self._undo.close()
 
     def on_watch(self, watch: WatchEvent) -> None:
         self.broker.on_watch(watch.path)
@@ -69,7 +74,8 @@ def brokers(secret_file: Path) -> Iterator[list[Following]]:
 def test_without_a_secret_there_are_no_tokens_and_no_znodes():
     server = FakeZooKeeperServer()
     tokens = BrokerDelegationTokens(1, Settings())
-    tokens.follow(KeptSession(server))()
+    with ExitStack() as undo:
+        tokens.follow(KeptSession(server), undo)
     tokens.load()
     tokens.on_session()
     tokens.on_watch("/delegation_token/token_changes")

@@ -15,7 +15,7 @@ from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaRequest
 from tests.support.fake_cluster import FakeCluster, failing
 from tests.support.token_world import ALICE, DAVE, NOW_MS, TokenWorld
 
-NEVER_CALLED = TokenPermissions(lambda _session, _owner: False, lambda _session, _token: False)
+NEVER_CALLED = TokenPermissions(lambda _request, _owner: False, lambda _request, _token: False)
 
 
 class TokenPort:

@@ -49,7 +49,11 @@ from regent.zk.client.operations import ConnectionLossError, WatchEvent
 from regent.zk.stores import cluster_identity
 from regent.zk.stores.controller_store import ZkControllerStore, read_control_facts
 from regent.zk.stores.watches import controller_event
-from regent.zk.znodes import ConfigEntityChangeNotificationZNode, TopicsZNode
+from regent.zk.znodes import (
+    ConfigEntityChangeNotificationZNode,
+    DelegationTokenChangeNotificationZNode,
+    TopicsZNode,
+)
 from tests.simulation.channel import FEW_REQUESTS, REQUEST_TIMEOUT_MS, Channel
 from tests.simulation.client_requests import (
     ConsumeRequest,
@@ -68,6 +72,7 @@ from tests.simulation.network import AnswerBody, Exchange, Network
 from tests.simulation.record_server import RecordServer
 from tests.simulation.records import RecordObserver
 from tests.simulation.simulated_logs import SimulatedDisk
+from tests.simulation.tokens import TokenFollower, wall_clock_ms
 from tests.simulation.transaction_server import TransactionServer, TransactionWorld
 from tests.simulation.virtual_time import VirtualTime
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
@@ -210,6 +215,8 @@ class SimulatedBroker:
         self._lists_suspects_at_ms = 0
         self._isr_writer = SimulatedIsrWriter(self)
         self.configs = ConfigListener(self)
+        has_tokens = self.settings.delegation_tokens_are_on
+        self.tokens = TokenFollower(self) if has_tokens else None
         self._log_care = LogCare(self)
         self.groups = None if world.groups is None else GroupServer(self, world.groups)
         self.transactions: TransactionServer | None = None
@@ -233,6 +240,8 @@ class SimulatedBroker:
         self._mark_logs_known()
         self.tell(events.RegisterBrokerAndReelect())
         self.configs.look_soon()
+        if self.tokens is not None:
+            self.tokens.look_soon(is_new_session=True)
         self._fetchers.fetch_again_and_again()
         self._checkpoint_again_and_again()
         self._shrink_again_and_again()
@@ -264,6 +273,13 @@ class SimulatedBroker:
     def now_ms(self) -> int:
         """The monotonic clock of its machine; each machine's clock began at another time."""
         return self.world.time.now_ms + self.disk.clock_ms
+
+    @property
+    def controller_ms(self) -> int:
+        """The clock of its controller: where there are tokens, a wall clock that may jump."""
+        if self.tokens is None:
+            return self.now_ms
+        return wall_clock_ms(self.world.time.now_ms) + self.disk.wall_clock_ahead_ms
 
     # --- the controller ---
 
@@ -310,7 +326,7 @@ class SimulatedBroker:
 
     def _resign_because(self, event: ControllerEvent, error: Exception) -> None:
         """Resign as the actor does when a handler raises an unexpected error."""
-        now_ms = self.now_ms
+        now_ms = self.controller_ms
         try:
             self._perform(self.controller.handle(resignation(event, error), now_ms))
         except (PlantedError, UnreadableError):
@@ -322,7 +338,7 @@ class SimulatedBroker:
 
     def handle(self, event: ControllerEvent) -> list[fx.Effect]:
         """Let the controller handle an event; return its effects."""
-        effects = self.controller.handle(event, self.now_ms)
+        effects = self.controller.handle(event, self.controller_ms)
         self.controller.context.validate()
         return effects
 
@@ -331,7 +347,7 @@ class SimulatedBroker:
         preempted, self.inbox = self.inbox, deque()
         self.handled_events += 1
         self.world.events_handled += 1
-        self._perform(self.controller.handle(events.Expire(), self.now_ms))
+        self._perform(self.controller.handle(events.Expire(), self.controller_ms))
         for event in preempted:
             if isinstance(event, events.StandAgain | events.UncleanLeaderElectionEnable):
                 self.tell(event)
@@ -344,6 +360,8 @@ class SimulatedBroker:
         self._log_care.announce_if_due()
         self.tell(events.RegisterBrokerAndReelect())
         self.configs.look_soon()
+        if self.tokens is not None:
+            self.tokens.look_soon(is_new_session=True)
 
     def _note_how_far_zookeeper_is(self) -> None:
         with suppress(ConnectionLossError, SessionExpiredError):  # a ping
@@ -370,6 +388,8 @@ class SimulatedBroker:
             self.tell(event)
         elif watch.path == ConfigEntityChangeNotificationZNode.PATH:
             self.configs.look_soon()
+        elif watch.path == DelegationTokenChangeNotificationZNode.PATH and self.tokens is not None:
+            self.tokens.look_soon()
 
     def _perform(self, effects: list[fx.Effect]) -> None:
         for effect in effects:

@@ -78,6 +78,7 @@ def short_settings() -> ControllerSettings:
         controlled_shutdown_ack_timeout_ms=2_000,
         tell_again_ms=2_500,
         controlled_shutdown_abandoned_ms=4_500,
+        delegation_token_expiry_check_interval_ms=3_000,
     )
 
 

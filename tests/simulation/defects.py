@@ -22,6 +22,7 @@ from tests.simulation import (
     power_loss_defects,
     record_defects,
     tampering_defects,
+    token_defects,
     transaction_defects,
 )
 
@@ -44,6 +45,7 @@ _MODULES = (
     group_defects,
     transaction_defects,
     metadata_defects,
+    token_defects,
 )
 
 DEFECTS: tuple[Defect, ...] = tuple(
@@ -82,6 +84,8 @@ QUICKEST_DEFECTS: frozenset[Defect] = frozenset(
         tampering_defects.cluster_id_unchecked,
         tampering_defects.controller_epochs_forgotten,
         tampering_defects.registrations_of_others_overwritten,
+        token_defects.renewed_tokens_deleted,
+        token_defects.tokens_looked_at_by_the_first_controller_only,
     }
 )
 """Defects that `make test` searches for: some of each module, those that are found soonest."""

@@ -12,6 +12,7 @@ from tests.simulation.registrations import Registrations
 from tests.simulation.sent_requests import SentRequests
 from tests.simulation.situations import Situations
 from tests.simulation.terms import Terms
+from tests.simulation.tokens import TokenHistory
 
 
 class Invariants:
@@ -24,6 +25,7 @@ class Invariants:
         self.history = LeadershipHistory(cluster, self.situations)
         self._terms = Terms(cluster, self.history)
         self._registrations = Registrations(cluster)
+        self._tokens = TokenHistory(cluster)
         self.handled_requests = HandledRequests(cluster, self.history, self.situations)
         self.records = RecordHistory(cluster, self.history, self.situations)
         self.history.on_deletion_requested = self.records.on_deletion_requested
@@ -44,3 +46,4 @@ class Invariants:
         self.history.check()
         self._terms.check()
         self._registrations.check()
+        self._tokens.check()

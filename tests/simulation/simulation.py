@@ -86,6 +86,7 @@ from tests.simulation.poison import Poison
 from tests.simulation.records import past_all_guards
 from tests.simulation.situations import Situation
 from tests.simulation.tampering import Tampering
+from tests.simulation.tokens import TokenClients, assert_tokens_converged, has_tokens
 from tests.simulation.transaction_server import TransactionWorld
 from tests.simulation.transactions import Transactions, positions_world, transaction_world
 from tests.support.fake_zookeeper import Call, Hook, Moment
@@ -193,6 +194,7 @@ class Simulation:
         self._cut_off: set[str] = set()  # endpoints that no packet reaches
 
     def _begin_applications(self, seed: int) -> list[Groups | Transactions]:
+        self._token_clients = TokenClients(self.cluster, seed, self._note)
         groups, transactions, positions = self._worlds
         rest = seed, self.invariants, self._note
         found: list[Groups | Transactions] = []
@@ -233,6 +235,7 @@ class Simulation:
     def _draw_rare_conditions(self, seed: int) -> None:
         """Draw rare conditions of controllers, with random numbers of their own."""
         self._rare_dice = random.Random(f"surprises of {seed}")
+        self._has_tokens = has_tokens(seed)
         self._hiding_dice = random.Random(f"{seed}, hidden logs")
         self._hides_logs = self._hiding_dice.random() < HIDING_HISTORIES
         self._has_unexpected_errors = self._rare_dice.random() < UNEXPECTED_ERRORS_PROBABILITY
@@ -325,6 +328,7 @@ class Simulation:
             application.finish()
         assert_converged(self.cluster)
         assert_logs_converged(self.cluster, self.invariants.records)
+        assert_tokens_converged(self.cluster)
 
     def _rest(self) -> None:
         self._bounds.begin()
@@ -358,6 +362,7 @@ class Simulation:
         if self._faults_are_on:
             self._hide_logs_to_be_deleted()
             self._configurations.act()
+            self._token_clients.act()
             self._addresses.act()
             self._forged_orders.act()
         self.invariants.check()
@@ -368,6 +373,7 @@ class Simulation:
         settings.broker_answer_timeout_ms = self._broker_answer_timeout_ms
         settings.auto_leader_rebalance_enable = self._is_rebalancing
         settings.isr_changes_through_zookeeper = self._leaders_write_isrs
+        settings.delegation_tokens_are_on = self._has_tokens
         return settings
 
     def _step(self) -> None:
@@ -563,6 +569,8 @@ class Simulation:
         if is_write and self.random.random() < self._odds.race:
             is_topic = self._admins.write_first(call.paths)
             self.situations.meet_if(is_topic, Situation.TOPIC_CHANGED_UNDER_WRITE)
+        if is_write and self._has_tokens:
+            self._token_clients.write_first(call.paths)
         probability = self._odds.call_fault * (3 if self._is_calm else 1)
         if self.random.random() >= probability:
             return

@@ -11,7 +11,12 @@ from regent.core.controller.events import (
 )
 from regent.core.model import TopicPartition
 from regent.core.protocol.controller import ControlledShutdownRequest
-from regent.zk.znodes import BrokerIdZNode, ConfigEntityChangeNotificationZNode, ControllerZNode
+from regent.zk.znodes import (
+    BrokerIdZNode,
+    ConfigEntityChangeNotificationZNode,
+    ControllerZNode,
+    DelegationTokenChangeNotificationZNode,
+)
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
 from tests.simulation.leadership_history import Belief, LeadershipHistory
@@ -78,6 +83,7 @@ class Terms:
             ControllerZNode.PATH,
             BrokerIdZNode.path(broker.broker_id),
             ConfigEntityChangeNotificationZNode.PATH,
+            DelegationTokenChangeNotificationZNode.PATH,
         }
         assert watched <= allowed_watches, f"{where} watches {sorted(watched)}"
 

@@ -10,11 +10,24 @@ from typing import Any
 import pytest
 
 from regent.broker.api.delegation_tokens import (
-    EVERYBODY_MAY,
-    TokenPermissions,
     delegation_token_apis,
 )
 from regent.core.errors import Errors
+from regent.core.security.acls import (
+    ANY_HOST,
+    AccessControlEntry,
+    AclOperation,
+    AclPermissionType,
+    PatternType,
+    ResourcePattern,
+    ResourceType,
+)
+from regent.core.security.authorizer import (
+    ALLOW_ALL,
+    AclAuthorizer,
+    Authorizer,
+    AuthorizerSettings,
+)
 from regent.core.security.session import (
     ANONYMOUS,
     USER_TYPE,
@@ -33,7 +46,18 @@ from tests.support.token_world import ALICE, BOB, CAROL, DAVE, HOUR_MS, NOW_MS, 
 from tests.transport.kafka.wire import request_of, whole
 
 FIRST_WITH_OWNER = 3
-NOBODY_MAY = TokenPermissions(lambda _session, _owner: False, lambda _session, _token: False)
+NOBODY_MAY = AclAuthorizer(AuthorizerSettings(), lambda: 0.0)
+NOBODY_MAY.replace({})  # until then they would count as unread
+
+
+def allowing(
+    principal: KafkaPrincipal, operation: AclOperation, resource_type: ResourceType, name: str
+) -> Authorizer:
+    """Return an authorizer with one ACL."""
+    made = AclAuthorizer(AuthorizerSettings(), lambda: 0.0)
+    entry = AccessControlEntry(str(principal), ANY_HOST, operation, AclPermissionType.ALLOW)
+    made.replace({ResourcePattern(resource_type, name, PatternType.LITERAL): frozenset({entry})})
+    return made
 
 
 def logged_in(principal: KafkaPrincipal, **changed: Any) -> Session:
@@ -64,17 +88,18 @@ class Served:
         self.world = TokenWorld()
         self.broker = self.world.broker()
         self._executor = executor
-        self.permissions = NOBODY_MAY
+        self.authorizer: Authorizer = NOBODY_MAY
         self.is_on = True
 
     def ask(self, request: Any, session: Session, version: int = 2) -> Any:
         """Return the answer."""
         tokens = self.broker.tokens if self.is_on else None
-        apis = delegation_token_apis(tokens, self._executor, self.permissions)
+        apis = delegation_token_apis(tokens, self._executor)
         (api,) = [api for api in apis if api.key == type(request).API_KEY]
         assert api.min_version <= version <= api.max_version
         received = request_of(api.key, version, request.encode(version=version))
         received.session = session
+        received.authorizer = self.authorizer
 
         async def answer() -> Any:
             return await api.handle(received)
@@ -208,10 +233,7 @@ def test_a_token_for_another_needs_the_permission_to_create_it(served: Served):
     refused = served.create(ALICE, owner=BOB)
     assert refused.error_code == Errors.DELEGATION_TOKEN_AUTHORIZATION_FAILED
     assert (refused.principal_name, refused.token_requester_principal_name) == ("bob", "alice")
-    served.permissions = TokenPermissions(
-        lambda session, owner: (session.principal, owner) == (ALICE, BOB),
-        NOBODY_MAY.may_describe,
-    )
+    served.authorizer = allowing(ALICE, AclOperation.CREATE_TOKENS, ResourceType.USER, "User:bob")
     created = served.create(ALICE, owner=BOB)
     assert created.error_code == Errors.NONE
     assert served.described(BOB) == served.described(ALICE) == [created.token_id]
@@ -263,22 +285,27 @@ def test_all_owners_and_no_owners_are_not_the_same(served: Served):
     assert served.described(ALICE, []) == served.described(ALICE, [BOB]) == []
 
 
-def test_tokens_of_others_are_described_to_whom_the_authorizer_allows(served: Served):
+@pytest.mark.parametrize(
+    ("operation", "resource_type"),
+    [
+        (AclOperation.DESCRIBE, ResourceType.DELEGATION_TOKEN),
+        (AclOperation.DESCRIBE_TOKENS, ResourceType.USER),
+    ],
+)
+def test_tokens_of_others_are_described_to_whom_the_authorizer_allows(
+    served: Served, operation: AclOperation, resource_type: ResourceType
+):
     token_id = served.create(ALICE).token_id
     assert served.described(DAVE) == []
-    asked = []
-
-    def may_describe(session: Session, token: Any) -> bool:
-        asked.append((session.principal, token.token_id, token.owner))
-        return True
-
-    served.permissions = TokenPermissions(NOBODY_MAY.may_create, may_describe)
+    name = token_id if resource_type is ResourceType.DELEGATION_TOKEN else "User:alice"
+    served.authorizer = allowing(DAVE, operation, resource_type, name)
     assert served.described(DAVE) == [token_id]
-    assert asked == [(DAVE, token_id, ALICE)]
+    served.authorizer = allowing(BOB, operation, resource_type, name)
+    assert served.described(DAVE) == []
 
 
 def test_without_an_authorizer_everybody_may_as_in_kafka(served: Served):
-    served.permissions = EVERYBODY_MAY
+    served.authorizer = ALLOW_ALL
     token_id = served.create(ALICE, owner=BOB).token_id
     assert served.described(DAVE) == [token_id]
 

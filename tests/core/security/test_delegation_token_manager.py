@@ -311,6 +311,22 @@ def test_a_new_session_reads_all_tokens(world: TokenWorld, broker: TokenBroker):
     assert broker.watches != [], "the watch is set in the new session"
 
 
+def test_changes_are_followed_when_their_numbers_begin_again(world: TokenWorld):
+    first, second = world.broker(), world.broker()
+    for _ in range(3):
+        first.tokens.create(ALICE, ALICE, (), -1)
+    second.follow()
+    for name in world.zookeeper.children_of(CHANGES):
+        world.zookeeper.remove(f"{CHANGES}/{name}")
+    world.zookeeper.remove(CHANGES)
+    world.zookeeper.put(CHANGES)
+    second.tokens.expect_gaps()
+    second.tokens.catch_up()
+    token_id = first.tokens.create(ALICE, ALICE, (), -1).token.token_id
+    second.tokens.catch_up()
+    assert second.tokens.credential(SHA_256, token_id) is not None
+
+
 def test_all_tokens_are_read_again_after_unread_notifications_were_deleted(world: TokenWorld):
     first, second = world.broker(), world.broker()
     token_id = first.tokens.create(ALICE, ALICE, (), -1).token.token_id
