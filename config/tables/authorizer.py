@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from regent.core.setting import ConfigType, setting
+from regent.core.setting import setting
 
 ACL_AUTHORIZER = "kafka.security.authorizer.AclAuthorizer"
 
@@ -17,7 +17,6 @@ class AuthorizerConfig:
         "",
         "What decides which client may do what. Kafka's AclAuthorizer: ACLs in ZooKeeper, which"
         " `regent acls` and Kafka's tools change. Empty: every client may do everything.",
-        type=ConfigType.CLASS,
         choices=("", ACL_AUTHORIZER),
     )
     super_users: str = setting(

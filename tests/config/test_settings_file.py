@@ -129,7 +129,7 @@ def test_every_setting_can_be_set_to_its_default(write: Write) -> None:
         (
             "[brokr]\n",
             "unknown table [brokr]; the tables are broker, controller, log, groups,"
-            " transactions, quotas, zookeeper, logging",
+            " transactions, quotas, zookeeper, authorizer, logging",
         ),
         ("port = 1\n", "unknown table [port]"),
         ("broker = 1\n", "[broker] must be a table"),
