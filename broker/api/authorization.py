@@ -15,7 +15,12 @@ from regent.broker.api.transactions import refuse_markers
 from regent.core.admin.partition_requests import refuse_partitions
 from regent.core.errors import Errors
 from regent.core.protocol.messages import acls, client_quotas, features, log_dirs, partitions
-from regent.core.protocol.messages.scram_credentials import DescribeUserScramCredentialsResponse
+from regent.core.protocol.messages.scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+    DescribeUserScramCredentialsResponse,
+)
 from regent.core.protocol.topics import ForwardedClient
 from regent.core.security.acls import AclOperation, ResourceType
 from regent.core.security.authorizer import ALLOW_ALL, Authorizer
@@ -73,6 +78,17 @@ def _refuse_quotas(request: KafkaRequest) -> object:
     return client_quotas.AlterClientQuotasResponse(entries=tuple(refused))
 
 
+def _refuse_credentials(request: KafkaRequest) -> object:
+    asked = decode(AlterUserScramCredentialsRequest, request)
+    users = dict.fromkeys(row.name for row in asked.deletions)
+    users |= dict.fromkeys(row.name for row in asked.upsertions)
+    refused = (
+        AlterUserScramCredentialsResult(user=user, error_code=_DENIED, error_message=_REASON)
+        for user in users
+    )
+    return AlterUserScramCredentialsResponse(results=tuple(refused))
+
+
 def _refuse_moves(request: KafkaRequest) -> object:
     asked = decode(log_dirs.AlterReplicaLogDirsRequest, request)
     results = (
@@ -123,8 +139,6 @@ _CREATE: Final = AclOperation.CREATE, ResourceType.CLUSTER
 _DESCRIBE: Final = AclOperation.DESCRIBE, ResourceType.CLUSTER
 _ALTER: Final = AclOperation.ALTER, ResourceType.CLUSTER
 _BROKER: Final = AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER
-
-ALTER_USER_SCRAM_CREDENTIALS: Final = 51
 
 ROWS: Final[Mapping[int, Row]] = {
     KafkaApiKey.PRODUCE: Row((_WRITE_ID, _WRITE_TOPIC)),
@@ -220,7 +234,7 @@ ROWS: Final[Mapping[int, Row]] = {
         lambda _: DescribeUserScramCredentialsResponse(error_code=_DENIED, error_message=_REASON),
         AclOperation.DESCRIBE,
     ),
-    ALTER_USER_SCRAM_CREDENTIALS: Row((_ALTER,)),
+    KafkaApiKey.ALTER_USER_SCRAM_CREDENTIALS: _of_cluster(_refuse_credentials, AclOperation.ALTER),
     KafkaApiKey.UPDATE_FEATURES: _of_cluster(
         lambda _: features.UpdateFeaturesResponse(
             error_code=_DENIED, error_message=_REASON, results=()

@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from regent.broker.api.authorization import (
-    ALTER_USER_SCRAM_CREDENTIALS,
     ROWS,
     Needed,
     with_authorization,
@@ -227,11 +226,7 @@ def test_the_handlers_ask_for_what_the_rows_say(guarded: Guarded):
     grants.allow((DESCRIBE, ResourceType.TOPIC))
     by_id = {"topics": [{"name": None, "topic_id": TOPIC_ID}], "timeout_ms": 1}
     guarded.ask_bytes(DeleteTopicsRequest, by_id, 6)
-    needed = {
-        API_NAMES[KafkaApiKey(key)]: set(row.needed)
-        for key, row in ROWS.items()
-        if key != ALTER_USER_SCRAM_CREDENTIALS
-    }
+    needed = {API_NAMES[KafkaApiKey(key)]: set(row.needed) for key, row in ROWS.items()}
     for name in REFUSED_TO_ALL:
         needed[name] = set()
     asked = {name: grants.asked.get(name, set()) for name in needed}

@@ -9,13 +9,15 @@ from dataclasses import replace
 
 import pytest
 
-from regent.broker.api.delegation_tokens import TokenPermissions, delegation_token_apis
+from regent.broker.api.delegation_tokens import delegation_token_apis
+from regent.core.security.authorizer import AclAuthorizer, AuthorizerSettings
 from regent.core.security.session import KafkaPrincipal, SecurityProtocol
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaRequest
 from tests.support.fake_cluster import FakeCluster, failing
 from tests.support.token_world import ALICE, DAVE, NOW_MS, TokenWorld
 
-NEVER_CALLED = TokenPermissions(lambda _request, _owner: False, lambda _request, _token: False)
+NOBODY_MAY = AclAuthorizer(AuthorizerSettings(), lambda: 0.0)
+NOBODY_MAY.replace({})
 
 
 class TokenPort:
@@ -26,7 +28,7 @@ class TokenPort:
         self.broker = self.tokens.broker()
         self.user: KafkaPrincipal | None = ALICE
         self.cluster = cluster
-        apis = delegation_token_apis(self.broker.tokens, executor, NEVER_CALLED)
+        apis = delegation_token_apis(self.broker.tokens, executor)
         cluster.add_broker(0, port=cluster.listen(more=list(map(self._as_user, apis))))
         cluster.elect(0)
 
@@ -34,6 +36,7 @@ class TokenPort:
         """The API for a client that has logged in."""
 
         async def handle(request: KafkaRequest) -> KafkaAnswer:
+            request.authorizer = NOBODY_MAY
             if self.user is not None:
                 request.session = replace(
                     request.session,

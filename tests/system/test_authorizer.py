@@ -87,16 +87,16 @@ def test_clients_need_acls_and_replication_does_not(cluster: RegentCluster) -> N
     )
     admin.create_acls([write])[write].result(TIMEOUT_S)
     eventually(lambda: outcome(cluster, "t") == 0, "a record is written")
-    everything = AclBindingFilter(  # None is any; its types do not say so
-        ResourceType.ANY,
-        None,  # type: ignore[arg-type]
+    of_topics = AclBindingFilter(
+        ResourceType.TOPIC,
+        "t",
         ResourcePatternType.ANY,
-        None,  # type: ignore[arg-type]
-        None,  # type: ignore[arg-type]
+        ANYBODY,
+        "*",
         AclOperation.ANY,
         AclPermissionType.ANY,
     )
-    assert write in admin.describe_acls(everything).result(TIMEOUT_S)
+    assert write in admin.describe_acls(of_topics).result(TIMEOUT_S)
     assert regent(cluster, "acls", "remove", "--topic", "t").stdout == "Removed 1 ACL.\n"
     expected = KafkaError.TOPIC_AUTHORIZATION_FAILED
     eventually(lambda: outcome(cluster, "t") == expected, "the topic is closed again")

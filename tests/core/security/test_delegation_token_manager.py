@@ -324,7 +324,7 @@ def test_changes_are_followed_when_their_numbers_begin_again(world: TokenWorld):
     second.tokens.catch_up()
     token_id = first.tokens.create(ALICE, ALICE, (), -1).token.token_id
     second.tokens.catch_up()
-    assert second.tokens.credential(SHA_256, token_id) is not None
+    assert second.tokens.scram(SHA_256, token_id, by_token=True) is not None
 
 
 def test_all_tokens_are_read_again_after_unread_notifications_were_deleted(world: TokenWorld):

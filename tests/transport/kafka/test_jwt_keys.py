@@ -248,7 +248,11 @@ def test_keys_are_read_again_from_time_to_time(validator: Validator, tmp_path: P
 def test_keys_that_cannot_be_reached_are_asked_for_again(
     validator: Validator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    answers = [OSError("away"), OSError("away"), write_keys(tmp_path / "later", row(RSA, "1"))]
+    answers: list[Any] = [
+        OSError("away"),
+        OSError("away"),
+        write_keys(tmp_path / "later", row(RSA, "1")),
+    ]
     content = jwt_keys._content
 
     def read(url: str) -> bytes:
