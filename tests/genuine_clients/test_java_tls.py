@@ -89,11 +89,12 @@ def test_java_reads_over_tls(broker: OneBroker, authority: Authority, java: Java
     consumer.assign([partition])
     consumer.seekToBeginning([partition])
     read: list[str] = []
-    eventually(
-        lambda: read.extend(r.value() for r in java.poll(consumer, 1_000)) or len(read) >= 500,
-        "all records",
-        scaled(30.0),
-    )
+
+    def have_come() -> bool:
+        read.extend(record.value() for record in java.poll(consumer, 1_000))
+        return len(read) >= len(VALUES)
+
+    eventually(have_come, "all records", scaled(30.0))
     java.close(consumer)
     assert read == VALUES
 
