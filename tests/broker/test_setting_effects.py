@@ -941,6 +941,31 @@ OF_LISTENERS = (
     "control_plane_listener_name",
 )
 _OF_TOKENS = "tests/broker/test_delegation_token_service.py"
+OF_LOGINS = {
+    "tests/transport/kafka/test_sasl_mechanisms.py": (
+        "sasl_enabled_mechanisms",
+        "sasl_plain_users_file",
+        "allow_plain_without_tls",
+        "sasl_oauthbearer_unsecured",
+    ),
+    "tests/transport/kafka/test_sasl_client.py": (
+        "sasl_mechanism_inter_broker_protocol",
+        "sasl_inter_broker_user",
+        "sasl_inter_broker_password_file",
+    ),
+    "tests/transport/kafka/test_sasl_server.py": (
+        "sasl_server_max_receive_size",
+        "connections_max_reauth_ms",
+    ),
+    "tests/transport/kafka/test_jwt_keys.py": (
+        "sasl_oauthbearer_jwks_endpoint_url",
+        "sasl_oauthbearer_jwks_endpoint_refresh_ms",
+        "sasl_oauthbearer_expected_audience",
+        "sasl_oauthbearer_expected_issuer",
+        "sasl_oauthbearer_clock_skew_seconds",
+        "sasl_oauthbearer_sub_claim_name",
+    ),
+}
 ELSEWHERE = {
     **{(table, row.name): _OF_TRANSACTIONS for table, row in rows() if table == "transactions"},
     **{("authorizer", row.name): _OF_AUTHORIZER for t, row in rows() if t == "authorizer"},
@@ -970,21 +995,11 @@ ELSEWHERE = {
     ("zookeeper", "secret_file"): "tests/system/test_zookeeper_login.py",
     **{("broker", name): "tests/config/test_listeners.py" for name in OF_LISTENERS},
     ("broker", "local_users"): "tests/transport/test_local_users.py",
-    ("sasl", "sasl_enabled_mechanisms"): "tests/transport/kafka/test_sasl_mechanisms.py",
-    ("sasl", "sasl_plain_users_file"): "tests/transport/kafka/test_sasl_mechanisms.py",
-    ("sasl", "allow_plain_without_tls"): "tests/transport/kafka/test_sasl_mechanisms.py",
-    ("sasl", "sasl_oauthbearer_unsecured"): "tests/transport/kafka/test_sasl_mechanisms.py",
-    ("sasl", "sasl_mechanism_inter_broker_protocol"): "tests/transport/kafka/test_sasl_client.py",
-    ("sasl", "sasl_inter_broker_user"): "tests/transport/kafka/test_sasl_client.py",
-    ("sasl", "sasl_inter_broker_password_file"): "tests/transport/kafka/test_sasl_client.py",
-    ("sasl", "sasl_server_max_receive_size"): "tests/transport/kafka/test_sasl_server.py",
+    **{("sasl", name): file for file, names in OF_LOGINS.items() for name in names},
     (
         "sasl",
         "connection_failed_authentication_delay_ms",
     ): "tests/transport/kafka/test_sasl_server.py",
-    ("sasl", "connections_max_reauth_ms"): "tests/transport/kafka/test_sasl_server.py",
-    ("sasl", "sasl_oauthbearer_jwks_endpoint_url"): "tests/transport/kafka/test_jwt_keys.py",
-    ("sasl", "sasl_oauthbearer_jwks_endpoint_refresh_ms"): "tests/transport/kafka/test_jwt_keys.py",
     (
         "sasl",
         "sasl_oauthbearer_jwks_endpoint_retry_backoff_ms",
@@ -993,10 +1008,6 @@ ELSEWHERE = {
         "sasl",
         "sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms",
     ): "tests/transport/kafka/test_jwt_keys.py",
-    ("sasl", "sasl_oauthbearer_expected_audience"): "tests/transport/kafka/test_jwt_keys.py",
-    ("sasl", "sasl_oauthbearer_expected_issuer"): "tests/transport/kafka/test_jwt_keys.py",
-    ("sasl", "sasl_oauthbearer_clock_skew_seconds"): "tests/transport/kafka/test_jwt_keys.py",
-    ("sasl", "sasl_oauthbearer_sub_claim_name"): "tests/transport/kafka/test_jwt_keys.py",
     ("broker", "keys_dir"): "tests/broker/test_broker_keys.py",
     ("broker", "broker_keys"): "tests/broker/test_broker_keys.py",
     ("broker", "rack"): "tests/broker/test_broker_process.py",

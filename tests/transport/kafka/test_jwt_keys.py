@@ -248,18 +248,14 @@ def test_keys_are_read_again_from_time_to_time(validator: Validator, tmp_path: P
 def test_keys_that_cannot_be_reached_are_asked_for_again(
     validator: Validator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    answers: list[Any] = [
-        OSError("away"),
-        OSError("away"),
-        write_keys(tmp_path / "later", row(RSA, "1")),
-    ]
-    content = jwt_keys._content
+    later = write_keys(tmp_path / "later", row(RSA, "1"))
+    content, asked = jwt_keys._content, []
 
     def read(url: str) -> bytes:
-        answer = answers.pop(0) if len(answers) > 1 else answers[0]
-        if isinstance(answer, OSError):
-            raise answer
-        return content(answer)
+        asked.append(url)
+        if len(asked) < 3:
+            raise OSError("away")
+        return content(later)
 
     monkeypatch.setattr(jwt_keys, "_content", read)
     checks = validator(
