@@ -68,7 +68,10 @@ def executor(
 ) -> Iterator[subprocess.Popen[str]]:
     address = cluster.description["zookeeper"]
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, command, str(plan), "--zookeeper", address],
+        [
+            *(sys.executable, "-c", PROGRAM, command, str(plan), "--zookeeper", address),
+            *("--data-dir", cluster.data_dir),  # where our key is
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
