@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple, TypedDict
 
 from regent.actors.broker import BrokerStatus
-from regent.config.addresses import port_of, tcp_endpoint
+from regent.config.addresses import bracketed, port_of, tcp_endpoint
 from regent.config.listeners import Listeners, ListenersError, parse_advertised
 from regent.config.settings import Settings
 from regent.core.controller.events import AdvertisedListenersChanged, ControllerEvent
@@ -37,6 +37,7 @@ class BrokerAddress(TypedDict):
     replication_port: int
     metrics_port: int
     control_key: str
+    listeners: list[str]
 
 
 class AdvertisedListeners(NamedTuple):
@@ -92,6 +93,9 @@ class AdvertisedListeners(NamedTuple):
             replication_port=self.inter_broker.port,
             metrics_port=metrics_port,
             control_key=control_key,
+            listeners=[
+                f"{e.security_protocol}://{bracketed(e.host)}:{e.port}" for e in self.endpoints
+            ],
         )
 
     def broker_info(self, broker_id: BrokerId, rack: str, control_key: str) -> BrokerInfo:

@@ -46,6 +46,9 @@ if TYPE_CHECKING:  # a command that asks brokers only does not load the client o
 CONNECT_TIMEOUT_S = 5.0
 
 _SESSION_TIMEOUT_MS = 6_000
+_NO_SUCH_LISTENER = (
+    "no broker listens for {}: does security.protocol of --command-config fit the listeners?"
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -111,9 +114,13 @@ class Cluster:
         if self.bootstrap:
             return self.bootstrap
         listed = () if self.file is None else self.file.brokers.values()
-        if listed:
-            return [EndPoint("", broker.host, broker.port) for broker in listed]
-        return self.registered_brokers()
+        if not listed:
+            return self.registered_brokers()
+        found = (broker.endpoint_for(SECURITY_OF_COMMAND.protocol) for broker in listed)
+        brokers = [endpoint for endpoint in found if endpoint is not None]
+        if not brokers:
+            raise ClusterNotFoundError(_NO_SUCH_LISTENER.format(SECURITY_OF_COMMAND.protocol.value))
+        return brokers
 
     def registered_brokers(self) -> Sequence[EndPoint]:
         """Return where all brokers listen, by ZooKeeper; none if the command names its brokers.
@@ -190,8 +197,7 @@ def registered_brokers(admin: ZkAdminStore) -> Sequence[EndPoint]:
     brokers = [endpoint for endpoint in found if endpoint is not None]
     if not brokers:
         raise ClusterNotFoundError(
-            f"no broker listens for {SECURITY_OF_COMMAND.protocol.value}: does security.protocol of"
-            " --command-config fit the listeners?"
+            _NO_SUCH_LISTENER.format(SECURITY_OF_COMMAND.protocol.value)
             if infos
             else "no broker is registered: is the cluster running?"
         )

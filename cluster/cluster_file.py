@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,12 +12,14 @@ from typing import Any, Final
 from regent.config.addresses import keyed_endpoint, tcp_endpoint
 from regent.config.cluster_location import CLUSTER_FILE
 from regent.core.errors import RegentError
-from regent.core.model import BrokerId
+from regent.core.model import BrokerId, EndPoint
+from regent.core.security.session import SecurityProtocol
 from regent.storage.files import write_atomically
-from regent.zk.codecs.json_fields import JsonObject, decode_object
+from regent.zk.codecs.json_fields import JsonObject, bad_field, decode_object
 
 _MAX_BYTES: Final = 16 * 1024 * 1024
 _MAX_PORT: Final = 65_535
+_LISTENER: Final = re.compile(r"([A-Z_]+)://([^/]+):([0-9]{1,5})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,10 @@ class ZooKeeperEntry:
 
 @dataclass(frozen=True, slots=True)
 class BrokerEntry:
-    """A broker as it announced itself; ``port`` is the one for Kafka's clients."""
+    """A broker as it announced itself; ``port`` is the first one for Kafka's clients.
+
+    ``listeners`` are where Kafka's clients and brokers find it: ``PROTOCOL://host:port``.
+    """
 
     id: BrokerId
     pid: int
@@ -39,6 +45,16 @@ class BrokerEntry:
     replication_port: int
     metrics_port: int
     control_key: str = ""
+    listeners: tuple[str, ...] = ()
+
+    def endpoint_for(self, protocol: SecurityProtocol) -> EndPoint | None:
+        """Return where it listens for clients with a security protocol."""
+        if not self.listeners and protocol is SecurityProtocol.PLAINTEXT:
+            return EndPoint(protocol.value, self.host, self.port)
+        for found in filter(None, map(_LISTENER.fullmatch, self.listeners)):
+            if found[1] == protocol.value:
+                return EndPoint(found[1], found[2].strip("[]"), int(found[3]), found[1])
+        return None
 
     @property
     def control_peer(self) -> str:
@@ -147,4 +163,8 @@ def _broker(json: JsonObject) -> BrokerEntry:
     names = ("port", "control_port", "replication_port", "metrics_port")
     port, control, replication, metrics = (json.integer(name, maximum=_MAX_PORT) for name in names)
     key = json.optional_string("control_key") or ""
-    return BrokerEntry(*identity, port, control, replication, metrics, key)
+    listeners = tuple(json.array("listeners")) if "listeners" in json.values else ()
+    for text in listeners:
+        if not isinstance(text, str) or _LISTENER.fullmatch(text) is None:
+            raise bad_field(json.node, "listeners", "PROTOCOL://HOST:PORT", text)
+    return BrokerEntry(*identity, port, control, replication, metrics, key, listeners)
