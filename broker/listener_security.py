@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from regent.broker.user_credentials import salt_secret
 from regent.config.addresses import is_loopback
 from regent.config.settings import Settings
+from regent.config.tables.tls import TlsConfig
+from regent.core.errors import RegentError
 from regent.core.model import EndPoint
 from regent.core.security.scram import CredentialProvider
 from regent.core.security.session import SecurityProtocol
@@ -41,6 +43,7 @@ def security_of(
     if protocol.has_tls:
         from regent.transport.kafka.tls import ServerTls
 
+        _check_client_auth(protocol, endpoint.listener, settings)
         tls = ServerTls.of(of_listener.tls)
     if protocol.has_sasl:
         from regent.transport.kafka.sasl_mechanisms import sasl_listener
@@ -53,6 +56,18 @@ def security_of(
             is_loopback=is_loopback(endpoint.host),
         )
     return ListenerSecurity(tls, sasl)
+
+
+def _check_client_auth(protocol: SecurityProtocol, name: str, settings: Settings) -> None:
+    """Raise ``RegentError`` where Kafka ignores that certificates are asked for (KIP-684)."""
+    is_asked = settings.tls.ssl_client_auth != TlsConfig.ssl_client_auth
+    is_own = "ssl_client_auth" in settings.listener_name.get(name.lower(), {})
+    if protocol.has_sasl and is_asked and not is_own:
+        raise RegentError(
+            f"tls.ssl_client_auth is {settings.tls.ssl_client_auth}, and clients of {name} log in"
+            f" with {protocol.value}: say in [listener_name.{name.lower()}] whether they need a"
+            " certificate too"
+        )
 
 
 def security_to_brokers(settings: Settings) -> ClientSecurity | None:

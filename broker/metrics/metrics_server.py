@@ -218,12 +218,13 @@ def open_metrics_server(settings: Settings, users: LocalUsers) -> MetricsServer:
     token = _token_in(Path(config.metrics_token_file)) if config.metrics_token_file else None
     knows_clients = tls is not None and settings.tls.ssl_client_auth == "required"
     if token is None and not knows_clients and not is_loopback(config.host):
-        logger.warning(
-            "Whoever reaches port %d of %s can read the metrics: set metrics_token_file, or"
-            " metrics_tls with ssl_client_auth = required",
-            config.metrics_port,
-            config.host,
+        line = (
+            f"whoever reaches port {config.metrics_port} of {config.host} can read the metrics:"
+            " set broker.metrics_token_file, or broker.metrics_tls with ssl_client_auth = required"
         )
+        if not config.allow_unauthenticated:
+            raise RegentError(f"{line}, or broker.allow_unauthenticated = true")
+        logger.warning("%s", line)
     return MetricsServer(config.host, config.metrics_port, users=users, tls=tls, token=token)
 
 

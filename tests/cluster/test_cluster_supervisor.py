@@ -150,6 +150,7 @@ def test_a_cluster_that_serves_says_so_and_can_be_found(a_run: Run, tmp_path: Pa
                 "replication_port": 50_002 + 10 * broker_id,
                 "metrics_port": 50_003 + 10 * broker_id,
                 "control_key": "",
+                "listeners": [],
             }
             for broker_id in range(3)
         ],
