@@ -1,0 +1,225 @@
+"""The secure cluster on three machines of docs/security.md: its commands, in network namespaces."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from regent.cluster.jvm_launcher import ending_with_this_process
+from regent.config.command_line import COMMAND
+from regent.testing.waits import eventually, scaled
+from tests.support.network_namespaces import Host, HostNetwork, NamespacesUnavailableError
+
+pytestmark = [pytest.mark.nightly, pytest.mark.system, pytest.mark.zookeeper]
+
+PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+SECTION = re.compile(r"## A secure cluster on three machines\n(.*?)\n## ", re.DOTALL)
+BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
+ON = re.compile(r"# on (\S+)")
+PASSWORD = "a password with = and ; in it"
+COMMANDS = 10
+TIMEOUT_S = scaled(60.0)
+# A copy to another machine is one to its folder; `regent` is this one.
+SHELL = """
+regent() {{ {command} "$@"; }}
+scp() {{ for last; do :; done; cp -p "${{@:2:$#-2}}" "{folder}/${{last%:}}/"; }}
+"""
+
+
+class Machines:
+    """Three machines and one for clients, with a folder each. Runs the commands of the page."""
+
+    def __init__(self, network: HostNetwork, folder: Path) -> None:
+        *machines, self.client = network.hosts
+        self._folder = folder
+        self._hosts = {host.ipv4: host for host in machines}
+        self._addresses = {f"192.0.2.1{n}": host.ipv4 for n, host in enumerate(machines)}
+        self._processes: list[subprocess.Popen[str]] = []
+        for address in self._hosts:
+            (folder / address).mkdir()
+        self.first = folder / machines[0].ipv4
+        found = SECTION.search(PAGE.read_text())
+        assert found is not None
+        kinds = [(kind, self._with_addresses(text)) for kind, text in BLOCK.findall(found[1])]
+        (_, settings), (_, properties), (_, self.commands), (_, self.of_clients) = kinds
+        (self.first / "secure.toml").write_text(settings)
+        self._write_private("admin.properties", properties.replace("PASSWORD", PASSWORD))
+        self._write_private("admin.password", PASSWORD)
+
+    def _write_private(self, name: str, text: str) -> None:
+        path = self.first / name
+        path.write_text(text)
+        path.chmod(0o600)
+
+    def _with_addresses(self, text: str) -> str:
+        """Write the addresses of these machines in the place of those of the page."""
+        prefix = next(iter(self._hosts)).removesuffix("0")
+        return text.replace("192.0.2.1$", f"{prefix}$").replace("192.0.2.1", prefix)
+
+    def set_up(self) -> str:
+        """Run all commands; return the output of the last one."""
+        host, output, count = next(iter(self._hosts.values())), "", 0
+        for line in self.commands.splitlines():
+            on = ON.fullmatch(line)
+            if on is not None:
+                host = self._hosts[on[1]]
+                continue
+            count += 1
+            if line.endswith(" &"):
+                self._start(host, line.removesuffix(" &"))
+            else:
+                output = self.run(host, line)
+        assert count == COMMANDS
+        return output
+
+    def run(self, host: Host, line: str) -> str:
+        """Run a command on a machine; return its output."""
+        with host.inside():
+            ended = subprocess.run(
+                ["bash", "-c", self._shell() + line],
+                cwd=self._folder / host.ipv4,
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+        expected = int(" doctor " in line)  # ZooKeeper's protocol is not encrypted: a warning
+        assert ended.returncode == expected, f"{line}\n{ended.stdout}{ended.stderr}"
+        return ended.stdout
+
+    def on_first(self, line: str) -> str:
+        """Run a command on the first machine."""
+        return self.run(next(iter(self._hosts.values())), line)
+
+    def _shell(self) -> str:
+        return SHELL.format(command=" ".join(COMMAND), folder=self._folder)
+
+    def _start(self, host: Host, line: str) -> None:
+        words = line.split()
+        assert words[0] == "regent"
+        with host.inside():
+            process = subprocess.Popen(
+                ending_with_this_process([*COMMAND, *words[1:]]),
+                cwd=self._folder / host.ipv4,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        self._processes.append(process)
+        assert process.stdout is not None
+        said = [process.stdout.readline()]
+        while said[-1] and not said[-1].startswith("ready: "):
+            said.append(process.stdout.readline())
+        assert said[-1], "".join(said)
+
+    def end(self) -> None:
+        """End what runs."""
+        for process in reversed(self._processes):
+            process.terminate()
+        for process in reversed(self._processes):
+            try:
+                process.wait(TIMEOUT_S)
+            finally:
+                process.kill()
+                process.wait(TIMEOUT_S)
+
+    def kill_broker(self, number: int) -> None:
+        """Kill a broker; ZooKeeper is the first process."""
+        self._processes[1 + number].kill()
+
+    def settings(self, user: str, password: str) -> dict[str, str | int | float | bool]:
+        """Return what a client of librdkafka needs."""
+        return {
+            "bootstrap.servers": ",".join(f"{address}:9092" for address in self._hosts),
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.username": user,
+            "sasl.password": password,
+            "ssl.ca.location": str(self.first / "ca.pem"),
+            "log_level": 0,
+        }
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[Machines]:
+    with ExitStack() as stack:
+        try:
+            network = stack.enter_context(HostNetwork(4))
+        except NamespacesUnavailableError as error:
+            pytest.skip(str(error))
+        made = Machines(network, tmp_path)
+        stack.callback(made.end)
+        stack.enter_context(made.client.inside())
+        yield made
+
+
+def produced(settings: dict[str, str | int | float | bool], values: Sequence[str]) -> list[str]:
+    """Write records to ``orders``; return the errors."""
+    producer = Producer({**settings, "acks": "all", "message.timeout.ms": 20_000})
+    errors: list[str] = []
+
+    def note(error: KafkaError | None, _message: object) -> None:
+        if error is not None:
+            errors.append(error.name())
+
+    for value in values:
+        producer.produce("orders", value.encode(), on_delivery=note)
+    assert producer.flush(TIMEOUT_S) == 0
+    return errors
+
+
+def consumed(settings: dict[str, str | int | float | bool], group: str, count: int) -> list[str]:
+    """Read ``orders`` from its beginning."""
+    consumer = Consumer({**settings, "group.id": group, "auto.offset.reset": "earliest"})
+    consumer.subscribe(["orders"])
+    values: list[str] = []
+
+    def are_read() -> bool:
+        message = consumer.poll(1.0)
+        if message is not None and message.error() is None:
+            values.append((message.value() or b"").decode())
+        return len(values) >= count
+
+    try:
+        eventually(are_read, f"{count} records are read", TIMEOUT_S)
+    finally:
+        consumer.close()
+    return sorted(values)
+
+
+def test_the_commands_of_the_page_make_a_secure_cluster(machines: Machines) -> None:
+    assert "0 problems, 1 warning" in machines.set_up()
+    admin = machines.settings("admin", PASSWORD)
+    client = AdminClient(admin)
+    client.create_topics([NewTopic("orders", 3, 3)])["orders"].result(TIMEOUT_S)
+    values = [str(number) for number in range(20)]
+    assert produced(admin, values) == []
+    assert consumed(admin, "one", 20) == sorted(values)
+    machines.kill_broker(1)
+    assert produced(admin, ["after"]) == []
+    assert consumed(admin, "two", 21) == sorted([*values, "after"])
+
+    users, acls = machines.of_clients.strip().splitlines()
+    (machines.first / "alice.password").write_text("of alice")
+    (machines.first / "alice.password").chmod(0o600)
+    machines.on_first(f"{users} --password-file alice.password")
+    alice = machines.settings("alice", "of alice")
+
+    def is_denied() -> bool:
+        return produced(alice, ["no"]) == ["TOPIC_AUTHORIZATION_FAILED"]
+
+    eventually(is_denied, "alice can log in and may not write", TIMEOUT_S)
+    machines.on_first(acls)
+    eventually(lambda: produced(alice, ["yes"]) == [], "alice may write", TIMEOUT_S)
+    stranger = AdminClient(machines.settings("admin", "wrong"))
+    with pytest.raises(KafkaException, match=r"_TRANSPORT|_AUTHENTICATION"):
+        stranger.list_topics(timeout=scaled(5.0))
