@@ -13,7 +13,9 @@ import hypothesis
 import pytest
 from pykka import ActorRegistry
 
+from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
+from regent.config.cluster_location import KEYS_OF_COMMAND
 from regent.config.java import JavaNotFoundError
 from regent.testing.waits import scaled
 from regent.zk.client.zookeeper_client import ZooKeeperClient
@@ -66,6 +68,9 @@ def _nothing_is_left() -> Iterator[None]:
     """
     before = len(os.listdir("/proc/self/fd"))
     yield
+    # What a command of the tests has set: in a process of its own it would be gone.
+    KEYS_OF_COMMAND.given = KEYS_OF_COMMAND.data_dir = None
+    SECURITY_OF_COMMAND.use(None)
     if len(os.listdir("/proc/self/fd")) > before:
         gc.collect()
     left = ActorRegistry.get_all()

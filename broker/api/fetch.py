@@ -240,9 +240,9 @@ def _denied(
 ) -> Mapping[TopicPartition, ConsumedPartition]:
     """Return the answers to partitions that the client may not read."""
     positions = asked.request.positions
-    if asked.replica_id >= 0 and not serves_followers:
-        return dict.fromkeys(positions, _OF_FOLLOWER)
     if asked.replica_id >= 0:
+        if not (serves_followers and request.session.may_replicate_as(asked.replica_id)):
+            return dict.fromkeys(positions, _OF_FOLLOWER)
         may_follow = _may_follow(request, asked.replica_id)
         return {} if may_follow else dict.fromkeys(positions, _DENIED)
     names = (topic.name for topic in asked.topics if topic.name is not None)

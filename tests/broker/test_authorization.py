@@ -27,6 +27,7 @@ from regent.core.security.acls import (
 )
 from regent.core.security.authorizer import ALLOW_ALL, NOT_NAMED, Asked, Authorizer
 from regent.core.security.session import Session
+from regent.testing.waits import scaled
 from regent.transport.kafka.api import (
     API_NAMES,
     FIRST_FLEXIBLE_VERSION,
@@ -656,5 +657,5 @@ def test_decisions_on_several_threads_do_not_disturb_each_other(guarded: Guarded
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(scaled(10.0))
     assert found == {Errors.NONE, Errors.CLUSTER_AUTHORIZATION_FAILED}

@@ -14,6 +14,7 @@ from regent.config.private_files import write_private
 from regent.config.settings import Settings
 from regent.core.security.sasl_login import SaslAuthenticationError
 from regent.core.security.scram import ScramCredential, ScramMechanism, derive
+from regent.testing.waits import scaled
 from tests.support.sasl_users import Users
 
 SHA_256, SHA_512 = ScramMechanism
@@ -49,7 +50,7 @@ def test_kafka_6772_a_login_waits_until_the_users_are_read(
     waiting = threading.Thread(target=look_up)
     waiting.start()
     users.replace(list, {"users/u": {"SCRAM-SHA-256": CREDENTIAL.text}})
-    waiting.join(10)
+    waiting.join(scaled(10.0))
     assert found == [CREDENTIAL]
     monkeypatch.setattr(regent.broker.user_credentials, "_READ_TIMEOUT_S", 0.0)
     with pytest.raises(SaslAuthenticationError, match="try again"):

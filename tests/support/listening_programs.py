@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,3 +64,6 @@ def listening_programs(data_dir: Path) -> Iterator[dict[str, Any]]:
         finally:
             assert process.stdin is not None
             process.stdin.close()  # each of them ends when its parent has ended
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(scaled(10.0))
+            process.kill()

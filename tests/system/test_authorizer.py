@@ -25,12 +25,13 @@ from regent.core.security import acls as ours
 from regent.core.security.acl_cache import AclCache
 from regent.core.security.authorizer import AclAuthorizer, AuthorizerSettings
 from regent.testing.regent_cluster import RegentCluster
-from regent.testing.waits import TIMEOUT_S, eventually
+from regent.testing.waits import eventually, scaled
 from regent.zk.stores.acl_store import ZkAclStore
 
 pytestmark = [pytest.mark.nightly, pytest.mark.system, pytest.mark.zookeeper]
 
 ANYBODY = "User:ANONYMOUS"
+TIMEOUT_S = scaled(60.0)
 
 
 @pytest.fixture

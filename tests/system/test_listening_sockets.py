@@ -128,7 +128,9 @@ def test_doctor_finds_nothing_to_close_in_a_default_cluster(cluster: RegentClust
 @pytest.mark.skipif(shutil.which("ss") is None, reason="asks iproute2's ss")
 def test_doctor_lists_what_another_program_sees(cluster: RegentCluster):
     tree = process_tree(cluster.process.pid)
-    told = subprocess.run(["ss", "-ltunxpH"], capture_output=True, text=True, check=True)
+    limit_s = scaled(10.0)
+    command = ["ss", "-ltunxpH"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=limit_s)
     seen = set()
     for line in told.stdout.splitlines():
         kind, state, _, _, address, *_ = line.split()

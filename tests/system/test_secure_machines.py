@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from regent.cluster.jvm_launcher import ending_with_this_process
 from regent.config.command_line import COMMAND
-from regent.testing.waits import eventually, scaled
+from regent.testing.regent_cluster import START_TIMEOUT_S
+from regent.testing.waits import await_end, eventually, next_line, scaled
 from tests.support.network_namespaces import Host, HostNetwork, NamespacesUnavailableError
 
 pytestmark = [pytest.mark.nightly, pytest.mark.system, pytest.mark.zookeeper]
@@ -110,16 +110,12 @@ class Machines:
                 ending_with_this_process([*COMMAND, *words[1:]]),
                 cwd=self._folder / host.ipv4,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
+                stderr=subprocess.PIPE,
                 text=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
         self._processes.append(process)
-        assert process.stdout is not None
-        said = [process.stdout.readline()]
-        while said[-1] and not said[-1].startswith("ready: "):
-            said.append(process.stdout.readline())
-        assert said[-1], "".join(said)
+        ready = next_line(process, f"{line} is ready", START_TIMEOUT_S)
+        assert ready.startswith("ready: "), f"{ready!r} {await_end(process, line)}"
 
     def end(self) -> None:
         """End what runs."""

@@ -41,7 +41,7 @@ def server(answer: bytes | None) -> Iterator[int]:
             yield listening.getsockname()[1]
         finally:
             listening.shutdown(socket.SHUT_RDWR)
-            thread.join()
+            thread.join(scaled(10.0))
             for connection in waiting:
                 connection.close()
 

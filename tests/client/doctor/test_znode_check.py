@@ -12,6 +12,7 @@ import pytest
 from regent.client.doctor.examined_cluster import ExaminedCluster
 from regent.client.doctor.findings import Finding, Severity
 from regent.client.doctor.znode_check import check_zookeeper
+from regent.testing.waits import scaled
 from regent.zk.client.login import Login, log_in
 from regent.zk.client.operations import AclEntry, Permission
 
@@ -107,7 +108,7 @@ def talkative_server(*words: str) -> Iterator[int]:
             yield listening.getsockname()[1]
         finally:
             listening.shutdown(socket.SHUT_RDWR)
-            thread.join()
+            thread.join(scaled(10.0))
 
 
 def test_four_letter_words_that_a_server_answers_are_named():
