@@ -144,6 +144,32 @@ def test_a_complete_cluster_file_is_read(
     assert asked == ["127.0.0.1:2181"]
 
 
+def test_a_command_that_cannot_connect_as_the_listeners_ask_is_told_at_once(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    content = {
+        "zookeeper": "127.0.0.1:2181",
+        "zookeeper_nodes": [],
+        "brokers": [
+            {
+                "id": 0,
+                "pid": 2,
+                "host": "127.0.0.1",
+                "port": 9092,
+                "control_port": 19092,
+                "replication_port": 29092,
+                "metrics_port": 39092,
+                "listeners": ["SASL_SSL://127.0.0.1:9092"],
+            }
+        ],
+        "placement": None,
+    }
+    (tmp_path / "cluster.json").write_text(json.dumps(content))
+    result = cluster.run("topics", "create", "t", "--partitions", "1", "--data-dir", str(tmp_path))
+    assert result.exit_code == 1
+    assert "no broker listens for PLAINTEXT: does security.protocol" in result.stderr
+
+
 def test_a_zookeeper_that_does_not_answer_is_named(cluster: FakeCluster) -> None:
     cluster.is_reachable = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from regent.cluster.cluster_file import (
 )
 from regent.config.cluster_location import CLUSTER_FILE
 from regent.core.errors import BadDataError
+from regent.core.model import EndPoint
+from regent.core.security.session import SecurityProtocol
 
 BROKER = BrokerEntry(1, 11, "127.0.0.1", 9093, 19093, 29093, 39093)
 
@@ -29,6 +32,26 @@ def announcement(**changes: object) -> str:
 
 def test_a_broker_is_listed_as_it_announced_itself() -> None:
     assert BrokerEntry.decode(announcement()) == BROKER
+    listeners = ("SASL_SSL://127.0.0.1:9093", "SSL://[::1]:9094")
+    told = BrokerEntry.decode(announcement(listeners=list(listeners)))
+    assert told == replace(BROKER, listeners=listeners)
+
+
+def test_a_client_finds_the_listener_that_is_secured_as_it_is() -> None:
+    listeners = ("SASL_SSL://host:9093", "SSL://[::1]:9094", "SSL://host:9095")
+    broker = replace(BROKER, listeners=listeners)
+    assert broker.endpoint_for(SecurityProtocol.SASL_SSL) == EndPoint(
+        "SASL_SSL", "host", 9093, "SASL_SSL"
+    )
+    assert broker.endpoint_for(SecurityProtocol.SSL) == EndPoint("SSL", "::1", 9094, "SSL")
+    assert broker.endpoint_for(SecurityProtocol.PLAINTEXT) is None
+
+
+def test_a_broker_that_does_not_name_its_listeners_has_one_in_plain_text() -> None:
+    assert BROKER.endpoint_for(SecurityProtocol.PLAINTEXT) == EndPoint(
+        "PLAINTEXT", "127.0.0.1", 9093
+    )
+    assert BROKER.endpoint_for(SecurityProtocol.SSL) is None
 
 
 @pytest.mark.parametrize(
@@ -42,6 +65,9 @@ def test_a_broker_is_listed_as_it_announced_itself() -> None:
         announcement(port=None),
         announcement(id=True),
         announcement(host=1),
+        announcement(listeners="SSL://host:1"),
+        announcement(listeners=["host:1"]),
+        announcement(listeners=[1]),
     ],
 )
 def test_anything_else_is_no_announcement(text: str) -> None:
