@@ -31,7 +31,7 @@ def test_replicas_of_a_lost_broker_move_to_the_others_with_a_summary_of_one_line
         cluster.create_topic_on("orders", BEFORE)
         cluster.signal(LOST, signal.SIGKILL)
         eventually(lambda: cluster.broker_epoch(LOST) is None, "its registration is gone")
-        where = ["--zookeeper", cluster.description["zookeeper"], "--out", str(out), "--execute"]
+        where = ["--data-dir", str(data), "--out", str(out), "--execute"]
         arguments = ["--assignment", "zookeeper", "--brokers", "zookeeper", "--sizes", "cluster"]
         assert main(["decommission", "--from", str(LOST), *arguments, *where], spark) == 0
         [line] = capsys.readouterr().out.splitlines()
