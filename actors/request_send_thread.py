@@ -39,6 +39,8 @@ from regent.transport.control.codec import EncodedBody, Response
 logger = logging.getLogger(__name__)
 
 UNANSWERED_WARNING_S = 5.0
+# A broker that hears of a new controller asks ZooKeeper about it, and has the answer soon.
+_FIRST_BACKOFF_MS = 10.0
 _LEASE_POLL_S = 0.05  # how often a wait for the ZooKeeper session checks it
 
 
@@ -114,7 +116,7 @@ def in_dispatches(requests: Iterable[QueuedRequest]) -> Iterator[Dispatch]:
 
 @dataclass(frozen=True, slots=True)
 class DeliverySettings:
-    """How long to wait for an answer, and between attempts."""
+    """How long to wait for an answer, and between attempts; the first waits are shorter."""
 
     request_timeout_ms: int = ControllerConfig.request_timeout_ms
     retry_backoff_ms: int = ControllerConfig.retry_backoff_ms
@@ -187,6 +189,7 @@ class RequestSendThread(RegentActor):
             self._stats.queue_time.record(self.queue_ms)
         warned = False
         started = monotonic()
+        backoff_ms = min(_FIRST_BACKOFF_MS, self._settings.retry_backoff_ms)
         while not self.closing.is_set():
             self._attempt_delivery(message, started)
             if not message.unanswered:
@@ -199,7 +202,8 @@ class RequestSendThread(RegentActor):
                     message.name,
                     monotonic() - started,
                 )
-            self.closing.wait(self._settings.retry_backoff_ms / 1000)
+            self.closing.wait(backoff_ms / 1000)
+            backoff_ms = min(2 * backoff_ms, self._settings.retry_backoff_ms)
 
     def on_stop(self) -> None:
         """Close the connection."""
