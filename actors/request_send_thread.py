@@ -116,7 +116,7 @@ def in_dispatches(requests: Iterable[QueuedRequest]) -> Iterator[Dispatch]:
 
 @dataclass(frozen=True, slots=True)
 class DeliverySettings:
-    """How long to wait for an answer, and between attempts; the first waits are shorter."""
+    """How long to wait for an answer, and between attempts."""
 
     request_timeout_ms: int = ControllerConfig.request_timeout_ms
     retry_backoff_ms: int = ControllerConfig.retry_backoff_ms
@@ -177,6 +177,7 @@ class RequestSendThread(RegentActor):
         self._lines = RepeatedLines()
         self._settings = settings
         self._channel: ControlChannel | None = None
+        self._may_soon_be_known = False
         self._stats = stats
 
     def handle(self, message: Dispatch | AwaitAnswers, reply: Reply | None) -> None:
@@ -202,8 +203,9 @@ class RequestSendThread(RegentActor):
                     message.name,
                     monotonic() - started,
                 )
-            self.closing.wait(backoff_ms / 1000)
-            backoff_ms = min(2 * backoff_ms, self._settings.retry_backoff_ms)
+            longest_ms = self._settings.retry_backoff_ms
+            self.closing.wait((backoff_ms if self._may_soon_be_known else longest_ms) / 1000)
+            backoff_ms = min(2 * backoff_ms, longest_ms)
 
     def on_stop(self) -> None:
         """Close the connection."""
@@ -241,6 +243,7 @@ class RequestSendThread(RegentActor):
     ) -> ControlResponse | None:
         """Return the answer, or the one that an error amounts to; None: send the request again."""
         is_misdirected = False
+        self._may_soon_be_known = False
         if not isinstance(answer, RequestFailedError):
             self._stats.end_attempt(None)
             self._stats.misdirected = ""
@@ -248,7 +251,8 @@ class RequestSendThread(RegentActor):
         self._stats.end_attempt(answer)
         match answer.error_code:
             case Errors.BROKER_NOT_AVAILABLE:
-                pass  # the broker is overloaded, or cannot ask ZooKeeper about us
+                # The broker is overloaded, or asks ZooKeeper about us.
+                self._may_soon_be_known = True
             case Errors.BROKER_ID_NOT_REGISTERED:
                 is_misdirected = True
                 self._log_again(logging.ERROR, answer)

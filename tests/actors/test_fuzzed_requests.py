@@ -41,6 +41,7 @@ def served(tmp_path: Path) -> Iterator[ServedEndpoint]:
         yield ServedEndpoint(stack, machine.start(), Settings())
 
 
+@pytest.mark.timeout(300)  # elections and moves in it wait for their own time to be over
 def test_every_request_is_answered_or_closed_and_other_clients_are_served(
     served: ServedEndpoint, caplog: pytest.LogCaptureFixture
 ):
