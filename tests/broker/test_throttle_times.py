@@ -8,6 +8,8 @@ import warnings
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from regent.config.settings import Settings
 from regent.core.quota.client_quota_manager import QuotaClient
 from regent.core.security.session import ANONYMOUS
@@ -39,6 +41,7 @@ def without_tags(body: bytes, key: KafkaApiKey, version: int) -> bytes:
     return body[1:] if has_tags else body
 
 
+@pytest.mark.timeout(300)  # elections and moves in it wait for their own time to be over
 def test_every_response_tells_the_time_that_the_client_must_wait(tmp_path: Path):
     kinds = {int(kind.API_KEY): kind for kind, _ in GENUINE}
     untold, told = [], 0

@@ -82,7 +82,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
     from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 TOPIC = "t"
-WAIT_S = scaled(10.0)
+WAIT_S = scaled(30.0)
 _HELD_S = 0.05  # a request without an answer by then may wait for long
 _HEADER = struct.Struct(">hhih")
 CLIENT_ID = b"fuzz"
