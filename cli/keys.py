@@ -27,7 +27,7 @@ def keys() -> None:
 
     Brokers and commands prove to each other who they are. On one machine there is nothing to do:
     keys are made at the first start, in the folder keys of the data directory. A broker on another
-    machine needs the public key of whoever sends it commands: `keys allow` there.
+    machine needs the public key of each one who sends it commands: `keys allow` there.
     """
 
 

@@ -79,7 +79,7 @@ def _principal(text: str) -> KafkaPrincipal:
 def tokens() -> None:
     """Create, show, renew and expire delegation tokens.
 
-    Whoever has a token of a user logs in as this user: with SCRAM, the id of the token as the name,
+    Who has a token of a user logs in as this user: with SCRAM, the id of the token as the name,
     its HMAC as the password, and tokenauth=true.
     """
 

@@ -219,7 +219,7 @@ def open_metrics_server(settings: Settings, users: LocalUsers) -> MetricsServer:
     knows_clients = tls is not None and settings.tls.ssl_client_auth == "required"
     if token is None and not knows_clients and not is_loopback(config.host):
         line = (
-            f"whoever reaches port {config.metrics_port} of {config.host} can read the metrics:"
+            f"all who reach port {config.metrics_port} of {config.host} can read the metrics:"
             " set broker.metrics_token_file, or broker.metrics_tls with ssl_client_auth = required"
         )
         if not config.allow_unauthenticated:

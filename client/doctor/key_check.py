@@ -88,7 +88,7 @@ def _secrets(cluster: ExaminedCluster, directory: KeysDirectory) -> Iterator[Fin
             continue
         message = f"the key {whose} ({path}) is {counted(days, 'day')} old"
         if days > _MAX_AGE_DAYS:
-            older = f"{message}: whoever has copied it since then may still use it"
+            older = f"{message}: everybody who has copied it since then may still use it"
             yield _finding(Severity.WARNING, str(path), older, remedy)
         else:
             yield _finding(Severity.OK, str(path), message)

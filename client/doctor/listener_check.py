@@ -105,7 +105,7 @@ def _with_login(listener: Listener, settings: Settings) -> Access:
         return Access(who, why)
     read = "records and passwords" if _sends_secrets(listener, settings) else "records"
     return Access(
-        f"{who}, and whoever is on the network path reads {read}",
+        f"{who}, and everybody who is on the network path reads {read}",
         f"{why}: not encrypted",
         Severity.PROBLEM if _sends_secrets(listener, settings) else Severity.WARNING,
         "give the listener SASL_SSL in listener_security_protocol_map",

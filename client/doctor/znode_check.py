@@ -157,7 +157,7 @@ def _servers(cluster: ExaminedCluster) -> Iterator[Finding]:
         name = f"{host}:{port}"
         if not is_loopback(host):
             message = (
-                f"ZooKeeper at {name} is not encrypted: whoever is on the network path reads its"
+                f"ZooKeeper at {name} is not encrypted: all on the network path can read its"
                 " data and the secret of the login"
             )
             remedy = "let only the machines of the cluster reach it"

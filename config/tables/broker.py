@@ -91,7 +91,7 @@ class BrokerConfig:
     allow_unauthenticated: bool = setting(
         False,
         "Whether the broker may listen beyond loopback where clients and brokers do not prove who"
-        " they are (PLAINTEXT, or SSL that does not require certificates of clients): whoever"
+        " they are (PLAINTEXT, or SSL that does not require certificates of clients): everybody who"
         " reaches the port can read and write all topics.",
         ours=True,
     )

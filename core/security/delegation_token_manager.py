@@ -1,4 +1,4 @@
-"""Delegation tokens (KIP-48): whoever has a token of a user can log in as this user.
+"""Delegation tokens (KIP-48): everybody who has a token of a user can log in as this user.
 
 A token is a znode with its owner and its times. The password of a token is the HMAC of its id with
 a secret that all brokers have, so it is in no znode. Mirrors
@@ -85,7 +85,7 @@ class DelegationToken:
 
 
 class TokenWithHmac(NamedTuple):
-    """A token with its HMAC. Whoever knows the HMAC can log in, so it is never printed."""
+    """A token with its HMAC. Everybody who knows the HMAC can log in, so it is never printed."""
 
     token: DelegationToken
     hmac: bytes

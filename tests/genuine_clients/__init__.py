@@ -1,1 +1,1 @@
-"""Clients nobody here wrote, against a cluster that lives as long as these tests."""
+"""Clients of other projects, against a cluster that lives as long as these tests."""

@@ -1,4 +1,4 @@
-"""One cluster for the clients nobody here wrote.
+"""One cluster for the clients of other projects.
 
 With ``REGENT_TEST_BOOTSTRAP=HOST:PORT,…`` the tests run against that cluster instead, of three
 brokers or more: against Apache Kafka a failure is the test's own.

@@ -1,4 +1,4 @@
-"""SCRAM: vectors of the RFC, a client nobody here wrote, and what must never log in."""
+"""SCRAM: vectors of the RFC, a client of another project, and what must never log in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients nobody here wrote, against a listener and replicas in this process."""
+"""Clients of other projects, against a listener and replicas in this process."""
 
 from __future__ import annotations
 

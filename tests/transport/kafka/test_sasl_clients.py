@@ -1,4 +1,4 @@
-"""Clients nobody here wrote log in, with each mechanism, with a right and a wrong secret."""
+"""Clients of other projects log in, with each mechanism, with a right and a wrong secret."""
 
 from __future__ import annotations
 

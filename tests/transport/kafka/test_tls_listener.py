@@ -307,7 +307,7 @@ def test_mutated_beginnings_of_handshakes_change_nothing(
     assert listener.metrics.errors == 0
 
 
-# --- clients nobody here wrote ---
+# --- clients of other projects ---
 
 
 @pytest.fixture(params=["TLSv1.2", "TLSv1.3"])
