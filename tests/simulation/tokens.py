@@ -168,7 +168,8 @@ class TokenHistory:
     """Checks every write of a token once; raises ``AssertionError``.
 
     A write and its notification are one transaction. Only the active controller deletes a token
-    unasked, and only one that has expired by its clock.
+    unasked, and only one that has expired by the clock that it read at the start of its event: the
+    clock may jump before the write.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -215,7 +216,7 @@ class TokenHistory:
         broker = self._processes.get(transaction.session_id)
         if broker is None:
             return  # a process that ended before the first check
-        now_ms = wall_clock_ms(transaction.now_ms) + broker.disk.wall_clock_ahead_ms
+        now_ms = broker.controller.context.now_ms
         assert token.is_expired(now_ms), f"OnlyExpiredTokens at {now_ms}: {token}, {transaction}"
 
 
