@@ -16,7 +16,7 @@ from regent.core.controller.election.partition_change_writer import Changes, cha
 from regent.core.controller.partition_state_machine import PartitionStateMachine
 from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import PartitionState
-from regent.core.errors import UnreadableError
+from regent.core.errors import StateChangeFailedError, UnreadableError
 from regent.core.model import (
     NO_LEADER,
     LeaderIsrAndControllerEpoch,
@@ -42,7 +42,12 @@ class ReassignmentElections:
         return [p for p in partitions if self._is_complete(p, states.get(p))]
 
     def begin_epoch(self, partitions: Iterable[TopicPartition]) -> Failures:
-        """Begin a leader epoch in which all replicas know the new assignment."""
+        """Begin a leader epoch in which all replicas know the new assignment.
+
+        A partition that was never led needs none. One whose state cannot be read fails: its
+        leader and its ISR are unknown.
+        """
+        hidden = self._context.unreadable_partitions.intersection(partitions)
         led = [p for p in partitions if self._context.partition_leadership_info(p) is not None]
         accepted, failures = change_partitions(self._services, led, ReassignmentEpoch())
         batch = self._services.new_batch()
@@ -57,7 +62,8 @@ class ReassignmentElections:
                 is_new = replica in new
                 batch.add_leader_and_isr((replica,), [topic_partition], is_new=is_new)
         self._services.announce(batch)
-        return failures
+        unread = {p: StateChangeFailedError(f"{p}: its state cannot be read") for p in hidden}
+        return {**failures, **unread}
 
     def lead_from_assignment(self, partitions: Iterable[TopicPartition]) -> Failures:
         """Let an assigned replica lead, in a leader epoch that no removed replica knows.

@@ -13,6 +13,7 @@ import pytest
 
 from regent.core.controller.effects import Effect, ScheduleEvent
 from regent.core.controller.events import (
+    ApiPartitionReassignment,
     ControlRequestFailed,
     LeaderAndIsrResponseReceived,
     ReadAgain,
@@ -35,6 +36,7 @@ from regent.core.protocol.control import (
     PartitionError,
     UpdateMetadataRequest,
 )
+from regent.core.protocol.messages.partitions import AlterPartitionReassignmentsRequest
 from regent.zk.znodes import (
     IsrChangeNotificationSequenceZNode,
     TopicPartitionStateZNode,
@@ -47,6 +49,7 @@ from tests.support.controller_parts import (
     leader_and_isr_rows,
     of_type,
     requests,
+    stop_replica_rows,
 )
 from tests.support.fake_zookeeper import FakeZooKeeperServer
 from tests.support.world import T0, T1, World, topic_id
@@ -370,6 +373,23 @@ def test_the_last_step_of_a_reassignment_is_written_when_possible(
     allow(world, candidate)
     assert world.leads(T0)[:2] == (2, (2,))
     assert world.topic("t").partitions == {0: ReplicaAssignment((2,))}
+
+
+def test_a_replica_that_is_not_needed_any_more_stays_while_the_state_cannot_be_read(
+    world: World,
+) -> None:
+    """It may be in the ISR: the leader may have added it before it knows of the new assignment."""
+    world.put_topic("t", {0: ReplicaAssignment((1, 2), (2,))})
+    world.zookeeper.deny(PATH)
+    candidate = Candidate(world, 3, LEADERS_WRITE)
+    candidate.start()
+    request = AlterPartitionReassignmentsRequest.of({T0: (1,)})
+    effects = candidate.handle(ApiPartitionReassignment(1, request))
+    assert world.topic("t").partitions == {0: ReplicaAssignment((1,))}
+    assert stop_replica_rows(effects) == {}
+    effects = allow(world, candidate)
+    assert world.leads(T0)[:2] == (1, (1,))
+    assert stop_replica_rows(effects)[2][T0].delete_partition
 
 
 def test_a_partition_gets_its_first_leader_when_its_state_can_be_created(
