@@ -109,8 +109,19 @@ class ClusterObserver:
 
     def ask(self, broker_id: BrokerId, message: Any, timeout_s: float = 5.0) -> Any:
         """Send a request to a broker's control port and return the answer."""
+        return self._ask(self.context, broker_id, message, timeout_s)
+
+    def ask_with(self, keys: KeyPair, broker_id: BrokerId, message: Any) -> Any:
+        """Send a request of another owner of keys and return the answer."""
+        context = new_context(keys)
+        try:
+            return self._ask(context, broker_id, message, timeout_s=5.0)
+        finally:
+            context.destroy(linger=0)
+
+    def _ask(self, context: Context, broker_id: BrokerId, message: Any, timeout_s: float) -> Any:
         endpoint = self.control_endpoint(broker_id)
-        with RemoteActorRef(self.context, endpoint, client_id="test") as actor:
+        with RemoteActorRef(context, endpoint, client_id="test") as actor:
             return actor.ask(message, timeout=scaled(timeout_s))
 
     def metadata(self, broker_id: BrokerId) -> DescribeMetadataResponse:

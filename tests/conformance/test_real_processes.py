@@ -13,6 +13,7 @@ from regent.core.model import NO_LEADER, BrokerId, ReplicaAssignment, TopicParti
 from regent.core.protocol.controller import ControlledShutdownRequest
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually
+from regent.transport.control.key_files import BROKER_SECRET, read_secret
 from regent.zk.client.operations import ANY_VERSION, Committed, Create, Operation, SetData, Znode
 from regent.zk.znodes import (
     DeleteTopicsTopicZNode,
@@ -147,12 +148,14 @@ class RealActions:
         self.cluster.start_broker(self._broker(step.take("broker")))
 
     def do_controlled_shutdown_api(self, step: Fields) -> None:
-        """Send the controller a request in the name of a broker."""
+        """Send the controller a request of a broker."""
         broker_id = self._broker(step.take("broker"))
         registered = self.cluster.broker_epoch(broker_id)
         assert registered is not None
         epoch = registered + int(step.take("broker_epoch").removeprefix("registered") or 0)
-        answer = self.cluster.ask(self._rules, ControlledShutdownRequest(broker_id, epoch))
+        keys = read_secret(self.cluster.data_dir / f"broker-{broker_id}" / BROKER_SECRET)
+        request = ControlledShutdownRequest(broker_id, epoch)
+        answer = self.cluster.ask_with(keys, self._rules, request)
         assert answer.error_code.name == step.take("expect_error")
 
     # --- expectations ---
