@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
-from regent.config.addresses import tcp_endpoint
 from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
 from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
 from regent.designs.measuring.measured_cluster import (
@@ -71,12 +70,10 @@ class V3Cluster(MeasuredCluster):
         self.brokers = self._regent.brokers
         self._controller: BrokerId | None = None  # when it was last asked for
         self._actors = {
-            entry["id"]: RemoteActorRef(
-                self._regent.context,
-                tcp_endpoint(entry["host"], entry["control_port"]),
-                client_id="designs",
+            broker_id: RemoteActorRef(
+                self._regent.context, self._regent.control_endpoint(broker_id), client_id="designs"
             )
-            for entry in self._regent.description["brokers"]
+            for broker_id in self.brokers
         }
 
     def _ring(self) -> Sequence[BrokerId]:

@@ -30,7 +30,11 @@ T = TypeVar("T")
 
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegentCluster]:
-    with RegentCluster(tmp_path_factory.mktemp("cluster"), "--no-placement-service") as cluster:
+    """Three brokers; only the tests elect preferred leaders."""
+    directory = tmp_path_factory.mktemp("cluster")
+    config = directory / "cluster.toml"
+    config.write_text("[controller]\nauto_leader_rebalance_enable = false\n")
+    with RegentCluster(directory, "--no-placement-service", "--config", str(config)) as cluster:
         yield cluster
 
 
