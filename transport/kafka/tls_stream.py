@@ -130,11 +130,16 @@ def complete_handshake(sock: ssl.SSLSocket, deadline: float) -> None:
             selector.unregister(sock)
 
 
+def has_left(error: BaseException) -> bool:
+    """Return whether a handshake ended because the other side closed the connection."""
+    return isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ConnectionError)
+
+
 def reason_of(error: BaseException) -> str:
     """Return why a handshake failed, in a few words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the certificate is not accepted: {error.verify_message}"
-    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ConnectionError):
+    if has_left(error):
         return "the other side left during the handshake"
     if isinstance(error, ssl.SSLError):
         reason = error.reason or str(error)
