@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from regent.config.threads import named_executor
 from regent.core.security.session import KafkaPrincipal
 from regent.transport.kafka.tls_socket import TlsSocket
-from regent.transport.kafka.tls_stream import has_left
+from regent.transport.kafka.tls_stream import close_refused, has_left
 
 if TYPE_CHECKING:  # it reads certificates with a library that listeners without TLS do not load
     from regent.transport.kafka.tls import ServerTls
@@ -144,7 +144,7 @@ class Handshakes:
 
     def _end(self, handshake: _Handshake, why: str) -> None:
         self._forget(handshake)
-        handshake.sock.close()
+        close_refused(handshake.sock)
         self._on_failed(handshake.client_host, why)
 
     def _forget(self, handshake: _Handshake) -> None:

@@ -8,9 +8,11 @@ import socket
 import ssl
 import threading
 import time
+from contextlib import suppress
 from typing import Final
 
 CLIENT_HANDSHAKE_S: Final = 5.0
+_THROWN_AWAY: Final = 64 * 1024  # bytes; no client sends more before its handshake is complete
 _POLL_ERRORS: Final = select.POLLERR | select.POLLHUP | select.POLLNVAL
 _REASONS: Final = {
     "HTTP_REQUEST": "the client does not speak TLS",
@@ -128,6 +130,17 @@ def complete_handshake(sock: ssl.SSLSocket, deadline: float) -> None:
             if left_s <= 0 or not selector.select(left_s):
                 raise TimeoutError("the handshake took too long")
             selector.unregister(sock)
+
+
+def close_refused(sock: socket.socket) -> None:
+    """Close a socket after a handshake that failed.
+
+    What has come is thrown away first: while there is some, a close resets the connection, and
+    the client may not see the alert that says why.
+    """
+    with suppress(OSError):
+        socket.socket.recv(sock, _THROWN_AWAY, socket.MSG_DONTWAIT)
+    sock.close()
 
 
 def has_left(error: BaseException) -> bool:
