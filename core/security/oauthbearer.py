@@ -63,9 +63,8 @@ class OAuthBearerServer:
     def evaluate(self, token: bytes) -> bytes:
         """See ``SaslServer``."""
         if self._refused is not None or self._is_over:
-            is_expected = token == _ACKNOWLEDGED and self._refused is not None
             self._is_over = True
-            if is_expected:
+            if self._refused is not None and token == _ACKNOWLEDGED:
                 raise SaslAuthenticationError(_INVALID.decode(), self._refused)
             raise invalid_credentials(OAUTHBEARER, self._refused or "an unexpected token")
         found = _FIRST.fullmatch(token)
