@@ -140,8 +140,14 @@ CONNECTIONS: Final = MetricTable[ListenerMetrics](
     *_counted("connection-close", "connections closed, by either side", "disconnected"),
     *_counted("incoming-byte", "bytes received from clients", "bytes_in"),
     *_counted("outgoing-byte", "bytes sent to clients", "bytes_out"),
-    *_counted("successful-authentication", "first logins", "successful_authentications"),
-    *_counted("failed-authentication", "first logins that failed", "failed_authentications"),
+    *_counted(
+        "successful-authentication", "first logins, or TLS handshakes", "successful_authentications"
+    ),
+    *_counted(
+        "failed-authentication",
+        "first logins or TLS handshakes that failed",
+        "failed_authentications",
+    ),
     *_counted("successful-reauthentication", "later logins", "successful_reauthentications"),
     *_counted("failed-reauthentication", "later logins that failed", "failed_reauthentications"),
     *_counted("request", "requests", lambda m: sum(api.count for api in m.requests)),

@@ -385,6 +385,7 @@ class AclAuthorizer(Authorizer):
         )
         if not is_allowed or log.isEnabledFor(logging.DEBUG):
             pattern = f"{resource_type.text}:UNKNOWN:NONE"  # as Kafka names no resource
+            asked = asked._replace(references=0)
             self._audit(session, operation, pattern, asked, is_allowed=is_allowed)
         return is_allowed
 

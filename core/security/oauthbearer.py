@@ -17,6 +17,7 @@ from regent.core.security.sasl_login import (
     SASL_NAME,
     LoggedIn,
     SaslAuthenticationError,
+    invalid_credentials,
     sasl_name,
     shown,
     user,
@@ -62,19 +63,15 @@ class OAuthBearerServer:
     def evaluate(self, token: bytes) -> bytes:
         """See ``SaslServer``."""
         if self._refused is not None or self._is_over:
-            is_expected = token == _ACKNOWLEDGED and self._refused is not None
             self._is_over = True
-            message = (
-                _INVALID.decode() if is_expected else "Authentication failed: unexpected token"
-            )
-            raise SaslAuthenticationError(message, self._refused or message)
+            if self._refused is not None and token == _ACKNOWLEDGED:
+                raise SaslAuthenticationError(_INVALID.decode(), self._refused)
+            raise invalid_credentials(OAUTHBEARER, self._refused or "an unexpected token")
         found = _FIRST.fullmatch(token)
         auth = None if found is None else _AUTH.fullmatch(_pairs(found["pairs"]).get(b"auth", b""))
         if found is None or auth is None or auth["scheme"].lower() != b"bearer":
             self._is_over = True
-            raise SaslAuthenticationError(
-                "Authentication failed: Invalid OAUTHBEARER client first message"
-            )
+            raise invalid_credentials(OAUTHBEARER, "the first message is not of this mechanism")
         try:
             bearer = self._validate(auth["token"].decode())
         except InvalidTokenError as error:

@@ -36,7 +36,9 @@ class JavaClients:
 
     def __init__(self) -> None:
         codecs = spark_jars("lz4-java", "snappy-java", "zstd-jni")
-        classpath = [*KAFKA_CLIENTS.fetched(), *codecs, spark_jar("py4j"), spark_jar("slf4j-api")]
+        jackson = spark_jars("jackson-annotations", "jackson-core", "jackson-databind")  # OAuth
+        others = [*codecs, *jackson, spark_jar("py4j"), spark_jar("slf4j-api")]
+        classpath = [*KAFKA_CLIENTS.fetched(), *others]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the JVM
         self._process = subprocess.Popen(
             [

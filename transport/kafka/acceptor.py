@@ -118,7 +118,7 @@ class Acceptor:
         self._shared, self._users, tls, sasl = admission
         self._handshakes: Handshakes | None = None
         if tls is not None:
-            self._handshakes = Handshakes(tls, loop.loop, self._open, self._refuse)
+            self._handshakes = Handshakes(tls, loop.loop, self._let_in, self._refuse)
         self._addresses = self._shared.addresses
         self._rates = self._shared.quotas.connections
         self._connections: set[KafkaConnection] = set()
@@ -253,9 +253,18 @@ class Acceptor:
         self._connections.add(connection)
         connection.open()
 
+    def _let_in(self, sock: AnySocket, client_host: str, user: KafkaPrincipal) -> None:
+        """Serve a client after its handshake; with SASL it has yet to log in."""
+        if self._parts.sasl is None:
+            self._metrics.successful_authentications += 1
+        self._open(sock, client_host, user)
+
     def _refuse(self, client_host: str, why: str) -> None:
         """Note that a client is not let in; its socket is closed."""
-        self._metrics.count_closed(Closed.FAILED_AUTHENTICATION, self._name, client_host, why)
+        self._metrics.count_without_handshake()
+        if why:
+            self._metrics.failed_authentications += 1
+            self._metrics.count_closed(Closed.FAILED_AUTHENTICATION, self._name, client_host, why)
         self._addresses.release(client_host)
         self._shared.resume()
 

@@ -574,6 +574,8 @@ class KafkaConnection:
         return exchange.is_done
 
     def _fail(self, error: BaseException) -> None:
+        if self._login is not None and isinstance(error, MalformedRequestError):
+            self._login.break_off()
         match error:
             case UnexpectedTlsError():
                 self.close(Closed.FAILED_AUTHENTICATION, error)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from regent.config.threads import named_executor
 from regent.core.security.session import KafkaPrincipal
 from regent.transport.kafka.tls_socket import TlsSocket
+from regent.transport.kafka.tls_stream import close_refused, has_left
 
 if TYPE_CHECKING:  # it reads certificates with a library that listeners without TLS do not load
     from regent.transport.kafka.tls import ServerTls
@@ -30,7 +31,10 @@ _THREADS: Final = 2
 OnDone = Callable[[TlsSocket, str, KafkaPrincipal], object]
 """Called with the socket of a client that is let in, its address, and who it is."""
 OnFailed = Callable[[str, str], object]
-"""Called with the address of a client that is not let in, and why. Its socket is closed."""
+"""Called with the address of a client that is not let in, and why. Its socket is closed.
+
+The reason is empty if nobody refused the client: it left, or the broker stops.
+"""
 
 
 class _Handshake:
@@ -43,7 +47,7 @@ class _Handshake:
         self.client_host = client_host
         self.timeout: asyncio.TimerHandle | None = None
         self.is_running = False  # on a thread, which has the socket meanwhile
-        self.given_up = ""  # why
+        self.given_up: str | None = None  # why
 
 
 class Handshakes:
@@ -84,7 +88,7 @@ class Handshakes:
     def close(self) -> None:
         """Give all up."""
         for handshake in list(self._under_way):
-            self._give_up(handshake, "the broker stops")
+            self._give_up(handshake, "")
         self._threads.shutdown(cancel_futures=True)  # a step does not wait for a client
 
     def _first_to_go(self) -> _Handshake:
@@ -113,7 +117,7 @@ class Handshakes:
 
     def _on_step(self, handshake: _Handshake, done: Future[KafkaPrincipal]) -> None:
         handshake.is_running = False
-        if handshake.given_up:
+        if handshake.given_up is not None:
             self._end(handshake, handshake.given_up)
             return
         error = done.exception()
@@ -122,7 +126,7 @@ class Handshakes:
         elif isinstance(error, ssl.SSLWantWriteError):
             self._loop.add_writer(handshake.sock.fileno(), self._advance, handshake)
         elif error is not None:
-            self._end(handshake, self._tls.reason_of(error))
+            self._end(handshake, "" if has_left(error) else self._tls.reason_of(error))
         else:
             assert isinstance(handshake.sock, ssl.SSLSocket)
             self._forget(handshake)
@@ -131,7 +135,8 @@ class Handshakes:
     def _give_up(self, handshake: _Handshake, why: str) -> None:
         """Close a socket; if a thread has it, as soon as that is done with it."""
         if handshake.is_running:
-            handshake.given_up = handshake.given_up or why
+            if handshake.given_up is None:
+                handshake.given_up = why
             self._forget(handshake)
             return
         self._unwatch(handshake)
@@ -139,7 +144,7 @@ class Handshakes:
 
     def _end(self, handshake: _Handshake, why: str) -> None:
         self._forget(handshake)
-        handshake.sock.close()
+        close_refused(handshake.sock)
         self._on_failed(handshake.client_host, why)
 
     def _forget(self, handshake: _Handshake) -> None:

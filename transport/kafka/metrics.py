@@ -160,7 +160,7 @@ class ListenerMetrics:
     idle_s: Callable[[], float] = lambda: 0.0
     """Returns how long the listener's thread has had nothing to do since the start."""
     accept_paused_s: float = 0.0  # since the start
-    successful_authentications: int = 0  # the first logins of connections
+    successful_authentications: int = 0  # first logins of connections; with SSL: handshakes
     failed_authentications: int = 0
     successful_reauthentications: int = 0  # later logins
     failed_reauthentications: int = 0
@@ -196,6 +196,11 @@ class ListenerMetrics:
         self._forget(before)
         self.software[software] += 1
         return software
+
+    def count_without_handshake(self) -> None:
+        """Count a connection that ended before its TLS handshake was complete."""
+        self.accepted += 1
+        self.disconnected += 1
 
     def closed_connection(self, software: ClientSoftware) -> None:
         """Count the end of a connection."""

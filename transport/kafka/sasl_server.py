@@ -356,7 +356,14 @@ class SaslServerAuthenticator:
         await asyncio.sleep(self._listener.limits.failure_delay_ms / 1000)
         self._connection.end()
 
+    def break_off(self) -> None:
+        """The client sent what is no request: count a login that is under way as failed."""
+        if self.is_logging_in:
+            self._count_failure()
+
     def _count_failure(self) -> None:
+        if self._state is _State.FAILED:
+            return  # it is counted
         if self._login is None:
             self._metrics.failed_authentications += 1
         else:

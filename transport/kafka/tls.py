@@ -31,7 +31,7 @@ from regent.transport.kafka.key_material import (
     read_keys,
     read_trusted,
 )
-from regent.transport.kafka.tls_stream import complete_handshake, reason_of
+from regent.transport.kafka.tls_stream import close_refused, complete_handshake, reason_of
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ class ServerTls:
             complete_handshake(wrapped, time.monotonic() + timeout_s)
             principal = self.principal_of(wrapped)
         except (OSError, TlsHandshakeError) as error:
-            wrapped.close()
+            close_refused(wrapped)
             raise TlsHandshakeError(reason_of(error)) from None
         wrapped.settimeout(timeout_s)
         return wrapped, principal

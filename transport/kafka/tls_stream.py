@@ -8,9 +8,11 @@ import socket
 import ssl
 import threading
 import time
+from contextlib import suppress
 from typing import Final
 
 CLIENT_HANDSHAKE_S: Final = 5.0
+_THROWN_AWAY: Final = 64 * 1024  # bytes; no client sends more before its handshake is complete
 _POLL_ERRORS: Final = select.POLLERR | select.POLLHUP | select.POLLNVAL
 _REASONS: Final = {
     "HTTP_REQUEST": "the client does not speak TLS",
@@ -130,11 +132,27 @@ def complete_handshake(sock: ssl.SSLSocket, deadline: float) -> None:
             selector.unregister(sock)
 
 
+def close_refused(sock: socket.socket) -> None:
+    """Close a socket after a handshake that failed.
+
+    What has come is thrown away first: while there is some, a close resets the connection, and
+    the client may not see the alert that says why.
+    """
+    with suppress(OSError):
+        socket.socket.recv(sock, _THROWN_AWAY, socket.MSG_DONTWAIT)
+    sock.close()
+
+
+def has_left(error: BaseException) -> bool:
+    """Return whether a handshake ended because the other side closed the connection."""
+    return isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ConnectionError)
+
+
 def reason_of(error: BaseException) -> str:
     """Return why a handshake failed, in a few words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the certificate is not accepted: {error.verify_message}"
-    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ConnectionError):
+    if has_left(error):
         return "the other side left during the handshake"
     if isinstance(error, ssl.SSLError):
         reason = error.reason or str(error)

@@ -240,6 +240,15 @@ def test_a_denial_is_logged_in_the_words_of_kafka(caplog: pytest.LogCaptureFixtu
     ]
 
 
+def test_a_denial_of_any_resource_counts_no_references(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, LOGGER)
+    authorizer({}).authorize_by_resource_type(session(), WRITE, TOPIC, Asked("InitProducerId"))
+    assert caplog.messages == [
+        "Principal = User:alice is Denied Operation = Write from host = 10.0.0.1"
+        " on resource = Topic:UNKNOWN:NONE for request = InitProducerId with resourceRefCount = 0"
+    ]
+
+
 def test_what_is_allowed_is_logged_at_the_level_debug(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.DEBUG, LOGGER)
     authorizer({}, "User:alice").authorize(session(), READ, CLUSTER, Asked("Fetch"))

@@ -28,6 +28,9 @@ def validate(token: str) -> BearerToken:
     return BearerToken("alice", 123)
 
 
+AS_KAFKA_SAYS = "^Authentication failed during authentication due to invalid credentials with SASL"
+
+
 def test_a_valid_token_logs_in():
     login = OAuthBearerServer(validate)
     assert login.evaluate(bearer_token_message(TOKEN)) == b""
@@ -94,9 +97,18 @@ def test_cve_2017_12610_another_authorization_id_is_refused():
 )
 def test_a_message_that_is_none_is_refused(message: bytes):
     login = OAuthBearerServer(validate)
-    with pytest.raises(SaslAuthenticationError):
+    with pytest.raises(SaslAuthenticationError, match=AS_KAFKA_SAYS):
         login.evaluate(message)
     assert login.login is None
+
+
+def test_another_acknowledgement_is_refused_in_the_words_of_kafka():
+    """Sarama sends four characters in the place of the byte."""
+    login = OAuthBearerServer(validate)
+    login.evaluate(bearer_token_message("x"))
+    with pytest.raises(SaslAuthenticationError, match=AS_KAFKA_SAYS) as caught:
+        login.evaluate(rb"\x01")
+    assert caught.value.detail == "it is another one"
 
 
 # --- claims ---------------------------------------------------------------------------------------

@@ -230,6 +230,7 @@ def test_what_is_no_step_of_a_login_closes_without_an_answer(
         client.socket.close()
     else:
         assert client.is_closed()
+        assert server.metrics.failed_authentications == 1
     assert server.asked == []
     assert server.metrics.successful_authentications == 0
 

@@ -186,8 +186,8 @@ async def _change_keys(port: int) -> list[bytes]:
 
 def test_a_client_without_tls_is_closed_and_counted(listener: KafkaListener):
     with RawClient(listener) as client:
-        client.send(request_bytes(b"now"))
-        while not client.is_closed():  # an alert comes first
+        client.send(request_bytes(b"now" * 1_000))
+        while client.socket.recv(100):  # the end, after an alert if there is one, and no reset
             pass
     eventually(lambda: refusals(listener) == 1, "a refusal")
 
@@ -219,6 +219,19 @@ def test_others_are_closed_and_counted_and_nobody_else_notices(
             eventually(partial(_has_refused, listener, count), "a refusal")
         assert innocent.ask(b"now") == b"now"
     eventually(lambda: listener.metrics.connections == 0, "the end of all connections")
+    metrics = listener.metrics
+    assert (metrics.successful_authentications, metrics.failed_authentications) == (1, 3)
+    assert metrics.accepted == metrics.disconnected == 4
+
+
+def test_a_client_that_leaves_during_its_handshake_was_not_refused(
+    listener: KafkaListener, authority: Authority
+):
+    for first in (b"", b"\x16\x03\x01\x02\x00\x01"):
+        with RawClient(listener) as client:
+            client.send(first)
+    eventually(lambda: listener.metrics.disconnected == 2, "the end of both")
+    assert refusals(listener) == listener.metrics.failed_authentications == 0
 
 
 def test_ten_thousand_silent_clients_keep_nobody_out(listener: KafkaListener, authority: Authority):
