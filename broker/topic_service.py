@@ -21,8 +21,6 @@ from pykka import ActorDeadError, ActorRef
 from regent.actors.automatic_creation import CreationRefusal
 from regent.actors.broker_to_controller_channel import (
     BrokerToControllerChannel,
-    ForwardedRequest,
-    ForwardedResponse,
     refuse_forwarded,
 )
 from regent.actors.forwarding_manager import CreateMissing, ForwardingManager, MetadataChanged
@@ -42,8 +40,14 @@ from regent.core.admin.partition_requests import RespondAboutPartitions
 from regent.core.errors import ApiError, Errors
 from regent.core.model import BrokerId
 from regent.core.ports import TopicIds
+from regent.core.protocol.envelope import (
+    EnvelopeRequest,
+    ForwardedClient,
+    ForwardedResponse,
+    Requester,
+)
 from regent.core.protocol.messages.partitions import PartitionsRequest
-from regent.core.protocol.topics import EnvelopeRequest, ForwardedClient, Requester, TopicsRequest
+from regent.core.protocol.topics import TopicsRequest
 from regent.core.quota.client_quota_manager import (
     ControllerMutationQuotaManager,
     QuotaClient,
@@ -189,9 +193,11 @@ class BrokerTopicService:
         """See ``TopicService.ask``."""
         self._forward(EnvelopeRequest.of(request, requester, client), respond)
 
-    def ask_controller(self, request: PartitionsRequest, respond: RespondAboutPartitions) -> None:
+    def ask_controller(
+        self, request: PartitionsRequest, respond: RespondAboutPartitions, client: ForwardedClient
+    ) -> None:
         """See ``PartitionService.ask_controller``."""
-        self._forward(request, respond)
+        self._forward(EnvelopeRequest.of(request, client=client), respond)
 
     def create_missing(self, topics: Collection[str], respond: RespondToCreation) -> None:
         """See ``TopicService.create_missing``."""
@@ -251,8 +257,9 @@ class BrokerTopicService:
             if topic in COORDINATED_TOPICS and topic not in known and refusal.at_ms >= since_ms
         ]
 
-    def _forward(self, request: ForwardedRequest, respond: Callable[[Any], None]) -> None:
+    def _forward(self, envelope: EnvelopeRequest, respond: Callable[[Any], None]) -> None:
         """Call ``respond`` once, with the response to the request."""
+        request = envelope.request
 
         def deliver(answer: object) -> None:
             if not isinstance(answer, ForwardedResponse):
@@ -261,7 +268,7 @@ class BrokerTopicService:
 
         try:
             assert self._forwarding is not None
-            self._forwarding.tell(MessageWithReply(request, Reply.of(deliver)))
+            self._forwarding.tell(MessageWithReply(envelope, Reply.of(deliver)))
         except (ActorDeadError, InboxFullError) as error:
             deliver(refuse_forwarded(request, Errors.NOT_CONTROLLER, str(error)))
 

@@ -15,8 +15,7 @@ from typing import Any, TypeAlias
 
 from regent.broker.api.authorization import forwarded_client
 from regent.core.admin.admin_requests import TopicService, refuse
-from regent.core.admin.config_descriptions import BrokerSettings, describe_topic
-from regent.core.admin.topic_authorization import (
+from regent.core.admin.client_authorization import (
     asking,
     authorized,
     completed,
@@ -24,7 +23,9 @@ from regent.core.admin.topic_authorization import (
     needs_all,
     nothing,
 )
+from regent.core.admin.config_descriptions import BrokerSettings, describe_topic
 from regent.core.errors import Errors, RegentError
+from regent.core.protocol.envelope import ForwardedClient, Requester
 from regent.core.protocol.messages.topics import (
     UNSET,
     CreatableTopicConfig,
@@ -38,7 +39,7 @@ from regent.core.protocol.messages.topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from regent.core.protocol.topics import ForwardedClient, Requester, TopicsRequest
+from regent.core.protocol.topics import TopicsRequest
 from regent.core.security.acls import AclOperation, ResourceType
 from regent.core.security.authorizer import ALLOW_ALL
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
@@ -119,10 +120,9 @@ class _TopicHandlers:
         self, wanted: TopicsRequest, request: KafkaRequest, first_strict_version: int
     ) -> Any:
         """Return the response of the active controller's broker; refuse what is denied."""
-        if request.authorizer is ALLOW_ALL:
-            return await self._forward(wanted, request, first_strict_version, None)
         client = forwarded_client(request)
-        assert client is not None
+        if request.authorizer is ALLOW_ALL:
+            return await self._forward(wanted, request, first_strict_version, client)
         # The controller knows which topics have the ids of a request, and decides about these.
         wanted, refused = authorized(wanted, asking(request.authorizer, client, wanted), {})
         response: Any = needs_all(wanted, refused)
@@ -135,7 +135,7 @@ class _TopicHandlers:
         wanted: TopicsRequest,
         request: KafkaRequest,
         first_strict_version: int,
-        client: ForwardedClient | None,
+        client: ForwardedClient,
     ) -> Any:
         requester = None
         if request.throttle is not None:

@@ -29,6 +29,7 @@ from regent.core.protocol.topics import TopicsRequest
 from regent.core.quota.client_quota_manager import ControllerMutationQuotaManager
 from regent.core.quota.quota_config import QuotaConfig
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.security.authorizer import ALLOW_ALL
 from regent.core.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from regent.transport.control.server import ControlServer
 from tests.support.fake_zookeeper import FakeZooKeeper
@@ -70,6 +71,7 @@ class TwoBrokers:
                 stage.broker(broker_id),
                 stage.controller(broker_id),
                 topics.handler,
+                ALLOW_ALL,
             )
             server = ControlServer(
                 KEYS, everybody_is_broker(broker_id), "tcp://127.0.0.1:0", router, name="control"

@@ -86,7 +86,9 @@ class ServedEndpoint:
         self.topics = topics
         self.quotas = quotas = QuotaManagers(settings.quotas)
         topics.start(cache, zookeeper, lambda: True, quotas.controller_mutation, authorizer)
-        router = RequestRouter(stage.broker(BROKER), stage.controller(BROKER), topics.handler)
+        router = RequestRouter(
+            stage.broker(BROKER), stage.controller(BROKER), topics.handler, authorizer
+        )
         control = ControlServer(
             KEYS, everybody_is_broker(BROKER), "tcp://127.0.0.1:0", router, name="control"
         )
