@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -88,9 +90,11 @@ class _TopicHandlers:
         if request.api_version < _FIRST_VERSION_WITH_CONFIGS:
             return answer(response, request)
 
-        names = [row.name for row in response.topics if not row.error_code]
         hidden = request.denied(
-            AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, names, is_logged=False
+            AclOperation.DESCRIBE_CONFIGS,
+            ResourceType.TOPIC,
+            _not_failed(response, wanted),
+            is_logged=False,
         )
 
         def respond() -> KafkaAnswer:
@@ -149,6 +153,20 @@ class _TopicHandlers:
         return response
 
 
+def _not_failed(response: CreateTopicsResponse, wanted: CreateTopicsRequest) -> Sequence[str]:
+    """Return the topics whose results say whether their settings may be described.
+
+    These are created, or are refused before a creation is tried.
+    """
+    counts = Counter(row.name for row in wanted.topics)
+
+    def is_refused(row: CreatableTopicResult) -> bool:
+        is_repeated = counts[row.name] > 1 and row.error_code == Errors.INVALID_REQUEST
+        return is_repeated or row.error_code == Errors.TOPIC_AUTHORIZATION_FAILED
+
+    return [row.name for row in response.topics if not row.error_code or is_refused(row)]
+
+
 def _with_configs(
     response: CreateTopicsResponse,
     wanted: CreateTopicsRequest,
@@ -159,12 +177,10 @@ def _with_configs(
 
     Those of ``hidden`` topics are not told: the client may not describe their settings.
     """
-    if all(row.error_code for row in response.topics):
-        return response
-    try:
-        broker = read_settings()
-    except RegentError:
-        broker = None
+    broker = None
+    if not all(row.error_code for row in response.topics):
+        with suppress(RegentError):
+            broker = read_settings()
     given = {topic.name: topic.configs for topic in wanted.topics}
 
     @functools.cache
