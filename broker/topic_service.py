@@ -19,12 +19,15 @@ from typing import Any, cast
 from pykka import ActorDeadError, ActorRef
 
 from regent.actors.automatic_creation import CreationRefusal
+from regent.actors.broker import Broker
 from regent.actors.broker_to_controller_channel import (
     BrokerToControllerChannel,
     refuse_forwarded,
 )
+from regent.actors.controller_event_manager import ControllerEventManager
 from regent.actors.forwarding_manager import CreateMissing, ForwardingManager, MetadataChanged
 from regent.actors.inbox import InboxFullError, MessageWithReply, Reply
+from regent.actors.request_router import RequestRouter
 from regent.actors.runtime import launch, start_actor, stop_actor
 from regent.actors.scheduler import Scheduler, monotonic_ms
 from regent.actors.topic_request_handler import TopicRequestHandler
@@ -78,6 +81,7 @@ class BrokerTopicService:
         self._channel: ActorRef[BrokerToControllerChannel] | None = None
         self._spread_channel: ActorRef[BrokerToControllerChannel] | None = None
         self._handler: ActorRef[TopicRequestHandler] | None = None
+        self._authorizer = ALLOW_ALL
         self._pending_count: Callable[[], int] = lambda: 0
         self._refusals: Callable[[], Mapping[str, CreationRefusal]] = dict
         self._cache: MetadataCache | None = None
@@ -124,7 +128,7 @@ class BrokerTopicService:
         self._handler = start_actor(
             TopicRequestHandler, self._broker_id, manager, cache, authorizer
         )
-        self._cache, self._is_controller = cache, is_controller
+        self._cache, self._is_controller, self._authorizer = cache, is_controller, authorizer
         self._forwarding = self._start_forwarding(cache, topic_ids)
 
     def _start_forwarding(
@@ -165,11 +169,12 @@ class BrokerTopicService:
             if actor is not None:
                 stop_actor(actor, _STOP_TIMEOUT_S)
 
-    @property
-    def handler(self) -> ActorRef[TopicRequestHandler]:
-        """The actor that decides what brokers forward to the active controller's broker."""
+    def router(
+        self, broker: ActorRef[Broker], controller: ActorRef[ControllerEventManager]
+    ) -> RequestRouter:
+        """Return what routes control requests, and has the clients of forwarded ones authorized."""
         assert self._handler is not None
-        return self._handler
+        return RequestRouter(broker, controller, self._handler, self._authorizer)
 
     @property
     def pending_count(self) -> int:

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 
 import pytest
 
-from regent.actors.request_router import RequestRouter
 from regent.actors.scheduler import Scheduler
 from regent.broker import topic_service
 from regent.broker.metrics.broker_metrics import TopicMetrics
@@ -29,7 +28,6 @@ from regent.core.protocol.topics import TopicsRequest
 from regent.core.quota.client_quota_manager import ControllerMutationQuotaManager
 from regent.core.quota.quota_config import QuotaConfig
 from regent.core.replication.metadata_cache import MetadataCache
-from regent.core.security.authorizer import ALLOW_ALL
 from regent.core.topic_validation import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from regent.transport.control.server import ControlServer
 from tests.support.fake_zookeeper import FakeZooKeeper
@@ -67,12 +65,7 @@ class TwoBrokers:
                 lambda broker_id=broker_id: broker_id == ACTIVE,  # type: ignore[misc]
                 ControllerMutationQuotaManager(QuotaConfig().controller_window),
             )
-            router = RequestRouter(
-                stage.broker(broker_id),
-                stage.controller(broker_id),
-                topics.handler,
-                ALLOW_ALL,
-            )
+            router = topics.router(stage.broker(broker_id), stage.controller(broker_id))
             server = ControlServer(
                 KEYS, everybody_is_broker(broker_id), "tcp://127.0.0.1:0", router, name="control"
             )
