@@ -18,16 +18,19 @@ from regent.core.admin.partition_requests import refuse_partitions
 from regent.core.errors import BadDataError, Errors
 from regent.core.model import BrokerId
 from regent.core.protocol.controller import AwaitBrokersRequest
-from regent.core.protocol.messages.partitions import PartitionsRequest, PartitionsResponse
-from regent.core.protocol.topics import EnvelopeRequest, EnvelopeResponse, TopicsResponse
+from regent.core.protocol.envelope import (
+    EnvelopeRequest,
+    EnvelopeResponse,
+    ForwardedRequest,
+    ForwardedResponse,
+)
+from regent.core.protocol.messages.partitions import PartitionsRequest
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.transport.control.client import RequestError
 from regent.transport.control.codec import Response
 
-ForwardedRequest: TypeAlias = EnvelopeRequest | PartitionsRequest
-ForwardedResponse: TypeAlias = TopicsResponse | PartitionsResponse
 OpenForwardChannel: TypeAlias = Callable[
-    [str], RequestChannel[ForwardedRequest | AwaitBrokersRequest, Response]
+    [str], RequestChannel[EnvelopeRequest | AwaitBrokersRequest, Response]
 ]
 
 _ON_THE_WAY_MS = 200  # for a question that the controller may answer at the end of its time
@@ -37,9 +40,9 @@ def refuse_forwarded(
     request: ForwardedRequest, error_code: Errors, message: str
 ) -> ForwardedResponse:
     """Return the answer that refuses a whole request."""
-    if isinstance(request, EnvelopeRequest):
-        return refuse(request.request, error_code, message)
-    return refuse_partitions(request, error_code, message)
+    if isinstance(request, PartitionsRequest):
+        return refuse_partitions(request, error_code, message)
+    return refuse(request, error_code, message)
 
 
 class BrokerToControllerChannel(RegentActor):
@@ -64,7 +67,7 @@ class BrokerToControllerChannel(RegentActor):
         self._cache = cache
         self._channel = ChannelToCurrent(open_channel)
 
-    def handle(self, message: ForwardedRequest | AwaitBrokersRequest, reply: Reply | None) -> None:
+    def handle(self, message: EnvelopeRequest | AwaitBrokersRequest, reply: Reply | None) -> None:
         """Send the request to the controller's broker once."""
         if reply is None:
             return
@@ -79,12 +82,15 @@ class BrokerToControllerChannel(RegentActor):
         channel = self._channel.to(controller.control_peer)
         try:
             answer = channel.request(message, timeout_ms=left_ms, closing=self.closing)
-            reply.set(answer.response if isinstance(answer, EnvelopeResponse) else answer)
+            if isinstance(message, EnvelopeRequest) and isinstance(answer, EnvelopeResponse):
+                reply.set(answer.response_to(message))
+            else:
+                reply.set(answer)
         except RequestError as error:
             reply.fail(error)
         except BadDataError as error:
-            assert not isinstance(message, AwaitBrokersRequest)
-            reply.set(refuse_forwarded(message, Errors.INVALID_REQUEST, str(error)))
+            assert isinstance(message, EnvelopeRequest)
+            reply.set(refuse_forwarded(message.request, Errors.INVALID_REQUEST, str(error)))
 
     def on_stop(self) -> None:
         """Disconnect."""

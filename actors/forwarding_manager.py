@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from pykka import ActorDeadError, ActorRef
 
@@ -23,8 +23,6 @@ from regent.actors.alter_partition_sender import ControllerUnknownError
 from regent.actors.automatic_creation import AutomaticCreation, Creatable, CreationRefusal
 from regent.actors.broker_to_controller_channel import (
     BrokerToControllerChannel,
-    ForwardedRequest,
-    ForwardedResponse,
     refuse_forwarded,
 )
 from regent.actors.inbox import InboxFullError, MessageWithReply, Reply
@@ -42,6 +40,7 @@ from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.ports import TopicIds
 from regent.core.protocol.controller import AwaitBrokersRequest
+from regent.core.protocol.envelope import EnvelopeRequest, ForwardedRequest, ForwardedResponse
 from regent.core.protocol.messages.partitions import ElectLeadersResponse, PartitionsRequest
 from regent.core.protocol.messages.topics import (
     CreatableTopic,
@@ -51,12 +50,7 @@ from regent.core.protocol.messages.topics import (
     CreateTopicsResponse,
     DeleteTopicsRequest,
 )
-from regent.core.protocol.topics import (
-    EnvelopeRequest,
-    TopicsRequest,
-    TopicsResponse,
-    results_of,
-)
+from regent.core.protocol.topics import TopicsResponse, results_of
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.transport.control.client import PeerUnreachableError
 
@@ -69,6 +63,13 @@ RETRY_BACKOFF_MS = 100
 MAX_RETRY_BACKOFF_MS = 1_000
 MIN_SPREAD_MS, MAX_SPREAD_MS = 300, 3_000
 """How long an answer waits for the other brokers: as long again as it took, within these limits."""
+
+_DECIDED: Final = (
+    Errors.NONE,
+    Errors.CLUSTER_AUTHORIZATION_FAILED,
+    Errors.INVALID_REQUEST,
+)
+"""Errors of whole requests about partitions after which nobody else needs to be asked."""
 
 _OnDecided: TypeAlias = Callable[[Sequence[CreatableTopicResult]], None]
 
@@ -113,7 +114,7 @@ class _TryAgain:
 
 
 _Message: TypeAlias = (
-    ForwardedRequest
+    EnvelopeRequest
     | MetadataChanged
     | CreateMissing
     | _ClientsWaited
@@ -130,7 +131,7 @@ class _PendingRequest:
     ``response`` is set when this broker knows the change, and others may not.
     """
 
-    message: ForwardedRequest
+    envelope: EnvelopeRequest
     reply: Reply
     undone: frozenset[str]
     began_ms: int
@@ -142,9 +143,9 @@ class _PendingRequest:
     response: ForwardedResponse | None = None
 
     @property
-    def request(self) -> TopicsRequest | PartitionsRequest:
-        """The request, without an envelope."""
-        return _opened(self.message)
+    def request(self) -> ForwardedRequest:
+        """The request, without its envelope."""
+        return self.envelope.request
 
     def tell_decision(self, answer: ForwardedResponse) -> None:
         """Tell who waits for the decision only, also of an attempt that failed."""
@@ -153,7 +154,7 @@ class _PendingRequest:
 
 
 class ForwardingManager(RegentActor):
-    """Takes ``ForwardedRequest`` and ``CreateMissing`` on any thread; never blocks."""
+    """Takes ``EnvelopeRequest`` and ``CreateMissing`` on any thread; never blocks."""
 
     def __init__(
         self,
@@ -225,8 +226,9 @@ class ForwardingManager(RegentActor):
 
     def preemption_answer(self, message: object) -> object:
         """Send clients to another broker when this one stops."""
-        if isinstance(message, ForwardedRequest):
-            return refuse_forwarded(message, Errors.NOT_CONTROLLER, "the broker is shutting down")
+        if isinstance(message, EnvelopeRequest):
+            why = "the broker is shutting down"
+            return refuse_forwarded(message.request, Errors.NOT_CONTROLLER, why)
         if isinstance(message, CreateMissing):
             return {}
         return super().preemption_answer(message)
@@ -245,17 +247,17 @@ class ForwardingManager(RegentActor):
         self._take(EnvelopeRequest.of(request), reply, self._creation.on_decided)
 
     def _take(
-        self, message: ForwardedRequest, reply: Reply, on_decided: _OnDecided | None = None
+        self, envelope: EnvelopeRequest, reply: Reply, on_decided: _OnDecided | None = None
     ) -> None:
+        request = envelope.request
         if len(self._waiting) >= MAX_PENDING:
             reason = f"{MAX_PENDING} requests are already waiting"
-            reply.set(refuse_forwarded(message, Errors.REQUEST_TIMED_OUT, reason))
+            reply.set(refuse_forwarded(request, Errors.REQUEST_TIMED_OUT, reason))
             return
-        request = _opened(message)
         now_ms, timeout_ms = monotonic_ms(), min(timeout_of(request), MAX_WAIT_MS)
         number = next(self._numbers)
         self._waiting[number] = _PendingRequest(
-            self._with_topic_ids(message),
+            self._to_decide(envelope),
             reply,
             _undone(request, self._cache.snapshot),
             now_ms,
@@ -265,16 +267,22 @@ class ForwardingManager(RegentActor):
         )
         self._forward(number)
 
-    def _with_topic_ids(self, message: ForwardedRequest) -> ForwardedRequest:
-        """Set the ids of new topics, so that a second attempt recognises what the first created."""
-        if not isinstance(message, EnvelopeRequest) or message.create_topics is None:
-            return message
-        topics = (
-            replace(topic, topic_id=topic.topic_id or self._topic_ids.new_topic_id())
-            for topic in message.create_topics.topics
-        )
-        creation = replace(message.create_topics, topics=tuple(topics))
-        return replace(message, create_topics=creation)
+    def _to_decide(self, envelope: EnvelopeRequest) -> EnvelopeRequest:
+        """Return the request in the form that the controller's broker gets.
+
+        New topics have ids, so that a second attempt recognises what the first created. The
+        controller answers without a wait.
+        """
+        request = envelope.request
+        if isinstance(request, CreateTopicsRequest):
+            topics = (
+                replace(topic, topic_id=topic.topic_id or self._topic_ids.new_topic_id())
+                for topic in request.topics
+            )
+            request = replace(request, topics=tuple(topics))
+        elif isinstance(request, PartitionsRequest):
+            request = replace(request, timeout_ms=0)
+        return EnvelopeRequest.of(request, envelope.requester, envelope.client)
 
     def _forward(self, number: int) -> None:
         waiting = self._waiting.get(number)
@@ -283,7 +291,7 @@ class ForwardingManager(RegentActor):
         waiting.attempts += 1
         reply = Reply.of(lambda answer: self._tell(_Decided(number, answer)))
         try:
-            self._channel.tell(MessageWithReply(_to_decide(waiting.message), reply))
+            self._channel.tell(MessageWithReply(waiting.envelope, reply))
         except (ActorDeadError, InboxFullError) as error:
             self._on_decided(number, error)
 
@@ -300,12 +308,12 @@ class ForwardingManager(RegentActor):
             else:
                 self._poll([number])
         elif monotonic_ms() >= waiting.decide_until_ms:
-            self._finish(number, _given_up(waiting.message, answer))
+            self._finish(number, _given_up(waiting.request, answer))
         else:
             log = logger.debug if self._is_failing else logger.warning
             log("%s: %s; trying again", self.name, _reason(answer))
             self._is_failing = True
-            waiting.tell_decision(_given_up(waiting.message, answer))
+            waiting.tell_decision(_given_up(waiting.request, answer))
             backoff_ms = min(RETRY_BACKOFF_MS * waiting.attempts, MAX_RETRY_BACKOFF_MS)
             self._scheduler.schedule(backoff_ms, lambda: self._tell(_TryAgain(number)))
 
@@ -369,15 +377,6 @@ class ForwardingManager(RegentActor):
             self.actor_ref.tell(message)
 
 
-def _opened(message: ForwardedRequest) -> TopicsRequest | PartitionsRequest:
-    return message.request if isinstance(message, EnvelopeRequest) else message
-
-
-def _to_decide(message: ForwardedRequest) -> ForwardedRequest:
-    """Return the request in the form that the controller's broker answers without a wait."""
-    return message if isinstance(message, EnvelopeRequest) else replace(message, timeout_ms=0)
-
-
 def _pending(
     waiting: _PendingRequest, answer: ForwardedResponse
 ) -> PendingAnswer | PendingElections | None:
@@ -408,7 +407,7 @@ def _is_elsewhere(answer: ForwardedResponse) -> bool:
     """Whether the answer is that another broker is the active controller's."""
     if isinstance(answer, TopicsResponse):
         return is_elsewhere(answer)
-    return answer.error_code is not Errors.NONE
+    return answer.error_code not in _DECIDED
 
 
 def _reason(answer: object) -> str:
@@ -426,9 +425,7 @@ def _given_up(request: ForwardedRequest, answer: object) -> ForwardedResponse:
     return refuse_forwarded(request, error_code, str(answer))
 
 
-def _undone(
-    request: TopicsRequest | PartitionsRequest, snapshot: MetadataSnapshot
-) -> frozenset[str]:
+def _undone(request: ForwardedRequest, snapshot: MetadataSnapshot) -> frozenset[str]:
     """Return the topics that are not deleted or extended yet; new topics are found by their id."""
     match request:
         case DeleteTopicsRequest():

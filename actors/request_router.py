@@ -14,7 +14,8 @@ from regent.actors.controller_event_manager import ControllerEventManager
 from regent.actors.inbox import InboxFullError, MessageWithReply, Reply
 from regent.actors.scheduler import monotonic_ms
 from regent.actors.topic_request_handler import TopicRequestHandler
-from regent.core.errors import Errors, SessionExpiredError
+from regent.core.admin.client_authorization import refused_to_client
+from regent.core.errors import BadDataError, Errors, SessionExpiredError
 from regent.core.model import BrokerId
 from regent.core.protocol.api import ApiKey
 from regent.core.protocol.broker import DescribeMetadataRequest, ShutdownBrokerRequest
@@ -26,9 +27,11 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
 )
 from regent.core.protocol.controller import ControllerRequest
-from regent.core.protocol.topics import EnvelopeRequest
+from regent.core.protocol.envelope import EnvelopeRequest, EnvelopeResponse
+from regent.core.protocol.messages.partitions import PartitionsRequest, PartitionsResponse
 from regent.core.repeated_lines import RepeatedLines
 from regent.core.replication.control_request_fence import ControlRequestRefusedError
+from regent.core.security.authorizer import Authorizer
 from regent.transport.control.codec import CONTROL_REQUESTS
 from regent.transport.control.server import IncomingRequest
 
@@ -43,34 +46,52 @@ class RequestRouter:
         broker: ActorRef[Broker],
         controller: ActorRef[ControllerEventManager],
         topics: ActorRef[TopicRequestHandler],
+        authorizer: Authorizer,
     ) -> None:
+        """``authorizer`` decides what the clients may do for whom brokers forward requests."""
         self._broker = broker
         self._controller = controller
         self._topics = topics
+        self._authorizer = authorizer
         self._lines = RepeatedLines()
 
     def __call__(self, incoming: IncomingRequest) -> None:
         """Pass the request to its actor; refuse it if the actor is overloaded or stopped."""
-        reply = Reply.of(lambda answer: give_answer(incoming, answer))
         header = incoming.control_header
-        actor: ActorRef[Any]
-        message: object
         match incoming.body:
             case LeaderAndIsrRequest() | StopReplicaRequest() | UpdateMetadataRequest():
                 if header is None:
                     incoming.reply.fail(Errors.INVALID_REQUEST)
                     return
                 numbered = header._replace(sequence=_sequence(header, incoming))
-                actor, message = self._broker, ControlRequestReceived(numbered, incoming.body)
+                self._pass(incoming, self._broker, ControlRequestReceived(numbered, incoming.body))
             case DescribeMetadataRequest() | ShutdownBrokerRequest():
-                actor, message = self._broker, incoming.body
+                self._pass(incoming, self._broker, incoming.body)
             case EnvelopeRequest():
-                actor, message = self._topics, incoming.body
+                self._open(incoming, incoming.body)
             case body if isinstance(body, ControllerRequest):
-                actor, message = self._controller, incoming.body
+                self._pass(incoming, self._controller, body)
             case _:
                 incoming.reply.fail(Errors.UNSUPPORTED_VERSION)
-                return
+
+    def _open(self, incoming: IncomingRequest, envelope: EnvelopeRequest) -> None:
+        """Pass a forwarded request to who decides it: the controller, or who changes topics."""
+        try:
+            request = envelope.request
+        except BadDataError:
+            incoming.reply.fail(Errors.INVALID_REQUEST)
+            return
+        if not isinstance(request, PartitionsRequest):
+            self._pass(incoming, self._topics, envelope)
+            return
+        refused = refused_to_client(request, envelope.client, self._authorizer)
+        if refused is None:
+            self._pass(incoming, self._controller, request)
+        else:
+            incoming.reply(EnvelopeResponse.of(refused))
+
+    def _pass(self, incoming: IncomingRequest, actor: ActorRef[Any], message: object) -> None:
+        reply = Reply.of(lambda answer: give_answer(incoming, answer))
         try:
             actor.tell(MessageWithReply(message, reply))
         except (ActorDeadError, InboxFullError) as refused:
@@ -103,6 +124,8 @@ def give_answer(incoming: IncomingRequest, answer: Any) -> None:
         incoming.reply.fail(answer.error_code, str(answer))
     elif isinstance(answer, Exception):
         incoming.reply.fail(Errors.UNKNOWN_SERVER_ERROR)
+    elif isinstance(incoming.body, EnvelopeRequest) and isinstance(answer, PartitionsResponse):
+        incoming.reply(EnvelopeResponse.of(answer))
     else:
         incoming.reply(answer)
 

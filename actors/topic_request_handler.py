@@ -8,10 +8,11 @@ from functools import partial
 from regent.actors.inbox import Reply
 from regent.actors.runtime import RegentActor, Supervisor
 from regent.core.admin.admin_manager import AdminManager
-from regent.core.admin.topic_authorization import decide_for_client
+from regent.core.admin.client_authorization import decide_for_client
 from regent.core.errors import RegentError
 from regent.core.model import BrokerId
-from regent.core.protocol.topics import EnvelopeRequest, EnvelopeResponse
+from regent.core.protocol.envelope import EnvelopeRequest, EnvelopeResponse
+from regent.core.protocol.topics import TopicsRequest
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.security.authorizer import ALLOW_ALL, Authorizer
 
@@ -57,7 +58,9 @@ class TopicRequestHandler(RegentActor):
                 raise TooLateError("too many requests wait for a decision")
             decide = partial(self._manager.decide, requester=message.requester)
             snapshot = self._cache.snapshot
-            decided = decide_for_client(message, self._authorizer, snapshot, decide)
+            request = message.request
+            assert isinstance(request, TopicsRequest)  # the controller takes all others
+            decided = decide_for_client(request, message.client, self._authorizer, snapshot, decide)
             reply.set(EnvelopeResponse.of(decided))
             self._is_failing = False
         except RegentError as error:  # it may be partly done; the sender repeats it

@@ -462,7 +462,7 @@ class BrokerProcess(ControllerListener):
 
     def _dispatch(self, incoming: IncomingRequest) -> None:
         if self._router is None and self._is_serving:
-            self._router = RequestRouter(self._broker, self._controller.ref, self._topics.handler)
+            self._router = self._topics.router(self._broker, self._controller.ref)
         if self._router is None:
             incoming.reply.fail(Errors.BROKER_NOT_AVAILABLE)
         else:

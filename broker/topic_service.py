@@ -19,14 +19,15 @@ from typing import Any, cast
 from pykka import ActorDeadError, ActorRef
 
 from regent.actors.automatic_creation import CreationRefusal
+from regent.actors.broker import Broker
 from regent.actors.broker_to_controller_channel import (
     BrokerToControllerChannel,
-    ForwardedRequest,
-    ForwardedResponse,
     refuse_forwarded,
 )
+from regent.actors.controller_event_manager import ControllerEventManager
 from regent.actors.forwarding_manager import CreateMissing, ForwardingManager, MetadataChanged
 from regent.actors.inbox import InboxFullError, MessageWithReply, Reply
+from regent.actors.request_router import RequestRouter
 from regent.actors.runtime import launch, start_actor, stop_actor
 from regent.actors.scheduler import Scheduler, monotonic_ms
 from regent.actors.topic_request_handler import TopicRequestHandler
@@ -42,8 +43,14 @@ from regent.core.admin.partition_requests import RespondAboutPartitions
 from regent.core.errors import ApiError, Errors
 from regent.core.model import BrokerId
 from regent.core.ports import TopicIds
+from regent.core.protocol.envelope import (
+    EnvelopeRequest,
+    ForwardedClient,
+    ForwardedResponse,
+    Requester,
+)
 from regent.core.protocol.messages.partitions import PartitionsRequest
-from regent.core.protocol.topics import EnvelopeRequest, ForwardedClient, Requester, TopicsRequest
+from regent.core.protocol.topics import TopicsRequest
 from regent.core.quota.client_quota_manager import (
     ControllerMutationQuotaManager,
     QuotaClient,
@@ -74,6 +81,7 @@ class BrokerTopicService:
         self._channel: ActorRef[BrokerToControllerChannel] | None = None
         self._spread_channel: ActorRef[BrokerToControllerChannel] | None = None
         self._handler: ActorRef[TopicRequestHandler] | None = None
+        self._authorizer = ALLOW_ALL
         self._pending_count: Callable[[], int] = lambda: 0
         self._refusals: Callable[[], Mapping[str, CreationRefusal]] = dict
         self._cache: MetadataCache | None = None
@@ -120,7 +128,7 @@ class BrokerTopicService:
         self._handler = start_actor(
             TopicRequestHandler, self._broker_id, manager, cache, authorizer
         )
-        self._cache, self._is_controller = cache, is_controller
+        self._cache, self._is_controller, self._authorizer = cache, is_controller, authorizer
         self._forwarding = self._start_forwarding(cache, topic_ids)
 
     def _start_forwarding(
@@ -161,11 +169,12 @@ class BrokerTopicService:
             if actor is not None:
                 stop_actor(actor, _STOP_TIMEOUT_S)
 
-    @property
-    def handler(self) -> ActorRef[TopicRequestHandler]:
-        """The actor that decides what brokers forward to the active controller's broker."""
+    def router(
+        self, broker: ActorRef[Broker], controller: ActorRef[ControllerEventManager]
+    ) -> RequestRouter:
+        """Return what routes control requests, and has the clients of forwarded ones authorized."""
         assert self._handler is not None
-        return self._handler
+        return RequestRouter(broker, controller, self._handler, self._authorizer)
 
     @property
     def pending_count(self) -> int:
@@ -189,9 +198,11 @@ class BrokerTopicService:
         """See ``TopicService.ask``."""
         self._forward(EnvelopeRequest.of(request, requester, client), respond)
 
-    def ask_controller(self, request: PartitionsRequest, respond: RespondAboutPartitions) -> None:
+    def ask_controller(
+        self, request: PartitionsRequest, respond: RespondAboutPartitions, client: ForwardedClient
+    ) -> None:
         """See ``PartitionService.ask_controller``."""
-        self._forward(request, respond)
+        self._forward(EnvelopeRequest.of(request, client=client), respond)
 
     def create_missing(self, topics: Collection[str], respond: RespondToCreation) -> None:
         """See ``TopicService.create_missing``."""
@@ -251,8 +262,9 @@ class BrokerTopicService:
             if topic in COORDINATED_TOPICS and topic not in known and refusal.at_ms >= since_ms
         ]
 
-    def _forward(self, request: ForwardedRequest, respond: Callable[[Any], None]) -> None:
+    def _forward(self, envelope: EnvelopeRequest, respond: Callable[[Any], None]) -> None:
         """Call ``respond`` once, with the response to the request."""
+        request = envelope.request
 
         def deliver(answer: object) -> None:
             if not isinstance(answer, ForwardedResponse):
@@ -261,7 +273,7 @@ class BrokerTopicService:
 
         try:
             assert self._forwarding is not None
-            self._forwarding.tell(MessageWithReply(request, Reply.of(deliver)))
+            self._forwarding.tell(MessageWithReply(envelope, Reply.of(deliver)))
         except (ActorDeadError, InboxFullError) as error:
             deliver(refuse_forwarded(request, Errors.NOT_CONTROLLER, str(error)))
 

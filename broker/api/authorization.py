@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 from regent.broker.api.transactions import refuse_markers
 from regent.core.admin.partition_requests import refuse_partitions
 from regent.core.errors import Errors
+from regent.core.protocol.envelope import ForwardedClient
 from regent.core.protocol.messages import acls, client_quotas, features, log_dirs, partitions
 from regent.core.protocol.messages.scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -21,7 +22,6 @@ from regent.core.protocol.messages.scram_credentials import (
     AlterUserScramCredentialsResult,
     DescribeUserScramCredentialsResponse,
 )
-from regent.core.protocol.topics import ForwardedClient
 from regent.core.security.acls import AclOperation, ResourceType
 from regent.core.security.authorizer import ALLOW_ALL, Authorizer
 from regent.transport.kafka.api import (
@@ -279,8 +279,6 @@ async def _refused(request: KafkaRequest, refuse: Callable[[KafkaRequest], objec
     return answer(refuse(request), request)
 
 
-def forwarded_client(request: KafkaRequest) -> ForwardedClient | None:
-    """Return whom the controller authorizes again; None: there is no authorizer."""
-    if request.authorizer is ALLOW_ALL:
-        return None
+def forwarded_client(request: KafkaRequest) -> ForwardedClient:
+    """Return whom the controller authorizes again."""
     return ForwardedClient(*request.session.principal, request.session.client_host)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
+from regent.broker.api.authorization import forwarded_client
 from regent.core.admin.partition_requests import PartitionService, refuse_partitions
 from regent.core.errors import ApiError, Errors
 from regent.core.model import TopicPartition
@@ -39,9 +40,9 @@ def partition_apis(service: PartitionService) -> Sequence[KafkaApi]:
     """Return the APIs for elections and reassignments, which call ``service``."""
     replies = Replies()
 
-    async def ask(request: PartitionsRequest) -> Any:
+    async def ask(wanted: PartitionsRequest, request: KafkaRequest) -> Any:
         reply: AwaitedReply[Any] = replies.new()
-        service.ask_controller(request, reply.give)
+        service.ask_controller(wanted, reply.give, forwarded_client(request))
         return await reply
 
     async def elect(request: KafkaRequest) -> KafkaAnswer:
@@ -49,7 +50,7 @@ def partition_apis(service: PartitionService) -> Sequence[KafkaApi]:
         kind, named = asked.election_type, asked.partitions
         if kind in set(ElectionType):
             possible = ElectLeadersRequest.of(kind, _possible(named), asked.timeout_ms)
-            elected = await ask(possible)
+            elected = await ask(possible, request)
         else:
             message = f"{kind} is not a type of elections"
             elected = refuse_partitions(asked, Errors.INVALID_REQUEST, message)
@@ -63,13 +64,16 @@ def partition_apis(service: PartitionService) -> Sequence[KafkaApi]:
         asked = decode(AlterPartitionReassignmentsRequest, request)
         targets = asked.targets
         moves = {partition: targets[partition] for partition in _possible(targets) or ()}
-        accepted = await ask(AlterPartitionReassignmentsRequest.of(moves, asked.timeout_ms))
+        accepted = await ask(
+            AlterPartitionReassignmentsRequest.of(moves, asked.timeout_ms), request
+        )
         return answer(_completed(accepted, targets, accepted.error_message), request)
 
     async def list_ongoing(request: KafkaRequest) -> KafkaAnswer:
         asked = decode(ListPartitionReassignmentsRequest, request)
         possible = _possible(asked.partitions)
-        ongoing = await ask(ListPartitionReassignmentsRequest.of(possible, asked.timeout_ms))
+        wanted = ListPartitionReassignmentsRequest.of(possible, asked.timeout_ms)
+        ongoing = await ask(wanted, request)
         return answer(ongoing, request)
 
     return [

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 from regent.broker.api.authorization import forwarded_client
 from regent.core.admin.admin_requests import TopicService, refuse
-from regent.core.admin.config_descriptions import BrokerSettings, describe_topic
-from regent.core.admin.topic_authorization import (
+from regent.core.admin.client_authorization import (
     asking,
     authorized,
     completed,
@@ -24,7 +25,9 @@ from regent.core.admin.topic_authorization import (
     needs_all,
     nothing,
 )
+from regent.core.admin.config_descriptions import BrokerSettings, describe_topic
 from regent.core.errors import Errors, RegentError
+from regent.core.protocol.envelope import ForwardedClient, Requester
 from regent.core.protocol.messages.topics import (
     UNSET,
     CreatableTopicConfig,
@@ -38,7 +41,7 @@ from regent.core.protocol.messages.topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from regent.core.protocol.topics import ForwardedClient, Requester, TopicsRequest
+from regent.core.protocol.topics import TopicsRequest
 from regent.core.security.acls import AclOperation, ResourceType
 from regent.core.security.authorizer import ALLOW_ALL
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
@@ -87,9 +90,11 @@ class _TopicHandlers:
         if request.api_version < _FIRST_VERSION_WITH_CONFIGS:
             return answer(response, request)
 
-        names = [row.name for row in response.topics if not row.error_code]
         hidden = request.denied(
-            AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, names, is_logged=False
+            AclOperation.DESCRIBE_CONFIGS,
+            ResourceType.TOPIC,
+            _not_failed(response, wanted),
+            is_logged=False,
         )
 
         def respond() -> KafkaAnswer:
@@ -119,10 +124,9 @@ class _TopicHandlers:
         self, wanted: TopicsRequest, request: KafkaRequest, first_strict_version: int
     ) -> Any:
         """Return the response of the active controller's broker; refuse what is denied."""
-        if request.authorizer is ALLOW_ALL:
-            return await self._forward(wanted, request, first_strict_version, None)
         client = forwarded_client(request)
-        assert client is not None
+        if request.authorizer is ALLOW_ALL:
+            return await self._forward(wanted, request, first_strict_version, client)
         # The controller knows which topics have the ids of a request, and decides about these.
         wanted, refused = authorized(wanted, asking(request.authorizer, client, wanted), {})
         response: Any = needs_all(wanted, refused)
@@ -135,7 +139,7 @@ class _TopicHandlers:
         wanted: TopicsRequest,
         request: KafkaRequest,
         first_strict_version: int,
-        client: ForwardedClient | None,
+        client: ForwardedClient,
     ) -> Any:
         requester = None
         if request.throttle is not None:
@@ -149,6 +153,20 @@ class _TopicHandlers:
         return response
 
 
+def _not_failed(response: CreateTopicsResponse, wanted: CreateTopicsRequest) -> Sequence[str]:
+    """Return the topics whose results say whether their settings may be described.
+
+    These are created, or are refused before a creation is tried.
+    """
+    counts = Counter(row.name for row in wanted.topics)
+
+    def is_refused(row: CreatableTopicResult) -> bool:
+        is_repeated = counts[row.name] > 1 and row.error_code == Errors.INVALID_REQUEST
+        return is_repeated or row.error_code == Errors.TOPIC_AUTHORIZATION_FAILED
+
+    return [row.name for row in response.topics if not row.error_code or is_refused(row)]
+
+
 def _with_configs(
     response: CreateTopicsResponse,
     wanted: CreateTopicsRequest,
@@ -159,12 +177,10 @@ def _with_configs(
 
     Those of ``hidden`` topics are not told: the client may not describe their settings.
     """
-    if all(row.error_code for row in response.topics):
-        return response
-    try:
-        broker = read_settings()
-    except RegentError:
-        broker = None
+    broker = None
+    if not all(row.error_code for row in response.topics):
+        with suppress(RegentError):
+            broker = read_settings()
     given = {topic.name: topic.configs for topic in wanted.topics}
 
     @functools.cache

@@ -35,6 +35,7 @@ from regent.core.placement.replica_placer import (
     check,
 )
 from regent.core.ports import TopicAssignment, TopicIds
+from regent.core.protocol.envelope import Requester
 from regent.core.protocol.messages.configs import (
     AlterConfigsResourceResult,
     IncrementalAlterConfigsRequest,
@@ -61,7 +62,7 @@ from regent.core.protocol.placement import (
     PlacementSpec,
     PlaceTopicsRequest,
 )
-from regent.core.protocol.topics import Requester, TopicsRequest, TopicsResponse
+from regent.core.protocol.topics import TopicsRequest, TopicsResponse
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.topic_validation import (
     TopicNames,

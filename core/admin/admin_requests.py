@@ -15,6 +15,7 @@ from regent.core.errors import ApiError, BadDataError, Errors
 from regent.core.model import NO_LEADER, ReplicaAssignment, TopicPartition
 from regent.core.ports import TopicAssignment
 from regent.core.protocol.control import TopicId
+from regent.core.protocol.envelope import ForwardedClient, Requester
 from regent.core.protocol.messages.configs import (
     AlterConfigsResourceResult,
     IncrementalAlterConfigsRequest,
@@ -37,9 +38,7 @@ from regent.core.protocol.messages.topics import (
 )
 from regent.core.protocol.placement import PlaceTopicsRequest, PlaceTopicsResponse
 from regent.core.protocol.topics import (
-    ForwardedClient,
     R,
-    Requester,
     TopicResult,
     TopicsRequest,
     TopicsResponse,

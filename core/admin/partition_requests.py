@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from regent.core.errors import ApiError, Errors
+from regent.core.protocol.envelope import ForwardedClient
 from regent.core.protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -29,8 +30,13 @@ RespondAboutPartitions: TypeAlias = Callable[[PartitionsResponse], None]
 class PartitionService(Protocol):
     """Takes requests about partitions from clients, on any thread and without delay."""
 
-    def ask_controller(self, request: PartitionsRequest, respond: RespondAboutPartitions) -> None:
-        """Call ``respond`` exactly once, with the answer to the request, on any thread."""
+    def ask_controller(
+        self, request: PartitionsRequest, respond: RespondAboutPartitions, client: ForwardedClient
+    ) -> None:
+        """Call ``respond`` exactly once, with the answer to the request, on any thread.
+
+        The controller authorizes ``client`` again.
+        """
         ...
 
 

@@ -12,13 +12,13 @@ from regent.core.protocol.broker import (
     ShutdownBrokerResponse,
 )
 from regent.core.protocol.controller import ControllerRequest, ControllerResponse
+from regent.core.protocol.envelope import EnvelopeRequest, EnvelopeResponse
 from regent.core.protocol.placement import (
     PlacementStatusRequest,
     PlacementStatusResponse,
     PlaceTopicsRequest,
     PlaceTopicsResponse,
 )
-from regent.core.protocol.topics import EnvelopeRequest, EnvelopeResponse
 
 
 class ApiKey(IntEnum):

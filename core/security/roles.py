@@ -55,12 +55,12 @@ SENDERS: Final[Mapping[ApiKey, Sender]] = {
     ApiKey.UPDATE_METADATA: Sender.CONTROLLER,
     ApiKey.ALTER_PARTITION: Sender.THE_BROKER,
     ApiKey.CONTROLLED_SHUTDOWN: Sender.THE_BROKER,
-    # It names the client whose quota counts. Commands ask at a broker's port for clients.
+    # It names the client, who is authorized, and whose quota counts.
     ApiKey.ENVELOPE: Sender.BROKER,
-    # A broker forwards these for its clients; commands send them themselves.
-    ApiKey.ELECT_LEADERS: Sender.MEMBER,
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Sender.MEMBER,
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: Sender.MEMBER,
+    # Commands send these. A broker has clients who ask for them, so it sends them in an envelope.
+    ApiKey.ELECT_LEADERS: Sender.OPERATOR,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Sender.OPERATOR,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: Sender.OPERATOR,
     ApiKey.AWAIT_BROKERS: Sender.MEMBER,
     ApiKey.DESCRIBE_METADATA: Sender.MEMBER,
     ApiKey.DESCRIBE_CONTROLLER: Sender.MEMBER,

@@ -10,10 +10,7 @@ import pytest
 from pykka import ActorRef
 
 from regent.actors import automatic_creation, forwarding_manager
-from regent.actors.broker_to_controller_channel import (
-    BrokerToControllerChannel,
-    ForwardedRequest,
-)
+from regent.actors.broker_to_controller_channel import BrokerToControllerChannel
 from regent.actors.forwarding_manager import CreateMissing, ForwardingManager, MetadataChanged
 from regent.actors.inbox import MessageWithReply, Reply
 from regent.actors.runtime import launch, start_actor, stop_actor
@@ -31,6 +28,12 @@ from regent.core.protocol.controller import (
     AwaitBrokersRequest,
     AwaitBrokersResponse,
 )
+from regent.core.protocol.envelope import (
+    EnvelopeRequest,
+    EnvelopeResponse,
+    ForwardedClient,
+    Requester,
+)
 from regent.core.protocol.messages.partitions import (
     NO_ERROR,
     AlterPartitionReassignmentsRequest,
@@ -39,10 +42,11 @@ from regent.core.protocol.messages.partitions import (
     ElectLeadersRequest,
     ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
     PartitionsRequest,
     PartitionsResponse,
 )
-from regent.core.protocol.topics import EnvelopeRequest, Requester, TopicsRequest, TopicsResponse
+from regent.core.protocol.topics import TopicsRequest, TopicsResponse
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.transport.control.client import (
     PeerDisconnectedError,
@@ -67,6 +71,7 @@ from tests.support.topic_requests import (
 from tests.support.world import TopicIds, World, live_broker, topic_id
 
 LONG_MS = 60_000
+ALICE = ForwardedClient("User", "alice", "10.0.0.1")
 CREATE_T = create_topics((creatable("t", 2, 1),), LONG_MS)
 GROW_T = create_partitions((growing("t", 2),), LONG_MS)
 DELETE_T = delete_topics(("t",), LONG_MS)
@@ -81,9 +86,9 @@ class TwoBrokers:
         self.world.register(1)
         self.cache = MetadataCache()
         self.is_active = True
-        self.script: list[Callable[[ForwardedRequest], Response]] = []
-        self.requests: queue.Queue[ForwardedRequest] = queue.Queue()
-        self.decided: queue.Queue[ForwardedRequest] = queue.Queue()
+        self.script: list[Callable[[EnvelopeRequest], Response]] = []
+        self.requests: queue.Queue[EnvelopeRequest] = queue.Queue()
+        self.decided: queue.Queue[EnvelopeRequest] = queue.Queue()
         self._decided_by = MetadataCache()
         self._epoch = 0
         manager = AdminManager(
@@ -125,7 +130,7 @@ class TwoBrokers:
 
     def request(
         self,
-        body: ForwardedRequest | AwaitBrokersRequest,
+        body: EnvelopeRequest | AwaitBrokersRequest,
         *,
         timeout_ms: int,
         closing: threading.Event | None = None,
@@ -136,7 +141,7 @@ class TwoBrokers:
         self.requests.put(body)
         return (self.script.pop(0) if self.script else self.decide)(body)
 
-    def decide(self, body: ForwardedRequest) -> Response:
+    def decide(self, body: EnvelopeRequest) -> Response:
         answer: Response = ask(self._decisions, body)
         self.decided.put(body)
         return answer
@@ -144,7 +149,7 @@ class TwoBrokers:
     def close(self) -> None:
         """Nothing to close."""
 
-    def lose_answer(self, body: ForwardedRequest) -> Response:
+    def lose_answer(self, body: EnvelopeRequest) -> Response:
         self.decide(body)
         raise PeerDisconnectedError("controller", "the connection broke")
 
@@ -205,7 +210,8 @@ class TwoBrokers:
 
     def answer_about_partitions(self, request: PartitionsRequest) -> object:
         answers: queue.Queue[object] = queue.Queue()
-        self.admin.tell(MessageWithReply(request, Reply.of(answers.put)))
+        envelope = EnvelopeRequest.of(request, client=ALICE)
+        self.admin.tell(MessageWithReply(envelope, Reply.of(answers.put)))
         return answers.get(timeout=TIMEOUT_S)
 
 
@@ -317,7 +323,7 @@ def test_a_request_applied_by_an_earlier_attempt_succeeds(cluster: TwoBrokers):
     cluster.update_metadata()
     assert growing.get(timeout=TIMEOUT_S) == [("t", Errors.NONE)]
 
-    def delete_at_once(body: ForwardedRequest) -> Response:
+    def delete_at_once(body: EnvelopeRequest) -> Response:
         cluster.decide(body)
         cluster.update_metadata(deleted=("t",))
         raise RequestTimeoutError("controller", "no answer in time")
@@ -331,7 +337,7 @@ def test_a_deletion_by_id_that_an_earlier_attempt_has_done_succeeds(cluster: Two
     cluster.world.put_topic("t", {0: (1,)}, id_)
     cluster.update_metadata()
 
-    def delete_at_once(body: ForwardedRequest) -> Response:
+    def delete_at_once(body: EnvelopeRequest) -> Response:
         cluster.decide(body)
         cluster.update_metadata(deleted=("t",))
         raise RequestTimeoutError("controller", "no answer in time")
@@ -373,7 +379,7 @@ def test_without_a_controller_the_client_gets_not_controller(impatient: TwoBroke
 def test_an_unsent_request_gets_not_controller_and_a_sent_one_times_out(
     impatient: TwoBrokers, failure: Exception, error: Errors
 ):
-    def fail(_: ForwardedRequest) -> Response:
+    def fail(_: EnvelopeRequest) -> Response:
         raise failure
 
     impatient.update_metadata()
@@ -465,11 +471,14 @@ def test_an_election_is_answered_when_this_broker_knows_the_leader_or_times_out(
 ):
     cluster.have("t")
     named = (TopicPartition("t", 0),)
-    cluster.script = [lambda _: elected(leader=1), lambda _: elected(leader=0)]
+    cluster.script = [
+        lambda _: EnvelopeResponse.of(elected(leader=1)),
+        lambda _: EnvelopeResponse.of(elected(leader=0)),
+    ]
     request = ElectLeadersRequest.of(ElectionType.PREFERRED, named, LONG_MS)
     assert cluster.answer_about_partitions(request) == elected(leader=1)
-    assert cluster.requests.get(timeout=TIMEOUT_S) == ElectLeadersRequest.of(
-        ElectionType.PREFERRED, named
+    assert cluster.requests.get(timeout=TIMEOUT_S) == EnvelopeRequest.of(
+        ElectLeadersRequest.of(ElectionType.PREFERRED, named), client=ALICE
     )
     late = cluster.answer_about_partitions(
         ElectLeadersRequest.of(ElectionType.PREFERRED, named, 10)
@@ -480,17 +489,36 @@ def test_an_election_is_answered_when_this_broker_knows_the_leader_or_times_out(
 
 
 def test_a_reassignment_is_forwarded_until_the_controller_has_stored_it(cluster: TwoBrokers):
-    def is_inactive(_: ForwardedRequest) -> Response:
-        return AlterPartitionReassignmentsResponse.of({}, ApiError(Errors.NOT_CONTROLLER))
+    def is_inactive(_: EnvelopeRequest) -> Response:
+        elsewhere = ApiError(Errors.NOT_CONTROLLER)
+        return EnvelopeResponse.of(AlterPartitionReassignmentsResponse.of({}, elsewhere))
 
-    def disconnects(_: ForwardedRequest) -> Response:
+    def disconnects(_: EnvelopeRequest) -> Response:
         raise PeerDisconnectedError("controller", "the connection broke")
 
     t0 = TopicPartition("t", 0)
     stored = AlterPartitionReassignmentsResponse.of({t0: NO_ERROR})
-    cluster.script = [is_inactive, disconnects, lambda _: stored]
+    cluster.script = [is_inactive, disconnects, lambda _: EnvelopeResponse.of(stored)]
     request = AlterPartitionReassignmentsRequest.of({t0: (0,)}, LONG_MS)
     assert cluster.answer_about_partitions(request) == stored
+
+
+def test_what_the_controller_refuses_to_the_client_is_not_asked_again(cluster: TwoBrokers):
+    denied = ApiError(Errors.CLUSTER_AUTHORIZATION_FAILED, "not for alice")
+    refused = AlterPartitionReassignmentsResponse.of({TopicPartition("t", 0): denied}, denied)
+    cluster.script = [lambda _: EnvelopeResponse.of(refused)]
+    request = AlterPartitionReassignmentsRequest.of({TopicPartition("t", 0): (0,)}, LONG_MS)
+    assert cluster.answer_about_partitions(request) == refused
+    cluster.requests.get(timeout=TIMEOUT_S)
+    assert cluster.requests.empty()
+
+
+def test_an_answer_to_another_request_is_refused(cluster: TwoBrokers):
+    cluster.script = [lambda _: EnvelopeResponse.of(elected(leader=1))]
+    answer = cluster.answer_about_partitions(ListPartitionReassignmentsRequest.of())
+    assert isinstance(answer, ListPartitionReassignmentsResponse)
+    why = "ElectLeadersResponse is no answer to ListPartitionReassignmentsRequest"
+    assert (answer.error_code, answer.error_message) == (Errors.INVALID_REQUEST, why)
 
 
 def test_partition_requests_without_a_controller_get_not_controller(impatient: TwoBrokers):
@@ -555,7 +583,7 @@ def test_missing_topics_are_created_once_and_together(cluster: TwoBrokers):
     cluster.have("there")
     begun, may_go_on = threading.Event(), threading.Event()
 
-    def decide_later(body: ForwardedRequest) -> Response:
+    def decide_later(body: EnvelopeRequest) -> Response:
         begun.set()
         assert may_go_on.wait(TIMEOUT_S)
         return cluster.decide(body)
@@ -573,7 +601,7 @@ def test_missing_topics_are_created_once_and_together(cluster: TwoBrokers):
     names = [
         [row.name for row in envelope.create_topics.topics]
         for envelope in created
-        if isinstance(envelope, EnvelopeRequest) and envelope.create_topics is not None
+        if envelope.create_topics is not None
     ]
     assert names == [["t"], ["u", "v"]]
     assert all(len(cluster.world.topic(name).partitions) == 1 for name in "tuv")
@@ -601,7 +629,7 @@ def test_the_next_client_that_asks_gets_a_late_decision(cluster: TwoBrokers):
     cluster.have("a_b")
     may_go_on = threading.Event()
 
-    def decide_later(body: ForwardedRequest) -> Response:
+    def decide_later(body: EnvelopeRequest) -> Response:
         assert may_go_on.wait(TIMEOUT_S)
         return cluster.decide(body)
 

@@ -12,21 +12,28 @@ from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.topic_request_handler import TopicRequestHandler
 from regent.core.admin.admin_manager import AdminManager
 from regent.core.errors import ApiError, BadDataError, Errors, SessionExpiredError
+from regent.core.model import TopicPartition
 from regent.core.protocol.api import ApiKey
 from regent.core.protocol.control import (
     ControlHeader,
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from regent.core.protocol.topics import (
-    EnvelopeRequest,
-    EnvelopeResponse,
-    error_of,
-    results_of,
-    topic_of,
+from regent.core.protocol.envelope import EnvelopeRequest, EnvelopeResponse, ForwardedClient
+from regent.core.protocol.messages.partitions import (
+    AlterPartitionReassignmentsRequest,
+    ElectionType,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+    PartitionsRequest,
+    PartitionsResponse,
 )
+from regent.core.protocol.messages.topics import DeleteTopicsResponse
+from regent.core.protocol.topics import error_of, results_of, topic_of
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.security.authorizer import AclAuthorizer, AuthorizerSettings
 from regent.core.security.roles import KeyOwner
+from regent.core.security.session import KafkaPrincipal
 from regent.transport.control import codec
 from regent.transport.control.server import IncomingRequest, WireReply
 from regent.zk.stores.topic_store import ZkTopicStore
@@ -36,6 +43,15 @@ from tests.support.stage import TIMEOUT_S, Stage
 from tests.support.topic_requests import create_topics, delete_topics
 from tests.support.world import TopicIds
 
+ALICE, BOB = (ForwardedClient("User", name, "10.0.0.1") for name in ("alice", "bob"))
+ONLY_ALICE = AclAuthorizer(
+    AuthorizerSettings(super_users=frozenset({KafkaPrincipal("User", "alice")})), lambda: 0.0
+)
+PARTITION_REQUESTS = (
+    ElectLeadersRequest.of(ElectionType.PREFERRED),
+    AlterPartitionReassignmentsRequest.of({TopicPartition("t", 0): (1,)}),
+    ListPartitionReassignmentsRequest.of(),
+)
 HEADER = ControlHeader(controller_id=3, controller_epoch=5, broker_epoch=-1, broker_id=0)
 
 
@@ -50,7 +66,7 @@ def router() -> Iterator[RequestRouter]:
             LocalPlacer(),
         )
         topics = start_actor(TopicRequestHandler, 0, inactive, MetadataCache())
-        yield RequestRouter(stage.broker(0), stage.controller(0), topics)
+        yield RequestRouter(stage.broker(0), stage.controller(0), topics, ONLY_ALICE)
         stop_actor(topics, TIMEOUT_S)
 
 
@@ -112,16 +128,47 @@ def test_without_a_session_the_answer_is_retriable() -> None:
 
 
 def test_a_forwarded_request_is_decided_here(router: RequestRouter) -> None:
-    request = EnvelopeRequest.of(delete_topics(["t"], 60_000))
+    request = EnvelopeRequest.of(delete_topics(["t"], 60_000), client=ALICE)
     response = answer(router, "broker-1", 1, request)
     assert isinstance(response, EnvelopeResponse)
-    (result,) = results_of(response.response)
+    decided = response.response
+    assert isinstance(decided, DeleteTopicsResponse)
+    (result,) = results_of(decided)
     here = "this broker is not the active controller"
     assert (topic_of(result), error_of(result)) == ("t", ApiError(Errors.NOT_CONTROLLER, here))
+
+
+@pytest.mark.parametrize("request_", PARTITION_REQUESTS)
+@pytest.mark.parametrize(
+    ("client", "error_code"),
+    [
+        (ALICE, Errors.NONE),
+        (BOB, Errors.CLUSTER_AUTHORIZATION_FAILED),
+        (None, Errors.CLUSTER_AUTHORIZATION_FAILED),
+    ],
+)
+def test_the_controller_decides_for_clients_who_may_only(
+    router: RequestRouter,
+    request_: PartitionsRequest,
+    client: ForwardedClient | None,
+    error_code: Errors,
+) -> None:
+    response = answer(router, "broker-3", 1, EnvelopeRequest.of(request_, client=client))
+    assert isinstance(response, EnvelopeResponse)
+    answered = response.response_to(EnvelopeRequest.of(request_))
+    assert isinstance(answered, PartitionsResponse)
+    assert answered.error_code == error_code
+
+
+def test_an_operator_asks_the_controller_without_an_envelope(router: RequestRouter) -> None:
+    for request in PARTITION_REQUESTS:
+        response = answer(router, "regent-cli", 1, request)
+        assert isinstance(response, PartitionsResponse)
+        assert response.error_code == Errors.NONE
 
 
 def test_an_envelope_without_one_request_is_refused(router: RequestRouter) -> None:
     two = EnvelopeRequest(create_topics=create_topics([]), delete_topics=delete_topics([]))
     for envelope in (EnvelopeRequest(), two):
-        with pytest.raises(BadDataError, match="UNKNOWN_SERVER_ERROR"):
+        with pytest.raises(BadDataError, match="INVALID_REQUEST"):
             answer(router, "broker-1", 1, envelope)

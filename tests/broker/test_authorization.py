@@ -568,6 +568,23 @@ def test_topics_to_create_are_refused_one_by_one(guarded: Guarded):
     assert "/brokers/topics/theirs" not in guarded.served.world.zookeeper.snapshot()
 
 
+def test_a_refused_creation_says_whether_the_settings_may_be_described(guarded: Guarded):
+    create, describe = CREATE, AclOperation.DESCRIBE_CONFIGS
+    given = {(create, "failed"), (create, "twice"), (describe, "described")}
+    guarded.grants.given = {(operation, ResourceType.TOPIC, name) for operation, name in given}
+    asked = {**creation("hidden", "described", "failed", "twice", "twice"), "timeout_ms": 1}
+    asked["topics"][2]["replication_factor"] = 7
+    rows = guarded.ask(CreateTopicsRequest, asked, 5).topics
+    denied = Errors.TOPIC_AUTHORIZATION_FAILED
+    assert {row.name: (row.error_code, row.topic_config_error_code) for row in rows} == {
+        "hidden": (denied, denied),
+        "described": (denied, 0),
+        "failed": (Errors.INVALID_REPLICATION_FACTOR, 0),
+        "twice": (Errors.INVALID_REQUEST, denied),
+    }
+    assert all((row.num_partitions, row.configs) == (-1, []) for row in rows)
+
+
 def test_topics_to_delete_are_refused_and_hide_their_names(guarded: Guarded):
     by_id = {"topics": [{"name": None, "topic_id": TOPIC_ID}], "timeout_ms": 1}
     by_name = {"topics": [{"name": TOPIC}, {"name": "absent"}], "timeout_ms": 1}

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 
 import pytest
 
-from regent.actors.request_router import RequestRouter
 from regent.actors.scheduler import Scheduler
 from regent.broker import topic_service
 from regent.broker.metrics.broker_metrics import TopicMetrics
@@ -66,11 +65,7 @@ class TwoBrokers:
                 lambda broker_id=broker_id: broker_id == ACTIVE,  # type: ignore[misc]
                 ControllerMutationQuotaManager(QuotaConfig().controller_window),
             )
-            router = RequestRouter(
-                stage.broker(broker_id),
-                stage.controller(broker_id),
-                topics.handler,
-            )
+            router = topics.router(stage.broker(broker_id), stage.controller(broker_id))
             server = ControlServer(
                 KEYS, everybody_is_broker(broker_id), "tcp://127.0.0.1:0", router, name="control"
             )

@@ -59,11 +59,11 @@ from regent.core.protocol.controller import (
     AlterPartitionRequest,
     AlterPartitionRow,
 )
+from regent.core.protocol.envelope import EnvelopeResponse
 from regent.core.protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
 )
-from regent.core.protocol.topics import EnvelopeResponse
 from tests.support.controller_parts import Candidate
 from tests.support.world import World
 

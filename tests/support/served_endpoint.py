@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from typing import Any
 
 from regent.actors.request_channel import RequestChannel
-from regent.actors.request_router import RequestRouter
 from regent.actors.scheduler import Scheduler
 from regent.actors.transaction_markers import PartitionMarkers
 from regent.broker.broker_settings import StartedBroker
@@ -86,7 +85,7 @@ class ServedEndpoint:
         self.topics = topics
         self.quotas = quotas = QuotaManagers(settings.quotas)
         topics.start(cache, zookeeper, lambda: True, quotas.controller_mutation, authorizer)
-        router = RequestRouter(stage.broker(BROKER), stage.controller(BROKER), topics.handler)
+        router = topics.router(stage.broker(BROKER), stage.controller(BROKER))
         control = ControlServer(
             KEYS, everybody_is_broker(BROKER), "tcp://127.0.0.1:0", router, name="control"
         )

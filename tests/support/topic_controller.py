@@ -23,7 +23,8 @@ from regent.core.admin.config_descriptions import BrokerSettings
 from regent.core.errors import BadDataError, Errors
 from regent.core.model import BrokerInfo, EndPoint
 from regent.core.protocol.control import UpdateMetadataPartition
-from regent.core.protocol.topics import ForwardedClient, Requester, TopicsRequest, TopicsResponse
+from regent.core.protocol.envelope import ForwardedClient, Requester
+from regent.core.protocol.topics import TopicsRequest, TopicsResponse
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.transport.kafka.api import KafkaApi, UnansweredRequestError
 from regent.transport.kafka.listener import KafkaListener

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from regent.core.errors import Errors
+from regent.core.protocol.envelope import EnvelopeRequest, EnvelopeResponse
 from regent.core.protocol.messages.configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -25,14 +26,7 @@ from regent.core.protocol.messages.topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from regent.core.protocol.topics import (
-    EnvelopeRequest,
-    EnvelopeResponse,
-    TopicsResponse,
-    error_of,
-    results_of,
-    topic_of,
-)
+from regent.core.protocol.topics import TopicsResponse, error_of, results_of, topic_of
 
 TOPIC_RESOURCE = 2
 

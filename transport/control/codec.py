@@ -29,8 +29,8 @@ from regent.core.protocol import (
     broker,
     control,
     controller,
+    envelope,
     placement,
-    topics,
 )
 from regent.core.protocol.api import ActorRequest, ActorResponse, ApiKey
 from regent.core.protocol.control import ControlHeader, ControlRequest, ControlResponse
@@ -107,7 +107,7 @@ _APIS: Final[Mapping[ApiKey, _Api]] = {
     ApiKey.ALTER_PARTITION: _Api(
         controller.AlterPartitionRequest, controller.AlterPartitionResponse
     ),
-    ApiKey.ENVELOPE: _Api(topics.EnvelopeRequest, topics.EnvelopeResponse, _TOPICS),
+    ApiKey.ENVELOPE: _Api(envelope.EnvelopeRequest, envelope.EnvelopeResponse, _TOPICS),
     ApiKey.DESCRIBE_METADATA: _Api(broker.DescribeMetadataRequest, broker.DescribeMetadataResponse),
     ApiKey.SHUTDOWN_BROKER: _Api(
         broker.ShutdownBrokerRequest, broker.ShutdownBrokerResponse, _SMALL

@@ -37,8 +37,9 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
+from regent.core.protocol.envelope import ForwardedClient, Requester
 from regent.core.protocol.messages.configs import AlterOperation
-from regent.core.protocol.topics import ForwardedClient, Requester, TopicsRequest
+from regent.core.protocol.topics import TopicsRequest
 from regent.core.replication.metadata_cache import MetadataCache
 from tests.support.topic_requests import alter_topic, alteration
 from tests.support.world import topic_id

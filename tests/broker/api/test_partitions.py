@@ -13,6 +13,7 @@ from regent.broker.api.partitions import partition_apis
 from regent.core.admin.partition_requests import RespondAboutPartitions, refuse_partitions
 from regent.core.errors import ApiError, Errors
 from regent.core.model import ReplicaAssignment, TopicPartition
+from regent.core.protocol.envelope import ForwardedClient
 from regent.core.protocol.messages.partitions import (
     NO_ERROR,
     AlterPartitionReassignmentsRequest,
@@ -26,7 +27,7 @@ from regent.core.protocol.messages.partitions import (
     PartitionsResponse,
 )
 from regent.transport.kafka.api import UnansweredRequestError
-from tests.transport.kafka.wire import ask
+from tests.transport.kafka.wire import SESSION, ask
 
 PREFERRED, UNCLEAN = ElectionType.PREFERRED, ElectionType.UNCLEAN
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -40,8 +41,11 @@ class Controller:
         self.asked: list[PartitionsRequest] = []
         self._response = response
 
-    def ask_controller(self, request: PartitionsRequest, respond: RespondAboutPartitions) -> None:
+    def ask_controller(
+        self, request: PartitionsRequest, respond: RespondAboutPartitions, client: ForwardedClient
+    ) -> None:
         self.asked.append(request)
+        assert client == ("User", "ANONYMOUS", SESSION.client_host)
         threading.Thread(target=respond, args=(self._response,)).start()
 
 

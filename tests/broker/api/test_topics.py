@@ -25,6 +25,7 @@ from regent.core.admin.admin_requests import RespondToClient, RespondToCreation,
 from regent.core.admin.config_descriptions import BrokerSettings, describe_topic
 from regent.core.errors import Errors, SessionExpiredError
 from regent.core.protocol.control import TopicId
+from regent.core.protocol.envelope import ForwardedClient, Requester
 from regent.core.protocol.messages.topics import (
     CreatableTopicResult,
     CreatePartitionsResponse,
@@ -33,7 +34,7 @@ from regent.core.protocol.messages.topics import (
     DeletableTopicResult,
     DeleteTopicsResponse,
 )
-from regent.core.protocol.topics import ForwardedClient, Requester, TopicsRequest, TopicsResponse
+from regent.core.protocol.topics import TopicsRequest, TopicsResponse
 from regent.transport.kafka.api import KafkaApi, KafkaApiKey
 from regent.transport.kafka.primitives import MalformedRequestError, uuid_bytes, uuid_text
 from tests.support.topic_requests import (

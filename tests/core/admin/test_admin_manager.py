@@ -21,6 +21,7 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
+from regent.core.protocol.envelope import Requester
 from regent.core.protocol.messages.configs import AlterableConfig, AlterOperation
 from regent.core.protocol.messages.topics import (
     MAX_NEW_PARTITIONS,
@@ -35,13 +36,7 @@ from regent.core.protocol.messages.topics import (
     PlacementOptions,
 )
 from regent.core.protocol.placement import PlaceTopicsRequest, PlaceTopicsResponse
-from regent.core.protocol.topics import (
-    Requester,
-    TopicsRequest,
-    TopicsResponse,
-    error_of,
-    results_of,
-)
+from regent.core.protocol.topics import TopicsRequest, TopicsResponse, error_of, results_of
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.core.topic_validation import unknown_topic
 from tests.support.topic_requests import (

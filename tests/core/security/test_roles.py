@@ -26,9 +26,18 @@ def test_only_the_controller_of_the_header_sends_control_requests(api_key: ApiKe
     assert not may_send(BROKERS[1], api_key, None)
 
 
-def test_only_operators_shut_brokers_down() -> None:
-    assert may_send(OPERATOR, ApiKey.SHUTDOWN_BROKER, None)
-    assert not any(may_send(broker, ApiKey.SHUTDOWN_BROKER, None) for broker in BROKERS)
+@pytest.mark.parametrize(
+    "api_key",
+    [
+        ApiKey.SHUTDOWN_BROKER,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+    ],
+)
+def test_only_operators_give_orders(api_key: ApiKey) -> None:
+    assert may_send(OPERATOR, api_key, None)
+    assert not any(may_send(broker, api_key, None) for broker in BROKERS)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +59,7 @@ def test_only_brokers_forward_requests_of_clients() -> None:
 
 def test_brokers_and_operators_send_everything_else() -> None:
     others = [api_key for api_key, sender in SENDERS.items() if sender is Sender.MEMBER]
-    assert len(others) == 8
+    assert len(others) == 5
     for api_key in others:
         assert all(may_send(peer, api_key, None) for peer in (*BROKERS, OPERATOR))
 

@@ -38,10 +38,10 @@ from regent.core.protocol.control import (
     UpdateMetadataResponse,
 )
 from regent.core.protocol.controller import ControlledShutdownRequest, ControlledShutdownResponse
+from regent.core.protocol.envelope import EnvelopeRequest
 from regent.core.protocol.message import Uuid
 from regent.core.protocol.messages.topics import MAX_NEW_PARTITIONS
 from regent.core.protocol.placement import PlacementStatusResponse
-from regent.core.protocol.topics import EnvelopeRequest
 from regent.transport.control import codec
 from regent.transport.control.codec import (
     MAX_BODY_BYTES,

@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
@@ -32,6 +32,7 @@ from regent.transport.control.peers import PeerError, Peers, TooManyPeersError
 from regent.transport.control.server import IncomingRequest, Rejection
 from regent.transport.control.sockets import (
     FRAME_BYTES,
+    Context,
     Socket,
     connect_to,
     new_context,
@@ -39,13 +40,14 @@ from regent.transport.control.sockets import (
     open_socket,
 )
 from regent.transport.descriptors import Descriptors
-from tests.support.keys import EVERYBODY_OPERATES, KEYS
+from tests.support.keys import EVERYBODY_OPERATES, KEYS, Everybody
 from tests.support.tcp_proxy import TcpProxy
 from tests.transport.control.conftest import Connect, Serve
 from tests.transport.control.raw_peer import (
     READY,
     STATUS,
     TIMEOUT_MS,
+    RawPeer,
     answer_ready,
     tcp_connection,
 )
@@ -191,6 +193,32 @@ def test_a_request_that_is_not_for_its_sender_is_refused_before_it_is_decoded(
     assert len(caplog.records) == 1
     assert "broker-1 may not send SHUTDOWN_BROKER, which is for operators" in caplog.text
     assert ApiKey.SHUTDOWN_BROKER not in server.requests, "it was not even opened"
+
+
+ORDERS = (
+    ApiKey.ELECT_LEADERS,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS,
+    ApiKey.SHUTDOWN_BROKER,
+)
+
+
+@pytest.mark.parametrize(
+    ("owner", "api_keys"),
+    [(KeyOwner.broker(1), ORDERS), (KeyOwner("alice"), (ApiKey.ENVELOPE,))],
+    ids=["broker", "operator"],
+)
+def test_the_body_of_a_refused_request_is_not_decoded(
+    serve: Serve, context: Context, owner: KeyOwner, api_keys: Sequence[ApiKey]
+) -> None:
+    """A broker orders nothing without a client, and an operator is no broker with clients."""
+    server = serve(answer_ready, known=Everybody(owner))
+    with open_socket(context, zmq.DEALER) as socket:
+        peer = RawPeer(socket, server.endpoint)
+        for api_key in api_keys:
+            peer.send_header([1, api_key, 0, 7, "c", None, None, None], b"\xc1")
+            assert peer.receive() == [1, 7, Errors.CLUSTER_AUTHORIZATION_FAILED]
+    assert server.rejected.counts == {Rejection.UNAUTHORIZED: len(api_keys)}
 
 
 def test_a_peer_that_speaks_without_security_is_not_heard(serve: Serve, connect: Connect) -> None:

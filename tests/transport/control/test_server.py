@@ -16,8 +16,8 @@ from regent.config.addresses import port_of
 from regent.core.errors import Errors, RegentError
 from regent.core.protocol.api import ApiKey
 from regent.core.protocol.control import ControlHeader, StopReplicaRequest, StopReplicaResponse
+from regent.core.protocol.envelope import EnvelopeRequest, EnvelopeResponse
 from regent.core.protocol.placement import PlacementStatusResponse
-from regent.core.protocol.topics import EnvelopeRequest, EnvelopeResponse
 from regent.testing.waits import scaled
 from regent.transport.control.client import RequestFailedError
 from regent.transport.control.server import (

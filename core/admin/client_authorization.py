@@ -1,8 +1,9 @@
-"""What a client may do of a request about topics; the broker and the controller ask both.
+"""What a client may do of a request that is forwarded; the broker and the controller ask both.
 
 The broker that a client is connected to refuses at once what the client may not do. The active
 controller's broker decides again, for the client that the envelope names: it does not rely on the
-other brokers' newest ACLs. Mirrors the checks of ``KafkaApis`` and ``ConfigAdminManager``.
+other brokers' newest ACLs, and a broker's key alone orders nothing. Mirrors the checks of
+``KafkaApis`` and ``ConfigAdminManager``.
 """
 
 from __future__ import annotations
@@ -12,11 +13,20 @@ from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from regent.core.admin.admin_requests import refuse
+from regent.core.admin.partition_requests import refuse_partitions
 from regent.core.errors import Errors
 from regent.core.protocol.control import TopicId
+from regent.core.protocol.envelope import ForwardedClient, ForwardedRequest
 from regent.core.protocol.messages.configs import (
     AlterConfigsResourceResult,
     IncrementalAlterConfigsRequest,
+)
+from regent.core.protocol.messages.partitions import (
+    AlterPartitionReassignmentsRequest,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+    PartitionsRequest,
+    PartitionsResponse,
 )
 from regent.core.protocol.messages.topics import (
     CreatableTopicResult,
@@ -28,8 +38,6 @@ from regent.core.protocol.messages.topics import (
     DeleteTopicState,
 )
 from regent.core.protocol.topics import (
-    EnvelopeRequest,
-    ForwardedClient,
     R,
     TopicResult,
     TopicsRequest,
@@ -49,7 +57,16 @@ _DENIED: Final[Mapping[str, Any]] = {
     "error_code": Errors.TOPIC_AUTHORIZATION_FAILED,
     "error_message": "Authorization failed.",
 }
+NO_CLIENT: Final = "a broker sends this only in an envelope that names the client who asked"
+_OF_CLUSTER: Final[Mapping[type, AclOperation]] = {
+    ElectLeadersRequest: AclOperation.ALTER,
+    AlterPartitionReassignmentsRequest: AclOperation.ALTER,
+    ListPartitionReassignmentsRequest: AclOperation.DESCRIBE,
+}
 _NAMES: Final[Mapping[type, str]] = {
+    ElectLeadersRequest: "ElectLeaders",
+    AlterPartitionReassignmentsRequest: "AlterPartitionReassignments",
+    ListPartitionReassignmentsRequest: "ListPartitionReassignments",
     CreateTopicsRequest: "CreateTopics",
     CreatePartitionsRequest: "CreatePartitions",
     DeleteTopicsRequest: "DeleteTopics",
@@ -145,18 +162,21 @@ def needs_all(request: TopicsRequest, refused: Sequence[TopicResult]) -> TopicsR
 
 
 def decide_for_client(
-    envelope: EnvelopeRequest,
+    request: TopicsRequest,
+    client: ForwardedClient | None,
     authorizer: Authorizer,
     snapshot: MetadataSnapshot,
     decide: Callable[[TopicsRequest], TopicsResponse],
 ) -> TopicsResponse:
     """Decide what the client of an envelope may do, and refuse the rest.
 
-    An envelope without a client is of the broker itself. ``snapshot`` has the topics by id.
+    Without a client a broker asks for itself: it creates the topics that its clients need, after
+    it has authorized them, and nothing else. ``snapshot`` has the topics by id.
     """
-    request, client = envelope.request, envelope.client
-    if client is None or authorizer is ALLOW_ALL:
+    if authorizer is ALLOW_ALL or (client is None and isinstance(request, CreateTopicsRequest)):
         return decide(request)
+    if client is None:
+        return refuse(request, Errors.CLUSTER_AUTHORIZATION_FAILED, NO_CLIENT)
     names = {topic_id: name for name, topic_id in snapshot.topic_ids.items()}
     rest, refused = authorized(request, asking(authorizer, client, request), names)
     answer = needs_all(rest, refused)
@@ -179,7 +199,24 @@ def _with_names(request: TopicsRequest, names: Mapping[TopicId | None, str]) -> 
     return replace(request, topics=tuple(rows))
 
 
-def asking(authorizer: Authorizer, client: ForwardedClient, request: TopicsRequest) -> May:
+def refused_to_client(
+    request: PartitionsRequest, client: ForwardedClient | None, authorizer: Authorizer
+) -> PartitionsResponse | None:
+    """Return the answer if the client of an envelope may not ask this; None: it may.
+
+    No broker asks for itself: the controller holds its own elections.
+    """
+    if authorizer is ALLOW_ALL:
+        return None
+    denied = Errors.CLUSTER_AUTHORIZATION_FAILED
+    if client is None:
+        return refuse_partitions(request, denied, NO_CLIENT)
+    if asking(authorizer, client, request)(_OF_CLUSTER[type(request)], CLUSTER, True):
+        return None
+    return refuse_partitions(request, denied, "Cluster authorization failed.")
+
+
+def asking(authorizer: Authorizer, client: ForwardedClient, request: ForwardedRequest) -> May:
     """Return what asks an authorizer for a client."""
     session = Session(client.host, KafkaPrincipal(client.principal_type, client.name))
     name = _NAMES[type(request)]
