@@ -168,19 +168,20 @@ class _TlsClient:
 _GREETING: Final = 64
 _FREE: Final = {*range(1, 9), 10, 11, *range(32, _GREETING), *range(74, 146)}
 """Bytes that a peer may choose: padding of the greeting and of HELLO, newer versions, the role."""
+_SIGNATURE_END: Final = 9  # only its last bit counts for ZeroMQ
 _MEANING: Final = 7  # of the flags of a frame; the other bits are reserved
 _LONG: Final = 2
 _MAX_RECORDED: Final = 2_000
 
 
 def same_stream(one: bytes, other: bytes) -> bool:
-    """Whether two streams of ZMTP mean the same."""
-    if len(one) != len(other):
+    """Whether two streams of ZMTP mean the same up to the end of ``one``, which has a request."""
+    if len(one) > len(other):
         return False
-    starts = set(_frame_starts(one))
+    meanings = dict.fromkeys(_frame_starts(one), _MEANING) | {_SIGNATURE_END: 1}
     return all(
-        a == b or at in _FREE or (at in starts and not (a ^ b) & _MEANING)
-        for at, (a, b) in enumerate(zip(one, other, strict=True))
+        a == b or at in _FREE or (at in meanings and not (a ^ b) & meanings[at])
+        for at, (a, b) in enumerate(zip(one, other, strict=False))
     )
 
 
