@@ -239,7 +239,22 @@ def _bytes(text: bytes) -> bytes:
     return base64.urlsafe_b64decode(text + b"=" * (-len(text) % 4))
 
 
-_ABSURD: Final = (None, True, "", " ", "alice\0", -1, 0, 1e308, -1e308, 2**63, [], {}, [None], "1")
+_ABSURD: Final[Sequence[Any]] = (
+    None,
+    True,
+    "",
+    " ",
+    "alice\0",
+    -1,
+    0,
+    1e308,
+    -1e308,
+    2**63,
+    [],
+    {},
+    [None],
+    "1",
+)
 _BOMBS: Final = (b"[" * 50_000, b'{"a":' * 20_000, b'{"exp":1e400}', b"{}", b"null", b'{"a":NaN}')
 
 
@@ -326,16 +341,32 @@ class Issuer:
     @staticmethod
     def _is_allowed(claims: Mapping[str, Any]) -> bool:
         now = time.time()
-        numbers = [claims.get(key) for key in ("iat", "exp")]
-        are_numbers = all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers)
-        is_now = are_numbers and numbers[0] <= now < numbers[1] < 1e15 and abs(numbers[0]) < 1e15
-        return bool(is_now) and claims.get("aud") == AUDIENCE and claims.get("iss") == ISSUER
+        times: list[float] = []
+        for number in (claims.get("iat"), claims.get("exp")):
+            if isinstance(number, bool) or not isinstance(number, int | float):
+                return False
+            if abs(number) >= 1e15:
+                return False
+            times.append(number)
+        is_now = times[0] <= now < times[1]
+        return is_now and claims.get("aud") == AUDIENCE and claims.get("iss") == ISSUER
 
     def _forged(self, genuine: bytes, chance: random.Random) -> bytes:
         """Return a token that is not signed with the issuer's key."""
         _, claims, signature = genuine.split(b".")
         header: dict[str, Any] = {"alg": "RS256", "kid": KID}
-        kids = (KID, "2", "", "../../dev/null", "file:///etc/passwd", None, 1, [], {}, "k" * 9_000)
+        kids: Sequence[Any] = (
+            KID,
+            "2",
+            "",
+            "../../dev/null",
+            "file:///etc/passwd",
+            None,
+            1,
+            [],
+            {},
+            "k" * 9_000,
+        )
         header["kid"] = chance.choice(kids)
         header["alg"] = chance.choice(
             ("none", "None", "", "HS256", "HS256", "HS512", "RS256", "PS256", "ES256", "EdDSA", 5)

@@ -170,6 +170,7 @@ def test_a_client_that_leaves_before_its_answer_is_no_fault(
             client.send(request_bytes(b""))
             assert begun.wait(WAIT_S)
             if way == "told":
+                assert isinstance(client.socket, ssl.SSLSocket)
                 client.socket.setblocking(False)
                 with suppress(ssl.SSLError):
                     client.socket.unwrap()
