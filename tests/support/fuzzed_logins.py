@@ -598,9 +598,9 @@ def conversation(issuer: Issuer, chance: random.Random, logins: int = 1) -> Conv
 
 Address: TypeAlias = tuple[str, int]
 _SOURCES: Final = tuple(f"127.0.0.{number}" for number in range(2, 32))
-_HELD_S: Final = 0.15
+_HELD_S: Final = 0.4  # nothing has come from any of them for so long
 CLOSED_WITHIN_S: Final = 30.0
-AT_ONCE: Final = 240
+AT_ONCE: Final = 120
 
 
 class _Talk:
