@@ -19,10 +19,12 @@ from typing import Final, NamedTuple
 import zmq
 
 from regent.config.addresses import host_of, key_of, keyed_endpoint, port_of
+from regent.testing.waits import scaled
 from regent.transport.control.sockets import Context, connect_to, open_socket, pieces
 from tests.support.fuzzed_logins import LAST_REQUEST, Address, changed_bytes
 
 QUIET_S: Final = 0.15
+PATIENCE_S: Final = scaled(10.0)  # of a genuine handshake
 _PLAIN: Final = (LAST_REQUEST, b"GET / HTTP/1.1\r\n\r\n", b"\x80" * 90, b"\x16\x03\x01\xff\xff")
 
 
@@ -78,7 +80,8 @@ class TlsTarget:
 
     def handshake(self, chance: random.Random, *, is_genuine: bool = False) -> Handshake:
         """Connect, with a change; ask for something if the client may."""
-        with socket.create_connection(self._address, QUIET_S) as sock:
+        quiet_s = PATIENCE_S if is_genuine else QUIET_S
+        with socket.create_connection(self._address, quiet_s) as sock:
             if not is_genuine and chance.randrange(12) == 0:
                 data = chance.choice(_PLAIN)
                 return self._say(sock, changed_bytes(data, chance))
@@ -242,7 +245,7 @@ class CurveTarget:
             relay = _Relay(client, server, dealer, self._request)
             if not is_genuine and self._recorded:
                 relay.change_at = chance.randrange(len(self._recorded))
-            result = relay.run(chance)
+            result = relay.run(chance, PATIENCE_S if is_genuine else QUIET_S)
         if is_genuine:
             self._recorded = bytes(relay.original[:_MAX_RECORDED])
         return result
@@ -266,10 +269,10 @@ class _Relay:
         self.original, self._sent = bytearray(), bytearray()
         self._is_changed = self._has_asked = False
 
-    def run(self, chance: random.Random) -> Handshake:
+    def run(self, chance: random.Random, quiet_s: float) -> Handshake:
         """Relay until there is an answer, or an end, or a quiet time."""
         is_let_in = is_held = False
-        quiet_at = time.monotonic() + QUIET_S
+        quiet_at = time.monotonic() + quiet_s
         with suppress(ConnectionError):
             while not is_let_in and not is_held:
                 self._ask()
@@ -277,7 +280,7 @@ class _Relay:
                 is_let_in = bool(self._dealer.poll(0, zmq.POLLIN))
                 if not all(self._pass_on(end, chance) for end in ready):
                     break
-                quiet_at = time.monotonic() + QUIET_S if ready else quiet_at
+                quiet_at = time.monotonic() + quiet_s if ready else quiet_at
                 is_held = time.monotonic() > quiet_at
         same = same_stream(bytes(self.original), bytes(self._sent))
         detail = f"at {self.change_at}: {self.original.hex()} -> {self._sent.hex()}"
