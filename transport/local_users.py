@@ -8,6 +8,7 @@ privilege needed). Clients of the broker's own user need no setting. Where Linux
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import logging
 import os
@@ -154,8 +155,14 @@ def _name(user_id: int) -> str:
 
 
 def _owner_of_other_end(connection: socket.socket) -> int | None:
-    """Return the user id, or None if no process has the other end."""
+    """Return the user id, or None if no process has the other end. Raises ``OSError``.
+
+    ZeroMQ may have closed a connection whose descriptor it told us. Then the descriptor may be that
+    of a socket of another family, whose names are no addresses.
+    """
     theirs, ours = connection.getpeername(), connection.getsockname()
+    if not all(isinstance(name, tuple) and isinstance(name[0], str) for name in (theirs, ours)):
+        raise OSError(errno.ENOTCONN, "it has left")
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as kernel:
         kernel.settimeout(_TIMEOUT_S)
         kernel.connect((0, 0))

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http import HTTPStatus
+from io import BufferedIOBase
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Final
@@ -34,7 +35,10 @@ from regent.core.errors import RegentError
 from regent.transport.control.wakeup import Wakeup
 from regent.transport.local_users import EVERYBODY, LocalUsers
 
-if TYPE_CHECKING:  # it reads certificates with a library that is not loaded without TLS
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+    # It reads certificates with a library that is not loaded without TLS.
     from regent.transport.kafka.tls import ServerTls
 
 _REQUEST_TIMEOUT_S: Final = 10.0
@@ -45,8 +49,35 @@ _MIN_TOKEN: Final = 16
 logger = logging.getLogger(__name__)
 
 
+class _ToClient(BufferedIOBase):
+    """Sends an answer. A client that has left, or does not read, is no fault for ``wsgiref``.
+
+    It takes an error for that only if it is a ``ConnectionError``; those of TLS are not.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, data: ReadableBuffer) -> int:
+        """Send all. Raises ``ConnectionAbortedError``."""
+        try:
+            self._connection.sendall(data)
+        except OSError as error:
+            raise ConnectionAbortedError(*error.args) from None
+        return memoryview(data).nbytes
+
+
 class _RequestHandler(WSGIRequestHandler):
     """Has a thread of its own and a timeout: a client may connect and send nothing."""
+
+    def setup(self) -> None:
+        """Prepare to read a request."""
+        super().setup()
+        self.wfile = _ToClient(self.connection)
 
     def handle(self) -> None:
         """Handle a request; end it at the timeout."""

@@ -314,10 +314,11 @@ class AclSnapshot:
     @staticmethod
     def _is_dominated(allowed: ResourcePattern, denied: set[ResourcePattern]) -> bool:
         """Whether all that a pattern allows is denied by others."""
-        if not denied or allowed.name == EVERY_NAME:
-            return False
         resource_type, name, pattern_type = allowed
-        if pattern_type is PatternType.LITERAL and allowed in denied:
+        is_literal = pattern_type is PatternType.LITERAL
+        if not denied or (is_literal and name == EVERY_NAME):
+            return False  # ``*`` is a name of nothing else; names that begin with it are some
+        if is_literal and allowed in denied:
             return True
         return any(
             ResourcePattern(resource_type, name[:length], PatternType.PREFIXED) in denied

@@ -43,7 +43,9 @@ class CommittedRecords:
     deleted_to: int = 0  # by requests to delete records
     committed: dict[int, StoredBatch] = field(default_factory=dict)  # by base offset
     committed_in: dict[int, int] = field(default_factory=dict)  # the leader epoch of the commit
-    holders: dict[int, int] = field(default_factory=dict)  # how many replicas had it at the commit
+    # How many replicas had a batch at its commit. Another one may be committed at its offset after
+    # an unclean election, while an old leader still acknowledges the first.
+    _holders: dict[Position, int] = field(default_factory=dict)
     _newest_led: int = -1  # the highest leader epoch with a leader
     # Committed batches that leaders lacked, and their leader epochs.
     _lost: list[tuple[int, StoredBatch]] = field(default_factory=list)
@@ -111,6 +113,8 @@ class CommittedRecords:
         self, broker_id: BrokerId, batch: StoredBatch, leader_epoch: int, holders: int
     ) -> None:
         """The high watermark of a leader passed a batch."""
+        position = Position(batch.leader_epoch, batch.base_offset)
+        self._holders[position] = max(holders, self._holders.get(position, 0))
         known = self.committed.get(batch.base_offset)
         replaced_in = self.committed_in.get(batch.base_offset, -1)
         if known is not None and leader_epoch < replaced_in:
@@ -128,7 +132,6 @@ class CommittedRecords:
             )
         self.committed[batch.base_offset] = batch
         self.committed_in[batch.base_offset] = leader_epoch
-        self.holders[batch.base_offset] = holders
         self._check_sequence(batch)
 
     def _check_sequence(self, batch: StoredBatch) -> None:
@@ -174,6 +177,10 @@ class CommittedRecords:
             if leader_epoch < lost_in and batch.base_offset == base_offset:
                 return batch
         return self.committed.get(base_offset)
+
+    def holders_of(self, batch: StoredBatch) -> int:
+        """Return how many replicas had a batch when it was committed."""
+        return self._holders[Position(batch.leader_epoch, batch.base_offset)]
 
     def check_member(
         self, broker_id: BrokerId, log: SimulatedLog, leader_epoch: int

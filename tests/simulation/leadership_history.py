@@ -101,7 +101,7 @@ class LeadershipHistory:
         self._unclean_partitions: set[TopicPartition] = set()
         self._proposals: dict[TopicPartition, list[tuple[AlterPartitionRequest, AlterPartitionRow]]]
         self._proposals = {}
-        self._unclean_elections: dict[int, int] = {}
+        self._unclean_elections: dict[SimulatedBroker, int] = {}
         self._successors: dict[BrokerId, dict[TopicPartition, tuple[BrokerId, int, int]]] = {}
 
     def note_sent(self, exchange: Exchange) -> None:
@@ -486,8 +486,8 @@ class LeadershipHistory:
         assert now.isr == (now.leader,), f"an unclean leader must be the only member, {where}"
         assert now.leader_recovery_state is LeaderRecoveryState.RECOVERING, where
         if writer is not None and not is_known_as_such:
-            count = self._unclean_elections.get(id(writer), 0) + 1
-            self._unclean_elections[id(writer)] = count
+            count = self._unclean_elections.get(writer, 0) + 1
+            self._unclean_elections[writer] = count
             recorded = writer.controller.context.stats.unclean_leader_elections
             assert recorded >= count, f"an unclean election was not recorded, {where}"
 

@@ -412,7 +412,7 @@ class RecordHistory(RecordObserver):
         assert batch is not None, f"AckedIsCommitted: {where}"
         assert values_of(batch.data) == values_of(request.batch), f"AckedIsCommitted: {where}"
         holders = len(self._holders(request.name, log.topic_id, batch))
-        holders = max(holders, known.holders[outcome.base_offset])  # some may have left since
+        holders = max(holders, known.holders_of(batch))  # some may have left since
         enough = log.config.min_insync_replicas
         assert holders >= enough, f"AckedByMinIsr: {where}, and {holders} have or had it"
 

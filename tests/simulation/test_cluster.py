@@ -19,6 +19,7 @@ from regent.zk.znodes import DeleteTopicsTopicZNode, TopicZNode
 from tests.simulation.bounds import MAX_ELECTION_MS, Bounds
 from tests.simulation.broker import SUSPECTS_DELAY_MS
 from tests.simulation.cluster import Cluster, short_settings
+from tests.simulation.committed_records import CommittedRecords, LogKey
 from tests.simulation.convergence import assert_converged
 from tests.simulation.damage import Damage
 from tests.simulation.disk import Disk
@@ -26,6 +27,7 @@ from tests.simulation.invariants import Invariants
 from tests.simulation.odds import MAX_LEADER_EPOCHS
 from tests.simulation.records import BrokenInvariantError, RecordObserver
 from tests.simulation.simulated_logs import NamedLog
+from tests.support.memory_logs import StoredBatch
 from tests.support.record_batches import batch
 
 P0 = TopicPartition("payments", 0)
@@ -301,3 +303,15 @@ def test_large_writes_to_zookeeper_are_split_into_requests_of_the_allowed_size(c
     cluster.expire(session)
     cluster.run_until_quiet()
     assert_converged(cluster)
+
+
+def test_how_many_had_a_lost_batch_is_known_when_another_is_committed_in_its_place() -> None:
+    known = CommittedRecords(LogKey(P0, "an id"), unclean_epochs=[1])
+    first, second = (StoredBatch(5, 5, epoch, 0, 0, batch(b"x")) for epoch in (0, 1))
+    known.on_committed(0, first, 0, holders=3)
+    known.on_committed(1, second, 1, holders=1)
+    assert known.committed_at(5, 1) == second
+    assert (known.holders_of(first), known.holders_of(second)) == (3, 1)
+    known.on_committed(0, first, 0, holders=2)  # the old leader does not know of the new one yet
+    assert known.committed_at(5, 0) == first
+    assert (known.holders_of(first), known.holders_of(second)) == (3, 1)

@@ -88,6 +88,24 @@ def test_a_client_that_has_sent_all_is_admitted_and_one_that_is_gone_is_not() ->
         eventually(lambda: not users.admits(accepted, "port"), "the end of the client is seen")
 
 
+@pytest.mark.parametrize("family", [socket.AF_NETLINK, socket.AF_UNIX])
+def test_a_descriptor_that_is_another_kind_of_socket_by_now_is_not_admitted(family: int) -> None:
+    """ZeroMQ tells descriptors of connections that it may have closed since."""
+    users = LocalUsers({os.geteuid()})
+    with ExitStack() as stack:
+        if family == socket.AF_UNIX:
+            one, other = socket.socketpair()
+            stack.enter_context(other)
+        else:
+            one = socket.socket(family, socket.SOCK_RAW, 0)
+            one.connect((0, 0))
+        stack.enter_context(one)
+        told = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, one.fileno())
+        stack.callback(told.detach)
+        assert not users.admits(told, "port")
+    assert users.refused["port"] == 1
+
+
 def test_a_listener_that_other_machines_reach_admits_everybody() -> None:
     users = LocalUsers({OTHER})
     assert users.at("127.0.0.1") is users

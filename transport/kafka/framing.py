@@ -8,6 +8,7 @@ only when nothing refers to it.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import socket
@@ -188,7 +189,8 @@ class Outgoing:
     def send(self) -> int:
         """Send what the socket accepts, up to ``TURN_BYTES``; return the number of bytes.
 
-        Raises ``OSError`` when the peer left, ``StorageError`` when a file is too short.
+        Raises ``ConnectionError`` when the connection is broken, ``StorageError`` when a file is
+        too short or cannot be read.
         """
         total = 0
         while self._parts and total < TURN_BYTES:
@@ -200,12 +202,19 @@ class Outgoing:
                     total += self._send_memory()
             except BlockingIOError:
                 break
+            except OSError as error:  # no route, no answer in time, or the peer has left
+                raise ConnectionError(*error.args) from None
         self.size -= total
         return total
 
     def _send_file(self, part: FilePart) -> int:
         count = min(part.size, TURN_BYTES)
-        sent = os.sendfile(self._socket.fileno(), part.file.fileno(), part.position, count)
+        try:
+            sent = os.sendfile(self._socket.fileno(), part.file.fileno(), part.position, count)
+        except OSError as error:
+            if error.errno != errno.EIO:  # a socket never has this error
+                raise
+            raise StorageError(f"a segment cannot be read: {error}") from None
         if sent == 0:
             raise StorageError(f"{part.size} bytes are missing at {part.position} of a segment")
         part.position += sent

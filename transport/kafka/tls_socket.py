@@ -15,9 +15,11 @@ from typing import Final
 
 from regent.core.errors import StorageError
 from regent.transport.kafka.framing import TURN_BYTES, FilePart, Outgoing
+from regent.transport.kafka.primitives import MalformedRequestError
 
 _PIECE_BYTES: Final = 64 * 1024  # larger ones are not faster
 _READ_BYTES: Final = 256 * 1024  # received in one turn
+_HAS_LEFT: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 
 
 class TlsSocket:
@@ -65,12 +67,17 @@ class TlsSocket:
     def send(self, piece: memoryview | bytes) -> int:
         """Send what goes out now. After a ``BlockingIOError`` send the same piece again.
 
-        Nothing has to be received to send: renegotiation is off.
+        Nothing has to be received to send: renegotiation is off. Raises ``ConnectionError`` when
+        the connection is broken, ``MalformedRequestError`` when the other side broke TLS before.
         """
         try:
             return self.socket.send(piece)
         except ssl.SSLWantWriteError:
             raise BlockingIOError from None
+        except OSError as error:
+            if isinstance(error, ssl.SSLError) and not isinstance(error, _HAS_LEFT):
+                raise MalformedRequestError(error.reason or str(error)) from None
+            raise ConnectionError(*error.args) from None
 
     def close(self) -> None:
         """Tell the other side, and close."""

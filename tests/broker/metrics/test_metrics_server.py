@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.client
 import socket
+import struct
+import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from regent.broker.metrics.metric_table import Family
 from regent.broker.metrics.metrics_server import MetricsServer, open_metrics_server
 from regent.config.private_files import write_private
 from regent.config.settings import Settings
@@ -135,6 +138,64 @@ def test_metrics_are_encrypted_where_the_settings_say_so(
     assert caplog.messages == [
         f"metrics port closed the connection of {HOST}: the client has no certificate"
     ]
+
+
+class Source:
+    """Has many metrics, and waits before it tells them."""
+
+    def __init__(self) -> None:
+        self.is_asked, self.may_tell = threading.Event(), threading.Event()
+
+    def collect(self) -> Iterator[Family]:
+        self.is_asked.set()
+        assert self.may_tell.wait(scaled(10))
+        for number in range(200):
+            yield Family("gauge", f"metric_{number}", "x" * 100_000)
+
+
+def requests_under_way() -> int:
+    return sum(thread.name.startswith("metrics-request") for thread in threading.enumerate())
+
+
+def reset(client: socket.socket) -> None:
+    """Leave without a word."""
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+
+@pytest.mark.parametrize("metrics_tls", [False, True])
+@pytest.mark.parametrize("leave", [socket.socket.close, reset])
+def test_a_client_that_leaves_before_its_answer_is_no_fault(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    leave: Callable[[socket.socket], None],
+    metrics_tls: bool,
+) -> None:
+    authority, source = Authority(tmp_path), Source()
+    with closing(opened(metrics_tls=metrics_tls, tls=authority.config())) as server:
+        server.publish(source)
+        client = socket.create_connection((HOST, server.port), timeout=scaled(10))
+        if metrics_tls:
+            client = authority.client_context().wrap_socket(client, server_hostname="localhost")
+        client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert source.is_asked.wait(scaled(10))
+        leave(client)
+        source.may_tell.set()
+        eventually(lambda: not requests_under_way(), "the request has ended")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_client_that_does_not_read_its_answer_is_no_fault(
+    server: MetricsServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = Source()
+    source.may_tell.set()
+    server.publish(source)
+    with socket.create_connection((HOST, server.port), timeout=scaled(10)) as client:
+        client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert source.is_asked.wait(scaled(10))
+        eventually(lambda: not requests_under_way(), "the request has ended")
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(

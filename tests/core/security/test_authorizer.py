@@ -162,6 +162,18 @@ def test_some_resource_of_a_type_may_be_used_unless_all_that_is_allowed_is_denie
     assert made.authorize_by_resource_type(session(user), operation, TOPIC) is expected
 
 
+@pytest.mark.parametrize("name", ["a", "*"])
+def test_names_that_begin_so_are_denied_for_one_though_they_are_allowed_for_all(name: str):
+    """Names that begin with ``*`` are not all names."""
+    entries = (
+        AccessControlEntry("User:*", "*", READ, ALLOW),
+        AccessControlEntry("User:alice", "*", READ, DENY),
+    )
+    made = authorizer({ResourcePattern(ResourceType.GROUP, name, PREFIXED): frozenset(entries)})
+    assert not made.authorize_by_resource_type(session("alice"), READ, ResourceType.GROUP)
+    assert made.authorize_by_resource_type(session("bob"), READ, ResourceType.GROUP)
+
+
 def test_a_super_user_may_do_everything_also_before_acls_are_read():
     settings = AuthorizerSettings.of(
         " User:CN=admin,O=us ; User:alice;", allow_everyone_if_no_acl_found=True

@@ -7,6 +7,8 @@ import os
 import random
 import socket
 import ssl
+import struct
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from functools import partial
@@ -146,6 +148,38 @@ def test_a_client_that_reads_no_answers_is_not_read_from(listen: Listen, authori
         for number in range(50):
             assert client.answer() == (number, answer)
     assert len(taken) == 50
+
+
+@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
+def test_a_client_that_leaves_before_its_answer_is_no_fault(
+    listen: Listen, authority: Authority, version: str
+):
+    begun, left = threading.Event(), threading.Event()
+
+    async def handle(_: KafkaRequest) -> KafkaAnswer:
+        begun.set()
+        left.wait(WAIT_S)  # the loop stands still, and learns it when it sends
+        return (bytes(1_000_000),)
+
+    tls = ServerTls(authority.config(ssl_enabled_protocols=version))
+    listener = listen([KafkaApi(METADATA, 0, 8, handle)], tls=tls)
+    for way in ("told", "untold", "reset"):
+        begun.clear()
+        left.clear()
+        with TlsClient(listener, authority.client_context()) as client:
+            client.send(request_bytes(b""))
+            assert begun.wait(WAIT_S)
+            if way == "told":
+                assert isinstance(client.socket, ssl.SSLSocket)
+                client.socket.setblocking(False)
+                with suppress(ssl.SSLError):
+                    client.socket.unwrap()
+            if way == "reset":
+                linger = struct.pack("ii", 1, 0)
+                client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        left.set()
+        eventually(lambda: listener.metrics.connections == 0, f"it left {way}")
+    assert listener.metrics.closed.total() == 0
 
 
 def test_a_client_may_change_its_keys(listen: Listen, authority: Authority):

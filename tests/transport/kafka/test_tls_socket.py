@@ -187,6 +187,15 @@ def test_who_is_closed_is_told_so(ends: tuple[TlsSocket, ssl.SSLSocket]):
     ours.close()
 
 
+def test_who_left_before_the_answer_broke_the_connection(ends: tuple[TlsSocket, ssl.SSLSocket]):
+    ours, client = ends
+    client.close()
+    outgoing = TlsOutgoing(ours)
+    outgoing.add(CONTENT)
+    with pytest.raises(ConnectionError):
+        outgoing.send()
+
+
 def test_bytes_that_were_changed_on_the_way_are_an_error(tmp_path: Path):
     authority = Authority(tmp_path)
     tls = ServerTls(authority.config())
