@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import random
 import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,7 +56,7 @@ class Server:
         return self.listener.metrics
 
     def limit(self, **limits: Any) -> None:
-        self.sasl.limits = dataclasses.replace(self.sasl.limits, **limits)
+        self.sasl.limits = replace(self.sasl.limits, **limits)
 
     def client(self, host: str = "127.0.0.1") -> Client:
         return Client(self.listener, host)
@@ -370,7 +370,8 @@ def test_an_address_has_a_few_connections_that_have_not_logged_in(server: Server
 def test_a_quarter_of_the_connections_may_be_without_a_login(
     serve: Callable[..., Server], limit: str
 ):
-    server = serve(KafkaLimits(**{limit: 12}))
+    limits: dict[str, Any] = {limit: 12}
+    server = serve(KafkaLimits(**limits))
     with ExitStack() as stack:
         users = []
         for _ in range(6):
