@@ -207,7 +207,6 @@ class BrokerProcess(ControllerListener):
 
     def _publish(self, metrics: MetricsServer, server: ControlServer) -> None:
         """Serve the metrics until the broker stops."""
-        kafka_endpoint = self._kafka_endpoint
         sources: list[MetricSource] = [
             self._metrics(server),
             TopicMetrics(self._topics),
@@ -215,7 +214,7 @@ class BrokerProcess(ControllerListener):
             QuotaMetrics(self._quotas),
             GroupMetrics(self._groups.groups, self._groups.loads),
             KafkaClientMetrics(
-                lambda: kafka_endpoint.metrics,
+                lambda: self._kafka_endpoint.metrics,
                 self._replica_manager,
                 self._replication.fetch_metrics,
             ),
@@ -253,6 +252,7 @@ class BrokerProcess(ControllerListener):
             self._status,
             self._watchdog,
             self._users,
+            self._authorizer.acls,
         )
 
     def _open_kafka_endpoint(self) -> KafkaEndpoint:

@@ -57,7 +57,6 @@ from regent.broker.machine_settings import (
     dynamic_rows,
     dynamic_values,
     kafka_limits,
-    listener_setting,
 )
 from regent.broker.topic_service import BrokerTopicService
 from regent.broker.transaction_service import BrokerTransactionService
@@ -125,6 +124,8 @@ class Served:
 class KafkaEndpoint:
     """The Kafka ports of a broker. Used by the thread that starts and stops the broker."""
 
+    reconfigurable_configs: Final = LIMITS_OF_CONNECTIONS
+
     def __init__(
         self,
         broker_id: BrokerId,
@@ -140,11 +141,6 @@ class KafkaEndpoint:
         self._quotas = quotas
         self._loop = loop
         self._users = users
-        names = [endpoint.listener for endpoint in settings.listeners.of_clients]
-        self.reconfigurable_configs: Final = (
-            *LIMITS_OF_CONNECTIONS,
-            *(listener_setting(name, "max_connections") for name in names),
-        )
         self._serves_brokers = settings.listeners.of_brokers_only is None
         self._undo = ExitStack()
         self._listening: dict[EndPoint, socket.socket] = {}

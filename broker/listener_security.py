@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from regent.broker.machine_settings import dynamic_values, listener_rows, listener_setting
 from regent.broker.user_credentials import salt_secret
@@ -87,6 +87,11 @@ class ListenerKeys:
     Thread-safe, after the calls of ``add``.
     """
 
+    reconfigurable_configs: Final = (
+        *("ssl.keystore.location", "ssl.keystore.type"),
+        *("ssl.truststore.location", "ssl.truststore.type"),
+    )
+
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._servers: dict[str, ServerTls] = {}
@@ -94,7 +99,6 @@ class ListenerKeys:
         self._of_brokers = settings.listeners.inter_broker_name
         self._started = dynamic_values(settings)
         self._rows = listener_rows(settings)
-        self.reconfigurable_configs = frozenset(filter(is_of_keys, self._rows))
 
     def add(self, servers: Mapping[str, ServerTls], client: ClientTls | None = None) -> None:
         """Add the keys of listeners by their names.
@@ -133,7 +137,7 @@ class ListenerKeys:
                         f"{one} cannot change while the broker runs: set it in the broker's file,"
                         f" in [listener_name.{name.lower()}], and restart the broker"
                     )
-            if name in self._servers and not self.reconfigurable_configs.isdisjoint(written):
+            if name in self._servers and any(map(is_of_keys, written)):
                 self._servers[name].check(self._config(name, values))
 
     def _config(self, listener: str, values: SettingValues) -> TlsConfig:

@@ -67,6 +67,8 @@ _LIMITS = KafkaLimits(max_connections=4_000, max_connections_per_ip=1_000)
 class Replication:
     """Used by the thread that starts and stops the broker, except where stated."""
 
+    reconfigurable_configs: Final = ("max.connections",)
+
     def __init__(
         self,
         context: Context,
@@ -82,7 +84,6 @@ class Replication:
         self._of_listener = listener_setting(
             settings.listeners.inter_broker_name, "max_connections"
         )
-        self.reconfigurable_configs: Final = (self._of_listener,)
         self._limits = self._limits_of(dynamic_values(settings))
         self.tls: Mapping[str, ServerTls] = {}
         """The keys of the brokers' listener, by its name, if it is not for clients too."""

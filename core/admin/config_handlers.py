@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Final, Protocol, TypeAlias
 
 from regent.core.admin.config_problems import (
+    base_name,
     is_of_keys,
     unusable_in_broker,
     unusable_in_quota,
@@ -65,7 +66,7 @@ class BrokerReconfigurable(Protocol):
 
     @property
     def reconfigurable_configs(self) -> Collection[str]:
-        """The settings that it follows, by Kafka's names."""
+        """The settings that it follows, by Kafka's names, also those of single listeners."""
         ...
 
     def reconfigure(self, old: SettingValues, new: SettingValues) -> None:
@@ -125,6 +126,7 @@ class BrokerConfigHandler:
         changed = {name for name, value in new.items() if value != old[name]}
         if self.entities[1] in configs:
             changed |= {name for name in own if is_of_keys(name)}
+        changed |= set(map(base_name, changed))
         self._values = new
         for part in self._parts:
             if not changed.isdisjoint(part.reconfigurable_configs):

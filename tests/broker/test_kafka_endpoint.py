@@ -69,7 +69,6 @@ def test_the_limit_of_one_listener_follows_its_setting_in_zookeeper():
     with ExitStack() as stack:
         served = ServedEndpoint(stack, MemoryLogs(), settings)
         name = "listener.name.plaintext.max.connections"
-        assert name in served.endpoint.reconfigurable_configs
         started = dynamic_values(settings)
         served.endpoint.reconfigure(started, {**started, name: 1})
         first = stack.enter_context(RawClient(served))

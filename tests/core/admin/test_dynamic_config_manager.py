@@ -270,7 +270,7 @@ def test_keys_that_are_set_to_the_same_value_are_read_again():
     name = "listener.name.a.ssl.keystore.location"
     rows = {**KAFKA_SETTINGS, name: KAFKA_SETTINGS["ssl.keystore.location"]}
     part = Part()
-    part.reconfigurable_configs = (name,)
+    part.reconfigurable_configs = ("ssl.keystore.location",)
     handler = BrokerConfigHandler(1, rows, {**STARTED, name: ""}, (part,))
     for _ in range(2):
         handler.process({"brokers/1": {name: "/a.pem"}})
