@@ -52,6 +52,7 @@ from regent.broker.internal_topics import metadata_warnings
 from regent.broker.kafka_endpoint import KafkaEndpoint, Served, apis_of_other_brokers
 from regent.broker.machine_settings import (
     controller_settings,
+    dynamic_rows,
     dynamic_values,
     log_directories,
     replication_settings,
@@ -70,7 +71,7 @@ from regent.broker.user_credentials import UserCredentials
 from regent.broker.zookeeper_checks import ZooKeeperChecks
 from regent.cluster.guardian import Guardian
 from regent.config.addresses import port_of, tcp_endpoint
-from regent.config.settings import KAFKA_SETTINGS, Settings
+from regent.config.settings import Settings
 from regent.config.threads import thread_names_begin_with
 from regent.core.admin.config_handlers import TopicConfigHandler
 from regent.core.admin.dynamic_config_manager import DynamicConfigManager
@@ -85,7 +86,6 @@ from regent.core.model import UNKNOWN_BROKER_EPOCH, BrokerId, BrokerInfo, TopicP
 from regent.core.protocol.api import ApiKey
 from regent.core.protocol.broker import ShutdownBrokerResponse
 from regent.core.protocol.controller import ControlledShutdownRequest
-from regent.core.protocol.transactions import MarkerTarget
 from regent.core.quota.quota_managers import QuotaManagers
 from regent.transport.control.codec import max_request_bytes
 from regent.transport.control.server import ControlServer, IncomingRequest
@@ -175,6 +175,7 @@ class BrokerProcess(ControllerListener):
         replication_port = self._replication.listen(
             self._broker_view, others, self._authorizer.for_brokers
         )
+        kafka_endpoint.keys.add(self._replication.tls, self._replication.client_tls)
         server = self._start_control_server()
         advertised = self._advertise(port_of(server.endpoint), replication_port)
         self._join(advertised.broker_info(broker_id, config.rack, self._keys.own.public))
@@ -206,7 +207,6 @@ class BrokerProcess(ControllerListener):
 
     def _publish(self, metrics: MetricsServer, server: ControlServer) -> None:
         """Serve the metrics until the broker stops."""
-        kafka_endpoint = self._kafka_endpoint
         sources: list[MetricSource] = [
             self._metrics(server),
             TopicMetrics(self._topics),
@@ -214,7 +214,7 @@ class BrokerProcess(ControllerListener):
             QuotaMetrics(self._quotas),
             GroupMetrics(self._groups.groups, self._groups.loads),
             KafkaClientMetrics(
-                lambda: kafka_endpoint.metrics,
+                lambda: self._kafka_endpoint.metrics,
                 self._replica_manager,
                 self._replication.fetch_metrics,
             ),
@@ -252,6 +252,7 @@ class BrokerProcess(ControllerListener):
             self._status,
             self._watchdog,
             self._users,
+            self._authorizer.acls,
         )
 
     def _open_kafka_endpoint(self) -> KafkaEndpoint:
@@ -317,27 +318,21 @@ class BrokerProcess(ControllerListener):
         self._groups = BrokerGroupService(self._settings, self._cache)
         self._groups.start(self._replica_manager, self._scheduler)
         self._undo.callback(self._groups.stop)
-        request_timeout_ms = self._settings.controller.request_timeout_ms
-        self._start_transactions(
-            PartitionMarkers(self._replica_manager, self._scheduler, request_timeout_ms)
-        )
-
-    def _start_transactions(self, target: MarkerTarget) -> None:
-        """Start the transaction coordinator."""
         broker_id = self._options.broker_id
+        timeout_ms = self._settings.controller.request_timeout_ms
         self._transactions = BrokerTransactionService(
             broker_id, self._settings, self._cache, self._replication.open_transaction_channel
         )
         self._transactions.start(
             self._replica_manager,
             self._scheduler,
-            target=target,
+            target=PartitionMarkers(self._replica_manager, self._scheduler, timeout_ms),
             groups=self._groups.coordinator,
             take_block=lambda: ZkProducerIds(self._keeper, broker_id).take_block(),
         )
         self._undo.callback(self._transactions.stop)
-        self._status.add_warner(lambda: late_transaction_warnings(self._replica_manager))
-        self._status.add_warner(lambda: under_min_isr_warnings(self._replica_manager))
+        for warnings in (late_transaction_warnings, under_min_isr_warnings):
+            self._status.add_warner(partial(warnings, self._replica_manager))
 
     def _start_control_server(self) -> ControlServer:
         config = self._settings.broker
@@ -444,13 +439,14 @@ class BrokerProcess(ControllerListener):
         """Let the parts of this broker follow the configurations in ZooKeeper."""
         described = described_settings(self._settings, broker_id, self._started)
         started, throttles = dynamic_values(self._settings), self._replica_manager.quotas
+        parts = throttles, self._kafka_endpoint, self._kafka_endpoint.keys, self._storage
         self._configs = DynamicConfigManager(
             broker_id,
             ZkConfigStore(self._keeper),
-            {**KAFKA_SETTINGS, **{name: row.setting for name, row in described.items()}},
+            dynamic_rows(self._settings, described),
             started,
             TopicConfigHandler(self._storage.logs, throttles, started, threading.Lock()),
-            (throttles, self._kafka_endpoint, self._storage, self._transactions, self._end_points),
+            (*parts, self._transactions, self._end_points, self._replication),
             tell_controller=self._controller.tell,
             set_client_quotas=partial(self._credentials.replace, self._kafka_endpoint.set_quotas),
         )
@@ -565,6 +561,10 @@ class BrokerProcess(ControllerListener):
         if at_once:
             self._at_once.set()
         self._stop_requested.set()
+
+    def read_keys_again(self) -> None:
+        """Take changed files of the keys of TLS into use. Thread-safe, once the broker serves."""
+        self._kafka_endpoint.keys.read_again()
 
     def wait(self) -> None:
         """Wait until a stop is requested."""

@@ -12,7 +12,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Final
 
@@ -51,8 +51,13 @@ from regent.broker.api.transactions import (
 from regent.broker.api.txn_offset_commit import TxnOffsetCommitHandler
 from regent.broker.broker_settings import StartedBroker, described_settings
 from regent.broker.group_service import BrokerGroupService
-from regent.broker.listener_security import ListenerSecurity, security_of
-from regent.broker.machine_settings import dynamic_values, kafka_limits, with_values
+from regent.broker.listener_security import ListenerKeys, ListenerSecurity, security_of
+from regent.broker.machine_settings import (
+    LIMITS_OF_CONNECTIONS,
+    dynamic_rows,
+    dynamic_values,
+    kafka_limits,
+)
 from regent.broker.topic_service import BrokerTopicService
 from regent.broker.transaction_service import BrokerTransactionService
 from regent.broker.user_credentials import UserCredentials
@@ -119,11 +124,7 @@ class Served:
 class KafkaEndpoint:
     """The Kafka ports of a broker. Used by the thread that starts and stops the broker."""
 
-    reconfigurable_configs: Final = (
-        "max.connections",
-        "max.connections.per.ip",
-        "max.connections.per.ip.overrides",
-    )
+    reconfigurable_configs: Final = LIMITS_OF_CONNECTIONS
 
     def __init__(
         self,
@@ -153,6 +154,8 @@ class KafkaEndpoint:
                 listening = self._undo.enter_context(listen(endpoint.host, endpoint.port))
                 self._listening[endpoint] = listening
             self._undo = self._undo.pop_all()
+        self.keys = ListenerKeys(settings)
+        self.keys.add({e.listener: one.tls for e, one in self._security.items() if one.tls})
         self._calls = named_executor(_ZOOKEEPER_CALLS, "zookeeper-calls")
         self._queries = named_executor(1, "long-queries")
         # For records beside the event loop. Few threads limit the memory.
@@ -248,13 +251,12 @@ class KafkaEndpoint:
 
     def _limits(self, values: SettingValues, listener: str) -> KafkaLimits:
         """Return the limits of clients; raises ``RegentError`` if they contradict each other."""
-        broker = with_values(self._settings.broker, values, self.reconfigurable_configs)
-        return kafka_limits(replace(self._settings, broker=broker), listener)
+        return kafka_limits(self._settings, listener, values)
 
     def _check(self, overrides: Mapping[str, str]) -> None:
         """Raise ``RegentError`` if overrides of this broker contradict each other."""
         if not overrides.keys().isdisjoint(self.reconfigurable_configs):
-            values = values_in_force(self._started, overrides, KAFKA_SETTINGS)
+            values = values_in_force(self._started, overrides, dynamic_rows(self._settings, {}))
             self._limits(values, next(iter(self.ports)))
 
     def _zookeeper_offsets(self, zookeeper: ZooKeeper) -> ZooKeeperOffsets:
@@ -331,7 +333,9 @@ class KafkaEndpoint:
         described = described_settings(self._settings, self._broker_id, served.started)
         configs = ZkConfigStore(served.zookeeper)
         view = ConfigView(self._broker_id, served.cache, described, configs.read_configs)
-        brokers = BrokerConfigManager(configs, KAFKA_SETTINGS, described, self._check)
+        brokers = BrokerConfigManager(
+            configs, KAFKA_SETTINGS, described, self._check, self.keys.check
+        )
         alterations = ConfigAlterations(self._broker_id, served.topics, brokers, self._calls)
         quotas = configs.read_client_quotas
         return [

@@ -6,19 +6,30 @@ never falls back to less. The libraries for certificates are loaded only if a li
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from regent.broker.machine_settings import dynamic_values, listener_rows, listener_setting
 from regent.broker.user_credentials import salt_secret
 from regent.config.addresses import is_loopback
-from regent.config.settings import Settings
+from regent.config.settings import (
+    DYNAMIC_LISTENER_SETTINGS,
+    KAFKA_SETTINGS,
+    LISTENER_OPTIONS,
+    Settings,
+)
 from regent.config.tables.tls import TlsConfig
+from regent.core.admin.config_handlers import values_in_force
+from regent.core.admin.config_problems import base_name, is_of_keys
 from regent.core.errors import RegentError
 from regent.core.model import EndPoint
 from regent.core.security.scram import CredentialProvider
 from regent.core.security.session import SecurityProtocol
+from regent.core.setting import SettingValues
 
 if TYPE_CHECKING:
-    from regent.transport.kafka.client_security import ClientSecurity
+    from regent.transport.kafka.client_security import ClientSecurity, ClientTls
     from regent.transport.kafka.sasl_server import SaslListener
     from regent.transport.kafka.tls import ServerTls
 
@@ -68,6 +79,74 @@ def _check_client_auth(protocol: SecurityProtocol, name: str, settings: Settings
             f" with {protocol.value}: say in [listener_name.{name.lower()}] whether they need a"
             " certificate too"
         )
+
+
+class ListenerKeys:
+    """The keys of TLS of a broker, which follow changed files and settings of single listeners.
+
+    Thread-safe, after the calls of ``add``.
+    """
+
+    reconfigurable_configs: Final = (
+        *("ssl.keystore.location", "ssl.keystore.type"),
+        *("ssl.truststore.location", "ssl.truststore.type"),
+    )
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._servers: dict[str, ServerTls] = {}
+        self._client: ClientTls | None = None
+        self._of_brokers = settings.listeners.inter_broker_name
+        self._started = dynamic_values(settings)
+        self._rows = listener_rows(settings)
+
+    def add(self, servers: Mapping[str, ServerTls], client: ClientTls | None = None) -> None:
+        """Add the keys of listeners by their names.
+
+        With those of ``client`` this broker connects to the brokers' listener of others.
+        """
+        self._servers |= servers
+        self._client = client
+
+    def reconfigure(self, old: SettingValues, new: SettingValues) -> None:
+        """Take other keys into use; those that cannot serve are logged."""
+        del old
+        for name, tls in self._servers.items():
+            tls.reconfigure(self._config(name, new))
+        if self._client is not None:
+            self._client.reconfigure(self._config(self._of_brokers, new))
+
+    def read_again(self) -> None:
+        """Take changed files into use; who connects looks for them each time."""
+        for tls in self._servers.values():
+            tls.reload_if_changed()
+
+    def check(self, overrides: Mapping[str, str], changed: Collection[str]) -> None:
+        """Raise ``RegentError`` if changed settings of a listener cannot be used.
+
+        As in Kafka, one that is not followed is refused: nobody shall believe in it.
+        """
+        values = values_in_force(self._started, overrides, self._rows)
+        for endpoint in self._settings.listeners.listening:
+            name = endpoint.listener
+            prefix = listener_setting(name, "")
+            written = [one for one in changed if one.startswith(prefix) and one in overrides]
+            for one in written:
+                if one not in self._rows and base_name(one) in KAFKA_SETTINGS:
+                    raise RegentError(
+                        f"{one} cannot change while the broker runs: set it in the broker's file,"
+                        f" in [listener_name.{name.lower()}], and restart the broker"
+                    )
+            if name in self._servers and any(map(is_of_keys, written)):
+                self._servers[name].check(self._config(name, values))
+
+    def _config(self, listener: str, values: SettingValues) -> TlsConfig:
+        of_listener = {
+            name: values[listener_setting(listener, name)]
+            for name in DYNAMIC_LISTENER_SETTINGS
+            if LISTENER_OPTIONS[name][0] == "tls"
+        }
+        return replace(self._settings.of_listener(listener).tls, **of_listener)
 
 
 def security_to_brokers(settings: Settings) -> ClientSecurity | None:

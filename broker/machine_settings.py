@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from regent.config.settings import Settings, rows
+from regent.config.settings import (
+    DYNAMIC_LISTENER_SETTINGS,
+    KAFKA_SETTINGS,
+    LISTENER_OPTIONS,
+    Settings,
+    rows,
+)
 from regent.config.settings_file import connections_per_ip_overrides
 from regent.config.tables.broker import ISR_CHANGES_THROUGH_ZOOKEEPER
-from regent.core.admin.config_descriptions import DYNAMIC_ONLY
+from regent.core.admin.config_descriptions import DYNAMIC_ONLY, BrokerSetting
 from regent.core.controller.services import ControllerSettings
 from regent.core.log_config import LogConfig
 from regent.core.replication.replication_settings import ReplicationSettings
-from regent.core.setting import Scope, SettingValues
+from regent.core.setting import INT_MAX, Scope, Setting, SettingValues
 from regent.transport.kafka.limits import KafkaLimits
 
 T = TypeVar("T")
+
+LIMITS_OF_CONNECTIONS: Final = (
+    "max.connections",
+    "max.connections.per.ip",
+    "max.connections.per.ip.overrides",
+)
 
 
 def filled(kind: type[T], settings: Settings, **others: Any) -> T:
@@ -58,14 +70,24 @@ def log_directories(settings: Settings, data_dir: Path) -> list[Path]:
     return [data_dir / name.strip() for name in settings.log.log_dirs.split(",")]
 
 
-def kafka_limits(settings: Settings, listener: str) -> KafkaLimits:
-    """Return the limits of clients of a listener. Raises ``SettingsError`` for a contradiction."""
+def kafka_limits(
+    settings: Settings, listener: str, values: SettingValues | None = None
+) -> KafkaLimits:
+    """Return the limits of clients of a listener, with other dynamic ``values`` if there are some.
+
+    Raises ``SettingsError`` for a contradiction.
+    """
+    values = dynamic_values(settings) if values is None else values
+    broker = with_values(settings.broker, values, LIMITS_OF_CONNECTIONS)
+    settings = replace(settings, broker=broker)
     overrides = connections_per_ip_overrides(settings.broker)
     return filled(
         KafkaLimits,
         settings,
         max_connections_per_ip_overrides=overrides,
-        max_connections_of_listener=settings.of_listener(listener).broker.max_connections,
+        max_connections_of_listener=min(
+            values[listener_setting(listener, "max_connections")], broker.max_connections
+        ),
     )
 
 
@@ -82,7 +104,48 @@ def dynamic_values(settings: Settings) -> SettingValues:
             for table, row in rows()
             if row.scope is not Scope.READ_ONLY
         },
+        **{
+            listener_setting(listener, name): _of_listener(settings, listener, name)
+            for listener in _listener_names(settings)
+            for name in DYNAMIC_LISTENER_SETTINGS
+        },
     }
+
+
+def dynamic_rows(
+    settings: Settings, described: Mapping[str, BrokerSetting]
+) -> Mapping[str, Setting]:
+    """Return all settings of brokers, with those of the listeners that can change.
+
+    Those in ``described`` are of this broker.
+    """
+    own = {name: row.setting for name, row in described.items()}
+    return {**KAFKA_SETTINGS, **own, **listener_rows(settings)}
+
+
+def listener_rows(settings: Settings) -> Mapping[str, Setting]:
+    """Return the settings of the single listeners that can change while a broker runs."""
+    return {
+        listener_setting(listener, name): LISTENER_OPTIONS[name][1]
+        for listener in _listener_names(settings)
+        for name in DYNAMIC_LISTENER_SETTINGS
+    }
+
+
+def listener_setting(listener: str, name: str) -> str:
+    """Return Kafka's name of a setting of one listener."""
+    return f"listener.name.{listener.lower()}.{name.replace('_', '.')}"
+
+
+def _listener_names(settings: Settings) -> list[str]:
+    return [endpoint.listener for endpoint in settings.listeners.listening]
+
+
+def _of_listener(settings: Settings, listener: str, name: str) -> Any:
+    """Return the value of a listener at the start; it has no limit of connections but its own."""
+    if name == "max_connections":
+        return settings.listener_name.get(listener.lower(), {}).get(name, INT_MAX)
+    return getattr(getattr(settings.of_listener(listener), LISTENER_OPTIONS[name][0]), name)
 
 
 def with_values(table: T, values: SettingValues, names: Iterable[str]) -> T:

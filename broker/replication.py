@@ -6,9 +6,10 @@ changes are proposed as soon as there is a controller to ask, or a ZooKeeper ses
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 from pykka import ActorDeadError, ActorRef
 from pykka import Timeout as AskTimeout
@@ -27,13 +28,18 @@ from regent.broker.api.authorization import with_authorization
 from regent.broker.api.fetch import fetch_apis
 from regent.broker.api.offsets import offset_apis
 from regent.broker.listener_security import security_of, security_to_brokers
-from regent.broker.machine_settings import isr_changes_through_zookeeper
+from regent.broker.machine_settings import (
+    dynamic_values,
+    isr_changes_through_zookeeper,
+    listener_setting,
+)
 from regent.broker.user_credentials import UserCredentials
 from regent.config.settings import Settings
 from regent.config.threads import named_executor
 from regent.core.model import BrokerId
 from regent.core.security.authorizer import ALLOW_ALL, Authorizer
 from regent.core.security.scram import CredentialProvider
+from regent.core.setting import SettingValues
 from regent.transport.control.client import RequestClient
 from regent.transport.control.sockets import Context
 from regent.transport.kafka.api import KafkaApi, KafkaApiKey
@@ -47,6 +53,10 @@ from regent.transport.local_users import EVERYBODY, LocalUsers
 from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.stores.isr_store import ZkIsrStore
 
+if TYPE_CHECKING:
+    from regent.transport.kafka.client_security import ClientTls
+    from regent.transport.kafka.tls import ServerTls
+
 _STOP_TIMEOUT_S = 2.0
 _LAST_ANSWERS_S = 0.05  # waiting fetches are not worth a longer stop
 # The limits of clients are not those of brokers, which must not be kept out. A broker needs a few
@@ -56,6 +66,8 @@ _LIMITS = KafkaLimits(max_connections=4_000, max_connections_per_ip=1_000)
 
 class Replication:
     """Used by the thread that starts and stops the broker, except where stated."""
+
+    reconfigurable_configs: Final = ("max.connections",)
 
     def __init__(
         self,
@@ -69,6 +81,12 @@ class Replication:
     ) -> None:
         """Raise ``RegentError`` if the security of the brokers' listener cannot be served."""
         self._security = security_to_brokers(settings)
+        self._of_listener = listener_setting(
+            settings.listeners.inter_broker_name, "max_connections"
+        )
+        self._limits = self._limits_of(dynamic_values(settings))
+        self.tls: Mapping[str, ServerTls] = {}
+        """The keys of the brokers' listener, by its name, if it is not for clients too."""
         self._credentials = credentials or UserCredentials()
         self._loop = loop
         self._users = users
@@ -97,6 +115,21 @@ class Replication:
     def open_transaction_channel(self, endpoint: str) -> TransactionChannel:
         """Return a connection to a leader or coordinator, for use by the calling thread."""
         return TransactionChannel(endpoint, client_id=self._client_id, security=self._security)
+
+    @property
+    def client_tls(self) -> ClientTls | None:
+        """The keys with which this broker connects to others; None: nothing is encrypted."""
+        return None if self._security is None else self._security.tls
+
+    def reconfigure(self, old: SettingValues, new: SettingValues) -> None:
+        """Change the limit of connections of the brokers' listener."""
+        del old
+        self._limits = self._limits_of(new)
+        if self._listener is not None:
+            self._listener.limit_connections(self._limits)
+
+    def _limits_of(self, values: SettingValues) -> KafkaLimits:
+        return replace(_LIMITS, max_connections_of_listener=values[self._of_listener])
 
     @property
     def fetch_metrics(self) -> RequestMetrics | None:
@@ -138,7 +171,7 @@ class Replication:
             endpoint.host,
             endpoint.port,
             with_authorization(served, authorizer),
-            _LIMITS,
+            self._limits,
             "replication-listener",
             loop=self._loop,
             users=self._users,
@@ -146,6 +179,8 @@ class Replication:
             tls=security.tls,
             sasl=security.sasl,
         )
+        if security.tls is not None:
+            self.tls = {endpoint.listener: security.tls}
         listener.start()
         self._listener = listener
         return listener.port

@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s (%(name)s)"
 _LOG_BYTES = 32 * 1024 * 1024
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (*_STOP_SIGNALS, signal.SIGHUP)
 
 
 _SHOWN = {
@@ -143,8 +144,10 @@ def _run(options: BrokerOptions, settings: Settings, death_pipe_fd: int | None) 
 
     # Signals are blocked in every thread, and one thread waits for them. A handler would run on the
     # main thread at any point, even while that thread holds a lock that the handler needs.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
-    NamedThread(_await_signals, "signals", (process,)).start()
+    ends_with_terminal = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and _has_terminal()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also under nohup(1), which ignores it
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    NamedThread(_await_signals, "signals", (process, ends_with_terminal)).start()
     if death_pipe_fd is not None:
         when_parent_ends(death_pipe_fd, partial(_stop_at_once, process))
     try:
@@ -183,9 +186,26 @@ def _note_cluster_of(options: BrokerOptions) -> None:
         )
 
 
-def _await_signals(process: BrokerProcess) -> None:
-    """Stop at the first signal. At the second one end at once; the guardian closes the session."""
-    signal.sigwait(_STOP_SIGNALS)
+def _has_terminal() -> bool:
+    """Whether this process would end with a terminal, which sends SIGHUP when it is closed."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+def _await_signals(process: BrokerProcess, ends_with_terminal: bool) -> None:
+    """Stop at the first signal. At the second one end at once; the guardian closes the session.
+
+    SIGHUP stops only if the terminal has been closed. Else it asks for a look at the keys.
+    """
+    while signal.sigwait(_SIGNALS) is signal.SIGHUP:
+        if ends_with_terminal and not _has_terminal():
+            break
+        if process.is_serving:
+            logger.info("SIGHUP: the files of the keys of TLS are read if they have changed")
+            process.read_keys_again()
     first = time.monotonic()
     process.request_stop()
     while True:

@@ -27,6 +27,7 @@ class _KeysOfThisProcess:
     def __init__(self) -> None:
         self.given: Path | None = None  # a directory of keys
         self.data_dir: Path | None = None  # it may have a directory of keys
+        self.is_new = False  # nobody can know it
 
 
 KEYS_OF_COMMAND: Final = _KeysOfThisProcess()

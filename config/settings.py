@@ -122,6 +122,13 @@ LISTENER_OPTIONS: Final[Mapping[str, tuple[str, Setting]]] = {
 """Tables and settings by the names of those that a single listener may have."""
 
 
+DYNAMIC_LISTENER_SETTINGS: Final = (
+    *("max_connections", "ssl_keystore_location", "ssl_keystore_type"),
+    *("ssl_truststore_location", "ssl_truststore_type"),
+)
+"""Those of them that can change while a broker runs."""
+
+
 def _option_name(table: str, row: Setting) -> str:
     return "log_level" if (table, row.name) == ("logging", "level") else row.name
 

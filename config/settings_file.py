@@ -23,6 +23,7 @@ from regent.config.tables.broker import BrokerConfig
 from regent.config.tables.log import LogsConfig
 from regent.config.tables.logging import LoggingConfig
 from regent.core.errors import RegentError
+from regent.core.security.session import SecurityProtocol
 from regent.core.setting import INT_MAX, ConfigType, Setting, settings_of
 
 T = TypeVar("T")
@@ -55,6 +56,7 @@ def load_settings(
     if are_complete:
         _check_host(settings.broker, source)
         _check_listeners(settings, source)
+        _check_logins(settings, source)
     _check_replication(settings.broker, source)
     _check_directories(settings.log, source)
     connections_per_ip_overrides(settings.broker, source)
@@ -72,10 +74,14 @@ def _read_tables(path: Path) -> dict[str, Any]:
 
 def _check_private(settings: Settings, path: Path) -> None:
     """Check that no other user can read the secrets in a file of settings."""
-    for table, row in rows():
-        if row.type is ConfigType.PASSWORD and getattr(getattr(settings, table), row.name):
+    given = [(f"{t}.{row.name}", row, getattr(getattr(settings, t), row.name)) for t, row in rows()]
+    for listener, own in settings.listener_name.items():
+        names = {key: f"{_LISTENER_NAME}.{listener}.{key}" for key in own}
+        given += [(names[key], LISTENER_OPTIONS[key][1], value) for key, value in own.items()]
+    for name, row, value in given:
+        if row.type is ConfigType.PASSWORD and value:
             try:
-                read_private(path, f"{table}.{row.name}")
+                read_private(path, name)
             except RegentError as error:
                 raise SettingsError(str(error)) from None
 
@@ -171,6 +177,33 @@ def _check_listeners(settings: Settings, source: str) -> None:
             f"{source}: anybody who reaches {unauthenticated[0].connection_string} could read and"
             " write all topics: listen on loopback, or set broker.allow_unauthenticated = true"
             " (--allow-unauthenticated true)"
+        )
+
+
+def _check_logins(settings: Settings, source: str) -> None:
+    """Check what Kafka checks of the logins of each listener."""
+    idle_ms = settings.broker.connections_max_idle_ms
+    for endpoint in settings.listeners.listening:
+        name, of_listener = endpoint.listener, settings.of_listener(endpoint.listener)
+        has_logins = SecurityProtocol(endpoint.security_protocol).has_sasl
+        delay_ms = of_listener.sasl.connection_failed_authentication_delay_ms
+        matters = (
+            has_logins or "sasl.connection_failed_authentication_delay_ms" in of_listener.given
+        )
+        if matters and 0 <= idle_ms <= delay_ms:
+            raise SettingsError(
+                f"{source}: sasl.connection_failed_authentication_delay_ms ({delay_ms}) must be"
+                f" below broker.connections_max_idle_ms ({idle_ms}): change one (listener {name})"
+            )
+    of_brokers = settings.listeners.inter_broker
+    sasl = settings.of_listener(of_brokers.listener).sasl
+    mechanism = sasl.sasl_mechanism_inter_broker_protocol
+    enabled = [one.strip() for one in sasl.sasl_enabled_mechanisms.split(",")]
+    if SecurityProtocol(of_brokers.security_protocol).has_sasl and mechanism not in enabled:
+        raise SettingsError(
+            f"{source}: sasl.sasl_mechanism_inter_broker_protocol ({mechanism}) must be one of"
+            f" sasl.sasl_enabled_mechanisms ({', '.join(enabled)}): brokers log in to each other at"
+            f" the listener {of_brokers.listener}"
         )
 
 

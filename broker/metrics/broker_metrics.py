@@ -24,6 +24,7 @@ from regent.broker.metrics.replication_metrics import (
     replication_metrics,
 )
 from regent.cluster.guardian import Guardian
+from regent.core.security.acl_cache import AclCache
 from regent.storage.compaction.log_cleaner import CleanerStats
 from regent.storage.compaction.log_cleaner_manager import LogCleanerManager
 from regent.storage.log.open_files import OpenFiles
@@ -183,6 +184,15 @@ UNAUTHORIZED: Final = MetricTable[int](
     ),
     labels=("sender",),
 )
+ACLS: Final = MetricTable[AclCache](
+    "",
+    gauge(
+        "regent_acls_damaged",
+        "resources, or prefixes of their names, with ACLs in ZooKeeper that cannot be read",
+        "damaged",
+        details="they are denied to all but super users; `broker.log` names the znodes",
+    ),
+)
 CONTROL_REQUESTS: Final = MetricTable[int](
     "",
     counter(
@@ -248,6 +258,7 @@ class BrokerMetrics:
         status: BrokerStatus,
         watchdog: Watchdog,
         users: LocalUsers,
+        acls: AclCache | None = None,
     ) -> None:
         self._broker = broker
         self._logs = logs
@@ -257,6 +268,7 @@ class BrokerMetrics:
         self._status = status
         self._watchdog = watchdog
         self._users = users
+        self._acls = acls
         self._recent = Recent()
 
     def collect(self) -> Iterable[Family]:
@@ -288,6 +300,8 @@ class BrokerMetrics:
         yield from STUCK.of(self._watchdog, recent)
         refused = self._users.refused.copy().items()
         yield from REFUSED.families((((port, "user"), n) for port, n in refused), recent)
+        if self._acls is not None:
+            yield from ACLS.of(self._acls, recent)
         yield from DISKS.families(_disk_counts(), recent)
 
 

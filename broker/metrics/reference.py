@@ -32,6 +32,7 @@ SECTIONS: Final[Mapping[str, Sequence[MetricTable[Any]]]] = {
         *(*listener.FETCH_QUOTAS, *listener.REQUEST_QUOTAS, listener.PAUSES, listener.CLOSINGS),
         listener.TLS,
         *(broker.CONTROL_REQUESTS, broker.REJECTED, broker.UNAUTHORIZED, broker.REFUSED),
+        broker.ACLS,
     ),
     "Replicas and logs": (
         *(replication.PARTITION_COUNTS, replication.ISR_CHANGES, broker.STRAYS),

@@ -281,7 +281,9 @@ class BrokerConfig:
     )
     max_connections: int = setting(
         INT_MAX,
-        "How many connections clients may have. Further ones wait until one ends. 128 file"
+        "How many connections clients may have. Further ones wait until one ends. A quarter of"
+        " them, and one at least, may be without a login or in a TLS handshake: above it the one"
+        " that has waited longest at the address with the most of them is closed. 128 file"
         " descriptors are always kept for logs and other brokers.",
         limits=(1, INT_MAX),
         scope=Scope.CLUSTER_WIDE,

@@ -24,7 +24,8 @@ class SaslConfig:
     )
     sasl_mechanism_inter_broker_protocol: str = setting(
         "SCRAM-SHA-512",
-        "The mechanism with which this broker logs in to other brokers.",
+        "The mechanism with which this broker logs in to other brokers. The brokers' listener must"
+        " have it in sasl_enabled_mechanisms.",
         choices=_MECHANISMS,
         form=f"one of {_NAMES}",
     )

@@ -27,8 +27,8 @@ class TlsConfig:
         "",
         "The file with the private key and the certificates that belong to it: first the one of"
         " the key, then those that signed it. Only the user of the broker may read the file. A"
-        " changed file is taken within a minute, without a restart, if its certificate has the"
-        " same subject.",
+        " changed file is taken within a minute, at once after SIGHUP, without a restart, if its"
+        " certificate has the same subject.",
         **_OF_ONE,
     )
     ssl_keystore_key: str = setting(

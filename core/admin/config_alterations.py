@@ -7,7 +7,7 @@ unknown settings of brokers can be set, and what is not valid is INVALID_REQUEST
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from regent.core.admin.config_descriptions import BrokerSetting
@@ -196,7 +196,8 @@ class BrokerConfigAlteration(NamedTuple):
 class BrokerConfigManager:
     """``settings``: all settings of brokers, by Kafka's names, with the values at the start.
 
-    ``check`` raises ``RegentError`` for values that contradict each other.
+    ``check`` raises ``RegentError`` for values that contradict each other. ``check_changed`` does
+    so for values that cannot be used; it also gets the names of those that are written.
     """
 
     def __init__(
@@ -205,11 +206,13 @@ class BrokerConfigManager:
         settings: Mapping[str, Setting],
         static: Mapping[str, BrokerSetting],
         check: Callable[[Mapping[str, str]], object],
+        check_changed: Callable[[Mapping[str, str], Collection[str]], object] = lambda *_: None,
     ) -> None:
         self._store = store
         self._settings = {**settings, **{name: row.setting for name, row in static.items()}}
         self._defaults = {name: row.value for name, row in static.items() if row.value is not None}
         self._check = check
+        self._check_changed = check_changed
 
     def alter(self, wanted: BrokerConfigAlteration, *, validate_only: bool = False) -> None:
         """Validate the changes, and write them unless ``validate_only``.
@@ -223,7 +226,7 @@ class BrokerConfigManager:
         def change(current: Mapping[str, str]) -> Mapping[str, str | None]:
             changes = self._changes(wanted, current)
             config = {n: v for n, v in {**current, **changes}.items() if v is not None}
-            self._refuse_conflicts(config if broker_id is None else {**of_all, **config})
+            self._refuse(config if broker_id is None else {**of_all, **config}, changes)
             return changes
 
         if validate_only:
@@ -252,9 +255,10 @@ class BrokerConfigManager:
             return None
         return RefusedError(Errors.INVALID_REQUEST, f"{owner} config {name} {problem}")
 
-    def _refuse_conflicts(self, config: Mapping[str, str]) -> None:
+    def _refuse(self, config: Mapping[str, str], changed: Collection[str]) -> None:
         try:
             self._check(config)
+            self._check_changed(config, changed)
         except RegentError as error:
             raise RefusedError(Errors.INVALID_REQUEST, str(error)) from None
 

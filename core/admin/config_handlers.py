@@ -12,6 +12,8 @@ from contextlib import AbstractContextManager
 from typing import Final, Protocol, TypeAlias
 
 from regent.core.admin.config_problems import (
+    base_name,
+    is_of_keys,
     unusable_in_broker,
     unusable_in_quota,
     unusable_in_topic,
@@ -64,12 +66,13 @@ class BrokerReconfigurable(Protocol):
 
     @property
     def reconfigurable_configs(self) -> Collection[str]:
-        """The settings that it follows, by Kafka's names."""
+        """The settings that it follows, by Kafka's names, also those of single listeners."""
         ...
 
     def reconfigure(self, old: SettingValues, new: SettingValues) -> None:
         """Follow a change of one of them, or of several.
 
+        Settings of keys (``is_of_keys``) may have been set to the value that they had.
         Both have the values in force of all settings that can change while a broker runs.
         """
         ...
@@ -121,6 +124,9 @@ class BrokerConfigHandler:
         of_all, own = (self._overrides.get(entity, {}) for entity in self.entities)
         old, new = self._values, values_in_force(self._started, {**of_all, **own}, self._settings)
         changed = {name for name, value in new.items() if value != old[name]}
+        if self.entities[1] in configs:
+            changed |= {name for name in own if is_of_keys(name)}
+        changed |= set(map(base_name, changed))
         self._values = new
         for part in self._parts:
             if not changed.isdisjoint(part.reconfigurable_configs):

@@ -32,6 +32,15 @@ _FOR_ALL_BROKERS: Final = frozenset(
 """Settings of a listener that all brokers may have: Kafka's ``ClusterLevelListenerConfigs``."""
 
 
+def is_of_keys(name: str) -> bool:
+    """Whether a setting says where the keys of a listener are: its files are read when it is set.
+
+    Also if the value is the same, as in Kafka (KAFKA-7429).
+    """
+    base = base_name(name)
+    return base != name and base in _CHANGED_FOR_A_LISTENER_ONLY
+
+
 def base_name(name: str) -> str:
     """Return the setting that ``listener.name.LISTENER.SETTING`` sets for one listener."""
     found = _OF_A_LISTENER.fullmatch(name)

@@ -71,7 +71,10 @@ class AclStore(Protocol):
         ...
 
     def read(self, patterns: Collection[ResourcePattern]) -> Mapping[ResourcePattern, Entries]:
-        """Read the ACLs of patterns; a pattern without any is missing."""
+        """Read the ACLs of patterns; a pattern without any is missing.
+
+        Those that cannot be decoded are None, and logged.
+        """
         ...
 
     def change(
@@ -142,7 +145,7 @@ class AclCache:
         )
         is_old = read_all_at is None or now - read_all_at > MAX_AGE_S
         if is_old or has_missed_some or any(c.pattern is None for c in news):
-            self._replace(self._store.read_all(), {})
+            self._authorizer.replace(self._store.read_all())
             self._read_all_at = now
         elif news:
             self._apply({c.pattern for c in news if c.pattern is not None})
@@ -153,15 +156,12 @@ class AclCache:
         found = self._store.read(patterns)
         known = self._authorizer.snapshot.entries
         kept = {p: entries for p, entries in known.items() if p not in patterns}
-        self._replace({**kept, **found}, known)
+        self._authorizer.replace({**kept, **found})
 
-    def _replace(
-        self, entries: Mapping[ResourcePattern, Entries], known: Mapping[ResourcePattern, Entries]
-    ) -> None:
-        for pattern, found in entries.items():
-            if found is None and known.get(pattern, ()) is not None:
-                logger.error("%s is denied to all but super users: its ACLs are damaged", pattern)
-        self._authorizer.replace(entries)
+    @property
+    def damaged(self) -> int:
+        """How many patterns have ACLs that cannot be read: their resources are denied."""
+        return sum(entries is None for entries in self._authorizer.snapshot.entries.values())
 
     def _purge(self, changes: Sequence[AclChange]) -> None:
         """Delete notifications much older than the newest, by ZooKeeper's clock."""

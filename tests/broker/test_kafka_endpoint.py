@@ -8,6 +8,7 @@ import pytest
 
 from regent.broker.machine_settings import dynamic_values
 from regent.config.settings_file import load_settings
+from regent.testing.waits import eventually
 from regent.transport.kafka.metrics import Closed
 from tests.support.memory_logs import MemoryLogs
 from tests.support.served_endpoint import ServedEndpoint
@@ -61,6 +62,25 @@ def test_the_limits_of_connections_follow_the_settings_in_zookeeper(
         stack.enter_context(RawClient(served))
         assert stack.enter_context(RawClient(served)).is_closed()
         assert served.closed == {Closed.TOO_MANY_OF_ADDRESS: 3}
+
+
+def test_the_limit_of_one_listener_follows_its_setting_in_zookeeper():
+    settings = load_settings(None, {})
+    with ExitStack() as stack:
+        served = ServedEndpoint(stack, MemoryLogs(), settings)
+        name = "listener.name.plaintext.max.connections"
+        started = dynamic_values(settings)
+        served.endpoint.reconfigure(started, {**started, name: 1})
+        first = stack.enter_context(RawClient(served))
+        first.ask(NO_TOPICS)
+        second = stack.enter_context(RawClient(served))
+        second.send(request_bytes(NO_TOPICS))
+        (metrics,) = served.endpoint.metrics.values()
+        eventually(lambda: metrics.accept_pauses == 1, "the second one waits")
+        assert metrics.connections == 1
+        served.endpoint.reconfigure(started, {**started, name: 2})
+        second.answer()
+        assert served.closed == {}
 
 
 def test_connections_are_limited():

@@ -7,14 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 
-from regent.broker.listener_security import ListenerSecurity, security_of, security_to_brokers
+from regent.broker.listener_security import (
+    ListenerKeys,
+    ListenerSecurity,
+    security_of,
+    security_to_brokers,
+)
+from regent.broker.machine_settings import dynamic_values
 from regent.broker.user_credentials import UserCredentials
+from regent.config.private_files import write_private
 from regent.config.settings import Settings
 from regent.config.settings_file import load_settings
 from regent.core.errors import RegentError
 from regent.core.model import EndPoint
 from regent.transport.kafka.client_security import ClientSecurity
+from regent.transport.kafka.tls import ServerTls
 from tests.support.certificates import Authority
 
 Tables = dict[str, dict[str, Any]]
@@ -167,3 +176,98 @@ def test_an_endpoint_of_an_unknown_protocol_is_not_served(settings: Callable[...
         security_of(
             EndPoint("ONE", "127.0.0.1", 0, "TELEPATHY"), settings("SSL"), UserCredentials()
         )
+
+
+# --- keys that change -----------------------------------------------------------------------------
+
+LOCATION = "listener.name.one.ssl.keystore.location"
+
+
+@pytest.fixture
+def keys(settings: Callable[..., Settings]) -> tuple[ListenerKeys, ServerTls, Settings]:
+    """Keys of the listener ONE, which follow settings."""
+    started = settings("SSL")
+    tls = served(started).tls
+    assert tls is not None
+    keys = ListenerKeys(started)
+    keys.add({"ONE": tls})
+    return keys, tls, started
+
+
+def subject(tls: ServerTls) -> bytes:
+    return tls._loaded.keys.certificates[0].public_bytes(Encoding.DER)
+
+
+def test_a_listener_takes_the_keys_of_another_file_that_zookeeper_names(
+    keys: tuple[ListenerKeys, ServerTls, Settings], authority: Authority, tmp_path: Path
+):
+    listener_keys, tls, settings = keys
+    before, started = subject(tls), dynamic_values(settings)
+    other = authority.keystore("broker").rename(tmp_path / "other.pem")
+    new = {**started, LOCATION: str(other)}
+    listener_keys.check({LOCATION: str(other)}, [LOCATION])
+    listener_keys.reconfigure(started, new)
+    after = subject(tls)
+    assert after != before
+    other.write_text("damaged")
+    listener_keys.reconfigure(new, new)
+    assert subject(tls) == after
+    assert tls.reload_failures == 1
+    authority.keystore("broker").rename(other)
+    listener_keys.reconfigure(new, new)  # the same path is written again
+    assert subject(tls) not in (before, after)
+    authority.keystore("broker")
+    listener_keys.reconfigure(new, started)  # the setting is removed
+    assert tls.reload_failures == 1
+
+
+def test_changed_files_are_read_again_when_that_is_asked_for(
+    keys: tuple[ListenerKeys, ServerTls, Settings], authority: Authority
+):
+    listener_keys, tls, _ = keys
+    before = subject(tls)
+    listener_keys.read_again()
+    assert subject(tls) == before
+    authority.keystore("broker")
+    listener_keys.read_again()
+    assert subject(tls) != before
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("broker.pem", "nothing", "has 0 private keys"),
+        ("stranger.pem", None, "another subject"),
+        ("missing.pem", "", "missing.pem"),
+    ],
+)
+def test_keys_that_cannot_serve_are_refused_before_they_are_written(
+    keys: tuple[ListenerKeys, ServerTls, Settings],
+    authority: Authority,
+    name: str,
+    content: str | None,
+    expected: str,
+):
+    listener_keys, tls, _ = keys
+    before, path = subject(tls), authority.folder / name
+    if content is None:
+        authority.keystore(path.stem)
+    elif content:
+        write_private(path, content)
+    overrides = {LOCATION: str(path)}
+    with pytest.raises(RegentError, match=expected):
+        listener_keys.check(overrides, [LOCATION])
+    listener_keys.check(overrides, ["num.io.threads"])  # what is written is another setting
+    assert subject(tls) == before
+
+
+def test_a_setting_of_a_listener_that_is_not_followed_is_refused(
+    keys: tuple[ListenerKeys, ServerTls, Settings],
+):
+    listener_keys, _, _ = keys
+    name = "listener.name.one.ssl.client.auth"
+    with pytest.raises(RegentError, match="cannot change while the broker runs"):
+        listener_keys.check({name: "required"}, [name])
+    listener_keys.check({}, [name])  # it is removed
+    other = "listener.name.another.ssl.client.auth"
+    listener_keys.check({other: "required"}, [other])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +17,8 @@ from regent.config.settings import Settings, rows
 from regent.config.settings_file import load_settings
 from regent.config.tables.logging import LoggingConfig
 from regent.core.setting import ConfigType
+from regent.testing.regent_cluster import START_TIMEOUT_S
+from regent.testing.waits import next_line
 
 LOGGERS = ("", "state.change", "pykka")
 
@@ -76,3 +81,56 @@ def test_an_id_that_no_client_could_see_is_refused(tmp_path: Path, broker_id: st
     assert result.exit_code == 2
     assert f"{broker_id} is not in the range 0<=x<=2147483647" in result.output
     assert not data_dir.exists()
+
+
+SIGNALS = """
+import os, signal, threading
+from regent.cli import broker
+
+
+class Process:
+    is_serving = True
+
+    def read_keys_again(self):
+        print("read", flush=True)
+
+    def request_stop(self):
+        print("stop", flush=True)
+        os._exit(0)
+
+
+signal.pthread_sigmask(signal.SIG_BLOCK, broker._SIGNALS)
+print("ready", flush=True)
+broker._await_signals(Process(), ends_with_terminal=%s)
+"""
+
+
+@pytest.mark.parametrize(
+    ("ends_with_terminal", "number", "expected"),
+    [
+        (False, signal.SIGHUP, "read"),
+        (False, signal.SIGTERM, "stop"),
+        (True, signal.SIGHUP, "stop"),  # the terminal is gone: this process has none
+    ],
+)
+def test_sighup_reads_the_keys_again_unless_the_terminal_was_closed(
+    ends_with_terminal: bool, number: signal.Signals, expected: str
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SIGNALS % ends_with_terminal],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert next_line(process, "it waits for signals", START_TIMEOUT_S) == "ready\n"
+        for _ in range(2):
+            process.send_signal(number)
+            assert next_line(process, "an answer to the signal", START_TIMEOUT_S) == expected + "\n"
+            if expected == "stop":
+                break
+    finally:
+        process.kill()
+        process.wait(START_TIMEOUT_S)
+        assert process.stdout is not None
+        process.stdout.close()

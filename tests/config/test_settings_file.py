@@ -304,3 +304,88 @@ def test_keys_may_have_several_lines(write: Write) -> None:
     path = write('[tls]\nssl_keystore_key = """\n-----BEGIN\nx\n-----END"""\n')
     path.chmod(0o600)
     assert load_settings(path, {}).tls.ssl_keystore_key.count("\n") == 2
+
+
+_LISTENERS = (
+    '[broker]\nlisteners = "CLIENTS://127.0.0.1:0,BROKERS://127.0.0.1:0"\n'
+    'listener_security_protocol_map = "CLIENTS:SASL_PLAINTEXT,BROKERS:SASL_PLAINTEXT"\n'
+    'inter_broker_listener_name = "BROKERS"\nconnections_max_idle_ms = 200\n'
+)
+
+
+def test_the_secrets_of_one_listener_are_private_too(write: Write) -> None:
+    text = '[listener_name.clients]\nssl_key_password = "a secret"\n'
+    path = write(_LISTENERS + text)
+    path.chmod(0o644)
+    with pytest.raises(
+        SettingsError, match=r"listener_name.clients.ssl_key_password.*chmod 600"
+    ) as raised:
+        load_settings(path, {})
+    assert "a secret" not in str(raised.value)
+    path.chmod(0o600)
+    assert load_settings(path, {}).of_listener("CLIENTS").tls.ssl_key_password == "a secret"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(
+            "[sasl]\nconnection_failed_authentication_delay_ms = 200\n",
+            r"connection_failed_authentication_delay_ms \(200\).*connections_max_idle_ms \(200\)",
+            id="delay as long as the idle time",
+        ),
+        pytest.param(
+            "[listener_name.clients]\nconnection_failed_authentication_delay_ms = 300\n",
+            r"delay_ms \(300\).*connections_max_idle_ms \(200\).*CLIENTS",
+            id="delay of one listener",
+        ),
+        pytest.param(
+            '[sasl]\nsasl_mechanism_inter_broker_protocol = "PLAIN"\n',
+            r"sasl_mechanism_inter_broker_protocol \(PLAIN\).*sasl_enabled_mechanisms \(SCRAM",
+            id="a mechanism that is not enabled",
+        ),
+        pytest.param(
+            '[listener_name.brokers]\nsasl_enabled_mechanisms = "SCRAM-SHA-256"\n',
+            r"sasl_mechanism_inter_broker_protocol \(SCRAM-SHA-512\).*\(SCRAM-SHA-256\).*BROKERS",
+            id="a mechanism that is not enabled for brokers",
+        ),
+    ],
+)
+def test_settings_of_logins_that_contradict_each_other_are_refused_as_in_kafka(
+    write: Write, text: str, expected: str
+) -> None:
+    with pytest.raises(SettingsError, match=expected):
+        load_settings(write(_LISTENERS + text), {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[sasl]\nconnection_failed_authentication_delay_ms = 199\n",
+        '[listener_name.clients]\nsasl_enabled_mechanisms = "PLAIN"\n',
+        '[listener_name.brokers]\nsasl_enabled_mechanisms = "PLAIN"\n'
+        'sasl_mechanism_inter_broker_protocol = "PLAIN"\n',
+    ],
+)
+def test_settings_of_logins_that_go_together_are_accepted(write: Write, text: str) -> None:
+    load_settings(write(_LISTENERS + text), {})
+
+
+def test_the_delay_of_failed_logins_matters_only_where_clients_log_in_or_if_it_is_given() -> None:
+    load_settings(None, {"broker": {"connections_max_idle_ms": 50}})
+    load_settings(
+        None,
+        {
+            "broker": {"connections_max_idle_ms": -1},
+            "sasl": {"connection_failed_authentication_delay_ms": 60_000},
+        },
+    )
+    text = refused(
+        None,
+        {
+            "broker": {"connections_max_idle_ms": 500},
+            "sasl": {"connection_failed_authentication_delay_ms": 1_000},
+        },
+    )
+    assert "connection_failed_authentication_delay_ms (1000)" in text

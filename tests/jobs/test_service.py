@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -114,6 +115,39 @@ class RunningService:
             self.process.kill()
             assert self.process.stdout is not None
             self.process.stdout.close()
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from regent.jobs.service import serve
+from regent.transport.control.key_files import KeysDirectory
+from tests.support.killed_threads import kill_thread
+
+folder = Path(sys.argv[1])
+KeysDirectory(folder / "keys").make_operator()
+
+
+def announce(endpoint):
+    kill_thread("placement-server")
+    print(endpoint, flush=True)
+
+
+serve("tcp://127.0.0.1:0", folder / "work", folder / "keys", announce)
+"""
+
+
+def test_the_service_ends_when_the_thread_that_lets_others_in_has_died(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLED, tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    assert ended.returncode == 1
+    assert "the thread placement-server has ended" in ended.stderr.splitlines()[-1]
 
 
 def processes() -> list[tuple[int, int, int]]:

@@ -38,6 +38,7 @@ from regent.transport.control.codec import (
     RequestHeader,
     Response,
 )
+from regent.transport.control.key_files import doubt_of_keys
 from regent.transport.control.sockets import (
     FLUSH_MS,
     QUEUED_MESSAGES,
@@ -303,7 +304,7 @@ class RequestClient:
             if not patience.slice_ms():
                 raise PeerUnreachableError(
                     self.endpoint,
-                    "no connection; is the process there running, and is our key allowed there?",
+                    f"no connection; is the process there running, and {doubt_of_keys()}",
                 )
         return self._link
 

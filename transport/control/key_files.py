@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 import zmq
 from zmq.utils import z85
 
-from regent.config.cluster_location import KEYS_DIR, KEYS_OF_COMMAND
+from regent.config.cluster_location import KEYS_DIR, KEYS_OF_COMMAND, KEYS_VARIABLE
 from regent.config.command_line import program
 from regent.core.errors import RegentError
 from regent.core.security.roles import KeyOwner
@@ -312,4 +312,16 @@ def keys_of_command() -> KeyPair:
     if KEYS_OF_COMMAND.given is not None:
         return KeysDirectory(KEYS_OF_COMMAND.given).operator()
     beside = KEYS_OF_COMMAND.data_dir and KEYS_OF_COMMAND.data_dir / KEYS_DIR
+    KEYS_OF_COMMAND.is_new = not (beside and beside.is_dir())
     return KeysDirectory(beside).operator() if beside and beside.is_dir() else new_key_pair()
+
+
+def doubt_of_keys() -> str:
+    """Return the question when nobody answers this process, and the remedy of a command."""
+    question = "is our key allowed there?"
+    if not KEYS_OF_COMMAND.is_new:
+        return question
+    return (
+        f"{question} This command found none: name a folder of keys with --keys ({KEYS_VARIABLE}),"
+        " or the folder of the cluster with --data-dir"
+    )

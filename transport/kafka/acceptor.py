@@ -18,7 +18,7 @@ from regent.core.setting import LONG_MAX
 from regent.transport.descriptors import OF_THIS_PROCESS, Descriptors
 from regent.transport.kafka.api import KafkaApi
 from regent.transport.kafka.connection import KafkaConnection, ListenerParts
-from regent.transport.kafka.handshakes import Handshakes
+from regent.transport.kafka.handshakes import Handshake, Handshakes, first_to_go
 from regent.transport.kafka.limits import KafkaLimits
 from regent.transport.kafka.listener_loop import ListenerLoop
 from regent.transport.kafka.metrics import Closed, ListenerMetrics
@@ -38,6 +38,7 @@ _MAX_IDLE_CHECK_S: Final = 10.0
 _PACE_CHECK_S: Final = 1.0
 _MAX_DELAYED: Final = 1_000  # further ones are closed at once
 _KEYS_CHECK_S: Final = 60.0
+_CONNECTIONS_PER_LOGIN: Final = 4
 
 
 class Admission(NamedTuple):
@@ -80,6 +81,23 @@ class SharedLimits:
         """How many connections the listeners have together."""
         return sum(acceptor.connections for acceptor in self.acceptors)
 
+    def make_room(self, acceptor: Acceptor) -> None:
+        """Keep those who have not logged in to a quarter of the connections, and one at least.
+
+        So strangers leave room for users. Who has waited longest at the address with the most of
+        them is closed: a new one may be a user.
+        """
+        self._close_first([acceptor], acceptor.max_connections)
+        self._close_first(self.acceptors, self.max_connections)
+
+    def _close_first(self, acceptors: Sequence[Acceptor], max_connections: int) -> None:
+        limit = max(1, max_connections // _CONNECTIONS_PER_LOGIN)
+        if sum(acceptor.unauthenticated for acceptor in acceptors) >= limit:
+            waiting = {one: a for a in acceptors for one in a.list_unauthenticated()}
+            first = first_to_go(waiting)
+            why = f"{limit} others have not logged in, a quarter of max_connections"
+            waiting[first].give_up_login(first, why)
+
     def resume(self) -> None:
         """Let every listener accept again, as far as the limits allow."""
         for acceptor in self.acceptors:
@@ -110,7 +128,7 @@ class Acceptor:
         self._listening = listening
         self._loop = loop.loop
         self._on_ended: Callable[[], object] = _nothing
-        self._max_connections = limits.max_connections_of_listener
+        self.max_connections = limits.max_connections_of_listener
         idle_ms = limits.connections_max_idle_ms
         self._max_idle_s = math.inf if idle_ms < 0 else max(idle_ms, 1) / 1000
         self._metrics = metrics
@@ -122,6 +140,7 @@ class Acceptor:
         self._addresses = self._shared.addresses
         self._rates = self._shared.quotas.connections
         self._connections: set[KafkaConnection] = set()
+        self._logging_in: dict[KafkaConnection, None] = {}  # the oldest first
         self._delayed: set[socket.socket] = set()  # to be closed
         self._is_full = False
         self._full_since = 0.0
@@ -141,6 +160,7 @@ class Acceptor:
             self._forget,
             self._shared.quotas,
             sasl,
+            self._end_login,
         )
 
     def begin(self) -> None:
@@ -155,9 +175,25 @@ class Acceptor:
         """How many connections there are, with those whose handshake is under way."""
         return len(self._connections) + (0 if self._handshakes is None else len(self._handshakes))
 
+    @property
+    def unauthenticated(self) -> int:
+        """How many of them have not logged in, or not ended their handshakes."""
+        return len(self._logging_in) + (0 if self._handshakes is None else len(self._handshakes))
+
+    def list_unauthenticated(self) -> list[KafkaConnection | Handshake]:
+        """Return these, the oldest logins and then the oldest handshakes first."""
+        return [*self._logging_in, *(self._handshakes.under_way if self._handshakes else ())]
+
+    def give_up_login(self, one: KafkaConnection | Handshake, why: str) -> None:
+        """Close one of these."""
+        if isinstance(one, KafkaConnection):
+            one.close(Closed.TOO_MANY_UNAUTHENTICATED, why)
+        elif self._handshakes is not None:
+            self._handshakes.give_up(one, Closed.TOO_MANY_UNAUTHENTICATED, why)
+
     def limit_connections(self, limits: KafkaLimits, of_addresses: Mapping[str, int]) -> None:
         """Change the limits of connections; ``of_addresses`` has those of single addresses."""
-        self._max_connections = limits.max_connections_of_listener
+        self.max_connections = limits.max_connections_of_listener
         self._shared.max_connections = limits.max_connections
         self._addresses.change(limits.max_connections_per_ip, of_addresses)
         self._shared.resume()
@@ -199,7 +235,7 @@ class Acceptor:
 
     def _accept(self) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
-            if self.connections >= self._max_connections or self._shared_are_full:
+            if self.connections >= self.max_connections or self._shared_are_full:
                 self._is_full = True
                 self._full_since = self._loop.time()
                 self._metrics.accept_pauses += 1
@@ -240,6 +276,8 @@ class Acceptor:
         if wait_ms:
             self._delay(sock, client_host, wait_ms)
             return
+        if self._handshakes is not None or self._parts.sasl is not None:
+            self._shared.make_room(self)
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -251,7 +289,12 @@ class Acceptor:
     def _open(self, sock: AnySocket, client_host: str, user: KafkaPrincipal = ANONYMOUS) -> None:
         connection = KafkaConnection(sock, client_host, self._parts, user)
         self._connections.add(connection)
+        if self._parts.sasl is not None:
+            self._logging_in[connection] = None
         connection.open()
+
+    def _end_login(self, connection: KafkaConnection) -> None:
+        self._logging_in.pop(connection, None)
 
     def _let_in(self, sock: AnySocket, client_host: str, user: KafkaPrincipal) -> None:
         """Serve a client after its handshake; with SASL it has yet to log in."""
@@ -259,12 +302,12 @@ class Acceptor:
             self._metrics.successful_authentications += 1
         self._open(sock, client_host, user)
 
-    def _refuse(self, client_host: str, why: str) -> None:
+    def _refuse(self, client_host: str, reason: Closed | None, why: str) -> None:
         """Note that a client is not let in; its socket is closed."""
         self._metrics.count_without_handshake()
-        if why:
-            self._metrics.failed_authentications += 1
-            self._metrics.count_closed(Closed.FAILED_AUTHENTICATION, self._name, client_host, why)
+        if reason is not None:
+            self._metrics.failed_authentications += reason is Closed.FAILED_AUTHENTICATION
+            self._metrics.count_closed(reason, self._name, client_host, why)
         self._addresses.release(client_host)
         self._shared.resume()
 
@@ -285,6 +328,7 @@ class Acceptor:
 
     def _forget(self, connection: KafkaConnection) -> None:
         self._connections.discard(connection)
+        self._logging_in.pop(connection, None)
         self._addresses.release(connection.client_host)
         self._shared.resume()
         if self._is_ending and not self._connections:

@@ -43,13 +43,19 @@ class ClientTls:
         self._config = config
         self._files = files_of(config)
         self._lock = threading.Lock()
-        self._seen = self._state_of_files()
+        self._seen: list[object] | None = self._state_of_files()
         self._context = _client_context(config)
 
     @classmethod
     def of(cls, config: TlsConfig) -> ClientTls:
         """Return what a table names. Raises ``TlsError``."""
         return cls(config)
+
+    def reconfigure(self, config: TlsConfig) -> None:
+        """Let the next connection use what another table names, if it can serve."""
+        with self._lock:
+            if config != self._config:
+                self._config, self._files, self._seen = config, files_of(config), None
 
     def wrap(self, sock: socket.socket, host: str) -> ssl.SSLSocket:
         """Return what takes the place of a connected socket; its handshake has not begun."""

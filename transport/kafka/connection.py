@@ -76,6 +76,7 @@ class ListenerParts:
     on_closed: Callable[[KafkaConnection], None]
     quotas: QuotaManagers
     sasl: SaslListener | None = None  # None: clients do not log in
+    on_logged_in: Callable[[KafkaConnection], None] = lambda _: None
 
 
 class ChannelState(Enum):
@@ -491,6 +492,8 @@ class KafkaConnection:
     def _on_login_changed(self, session: Session) -> None:
         assert self._login is not None
         self._session = session
+        if self._login.has_logged_in:
+            self._parts.on_logged_in(self)
         max_bytes = self._login.max_receive_bytes
         if max_bytes is None:
             max_bytes = self._parts.limits.socket_request_max_bytes

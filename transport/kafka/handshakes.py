@@ -11,13 +11,14 @@ import asyncio
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from regent.config.threads import named_executor
 from regent.core.security.session import KafkaPrincipal
+from regent.transport.kafka.metrics import Closed
 from regent.transport.kafka.tls_socket import TlsSocket
 from regent.transport.kafka.tls_stream import close_refused, has_left
 
@@ -30,14 +31,16 @@ _THREADS: Final = 2
 
 OnDone = Callable[[TlsSocket, str, KafkaPrincipal], object]
 """Called with the socket of a client that is let in, its address, and who it is."""
-OnFailed = Callable[[str, str], object]
+OnFailed = Callable[[str, Closed | None, str], object]
 """Called with the address of a client that is not let in, and why. Its socket is closed.
 
-The reason is empty if nobody refused the client: it left, or the broker stops.
+``None``: nobody refused the client: it left, or the broker stops.
 """
 
+_FAILED: Final = Closed.FAILED_AUTHENTICATION
 
-class _Handshake:
+
+class Handshake:
     """One client. ``sock`` is replaced when its first bytes have come."""
 
     __slots__ = ("client_host", "given_up", "is_running", "sock", "timeout")
@@ -47,7 +50,23 @@ class _Handshake:
         self.client_host = client_host
         self.timeout: asyncio.TimerHandle | None = None
         self.is_running = False  # on a thread, which has the socket meanwhile
-        self.given_up: str | None = None  # why
+        self.given_up: tuple[Closed | None, str] | None = None
+
+
+class HasClient(Protocol):
+    """A connection of a client that nobody knows yet."""
+
+    client_host: str
+
+
+C = TypeVar("C", bound=HasClient)
+
+
+def first_to_go(waiting: Collection[C]) -> C:
+    """Return the oldest of the address with the most of them; ``waiting`` has the oldest first."""
+    of_addresses = Counter(one.client_host for one in waiting)
+    busiest = of_addresses.most_common(1)[0][0]
+    return next(one for one in waiting if one.client_host == busiest)
 
 
 class Handshakes:
@@ -64,20 +83,21 @@ class Handshakes:
         self._loop = loop
         self._on_done = on_done
         self._on_failed = on_failed
-        self._under_way: dict[_Handshake, None] = {}  # the oldest first
+        self.under_way: dict[Handshake, None] = {}  # the oldest first
         self._threads = named_executor(_THREADS, "tls-handshakes")
 
     def __len__(self) -> int:
-        return len(self._under_way)
+        return len(self.under_way)
 
     def begin(self, sock: socket.socket, client_host: str) -> None:
         """Begin with an accepted socket, which does not block."""
-        if len(self._under_way) >= MAX_HANDSHAKES:
-            self._give_up(self._first_to_go(), f"{MAX_HANDSHAKES} others wait for their handshakes")
-        handshake = _Handshake(sock, client_host)
-        self._under_way[handshake] = None
+        if len(self.under_way) >= MAX_HANDSHAKES:
+            why = f"{MAX_HANDSHAKES} others wait for their handshakes"
+            self.give_up(first_to_go(self.under_way), _FAILED, why)
+        handshake = Handshake(sock, client_host)
+        self.under_way[handshake] = None
         handshake.timeout = self._loop.call_later(
-            TIMEOUT_S, self._give_up, handshake, f"no handshake within {TIMEOUT_S:g} s"
+            TIMEOUT_S, self.give_up, handshake, _FAILED, f"no handshake within {TIMEOUT_S:g} s"
         )
         self._loop.add_reader(sock.fileno(), self._advance, handshake)
 
@@ -87,38 +107,32 @@ class Handshakes:
 
     def close(self) -> None:
         """Give all up."""
-        for handshake in list(self._under_way):
-            self._give_up(handshake, "")
+        for handshake in list(self.under_way):
+            self.give_up(handshake, None, "the broker stops")
         self._threads.shutdown(cancel_futures=True)  # a step does not wait for a client
 
-    def _first_to_go(self) -> _Handshake:
-        """Return the oldest of the address with the most of them."""
-        of_addresses = Counter(handshake.client_host for handshake in self._under_way)
-        busiest = of_addresses.most_common(1)[0][0]
-        return next(one for one in self._under_way if one.client_host == busiest)
-
-    def _advance(self, handshake: _Handshake) -> None:
+    def _advance(self, handshake: Handshake) -> None:
         """Calculate with what has come."""
         self._unwatch(handshake)
         handshake.is_running = True
         future = self._threads.submit(self._step, handshake)
         future.add_done_callback(lambda done: self._report(handshake, done))
 
-    def _step(self, handshake: _Handshake) -> KafkaPrincipal:
+    def _step(self, handshake: Handshake) -> KafkaPrincipal:
         """Take one step, on a thread of the pool."""
         if not isinstance(handshake.sock, ssl.SSLSocket):
             handshake.sock = self._tls.wrap(handshake.sock)
         handshake.sock.do_handshake()
         return self._tls.principal_of(handshake.sock)
 
-    def _report(self, handshake: _Handshake, done: Future[KafkaPrincipal]) -> None:
+    def _report(self, handshake: Handshake, done: Future[KafkaPrincipal]) -> None:
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._on_step, handshake, done)
 
-    def _on_step(self, handshake: _Handshake, done: Future[KafkaPrincipal]) -> None:
+    def _on_step(self, handshake: Handshake, done: Future[KafkaPrincipal]) -> None:
         handshake.is_running = False
         if handshake.given_up is not None:
-            self._end(handshake, handshake.given_up)
+            self._end(handshake, *handshake.given_up)
             return
         error = done.exception()
         if isinstance(error, ssl.SSLWantReadError):
@@ -126,33 +140,34 @@ class Handshakes:
         elif isinstance(error, ssl.SSLWantWriteError):
             self._loop.add_writer(handshake.sock.fileno(), self._advance, handshake)
         elif error is not None:
-            self._end(handshake, "" if has_left(error) else self._tls.reason_of(error))
+            reason = None if has_left(error) else _FAILED
+            self._end(handshake, reason, self._tls.reason_of(error))
         else:
             assert isinstance(handshake.sock, ssl.SSLSocket)
             self._forget(handshake)
             self._on_done(TlsSocket(handshake.sock), handshake.client_host, done.result())
 
-    def _give_up(self, handshake: _Handshake, why: str) -> None:
+    def give_up(self, handshake: Handshake, reason: Closed | None, why: str) -> None:
         """Close a socket; if a thread has it, as soon as that is done with it."""
         if handshake.is_running:
             if handshake.given_up is None:
-                handshake.given_up = why
+                handshake.given_up = reason, why
             self._forget(handshake)
             return
         self._unwatch(handshake)
-        self._end(handshake, why)
+        self._end(handshake, reason, why)
 
-    def _end(self, handshake: _Handshake, why: str) -> None:
+    def _end(self, handshake: Handshake, reason: Closed | None, why: str) -> None:
         self._forget(handshake)
         close_refused(handshake.sock)
-        self._on_failed(handshake.client_host, why)
+        self._on_failed(handshake.client_host, reason, why)
 
-    def _forget(self, handshake: _Handshake) -> None:
-        self._under_way.pop(handshake, None)
+    def _forget(self, handshake: Handshake) -> None:
+        self.under_way.pop(handshake, None)
         if handshake.timeout is not None:
             handshake.timeout.cancel()
 
-    def _unwatch(self, handshake: _Handshake) -> None:
+    def _unwatch(self, handshake: Handshake) -> None:
         number = handshake.sock.fileno()
         self._loop.remove_reader(number)
         self._loop.remove_writer(number)

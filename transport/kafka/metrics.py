@@ -120,6 +120,7 @@ class Closed(StrEnum):
     LOGIN_SLOW = "login took too long"
     LOGIN_EXPIRED = "login expired"
     TOO_MANY_LOGINS = "too many connections of one address without a login"
+    TOO_MANY_UNAUTHENTICATED = "too many connections without a login"
 
 
 _EXPECTED: Final = {Closed.IDLE, Closed.UNANSWERED}

@@ -160,6 +160,11 @@ class SaslServerAuthenticator:
         return self._state is not _State.COMPLETE
 
     @property
+    def has_logged_in(self) -> bool:
+        """Whether somebody has, once: later logins are of the same user."""
+        return self._login is not None
+
+    @property
     def takes_raw_tokens(self) -> bool:
         """Whether what comes next has no header."""
         return self._state is _State.RAW_TOKEN

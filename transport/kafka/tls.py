@@ -66,7 +66,7 @@ class ServerTls:
         self._config = config
         self._users = _mapper(config)
         self._files = files_of(config)
-        self._seen = self._state_of_files()
+        self._seen: list[object] | None = self._state_of_files()
         self._loaded = _loaded(config)
         self._reloading = threading.Lock()
         self.reload_failures = 0
@@ -121,6 +121,20 @@ class ServerTls:
             raise TlsHandshakeError(reason_of(error)) from None
         wrapped.settimeout(timeout_s)
         return wrapped, principal
+
+    def check(self, config: TlsConfig) -> None:
+        """Raise ``TlsError`` if this listener could not take the keys that a table names."""
+        self._check_same(_loaded(config).keys)
+
+    def reconfigure(self, config: TlsConfig) -> None:
+        """Take the keys that another table names, as ``reload_if_changed`` does.
+
+        If they cannot serve, this is tried again when their files change.
+        """
+        with self._reloading:
+            if config != self._config:
+                self._config, self._files, self._seen = config, files_of(config), None
+        self.reload_if_changed()
 
     def reload_if_changed(self) -> bool:
         """Read the files again if one has changed; return whether new keys are in use.

@@ -135,7 +135,8 @@ def _open_pidfd(pid: int) -> int | None:
 
 
 def _main() -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))  # as the broker had
+    blocked_by_the_broker = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked_by_the_broker)
     _, _, _, pid, _, hosts = sys.argv
     watch_over(int(pid), hosts, sys.stdin.buffer)
 

@@ -28,6 +28,7 @@ from regent.zk.client.operations import (
     UnreadableZnode,
     Znode,
 )
+from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs.acl_znodes import resource_type_named
 from regent.zk.codecs.admin_znodes import sequence_number
 from regent.zk.stores.fenced_writes import change_znodes, write_unfenced
@@ -63,6 +64,10 @@ _CHANGES: Final = {
 
 class ZkAclStore(WatchingStore):
     """Implements ``core.security.acl_cache.AclStore`` over one ZooKeeper session."""
+
+    def __init__(self, zookeeper: ZooKeeper) -> None:
+        super().__init__(zookeeper)
+        self._damaged: dict[ResourcePattern, str] = {}  # what is in the log
 
     def create_paths(self) -> None:
         """Create the parents of all ACLs and notifications, if they are missing."""
@@ -121,9 +126,13 @@ class ZkAclStore(WatchingStore):
         entries: dict[ResourcePattern, Entries] = {}
         for pattern, decoded in found.items():
             if isinstance(decoded, BadDataError):
-                log.error("%s", decoded)
+                if self._damaged.get(pattern) != str(decoded):
+                    log.error("%s is denied to all but super users: %s", pattern, decoded)
+                    self._damaged[pattern] = str(decoded)
                 entries[pattern] = None
-            elif decoded:
+                continue
+            self._damaged.pop(pattern, None)
+            if decoded:
                 entries[pattern] = decoded
         return entries
 

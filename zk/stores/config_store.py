@@ -10,6 +10,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from regent.core.admin.config_alterations import ChangeConfig
+from regent.core.admin.config_problems import is_of_keys
 from regent.core.admin.dynamic_config_manager import ConfigChange
 from regent.core.errors import BadDataError, RegentError
 from regent.core.model import BrokerId
@@ -162,16 +163,18 @@ class ZkConfigStore(WatchingStore):
         """Change the overrides of ``brokers/N``, ``users/U/clients/C`` or the like; return the new.
 
         ``change`` decides for the overrides that were read, and again if another client has changed
-        them before they are written. Overrides that do not change are not written. Raises what
-        ``change`` raises, ``BadDataError`` and ``ConflictError``.
+        them before they are written. Overrides that do not change are not written, except those of
+        keys: brokers then read the files again. Raises what ``change`` raises, ``BadDataError`` and
+        ``ConflictError``.
         """
         path = f"/config/{entity}"
 
         def decide() -> tuple[dict[str, str], list[Operation]]:
             (node,) = self._zookeeper.get_many([path])
             old = _overrides(node, path)
-            config = _merged(old, change(old))
-            if config == old:
+            changes = change(old)
+            config = _merged(old, changes)
+            if config == old and not any(map(is_of_keys, changes)):
                 return config, []
             parents = self._missing_parents(entity) if node is None else []
             return config, [*parents, *_write(entity, config, node)]

@@ -244,7 +244,7 @@ def test_changed_settings_of_this_broker_are_passed_on_with_their_values(cluster
 class Part:
     """Follows two settings."""
 
-    reconfigurable_configs = ("max.connections", "log.roll.ms")
+    reconfigurable_configs: tuple[str, ...] = ("max.connections", "log.roll.ms")
 
     def __init__(self) -> None:
         self.changes: list[tuple[object, object]] = []
@@ -264,6 +264,20 @@ def test_a_part_is_told_only_of_changes_of_settings_that_it_has_named():
     handler.process({"brokers/1": {}})
     handler.process({"topics/t": {"retention.ms": "1"}})
     assert part.changes == [(by_default, 5), (5, 4)]
+
+
+def test_keys_that_are_set_to_the_same_value_are_read_again():
+    name = "listener.name.a.ssl.keystore.location"
+    rows = {**KAFKA_SETTINGS, name: KAFKA_SETTINGS["ssl.keystore.location"]}
+    part = Part()
+    part.reconfigurable_configs = ("ssl.keystore.location",)
+    handler = BrokerConfigHandler(1, rows, {**STARTED, name: ""}, (part,))
+    for _ in range(2):
+        handler.process({"brokers/1": {name: "/a.pem"}})
+    handler.process({"brokers/<default>": {"max.connections": "4"}})
+    handler.process({"brokers/1": {}})
+    handler.process({"brokers/1": {}})
+    assert len(part.changes) == 3
 
 
 # --- quotas of clients ----------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from regent.testing.waits import eventually, scaled
 from regent.transport.control.key_files import (
     KeyFileError,
     KeysDirectory,
+    doubt_of_keys,
     keys_of_command,
     make_secret,
     new_key_pair,
@@ -128,8 +129,10 @@ def test_a_command_finds_its_key_in_the_given_directory_or_in_the_data_directory
     monkeypatch.setattr(KEYS_OF_COMMAND, "given", None)
     monkeypatch.setattr(KEYS_OF_COMMAND, "data_dir", data_dir)
     assert keys_of_command() != keys_of_command(), "there is none: nobody knows these"
+    assert all(name in doubt_of_keys() for name in ("--keys", "REGENT_KEYS", "--data-dir"))
     there = KeysDirectory(data_dir / "keys").make_operator()
     assert keys_of_command() == there
+    assert doubt_of_keys() == "is our key allowed there?"
     monkeypatch.setattr(KEYS_OF_COMMAND, "given", given)
     with pytest.raises(KeyFileError, match="given"):
         keys_of_command()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import random
 import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +25,8 @@ from regent.core.security.oauthbearer import acknowledged, bearer_token_message
 from regent.core.security.plain import plain_token
 from regent.testing.waits import eventually, scaled
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from regent.transport.kafka.listener import KafkaListener
+from regent.transport.kafka.limits import KafkaLimits
+from regent.transport.kafka.listener import DEFAULT_LIMITS, KafkaListener
 from regent.transport.kafka.message_codec import decoded, encoded
 from regent.transport.kafka.metrics import Closed, ListenerMetrics
 from regent.transport.kafka.sasl_server import SaslListener
@@ -41,12 +42,12 @@ BEARER = "OAUTHBEARER"
 class Server:
     """A listener whose only API says who asks. Requests with the body ``wait`` are held."""
 
-    def __init__(self, sasl: SaslListener) -> None:
+    def __init__(self, sasl: SaslListener, limits: KafkaLimits = DEFAULT_LIMITS) -> None:
         self.sasl = sasl
         self.asked: list[bytes] = []
         self._held: list[asyncio.Event] = []
         self.listener = KafkaListener(
-            "127.0.0.1", 0, [KafkaApi(METADATA, 0, 8, self._who)], sasl=sasl
+            "127.0.0.1", 0, [KafkaApi(METADATA, 0, 8, self._who)], limits, sasl=sasl
         )
         self.listener.start()
 
@@ -55,10 +56,10 @@ class Server:
         return self.listener.metrics
 
     def limit(self, **limits: Any) -> None:
-        self.sasl.limits = dataclasses.replace(self.sasl.limits, **limits)
+        self.sasl.limits = replace(self.sasl.limits, **limits)
 
-    def client(self) -> Client:
-        return Client(self.listener)
+    def client(self, host: str = "127.0.0.1") -> Client:
+        return Client(self.listener, host)
 
     def release(self) -> None:
         """Answer the held requests."""
@@ -124,8 +125,8 @@ def authenticate(token: bytes, version: int = 1) -> bytes:
 def serve(tmp_path: Path) -> Iterator[Callable[..., Server]]:
     with ExitStack() as stack:
 
-        def start(**settings: Any) -> Server:
-            server = Server(sasl_for_test(tmp_path, **settings))
+        def start(limits: KafkaLimits = DEFAULT_LIMITS, **settings: Any) -> Server:
+            server = Server(sasl_for_test(tmp_path, **settings), limits)
             stack.callback(server.listener.close, 0.1)
             stack.callback(server.release)
             return server
@@ -364,6 +365,41 @@ def test_an_address_has_a_few_connections_that_have_not_logged_in(server: Server
             fourth.log_in()
             assert fourth.who() == first.who() == f"User:{NAME}"
     eventually(lambda: not server.sasl.logging_in, "no login is left")
+
+
+@pytest.mark.parametrize("limit", ["max_connections", "max_connections_of_listener"])
+def test_a_quarter_of_the_connections_may_be_without_a_login(
+    serve: Callable[..., Server], limit: str
+):
+    limits: dict[str, Any] = {limit: 12}
+    server = serve(KafkaLimits(**limits))
+    with ExitStack() as stack:
+        users = []
+        for _ in range(6):
+            users.append(stack.enter_context(server.client()))
+            users[-1].log_in()
+        slow = stack.enter_context(server.client("127.0.0.2"))
+        slow.shake_hands(BEARER)
+        strangers = [stack.enter_context(server.client()) for _ in range(8)]
+        for stranger in strangers[:-2]:  # the oldest of the address with the most of them
+            assert stranger.is_closed()
+        assert server.metrics.closed[Closed.TOO_MANY_UNAUTHENTICATED] == 6
+        slow.authenticate(bearer_token_message(unsecured_token()))
+        assert {user.who() for user in [*users, slow]} == {f"User:{NAME}"}
+        for stranger in strangers[-2:]:
+            stranger.log_in()
+        with server.client() as another:
+            another.log_in()
+        assert server.metrics.closed[Closed.TOO_MANY_UNAUTHENTICATED] == 6
+
+
+def test_one_connection_may_always_log_in(serve: Callable[..., Server]):
+    server = serve(KafkaLimits(max_connections=1))
+    for _ in range(3):
+        with server.client() as client:
+            client.log_in()
+            assert client.who() == f"User:{NAME}"
+        eventually(lambda: not server.metrics.connections, "the end of the connection")
 
 
 # --- after a login --------------------------------------------------------------------------------

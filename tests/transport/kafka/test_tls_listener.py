@@ -305,6 +305,27 @@ def test_silent_clients_of_one_address_do_not_displace_those_of_another(
             assert client.recv(4) == b"\0\0\0\x07"
 
 
+def test_a_quarter_of_the_connections_may_be_in_their_handshakes(
+    listen: Listen, authority: Authority
+):
+    limits = KafkaLimits(max_connections=20)
+    listener = listen(Desk().apis, limits, tls=ServerTls(authority.config()))
+    context = authority.client_context()
+    with ExitStack() as stack:
+        users = [stack.enter_context(TlsClient(listener, context)) for _ in range(10)]
+        slow = socket.create_connection(("127.0.0.1", listener.port), WAIT_S, ("127.0.0.2", 0))
+        stack.callback(slow.close)
+        for _ in range(9):
+            stack.enter_context(socket.create_connection(("127.0.0.1", listener.port), WAIT_S))
+        closed = listener.metrics.closed
+        eventually(lambda: closed[Closed.TOO_MANY_UNAUTHENTICATED] == 5, "five that were closed")
+        with context.wrap_socket(slow, server_hostname="localhost") as client:
+            client.sendall(request_bytes(b"now"))
+            assert client.recv(4) == b"\0\0\0\x07"
+        for user in users:
+            assert user.ask(b"now") == b"now"
+
+
 def test_a_listener_that_closes_gives_its_handshakes_up(listen: Listen, authority: Authority):
     listener = listen(Desk().apis, tls=ServerTls(authority.config()))
     with RawClient(listener) as silent:

@@ -331,3 +331,22 @@ def test_an_acl_that_means_nothing_is_not_created(
     assert (wrong.error_code, right.error_code) == (Errors.INVALID_REQUEST, Errors.NONE)
     assert wrong.message
     assert known.acls.find(EVERYTHING) == [AclBinding(T, BOB)]
+
+
+def test_damaged_acls_are_counted_and_in_the_log_once(
+    session: WatchingSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = OneBroker(session.zk, everyone=True)
+    broker.create(T, ALICE)
+    assert broker.acls.damaged == 0
+    node = session.zk.get("/kafka-acl/Topic/t")
+    assert node is not None
+    session.zk.multi([SetData("/kafka-acl/Topic/t", DAMAGED, node.stat.version)])
+    for _ in range(3):
+        broker.acls.distrust()
+        broker.acls.catch_up()
+        assert not broker.may("alice", "t")
+        assert not broker.may("bob", "t")
+    assert broker.acls.damaged == 1
+    (line,) = [record for record in caplog.messages if "/kafka-acl/Topic/t" in record]
+    assert "denied to all but super users" in line

@@ -227,3 +227,13 @@ def test_the_first_user_is_set_before_a_broker_has_run() -> None:
     ZkConfigStore(FakeZooKeeper(server)).change_config("users/u", lambda _: QUOTA)
     assert ConfigEntityZNode.decode(server.snapshot()["/config/users/u"].data) == QUOTA
     assert changes(server) == [{"version": 2, "entity_path": "users/u"}]
+
+
+def test_keys_of_a_listener_are_written_again_so_that_brokers_read_their_files(
+    server: FakeZooKeeperServer, configs: ZkConfigStore
+) -> None:
+    keys = {"listener.name.a.ssl.keystore.location": "/a.pem"}
+    for _ in range(2):
+        assert configs.change_config("brokers/1", lambda _: keys) == keys
+    configs.change_config("brokers/1", lambda _: {"log.roll.ms": None})
+    assert changes(server) == [{"version": 2, "entity_path": "brokers/1"}] * 2
