@@ -15,7 +15,7 @@ ACLs were read for the first time. Mirrors ``kafka.security.authorizer.AclAuthor
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple, TypeAlias
@@ -62,7 +62,8 @@ _IMPLYING: Final[Mapping[AclOperation, frozenset[AclOperation]]] = {
 
 Entries: TypeAlias = frozenset[AccessControlEntry] | None
 """The entries of a pattern; None: they cannot be read."""
-_Rows: TypeAlias = Mapping[str, tuple[AccessControlEntry, ...]]  # by principal
+_Rows: TypeAlias = Mapping[tuple[str, str], Sequence[AccessControlEntry]]
+"""The entries of a pattern, by principal and host."""
 
 
 class Asked(NamedTuple):
@@ -248,9 +249,7 @@ class AclSnapshot:
             if entries is None:
                 return False
             is_any_found = is_any_found or bool(entries)
-            for entry in self._of(pattern, entries, principal):
-                if entry.host != ANY_HOST and normalised_host(entry.host) != host:
-                    continue
+            for entry in self._of(pattern, entries, principal, host):
                 if entry.permission_type is AclPermissionType.ALLOW:
                     is_allowed = is_allowed or entry.operation in allowing
                 elif entry.operation in (operation, AclOperation.ALL):
@@ -269,14 +268,19 @@ class AclSnapshot:
             yield ResourcePattern(resource_type, name[:length], PatternType.PREFIXED)
 
     def _of(
-        self, pattern: ResourcePattern, entries: Iterable[AccessControlEntry], principal: str
-    ) -> Iterable[AccessControlEntry]:
-        """Return the entries of a pattern for a principal and for everybody."""
+        self,
+        pattern: ResourcePattern,
+        entries: Iterable[AccessControlEntry],
+        principal: str,
+        host: str,
+    ) -> Iterator[AccessControlEntry]:
+        """Yield the entries of a pattern that are about a client; those of others cost nothing."""
         rows = self._rows.get(pattern)
         if rows is None:
-            rows = self._rows[pattern] = _by_principal(entries)
-        own, of_all = rows.get(principal, ()), rows.get(ANYBODY, ())
-        return own if principal == ANYBODY else (*own, *of_all)
+            rows = self._rows[pattern] = _by_client(entries)
+        for name in dict.fromkeys((principal, ANYBODY)):
+            yield from rows.get((name, host), ())
+            yield from rows.get((name, ANY_HOST), ())
 
     @cached_property
     def _patterns_of(self) -> Mapping[tuple[ResourceType, str], tuple[ResourcePattern, ...]]:
@@ -300,9 +304,8 @@ class AclSnapshot:
             for name in (principal, ANYBODY)
             for pattern in self._patterns_of.get((resource_type, name), ())
         }:
-            for entry in self._of(pattern, self.entries[pattern] or (), principal):
-                is_meant = entry.operation in (operation, AclOperation.ALL)
-                if is_meant and (entry.host == ANY_HOST or normalised_host(entry.host) == host):
+            for entry in self._of(pattern, self.entries[pattern] or (), principal, host):
+                if entry.operation in (operation, AclOperation.ALL):
                     is_allow = entry.permission_type is AclPermissionType.ALLOW
                     (allowed if is_allow else denied).add(pattern)
         if every in denied:
@@ -326,10 +329,10 @@ class AclSnapshot:
         )
 
 
-def _by_principal(entries: Iterable[AccessControlEntry]) -> _Rows:
-    rows: dict[str, tuple[AccessControlEntry, ...]] = {}
+def _by_client(entries: Iterable[AccessControlEntry]) -> _Rows:
+    rows: dict[tuple[str, str], list[AccessControlEntry]] = {}
     for entry in entries:
-        rows[entry.principal] = (*rows.get(entry.principal, ()), entry)
+        rows.setdefault((entry.principal, normalised_host(entry.host)), []).append(entry)
     return rows
 
 

@@ -196,6 +196,8 @@ class KafkaConnection:
         Only a large request that has begun to arrive holds memory. It is not slow while it waits
         for more memory, or for the answers to earlier requests.
         """
+        if self._tls is not None and self._reservation is not None:
+            self._on_decrypted()  # what has come, and is too little to wake this connection
         held = self._reservation
         if held is None or self._limit() is not None:
             return
@@ -324,8 +326,10 @@ class KafkaConnection:
             self._parts.scheduler.schedule(self._on_turn, goes_on=self._state is _SERVED)
         elif state is _READING:
             self._is_throttled = False
-            if self._tls is not None and self._tls.has_more:
-                self._parts.loop.call_soon(self._on_decrypted)
+            if self._tls is not None:
+                self._tls.expect(self._frames.lacking)
+                if self._tls.has_more:
+                    self._parts.loop.call_soon(self._on_decrypted)
         elif state in _LIMITED and not self._is_throttled:
             self._is_throttled = True
             self._parts.metrics.throttled += 1

@@ -119,6 +119,12 @@ class FrameBuffer:
         return size
 
     @property
+    def lacking(self) -> int:
+        """How many bytes of a begun request are still to come; 0: its size is not known yet."""
+        size = self.next_size
+        return 0 if size is None else max(0, size - self.size)
+
+    @property
     def api_key(self) -> int:
         """The API key of the next request, whose first bytes were received."""
         key: int = _API_KEY.unpack_from(self._memory, self._start + _SIZE.size)[0]

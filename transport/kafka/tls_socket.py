@@ -20,6 +20,8 @@ from regent.transport.kafka.primitives import MalformedRequestError
 _PIECE_BYTES: Final = 64 * 1024  # larger ones are not faster
 _READ_BYTES: Final = 256 * 1024  # received in one turn
 _HAS_LEFT: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+_WAKE_BYTES: Final = 64 * 1024  # less is not worth a turn, if more of a request must come
+_RECORD_BYTES: Final = 17 * 1024  # the most that one record takes
 
 
 class TlsSocket:
@@ -29,10 +31,11 @@ class TlsSocket:
     more must look at ``has_more`` first.
     """
 
-    __slots__ = ("socket",)
+    __slots__ = ("_least_bytes", "socket")
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
         self.socket = sock
+        self._least_bytes = 1
 
     def fileno(self) -> int:
         """Return the number for a selector."""
@@ -42,6 +45,19 @@ class TlsSocket:
     def has_more(self) -> bool:
         """Whether bytes were received and decrypted that were not taken."""
         return self.socket.pending() > 0
+
+    def expect(self, lacking: int) -> None:
+        """Let the selector wait for more than a byte while a request lacks so many bytes.
+
+        Encrypted they are more, but a part of a record may have been read already. To wake up and
+        to find nothing more costs as much as to decrypt a record. The kernel reports an end of the
+        connection, and a full buffer, at once.
+        """
+        least = _WAKE_BYTES if lacking >= _WAKE_BYTES + _RECORD_BYTES else 1
+        if least != self._least_bytes:
+            self._least_bytes = least
+            with suppress(OSError):  # the other side has left
+                self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
 
     def recv_into(self, memory: memoryview) -> int:
         """Receive what has come, up to the size of ``memory``; 0: the other side has closed.

@@ -217,6 +217,21 @@ def test_an_entry_for_a_host_is_for_all_forms_of_its_address():
     assert not made.authorize(session(host="::2"), READ, Resource(TOPIC, "t"))
 
 
+@pytest.mark.parametrize("host", ["10.0.0.7", "*"])
+@pytest.mark.parametrize("user", ["User:alice", "User:*"])
+@pytest.mark.parametrize("permission", [ALLOW, DENY])
+def test_an_entry_counts_for_its_user_and_host_beside_those_of_others(
+    host: str, user: str, permission: AclPermissionType
+):
+    pattern = ResourcePattern(TOPIC, "t", LITERAL)
+    others = {AccessControlEntry(f"User:u{n}", f"10.0.0.{n}", READ, ALLOW) for n in range(9)}
+    everybody = {AccessControlEntry("User:*", "*", READ, ALLOW)} if permission is DENY else set()
+    entry = AccessControlEntry(user, host, READ, permission)
+    made = authorizer({pattern: frozenset({*others, *everybody, entry})})
+    is_meant = made.authorize(session(host="10.0.0.7"), READ, Resource(TOPIC, "t"))
+    assert is_meant == (permission is ALLOW)
+
+
 def test_other_acls_count_at_once():
     pattern = ResourcePattern(TOPIC, "t", LITERAL)
     made = authorizer({})

@@ -182,6 +182,24 @@ def test_a_client_that_leaves_before_its_answer_is_no_fault(
     assert listener.metrics.closed.total() == 0
 
 
+@pytest.mark.parametrize("rest", [1, 100, 16_384, 17_408, 65_536, 81_920, 82_944, 150_000])
+def test_a_large_request_is_answered_wherever_its_bytes_are_divided(
+    listen: Listen, authority: Authority, rest: int
+):
+    async def count(request: KafkaRequest) -> KafkaAnswer:
+        return (b"%d" % len(request.body),)
+
+    listener = listen([KafkaApi(METADATA, 0, 8, count)], tls=ServerTls(authority.config()))
+    with TlsClient(listener, authority.client_context()) as client:
+        for size in (300_000, 10, 82_000, 300_000):
+            request = request_bytes(bytes(size))
+            first = max(0, len(request) - rest)
+            for part in (request[:first], request[first:]):
+                for at in range(0, len(part), 5_000):  # records of TLS that are not full
+                    client.send(part[at : at + 5_000])
+            assert client.answer()[1] == b"%d" % size
+
+
 def test_a_client_may_change_its_keys(listen: Listen, authority: Authority):
     """Python cannot ask for that, the command of OpenSSL can: ``K`` asks for new ones of both."""
     listener = listen(Desk().apis, tls=ServerTls(authority.config()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import select
 import socket
 import ssl
 import threading
@@ -211,3 +212,21 @@ def test_bytes_that_were_changed_on_the_way_are_an_error(tmp_path: Path):
         raw.sendall(b"\x17\x03\x03\x00\x20" + bytes(32))
         with pytest.raises(ssl.SSLError):
             TlsSocket(shaken[0]).recv_into(memoryview(bytearray(100)))
+
+
+def test_a_few_bytes_of_a_large_request_wake_nobody_until_the_request_lacks_little():
+    context = ssl.create_default_context()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as client,
+        server.accept()[0] as accepted,
+        context.wrap_socket(
+            accepted, do_handshake_on_connect=False, server_hostname="localhost"
+        ) as ours,
+    ):
+        connection = TlsSocket(ours)
+        connection.expect(200_000)
+        client.sendall(bytes(10_000))
+        assert not select.select([connection], [], [], 0)[0]
+        connection.expect(80_000)
+        assert select.select([connection], [], [], WAIT_S)[0]
