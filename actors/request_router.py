@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from pykka import ActorDeadError, ActorRef
@@ -30,7 +31,7 @@ from regent.core.protocol.topics import EnvelopeRequest
 from regent.core.repeated_lines import RepeatedLines
 from regent.core.replication.control_request_fence import ControlRequestRefusedError
 from regent.transport.control.codec import CONTROL_REQUESTS
-from regent.transport.control.server import IncomingRequest
+from regent.transport.control.server import IncomingRequest, Screen
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class RequestRouter:
 
     def __call__(self, incoming: IncomingRequest) -> None:
         """Pass the request to its actor; refuse it if the actor is overloaded or stopped."""
-        reply = Reply.of(lambda answer: give_answer(incoming, answer))
+        reply = Reply.of(lambda answer: give_answer(incoming, answer), incoming.charge)
         header = incoming.control_header
         actor: ActorRef[Any]
         message: object
@@ -93,6 +94,11 @@ def answer_unread(
     with suppress(ActorDeadError, InboxFullError):
         broker.ref.tell(ControlRequestReceived(header, None))
     return Errors.BROKER_NOT_AVAILABLE
+
+
+def screen_of(broker: BrokerView) -> Screen:
+    """Return what a broker decides about requests before they are decoded."""
+    return Screen(partial(answer_unread, broker), broker.replica_manager.fence.is_heard)
 
 
 def give_answer(incoming: IncomingRequest, answer: Any) -> None:
