@@ -47,17 +47,27 @@ class Reply:
     The first call of ``set`` or ``fail`` counts; later ones are ignored.
     """
 
-    __slots__ = ("_deliver", "_once", "_unanswered")
+    __slots__ = ("_charge", "_deliver", "_once", "_unanswered")
 
-    def __init__(self, deliver: Callable[[object, Exception | None], None]) -> None:
+    def __init__(
+        self,
+        deliver: Callable[[object, Exception | None], None],
+        charge: Callable[[float], None] | None = None,
+    ) -> None:
         self._deliver = deliver
+        self._charge = charge
         self._once = threading.Lock()  # the first answer takes it and never releases it
         self._unanswered: dict[Reply, object] | None = None
 
     @classmethod
-    def of(cls, callback: Callable[[object], None]) -> Reply:
-        """Return a reply that calls ``callback(value or exception)`` on the answering thread."""
-        return cls(lambda value, error: callback(value if error is None else error))
+    def of(
+        cls, callback: Callable[[object], None], charge: Callable[[float], None] | None = None
+    ) -> Reply:
+        """Return a reply that calls ``callback(value or exception)`` on the answering thread.
+
+        ``charge`` gets the seconds of work of each actor that handles the message.
+        """
+        return cls(lambda value, error: callback(value if error is None else error), charge)
 
     @classmethod
     def to(cls, future: Future[Any]) -> Reply:
@@ -83,6 +93,11 @@ class Reply:
     def fail(self, error: Exception) -> None:
         """Answer with ``error``; a blocking ``ask`` raises it."""
         self._answer(None, error)
+
+    def charge(self, work_s: float) -> None:
+        """Tell the sender how many seconds its message has taken an actor's thread."""
+        if self._charge is not None:
+            self._charge(work_s)
 
     def track(self, unanswered: dict[Reply, object], message: object) -> None:
         """Stay in ``unanswered`` until answered or passed on to another inbox."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from pykka import ActorDeadError, ActorRef
@@ -33,7 +34,7 @@ from regent.core.repeated_lines import RepeatedLines
 from regent.core.replication.control_request_fence import ControlRequestRefusedError
 from regent.core.security.authorizer import Authorizer
 from regent.transport.control.codec import CONTROL_REQUESTS
-from regent.transport.control.server import IncomingRequest
+from regent.transport.control.server import IncomingRequest, Screen
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ class RequestRouter:
             incoming.reply(EnvelopeResponse.of(refused))
 
     def _pass(self, incoming: IncomingRequest, actor: ActorRef[Any], message: object) -> None:
-        reply = Reply.of(lambda answer: give_answer(incoming, answer))
+        reply = Reply.of(lambda answer: give_answer(incoming, answer), incoming.charge)
         try:
             actor.tell(MessageWithReply(message, reply))
         except (ActorDeadError, InboxFullError) as refused:
@@ -114,6 +115,11 @@ def answer_unread(
     with suppress(ActorDeadError, InboxFullError):
         broker.ref.tell(ControlRequestReceived(header, None))
     return Errors.BROKER_NOT_AVAILABLE
+
+
+def screen_of(broker: BrokerView) -> Screen:
+    """Return what a broker decides about requests before they are decoded."""
+    return Screen(partial(answer_unread, broker), broker.replica_manager.fence.is_heard)
 
 
 def give_answer(incoming: IncomingRequest, answer: Any) -> None:

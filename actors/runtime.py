@@ -16,7 +16,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Hashable
 from contextlib import suppress
-from time import monotonic
+from time import monotonic, thread_time
 from typing import Any, ClassVar, Final, ParamSpec, TypeAlias, TypeVar
 
 from pykka import ActorDeadError, ActorRef, ActorRegistry, ThreadingActor
@@ -117,7 +117,10 @@ class RegentActor(ThreadingActor):
         delivery: Delivery = message
         self.queue_ms = (monotonic() - delivery.enqueued_at) * 1000
         step = self._preempt if delivery.preempted else self.handle
+        started_s = thread_time()
         self._attempt(step, delivery.message, delivery.reply)
+        if delivery.reply is not None:
+            delivery.reply.charge(thread_time() - started_s)
 
     def _stop(self) -> None:
         self._preempt_queued()

@@ -27,7 +27,7 @@ from regent.actors.broker import (
 from regent.actors.config_listener import Following
 from regent.actors.controller_event_manager import ControllerListener
 from regent.actors.inbox import InboxFullError, Reply
-from regent.actors.request_router import RequestRouter, answer_unread
+from regent.actors.request_router import RequestRouter, screen_of
 from regent.actors.runtime import launch, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.actors.transaction_markers import PartitionMarkers
@@ -343,7 +343,7 @@ class BrokerProcess(ControllerListener):
             self._dispatch,
             name="control-server",
             max_frame_bytes=max_request_bytes(ApiKey.LEADER_AND_ISR),  # the largest request
-            screen=partial(answer_unread, self._broker_view),
+            screen=screen_of(self._broker_view),
             users=self._users,
         )
         server.start(self.on_must_end)

@@ -193,6 +193,15 @@ ACLS: Final = MetricTable[AclCache](
         details="they are denied to all but super users; `broker.log` names the znodes",
     ),
 )
+OVERDONE: Final = MetricTable[int](
+    "",
+    counter(
+        "regent_control_requests_overdone",
+        "control requests that were refused because their sender causes too much work",
+        details="the sender is a broker; see [security.md](security.md) (The control port)",
+    ),
+    labels=("sender",),
+)
 CONTROL_REQUESTS: Final = MetricTable[int](
     "",
     counter(
@@ -289,6 +298,8 @@ class BrokerMetrics:
         yield from REJECTED.families((((why.value,), count) for why, count in rejected), recent)
         unauthorized = self._server.unauthorized.copy().items()
         yield from UNAUTHORIZED.families((((name,), n) for name, n in unauthorized), recent)
+        overdone = self._server.overdone.copy().items()
+        yield from OVERDONE.families((((name,), n) for name, n in overdone), recent)
         requests = self._server.requests.copy().items()
         yield from CONTROL_REQUESTS.families(
             ((("".join(map(str.capitalize, key.name.split("_"))),), n) for key, n in requests),

@@ -31,8 +31,8 @@ SECTIONS: Final[Mapping[str, Sequence[MetricTable[Any]]]] = {
         *(listener.CONNECTIONS, listener.SOFTWARE, *listener.PRODUCE_QUOTAS),
         *(*listener.FETCH_QUOTAS, *listener.REQUEST_QUOTAS, listener.PAUSES, listener.CLOSINGS),
         listener.TLS,
-        *(broker.CONTROL_REQUESTS, broker.REJECTED, broker.UNAUTHORIZED, broker.REFUSED),
-        broker.ACLS,
+        *(broker.CONTROL_REQUESTS, broker.REJECTED, broker.UNAUTHORIZED, broker.OVERDONE),
+        *(broker.REFUSED, broker.ACLS),
     ),
     "Replicas and logs": (
         *(replication.PARTITION_COUNTS, replication.ISR_CHANGES, broker.STRAYS),

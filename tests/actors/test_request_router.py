@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Iterator
 
@@ -125,6 +126,15 @@ def test_without_a_session_the_answer_is_retriable() -> None:
     give_answer(request, SessionExpiredError("there is no session"))
     ((header,),) = answers  # no body, so the sender repeats the request
     assert codec.decode_reply_header(header).error_code is Errors.BROKER_NOT_AVAILABLE
+
+
+def test_a_sender_is_charged_for_the_work_of_the_actor(router: RequestRouter) -> None:
+    charged: queue.Queue[float] = queue.Queue()
+    request = UpdateMetadataRequest((), ())
+    reply = WireReply(ApiKey.UPDATE_METADATA, 8, lambda _: None)
+    key, sender = ApiKey.UPDATE_METADATA, KeyOwner.broker(3)
+    router(IncomingRequest(sender, key, HEADER, 8, "any", request, reply, charged.put))
+    assert charged.get(timeout=TIMEOUT_S) > 0
 
 
 def test_a_forwarded_request_is_decided_here(router: RequestRouter) -> None:

@@ -185,6 +185,15 @@ def test_a_message_may_have_its_own_reply(start: Start) -> None:
     assert answers == ["answer"]
 
 
+def test_the_sender_is_told_how_long_an_actor_worked_for_its_message(start: Start) -> None:
+    ref, _ = start()
+    charged: list[float] = []
+    ref.tell(MessageWithReply("question", Reply.of(lambda _: None, charged.append)))
+    settle(ref)
+    (work_s,) = charged
+    assert work_s > 0
+
+
 def test_a_plain_tell_has_no_reply(start: Start) -> None:
     ref, _ = start()
     replies: list[Reply | None] = []

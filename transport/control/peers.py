@@ -9,8 +9,9 @@ A peer that has not proved its key costs little: a frame has at most ``FRAME_BYT
 five seconds for the proof, and few may wait when descriptors are short. ZeroMQ reports each
 connection after it has accepted it. On loopback those of other users are closed then.
 
-A peer with a key can send a message that never ends, and ZeroMQ keeps it without a word to us. So
-``sweep`` asks the kernel how much each connection has received since its last whole message.
+A peer with a key can send a message that never ends, or more messages than we read, and ZeroMQ
+keeps them without a word to us. So ``sweep`` asks the kernel how much each connection has received,
+and compares that with the messages that were read.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from regent.core.security.roles import KeyOwner
 from regent.transport.control.codec import Frames
 from regent.transport.control.key_files import KeyPair
 from regent.transport.control.sockets import (
+    FRAME_OVERHEAD,
     ReceivedFrames,
     listen_at,
     new_context,
@@ -71,12 +73,18 @@ _EVENTS: Final = (
     | _FAILED_HANDSHAKES
 )
 _MAX_WAITING: Final = 1000  # questions, while all keys are read again
-_UNFINISHED_MESSAGES: Final = 4  # of the largest size: what the owner of a key may have sent us
+_UNREAD_MESSAGES: Final = 2  # of the largest size: what the owner of a key may have sent us
+_HANDSHAKE_BYTES: Final = 567
 _BYTES_RECEIVED: Final = struct.Struct("=128xQ")  # in Linux's struct tcp_info
 
 
 class PeerError(RegentError):
-    """A peer was refused or cut off."""
+    """A peer was refused or cut off; who it was, if it is known, and what was read of it."""
+
+    def __init__(self, reason: str, peer: KeyOwner | None = None, sent_bytes: int = 0) -> None:
+        super().__init__(reason)
+        self.peer = peer
+        self.sent_bytes = sent_bytes
 
 
 class HandshakeError(PeerError):
@@ -96,7 +104,7 @@ class TooManyPeersError(PeerError):
 
 
 class MessageTooLargeError(PeerError):
-    """A message of more bytes than allowed, or messages that do not end."""
+    """A message of more bytes than allowed, or more messages than are read."""
 
 
 class KnownKeys(Protocol):
@@ -112,11 +120,15 @@ class KnownKeys(Protocol):
 
 
 class Message(NamedTuple):
-    """The frames of a message; ``route`` is where answers go."""
+    """The frames of a message; ``route`` is where answers go.
+
+    Of a connection that was cut off there is only the size.
+    """
 
     route: bytes
     peer: KeyOwner
-    frames: list[RecordBytes]
+    frames: list[RecordBytes] | None
+    sent_bytes: int
 
 
 class _Question(NamedTuple):
@@ -172,15 +184,22 @@ class _OurEnd:
             connection.detach()
 
 
-def _cut_off_beyond(limit: int, unfinished: list[tuple[int, _OurEnd]]) -> Iterator[PeerError]:
-    """End those with the largest unfinished messages, if all together exceed a limit in bytes."""
-    too_many = sum(size for size, _ in unfinished) - limit
-    for size, end in sorted(unfinished, key=lambda sized: sized[0], reverse=True):
+class _Unread(NamedTuple):
+    """What a connection has received that was not read; ``route`` is empty before a message."""
+
+    size: int
+    end: _OurEnd
+    route: bytes = b""
+
+
+def _those_beyond(limit: int, unread: list[_Unread]) -> Iterator[_Unread]:
+    """Yield those with the most, if all together exceed a limit in bytes."""
+    too_many = sum(some.size for some in unread) - limit
+    for some in sorted(unread, key=lambda some: some.size, reverse=True):
         if too_many <= 0:
             break
-        too_many -= size
-        end.break_off()
-        yield MessageTooLargeError(f"{end.peer_name}: {size} bytes and no whole message")
+        too_many -= some.size
+        yield some
 
 
 @dataclass(slots=True)
@@ -189,7 +208,7 @@ class _Connection:
 
     key: str
     end: _OurEnd | None
-    received_bytes: int = 0  # when its last whole message was read
+    read_bytes: int = _HANDSHAKE_BYTES  # of whole messages
 
 
 class Peers:
@@ -208,8 +227,10 @@ class Peers:
         wake: Callable[[], None] = lambda: None,
         descriptors: Descriptors = OF_THIS_PROCESS,
         users: LocalUsers = EVERYBODY,
+        may_connect: Callable[[KeyOwner], bool] = lambda _: True,
     ) -> None:
         self._known = known
+        self._may_connect = may_connect
         self._max_bytes = max_body_bytes + _OTHER_FRAMES_BYTES
         self._wake = wake
         self._descriptors = descriptors
@@ -223,6 +244,8 @@ class Peers:
         self._is_refused: bool | None = None  # the next to leave: by a reason that is counted?
         self._connections: dict[bytes, _Connection] = {}  # by route
         self._routes: dict[int, bytes] = {}  # by descriptor
+        # Keys by route; not all messages of these connections may have been read and dropped yet.
+        self._cut_off: dict[bytes, str] = {}
         self._context = new_context(keys)
         try:
             self._questions = self._context.socket(zmq.ROUTER)
@@ -243,6 +266,10 @@ class Peers:
         """Let ``poller`` wake up when there is something to do."""
         for pollable in (self._questions, self._monitor, self._socket):
             poller.register(pollable, zmq.POLLIN)
+
+    def heed_messages(self, poller: zmq.Poller, *, are_heeded: bool) -> None:
+        """Let messages wake up ``poller``, or not."""
+        poller.register(self._socket, zmq.POLLIN if are_heeded else 0)
 
     @property
     def is_closed(self) -> bool:
@@ -284,19 +311,24 @@ class Peers:
         """
         received = receive_message(self._socket, self._max_bytes)
         if received is None:
+            self._cut_off.clear()
             return None
-        route, *frames = received.frames
-        connection = self._connections.get(bytes(route)) or self._connect(bytes(route), received)
-        if connection.end is not None:
-            connection.received_bytes = connection.end.received_bytes()
+        route, frames = bytes(received.frames[0]), received.frames[1:]
+        connection = self._connections.get(route) or self._connect(route, received)
+        sent_bytes = received.sent_bytes - len(route) - FRAME_OVERHEAD
+        connection.read_bytes += sent_bytes
         peer = self._known.peer(connection.key)
-        if peer is not None and received.is_complete:
-            return Message(bytes(route), peer, frames)
-        if connection.end is not None:
-            connection.end.break_off()
         if peer is None:
+            self.cut_off(route)
             raise UnknownKeyError(f"{connection.key} is not allowed any more")
-        raise MessageTooLargeError(f"{peer.name}: a message exceeds {self._max_bytes} bytes")
+        if route in self._cut_off:
+            return Message(route, peer, None, sent_bytes)
+        if not received.is_complete:
+            self.cut_off(route)
+            raise MessageTooLargeError(
+                f"{peer.name}: a message exceeds {self._max_bytes} bytes", peer, sent_bytes
+            )
+        return Message(route, peer, frames, sent_bytes)
 
     def send(self, route: bytes, frames: Frames) -> None:
         """Send a message to a peer.
@@ -305,22 +337,37 @@ class Peers:
         """
         self._socket.send_multipart((route, *pieces(frames)), zmq.NOBLOCK, copy=False)
 
-    def sweep(self) -> list[PeerError]:
-        """End connections whose keys are not allowed any more, and those of endless messages.
+    def cut_off(self, route: bytes) -> None:
+        """End a connection; those of its messages that have arrived are not returned any more."""
+        connection = self._connections.get(route)
+        if connection is not None and connection.end is not None:
+            self._cut_off[route] = connection.key
+            connection.end.break_off()
 
-        Call it every two seconds or so. Returns why connections were ended.
+    def sweep(self) -> list[PeerError]:
+        """End connections whose keys are not allowed any more, and those with too much unread.
+
+        Call it every two seconds or so, and more often while messages wait. Returns why connections
+        were ended.
         """
         self._cut_off_revoked()
-        unfinished: defaultdict[str, list[tuple[int, _OurEnd]]] = defaultdict(list)
+        unread: defaultdict[str, list[_Unread]] = defaultdict(list)
         for end in self._strangers.values():  # they share the limit of one key
-            unfinished[""].append((end.received_bytes(), end))
-        for connection in self._connections.values():
-            if connection.end is None:
-                continue
-            size = connection.end.received_bytes() - connection.received_bytes
-            unfinished[connection.key].append((size, connection.end))
-        limit = _UNFINISHED_MESSAGES * self._max_bytes
-        return [error for some in unfinished.values() for error in _cut_off_beyond(limit, some)]
+            unread[""].append(_Unread(end.received_bytes(), end))
+        for route, connection in self._connections.items():
+            if connection.end is not None and route not in self._cut_off:
+                size = max(0, connection.end.received_bytes() - connection.read_bytes)
+                unread[connection.key].append(_Unread(size, connection.end, route))
+        errors: list[PeerError] = []
+        for key, of_one_key in unread.items():
+            for size, end, route in _those_beyond(_UNREAD_MESSAGES * self._max_bytes, of_one_key):
+                end.break_off()
+                if route:
+                    self._cut_off[route] = key
+                peer = self._known.peer(key) if key else None
+                who = end.peer_name if peer is None else f"{peer.name} at {end.peer_name}"
+                errors.append(MessageTooLargeError(f"{who}: {size} bytes are not read", peer))
+        return errors
 
     def _cut_off_revoked(self) -> None:
         revoked = {key for key in self._admitted if self._known.peer(key) is None}
@@ -365,11 +412,16 @@ class Peers:
                 self._refuse(question)
 
     def _let_in(self, question: _Question) -> bool:
-        is_known = self._known.peer(question.key) is not None
-        if is_known:
+        """Answer a question about a known key; return whether it is known."""
+        peer = self._known.peer(question.key)
+        if peer is None:
+            return False
+        if self._may_connect(peer) and question.key not in self._cut_off.values():
             self._admitted.add(question.key)
             self._answer(question, _WELCOME)
-        return is_known
+        else:
+            self._answer(question, _NOT_NOW)
+        return True
 
     def _refuse(self, question: _Question) -> PeerError:
         self._answer(question, _NOT_NOW)

@@ -15,9 +15,9 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple
 
 import zmq
 
@@ -31,6 +31,7 @@ from regent.core.security.roles import SENDERS, KeyOwner, is_about, may_send
 from regent.transport.control import codec
 from regent.transport.control.codec import Frames, Request, RequestHeader, Response
 from regent.transport.control.key_files import KeyPair
+from regent.transport.control.pace import Leeway, Pace
 from regent.transport.control.peers import (
     HandshakeError,
     KnownKeys,
@@ -50,9 +51,15 @@ logger = logging.getLogger(__name__)
 
 MAX_OUTSTANDING: Final = 10_000
 _PEERS_AT_LEAST: Final = 10  # have room for their requests
+# A broker has one or two connections for each purpose, and one unanswered request on each of them.
+_MAX_OF_BROKER: Final = 16
+_MAX_OF_SLOW_BROKER: Final = 2
+_BYTES_OF_ONE: Final = 64 * 1024  # a longer body counts as several requests
 _MAX_REQUEST_BYTES: Final = codec.max_request_bytes(ApiKey.PLACE_TOPICS)  # the largest of all
 _TURN_S: Final = 0.01  # of receiving; then answers are sent
 _SWEEP_S: Final = 2.0  # between two looks for revoked keys and endless messages
+_SWEEP_BEHIND_S: Final = 0.05  # while messages wait
+_WORK_OF_UNREAD_S: Final = 2.0  # so who sends more than is read may not connect for a long time
 _STOP_TIMEOUT_S: Final = 5.0
 # Time for the last answers: closing drops what was not sent and what the peer has not read.
 _LAST_ANSWERS_S: Final = 0.05
@@ -80,6 +87,7 @@ class Rejection(StrEnum):
     UNFENCED = "control request without epochs or receiver"
     UNCONFIRMED = "large, of a controller that is not known yet"
     OVERLOADED = "too many unanswered requests"
+    TOO_MUCH_WORK = "more work than one broker may cause"
     TOO_MANY_PEERS = "too few file descriptors"
     DISPATCH_FAILED = "dispatch failed"
     UNROUTABLE_ANSWER = "answer to a peer that is gone"
@@ -172,12 +180,16 @@ class WireReply:
             )
 
 
+def _charge_nothing(_work_s: float) -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class IncomingRequest:
     """A request of another process, and how to answer it.
 
     ``peer`` is the owner of the key that its process has proved. The peer chooses ``client_id``:
-    use it for logs, not for decisions.
+    use it for logs, not for decisions. Tell ``charge`` how many seconds of work it has caused.
     """
 
     peer: KeyOwner
@@ -187,6 +199,16 @@ class IncomingRequest:
     client_id: str
     body: Request
     reply: WireReply
+    charge: Callable[[float], None] = _charge_nothing
+
+
+class _Answer(NamedTuple):
+    """Frames for a peer; ``weight`` is how many requests they answer in the count of the peer's."""
+
+    peer: KeyOwner
+    route: bytes
+    weight: int
+    frames: Frames
 
 
 class _RefusalError(Exception):
@@ -198,15 +220,26 @@ class _RefusalError(Exception):
         self.error_code = error_code
 
 
-Screen: TypeAlias = Callable[[ApiKey, ControlHeader], ControlResponse | Errors | None]
-"""Returns the answer to a large request of a controller before it is decoded; None: decode it.
-
-An error is the answer to one whose sender must repeat it.
-"""
-
-
 def _screen_nothing(_key: ApiKey, _header: ControlHeader) -> None:
     return None
+
+
+def _hear_nobody(_header: ControlHeader) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """What is decided about a request before it is decoded.
+
+    ``answer`` returns the answer to a large request of a controller; an error, which its sender
+    must repeat it after; or None: decode it. ``is_heard`` tells whether the sender of a header is
+    certainly the controller, which ``pace`` does not limit.
+    """
+
+    answer: Callable[[ApiKey, ControlHeader], ControlResponse | Errors | None] = _screen_nothing
+    is_heard: Callable[[ControlHeader], bool] = _hear_nobody
+    pace: Pace = field(default_factory=Pace)
 
 
 class ControlServer:
@@ -214,8 +247,8 @@ class ControlServer:
 
     Only owners of ``known`` keys are heard, and only in what they may send (``core.security``).
     ``dispatch`` runs on that thread and must not block. While ``max_outstanding`` requests, or a
-    tenth of them of one peer, are unanswered, more are refused with BROKER_NOT_AVAILABLE.
-    ``screen``: see ``Screen``.
+    tenth of them of one peer, are unanswered, more are refused with BROKER_NOT_AVAILABLE. A broker
+    that is not the controller may have few, and cause little work (``pace``).
     """
 
     def __init__(
@@ -228,7 +261,7 @@ class ControlServer:
         name: str,
         max_outstanding: int = MAX_OUTSTANDING,
         max_frame_bytes: int = _MAX_REQUEST_BYTES,
-        screen: Screen = _screen_nothing,
+        screen: Screen | None = None,
         users: LocalUsers = EVERYBODY,
     ) -> None:
         self.endpoint = bind
@@ -238,6 +271,8 @@ class ControlServer:
         """How many valid requests came, by API. The I/O thread writes, any thread reads."""
         self.unauthorized: Counter[str] = Counter()
         """How many requests were refused because their peer may not send them, by its name."""
+        self.overdone: Counter[str] = Counter()
+        """How many requests were refused because their peer causes too much work, by its name."""
         self._keys = keys
         self._known = known
         self._dispatch = dispatch
@@ -245,7 +280,8 @@ class ControlServer:
         self._max_outstanding = max_outstanding
         self._max_of_peer = -(-max_outstanding // _PEERS_AT_LEAST)  # rounded up
         self._max_frame_bytes = max_frame_bytes
-        self._screen = screen
+        self._screen = screen or Screen()
+        self._pace = self._screen.pace
         self._users = users.at(host_of(bind))
         # These are read and written by the I/O thread alone.
         self._outstanding = 0
@@ -253,7 +289,8 @@ class ControlServer:
         self._last_answer_at = -_LAST_ANSWERS_S
         self._swept_at = 0.0
         self._is_behind = False  # whether messages wait
-        self._outbox: deque[tuple[KeyOwner, bytes, Frames]] = deque()  # peer, route and frames
+        self._rests_until = 0.0  # they wait until then
+        self._outbox: deque[_Answer] = deque()
         self._stopping = threading.Event()
         self._wakeup = Wakeup()
         self._thread: threading.Thread | None = None
@@ -273,6 +310,7 @@ class ControlServer:
                 self._max_frame_bytes,
                 self._wakeup.set,
                 users=self._users,
+                may_connect=self._pace.may_connect,
             )
         except (zmq.ZMQError, OSError, ValueError) as error:
             self._wakeup.close()
@@ -318,25 +356,32 @@ class ControlServer:
                 on_failure(RegentError(f"the thread {self._name} has ended: nobody can connect"))
 
     def _take_turn(self, poller: zmq.Poller, peers: Peers) -> None:
-        if not self._is_behind:
-            wait_s = self._swept_at + _SWEEP_S - time.monotonic()
-            poller.poll(max(0, math.ceil(wait_s * 1000)))
+        now = time.monotonic()
+        is_resting = self._rests_until > now
+        if is_resting or not self._is_behind:
+            until = self._rests_until if is_resting else self._swept_at + _SWEEP_S
+            peers.heed_messages(poller, are_heeded=not is_resting)
+            poller.poll(max(0, math.ceil((until - now) * 1000)))
         self._wakeup.clear()
         for error in peers.take_events():
             self.rejected.add(_REASONS_TO_CUT_OFF[type(error)], error)
         self._send_answers(peers)
-        self._receive(peers)
-        self._send_answers(peers)  # answers that dispatch gave itself
-        if time.monotonic() >= self._swept_at + _SWEEP_S:
+        if time.monotonic() >= self._rests_until:
+            self._receive(peers)
+        sweep_s = _SWEEP_BEHIND_S if self._is_behind else _SWEEP_S
+        if time.monotonic() >= self._swept_at + sweep_s:
             self._swept_at = time.monotonic()
             for error in peers.sweep():
                 self.rejected.add(_REASONS_TO_CUT_OFF[type(error)], error)
+                if error.peer is not None and error.peer.broker_id is not None:
+                    # What it has sent is in our memory until it was read and dropped.
+                    self._pace.charge(error.peer, _WORK_OF_UNREAD_S)
 
     def _send_answers(self, peers: Peers) -> None:
         while self._outbox:
-            peer, route, frames = self._outbox.popleft()
-            self._outstanding -= 1
-            self._outstanding_of[peer] -= 1
+            peer, route, weight, frames = self._outbox.popleft()
+            self._outstanding -= weight
+            self._outstanding_of[peer] -= weight
             if not self._outstanding_of[peer]:
                 del self._outstanding_of[peer]
             self._send(peers, route, frames)
@@ -345,52 +390,81 @@ class ControlServer:
     def _receive(self, peers: Peers) -> None:
         end_of_turn = time.monotonic() + _TURN_S
         self._is_behind = True
+        worked_s = time.thread_time()
         while time.monotonic() < end_of_turn:
+            payer, size = None, 0
             try:
                 message = peers.receive()
+                if message is None:
+                    self._is_behind = False
+                    return
+                payer, size = self._handle(peers, message), message.sent_bytes
+                self._send_answers(peers)  # those that dispatch gave itself
             except PeerError as error:
                 self.rejected.add(_REASONS_TO_CUT_OFF[type(error)], error)
+                payer, size = error.peer, error.sent_bytes
+            before_s, worked_s = worked_s, time.thread_time()
+            if payer is None or payer.broker_id is None:
                 continue
-            if message is None:
-                self._is_behind = False
+            self._pace.charge(payer, worked_s - before_s, size)
+            rest_s = self._pace.take_rest()
+            if rest_s:
+                self._rests_until = time.monotonic() + rest_s
                 return
-            try:
-                self._accept(message)
-            except _RefusalError as refusal:
-                self.rejected.add(refusal.reason, refusal)
-                if refusal.reason is Rejection.UNAUTHORIZED:
-                    self.unauthorized[message.peer.name] += 1
-                self._refuse(peers, message, refusal.error_code)
 
-    def _accept(self, message: Message) -> None:
-        """Dispatch the request in ``message``; raises _RefusalError."""
-        if tuple(message.frames) == codec.PING:
-            self._take_on(message)(codec.PING[1:])
-            return
-        header, encoded_body = self._open(message)
+    def _handle(self, peers: Peers, message: Message) -> KeyOwner | None:
+        """Dispatch or refuse a message; return whose work that is, None: the controller's."""
+        if message.frames is None:
+            return message.peer
+        try:
+            return None if self._accept(message, message.frames) else message.peer
+        except _RefusalError as refusal:
+            self.rejected.add(refusal.reason, refusal)
+            if refusal.reason is Rejection.UNAUTHORIZED:
+                self.unauthorized[message.peer.name] += 1
+            is_overdone = refusal.reason is Rejection.TOO_MUCH_WORK
+            self.overdone[message.peer.name] += is_overdone
+            self._refuse(peers, message, message.frames, refusal.error_code)
+            if is_overdone and self._pace.leeway(message.peer) is Leeway.CUT_OFF:
+                peers.cut_off(message.route)
+            return message.peer
+
+    def _accept(self, message: Message, frames: list[RecordBytes]) -> bool:
+        """Dispatch a request; return whether it is the controller's. Raises _RefusalError."""
+        if tuple(frames) == codec.PING:
+            self._check_leeway(message.peer)
+            self._take_on(message, 1)(codec.PING[1:])
+            return False
+        header, encoded_body = self._open(message.peer, frames)
+        control_header = header.control_header
+        is_controller = control_header is not None and self._screen.is_heard(control_header)
+        weight = 1 if is_controller else 1 + len(encoded_body) // _BYTES_OF_ONE
+        self._check_load(message.peer, weight, is_controller=is_controller)
         api_key = ApiKey(header.api_key)
         self.requests[api_key] += 1
         answer = self._screened(message.peer, header, api_key, encoded_body)
         if answer is not None:
             encoded = codec.encode_body(answer)
             reply_header = codec.encode_reply_header(header.correlation_id)
-            self._take_on(message)((reply_header, *encoded))
-            return
+            self._take_on(message, weight)((reply_header, *encoded))
+            return is_controller
         try:
             body = codec.decode_request_body(api_key, encoded_body)
         except BadDataError as error:
             raise _RefusalError(Rejection.BAD_BODY, error, Errors.INVALID_REQUEST) from None
         if not is_about(message.peer, body):
             raise _unauthorized(message.peer, api_key)
-        reply = WireReply(api_key, header.correlation_id, self._take_on(message))
+        reply = WireReply(api_key, header.correlation_id, self._take_on(message, weight))
+        is_counted = message.peer.broker_id is not None and not is_controller
         request = IncomingRequest(
             message.peer,
             api_key,
-            header.control_header,
+            control_header,
             header.correlation_id,
             header.client_id,
             body,
             reply,
+            functools.partial(self._pace.charge, message.peer) if is_counted else _charge_nothing,
         )
         try:
             self._dispatch(request)
@@ -398,6 +472,26 @@ class ControlServer:
             logger.exception("%s cannot dispatch %s", self._name, api_key.name)
             self.rejected.add(Rejection.DISPATCH_FAILED, error)
             reply.fail(Errors.UNKNOWN_SERVER_ERROR)
+        return is_controller
+
+    def _check_leeway(self, peer: KeyOwner) -> Leeway:
+        """Return what may be done for a peer; raises _RefusalError."""
+        leeway = Leeway.EASY if peer.broker_id is None else self._pace.leeway(peer)
+        if leeway >= Leeway.REFUSED:
+            detail = f"requests of {peer.name}; if they are not its own, revoke its key"
+            raise _RefusalError(Rejection.TOO_MUCH_WORK, detail, Errors.BROKER_NOT_AVAILABLE)
+        return leeway
+
+    def _check_load(self, peer: KeyOwner, weight: int, *, is_controller: bool) -> None:
+        """Raise _RefusalError if there is no room for a request."""
+        limit = self._max_of_peer
+        if peer.broker_id is not None and not is_controller:
+            is_slow = self._check_leeway(peer) is Leeway.SLOW
+            limit = min(limit, _MAX_OF_SLOW_BROKER if is_slow else _MAX_OF_BROKER)
+        of_peer = self._outstanding_of[peer]
+        if self._outstanding >= self._max_outstanding or (of_peer and of_peer + weight > limit):
+            detail = f"{self._outstanding} requests, {of_peer} of {peer.name}"
+            raise _RefusalError(Rejection.OVERLOADED, detail, Errors.BROKER_NOT_AVAILABLE)
 
     def _screened(
         self, peer: KeyOwner, header: RequestHeader, api_key: ApiKey, body: RecordBytes
@@ -410,14 +504,14 @@ class ControlServer:
         control = header.control_header
         if control is None or len(body) <= codec.LARGE_REQUEST_BYTES:
             return None
-        answer = self._screen(api_key, control) if api_key in codec.CONTROL_REQUESTS else None
+        is_control = api_key in codec.CONTROL_REQUESTS
+        answer = self._screen.answer(api_key, control) if is_control else None
         if isinstance(answer, Errors):
             raise _RefusalError(Rejection.UNCONFIRMED, f"{api_key.name} of {peer.name}", answer)
         return answer
 
-    def _open(self, message: Message) -> tuple[RequestHeader, RecordBytes]:
+    def _open(self, peer: KeyOwner, frames: list[RecordBytes]) -> tuple[RequestHeader, RecordBytes]:
         """Return the checked header, and the body; raises _RefusalError."""
-        frames = message.frames
         if len(frames) < 3 or frames[0]:
             detail = f"{len(frames)} frames"
             raise _RefusalError(Rejection.BAD_ENVELOPE, detail, Errors.INVALID_REQUEST)
@@ -433,31 +527,28 @@ class ControlServer:
             raise _RefusalError(Rejection.UNKNOWN_API, header.api_key, Errors.INVALID_REQUEST)
         if header.api_key in codec.CONTROL_REQUESTS and header.control_header is None:
             raise _RefusalError(Rejection.UNFENCED, header.api_key, Errors.INVALID_REQUEST)
-        if not may_send(message.peer, ApiKey(header.api_key), header.control_header):
-            raise _unauthorized(message.peer, ApiKey(header.api_key))
-        of_peer = self._outstanding_of[message.peer]
-        if self._outstanding >= self._max_outstanding or of_peer >= self._max_of_peer:
-            detail = f"{self._outstanding} requests, {of_peer} of {message.peer.name}"
-            raise _RefusalError(Rejection.OVERLOADED, detail, Errors.BROKER_NOT_AVAILABLE)
+        if not may_send(peer, ApiKey(header.api_key), header.control_header):
+            raise _unauthorized(peer, ApiKey(header.api_key))
         return header, joined(frames[2:])
 
-    def _refuse(self, peers: Peers, message: Message, error_code: Errors) -> None:
+    def _refuse(
+        self, peers: Peers, message: Message, frames: list[RecordBytes], error_code: Errors
+    ) -> None:
         """Answer a message that was refused, if its correlation id is known."""
-        frames = message.frames
         correlation_id = codec.peek_correlation_id(frames[1]) if len(frames) > 1 else None
         if correlation_id is not None:
             header = codec.encode_reply_header(correlation_id, error_code)
             self._send(peers, message.route, (header,))
 
-    def _take_on(self, message: Message) -> Callable[[Frames], None]:
+    def _take_on(self, message: Message, weight: int) -> Callable[[Frames], None]:
         """Count a request until it is answered; return what delivers the answer, once."""
-        self._outstanding += 1
-        self._outstanding_of[message.peer] += 1
-        return functools.partial(self._deliver, message.peer, message.route)
+        self._outstanding += weight
+        self._outstanding_of[message.peer] += weight
+        return functools.partial(self._deliver, message.peer, message.route, weight)
 
-    def _deliver(self, peer: KeyOwner, route: bytes, frames: Frames) -> None:
+    def _deliver(self, peer: KeyOwner, route: bytes, weight: int, frames: Frames) -> None:
         """Hand an answer to the I/O thread; called from any thread, even after ``stop``."""
-        self._outbox.append((peer, route, frames))
+        self._outbox.append(_Answer(peer, route, weight, frames))
         if threading.current_thread() is not self._thread:  # which checks the outbox itself
             self._wakeup.set()
 

@@ -5,9 +5,10 @@ frames of any size and hangs on close. ``MAXMSGSIZE`` limits one frame only, als
 not proved its key yet. So frames are small, a long one is sent in pieces, and ``receive_message``
 limits the whole message.
 
-ZeroMQ's heartbeats wake several threads of both processes for each connection. A server sends few
-of them, to find peers that stand still. The kernel asks for the host, and a client that waits for
-an answer asks for the process (``client``).
+There are no heartbeats of ZeroMQ. The kernel asks for the host, and a client that waits for an
+answer asks for the process (``client``). A server must not send them: when a peer resets its
+connection while ZeroMQ does not read it, because too many of its messages wait, the next heartbeat
+ends our process (``Assertion failed: !_io_error``, https://github.com/zeromq/libzmq/issues/4364).
 """
 
 from __future__ import annotations
@@ -39,9 +40,13 @@ MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024 + 8 * 1024  # of a body and a header
 _FREE_FRAMES: Final = 16  # of a message, beside the full ones
 _ENCRYPTION_BYTES: Final = 256  # at most, of a frame
 _COPIED_BYTES: Final = 1024
+FRAME_OVERHEAD: Final = 35
+"""Bytes that CURVE and ZMTP add to a frame (https://rfc.zeromq.org/spec/26/), if it is short."""
+_LONG_SIZE: Final = 7  # more, for a frame that is not
+_SHORT: Final = 255 - 33
 QUEUED_MESSAGES: Final = 100
 """Maximum number of waiting messages, for each peer and direction."""
-_UNREAD_REQUESTS: Final = 8  # of a peer; a request may be large
+_UNREAD_REQUESTS: Final = 8  # of a connection; more wait at the peer
 FLUSH_MS: Final = 200
 """Time for sent messages to leave after the close of a client, in milliseconds."""
 
@@ -76,8 +81,6 @@ _OPTIONS_OF_KIND: Final = {
         zmq.ROUTER_MANDATORY: 1,
         zmq.BACKLOG: 128,
         zmq.RCVHWM: _UNREAD_REQUESTS,
-        zmq.HEARTBEAT_IVL: 10_000,
-        zmq.HEARTBEAT_TIMEOUT: 10_000,
     },
 }
 
@@ -85,12 +88,14 @@ _OPTIONS_OF_KIND: Final = {
 class ReceivedFrames(NamedTuple):
     """The frames of a message; large ones are not copied. ``last`` tells of the connection.
 
-    If the message exceeds the limits, ``frames`` has the first ones only.
+    If the message exceeds the limits, ``frames`` has the first ones only. ``sent_bytes`` counts all
+    of them as they were sent, encrypted.
     """
 
     frames: list[RecordBytes]
     is_complete: bool
     last: zmq.Frame
+    sent_bytes: int
 
 
 def new_context(keys: KeyPair) -> Context:
@@ -178,17 +183,18 @@ def joined(body: list[RecordBytes]) -> RecordBytes:
 def receive_message(socket: Socket, max_bytes: int = MAX_MESSAGE_BYTES) -> ReceivedFrames | None:
     """Return the next message that has arrived, ``None`` if there is none; never blocks."""
     frames: list[RecordBytes] = []
-    size = 0
+    size = sent_bytes = 0
     max_frames = _FREE_FRAMES + max_bytes // FRAME_BYTES
     is_complete = True
     try:
         while True:
             frame = socket.recv(zmq.NOBLOCK, copy=False)
             size += len(frame)
+            sent_bytes += len(frame) + FRAME_OVERHEAD + (_LONG_SIZE if len(frame) > _SHORT else 0)
             is_complete = is_complete and len(frames) < max_frames and size <= max_bytes
             if is_complete:
                 frames.append(frame.bytes if len(frame) <= _COPIED_BYTES else frame.buffer)
             if not frame.more:
-                return ReceivedFrames(frames, is_complete, frame)
+                return ReceivedFrames(frames, is_complete, frame, sent_bytes)
     except zmq.Again:
         return None

@@ -25,9 +25,10 @@ from regent.transport.control.server import (
     IncomingRequest,
     RejectedFrames,
     Rejection,
+    Screen,
 )
 from regent.transport.control.sockets import Context, new_context, open_socket
-from tests.support.keys import context_for_test
+from tests.support.keys import EVERYBODY_OPERATES, context_for_test
 from tests.transport.control.conftest import Connect, Serve
 from tests.transport.control.raw_peer import (
     ANSWER_999,
@@ -125,7 +126,7 @@ def test_a_large_request_of_a_deposed_controller_is_answered_unread(
         screened.put((api_key, header))
         return refused if header.controller_epoch < 7 else None
 
-    server = serve(answer_ready, screen=screen)
+    server = serve(answer_ready, screen=Screen(screen))
     socket = open_socket(context, zmq.DEALER)
     try:
         peer = RawPeer(socket, server.endpoint)
@@ -151,7 +152,7 @@ def test_an_unexpected_error_is_logged_and_ends_nothing(
     def screen(api_key: ApiKey, header: ControlHeader) -> None:
         raise LookupError("planted")
 
-    server = serve(answer_ready, screen=screen)
+    server = serve(answer_ready, screen=Screen(screen))
     socket = open_socket(context, zmq.DEALER)
     try:
         peer = RawPeer(socket, server.endpoint)
@@ -280,7 +281,7 @@ def test_an_answer_to_a_peer_that_left_is_dropped_and_counted(
         else:
             request.reply(READY)
 
-    server = serve(hold_the_raw_ones)
+    server = serve(hold_the_raw_ones, known=EVERYBODY_OPERATES)
     context_of_peer = context_for_test()
     socket = open_socket(context_of_peer, zmq.DEALER)
     peer = RawPeer(socket, server.endpoint)

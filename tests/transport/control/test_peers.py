@@ -350,7 +350,7 @@ def dealers_of_large_messages(
 def test_a_message_without_an_end_is_cut_off(
     serve: Serve, connect: Connect, *, speaks_first: bool
 ) -> None:
-    server = serve(answer_ready, max_frame_bytes=100_000)
+    server = serve(answer_ready, max_frame_bytes=100_000, known=EVERYBODY_OPERATES)
     innocent = connect(server.endpoint)
     assert innocent.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
     with dealers_of_large_messages(server.endpoint, 1, 2_000_000) as (dealer,):

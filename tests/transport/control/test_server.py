@@ -173,7 +173,8 @@ def test_200_clients_at_once_get_their_own_answers(serve: Serve, connect: Connec
             thread.join(scaled(20))
     assert not any(thread.is_alive() for thread in threads)
     assert wrong.empty()
-    assert server.rejected.counts == {}
+    # One that asked whether the server lives may have got its answer and left.
+    assert server.rejected.counts.keys() <= {Rejection.UNROUTABLE_ANSWER}
 
 
 def test_a_port_in_use_is_named_with_the_remedy(server: ControlServer) -> None:
