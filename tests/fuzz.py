@@ -315,7 +315,7 @@ class Entrance:
                 for number in range(AT_A_TIME)
             ]
             for share in shares:
-                share.result()
+                share.result(scaled(10.0 * handshakes))
 
 
 def user(address: Address) -> Iterator[Use]:

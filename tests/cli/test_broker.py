@@ -18,7 +18,7 @@ from regent.config.settings_file import load_settings
 from regent.config.tables.logging import LoggingConfig
 from regent.core.setting import ConfigType
 from regent.testing.regent_cluster import START_TIMEOUT_S
-from regent.testing.waits import next_line
+from regent.testing.waits import next_line, scaled
 
 LOGGERS = ("", "state.change", "pykka")
 
@@ -131,6 +131,6 @@ def test_sighup_reads_the_keys_again_unless_the_terminal_was_closed(
                 break
     finally:
         process.kill()
-        process.wait(START_TIMEOUT_S)
+        process.wait(scaled(START_TIMEOUT_S))
         assert process.stdout is not None
         process.stdout.close()

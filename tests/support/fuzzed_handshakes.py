@@ -241,7 +241,7 @@ class CurveTarget:
             here = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
             connect_to(dealer, keyed_endpoint(here, key_of(self._endpoint)))
             client = stack.enter_context(listener.accept()[0])
-            server = stack.enter_context(socket.create_connection(self._address, 5))
+            server = stack.enter_context(socket.create_connection(self._address, scaled(5.0)))
             relay = _Relay(client, server, dealer, self._request)
             if not is_genuine and self._recorded:
                 relay.change_at = chance.randrange(len(self._recorded))

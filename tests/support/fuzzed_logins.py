@@ -31,6 +31,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 
+from regent.testing.waits import scaled
 from tests.support.sasl_users import NAME, PASSWORD
 
 USERS: Final[Mapping[bytes, bytes]] = {NAME.encode(): PASSWORD.encode(), b"bob": b"bob's secret"}
@@ -639,7 +640,7 @@ class _Talk:
 def log_in(address: Address, issuer: Issuer, mechanism: str = "SCRAM-SHA-256") -> None:
     """Log in and ask for something; raises ``OSError``."""
     login = Login(mechanism, issuer, random.Random(1), NAME.encode(), "none")
-    with socket.create_connection(address, CLOSED_WITHIN_S) as sock:
+    with socket.create_connection(address, scaled(CLOSED_WITHIN_S)) as sock:
         frames = login.frames()
         frame = next(frames)
         with suppress(StopIteration):
@@ -682,7 +683,7 @@ class Crowd:
         outcomes: list[Outcome] = []
         for number, started in enumerate(conversations):
             source = _SOURCES[number % len(_SOURCES)], 0
-            sock = socket.create_connection(self._address, CLOSED_WITHIN_S, source)
+            sock = socket.create_connection(self._address, scaled(CLOSED_WITHIN_S), source)
             going.append(_Talk(sock, started))
         while going:
             going = self._round(going, max_held)

@@ -218,7 +218,7 @@ def test_a_few_bytes_of_a_large_request_wake_nobody_until_the_request_lacks_litt
     context = ssl.create_default_context()
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
-        socket.create_connection(server.getsockname()) as client,
+        socket.create_connection(server.getsockname(), WAIT_S) as client,
         server.accept()[0] as accepted,
         context.wrap_socket(
             accepted, do_handshake_on_connect=False, server_hostname="localhost"
