@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import IO, Final, Self
 from regent.cluster.embedded_zookeeper import LOOPBACK
 from regent.config.java import find_java
 from regent.core.model import BrokerId
-from regent.testing.waits import scaled
+from regent.testing.waits import eventually, scaled
 from tests.support.free_ports import free_ports
 from tests.support.maven_jars import MavenJars
 
@@ -23,10 +24,11 @@ JARS: Final[Mapping[str, MavenJars]] = {
         ' conf="default->default,runtime"/>'
         '<dependency org="org.slf4j" name="slf4j-reload4j" rev="1.7.36"/>',
         sha256,
+        types=("jar", "bundle"),
     )
     for version, sha256 in {
-        VERSION: "d211749f704695ddf5b7a768a309b04663274037e2dad60d43671b6979daa1c4",
-        "2.8.2": "da5eec0e7d4c3270dc420313d91d3c104fe586227486cab94856a56203bd35c6",
+        VERSION: "4a7187d76d86960c8cc101e20d6701170ab2b03708681e112fea247f3bd8e3a1",
+        "2.8.2": "1f974d34cf86e7ddbaf52548e991144693df41707ca978aad876bd082034a182",
     }.items()
 }
 """The jars of the brokers by version."""
@@ -130,6 +132,17 @@ class GenuineBroker:
             stdout=self._output,
             stderr=self._output,
         )
+
+    def await_serving(self, timeout_s: float = STOP_S) -> None:
+        """Wait until it serves; raises ``AssertionError``, at once if the process has ended."""
+
+        def serves() -> bool:
+            assert self._process is not None
+            assert self._process.poll() is None, (self.directory / "output.log").read_text()
+            with socket.create_connection((LOOPBACK, self.port)):
+                return True
+
+        eventually(serves, f"broker {self.broker_id} of Kafka serves", timeout_s)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process."""

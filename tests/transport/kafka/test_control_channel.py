@@ -111,7 +111,7 @@ class BrokerOfKafka:
         api, request_type, response_type = CONTROL_KEYS[key]
         is_flexible = version >= FIRST_FLEXIBLE_VERSION[api]
         tags = b"\0" if is_flexible else b""
-        read = decoded(request_type, body[len(tags) :], version, is_flexible=is_flexible)
+        read: Any = decoded(request_type, body[len(tags) :], version, is_flexible=is_flexible)
         self.received.append((version, read))
         answer = self.answers.get(key, response_type(error_code=0))
         data = encoded(answer, version, is_flexible=is_flexible)
