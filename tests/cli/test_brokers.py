@@ -53,7 +53,7 @@ def test_a_table_of_brokers_can_be_split_into_words(cluster: FakeCluster) -> Non
     ]
     words = row.split()
     assert words[:6] == ["0", "127.0.0.1", "9092", "-", "29092", "r"]
-    assert words[7:] == ["no", "regent"]
+    assert words[7:] == ["no", "kafka"], "it has no control port"
 
 
 def test_an_endpoint_elsewhere_is_shown_with_its_host(cluster: FakeCluster) -> None:
