@@ -62,13 +62,14 @@ class ClusterObserver:
     def control_endpoint(self, broker_id: BrokerId) -> str:
         """Return where a registered broker takes control requests, with its key.
 
-        Raises ``LookupError``.
+        Raises ``LookupError``, and ``ValueError`` for a broker of Kafka.
         """
         node = self.zookeeper.get(f"/brokers/ids/{broker_id}")
         if node is None:
             raise LookupError(f"broker {broker_id} is not registered")
         peer = BrokerIdZNode.decode(node.data, broker_id).control_peer
-        assert peer is not None
+        if peer is None:
+            raise ValueError(f"broker {broker_id} is one of Kafka: it has no control port")
         return peer
 
     def controller(self) -> BrokerId | None:

@@ -10,6 +10,7 @@ import pytest
 from regent.actors.request_send_thread import Dispatch, OnResponse, QueuedRequest, in_dispatches
 from regent.actors.runtime import stop_actor
 from regent.core.errors import Errors
+from regent.core.model import BrokerInfo
 from regent.core.protocol.control import (
     ControlHeader,
     ControlRequest,
@@ -23,7 +24,15 @@ from regent.core.protocol.control import (
 )
 from regent.transport.control.client import RequestError, RequestFailedError
 from regent.transport.control.codec import encode_request
-from tests.support.stage import TIMEOUT_S, BrokenChannelError, Sent, Stage, accept, actor_of
+from tests.support.stage import (
+    TIMEOUT_S,
+    BrokenChannelError,
+    RecordingChannel,
+    Sent,
+    Stage,
+    accept,
+    actor_of,
+)
 
 Answers: TypeAlias = "queue.Queue[ControlResponse]"
 HEADER = ControlHeader(9, 1, 1)
@@ -201,7 +210,36 @@ def test_the_answer_of_a_wrong_broker_is_known_until_the_right_broker_answers(
     thread = stage.request_send_thread(1, put_into(answers))
     stats = actor_of(thread)._stats
     thread.tell(dispatch(StopReplicaRequest(())))
-    stage.wait_for(lambda: stats.misdirected == str(refused))
+    stage.wait_for(lambda: stats.refusal == str(refused))
     is_right.set()
     assert answers.get(timeout=TIMEOUT_S) == StopReplicaResponse(Errors.NONE)
-    assert stats.misdirected == ""
+    assert stats.refusal == ""
+
+
+def test_a_broker_that_takes_no_request_at_all_is_tried_again_and_says_why(
+    stage: Stage,
+    answers: Answers,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    """It names no listener that we can use, or knows only older versions."""
+    may_open = threading.Event()
+    refused = RequestFailedError("broker 1", Errors.LISTENER_NOT_FOUND, "no listener INSIDE")
+    open_channel = stage.open_channel
+
+    def refuse_first(broker: BrokerInfo) -> RecordingChannel:
+        if not may_open.is_set():
+            raise refused
+        return open_channel(broker)
+
+    monkeypatch.setattr(stage, "open_channel", refuse_first)
+    thread = stage.request_send_thread(1, put_into(answers))
+    stats = actor_of(thread)._stats
+    thread.tell(dispatch(StopReplicaRequest(())))
+    stage.wait_for(lambda: stats.refusal == str(refused) and stats.failures > 2)
+    may_open.set()
+    assert answers.get(timeout=TIMEOUT_S) == StopReplicaResponse(Errors.NONE)
+    stage.wait_for(lambda: stats.software == "regent")
+    assert stats.refusal == ""
+    lines = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert len(lines) == 1, "once in ten seconds"

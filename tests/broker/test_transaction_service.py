@@ -177,6 +177,19 @@ def test_a_coordinator_on_another_broker_verifies_the_partitions_of_a_transactio
     )
 
 
+def test_a_coordinator_that_cannot_verify_lets_the_records_in(undo: ExitStack):
+    """It is a broker of Kafka before 3.5."""
+    listener = KafkaListener("127.0.0.1", 0, [])
+    undo.callback(listener.close, 0.1)
+    listener.start()
+    channel = TransactionChannel(f"tcp://127.0.0.1:{listener.port}", client_id="test")
+    undo.callback(channel.close)
+    request = VerifyPartitionsRequest(TransactionToVerify("x", 7, 3, (ORDERS_0,)))
+    answer = channel.request(request, timeout_ms=5_000)
+    outcome = PartitionOutcome(*ORDERS_0, Errors.NONE)
+    assert answer == VerifyPartitionsResponse(Errors.NONE, (outcome,))
+
+
 def test_a_request_to_a_broker_that_has_gone_ends_before_its_timeout(undo: ExitStack):
     listening = undo.enter_context(socket.create_server(("127.0.0.1", 0)))
     listening.settimeout(TIMEOUT_S)

@@ -34,12 +34,13 @@ class MavenJars(NamedTuple):
     """Jars that are fetched together.
 
     ``dependencies`` are elements of an ivy.xml; ``sha256`` is that of the lines that ``sha256sum``
-    prints for the files, in the order of their names.
+    prints for the files, in the order of their names. Jars of other ``types`` are left out.
     """
 
     name: str
     dependencies: str
     sha256: str
+    types: tuple[str, ...] = ("jar",)
 
     def fetched(self) -> list[Path]:
         """Return the files in the order of their names; fetch them if they are not yet here.
@@ -58,7 +59,7 @@ class MavenJars(NamedTuple):
         ivy_file.write_text(_MODULE.format(dependencies=self.dependencies))
         command = [
             *(str(find_java().executable), "-jar", str(spark_jar("ivy"))),
-            *("-cache", str(scratch / "cache"), "-ivy", str(ivy_file), "-types", "jar"),
+            *("-cache", str(scratch / "cache"), "-ivy", str(ivy_file), "-types", *self.types),
             *("-retrieve", f"{directory}/[artifact]-[revision](-[classifier]).[ext]"),
         ]
         try:

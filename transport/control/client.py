@@ -28,6 +28,7 @@ import zmq
 
 from regent.config.addresses import without_key
 from regent.core.errors import BadDataError, Errors, RegentError
+from regent.core.model import OUR_SOFTWARE
 from regent.core.protocol.control import ControlHeader
 from regent.core.records import RecordBytes
 from regent.transport.control import codec
@@ -188,6 +189,9 @@ class RequestClient:
     before a request would time out. ``silent_s`` and ``gone_s``: see ``_Link``. Clients may share
     ``correlation_ids``, so that the ids ascend over all of them.
     """
+
+    software: Final = OUR_SOFTWARE
+    """Whose peers these are."""
 
     def __init__(
         self,

@@ -260,6 +260,22 @@ def test_new_client_addresses_are_sent_to_all_brokers(parts: ControllerParts) ->
     assert parts.context.registrations[2].info.endpoints == moved.endpoints
 
 
+def test_a_broker_of_kafka_is_told_everything_at_its_new_address(parts: ControllerParts) -> None:
+    """It is reached at one of its listeners."""
+    of_kafka = broker_info(2)
+    of_kafka = type(of_kafka)(2, of_kafka.endpoints)
+    scribble(parts, 2, BrokerIdZNode.encode(of_kafka))
+    parts.brokers.on_broker_modifications(2)
+    parts.effects()
+    moved = type(of_kafka)(2, (type(of_kafka.endpoints[0])("PLAINTEXT", "elsewhere", 1),))
+    scribble(parts, 2, BrokerIdZNode.encode(moved))
+    parts.brokers.on_broker_modifications(2)
+    effects = parts.effects()
+    (channel,) = of_type(effects, AddBroker)
+    assert channel.registration.info == moved
+    assert sorted(leader_and_isr_rows(requests(effects))[2]) == [T0, T1]
+
+
 def test_a_new_control_address_gets_a_new_channel_and_the_full_state(
     parts: ControllerParts,
 ) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from regent.core.errors import Errors
 from regent.core.model import BrokerId
 from regent.core.protocol.control import (
@@ -11,7 +13,12 @@ from regent.core.protocol.control import (
     UpdateMetadataTopic,
 )
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
-from regent.core.replication.metadata_view import PartitionView, alive_endpoints, topic_metadata
+from regent.core.replication.metadata_view import (
+    PartitionView,
+    alive_endpoints,
+    inter_broker_endpoint,
+    topic_metadata,
+)
 
 PLAIN, SSL = "PLAINTEXT", "SSL"
 
@@ -90,3 +97,28 @@ def test_met_12_a_snapshot_does_not_change_with_the_next_update():
     cache.update(ControlHeader(0, 1, 1), UpdateMetadataRequest((), ()))
     assert before == MetadataSnapshot()
     assert cache.snapshot is not before
+
+
+OUTSIDE = UpdateMetadataEndPoint("OUTSIDE", "h", 1, "SSL")
+INSIDE = UpdateMetadataEndPoint("INSIDE", "::1", 2, "PLAINTEXT")
+BY_PROTOCOL = UpdateMetadataEndPoint("PLAINTEXT", "h", 3, "PLAINTEXT")
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "control_endpoint", "replication_endpoint", "found"),
+    [
+        ((OUTSIDE, BY_PROTOCOL, INSIDE), None, None, "tcp://[::1]:2"),
+        ((OUTSIDE, BY_PROTOCOL), None, None, "tcp://h:3"),
+        ((OUTSIDE,), None, None, None),
+        ((OUTSIDE, BY_PROTOCOL), "tcp://h:9", "tcp://h:4", "tcp://h:4"),
+        ((OUTSIDE, BY_PROTOCOL), "tcp://h:9", None, None),
+    ],
+)
+def test_other_brokers_are_found_by_the_name_and_those_of_kafka_by_the_protocol(
+    endpoints: tuple[UpdateMetadataEndPoint, ...],
+    control_endpoint: str | None,
+    replication_endpoint: str | None,
+    found: str | None,
+):
+    broker = UpdateMetadataBroker(1, 5, endpoints, None, control_endpoint, replication_endpoint)
+    assert inter_broker_endpoint(broker, "INSIDE", "PLAINTEXT") == found

@@ -24,6 +24,7 @@ from regent.zk.client.requests import (
     MAX_WATCHES,
     Answer,
     ArmedWatches,
+    Multi,
     MultiRead,
     SetWatches,
     ZkReply,
@@ -246,3 +247,10 @@ def test_requests_stay_below_their_bounds() -> None:
 
     assert all(len(request.body) <= MAX_BULK_REQUEST_BYTES + 30 for request in requests)
     assert len(requests) == 4 + 2
+
+
+def test_a_node_without_data_has_none_as_kafka_writes_it():
+    """Some brokers of Kafka fail to read empty data, that of /latest_producer_id_block."""
+    encoded = Multi([Create("/a"), Create("/b", b"0")], "").body
+    assert encoded.count(b"/a\xff\xff\xff\xff") == 1
+    assert encoded.count(b"/b\x00\x00\x00\x010") == 1

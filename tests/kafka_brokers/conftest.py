@@ -1,0 +1,53 @@
+"""Two brokers of this project with one listener each, beside which brokers of Kafka are started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from regent.config.command_line import COMMAND
+from regent.config.java import JavaNotFoundError
+from regent.testing.regent_cluster import RegentCluster
+from tests.kafka_brokers.genuine_broker import JARS
+from tests.support.free_ports import free_ports
+from tests.support.maven_jars import JarsUnavailableError
+
+OURS = (0, 1)
+
+
+@pytest.fixture(scope="session")
+def jars() -> None:
+    """Skip without Java or without the jars of Kafka's brokers, fail in CI."""
+    try:
+        for version in JARS.values():
+            version.fetched()
+    except (JavaNotFoundError, JarsUnavailableError) as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def cluster(jars: None, tmp_path: Path) -> Iterator[RegentCluster]:
+    """Two brokers; their only listener is for clients and brokers, as Kafka's usually is."""
+    del jars
+    listeners = [
+        part
+        for broker, port in zip(OURS, free_ports(len(OURS)), strict=True)
+        for part in ("--broker-setting", f"{broker}:listeners=PLAINTEXT://127.0.0.1:{port}")
+    ]
+    options = ("--brokers", "2", "--no-placement-service", "--no-internal-topics", *listeners)
+    with RegentCluster(tmp_path / "regent", *options) as running:
+        yield running
+
+
+@pytest.fixture
+def jaas(cluster: RegentCluster) -> Path:
+    """The file with which a broker of Kafka logs in to ZooKeeper."""
+    command = [*COMMAND, "zookeeper", "client-config", "--data-dir", str(cluster.data_dir)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return cluster.data_dir / "zookeeper-client.jaas"
