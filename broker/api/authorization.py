@@ -14,7 +14,14 @@ from typing import Final, NamedTuple, TypeAlias
 from regent.broker.api.transactions import refuse_markers
 from regent.core.admin.partition_requests import refuse_partitions
 from regent.core.errors import Errors
-from regent.core.protocol.messages import acls, client_quotas, features, log_dirs, partitions
+from regent.core.protocol.messages import (
+    acls,
+    client_quotas,
+    control,
+    features,
+    log_dirs,
+    partitions,
+)
 from regent.core.protocol.messages.scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -145,6 +152,15 @@ ROWS: Final[Mapping[int, Row]] = {
     KafkaApiKey.FETCH: Row((_READ_TOPIC, _BROKER)),
     KafkaApiKey.LIST_OFFSETS: Row((_DESCRIBE_TOPIC, _BROKER)),
     KafkaApiKey.METADATA: Row((_DESCRIBE_TOPIC, _CREATE, _CREATE_TOPIC, _DESCRIBE)),
+    KafkaApiKey.LEADER_AND_ISR: _of_cluster(
+        lambda _: control.LeaderAndIsrResponse(error_code=_DENIED), AclOperation.CLUSTER_ACTION
+    ),
+    KafkaApiKey.STOP_REPLICA: _of_cluster(
+        lambda _: control.StopReplicaResponse(error_code=_DENIED), AclOperation.CLUSTER_ACTION
+    ),
+    KafkaApiKey.UPDATE_METADATA: _of_cluster(
+        lambda _: control.UpdateMetadataResponse(error_code=_DENIED), AclOperation.CLUSTER_ACTION
+    ),
     KafkaApiKey.OFFSET_COMMIT: Row((_READ_GROUP, _READ_TOPIC)),
     KafkaApiKey.OFFSET_FETCH: Row((_DESCRIBE_GROUP, _DESCRIBE_TOPIC)),
     KafkaApiKey.FIND_COORDINATOR: Row((_DESCRIBE_GROUP, _DESCRIBE_ID)),

@@ -20,12 +20,15 @@ S = TypeVar("S")
 
 
 class KafkaApiKey(IntEnum):
-    """The API keys that this broker supports."""
+    """The API keys that this project's brokers answer or send."""
 
     PRODUCE = 0
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    LEADER_AND_ISR = 4
+    STOP_REPLICA = 5
+    UPDATE_METADATA = 6
     OFFSET_COMMIT = 8
     OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
@@ -89,6 +92,9 @@ FIRST_FLEXIBLE_VERSION: Final[Mapping[KafkaApiKey, int]] = {
     KafkaApiKey.FETCH: 12,
     KafkaApiKey.LIST_OFFSETS: 6,
     KafkaApiKey.METADATA: 9,
+    KafkaApiKey.LEADER_AND_ISR: 4,
+    KafkaApiKey.STOP_REPLICA: 2,
+    KafkaApiKey.UPDATE_METADATA: 6,
     KafkaApiKey.OFFSET_COMMIT: 8,
     KafkaApiKey.OFFSET_FETCH: 6,
     KafkaApiKey.FIND_COORDINATOR: 3,
