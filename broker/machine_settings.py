@@ -14,7 +14,7 @@ from regent.core.admin.config_descriptions import DYNAMIC_ONLY
 from regent.core.controller.services import ControllerSettings
 from regent.core.log_config import LogConfig
 from regent.core.replication.replication_settings import ReplicationSettings
-from regent.core.setting import Scope, SettingValues
+from regent.core.setting import INT_MAX, Scope, SettingValues
 from regent.transport.kafka.limits import KafkaLimits
 
 T = TypeVar("T")
@@ -59,14 +59,18 @@ def log_directories(settings: Settings, data_dir: Path) -> list[Path]:
 
 
 def kafka_limits(settings: Settings, listener: str) -> KafkaLimits:
-    """Return the limits of clients of a listener. Raises ``SettingsError`` for a contradiction."""
-    overrides = connections_per_ip_overrides(settings.broker)
-    return filled(
+    """Return the limits of clients of a listener. Raises ``SettingsError`` for a contradiction.
+
+    Several listeners have ``max_connections`` together, without that of brokers, as in Kafka.
+    """
+    limits = filled(
         KafkaLimits,
         settings,
-        max_connections_per_ip_overrides=overrides,
+        max_connections_per_ip_overrides=connections_per_ip_overrides(settings.broker),
         max_connections_of_listener=settings.of_listener(listener).broker.max_connections,
     )
+    is_apart = settings.listeners.keeps_brokers_apart(listener)
+    return replace(limits, max_connections=INT_MAX) if is_apart else limits
 
 
 def dynamic_values(settings: Settings) -> SettingValues:

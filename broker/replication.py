@@ -6,7 +6,7 @@ changes are proposed as soon as there is a controller to ask, or a ZooKeeper ses
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -114,20 +114,18 @@ class Replication:
         broker: BrokerView,
         apis: Sequence[KafkaApi] = (),
         authorizer: Authorizer = ALLOW_ALL,
-    ) -> int | None:
-        """Serve followers; return the port. ``apis`` are other requests of brokers.
+    ) -> Mapping[str, int]:
+        """Serve followers on a listener of their own; return its port by its name.
 
-        It is a listener of its own because the limits and quotas of clients do not apply to
-        brokers. None: the only listener of the broker serves them. Raises ``PortInUseError``, or
-        ``RegentError`` for an unusable address.
+        ``apis`` are other requests of brokers. The limits and quotas of clients do not apply to
+        it. There may be no such listener: then ``KafkaEndpoint`` serves brokers on one of clients.
+        Raises ``PortInUseError``, or ``RegentError`` for an unusable address.
         """
         self._broker = broker
         endpoint = self._settings.listeners.of_brokers_only
+        self._replica_manager = replicas = broker.replica_manager
         if endpoint is None:
-            self._replica_manager = broker.replica_manager
-            return None
-        self._replica_manager = broker.replica_manager
-        replicas = broker.replica_manager
+            return {}
         served = [
             *fetch_apis(replicas, broker.cache, self._reader, on_proposals=self.wake),
             *offset_apis(replicas, self._reader),
@@ -148,7 +146,7 @@ class Replication:
         )
         listener.start()
         self._listener = listener
-        return listener.port
+        return {endpoint.listener: listener.port}
 
     def propose_isrs(
         self, controller: ActorRef[ControllerEventManager], zookeeper: ZooKeeper
