@@ -16,6 +16,7 @@ from regent.actors.inbox import InboxFullError, MessageWithReply, Reply, inbox_o
 from regent.actors.request_send_thread import (
     UNANSWERED_WARNING_S,
     AwaitAnswers,
+    ControlBody,
     DeliverySettings,
     Dispatch,
     OpenChannel,
@@ -32,7 +33,8 @@ from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, BrokerRegistration
 from regent.core.protocol.control import ControlHeader, ControlRequest, ControlResponse
 from regent.core.protocol.controller import UnansweredRequest
-from regent.transport.control.codec import EncodedBody, encode_request
+from regent.transport.control.codec import encode_request
+from regent.transport.kafka.control_channel import KafkaControlBody
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +47,8 @@ class BrokerChannel(NamedTuple):
 
     thread: ActorRef[RequestSendThread]
     stats: SendStats
+    encode: Callable[[ControlRequest], ControlBody]
+    """Raises ``BadDataError``."""
 
     @property
     def queue_size(self) -> int:
@@ -97,7 +101,8 @@ class ControllerChannelManager:
             stats=stats,
             supervisor=self._supervisor,
         )
-        self._channels[broker_id] = BrokerChannel(thread, stats)
+        encode = KafkaControlBody if registration.info.is_of_kafka else encode_request
+        self._channels[broker_id] = BrokerChannel(thread, stats, encode)
 
     def remove_broker(self, broker_id: BrokerId) -> None:
         """Stop sending and drop queued requests, so that no later incarnation receives them."""
@@ -108,13 +113,15 @@ class ControllerChannelManager:
             stop_actor(channel.thread, _STOP_TIMEOUT_S)
 
     def send(self, effects: list[SendControlRequest]) -> None:
-        """Queue requests; encode a request to several brokers only once."""
-        bodies: dict[int, EncodedBody] = {}
+        """Queue requests; encode a request to several brokers of a kind only once."""
+        bodies: dict[tuple[int, object], ControlBody] = {}
         by_broker: dict[BrokerId, list[SendControlRequest]] = {}
         for effect in effects:
             by_broker.setdefault(effect.broker_id, []).append(effect)
         for broker_id, requests in by_broker.items():
-            for dispatch in in_dispatches(_encoded(requests, bodies)):
+            channel = self._channels.get(broker_id)
+            encode = encode_request if channel is None else channel.encode
+            for dispatch in in_dispatches(_encoded(requests, encode, bodies)):
                 self._put(broker_id, dispatch)
 
     @property
@@ -128,7 +135,7 @@ class ControllerChannelManager:
             activity = inbox_of(channel.thread).activity
             message, waiting_ms = activity.message, activity.handling_ms
             name = message.name if isinstance(message, Dispatch) else ""
-            reason = channel.stats.misdirected
+            reason = channel.stats.refusal
             if name and (reason or waiting_ms > UNANSWERED_WARNING_S * 1000):
                 yield UnansweredRequest(broker_id, name, round(waiting_ms), reason)
 
@@ -213,14 +220,17 @@ def _reporting(
 
 
 def _encoded(
-    requests: Iterable[SendControlRequest], bodies: dict[int, EncodedBody]
+    requests: Iterable[SendControlRequest],
+    encode: Callable[[ControlRequest], ControlBody],
+    bodies: dict[tuple[int, object], ControlBody],
 ) -> Iterator[QueuedRequest]:
-    """Yield requests with their bodies; ``bodies`` has those that are encoded, by object."""
+    """Yield requests with their bodies; ``bodies`` has those that are made, by object and form."""
     for sent in requests:
-        body = bodies.get(id(sent.request))
+        key = id(sent.request), encode
+        body = bodies.get(key)
         if body is None:
             try:
-                body = bodies[id(sent.request)] = encode_request(sent.request)
+                body = bodies[key] = encode(sent.request)
             except BadDataError as error:  # no other controller could send it either
                 logger.error("cannot send a request to broker %d: %s", sent.broker_id, error)
                 continue

@@ -9,17 +9,16 @@ for the answer to the LeaderAndIsr before it: see ``may_be_unanswered_together``
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from regent.actors.inbox import Reply
 from regent.actors.runtime import RegentActor, Supervisor
 from regent.config.tables.controller import ControllerConfig
 from regent.core.errors import Errors
-from regent.core.model import BrokerRegistration
+from regent.core.model import BrokerInfo, BrokerRegistration
 from regent.core.protocol.control import (
     ControlHeader,
     ControlRequest,
@@ -35,6 +34,7 @@ from regent.transport.control.client import (
     RequestFailedError,
 )
 from regent.transport.control.codec import EncodedBody, Response
+from regent.transport.kafka.control_channel import KafkaControlBody
 
 logger = logging.getLogger(__name__)
 
@@ -45,14 +45,23 @@ _LEASE_POLL_S = 0.05  # how often a wait for the ZooKeeper session checks it
 
 
 class ControlChannel(Protocol):
-    """A connection to one broker's control server; ``transport.client.RequestClient``."""
+    """A connection to one broker, by which it gets control requests.
+
+    ``transport.control.client.RequestClient``, or ``transport.kafka.control_channel`` to a broker
+    of Kafka. Each sends bodies in its own form: see ``OpenChannel`` and ``EncodeBody``.
+    """
+
+    @property
+    def software(self) -> str:
+        """What the broker is, for people."""
+        ...
 
     def request_each(
         self,
-        requests: Sequence[tuple[EncodedBody, ControlHeader | None]],
+        requests: Sequence[tuple[Any, ControlHeader]],
         *,
         timeout_ms: int,
-        closing: threading.Event | None = None,
+        closing: Any = None,
     ) -> Iterator[tuple[int, Response | RequestFailedError]]:
         """Send all, and yield each answer with its place; raises ``RequestError``."""
         ...
@@ -62,18 +71,20 @@ class ControlChannel(Protocol):
         ...
 
 
-OpenChannel: TypeAlias = Callable[[str], ControlChannel]
+ControlBody: TypeAlias = EncodedBody | KafkaControlBody
+OpenChannel: TypeAlias = Callable[[BrokerInfo], ControlChannel]
+"""Raises ``RequestFailedError`` if the broker does not say where it can be reached."""
 OnResponse: TypeAlias = Callable[[ControlHeader, ControlRequest, ControlResponse, float], None]
 """Called with a request, its answer, and the milliseconds from the first attempt to the answer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueuedRequest:
-    """One request to send, with its body encoded once for all its receivers."""
+    """One request to send, with its body encoded once for all its receivers of a kind."""
 
     header: ControlHeader
     request: ControlRequest
-    body: EncodedBody
+    body: ControlBody
 
     @property
     def name(self) -> str:
@@ -134,8 +145,10 @@ class SendStats:
     failures: int = 0
     """Attempts without an answer, or with an error for an answer."""
     is_connected: bool = False
-    misdirected: str = ""
-    """Who answers at the address of the broker, if it is another one."""
+    refusal: str = ""
+    """Why the broker takes no request of us: another one answers there, for example."""
+    software: str = ""
+    """What the broker is; empty: it is not known yet."""
 
     def end_attempt(self, error: RequestError | None) -> None:
         """Count one attempt to send a request."""
@@ -217,13 +230,10 @@ class RequestSendThread(RegentActor):
         while not self._may_announce():
             if self.closing.wait(_LEASE_POLL_S):
                 return
-        endpoint = self._registration.info.control_peer
-        if endpoint is None:
-            return  # a broker of Kafka, for example: it cannot receive our requests
-        if self._channel is None:
-            self._channel = self._open_channel(endpoint)
         sent = dispatch.unanswered.copy()
         try:
+            if self._channel is None:
+                self._channel = self._open_channel(self._registration.info)
             for place, answer in self._channel.request_each(
                 [(queued.body, queued.header) for queued in sent],
                 timeout_ms=self._settings.request_timeout_ms,
@@ -236,17 +246,22 @@ class RequestSendThread(RegentActor):
         except RequestError as error:
             for _ in dispatch.unanswered:
                 self._stats.end_attempt(error)
+            if isinstance(error, RequestFailedError):
+                self._log_again(logging.ERROR, error)
+                self._stats.refusal = str(error)
             logger.debug("%s: %s; trying again", self.name, error)
+        if self._channel is not None:
+            self._stats.software = self._channel.software
 
     def _response(
         self, queued: QueuedRequest, answer: Response | RequestFailedError
     ) -> ControlResponse | None:
         """Return the answer, or the one that an error amounts to; None: send the request again."""
-        is_misdirected = False
+        is_refused = False
         self._may_soon_be_known = False
         if not isinstance(answer, RequestFailedError):
             self._stats.end_attempt(None)
-            self._stats.misdirected = ""
+            self._stats.refusal = ""
             return answer  # type: ignore[return-value]  # the codec matched it to the request
         self._stats.end_attempt(answer)
         match answer.error_code:
@@ -254,7 +269,7 @@ class RequestSendThread(RegentActor):
                 # The broker is overloaded, or asks ZooKeeper about us.
                 self._may_soon_be_known = True
             case Errors.BROKER_ID_NOT_REGISTERED:
-                is_misdirected = True
+                is_refused = True
                 self._log_again(logging.ERROR, answer)
             case Errors.CLUSTER_AUTHORIZATION_FAILED:  # it has other keys for us, for now
                 self._log_again(logging.ERROR, answer)
@@ -264,7 +279,7 @@ class RequestSendThread(RegentActor):
             case _:
                 logger.error("%s: %s", self.name, answer)
                 return refusal(queued.request, answer.error_code)
-        self._stats.misdirected = str(answer) if is_misdirected else ""
+        self._stats.refusal = str(answer) if is_refused else ""
         return None
 
     def _log_again(self, level: int, error: RequestFailedError) -> bool:

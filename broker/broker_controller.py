@@ -15,17 +15,20 @@ from regent.actors.controller_event_manager import ControllerEventManager, Contr
 from regent.actors.event_journal import EventJournalFile
 from regent.actors.inbox import ClearAndPut, InboxFullError, MessageWithReply, Reply
 from regent.actors.request_router import controller_client_id
-from regent.actors.request_send_thread import DeliverySettings
+from regent.actors.request_send_thread import ControlChannel, DeliverySettings
 from regent.actors.runtime import launch, stop_actor
 from regent.actors.scheduler import Scheduler
+from regent.broker.listener_security import security_to_brokers
 from regent.config.settings import Settings
 from regent.core.controller.controller import Controller
 from regent.core.controller.events import ControllerEvent, Expire
-from regent.core.errors import SessionExpiredError
-from regent.core.model import BrokerId
+from regent.core.errors import Errors, SessionExpiredError
+from regent.core.model import BrokerId, BrokerInfo
 from regent.core.protocol.controller import ControllerRequest
-from regent.transport.control.client import RequestClient
+from regent.core.replication.metadata_view import inter_broker_endpoint
+from regent.transport.control.client import RequestClient, RequestFailedError
 from regent.transport.control.sockets import Context
+from regent.transport.kafka.control_channel import KafkaControlChannel
 from regent.zk.client.session import SessionKeeper
 
 logger = logging.getLogger(__name__)
@@ -56,6 +59,8 @@ class BrokerController:
         journal = EventJournalFile(journal_file, broker_id)
         self._undo.callback(journal.close)
         config = settings.controller
+        self._inter_broker = settings.listeners.inter_broker
+        self._security = security_to_brokers(settings)
         self._controller = controller
         manager = ControllerEventManager(
             broker_id,
@@ -103,10 +108,23 @@ class BrokerController:
         """Stop it. Idempotent."""
         self._undo.close()
 
-    def _open_channel(self, endpoint: str) -> RequestClient:
-        return RequestClient(
-            self._context, endpoint, client_id=self._client_id, correlation_ids=self._attempts
-        )
+    def _open_channel(self, broker: BrokerInfo) -> ControlChannel:
+        peer = broker.control_peer
+        if peer is not None:
+            return RequestClient(
+                self._context, peer, client_id=self._client_id, correlation_ids=self._attempts
+            )
+        ours = self._inter_broker
+        endpoint = inter_broker_endpoint(broker, ours.listener, ours.security_protocol)
+        if endpoint is None:
+            raise RequestFailedError(
+                f"broker {broker.broker_id}",
+                Errors.LISTENER_NOT_FOUND,
+                f"a broker of Kafka without a listener {ours.listener} or one with"
+                f" {ours.security_protocol}: set its inter.broker.listener.name and ours to the"
+                " same name",
+            )
+        return KafkaControlChannel(endpoint, client_id=self._client_id, security=self._security)
 
     def _may_announce(self) -> bool:
         try:

@@ -44,8 +44,13 @@ def controller_settings(settings: Settings) -> ControllerSettings:
 
 def replication_settings(settings: Settings) -> ReplicationSettings:
     """Return the settings of followers and of leaders that serve them."""
-    name = settings.listeners.inter_broker_name
-    return filled(ReplicationSettings, settings, inter_broker_listener_name=name)
+    inter_broker = settings.listeners.inter_broker
+    return filled(
+        ReplicationSettings,
+        settings,
+        inter_broker_listener_name=inter_broker.listener,
+        inter_broker_security_protocol=inter_broker.security_protocol,
+    )
 
 
 def log_defaults(settings: Settings) -> LogConfig:

@@ -83,7 +83,7 @@ class BrokerTransactionService:
         )
         self._broker_id = broker_id
         self._settings = settings
-        self._inter_broker_listener_name = settings.listeners.inter_broker_name
+        self._inter_broker = settings.listeners.inter_broker
         self._verifies = config.transaction_partition_verification_enable
         self._cache = cache
         self._seen = cache.snapshot
@@ -188,8 +188,10 @@ class BrokerTransactionService:
 
     def _endpoint_of(self, broker_id: BrokerId) -> str | None:
         broker = self._cache.snapshot.brokers.get(broker_id)
-        name = self._inter_broker_listener_name
-        return None if broker is None else inter_broker_endpoint(broker, name)
+        if broker is None:
+            return None
+        ours = self._inter_broker
+        return inter_broker_endpoint(broker, ours.listener, ours.security_protocol)
 
     def _send_markers(
         self, broker_id: BrokerId, markers: Sequence[TxnMarker], respond: RespondToMarkers

@@ -209,6 +209,11 @@ class BrokerInfo:
         return control_peer(self.control_endpoint, self.control_key)
 
     @property
+    def is_of_kafka(self) -> bool:
+        """Whether it is a broker of Kafka, which is told everything in Kafka's protocol."""
+        return self.control_endpoint is None
+
+    @property
     def plaintext_endpoint(self) -> EndPoint | None:
         """The endpoint written as ``host`` and ``port``: the first PLAINTEXT one."""
         return next((e for e in self.endpoints if e.security_protocol == "PLAINTEXT"), None)

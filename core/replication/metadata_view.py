@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from regent.core.errors import Errors
-from regent.core.model import NO_LEADER, BrokerId
+from regent.core.model import NO_LEADER, BrokerId, BrokerInfo
 from regent.core.protocol.control import (
     TopicId,
     UpdateMetadataBroker,
@@ -94,17 +94,24 @@ def alive_endpoints(
     ]
 
 
-def inter_broker_endpoint(broker: UpdateMetadataBroker, listener: str) -> str | None:
+def inter_broker_endpoint(
+    broker: UpdateMetadataBroker | BrokerInfo, listener: str, security_protocol: str
+) -> str | None:
     """Return where brokers find another one: ``tcp://host:port``; None: it does not say.
 
     ``listener`` is the name of our own listener for brokers. A broker without such a listener, in a
-    cluster whose settings are being changed, may have registered a PLAINTEXT endpoint for them.
+    cluster whose settings are being changed, may have registered a PLAINTEXT endpoint for them. A
+    broker of Kafka knows no such endpoint: its first listener with our security protocol is taken.
     """
-    for endpoint in broker.endpoints:
-        if endpoint.listener == listener:
-            host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-            return f"tcp://{host}:{endpoint.port}"
-    return broker.replication_endpoint
+    found = next((e for e in broker.endpoints if e.listener == listener), None)
+    if found is None and broker.control_endpoint is None:
+        found = next(
+            (e for e in broker.endpoints if e.security_protocol == security_protocol), None
+        )
+    if found is None:
+        return broker.replication_endpoint
+    host = f"[{found.host}]" if ":" in found.host else found.host
+    return f"tcp://{host}:{found.port}"
 
 
 def leaderless(topic: str, row: UpdateMetadataPartition, live_brokers: Collection[BrokerId]) -> str:

@@ -56,7 +56,10 @@ class ReplicaFetcher:
         self._idle_wait_ms = settings.idle_fetch_wait_ms
         self._partition_max_bytes = settings.replica_fetch_max_bytes
         self._backoff_ms = settings.replica_fetch_backoff_ms
-        self._inter_broker_listener_name = settings.inter_broker_listener_name
+        self._inter_broker = (
+            settings.inter_broker_listener_name,
+            settings.inter_broker_security_protocol,
+        )
         self._followed: dict[BrokerId, FetchSessionHandler] = {}
         self._leaders: dict[TopicPartition, BrokerId] = {}
         self._unreadable: dict[TopicPartition, StorageError] = {}
@@ -87,12 +90,12 @@ class ReplicaFetcher:
 
     def leaders(self) -> Mapping[BrokerId, str]:
         """Return where the leaders that are registered serve followers."""
-        brokers, listener = self._cache.snapshot.brokers, self._inter_broker_listener_name
+        brokers = self._cache.snapshot.brokers
         return {
             leader: endpoint
             for leader in self._followed
             if (broker := brokers.get(leader)) is not None
-            and (endpoint := inter_broker_endpoint(broker, listener)) is not None
+            and (endpoint := inter_broker_endpoint(broker, *self._inter_broker)) is not None
         }
 
     def outdated(self) -> Collection[BrokerId]:

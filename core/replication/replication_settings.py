@@ -19,7 +19,8 @@ class ReplicationSettings:
     replica_fetch_max_bytes: int = 1024 * 1024  # of one partition
     replica_fetch_response_max_bytes: int = 10 * 1024 * 1024
     transaction_max_timeout_ms: int = 900_000
-    inter_broker_listener_name: str = ""  # other brokers are found at the listener of this name
+    inter_broker_listener_name: str = ""  # other brokers are found at the listener of this name,
+    inter_broker_security_protocol: str = "PLAINTEXT"  # those of Kafka else at one with this
 
     @property
     def idle_fetch_wait_ms(self) -> int:

@@ -201,7 +201,7 @@ def test_the_answer_of_a_wrong_broker_is_known_until_the_right_broker_answers(
     thread = stage.request_send_thread(1, put_into(answers))
     stats = actor_of(thread)._stats
     thread.tell(dispatch(StopReplicaRequest(())))
-    stage.wait_for(lambda: stats.misdirected == str(refused))
+    stage.wait_for(lambda: stats.refusal == str(refused))
     is_right.set()
     assert answers.get(timeout=TIMEOUT_S) == StopReplicaResponse(Errors.NONE)
-    assert stats.misdirected == ""
+    assert stats.refusal == ""

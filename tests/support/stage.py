@@ -85,9 +85,11 @@ class Recorded(NamedTuple):
 class RecordingChannel:
     """A channel to one broker: records requests and answers with the stage's ``answer``."""
 
-    def __init__(self, stage: Stage, endpoint: str) -> None:
+    software = "regent"
+
+    def __init__(self, stage: Stage, broker_id: BrokerId) -> None:
         self._stage = stage
-        self._broker_id = int(endpoint.rpartition("-")[2])
+        self._broker_id = broker_id
 
     def request_each(
         self,
@@ -329,9 +331,9 @@ class Stage(World):
         """Return the channel to the replication server at ``endpoint``."""
         return StageFetchChannel(self, endpoint)
 
-    def open_channel(self, endpoint: str) -> RecordingChannel:
-        """Return the channel to the broker at ``endpoint``."""
-        return RecordingChannel(self, endpoint)
+    def open_channel(self, broker: BrokerInfo) -> RecordingChannel:
+        """Return the channel to a broker."""
+        return RecordingChannel(self, broker.broker_id)
 
     def record(self, sent: Sent) -> ControlResponse:
         """Record a request and return its answer."""

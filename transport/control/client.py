@@ -188,6 +188,9 @@ class RequestClient:
     ``correlation_ids``, so that the ids ascend over all of them.
     """
 
+    software: Final = "regent"
+    """Whose peers these are."""
+
     def __init__(
         self,
         context: Context,

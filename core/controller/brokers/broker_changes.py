@@ -128,7 +128,7 @@ class BrokerChanges:
         self._context.add_live_broker(current)
         self._services.outbox.note("broker %d: new addresses", broker_id)
         self._services.announce_metadata()
-        if before.control_peer != after.control_peer:
+        if before.control_peer != after.control_peer or after.is_of_kafka:
             self.send_complete_state(broker_id)
 
     def _record_suspects(self, registration: BrokerRegistration) -> None:

@@ -1,0 +1,157 @@
+"""A genuine broker of Kafka in ZooKeeper mode, as a process with a small heap."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Final, Self
+
+from regent.cluster.embedded_zookeeper import LOOPBACK
+from regent.config.java import find_java
+from regent.core.model import BrokerId
+from regent.testing.waits import scaled
+from tests.support.free_ports import free_ports
+from tests.support.maven_jars import MavenJars
+
+VERSION: Final = "3.9.1"
+JARS: Final[Mapping[str, MavenJars]] = {
+    version: MavenJars(
+        f"kafka-broker-{version}",
+        f'<dependency org="org.apache.kafka" name="kafka_2.13" rev="{version}"'
+        ' conf="default->default,runtime"/>'
+        '<dependency org="org.slf4j" name="slf4j-reload4j" rev="1.7.36"/>',
+        sha256,
+    )
+    for version, sha256 in {
+        VERSION: "x",
+        "2.8.2": "x",
+    }.items()
+}
+"""The jars of the brokers by version."""
+
+STOP_S: Final = 30.0
+_JVM_OPTIONS: Final = (
+    *("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"),
+    "-Dzookeeper.fips-mode=false",  # so that it may log in to ZooKeeper by DIGEST-MD5
+)
+_SETTINGS: Final[Mapping[str, object]] = {
+    "num.network.threads": 1,
+    "num.io.threads": 4,
+    "log.cleaner.dedupe.buffer.size": 4 * 1024 * 1024,
+    "log.cleaner.threads": 1,
+    "offsets.topic.replication.factor": 1,
+    "offsets.topic.num.partitions": 4,
+    "transaction.state.log.num.partitions": 4,
+    "group.initial.rebalance.delay.ms": 0,
+    "controlled.shutdown.max.retries": 3,
+    "zookeeper.session.timeout.ms": 4_000,
+    "num.recovery.threads.per.data.dir": 2,
+}
+_LOG4J: Final = """\
+log4j.rootLogger=INFO, file
+log4j.appender.file=org.apache.log4j.FileAppender
+log4j.appender.file.File={file}
+log4j.appender.file.layout=org.apache.log4j.PatternLayout
+log4j.appender.file.layout.ConversionPattern=[%d] %p %m (%c)%n
+log4j.logger.state.change.logger=TRACE
+"""
+
+
+class GenuineBroker:
+    """A broker of Kafka: ``start`` and ``stop`` it as often as you like, on the same data.
+
+    ``settings`` are Kafka's. ``jaas``: the file with the login of ZooKeeper, if it has one.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        broker_id: BrokerId,
+        zookeeper: str,
+        *,
+        version: str = VERSION,
+        jaas: Path | None = None,
+        settings: Mapping[str, object] | None = None,
+    ) -> None:
+        self.broker_id = broker_id
+        self.directory = directory
+        (self.port,) = free_ports(1)
+        self._version = version
+        self._jaas = jaas
+        self._process: subprocess.Popen[bytes] | None = None
+        directory.mkdir(parents=True, exist_ok=True)
+        self._output: IO[bytes] = (directory / "output.log").open("ab")
+        (directory / "log4j.properties").write_text(_LOG4J.format(file=self.log))
+        named: dict[str, object] = {
+            "broker.id": broker_id,
+            "listeners": f"PLAINTEXT://{LOOPBACK}:{self.port}",
+            "zookeeper.connect": zookeeper,
+            "zookeeper.set.acl": str(jaas is not None).lower(),
+            "log.dirs": directory / "data",
+            **_SETTINGS,
+            **(settings or {}),
+        }
+        text = "".join(f"{name}={value}\n" for name, value in named.items())
+        (directory / "server.properties").write_text(text)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    @property
+    def bootstrap_server(self) -> str:
+        """Where clients find it."""
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        """What it logs."""
+        return self.directory / "kafka.log"
+
+    def start(self) -> None:
+        """Start the process, without waiting.
+
+        Raises ``JavaNotFoundError``, and ``JarsUnavailableError`` if the jars cannot be fetched.
+        """
+        classpath = ":".join(map(str, JARS[self._version].fetched()))
+        login = () if self._jaas is None else (f"-Djava.security.auth.login.config={self._jaas}",)
+        self._process = subprocess.Popen(
+            [
+                *(str(find_java().executable), *_JVM_OPTIONS, *login),
+                f"-Dlog4j.configuration=file:{self.directory / 'log4j.properties'}",
+                *("-cp", classpath, "kafka.Kafka", str(self.directory / "server.properties")),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=self._output,
+        )
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def stop(self) -> None:
+        """Shut it down in the controlled way, and wait until it has ended."""
+        self.signal(signal.SIGTERM)
+        self._await_end()
+
+    def kill(self) -> None:
+        """End it by ``kill -9``."""
+        self.signal(signal.SIGKILL)
+        self._await_end()
+
+    def close(self) -> None:
+        """End the process in any state."""
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+        self._output.close()
+
+    def _await_end(self) -> None:
+        assert self._process is not None
+        self._process.wait(scaled(STOP_S))
