@@ -49,6 +49,7 @@ from regent.broker.delegation_token_service import BrokerDelegationTokens
 from regent.broker.group_service import BrokerGroupService
 from regent.broker.internal_topics import metadata_warnings
 from regent.broker.kafka_endpoint import KafkaEndpoint, Served, apis_of_other_brokers
+from regent.broker.listener_security import controllers_of_kafka
 from regent.broker.machine_settings import (
     controller_settings,
     dynamic_values,
@@ -206,6 +207,7 @@ class BrokerProcess(ControllerListener):
                 self._authorizer.acls,
                 self._authorizer.for_brokers,
                 self._controller,
+                self._broker,
             )
         )
         # Until then clients would be refused, and a refused one asks again much later.
@@ -577,6 +579,7 @@ class BrokerProcess(ControllerListener):
                 lambda: self._cache.snapshot,
                 self._controller.ref,
                 self._keys.context,
+                controllers_of_kafka(self._settings, f"broker-{self._options.broker_id}"),
                 self._settings.broker,
                 self._at_once,
                 lambda: self._keeper.state is ConnectionState.CONNECTED,

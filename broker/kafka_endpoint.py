@@ -19,6 +19,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Final, Protocol
 
+from pykka import ActorRef
+
+from regent.actors.broker import Broker
 from regent.actors.coordinator_log import begin_verification
 from regent.broker.api.acls import acl_apis
 from regent.broker.api.authentication import authentication_apis
@@ -26,6 +29,7 @@ from regent.broker.api.authorization import with_authorization
 from regent.broker.api.client_quotas import client_quota_apis
 from regent.broker.api.configs import ConfigAlterations, ConfigView, alter_config_apis, config_apis
 from regent.broker.api.consumer_group_heartbeat import consumer_group_heartbeat_apis
+from regent.broker.api.control_requests import ControlledBroker, control_apis
 from regent.broker.api.controller_requests import (
     AskController,
     ControllerAccess,
@@ -98,6 +102,7 @@ from regent.transport.local_users import EVERYBODY, LocalUsers
 from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.stores.config_store import ZkConfigStore
 from regent.zk.stores.consumer_offsets import ZkConsumerOffsets
+from regent.zk.stores.controller_store import is_broker_of_kafka
 from regent.zk.stores.producer_ids import ZkProducerIds
 
 logger = logging.getLogger(__name__)
@@ -106,6 +111,9 @@ _ZOOKEEPER_CALLS = 2  # threads: the event loop must not wait for ZooKeeper
 _RECORD_CHECKERS = 4  # threads at most; requests for the same partition keep their order
 _BEFORE_CLIENTS: Final = frozenset(
     {
+        KafkaApiKey.LEADER_AND_ISR,
+        KafkaApiKey.STOP_REPLICA,
+        KafkaApiKey.UPDATE_METADATA,
         KafkaApiKey.CONTROLLED_SHUTDOWN,
         KafkaApiKey.SASL_HANDSHAKE,
         KafkaApiKey.SASL_AUTHENTICATE,
@@ -155,6 +163,8 @@ class Served:
     """Decides on a listener of brokers that is not the only one."""
     controller: OwnController | None = None
     """None: brokers are not answered as by a controller."""
+    broker: ActorRef[Broker] | None = None
+    """None: no controller of Kafka rules this broker."""
 
 
 class KafkaEndpoint:
@@ -430,6 +440,10 @@ class KafkaEndpoint:
                 self._calls,
             )
             more += controller_apis(access, TopicNamesById(cache), registered)
+        if served.broker is not None:
+            is_of_kafka = partial(is_broker_of_kafka, served.zookeeper)
+            ruled = ControlledBroker(self._broker_id, served.broker, is_of_kafka, self._calls)
+            more += control_apis(ruled)
         return list(({api.key: api for api in apis} | {api.key: api for api in more}).values())
 
     def _apis_of_topics_and_configs(self, served: Served) -> Sequence[KafkaApi]:

@@ -26,7 +26,11 @@ from regent.actors.scheduler import RepeatingTimer, Scheduler
 from regent.broker.api.authorization import with_authorization
 from regent.broker.api.fetch import fetch_apis
 from regent.broker.api.offsets import offset_apis
-from regent.broker.listener_security import security_of, security_to_brokers
+from regent.broker.listener_security import (
+    controllers_of_kafka,
+    security_of,
+    security_to_brokers,
+)
 from regent.broker.machine_settings import isr_changes_through_zookeeper
 from regent.broker.user_credentials import UserCredentials
 from regent.config.settings import Settings
@@ -170,6 +174,7 @@ class Replication:
                 self.open_channel,
                 scheduler=self._scheduler,
                 timeout_ms=self._settings.controller.request_timeout_ms,
+                of_kafka=controllers_of_kafka(self._settings, self._client_id),
             )
         self._sender = sender
         # Kafka's isr-expiration: an ISR shrinks after at most one and a half times the lag limit.
