@@ -25,8 +25,8 @@ JARS: Final[Mapping[str, MavenJars]] = {
         sha256,
     )
     for version, sha256 in {
-        VERSION: "x",
-        "2.8.2": "x",
+        VERSION: "d211749f704695ddf5b7a768a309b04663274037e2dad60d43671b6979daa1c4",
+        "2.8.2": "da5eec0e7d4c3270dc420313d91d3c104fe586227486cab94856a56203bd35c6",
     }.items()
 }
 """The jars of the brokers by version."""

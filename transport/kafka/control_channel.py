@@ -36,7 +36,7 @@ from regent.core.protocol.control import (
 )
 from regent.core.protocol.messages import control
 from regent.core.security.session import SecurityProtocol
-from regent.transport.control.client import RequestFailedError
+from regent.transport.control.client import RequestError, RequestFailedError
 from regent.transport.kafka.api import FIRST_FLEXIBLE_VERSION, KafkaApiKey
 from regent.transport.kafka.broker_connection import BrokerConnection
 from regent.transport.kafka.kafka_releases import (
@@ -328,8 +328,13 @@ class KafkaControlChannel:
 
         Raises ``RequestError``, ``RequestFailedError`` if the broker can be asked nothing.
         """
-        for place, (body, header) in enumerate(requests):
-            yield place, self._request(body, header, timeout_ms, closing)
+        try:
+            for place, (body, header) in enumerate(requests):
+                yield place, self._request(body, header, timeout_ms, closing)
+        except RequestError as error:
+            if not isinstance(error, RequestFailedError):  # another process may answer the next
+                self._versions = None
+            raise
 
     def close(self) -> None:
         """Close the connection. Idempotent."""
