@@ -32,7 +32,7 @@ from regent.core.controller.events import ChannelOverflowed, ControllerEvent, El
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, BrokerRegistration
 from regent.core.protocol.control import ControlHeader, ControlRequest, ControlResponse
-from regent.core.protocol.controller import UnansweredRequest
+from regent.core.protocol.controller import BrokerSoftware, UnansweredRequest
 from regent.transport.control.codec import encode_request
 from regent.transport.kafka.control_channel import KafkaControlBody
 
@@ -88,7 +88,7 @@ class ControllerChannelManager:
         """Start sending to this incarnation of a broker."""
         broker_id = registration.info.broker_id
         self.remove_broker(broker_id)
-        stats = SendStats()
+        stats = SendStats(software=registration.info.software)
         thread = start_actor(
             RequestSendThread,
             f"Controller-{self._controller_id}-to-broker-{broker_id}-send-thread",
@@ -138,6 +138,11 @@ class ControllerChannelManager:
             reason = channel.stats.refusal
             if name and (reason or waiting_ms > UNANSWERED_WARNING_S * 1000):
                 yield UnansweredRequest(broker_id, name, round(waiting_ms), reason)
+
+    def software(self) -> Iterator[BrokerSoftware]:
+        """Yield what each broker is."""
+        for broker_id, channel in sorted(self.channels.items()):
+            yield BrokerSoftware(broker_id, channel.stats.software)
 
     def await_answers(
         self, timeout_ms: int, on_answered: Callable[[BrokerId], None]

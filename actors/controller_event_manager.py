@@ -250,6 +250,7 @@ class ControllerEventManager(RegentActor):
             len(context.partitions_being_reassigned),
             tuple(self.channels.unanswered()),
             tuple(sorted(context.refused_states)[:_MAX_REFUSED_STATES]),
+            tuple(self.channels.software()),
         )
 
     def _await_brokers(self, timeout_ms: int, reply: Reply) -> None:

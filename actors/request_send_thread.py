@@ -148,7 +148,7 @@ class SendStats:
     refusal: str = ""
     """Why the broker takes no request of us: another one answers there, for example."""
     software: str = ""
-    """What the broker is; empty: it is not known yet."""
+    """What the broker is, as far as it is known."""
 
     def end_attempt(self, error: RequestError | None) -> None:
         """Count one attempt to send a request."""

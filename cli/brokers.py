@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 import click
 
@@ -20,12 +21,14 @@ from regent.config.addresses import bracketed
 from regent.core.errors import BadDataError, Errors, RegentError
 from regent.core.model import BrokerId, BrokerRegistration
 from regent.core.protocol.broker import ShutdownBrokerRequest, ShutdownBrokerResponse
+from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
 from regent.zk.stores.admin_store import ZkAdminStore, control_endpoint
 
 _POLL_S = 0.1
+_SOFTWARE_LIMIT_S = 2.0  # without an answer the list says kafka, without the release
 _COLUMNS = (
     *("id", "host", "port", "control port", "replication port"),
-    *("rack", "broker epoch", "is controller"),
+    *("rack", "broker epoch", "is controller", "software"),
 )
 
 
@@ -56,6 +59,7 @@ def broker_json(registration: BrokerRegistration, controller_id: BrokerId) -> di
         "replication_endpoint": info.replication_endpoint,
         "rack": info.rack,
         "is_controller": info.broker_id == controller_id,
+        "software": info.software,
     }
 
 
@@ -66,7 +70,7 @@ def _cells(row: Mapping[str, object]) -> list[object]:
         endpoint and str(endpoint).removeprefix(own).removeprefix("tcp://")
         for endpoint in (row["control_endpoint"], row["replication_endpoint"])
     ]
-    last = (row["rack"], row["broker_epoch"], row["is_controller"])
+    last = (row["rack"], row["broker_epoch"], row["is_controller"], row["software"])
     return [row["id"], row["host"], row["port"], *ports, *last]
 
 
@@ -78,19 +82,40 @@ def list_brokers(cluster: Cluster, /, output: str) -> None:
     with cluster.admin() as admin:
         registrations = admin.read_brokers()
         controller = admin.read_controller()
+        software = _software(admin, registrations.values())
     controller_id = -1 if controller is None else controller.broker_id
     rows = []
     for registration in registrations.values():
         if isinstance(registration, BadDataError):
             note(f"regent: {registration}")
         else:
-            rows.append(broker_json(registration, controller_id))
+            row = broker_json(registration, controller_id)
+            rows.append(
+                row | {"software": software.get(registration.info.broker_id, row["software"])}
+            )
     if output == Output.JSON:
         print_json(rows)
     elif rows:
         print_table(_COLUMNS, [_cells(row) for row in rows])
     else:
         note("no broker is registered")
+
+
+def _software(
+    admin: ZkAdminStore, registrations: Iterable[BrokerRegistration | BadDataError]
+) -> Mapping[BrokerId, str]:
+    """Ask the controller for the releases of Kafka's brokers, if there are any."""
+    known = [r.info for r in registrations if not isinstance(r, BadDataError)]
+    if not any(info.is_of_kafka for info in known):
+        return {}
+    from regent.cli.remote_actors import controller_of
+
+    deadline = time.monotonic() + _SOFTWARE_LIMIT_S
+    answer = None
+    with suppress(RegentError), controller_of(admin) as controller:
+        request = DescribeControllerRequest()
+        answer = controller.ask(request, DescribeControllerResponse, deadline=deadline)
+    return {} if answer is None else dict(answer.software)
 
 
 @brokers.command(epilog=examples("brokers shutdown 2"))
@@ -117,6 +142,11 @@ def shutdown(cluster: Cluster, /, broker_id: BrokerId, timeout_ms: int, output: 
             raise BrokerError(not_registered(broker_id, registered))
         if isinstance(registration, BadDataError):
             raise registration
+        if registration.info.is_of_kafka:
+            raise BrokerError(
+                f"broker {broker_id} is one of Kafka, which no request shuts down: send SIGTERM to"
+                " its process, then it hands its leaderships over"
+            )
         process = _process(cluster, broker_id)
         with Waiting() as waiting:
             waiting.say(f"broker {broker_id} hands its leaderships to other brokers")

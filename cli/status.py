@@ -40,6 +40,7 @@ from regent.core.model import (
     MAX_CONTROLLER_EPOCH,
     NO_CONTROLLER,
     NO_CONTROLLER_EPOCH_LEFT,
+    OUR_SOFTWARE,
     BrokerId,
     BrokerRegistration,
 )
@@ -255,6 +256,9 @@ def _examine_controller(admin: ZkAdminStore, health: Health) -> DescribeControll
             said.append(controller.failure)
             return None
     health.event_queue_size = answer.event_queue_size
+    software = dict(answer.software)
+    for broker in health.brokers:
+        broker["software"] = software.get(int(str(broker["id"])), broker["software"])
     health.unanswered = [row._asdict() for row in answer.unanswered]
     health.reasons += [
         f"broker {row.broker_id} has left {row.request} unanswered for"
@@ -262,6 +266,12 @@ def _examine_controller(admin: ZkAdminStore, health: Health) -> DescribeControll
         for row in answer.unanswered
     ]
     return answer
+
+
+def _named(broker: Mapping[str, object]) -> str:
+    """Return the id of a broker, and what it is if it is not one of ours."""
+    is_ours = broker["software"] == OUR_SOFTWARE
+    return f"{broker['id']}" if is_ours else f"{broker['id']} ({broker['software']})"
 
 
 def _why_states_stay(described: DescribeControllerResponse | None, health: Health) -> list[str]:
@@ -362,7 +372,7 @@ def _print(health: Health) -> None:
             ("zookeeper", health.zookeeper["address"]),
             ("controller", active),
             ("events queued", health.event_queue_size),
-            ("brokers", listed([broker["id"] for broker in health.brokers], 20) or "none"),
+            ("brokers", listed(list(map(_named, health.brokers)), 20) or "none"),
             ("placement service", placement["state"] if placement else "none"),
             ("topics", health.topics),
             ("topics being deleted", health.topics_being_deleted),

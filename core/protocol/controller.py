@@ -101,6 +101,13 @@ class UnansweredRequest(NamedTuple):
     reason: str = ""
 
 
+class BrokerSoftware(NamedTuple):
+    """What a broker is, as far as the controller knows: "regent", or "kafka 3.9" for example."""
+
+    broker_id: BrokerId
+    software: str
+
+
 @dataclass(frozen=True, slots=True)
 class DescribeControllerResponse:
     """The status of the controller; an inactive controller answers NOT_CONTROLLER.
@@ -117,6 +124,7 @@ class DescribeControllerResponse:
     reassigning_partitions: int = 0
     unanswered: tuple[UnansweredRequest, ...] = ()
     refused_states: tuple[TopicPartition, ...] = ()
+    software: tuple[BrokerSoftware, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ def test_brokers_are_listed_with_exactly_the_documented_keys(cluster: FakeCluste
         "replication_endpoint": "tcp://127.0.0.1:29094",
         "rack": "r2",
         "is_controller": True,
+        "software": "regent",
     }
     assert rows[0]["broker_epoch"] > rows[1]["broker_epoch"] > 0
     assert (rows[1]["control_endpoint"], rows[1]["is_controller"]) == (None, False)
@@ -48,11 +49,11 @@ def test_a_table_of_brokers_can_be_split_into_words(cluster: FakeCluster) -> Non
 
     assert header.split() == [
         *("ID", "HOST", "PORT", "CONTROL-PORT", "REPLICATION-PORT"),
-        *("RACK", "BROKER-EPOCH", "IS-CONTROLLER"),
+        *("RACK", "BROKER-EPOCH", "IS-CONTROLLER", "SOFTWARE"),
     ]
     words = row.split()
     assert words[:6] == ["0", "127.0.0.1", "9092", "-", "29092", "r"]
-    assert words[7:] == ["no"]
+    assert words[7:] == ["no", "regent"]
 
 
 def test_an_endpoint_elsewhere_is_shown_with_its_host(cluster: FakeCluster) -> None:
@@ -201,7 +202,7 @@ def test_only_registered_regent_brokers_can_be_shut_down(cluster: FakeCluster) -
     assert failing(cluster.run("brokers", "shutdown", "9")) == (
         "broker 9 is not registered; registered are 0, 2"
     )
-    assert "is not one of Regent's" in failing(cluster.run("brokers", "shutdown", "0"))
+    assert "send SIGTERM to its process" in failing(cluster.run("brokers", "shutdown", "0"))
     assert cluster.run("brokers", "shutdown", "two").exit_code == 2
     assert cluster.run("brokers", "shutdown").exit_code == 2
     assert cluster.run("brokers", "shutdown", "--", "-1").exit_code == 2

@@ -28,6 +28,7 @@ import zmq
 
 from regent.config.addresses import without_key
 from regent.core.errors import BadDataError, Errors, RegentError
+from regent.core.model import OUR_SOFTWARE
 from regent.core.protocol.control import ControlHeader
 from regent.core.records import RecordBytes
 from regent.transport.control import codec
@@ -188,7 +189,7 @@ class RequestClient:
     ``correlation_ids``, so that the ids ascend over all of them.
     """
 
-    software: Final = "regent"
+    software: Final = OUR_SOFTWARE
     """Whose peers these are."""
 
     def __init__(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from regent.config.addresses import host_of, port_of
 from regent.config.closing import Closing
 from regent.core.errors import Errors
-from regent.core.model import EPOCH_OF_LOST_TOPIC, LEADER_DURING_DELETE, NO_EPOCH
+from regent.core.model import EPOCH_OF_LOST_TOPIC, KAFKA_SOFTWARE, LEADER_DURING_DELETE, NO_EPOCH
 from regent.core.protocol.control import (
     ControlHeader,
     ControlRequest,
@@ -74,7 +74,6 @@ _EPOCHS: Final = struct.Struct(">iq")  # of the controller, of the broker
 _ID: Final = struct.Struct(">i")  # of the controller
 _BY_NOBODY: Final[Mapping[str, Any]] = {"controller_id": 0, "controller_epoch": 0}
 _API_VERSIONS: Final = 0  # all brokers know it
-_KAFKA: Final = "kafka"
 
 
 class KafkaControlBody:
@@ -315,7 +314,7 @@ class KafkaControlChannel:
     ) -> None:
         self._connection = BrokerConnection(endpoint, client_id=client_id, security=security)
         self._versions: Versions | None = None
-        self.software = _KAFKA
+        self.software = KAFKA_SOFTWARE
 
     def request_each(
         self,
@@ -370,7 +369,7 @@ class KafkaControlChannel:
         """Return the newest version of a request that both know. Raises ``RequestError``."""
         if self._versions is None:
             self._versions = self._ask_versions(timeout_ms, closing)
-            self.software = f"{_KAFKA} {release_of(self._versions)}".rstrip()
+            self.software = f"{KAFKA_SOFTWARE} {release_of(self._versions)}".rstrip()
         kind = _RANGES[key]
         oldest, newest = self._versions.get(key, (0, -1))
         version = min(newest, control.LAST_VERSIONS[kind])

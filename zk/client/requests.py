@@ -58,6 +58,7 @@ _LONG = struct.Struct("!q")
 _MULTI_HEADER = struct.Struct("!iBi")
 _MULTI_END = _MULTI_HEADER.pack(-1, 1, -1)
 _ERROR_RESULT = -1
+_NULL = -1  # the length of no data
 # Of the 68 bytes of a stat: czxid, mzxid, ctime, version, ephemeralOwner, as in ``ZnodeStat``.
 _STAT = struct.Struct("!qqq8xi8xq16x")
 _DATA_RESULT = struct.Struct("!iBii")  # in a multiRead: a header, and the length of the data
@@ -400,7 +401,8 @@ def _encode_operation(operation: Operation, chroot: str, login: Login | None) ->
             flags = (_EPHEMERAL if ephemeral else 0) | (_SEQUENTIAL if sequential else 0)
             header = _MULTI_HEADER.pack(1, 0, -1)
             acl = _encoded(acl_of(operation.path), login)
-            size = _INT.pack(len(data))
+            # No data are null, as in Kafka, some of whose brokers fail to read empty data.
+            size = _INT.pack(len(data) or _NULL)
             return b"".join((header, path, size, data, acl, _INT.pack(flags)))
         case SetData(data=data, version=version):
             header = _MULTI_HEADER.pack(5, 0, -1)

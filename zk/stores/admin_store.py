@@ -194,7 +194,7 @@ def control_endpoint(
         raise BrokerNotFoundError(
             f"broker {broker_id} is not registered"
             if registration is None
-            else f"broker {broker_id} has no control endpoint: it is not one of Regent's"
+            else f"broker {broker_id} is one of Kafka, without a control port: use Kafka's tools"
         )
     return endpoint
 

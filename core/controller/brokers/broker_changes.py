@@ -221,6 +221,9 @@ class BrokerChanges:
             self._context.replicas_on_offline_dirs.pop(broker_id, None)
             self._note_undeposed(broker_id)
         self._services.outbox.record(BrokersStarted, tuple(broker_ids))
+        for broker_id in broker_ids:
+            if current[broker_id].info.is_of_kafka:
+                self._services.outbox.note("broker %d is one of Kafka", broker_id)
         self._written_isrs.read_on(broker_ids)
         batch = self._services.new_batch()
         batch.add_update_metadata((), already_there)
