@@ -29,6 +29,8 @@ from regent.transport.control.client import (
     RequestTimeoutError,
 )
 from regent.transport.kafka.api import FIRST_FLEXIBLE_VERSION, KafkaApiKey
+from regent.transport.kafka.kafka_releases import ApiVersionsAnswer, Versions
+from regent.transport.kafka.message_codec import decoded
 from regent.transport.kafka.primitives import MalformedRequestError, Reader
 from regent.transport.kafka.sasl_client import ClientSasl
 from regent.transport.kafka.tls_stream import CLIENT_HANDSHAKE_S, TlsStream
@@ -94,6 +96,7 @@ class BrokerConnection:
         self._socket: AnyStream | None = None
         self._timeout_s = 0.0  # of the socket
         self._used_at = 0.0
+        self._versions: Versions | None = None
         self._buffer = bytearray(_FIRST_BYTES)
         self._rest = b""  # received after the last response
         self._hurry_lock = threading.Lock()
@@ -129,6 +132,21 @@ class BrokerConnection:
             self._check_open(closing, error)
             raise self._as_request_error(error) from error
 
+    def versions(self, *, timeout_ms: int, closing: Closing | None = None) -> Versions:
+        """Return which requests the peer knows; it is asked once on each connection.
+
+        Raises a ``RequestError``.
+        """
+        if self._versions is None:
+            view = self.exchange(
+                KafkaApiKey.API_VERSIONS, 0, b"", timeout_ms=timeout_ms, closing=closing
+            )
+            try:
+                self._versions = decoded(ApiVersionsAnswer, view, 0, is_flexible=False).versions
+            except MalformedRequestError as error:
+                raise self.failed(error) from error
+        return self._versions
+
     def hurry(self) -> None:
         """Let the peer answer the present request, or else the next one, without a further wait.
 
@@ -145,6 +163,7 @@ class BrokerConnection:
 
     def close(self) -> None:
         """Close the connection. Idempotent."""
+        self._versions = None  # another process may listen there next time
         sock, self._socket = self._socket, None
         if sock is not None:
             sock.close()

@@ -36,15 +36,10 @@ from regent.core.protocol.control import (
 )
 from regent.core.protocol.messages import control
 from regent.core.security.session import SecurityProtocol
-from regent.transport.control.client import RequestError, RequestFailedError
+from regent.transport.control.client import RequestFailedError
 from regent.transport.kafka.api import FIRST_FLEXIBLE_VERSION, KafkaApiKey
 from regent.transport.kafka.broker_connection import BrokerConnection
-from regent.transport.kafka.kafka_releases import (
-    OLDEST_RELEASE,
-    ApiVersionsAnswer,
-    Versions,
-    release_of,
-)
+from regent.transport.kafka.kafka_releases import OLDEST_RELEASE, release_of
 from regent.transport.kafka.message_codec import decoded, encoded
 from regent.transport.kafka.primitives import MalformedRequestError
 
@@ -73,7 +68,6 @@ _ERROR_CODES: Final = {int(error): error for error in Errors}
 _EPOCHS: Final = struct.Struct(">iq")  # of the controller, of the broker
 _ID: Final = struct.Struct(">i")  # of the controller
 _BY_NOBODY: Final[Mapping[str, Any]] = {"controller_id": 0, "controller_epoch": 0}
-_API_VERSIONS: Final = 0  # all brokers know it
 
 
 class KafkaControlBody:
@@ -313,7 +307,6 @@ class KafkaControlChannel:
         self, endpoint: str, *, client_id: str, security: ClientSecurity | None = None
     ) -> None:
         self._connection = BrokerConnection(endpoint, client_id=client_id, security=security)
-        self._versions: Versions | None = None
         self.software = KAFKA_SOFTWARE
 
     def request_each(
@@ -327,13 +320,8 @@ class KafkaControlChannel:
 
         Raises ``RequestError``, ``RequestFailedError`` if the broker can be asked nothing.
         """
-        try:
-            for place, (body, header) in enumerate(requests):
-                yield place, self._request(body, header, timeout_ms, closing)
-        except RequestError as error:
-            if not isinstance(error, RequestFailedError):  # another process may answer the next
-                self._versions = None
-            raise
+        for place, (body, header) in enumerate(requests):
+            yield place, self._request(body, header, timeout_ms, closing)
 
     def close(self) -> None:
         """Close the connection. Idempotent."""
@@ -367,11 +355,10 @@ class KafkaControlChannel:
         self, key: KafkaApiKey, request: ControlRequest, timeout_ms: int, closing: Closing | None
     ) -> int:
         """Return the newest version of a request that both know. Raises ``RequestError``."""
-        if self._versions is None:
-            self._versions = self._ask_versions(timeout_ms, closing)
-            self.software = f"{KAFKA_SOFTWARE} {release_of(self._versions)}".rstrip()
+        versions = self._connection.versions(timeout_ms=timeout_ms, closing=closing)
+        self.software = f"{KAFKA_SOFTWARE} {release_of(versions)}".rstrip()
         kind = _RANGES[key]
-        oldest, newest = self._versions.get(key, (0, -1))
+        oldest, newest = versions.get(key, (0, -1))
         version = min(newest, control.LAST_VERSIONS[kind])
         if version < control.FIRST_VERSIONS[kind] or oldest > version:
             reason = (
@@ -383,15 +370,6 @@ class KafkaControlChannel:
         if isinstance(request, LeaderAndIsrRequest) and _lacks_topic_id(request):
             return max(oldest, min(version, _LAST_WITHOUT_TOPIC_IDS))
         return version
-
-    def _ask_versions(self, timeout_ms: int, closing: Closing | None) -> Versions:
-        view = self._connection.exchange(
-            KafkaApiKey.API_VERSIONS, _API_VERSIONS, b"", timeout_ms=timeout_ms, closing=closing
-        )
-        try:
-            return decoded(ApiVersionsAnswer, view, _API_VERSIONS, is_flexible=False).versions
-        except MalformedRequestError as error:
-            raise self._connection.failed(error) from error
 
 
 def _lacks_topic_id(request: LeaderAndIsrRequest) -> bool:

@@ -1,7 +1,8 @@
 """Fetch between brokers: the connection of a follower, and the bytes on both sides.
 
 Followers use version 17, which names topics by their ids and has the follower's broker epoch in a
-tagged field (KIP-903). Where a topic of the session has no id, they use version 12. A request or
+tagged field (KIP-903), or the newest that the leader knows, which may be a broker of Kafka. Where a
+topic of the session has no id, they use version 12. A request or
 response for one partition takes a few microseconds. Fetches of consumers are in ``api.fetch``.
 
 With OFFSET_OUT_OF_RANGE Kafka's response says nothing about the leader's log. A follower asks for
@@ -35,7 +36,13 @@ from regent.core.protocol.messages.offsets import (
 )
 from regent.core.records import NO_RECORDS, MemoryRecords
 from regent.core.replica_logs import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from regent.transport.kafka.api import KafkaAnswer, KafkaApiKey, KafkaRequest
+from regent.transport.control.client import RequestFailedError
+from regent.transport.kafka.api import (
+    FIRST_FLEXIBLE_VERSION,
+    KafkaAnswer,
+    KafkaApiKey,
+    KafkaRequest,
+)
 from regent.transport.kafka.broker_connection import BrokerConnection
 from regent.transport.kafka.message_codec import decoded, encoded
 from regent.transport.kafka.primitives import INT32, MalformedRequestError, Reader, Writer
@@ -218,11 +225,16 @@ class FetchChannel:
             self._names = {}
         for topic in body.topics:
             self._names[topic.topic_id] = topic.topic_name
-        version = request_version(body)
+        known = self._connection.versions(timeout_ms=timeout_ms, closing=closing)
+        _, newest = known.get(KafkaApiKey.FETCH, (0, -1))
+        if newest < FIRST_VERSION:
+            reason = "a leader that cannot be followed: Kafka 2.7 or later is needed"
+            raise RequestFailedError(self._connection.endpoint, Errors.UNSUPPORTED_VERSION, reason)
+        version = request_version(body, newest)
         view = self._connection.exchange(
             KafkaApiKey.FETCH,
             version,
-            encode_request(body),
+            encode_request(body, version),
             timeout_ms=timeout_ms,
             closing=closing,
         )
@@ -294,14 +306,18 @@ class FetchChannel:
                 ListOffsetsTopic(name=name, partitions=tuple(rows)) for name, rows in topics.items()
             ),
         )
+        key = KafkaApiKey.LIST_OFFSETS
+        known = self._connection.versions(timeout_ms=timeout_ms, closing=closing)
+        version = min(_LIST_OFFSETS_VERSION, known[key][1])
+        is_flexible = version >= FIRST_FLEXIBLE_VERSION[key]
         view = self._connection.exchange(
-            KafkaApiKey.LIST_OFFSETS,
-            _LIST_OFFSETS_VERSION,
-            encoded(request, _LIST_OFFSETS_VERSION, is_flexible=True),
+            key,
+            version,
+            encoded(request, version, is_flexible=is_flexible),
             timeout_ms=timeout_ms,
             closing=closing,
         )
-        listed = decoded(ListOffsetsResponse, view, _LIST_OFFSETS_VERSION, is_flexible=True)
+        listed = decoded(ListOffsetsResponse, view, version, is_flexible=is_flexible)
         return {
             TopicPartition(topic.name, row.partition_index): row.offset
             for topic in listed.topics
@@ -332,15 +348,16 @@ def _between(row: FetchedPartition, start: int | None, end: int | None) -> Fetch
     return row._replace(log_start_offset=start, log_end_offset=end)
 
 
-def request_version(request: FetchRequest) -> int:
-    """Return the version that can say what a request says."""
-    return FIRST_VERSION if request.names_topics else LAST_VERSION
+def request_version(request: FetchRequest, newest: int = LAST_VERSION) -> int:
+    """Return the version of a request to a leader that knows ``newest``."""
+    return FIRST_VERSION if request.names_topics else min(newest, LAST_VERSION)
 
 
-def encode_request(request: FetchRequest) -> bytes:
-    """Return the body of a request, in ``request_version``."""
-    by_name, writer = request.names_topics, Writer(is_flexible=True)
-    if by_name:
+def encode_request(request: FetchRequest, version: int) -> bytes:
+    """Return the body of a request; ``version`` is one of ``request_version``."""
+    by_name, has_state = version < FIRST_WITH_IDS, version >= _FIRST_WITH_STATE
+    writer = Writer(is_flexible=True)
+    if not has_state:
         writer.int32(request.replica_id)
     writer.pack(
         _LIMITS,
@@ -358,18 +375,35 @@ def encode_request(request: FetchRequest) -> bytes:
         for row in topic.partitions:
             writer.pack(_PLAIN_POSITION, *row, 0)
         writer.end_struct()
-    writer.array_length(len(request.forgotten_topics))
-    for forgotten in request.forgotten_topics:
+    forgotten_topics = _forgotten_by_name(request) if by_name else request.forgotten_topics
+    writer.array_length(len(forgotten_topics))
+    for forgotten in forgotten_topics:
         _write_topic(writer, forgotten.topic_name if by_name else None, forgotten.topic_id)
         writer.array(forgotten.partitions, writer.int32)
         writer.end_struct()
     writer.string("")  # the rack
-    if by_name:
+    if not has_state:
         writer.end_struct()
     else:
         state = _REPLICA.pack(request.replica_id, request.replica_epoch, 0)
         writer.end_struct({_REPLICA_STATE: state})
     return writer.whole()
+
+
+def _forgotten_by_name(request: FetchRequest) -> Sequence[ForgottenTopic]:
+    """Return what the leader forgets; not what the request lists under another id."""
+    if not request.forgotten_topics:
+        return ()
+    listed = {name for name, _ in request.partitions()}
+    left = [
+        (topic, tuple(n for n in topic.partitions if (topic.topic_name, n) not in listed))
+        for topic in request.forgotten_topics
+    ]
+    return [
+        ForgottenTopic(topic.topic_name, numbers, topic.topic_id)
+        for topic, numbers in left
+        if numbers
+    ]
 
 
 def _write_topic(writer: Writer, name: str | None, topic_id: TopicId | None) -> None:

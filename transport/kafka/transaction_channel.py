@@ -95,6 +95,10 @@ class TransactionChannel:
     def _verify(
         self, asked: TransactionToVerify, timeout_ms: int, closing: Closing | None
     ) -> VerifyPartitionsResponse:
+        key = KafkaApiKey.ADD_PARTITIONS_TO_TXN
+        known = self._connection.versions(timeout_ms=timeout_ms, closing=closing)
+        if known.get(key, (0, -1))[1] < _VERSIONS[key]:
+            return _unverified(asked)
         request = AddPartitionsToTxnRequest(
             transactions=(
                 AddPartitionsToTxnTransaction(
@@ -109,7 +113,6 @@ class TransactionChannel:
                 ),
             )
         )
-        key = KafkaApiKey.ADD_PARTITIONS_TO_TXN
         verified = self._exchange(key, request, AddPartitionsToTxnResponse, timeout_ms, closing)
         return VerifyPartitionsResponse(
             _error(verified.error_code),
@@ -145,6 +148,12 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> Iterable[tuple[str, tuple
     for topic, index in partitions:
         topics.setdefault(topic, []).append(index)
     return [(topic, tuple(indexes)) for topic, indexes in topics.items()]
+
+
+def _unverified(asked: TransactionToVerify) -> VerifyPartitionsResponse:
+    """Let the records in, as the leaders of a coordinator before Kafka 3.5 do (KIP-890)."""
+    outcomes = tuple(PartitionOutcome(*name, Errors.NONE) for name in asked.partitions)
+    return VerifyPartitionsResponse(Errors.NONE, outcomes)
 
 
 def _results(

@@ -12,6 +12,7 @@ from kafka.protocol.consumer import FetchRequest as OthersRequest
 from kafka.protocol.consumer import FetchResponse as OthersResponse
 
 from regent.core.errors import Errors
+from regent.core.model import UNKNOWN_BROKER_EPOCH
 from regent.core.protocol.broker import (
     FetchedPartition,
     FetchedTopic,
@@ -86,9 +87,9 @@ def joined(answer: KafkaAnswer) -> bytes:
     return b"".join(bytes(p) if isinstance(p, bytes | bytearray) else p.read() for p in answer)  # type: ignore[union-attr]
 
 
-def others_request(request: FetchRequest) -> bytes:
+def others_request(request: FetchRequest, version: int) -> bytes:
     """The request as kafka-python writes it."""
-    kind, by_name = OthersRequest, request.names_topics
+    kind, by_name = OthersRequest, version < 13
 
     def named(topic: FetchTopic | ForgottenTopic) -> dict[str, Any]:
         name = topic.topic_name
@@ -124,25 +125,61 @@ def others_request(request: FetchRequest) -> bytes:
             for topic in request.forgotten_topics
         ],
         rack_id="",
-        **({"replica_id": request.replica_id} if by_name else {"replica_state": state}),
+        **({"replica_id": request.replica_id} if version < 15 else {"replica_state": state}),
     )
-    return bytes(other.encode(version=request_version(request)))
+    return bytes(other.encode(version=version))
 
 
 @pytest.mark.parametrize(("request_", "version"), [(REQUEST, 17), (BY_NAME, 12)])
 def test_a_request_equals_that_of_another_library(request_: FetchRequest, version: int):
     assert request_version(request_) == version
-    body = encode_request(request_)
-    assert body == others_request(request_)
+    body = encode_request(request_, version)
+    assert body == others_request(request_, version)
     assert seems_of_follower(received(body, version))
     assert decode_request(received(body, version), NAMES) == (request_, [])
+
+
+@pytest.mark.parametrize("newest", range(12, 19))
+def test_a_leader_gets_the_newest_version_that_it_knows(newest: int):
+    version = request_version(REQUEST, newest)
+    assert version == min(newest, 17)
+    body = encode_request(REQUEST, version)
+    assert body == others_request(REQUEST, version)
+    known = dataclasses.replace(
+        REQUEST,
+        replica_epoch=REQUEST.replica_epoch if version >= 15 else UNKNOWN_BROKER_EPOCH,
+        names_topics=version == 12,
+    )
+    read = decode_request(received(body, version), NAMES).request
+    assert _without_ids(read) == _without_ids(known)
+    assert request_version(BY_NAME, newest) == 12
+
+
+def _without_ids(request: FetchRequest) -> FetchRequest:
+    return dataclasses.replace(
+        request,
+        topics=tuple(dataclasses.replace(t, topic_id=None) for t in request.topics),
+        forgotten_topics=tuple(
+            dataclasses.replace(t, topic_id=None) for t in request.forgotten_topics
+        ),
+    )
+
+
+def test_a_topic_that_was_created_again_is_not_forgotten_by_its_name():
+    """By its id the former one is forgotten; the leader would forget the new one with it."""
+    forgotten = (ForgottenTopic("a", (0, 9), GONE),)
+    sent = dataclasses.replace(REQUEST, forgotten_topics=forgotten)
+    read = decode_request(received(encode_request(sent, 12), 12), NAMES).request
+    assert [(t.topic_name, t.partitions) for t in read.forgotten_topics] == [("a", (9,))]
+    read = decode_request(received(encode_request(sent, 13), 13), NAMES).request
+    assert [(t.topic_id, t.partitions) for t in read.forgotten_topics] == [(GONE, (0, 9))]
 
 
 def test_topics_with_unknown_ids_are_returned_apart():
     topics = (REQUEST.topics[0], FetchTopic("", GONE, ROWS))
     forgotten = (ForgottenTopic(None, (1,), GONE),)
     sent = dataclasses.replace(REQUEST, topics=topics, forgotten_topics=forgotten)
-    request, unknown = decode_request(received(encode_request(sent), 17), NAMES)
+    request, unknown = decode_request(received(encode_request(sent, 17), 17), NAMES)
     assert request == dataclasses.replace(sent, topics=topics[:1])
     assert unknown == [topics[1]]
 
@@ -205,7 +242,7 @@ def test_an_incomplete_message_is_malformed(size: int):
     body = joined(encode_response(received(b"", 17), FETCHED))
     with pytest.raises(MalformedRequestError):
         decode_response(memoryview(body)[: min(size, len(body) - 1)], 17, NAMES)
-    sent = encode_request(REQUEST)
+    sent = encode_request(REQUEST, 17)
     with pytest.raises(MalformedRequestError):
         decode_request(received(sent[: min(size, len(sent) - 1)], 17), NAMES)
 
