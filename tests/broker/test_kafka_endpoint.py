@@ -157,6 +157,10 @@ def test_brokers_are_answered_before_clients(one: bool):
         shutdown = struct.pack(">iq", 9, 9)
         broker.send(request_bytes(shutdown, 8, api_key=KafkaApiKey.CONTROLLED_SHUTDOWN, version=2))
         assert broker.answer()[0] == 8
+        # Only this request has no client id in its header.
+        oldest = struct.pack(">hhii", KafkaApiKey.CONTROLLED_SHUTDOWN, 0, 9, 1)
+        broker.send(struct.pack(">i", len(oldest)) + oldest)
+        assert broker.answer()[0] == 9
         versions = ask_versions(("127.0.0.1", port.port))
         assert KafkaApiKey.ALTER_PARTITION in versions
         served.endpoint.admit_clients()
