@@ -21,7 +21,12 @@ from pykka import Timeout as AskTimeout
 
 from regent.actors.controller_event_manager import ControllerEventManager
 from regent.actors.inbox import Reply
-from regent.actors.request_channel import ChannelToCurrent, RequestChannel
+from regent.actors.request_channel import (
+    ChannelToController,
+    ControllersOfKafka,
+    ControllerUnknownError,
+    RequestChannel,
+)
 from regent.actors.runtime import RegentActor, Supervisor
 from regent.actors.scheduler import OneShotTimer, RepeatingTimer, Scheduler, monotonic_ms
 from regent.core.errors import Errors, RegentError
@@ -38,10 +43,6 @@ RETRY_BACKOFF_MS = 50
 MAX_STALE_BACKOFF_MS = 5_000
 UNKNOWN_CONTROLLER_BACKOFF_MS = 100
 _SLICE_S = 0.05  # how often a wait for our own controller checks whether this actor is stopping
-
-
-class ControllerUnknownError(RegentError):
-    """No controller is known at the moment."""
 
 
 OpenControllerChannel: TypeAlias = Callable[[str], RequestChannel[AlterPartitionRequest, Response]]
@@ -155,6 +156,7 @@ class ControllerAlterPartitionSender(AlterPartitionSender):
         *,
         scheduler: Scheduler,
         timeout_ms: int,
+        of_kafka: ControllersOfKafka | None = None,
         supervisor: Supervisor | None = None,
     ) -> None:
         name = f"broker-{replica_manager.broker_id}-alter-partition-sender"
@@ -162,18 +164,14 @@ class ControllerAlterPartitionSender(AlterPartitionSender):
         self._cache = cache
         self._own_controller = controller
         self._timeout_ms = timeout_ms
-        self._channel = ChannelToCurrent(open_channel)
+        self._channel = ChannelToController(cache, open_channel, of_kafka)
 
     def alter_partitions(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         """Ask; raises ``ControllerUnknownError`` or a ``RequestError``."""
-        cluster = self._cache.snapshot
-        if cluster.controller_id == request.broker_id:
+        if self._cache.snapshot.controller_id == request.broker_id:
             answer = self._ask_own_controller(request)
         else:
-            controller = cluster.controller
-            if controller is None or controller.control_peer is None:
-                raise ControllerUnknownError("no controller is known")
-            answer = self._channel.to(controller.control_peer).request(
+            answer = self._channel.current().channel.request(
                 request, timeout_ms=self._timeout_ms, closing=self.closing
             )
         assert isinstance(answer, AlterPartitionResponse)

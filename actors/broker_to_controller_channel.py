@@ -8,16 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from regent.actors.alter_partition_sender import ControllerUnknownError
 from regent.actors.inbox import Reply
-from regent.actors.request_channel import ChannelToCurrent, RequestChannel
+from regent.actors.request_channel import (
+    ChannelToController,
+    ControllersOfKafka,
+    ControllerUnknownError,
+    RequestChannel,
+)
 from regent.actors.runtime import RegentActor, Supervisor
 from regent.actors.topic_request_handler import DECISION_TIMEOUT_MS
 from regent.core.admin.admin_requests import refuse
 from regent.core.admin.partition_requests import refuse_partitions
 from regent.core.errors import BadDataError, Errors
 from regent.core.model import BrokerId
-from regent.core.protocol.controller import AwaitBrokersRequest
+from regent.core.protocol.controller import AwaitBrokersRequest, AwaitBrokersResponse
 from regent.core.protocol.envelope import (
     EnvelopeRequest,
     EnvelopeResponse,
@@ -59,13 +63,13 @@ class BrokerToControllerChannel(RegentActor):
         cache: MetadataCache,
         open_channel: OpenForwardChannel,
         *,
+        of_kafka: ControllersOfKafka | None = None,
         name: str = "to-controller-channel",
         supervisor: Supervisor | None = None,
     ) -> None:
         super().__init__(f"broker-{broker_id}-{name}", supervisor=supervisor)
         self._broker_id = broker_id
-        self._cache = cache
-        self._channel = ChannelToCurrent(open_channel)
+        self._channel = ChannelToController(cache, open_channel, of_kafka)
 
     def handle(self, message: EnvelopeRequest | AwaitBrokersRequest, reply: Reply | None) -> None:
         """Send the request to the controller's broker once."""
@@ -75,22 +79,32 @@ class BrokerToControllerChannel(RegentActor):
         if isinstance(message, AwaitBrokersRequest):
             patience_ms = message.timeout_ms + _ON_THE_WAY_MS
         left_ms = round(patience_ms - self.queue_ms)
-        controller = self._cache.snapshot.controller
-        if left_ms <= 0 or controller is None or controller.control_peer is None:
-            reply.fail(ControllerUnknownError("no controller is known"))
-            return
-        channel = self._channel.to(controller.control_peer)
         try:
-            answer = channel.request(message, timeout_ms=left_ms, closing=self.closing)
-            if isinstance(message, EnvelopeRequest) and isinstance(answer, EnvelopeResponse):
-                reply.set(answer.response_to(message))
-            else:
-                reply.set(answer)
-        except RequestError as error:
+            if left_ms <= 0:
+                raise ControllerUnknownError("no controller is known")
+            reply.set(self._answer(message, left_ms))
+        except (RequestError, ControllerUnknownError) as error:
             reply.fail(error)
         except BadDataError as error:
             assert isinstance(message, EnvelopeRequest)
             reply.set(refuse_forwarded(message.request, Errors.INVALID_REQUEST, str(error)))
+
+    def _answer(self, message: EnvelopeRequest | AwaitBrokersRequest, left_ms: int) -> object:
+        """Ask the controller. One of Kafka gets a client's request as it is, without the client.
+
+        It does not say when the other brokers know what it has done. Raises ``RequestError``,
+        ``ControllerUnknownError``, and ``BadDataError``.
+        """
+        controller = self._channel.current()
+        if controller.is_of_kafka:
+            if isinstance(message, AwaitBrokersRequest):
+                return AwaitBrokersResponse(Errors.NONE)
+            request = message.request
+            return controller.channel.request(request, timeout_ms=left_ms, closing=self.closing)
+        answer = controller.channel.request(message, timeout_ms=left_ms, closing=self.closing)
+        if isinstance(message, EnvelopeRequest) and isinstance(answer, EnvelopeResponse):
+            return answer.response_to(message)
+        return answer
 
     def on_stop(self) -> None:
         """Disconnect."""

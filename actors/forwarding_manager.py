@@ -19,13 +19,13 @@ from typing import Final, TypeAlias
 
 from pykka import ActorDeadError, ActorRef
 
-from regent.actors.alter_partition_sender import ControllerUnknownError
 from regent.actors.automatic_creation import AutomaticCreation, Creatable, CreationRefusal
 from regent.actors.broker_to_controller_channel import (
     BrokerToControllerChannel,
     refuse_forwarded,
 )
 from regent.actors.inbox import InboxFullError, MessageWithReply, Reply
+from regent.actors.request_channel import ControllerUnknownError
 from regent.actors.runtime import RegentActor, Supervisor
 from regent.actors.scheduler import OneShotTimer, Scheduler, monotonic_ms
 from regent.core.admin.admin_requests import (

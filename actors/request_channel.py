@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from regent.config.closing import Closing
+from regent.core.errors import RegentError
+from regent.core.protocol.control import UpdateMetadataBroker
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.metadata_view import inter_broker_endpoint
 
 R_contra = TypeVar("R_contra", contravariant=True)
 A_co = TypeVar("A_co", covariant=True)
@@ -45,3 +50,66 @@ class ChannelToCurrent(Generic[R_contra, A_co]):
         current, self._current = self._current, None
         if current is not None:
             current[1].close()
+
+
+class ControllerUnknownError(RegentError):
+    """No controller is known at the moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllersOfKafka:
+    """How a controller without a control port is reached: as any other broker of Kafka.
+
+    ``listener`` and ``security_protocol`` are those of our own listener for brokers.
+    """
+
+    listener: str
+    security_protocol: str
+    open_channel: Callable[[str], RequestChannel[Any, Any]]
+
+    def endpoint(self, controller: UpdateMetadataBroker) -> str | None:
+        """Return where it listens for brokers; None: it does not say."""
+        return inter_broker_endpoint(controller, self.listener, self.security_protocol)
+
+
+class OpenController(NamedTuple):
+    """A connection to the active controller."""
+
+    channel: RequestChannel[Any, Any]
+    is_of_kafka: bool
+
+
+class ChannelToController:
+    """One connection to the active controller, found in the metadata cache for each request.
+
+    ``open_channel`` connects to the control port of one of this project. ``of_kafka`` None: others
+    are not asked.
+    """
+
+    def __init__(
+        self,
+        cache: MetadataCache,
+        open_channel: Callable[[str], RequestChannel[Any, Any]],
+        of_kafka: ControllersOfKafka | None = None,
+    ) -> None:
+        self._cache = cache
+        self._of_kafka = of_kafka
+        self._ours = ChannelToCurrent(open_channel)
+        self._kafkas = None if of_kafka is None else ChannelToCurrent(of_kafka.open_channel)
+
+    def current(self) -> OpenController:
+        """Return a connection; raises ``ControllerUnknownError``."""
+        controller = self._cache.snapshot.controller
+        if controller is not None and controller.control_peer is not None:
+            return OpenController(self._ours.to(controller.control_peer), is_of_kafka=False)
+        if controller is not None and self._of_kafka is not None and self._kafkas is not None:
+            endpoint = self._of_kafka.endpoint(controller)
+            if endpoint is not None:
+                return OpenController(self._kafkas.to(endpoint), is_of_kafka=True)
+        raise ControllerUnknownError("no controller is known")
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._ours.close()
+        if self._kafkas is not None:
+            self._kafkas.close()

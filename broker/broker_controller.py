@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
 from itertools import count
@@ -12,7 +13,7 @@ from pykka import ActorDeadError, ActorRef
 
 from regent.actors.controller_event_manager import ControllerEventManager, ControllerListener
 from regent.actors.event_journal import EventJournalFile
-from regent.actors.inbox import ClearAndPut, MessageWithReply, Reply
+from regent.actors.inbox import ClearAndPut, InboxFullError, MessageWithReply, Reply
 from regent.actors.request_router import controller_client_id
 from regent.actors.request_send_thread import ControlChannel, DeliverySettings
 from regent.actors.runtime import launch, stop_actor
@@ -23,6 +24,7 @@ from regent.core.controller.controller import Controller
 from regent.core.controller.events import ControllerEvent, Expire
 from regent.core.errors import Errors, SessionExpiredError
 from regent.core.model import BrokerId, BrokerInfo
+from regent.core.protocol.controller import ControllerRequest
 from regent.core.replication.metadata_view import inter_broker_endpoint
 from regent.transport.control.client import RequestClient, RequestFailedError
 from regent.transport.control.sockets import Context
@@ -84,6 +86,13 @@ class BrokerController:
             self.ref.tell(event)
         except ActorDeadError:
             logger.debug("The controller has stopped; dropping %s", event)
+
+    def ask(self, request: ControllerRequest, respond: Callable[[object], None]) -> None:
+        """Pass the answer, or an exception, to ``respond``, on any thread. Thread-safe."""
+        try:
+            self.ref.tell(MessageWithReply(request, Reply.of(respond)))
+        except (ActorDeadError, InboxFullError) as refused:
+            respond(refused)
 
     def expire(self) -> Future[None]:
         """Resign before any queued event is handled; the future is done afterwards."""

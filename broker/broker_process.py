@@ -36,25 +36,24 @@ from regent.broker.broker_authorizer import BrokerAuthorizer
 from regent.broker.broker_controller import BrokerController
 from regent.broker.broker_keys import BrokerKeys
 from regent.broker.broker_registration import (
-    AdvertisedListeners,
     BrokerAddress,
-    RegisteredEndPoints,
+    known_at_start,
     register,
     taken_end_points,
     warn_of_open_listeners,
 )
-from regent.broker.broker_settings import StartedBroker, described_settings
+from regent.broker.broker_settings import described_settings
 from regent.broker.broker_storage import BrokerStorage
 from regent.broker.controlled_shutdown import hand_over
 from regent.broker.delegation_token_service import BrokerDelegationTokens
 from regent.broker.group_service import BrokerGroupService
 from regent.broker.internal_topics import metadata_warnings
 from regent.broker.kafka_endpoint import KafkaEndpoint, Served, apis_of_other_brokers
+from regent.broker.listener_security import controllers_of_kafka
 from regent.broker.machine_settings import (
     controller_settings,
     dynamic_rows,
     dynamic_values,
-    log_directories,
     replication_settings,
 )
 from regent.broker.metrics.broker_metrics import BrokerMetrics, GuardianMetrics, TopicMetrics
@@ -170,21 +169,28 @@ class BrokerProcess(ControllerListener):
         self._undo.callback(self._keys.stop)
         warn_of_open_listeners(self._settings, self._status)
         self._start_broker_actor()
-        kafka_endpoint = self._kafka_endpoint = self._open_kafka_endpoint()
+        self._kafka_endpoint = self._open_kafka_endpoint()
         others = apis_of_other_brokers(self._transactions, self._groups.partitions)
-        replication_port = self._replication.listen(
-            self._broker_view, others, self._authorizer.for_brokers
-        )
-        kafka_endpoint.keys.add(self._replication.tls, self._replication.client_tls)
+        ports = self._replication.listen(self._broker_view, others, self._authorizer.for_brokers)
+        self._kafka_endpoint.keys.add(self._replication.tls, self._replication.client_tls)
         server = self._start_control_server()
-        advertised = self._advertise(port_of(server.endpoint), replication_port)
+        advertised, self._end_points, self._started = known_at_start(
+            self._settings,
+            self._options.zookeeper,
+            self._options.data_dir,
+            {**self._kafka_endpoint.ports, **ports},
+            port_of(server.endpoint),
+            lambda e: self._controller.tell(e),
+        )
         self._join(advertised.broker_info(broker_id, config.rack, self._keys.own.public))
         self._tokens.load()
-        # Until then clients would be refused, and a refused one asks again much later.
-        self._is_told.wait(_FIRST_METADATA_TIMEOUT_S)
-        coordinated = (self._groups.partitions, self._transactions.partitions)
-        self._status.add_warner(partial(metadata_warnings, self._cache, coordinated))
-        kafka_endpoint.serve(
+        self._serve()
+        self._publish(metrics, server)
+        return advertised.address(broker_id, metrics.port, self._keys.own.public)
+
+    def _serve(self) -> None:
+        """Answer other brokers, then clients."""
+        self._kafka_endpoint.serve(
             Served(
                 self._replica_manager,
                 self._cache,
@@ -200,10 +206,16 @@ class BrokerProcess(ControllerListener):
                 self._tokens.manager,
                 self._authorizer.for_clients,
                 self._authorizer.acls,
+                self._authorizer.for_brokers,
+                self._controller,
+                self._broker,
             )
         )
-        self._publish(metrics, server)
-        return advertised.address(broker_id, metrics.port, self._keys.own.public)
+        # Until then clients would be refused, and a refused one asks again much later.
+        self._is_told.wait(_FIRST_METADATA_TIMEOUT_S)
+        coordinated = (self._groups.partitions, self._transactions.partitions)
+        self._status.add_warner(partial(metadata_warnings, self._cache, coordinated))
+        self._kafka_endpoint.admit_clients()
 
     def _publish(self, metrics: MetricsServer, server: ControlServer) -> None:
         """Serve the metrics until the broker stops."""
@@ -223,24 +235,6 @@ class BrokerProcess(ControllerListener):
         for published in sources:
             metrics.publish(published)
             self._undo.callback(metrics.withdraw, published)
-
-    def _advertise(self, control_port: int, replication_port: int | None) -> AdvertisedListeners:
-        """Note the endpoints of this broker, and what else is known after the start."""
-        settings, listeners = self._settings, self._settings.listeners
-        ports = dict(self._kafka_endpoint.ports)
-        if replication_port is not None:
-            ports[listeners.inter_broker_name] = replication_port
-        advertised = AdvertisedListeners.of(settings, ports, control_port)
-        self._end_points = RegisteredEndPoints(
-            advertised, settings, ports, lambda e: self._controller.tell(e)
-        )
-        self._started = StartedBroker(
-            self._options.zookeeper,
-            tuple(log_directories(settings, self._options.data_dir.absolute())),
-            listeners.shown(ports),
-            advertised.endpoints,
-        )
-        return advertised
 
     def _metrics(self, server: ControlServer) -> BrokerMetrics:
         return BrokerMetrics(
@@ -585,6 +579,7 @@ class BrokerProcess(ControllerListener):
                 lambda: self._cache.snapshot,
                 self._controller.ref,
                 self._keys.context,
+                controllers_of_kafka(self._settings, f"broker-{self._options.broker_id}"),
                 self._settings.broker,
                 self._at_once,
                 lambda: self._keeper.state is ConnectionState.CONNECTED,

@@ -7,9 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Final, NamedTuple, TypedDict
 
 from regent.actors.broker import BrokerStatus
+from regent.broker.broker_settings import StartedBroker
+from regent.broker.machine_settings import log_directories
 from regent.config.addresses import bracketed, port_of, tcp_endpoint
 from regent.config.listeners import Listeners, ListenersError, parse_advertised
 from regent.config.settings import Settings
@@ -68,7 +71,6 @@ class AdvertisedListeners(NamedTuple):
         registered = clients_first(
             (e for e in advertised if e.listener in listeners.registered_names), listeners
         )
-        of_clients = {endpoint.listener for endpoint in listeners.of_clients}
         (inter_broker,) = (e for e in advertised if e.listener == listeners.inter_broker_name)
         return cls(
             registered,
@@ -79,7 +81,7 @@ class AdvertisedListeners(NamedTuple):
             tcp_endpoint(inter_broker.host, inter_broker.port)
             if inter_broker.security_protocol == SecurityProtocol.PLAINTEXT.value
             else None,
-            next(e for e in advertised if e.listener in of_clients),
+            registered[0],
             inter_broker,
         )
 
@@ -111,6 +113,28 @@ class AdvertisedListeners(NamedTuple):
         )
 
 
+def known_at_start(
+    settings: Settings,
+    zookeeper: str,
+    data_dir: Path,
+    ports: Mapping[str, int],
+    control_port: int,
+    tell_controller: Callable[[ControllerEvent], None],
+) -> tuple[AdvertisedListeners, RegisteredEndPoints, StartedBroker]:
+    """Return the endpoints of a broker that listens, and what else is known only then.
+
+    ``ports`` are those that the listeners have got.
+    """
+    advertised = AdvertisedListeners.of(settings, ports, control_port)
+    started = StartedBroker(
+        zookeeper,
+        tuple(log_directories(settings, data_dir.absolute())),
+        settings.listeners.shown(ports),
+        advertised.endpoints,
+    )
+    return advertised, RegisteredEndPoints(advertised, settings, ports, tell_controller), started
+
+
 def open_listeners(settings: Settings) -> Sequence[str]:
     """Return a line for each listener beyond loopback where nobody proves who they are."""
     return [
@@ -128,11 +152,11 @@ def warn_of_open_listeners(settings: Settings, status: BrokerStatus) -> None:
 
 
 def clients_first(endpoints: Iterable[EndPoint], listeners: Listeners) -> tuple[EndPoint, ...]:
-    """Return the endpoints with the one for brokers only last.
+    """Return the endpoints with the one that brokers use last.
 
     The first PLAINTEXT one is the ``host`` and ``port`` of a registration, which old clients use.
     """
-    return tuple(sorted(endpoints, key=lambda e: e.listener == listeners.name_of_brokers_only))
+    return tuple(sorted(endpoints, key=lambda e: e.listener == listeners.inter_broker_name))
 
 
 def _at_port(endpoint: EndPoint, ports: Mapping[str, int]) -> EndPoint:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pykka import ActorDeadError
 from pykka import Timeout as AskTimeout
 
+from regent.actors.request_channel import ControllersOfKafka, RequestChannel
 from regent.config.tables.broker import BrokerConfig
 from regent.core.errors import Errors, RegentError
 from regent.core.model import BrokerId, TopicPartition
@@ -35,6 +36,16 @@ class AskableRef(Protocol):
         ...
 
 
+class _KafkaController:
+    """A controller of Kafka, asked as the actor of one of this project is."""
+
+    def __init__(self, channel: RequestChannel[Any, Any]) -> None:
+        self._channel = channel
+
+    def ask(self, message: Any, *, timeout: float) -> Any:
+        return self._channel.request(message, timeout_ms=round(timeout * 1000))
+
+
 @dataclass(frozen=True, slots=True)
 class ControlledShutdownSettings:
     """How often to ask, and how long to wait."""
@@ -50,6 +61,7 @@ def hand_over(
     snapshot: Callable[[], MetadataSnapshot],
     own_controller: AskableRef,
     context: Context,
+    of_kafka: ControllersOfKafka,
     config: BrokerConfig,
     abort: threading.Event,
     is_connected: Callable[[], bool],
@@ -65,8 +77,14 @@ def hand_over(
             if cluster.controller_id == broker_id:
                 return own_controller
             controller = cluster.controller
-            if controller is None or controller.control_peer is None:
+            if controller is None:
                 return None
+            if controller.control_peer is None:
+                endpoint = of_kafka.endpoint(controller)
+                if endpoint is None:
+                    return None
+                channel = refs.enter_context(closing(of_kafka.open_channel(endpoint)))
+                return _KafkaController(channel)
             return refs.enter_context(
                 RemoteActorRef(context, controller.control_peer, client_id=f"broker-{broker_id}")
             )

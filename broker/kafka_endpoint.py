@@ -1,12 +1,15 @@
 """The ports that Kafka clients connect to, and the handlers of their requests.
 
 They are bound before the broker registers, because the registration contains them. Clients that
-connect earlier are answered once the broker is ready. Mirrors the list of handlers in
+connect earlier are answered once the broker is ready. One of the listeners may be that of brokers
+too: what a controller and other brokers ask is answered as soon as the broker has registered,
+because it is a controller that makes it ready. Mirrors the list of handlers in
 ``kafka.server.KafkaApis``.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import threading
@@ -14,8 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Final
+from typing import Final, Protocol
 
+from pykka import ActorRef
+
+from regent.actors.broker import Broker
 from regent.actors.coordinator_log import begin_verification
 from regent.broker.api.acls import acl_apis
 from regent.broker.api.authentication import authentication_apis
@@ -23,13 +29,19 @@ from regent.broker.api.authorization import with_authorization
 from regent.broker.api.client_quotas import client_quota_apis
 from regent.broker.api.configs import ConfigAlterations, ConfigView, alter_config_apis, config_apis
 from regent.broker.api.consumer_group_heartbeat import consumer_group_heartbeat_apis
+from regent.broker.api.control_requests import ControlledBroker, control_apis
+from regent.broker.api.controller_requests import (
+    AskController,
+    ControllerAccess,
+    controller_apis,
+)
 from regent.broker.api.coordinator_requests import CoordinatorRequests
 from regent.broker.api.delegation_tokens import delegation_token_apis
 from regent.broker.api.delete_records import delete_records_apis
 from regent.broker.api.describe_cluster import describe_cluster_apis
 from regent.broker.api.describe_producers import describe_producers_apis
 from regent.broker.api.features import feature_apis
-from regent.broker.api.fetch import fetch_apis
+from regent.broker.api.fetch import TopicNamesById, fetch_apis
 from regent.broker.api.find_coordinator import find_coordinator_apis
 from regent.broker.api.group_offsets import group_offset_apis
 from regent.broker.api.groups import group_apis
@@ -79,7 +91,13 @@ from regent.core.security.delegation_token_manager import DelegationTokenManager
 from regent.core.security.scram import CredentialProvider
 from regent.core.setting import SettingValues
 from regent.transport.kafka.acceptor import SharedLimits
-from regent.transport.kafka.api import KafkaApi
+from regent.transport.kafka.api import (
+    Answering,
+    KafkaAnswer,
+    KafkaApi,
+    KafkaApiKey,
+    KafkaRequest,
+)
 from regent.transport.kafka.limits import KafkaLimits
 from regent.transport.kafka.listener import KafkaListener, listen
 from regent.transport.kafka.listener_loop import ListenerLoop
@@ -89,12 +107,39 @@ from regent.transport.local_users import EVERYBODY, LocalUsers
 from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.stores.config_store import ZkConfigStore
 from regent.zk.stores.consumer_offsets import ZkConsumerOffsets
+from regent.zk.stores.controller_store import is_broker_of_kafka
 from regent.zk.stores.producer_ids import ZkProducerIds
 
 logger = logging.getLogger(__name__)
 
 _ZOOKEEPER_CALLS = 2  # threads: the event loop must not wait for ZooKeeper
 _RECORD_CHECKERS = 4  # threads at most; requests for the same partition keep their order
+_BEFORE_CLIENTS: Final = frozenset(
+    {
+        KafkaApiKey.LEADER_AND_ISR,
+        KafkaApiKey.STOP_REPLICA,
+        KafkaApiKey.UPDATE_METADATA,
+        KafkaApiKey.CONTROLLED_SHUTDOWN,
+        KafkaApiKey.SASL_HANDSHAKE,
+        KafkaApiKey.SASL_AUTHENTICATE,
+        KafkaApiKey.ALTER_PARTITION,
+        KafkaApiKey.ALLOCATE_PRODUCER_IDS,
+    }
+)
+"""What is answered although the broker does not know the cluster yet."""
+
+
+class OwnController(Protocol):
+    """The controller of this process; thread-safe."""
+
+    @property
+    def ask(self) -> AskController:
+        """Asks it."""
+        ...
+
+    def is_active(self) -> bool:
+        """Whether it is the active one."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +164,12 @@ class Served:
     authorizer: Authorizer = ALLOW_ALL
     acls: AclCache | None = None
     """None: there is no authorizer."""
+    authorizer_of_brokers: Authorizer = ALLOW_ALL
+    """Decides on a listener of brokers that is not the only one."""
+    controller: OwnController | None = None
+    """None: brokers are not answered as by a controller."""
+    broker: ActorRef[Broker] | None = None
+    """None: no controller of Kafka rules this broker."""
 
 
 class KafkaEndpoint:
@@ -141,7 +192,10 @@ class KafkaEndpoint:
         self._quotas = quotas
         self._loop = loop
         self._users = users
-        self._serves_brokers = settings.listeners.of_brokers_only is None
+        listeners = settings.listeners
+        self._of_brokers = None if listeners.of_brokers_only else listeners.inter_broker
+        """The listener that is for brokers too; None: they have one of their own."""
+        self._is_ready = asyncio.Event()  # of the loop
         self._undo = ExitStack()
         self._listening: dict[EndPoint, socket.socket] = {}
         self._security: dict[EndPoint, ListenerSecurity] = {}
@@ -164,6 +218,7 @@ class KafkaEndpoint:
         self._unpacker = named_executor(1, "unpacking")
         self._record_reader = named_executor(1, "record-reader")
         self._listeners: dict[str, KafkaListener] = {}
+        self._waiting: dict[EndPoint, KafkaListener] = {}
         self._values = self._started = dynamic_values(settings)
         self._lock = threading.Lock()  # older limits never replace newer ones
 
@@ -205,33 +260,79 @@ class KafkaEndpoint:
                 listener.end_waits()
 
     def serve(self, served: Served) -> None:
-        """Answer clients from now on."""
-        apis, ports = with_authorization(self._apis(served), served.authorizer), self.ports
-        first = next(iter(ports))
-        loop = self._loop or self._undo.enter_context(closing(ListenerLoop("kafka-listener")))
-        shared = SharedLimits(kafka_limits(self._settings, first), self._quotas)
-        listeners: dict[str, KafkaListener] = {}
+        """Answer other brokers from now on, and clients from ``admit_clients`` on."""
+        self._serving = loop = self._loop or self._undo.enter_context(
+            closing(ListenerLoop("kafka-listener"))
+        )
+        apis, first = self._apis(served), next(iter(self._listening))
+        of_clients = with_authorization(apis, served.authorizer)
+        shared = SharedLimits(kafka_limits(self._settings, first.listener), self._quotas)
+        listeners: dict[EndPoint, KafkaListener] = {}
         for endpoint in self._listening:
-            name = endpoint.listener
-            listeners[name] = KafkaListener(
-                endpoint.host,
-                ports[name],
-                apis,
-                kafka_limits(self._settings, name),
-                "kafka-listener" if len(ports) == 1 else f"kafka-listener-{name}",
-                loop=loop,
-                users=self._users,
-                endpoint=endpoint,
-                shared=shared,
-                tls=self._security[endpoint].tls,
-                sasl=self._security[endpoint].sasl,
-            )
-            listeners[name].metrics.requests = listeners[first].metrics.requests
-        for endpoint, listening in self._listening.items():
-            listeners[endpoint.listener].start(listening)
+            if endpoint != self._of_brokers:
+                listeners[endpoint] = self._listener(endpoint, of_clients, loop, shared)
+                continue
+            authorizer, its_own = served.authorizer, shared
+            if self._settings.listeners.keeps_brokers_apart(endpoint.listener):
+                authorizer = served.authorizer_of_brokers
+                limits = kafka_limits(self._settings, endpoint.listener)
+                its_own = SharedLimits(limits, self._quotas)
+            of_all = with_authorization(self._with_those_of_brokers(apis, served), authorizer)
+            held = [self._held(api) for api in of_all]
+            listeners[endpoint] = self._listener(endpoint, held, loop, its_own)
+        for listener in listeners.values():
+            listener.metrics.requests = listeners[first].metrics.requests
+        if self._of_brokers is not None:
+            listeners[self._of_brokers].start(self._listening[self._of_brokers])
+        self._waiting = {e: listeners[e] for e in listeners if e != self._of_brokers}
         with self._lock:
-            self._listeners = listeners
+            self._listeners = {e.listener: listener for e, listener in listeners.items()}
             self._limit_connections()
+
+    def admit_clients(self) -> None:
+        """Answer clients from now on; ``serve`` comes first."""
+        self._serving.call(self._is_ready.set)
+        for endpoint, listener in self._waiting.items():
+            listener.start(self._listening[endpoint])
+        with self._lock:
+            self._limit_connections()
+
+    def _listener(
+        self,
+        endpoint: EndPoint,
+        apis: Sequence[KafkaApi],
+        loop: ListenerLoop,
+        shared: SharedLimits,
+    ) -> KafkaListener:
+        name, is_only = endpoint.listener, len(self._listening) == 1
+        return KafkaListener(
+            endpoint.host,
+            self.ports[name],
+            apis,
+            kafka_limits(self._settings, name),
+            "kafka-listener" if is_only else f"kafka-listener-{name}",
+            loop=loop,
+            users=self._users,
+            endpoint=endpoint,
+            shared=shared,
+            tls=self._security[endpoint].tls,
+            sasl=self._security[endpoint].sasl,
+        )
+
+    def _held(self, api: KafkaApi) -> KafkaApi:
+        """Return an API that is answered when the broker is ready, unless it makes it ready."""
+        if api.key in _BEFORE_CLIENTS:
+            return api
+        is_ready, handle = self._is_ready, api.handle
+
+        async def wait(request: KafkaRequest) -> KafkaAnswer:
+            await is_ready.wait()
+            return await handle(request)
+
+        def held(request: KafkaRequest) -> Answering:
+            return handle(request) if is_ready.is_set() else wait(request)
+
+        return KafkaApi(api.key, api.min_version, api.max_version, held)
 
     def close(self) -> None:
         """Finish the requests in progress, then close every connection. Idempotent."""
@@ -303,31 +404,49 @@ class KafkaEndpoint:
             *authentication_apis(),
             *delegation_token_apis(served.tokens, self._calls),
             *feature_apis(),
-            *(
-                ()
-                if transactions is None
-                else _apis_of_transactions(transactions, served, groups, self._serves_brokers)
-            ),
+            *(() if transactions is None else _apis_of_transactions(transactions, served, groups)),
         ]
 
     def _apis_of_readers(self, served: Served) -> Sequence[KafkaApi]:
-        """Return what consumers use, and followers if this is their listener too."""
-        replicas, cache, reader = served.replica_manager, served.cache, self._record_reader
-        serves_followers = self._serves_brokers
-        registered = RegisteredFollowers(cache) if serves_followers else None
+        """Return what consumers use."""
+        replicas, reader = served.replica_manager, self._record_reader
         return [
+            *fetch_apis(replicas, served.cache, reader, serves_followers=False),
+            *offset_apis(replicas, reader, serves_followers=False),
+        ]
+
+    def _with_those_of_brokers(
+        self, apis: Sequence[KafkaApi], served: Served
+    ) -> Sequence[KafkaApi]:
+        """Return the APIs of a listener for both clients and brokers."""
+        replicas, cache, reader = served.replica_manager, served.cache, self._record_reader
+        registered, transactions = RegisteredFollowers(cache), served.transactions
+        more = [
             *fetch_apis(
                 replicas,
                 cache,
                 reader,
                 on_proposals=served.wake_replication,
-                serves_followers=serves_followers,
                 registered=registered,
             ),
-            *offset_apis(
-                replicas, reader, serves_followers=serves_followers, registered=registered
-            ),
+            *offset_apis(replicas, reader, registered=registered),
         ]
+        if transactions is not None:
+            handlers = _transaction_handlers(transactions, served.groups.partitions)
+            more += transaction_apis(handlers, serves_brokers=True)
+        if served.controller is not None:
+            access = ControllerAccess(
+                served.controller.is_active,
+                served.controller.ask,
+                lambda broker_id: ZkProducerIds(served.zookeeper, broker_id).take_block(),
+                self._calls,
+            )
+            more += controller_apis(access, TopicNamesById(cache), registered)
+        if served.broker is not None:
+            is_of_kafka = partial(is_broker_of_kafka, served.zookeeper)
+            ruled = ControlledBroker(self._broker_id, served.broker, is_of_kafka, self._calls)
+            more += control_apis(ruled)
+        return list(({api.key: api for api in apis} | {api.key: api for api in more}).values())
 
     def _apis_of_topics_and_configs(self, served: Served) -> Sequence[KafkaApi]:
         described = described_settings(self._settings, self._broker_id, served.started)
@@ -373,12 +492,11 @@ def _apis_of_transactions(
     service: BrokerTransactionService,
     served: Served,
     groups: CoordinatorRequests,
-    serves_brokers: bool,
 ) -> Sequence[KafkaApi]:
     group_partitions = served.groups.partitions
     handlers = _transaction_handlers(service, group_partitions)
     return [
-        *transaction_apis(handlers, serves_brokers=serves_brokers),
+        *transaction_apis(handlers),
         *TxnOffsetCommitHandler(
             groups,
             group_partitions,

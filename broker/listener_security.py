@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from regent.actors.request_channel import ControllersOfKafka
 from regent.broker.machine_settings import dynamic_values, listener_rows, listener_setting
 from regent.broker.user_credentials import salt_secret
 from regent.config.addresses import is_loopback
@@ -27,6 +28,7 @@ from regent.core.model import EndPoint
 from regent.core.security.scram import CredentialProvider
 from regent.core.security.session import SecurityProtocol
 from regent.core.setting import SettingValues
+from regent.transport.kafka.controller_channel import KafkaControllerChannel
 
 if TYPE_CHECKING:
     from regent.transport.kafka.client_security import ClientSecurity, ClientTls
@@ -165,4 +167,17 @@ def security_to_brokers(settings: Settings) -> ClientSecurity | None:
     return ClientSecurity(
         ClientTls.of(of_listener.tls) if protocol.has_tls else None,
         sasl_of_broker(of_listener.sasl) if protocol.has_sasl else None,
+    )
+
+
+def controllers_of_kafka(settings: Settings, client_id: str) -> ControllersOfKafka:
+    """Return how this broker reaches a controller of Kafka.
+
+    Raises ``RegentError``, which names the setting or the file that is wrong.
+    """
+    endpoint, security = settings.listeners.inter_broker, security_to_brokers(settings)
+    return ControllersOfKafka(
+        endpoint.listener,
+        endpoint.security_protocol,
+        lambda at: KafkaControllerChannel(at, client_id=client_id, security=security),
     )

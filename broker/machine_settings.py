@@ -80,20 +80,24 @@ def kafka_limits(
 ) -> KafkaLimits:
     """Return the limits of clients of a listener, with other dynamic ``values`` if there are some.
 
+    Several listeners have ``max_connections`` together, without that of brokers, as in Kafka.
     Raises ``SettingsError`` for a contradiction.
     """
     values = dynamic_values(settings) if values is None else values
     broker = with_values(settings.broker, values, LIMITS_OF_CONNECTIONS)
     settings = replace(settings, broker=broker)
     overrides = connections_per_ip_overrides(settings.broker)
-    return filled(
+    of_listener = values[listener_setting(listener, "max_connections")]
+    is_apart = settings.listeners.keeps_brokers_apart(listener)
+    limits = filled(
         KafkaLimits,
         settings,
         max_connections_per_ip_overrides=overrides,
-        max_connections_of_listener=min(
-            values[listener_setting(listener, "max_connections")], broker.max_connections
+        max_connections_of_listener=(
+            of_listener if is_apart else min(of_listener, broker.max_connections)
         ),
     )
+    return replace(limits, max_connections=INT_MAX) if is_apart else limits
 
 
 def dynamic_values(settings: Settings) -> SettingValues:

@@ -27,7 +27,11 @@ from regent.actors.scheduler import RepeatingTimer, Scheduler
 from regent.broker.api.authorization import with_authorization
 from regent.broker.api.fetch import fetch_apis
 from regent.broker.api.offsets import offset_apis
-from regent.broker.listener_security import security_of, security_to_brokers
+from regent.broker.listener_security import (
+    controllers_of_kafka,
+    security_of,
+    security_to_brokers,
+)
 from regent.broker.machine_settings import (
     dynamic_values,
     isr_changes_through_zookeeper,
@@ -147,20 +151,18 @@ class Replication:
         broker: BrokerView,
         apis: Sequence[KafkaApi] = (),
         authorizer: Authorizer = ALLOW_ALL,
-    ) -> int | None:
-        """Serve followers; return the port. ``apis`` are other requests of brokers.
+    ) -> Mapping[str, int]:
+        """Serve followers on a listener of their own; return its port by its name.
 
-        It is a listener of its own because the limits and quotas of clients do not apply to
-        brokers. None: the only listener of the broker serves them. Raises ``PortInUseError``, or
-        ``RegentError`` for an unusable address.
+        ``apis`` are other requests of brokers. The limits and quotas of clients do not apply to
+        it. There may be no such listener: then ``KafkaEndpoint`` serves brokers on one of clients.
+        Raises ``PortInUseError``, or ``RegentError`` for an unusable address.
         """
         self._broker = broker
         endpoint = self._settings.listeners.of_brokers_only
+        self._replica_manager = replicas = broker.replica_manager
         if endpoint is None:
-            self._replica_manager = broker.replica_manager
-            return None
-        self._replica_manager = broker.replica_manager
-        replicas = broker.replica_manager
+            return {}
         served = [
             *fetch_apis(replicas, broker.cache, self._reader, on_proposals=self.wake),
             *offset_apis(replicas, self._reader),
@@ -183,7 +185,7 @@ class Replication:
             self.tls = {endpoint.listener: security.tls}
         listener.start()
         self._listener = listener
-        return listener.port
+        return {endpoint.listener: listener.port}
 
     def propose_isrs(
         self, controller: ActorRef[ControllerEventManager], zookeeper: ZooKeeper
@@ -207,6 +209,7 @@ class Replication:
                 self.open_channel,
                 scheduler=self._scheduler,
                 timeout_ms=self._settings.controller.request_timeout_ms,
+                of_kafka=controllers_of_kafka(self._settings, self._client_id),
             )
         self._sender = sender
         # Kafka's isr-expiration: an ISR shrinks after at most one and a half times the lag limit.

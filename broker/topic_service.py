@@ -33,6 +33,7 @@ from regent.actors.scheduler import Scheduler, monotonic_ms
 from regent.actors.topic_request_handler import TopicRequestHandler
 from regent.broker.broker_settings import broker_settings
 from regent.broker.internal_topics import COORDINATED_TOPICS, coordinator_obstacle, creatable_topic
+from regent.broker.listener_security import controllers_of_kafka
 from regent.broker.placement_client import PlacementClient, placement_finder
 from regent.broker.topic_ids import RandomTopicIds
 from regent.config.settings import Settings
@@ -77,6 +78,7 @@ class BrokerTopicService:
         self._broker_id = broker_id
         self._settings = settings
         self._scheduler = scheduler
+        self._of_kafka = controllers_of_kafka(settings, f"broker-{broker_id}")
         self._forwarding: ActorRef[ForwardingManager] | None = None
         self._channel: ActorRef[BrokerToControllerChannel] | None = None
         self._spread_channel: ActorRef[BrokerToControllerChannel] | None = None
@@ -135,13 +137,18 @@ class BrokerTopicService:
         self, cache: MetadataCache, topic_ids: TopicIds
     ) -> ActorRef[ForwardingManager]:
         self._channel = start_actor(
-            BrokerToControllerChannel, self._broker_id, cache, self._open_channel
+            BrokerToControllerChannel,
+            self._broker_id,
+            cache,
+            self._open_channel,
+            of_kafka=self._of_kafka,
         )
         self._spread_channel = start_actor(
             BrokerToControllerChannel,
             self._broker_id,
             cache,
             self._open_channel,
+            of_kafka=self._of_kafka,
             name="asks-controller-about-brokers",
         )
         forwarding = ForwardingManager(

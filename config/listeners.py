@@ -1,8 +1,9 @@
 """The listeners of a broker: Kafka's ``listeners`` and the settings that belong to it.
 
 Without ``listeners`` a broker has the listener PLAINTEXT for clients, at ``host`` and ``port``, and
-one for other brokers, at ``replication_port``. Mirrors ``kafka.server.KafkaConfig``,
-``kafka.cluster.EndPoint`` and ``kafka.utils.CoreUtils``.
+one for other brokers only, at ``replication_port``. A listener of ``listeners`` is for clients
+always, and that of ``inter_broker_listener_name`` for brokers too. Mirrors
+``kafka.server.KafkaConfig``, ``kafka.cluster.EndPoint`` and ``kafka.utils.CoreUtils``.
 """
 
 from __future__ import annotations
@@ -62,19 +63,21 @@ class Listeners:
 
     @property
     def of_brokers_only(self) -> EndPoint | None:
-        """The listener that only brokers may use; None: the only listener is for clients too."""
-        return self.inter_broker if len(self.listening) > 1 else None
-
-    @property
-    def name_of_brokers_only(self) -> str | None:
-        """The name of that listener."""
-        endpoint = self.of_brokers_only
-        return None if endpoint is None else endpoint.listener
+        """The listener that only brokers may use; None: that of brokers is for clients too."""
+        return None if self.are_named else self.inter_broker
 
     @property
     def of_clients(self) -> tuple[EndPoint, ...]:
         """The listeners that clients may use."""
-        return tuple(e for e in self.listening if e != self.of_brokers_only)
+        return self.listening if self.are_named else self.listening[:1]
+
+    def keeps_brokers_apart(self, listener: str) -> bool:
+        """Whether connections of brokers to a listener of clients do not count among others.
+
+        Clients could otherwise take all connections that ``max_connections`` allows.
+        """
+        is_of_brokers = self.are_named and listener == self.inter_broker_name
+        return is_of_brokers and len(self.listening) > 1
 
     @property
     def registered_names(self) -> tuple[str, ...]:
@@ -106,7 +109,7 @@ class Listeners:
         if not listening or not advertised:
             raise ListenersError("broker.listeners must name at least one listener")
         name = _inter_broker_name(config, protocols, advertised)
-        _check_advertised(listening, advertised, name)
+        _check_advertised(listening, advertised)
         return Listeners(
             tuple(replace(e, host=e.host or _every_address()) for e in listening),
             tuple(replace(e, host=e.host or socket.getfqdn()) for e in advertised),
@@ -232,9 +235,7 @@ def _inter_broker_name(
     return name
 
 
-def _check_advertised(
-    listening: Sequence[EndPoint], advertised: Sequence[EndPoint], inter_broker_name: str
-) -> None:
+def _check_advertised(listening: Sequence[EndPoint], advertised: Sequence[EndPoint]) -> None:
     names = [endpoint.listener for endpoint in listening]
     others = [endpoint.listener for endpoint in advertised if endpoint.listener not in names]
     if others:
@@ -248,12 +249,6 @@ def _check_advertised(
                 f"broker.advertised_listeners cannot be {endpoint.connection_string}, which tells"
                 " others nothing: name a host or an address at which they find this broker"
             )
-    of_clients = {e.listener for e in advertised} - {inter_broker_name}
-    if len(listening) > 1 and not of_clients:
-        raise ListenersError(
-            f"broker.advertised_listeners has {inter_broker_name} only, which is for brokers:"
-            " clients need a listener too"
-        )
 
 
 def _every_address() -> str:

@@ -19,6 +19,7 @@ from regent.core.protocol.messages import (
     acls,
     client_quotas,
     control,
+    controller,
     features,
     log_dirs,
     partitions,
@@ -161,6 +162,10 @@ ROWS: Final[Mapping[int, Row]] = {
     KafkaApiKey.UPDATE_METADATA: _of_cluster(
         lambda _: control.UpdateMetadataResponse(error_code=_DENIED), AclOperation.CLUSTER_ACTION
     ),
+    KafkaApiKey.CONTROLLED_SHUTDOWN: _of_cluster(
+        lambda _: controller.ControlledShutdownResponseData(error_code=_DENIED),
+        AclOperation.CLUSTER_ACTION,
+    ),
     KafkaApiKey.OFFSET_COMMIT: Row((_READ_GROUP, _READ_TOPIC)),
     KafkaApiKey.OFFSET_FETCH: Row((_DESCRIBE_GROUP, _DESCRIBE_TOPIC)),
     KafkaApiKey.FIND_COORDINATOR: Row((_DESCRIBE_GROUP, _DESCRIBE_ID)),
@@ -251,6 +256,10 @@ ROWS: Final[Mapping[int, Row]] = {
         AclOperation.DESCRIBE,
     ),
     KafkaApiKey.ALTER_USER_SCRAM_CREDENTIALS: _of_cluster(_refuse_credentials, AclOperation.ALTER),
+    KafkaApiKey.ALTER_PARTITION: _of_cluster(
+        lambda _: controller.AlterPartitionResponseData(error_code=_DENIED),
+        AclOperation.CLUSTER_ACTION,
+    ),
     KafkaApiKey.UPDATE_FEATURES: _of_cluster(
         lambda _: features.UpdateFeaturesResponse(
             error_code=_DENIED, error_message=_REASON, results=()
@@ -261,6 +270,10 @@ ROWS: Final[Mapping[int, Row]] = {
     KafkaApiKey.DESCRIBE_PRODUCERS: Row((_READ_TOPIC,)),
     KafkaApiKey.DESCRIBE_TRANSACTIONS: Row((_DESCRIBE_ID, _DESCRIBE_TOPIC)),
     KafkaApiKey.LIST_TRANSACTIONS: Row((_DESCRIBE_ID,)),
+    KafkaApiKey.ALLOCATE_PRODUCER_IDS: _of_cluster(
+        lambda _: controller.AllocateProducerIdsResponseData(error_code=_DENIED),
+        AclOperation.CLUSTER_ACTION,
+    ),
     KafkaApiKey.CONSUMER_GROUP_HEARTBEAT: Row(),  # refused to everybody
 }
 """The row of each API."""

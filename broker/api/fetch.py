@@ -471,6 +471,7 @@ class FollowerFetchHandler:
             if refusal is not None:
                 answer.respond(FetchResponse(refusal))
                 return answer
+        request.exempt_from_quotas()
         longest_ms = 0 if fetch.unknown else MAX_WAIT_MS
         if asked.max_wait_ms > longest_ms:
             asked = replace(asked, max_wait_ms=longest_ms)

@@ -20,11 +20,18 @@ class RegisteredFollowers:
     def refusal(self, replica_id: BrokerId, broker_epoch: int) -> Errors | None:
         """Return why a fetch is refused as a whole; None: it is of a registered broker.
 
-        A follower that has registered again meanwhile tries again until this broker is told.
+        A follower that has registered again meanwhile tries again until this broker is told. Two
+        kinds of brokers are believed without an epoch, as in Kafka: a broker of Kafka before 3.5
+        does not send its own, and a controller of Kafka tells nobody those of others.
         """
         broker = self._cache.snapshot.brokers.get(replica_id)
-        if broker is None or broker_epoch == UNKNOWN_BROKER_EPOCH:
+        if broker is None:
             return Errors.CLUSTER_AUTHORIZATION_FAILED
+        if broker_epoch == UNKNOWN_BROKER_EPOCH:
+            is_of_kafka = broker.control_endpoint is None
+            return None if is_of_kafka else Errors.CLUSTER_AUTHORIZATION_FAILED
+        if broker.broker_epoch == UNKNOWN_BROKER_EPOCH:
+            return None
         return None if broker_epoch == broker.broker_epoch else Errors.STALE_BROKER_EPOCH
 
     def may_read(self, replica_id: BrokerId, topic_partition: TopicPartition) -> bool:

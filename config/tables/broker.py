@@ -60,11 +60,11 @@ class BrokerConfig:
     listeners: str = setting(
         "",
         "Where the broker listens, as Kafka's: NAME://HOST:PORT,NAME://HOST:PORT,… An empty host"
-        " means all addresses; port 0 is any free port. The listener that"
-        " inter_broker_listener_name names is for brokers; the others are for clients, each of"
-        " which is told the addresses of its own listener. With one listener it is for both."
-        " Settings of one listener are in the table [listener_name.NAME], with the name in lower"
-        " case: max_connections. Empty: host, port and replication_port say it.",
+        " means all addresses; port 0 is any free port. Each listener is for clients, which are"
+        " told the addresses of the listener that they came by; that of"
+        " inter_broker_listener_name is for brokers too, as in Kafka. Settings of one listener are"
+        " in the table [listener_name.NAME], with the name in lower case: max_connections. Empty:"
+        " host, port and replication_port say it.",
     )
     advertised_listeners: str = setting(
         "",

@@ -14,10 +14,10 @@ from pykka import ActorRef
 from regent.actors.alter_partition_sender import (
     AlterPartitionSender,
     ControllerAlterPartitionSender,
-    ControllerUnknownError,
     SendPending,
 )
 from regent.actors.broker import Broker, Registered
+from regent.actors.request_channel import ControllerUnknownError
 from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.core.errors import Errors

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 import pytest
 
-from regent.broker.machine_settings import dynamic_values
+from regent.broker.kafka_endpoint import OwnController
+from regent.broker.machine_settings import dynamic_values, kafka_limits
+from regent.config.settings import Settings
 from regent.config.settings_file import load_settings
+from regent.core.protocol.controller import ControllerRequest
+from regent.core.setting import INT_MAX
 from regent.testing.waits import eventually
+from regent.transport.kafka.api import KafkaApiKey
 from regent.transport.kafka.metrics import Closed
+from tests.support.fuzzed_requests import ask_versions
+from tests.support.kafka_versions import BETWEEN_BROKERS, KAFKA_3_9
 from tests.support.memory_logs import MemoryLogs
 from tests.support.served_endpoint import ServedEndpoint
 from tests.transport.kafka.raw_client import RawClient, request_bytes
@@ -92,3 +102,86 @@ def test_connections_are_limited():
         there = [stack.enter_context(RawClient(served, "127.0.0.2")) for _ in range(3)]
         assert there[2].is_closed()
         assert served.closed == {Closed.TOO_MANY_OF_ADDRESS: 2}
+
+
+class ActiveController(OwnController):
+    """It answers nothing."""
+
+    def is_active(self) -> bool:
+        return True
+
+    def ask(self, request: ControllerRequest, respond: Callable[[object], None]) -> None:
+        raise AssertionError(request)
+
+
+@dataclass
+class Port:
+    port: int
+
+
+def two_listeners(**broker: object) -> Settings:
+    return load_settings(
+        None,
+        {
+            "broker": {
+                "listeners": "CLIENT://127.0.0.1:0,BROKER://127.0.0.1:0",
+                "listener_security_protocol_map": "CLIENT:PLAINTEXT,BROKER:PLAINTEXT",
+                "inter_broker_listener_name": "BROKER",
+                **broker,
+            }
+        },
+    )
+
+
+def test_the_listener_of_brokers_serves_clients_too_and_others_serve_no_brokers():
+    with ExitStack() as stack:
+        controller = ActiveController()
+        served = ServedEndpoint(stack, MemoryLogs(), two_listeners(), controller=controller)
+        of_clients, of_all = (
+            ask_versions(("127.0.0.1", served.endpoint.ports[name]))
+            for name in ("CLIENT", "BROKER")
+        )
+    assert {key: (row.min_version, row.max_version) for key, row in of_all.items()} == {
+        **{key: (row.min_version, row.max_version) for key, row in of_clients.items()},
+        **BETWEEN_BROKERS,
+    }
+    assert of_clients.keys() == KAFKA_3_9.keys()
+
+
+def test_connections_of_brokers_do_not_count_among_those_of_clients():
+    settings = two_listeners(max_connections=2)
+    assert kafka_limits(settings, "CLIENT").max_connections == 2
+    assert kafka_limits(settings, "BROKER").max_connections == INT_MAX
+    with ExitStack() as stack:
+        served = ServedEndpoint(stack, MemoryLogs(), settings)
+        clients, brokers = (Port(served.endpoint.ports[name]) for name in ("CLIENT", "BROKER"))
+        for port in (clients, clients, brokers, brokers):
+            client = stack.enter_context(RawClient(port))
+            client.ask(NO_TOPICS)
+
+
+@pytest.mark.parametrize("one", [True, False])
+def test_brokers_are_answered_before_clients(one: bool):
+    """A controller makes the broker ready: it cannot wait until it is ready."""
+    settings = two_listeners()
+    if one:
+        settings = load_settings(None, {"broker": {"listeners": "PLAINTEXT://127.0.0.1:0"}})
+    name = settings.listeners.inter_broker_name
+    with ExitStack() as stack:
+        served = ServedEndpoint(
+            stack, MemoryLogs(), settings, controller=ActiveController(), admits_clients=False
+        )
+        port = Port(served.endpoint.ports[name])
+        client, broker = (stack.enter_context(RawClient(port)) for _ in range(2))
+        client.send(request_bytes(NO_TOPICS, 7))
+        shutdown = struct.pack(">iq", 9, 9)
+        broker.send(request_bytes(shutdown, 8, api_key=KafkaApiKey.CONTROLLED_SHUTDOWN, version=2))
+        assert broker.answer()[0] == 8
+        # Only this request has no client id in its header.
+        oldest = struct.pack(">hhii", KafkaApiKey.CONTROLLED_SHUTDOWN, 0, 9, 1)
+        broker.send(struct.pack(">i", len(oldest)) + oldest)
+        assert broker.answer()[0] == 9
+        versions = ask_versions(("127.0.0.1", port.port))
+        assert KafkaApiKey.ALTER_PARTITION in versions
+        served.endpoint.admit_clients()
+        assert client.answer()[0] == 7

@@ -58,7 +58,8 @@ class Replicas:
     ) -> Replication:
         config = load_settings(None, {"broker": {"isr_change_protocol": "zookeeper", **settings}})
         replication, broker = self._start(broker_id, logs or MemoryLogs(), config)
-        self._endpoints[broker_id] = f"tcp://127.0.0.1:{replication.listen(broker)}"
+        (port,) = replication.listen(broker).values()
+        self._endpoints[broker_id] = f"tcp://127.0.0.1:{port}"
         replication.propose_isrs(
             self._stage.controller(broker_id), FakeZooKeeper(self._stage.zookeeper)
         )

@@ -33,7 +33,7 @@ from regent.broker.broker_registration import AdvertisedListeners
 from regent.broker.broker_storage import BrokerStorage
 from regent.broker.controlled_shutdown import hand_over
 from regent.broker.kafka_endpoint import KafkaEndpoint
-from regent.broker.listener_security import ListenerKeys
+from regent.broker.listener_security import ListenerKeys, controllers_of_kafka
 from regent.broker.machine_settings import controller_settings, dynamic_values, filled, log_defaults
 from regent.broker.placement_client import placement_finder
 from regent.broker.topic_service import BrokerTopicService
@@ -645,6 +645,7 @@ def shutdown_requests(settings: Settings, place: Place) -> tuple[list[float], li
         lambda: cluster,
         controller,
         context,
+        controllers_of_kafka(settings, "broker-1"),
         settings.broker,
         hurry,
         lambda: True,

@@ -47,10 +47,13 @@ def test_without_listeners_there_is_one_for_clients_and_one_for_brokers() -> Non
     assert listeners.registered_names == ("PLAINTEXT",)
 
 
-def test_the_listener_of_brokers_is_not_for_clients() -> None:
+def test_a_listener_of_brokers_beside_others_is_for_clients_too() -> None:
     listeners = two().listeners
-    assert [e.listener for e in listeners.of_clients] == ["CLIENT"]
-    assert listeners.of_brokers_only == EndPoint("BROKER", "127.0.0.1", 9094)
+    assert listeners.of_brokers_only is None
+    assert [e.listener for e in listeners.of_clients] == ["CLIENT", "BROKER"]
+    assert listeners.inter_broker == EndPoint("BROKER", "127.0.0.1", 9094)
+    assert listeners.keeps_brokers_apart("BROKER")
+    assert not listeners.keeps_brokers_apart("CLIENT")
     assert listeners.advertised == listeners.listening
     assert listeners.registered_names == ("CLIENT", "BROKER")
 
@@ -59,6 +62,7 @@ def test_an_only_listener_is_for_clients_and_brokers() -> None:
     listeners = loaded(listeners="PLAINTEXT://127.0.0.1:9092").listeners
     assert listeners.of_brokers_only is None
     assert listeners.of_clients == (listeners.inter_broker,)
+    assert not listeners.keeps_brokers_apart("PLAINTEXT")
     assert listeners.inter_broker_name == "PLAINTEXT"
 
 
@@ -192,7 +196,6 @@ def test_two_listeners_have_one_port_only_as_ipv4_and_ipv6(listeners: str, is_ri
         ),
         ({"advertised_listeners": "CLIENT://h:1,client://h:2,BROKER://h:3"}, "different name"),
         ({"advertised_listeners": "CLIENT://h:1"}, "listener BROKER, which is not advertised"),
-        ({"advertised_listeners": "BROKER://h:1"}, "clients need a listener too"),
         ({"advertised_listeners": "CLIENT://0.0.0.0:1,BROKER://h:1"}, "clients can reach"),
         ({"advertised_listeners": "CLIENT://[::]:1,BROKER://h:1"}, "clients can reach"),
         ({"listeners": "CLIENT://0.0.0.0:1,BROKER://127.0.0.1:2"}, "tells others nothing"),

@@ -61,3 +61,13 @@ KAFKA_3_9: Final[Mapping[int, tuple[int, int]]] = {
     66: (0, 1),
     68: (0, 0),
 }
+
+BETWEEN_BROKERS: Final[Mapping[int, tuple[int, int]]] = {
+    7: (0, 3),
+    56: (0, 3),
+    67: (0, 0),
+}
+"""What only controllers and brokers send each other.
+
+Kafka advertises these at every listener, this project's brokers only at that of brokers.
+"""

@@ -12,7 +12,7 @@ from regent.actors.scheduler import Scheduler
 from regent.actors.transaction_markers import PartitionMarkers
 from regent.broker.broker_settings import StartedBroker
 from regent.broker.group_service import BrokerGroupService
-from regent.broker.kafka_endpoint import KafkaEndpoint, Served
+from regent.broker.kafka_endpoint import KafkaEndpoint, OwnController, Served
 from regent.broker.topic_service import BrokerTopicService
 from regent.broker.transaction_service import BrokerTransactionService
 from regent.config.settings import Settings
@@ -59,6 +59,9 @@ class ServedEndpoint:
         settings: Settings,
         topic: str = "t",
         authorizer: Authorizer = ALLOW_ALL,
+        controller: OwnController | None = None,
+        *,
+        admits_clients: bool = True,
     ) -> None:
         context = context_for_test()
         stack.callback(context.destroy, linger=0)
@@ -117,8 +120,11 @@ class ServedEndpoint:
                 transactions,
                 authorizer=authorizer,
                 acls=acls,
+                controller=controller,
             )
         )
+        if admits_clients:
+            self.endpoint.admit_clients()
 
     @property
     def closed(self) -> dict[Closed, int]:

@@ -29,6 +29,7 @@ class KafkaApiKey(IntEnum):
     LEADER_AND_ISR = 4
     STOP_REPLICA = 5
     UPDATE_METADATA = 6
+    CONTROLLED_SHUTDOWN = 7
     OFFSET_COMMIT = 8
     OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
@@ -73,11 +74,13 @@ class KafkaApiKey(IntEnum):
     ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
+    ALTER_PARTITION = 56
     UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
+    ALLOCATE_PRODUCER_IDS = 67
     CONSUMER_GROUP_HEARTBEAT = 68
 
 
@@ -95,6 +98,7 @@ FIRST_FLEXIBLE_VERSION: Final[Mapping[KafkaApiKey, int]] = {
     KafkaApiKey.LEADER_AND_ISR: 4,
     KafkaApiKey.STOP_REPLICA: 2,
     KafkaApiKey.UPDATE_METADATA: 6,
+    KafkaApiKey.CONTROLLED_SHUTDOWN: 3,
     KafkaApiKey.OFFSET_COMMIT: 8,
     KafkaApiKey.OFFSET_FETCH: 6,
     KafkaApiKey.FIND_COORDINATOR: 3,
@@ -139,11 +143,13 @@ FIRST_FLEXIBLE_VERSION: Final[Mapping[KafkaApiKey, int]] = {
     KafkaApiKey.ALTER_CLIENT_QUOTAS: 1,
     KafkaApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: 0,
     KafkaApiKey.ALTER_USER_SCRAM_CREDENTIALS: 0,
+    KafkaApiKey.ALTER_PARTITION: 0,
     KafkaApiKey.UPDATE_FEATURES: 0,
     KafkaApiKey.DESCRIBE_CLUSTER: 0,
     KafkaApiKey.DESCRIBE_PRODUCERS: 0,
     KafkaApiKey.DESCRIBE_TRANSACTIONS: 0,
     KafkaApiKey.LIST_TRANSACTIONS: 0,
+    KafkaApiKey.ALLOCATE_PRODUCER_IDS: 0,
     KafkaApiKey.CONSUMER_GROUP_HEARTBEAT: 0,
 }
 """The first version of each API whose messages are flexible (KIP-482)."""
@@ -189,6 +195,14 @@ class KafkaRequest:
     def throttle_time_ms(self) -> int:
         """How long the client must wait after the response."""
         return 0 if self.throttle is None else self.throttle.time_ms
+
+    def exempt_from_quotas(self) -> None:
+        """Do not make the sender wait: it is a broker, which quotas of clients must not keep out.
+
+        Call it before the first ``await`` of a handler.
+        """
+        if self.throttle is not None:
+            self.throttle.exempt()
 
     def may(
         self,

@@ -43,7 +43,8 @@ def decode_request(
     asks_versions = number == KafkaApiKey.API_VERSIONS
     if api is None or not (asks_versions or api.min_version <= version <= api.max_version):
         raise UnsupportedRequestError(f"api {number} version {version}")
-    client_id = reader.nullable_string()
+    has_client_id = number != KafkaApiKey.CONTROLLED_SHUTDOWN or version > 0
+    client_id = reader.nullable_string() if has_client_id else None
     if version >= FIRST_FLEXIBLE_VERSION[api.key]:
         reader = Reader(frame, reader.position, is_flexible=True)
         reader.end_struct()

@@ -24,7 +24,16 @@ class Throttle:
     answered. It is the time on the listener's thread.
     """
 
-    __slots__ = ("_begun_at", "_quotas", "_size", "_used_s", "client", "time_ms", "until")
+    __slots__ = (
+        "_begun_at",
+        "_is_exempt",
+        "_quotas",
+        "_size",
+        "_used_s",
+        "client",
+        "time_ms",
+        "until",
+    )
 
     def __init__(self, quotas: QuotaManagers, client: QuotaClient, size: int) -> None:
         """``size``: the bytes of the request."""
@@ -36,12 +45,18 @@ class Throttle:
         self._quotas = quotas
         self._size = size
         self._used_s = 0.0
+        self._is_exempt = False
         self._begun_at = _clock()
         self.wait(quotas.request.record(client, 0.0, _now_ms(self._begun_at)))
 
+    def exempt(self) -> None:
+        """Let the client not wait, and do not count the time of its request."""
+        self._is_exempt = True
+        self.time_ms, self.until = 0, 0.0
+
     def wait(self, time_ms: int) -> None:
-        """Make the client wait for this time at least."""
-        if time_ms > self.time_ms:
+        """Make the client wait for this time at least, unless the request is exempt."""
+        if time_ms > self.time_ms and not self._is_exempt:
             self.time_ms = time_ms
             self.until = _clock() + time_ms / 1_000
 
@@ -82,6 +97,8 @@ class Throttle:
 
     def end(self) -> None:
         """Count the time of the request."""
+        if self._is_exempt:
+            return
         self._quotas.request.record(self.client, self._used_s * _PERCENT, _now_ms(_clock()))
 
 

@@ -448,6 +448,17 @@ def _read_control_facts(zookeeper: ZooKeeper, broker_id: BrokerId) -> ControlFac
     )
 
 
+def is_broker_of_kafka(zookeeper: ZooKeeper, broker_id: BrokerId) -> bool:
+    """Whether a broker is registered without the control port that this project's brokers have.
+
+    Raises ``BadDataError``, and ``SessionExpiredError``.
+    """
+    node = zookeeper.get(znodes.BrokerIdZNode.path(broker_id))
+    if node is None:
+        return False
+    return znodes.BrokerIdZNode.decode(node.data, broker_id).is_of_kafka
+
+
 def partition_state_writes(
     states: Mapping[TopicPartition, LeaderIsrAndControllerEpoch],
 ) -> list[Write]:

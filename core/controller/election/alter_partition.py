@@ -58,7 +58,8 @@ class AlterPartitions:
         sender = self._context.registrations.get(request.broker_id)
         if sender is None or sender.broker_epoch != request.broker_epoch:
             return AlterPartitionResponse(Errors.STALE_BROKER_EPOCH), []
-        rows = {row.topic_partition: row for row in request.partitions}
+        named = map(self._named, request.partitions)
+        rows = {row.topic_partition: row for row in named}
         outcomes: dict[TopicPartition, Errors] = {}
         changes: Changes = {}
         for topic_partition, row in rows.items():
@@ -90,6 +91,11 @@ class AlterPartitions:
             if self._known(topic_partition) != before[topic_partition]
         ]
         return AlterPartitionResponse(Errors.NONE, answers), changed
+
+    def _named(self, row: AlterPartitionRow) -> AlterPartitionRow:
+        """Return a proposal with the name of its topic: a broker of Kafka may know the id only."""
+        name = None if row.topic_id is None else self._context.topic_name(row.topic_id)
+        return row if name in (None, row.topic) else row._replace(topic=name)
 
     def _joining(self, row: AlterPartitionRow) -> list[BrokerId]:
         """Return the replicas that join the ISR with the broker epoch they are registered with."""

@@ -233,6 +233,17 @@ def test_an_invalid_proposal_gets_the_error_of_kafka(
     assert outcome(parts, row(1, 3)._replace(**fields)) is error  # type: ignore[arg-type]
 
 
+def test_a_topic_id_without_a_known_name_is_of_the_topic_with_that_id(
+    parts: ControllerParts,
+) -> None:
+    """The broker that passes it on for a broker of Kafka may not know of the topic yet."""
+    parts.context.add_topic_id("t", topic_id(7))
+    (answer,) = propose(parts, row(1, topic=":unknown", topic_id=topic_id(7)))
+    assert (answer.topic, answer.error_code) == ("t", Errors.NONE)
+    unknown = row(1, topic=":unknown", topic_id=topic_id(8))
+    assert outcome(parts, unknown) is Errors.UNKNOWN_TOPIC_ID
+
+
 def test_a_proposal_with_the_correct_topic_id_is_accepted(parts: ControllerParts) -> None:
     parts.context.add_topic_id("t", topic_id(7))
     (answer,) = propose(parts, row(1, topic_id=topic_id(7)))

@@ -76,6 +76,23 @@ def test_a_client_does_not_wait_when_quotas_have_changed(listen: Listen):
         assert client.answer()[1] == b"next"
 
 
+def test_a_broker_does_not_wait(listen: Listen):
+    """The quotas of clients must not delay a follower, or a controller."""
+
+    async def handle(request: KafkaRequest) -> KafkaAnswer:
+        request.exempt_from_quotas()
+        assert request.throttle is not None
+        request.throttle.wait(LONG_MS)
+        return (b"%d" % request.throttle_time_ms,)
+
+    quotas = quotas_of(request_percentage="0.000001")
+    quotas.request.record(CLIENT, 1_000_000.0, int(time.monotonic() * 1_000))
+    listener = listen([KafkaApi(METADATA, 0, 8, handle)], quotas=quotas)
+    with RawClient(listener) as client:
+        assert [client.ask(b"") for _ in range(3)] == [b"0"] * 3
+    assert not listener.metrics.throttled
+
+
 def test_other_connections_do_not_wait(listen: Listen):
     listener = listen(Waiter().apis, quotas=quotas_of(producer_byte_rate=NO_BOUND))
     with RawClient(listener) as client, RawClient(listener) as other:

@@ -1,0 +1,145 @@
+"""A genuine broker of Kafka and two of ours: our controller rules it, and it rules ours."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from regent.testing.regent_cluster import RegentCluster
+from regent.testing.waits import eventually, scaled
+from tests.kafka_brokers.genuine_broker import GenuineBroker
+from tests.support.free_ports import free_ports
+
+pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
+
+KAFKA = 9
+TIMEOUT_S = scaled(60.0)
+SETTINGS = "[broker]\nreplica_lag_time_max_ms = 2000\n"
+
+
+class Mixed:
+    """Brokers 0 and 1 of this project and broker 9 of Kafka, each with one listener."""
+
+    def __init__(self, stack: ExitStack, directory: Path) -> None:
+        self._ports = dict(enumerate(free_ports(2)))
+        self._config = directory / "cluster.toml"
+        self._config.write_text(SETTINGS)
+        options = [
+            part
+            for broker, port in self._ports.items()
+            for part in ("--broker-setting", f"{broker}:listeners=PLAINTEXT://127.0.0.1:{port}")
+        ]
+        self.cluster = stack.enter_context(
+            RegentCluster(
+                directory,
+                *("--brokers", "2", "--no-placement-service", "--no-internal-topics"),
+                *("--config", str(self._config), *options),
+            )
+        )
+        data_dir = str(self.cluster.data_dir)
+        login = ("zookeeper", "client-config", "--data-dir", data_dir)
+        subprocess.run([sys.executable, "-m", "regent", *login], check=True, capture_output=True)
+        self.kafka = stack.enter_context(
+            GenuineBroker(
+                directory / "kafka",
+                KAFKA,
+                self.cluster.description["zookeeper"],
+                jaas=self.cluster.data_dir / "zookeeper-client.jaas",
+                settings={"replica.lag.time.max.ms": 2_000},
+            )
+        )
+        eventually(
+            lambda: KAFKA in self.ask(0).list_topics(timeout=5).brokers, "Kafka joins", TIMEOUT_S
+        )
+
+    def bootstrap(self, broker: int) -> str:
+        return (
+            self.kafka.bootstrap_server if broker == KAFKA else f"127.0.0.1:{self._ports[broker]}"
+        )
+
+    def ask(self, broker: int) -> Any:
+        return AdminClient({"bootstrap.servers": self.bootstrap(broker)})
+
+    def create(self, topic: str, *replicas: int) -> None:
+        admin = self.ask(0)
+        new = NewTopic(topic, 1, replica_assignment=[list(replicas)])
+        admin.create_topics([new])[topic].result(TIMEOUT_S)
+        self.await_state(topic, replicas[0], set(replicas))
+
+    def await_state(self, topic: str, leader: int | None, isr: set[int], asked: int = 0) -> None:
+        def is_so() -> bool:
+            found = self.ask(asked).list_topics(topic, timeout=5).topics[topic].partitions.get(0)
+            is_led = found is not None and leader in (None, found.leader)
+            return is_led and set(found.isrs) == isr
+
+        eventually(is_so, f"{topic} is led by {leader} with {isr} in sync", TIMEOUT_S)
+
+    def produce(self, topic: str, broker: int) -> None:
+        """Wait for the acknowledgement of all in-sync replicas, of an idempotent producer."""
+        errors: list[Any] = []
+        producer = Producer(
+            {"bootstrap.servers": self.bootstrap(broker), "enable.idempotence": True}
+        )
+        producer.produce(topic, b"value", on_delivery=lambda error, _: errors.append(error))
+        assert producer.flush(TIMEOUT_S) == 0
+        assert errors == [None]
+
+    def await_controller(self, asked: int) -> None:
+        def is_kafka() -> bool:
+            return bool(self.ask(asked).list_topics(timeout=5).controller_id == KAFKA)
+
+        eventually(is_kafka, f"broker {asked} knows that Kafka rules", TIMEOUT_S)
+
+    def let_kafka_win(self) -> None:
+        """End both of ours at once: only Kafka's broker can be elected. Then start them again."""
+        self.cluster.kill(0, 1)
+        self.await_controller(KAFKA)
+        for broker, port in self._ports.items():
+            listeners = f"PLAINTEXT://127.0.0.1:{port}"
+            options = ("--listeners", listeners, "--config", str(self._config))
+            self.cluster.start_broker(broker, *options)
+            self.await_controller(broker)
+
+    def pause_follower(self, topic: str, leader: int, follower: int, asked: int) -> None:
+        """Let the leader shrink the ISR and expand it again."""
+        self.cluster.pause(follower)
+        self.await_state(topic, leader, {0, 1, KAFKA} - {follower}, asked)
+        self.cluster.resume(follower)
+        self.await_state(topic, leader, {0, 1, KAFKA}, asked)
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Iterator[Mixed]:
+    with ExitStack() as stack:
+        yield Mixed(stack, tmp_path)
+
+
+def test_a_broker_of_kafka_asks_our_controller(mixed: Mixed):
+    """It shrinks and expands an ISR, gets producer ids, and gives its leaderships away."""
+    mixed.create("orders", KAFKA, 0, 1)
+    mixed.produce("orders", KAFKA)
+    controller = mixed.ask(KAFKA).list_topics(timeout=5).controller_id
+    mixed.pause_follower("orders", KAFKA, 1 - controller, asked=controller)
+    mixed.kafka.stop()
+    mixed.await_state("orders", 0, {0, 1}, asked=0)
+    mixed.produce("orders", 0)
+
+
+def test_our_brokers_obey_a_controller_of_kafka_and_ask_it(mixed: Mixed):
+    mixed.create("orders", KAFKA, 0, 1)
+    mixed.let_kafka_win()
+    mixed.await_state("orders", KAFKA, {0, 1, KAFKA})
+    mixed.create("payments", 0, 1, KAFKA)
+    mixed.produce("payments", 1)
+    mixed.pause_follower("payments", 0, 1, asked=0)
+    mixed.cluster.shut_down(0)
+    mixed.await_state("payments", 1, {1, KAFKA}, asked=1)
+    mixed.produce("payments", 1)
