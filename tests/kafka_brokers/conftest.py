@@ -12,6 +12,7 @@ import pytest
 from regent.config.command_line import COMMAND
 from regent.config.java import JavaNotFoundError
 from regent.testing.regent_cluster import RegentCluster
+from regent.testing.waits import scaled
 from tests.kafka_brokers.genuine_broker import JARS
 from tests.support.free_ports import free_ports
 from tests.support.maven_jars import JarsUnavailableError
@@ -49,5 +50,5 @@ def cluster(jars: None, tmp_path: Path) -> Iterator[RegentCluster]:
 def jaas(cluster: RegentCluster) -> Path:
     """The file with which a broker of Kafka logs in to ZooKeeper."""
     command = [*COMMAND, "zookeeper", "client-config", "--data-dir", str(cluster.data_dir)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=scaled(30.0))
     return cluster.data_dir / "zookeeper-client.jaas"

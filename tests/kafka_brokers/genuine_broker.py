@@ -139,7 +139,7 @@ class GenuineBroker:
         def serves() -> bool:
             assert self._process is not None
             assert self._process.poll() is None, (self.directory / "output.log").read_text()
-            with socket.create_connection((LOOPBACK, self.port)):
+            with socket.create_connection((LOOPBACK, self.port), scaled(5.0)):
                 return True
 
         eventually(serves, f"broker {self.broker_id} of Kafka serves", timeout_s)

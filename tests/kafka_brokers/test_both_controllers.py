@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
 KAFKA = 9
 TIMEOUT_S = scaled(60.0)
+ASK_S = scaled(5.0)
 SETTINGS = "[broker]\nreplica_lag_time_max_ms = 2000\n"
 
 
@@ -46,7 +47,8 @@ class Mixed:
         )
         data_dir = str(self.cluster.data_dir)
         login = ("zookeeper", "client-config", "--data-dir", data_dir)
-        subprocess.run([sys.executable, "-m", "regent", *login], check=True, capture_output=True)
+        command = [sys.executable, "-m", "regent", *login]
+        subprocess.run(command, check=True, capture_output=True, timeout=TIMEOUT_S)
         self.kafka = stack.enter_context(
             GenuineBroker(
                 directory / "kafka",
@@ -57,7 +59,9 @@ class Mixed:
             )
         )
         eventually(
-            lambda: KAFKA in self.ask(0).list_topics(timeout=5).brokers, "Kafka joins", TIMEOUT_S
+            lambda: KAFKA in self.ask(0).list_topics(timeout=ASK_S).brokers,
+            "Kafka joins",
+            TIMEOUT_S,
         )
 
     def bootstrap(self, broker: int) -> str:
@@ -76,7 +80,9 @@ class Mixed:
 
     def await_state(self, topic: str, leader: int | None, isr: set[int], asked: int = 0) -> None:
         def is_so() -> bool:
-            found = self.ask(asked).list_topics(topic, timeout=5).topics[topic].partitions.get(0)
+            found = (
+                self.ask(asked).list_topics(topic, timeout=ASK_S).topics[topic].partitions.get(0)
+            )
             is_led = found is not None and leader in (None, found.leader)
             return is_led and set(found.isrs) == isr
 
@@ -94,7 +100,7 @@ class Mixed:
 
     def await_controller(self, asked: int) -> None:
         def is_kafka() -> bool:
-            return bool(self.ask(asked).list_topics(timeout=5).controller_id == KAFKA)
+            return bool(self.ask(asked).list_topics(timeout=ASK_S).controller_id == KAFKA)
 
         eventually(is_kafka, f"broker {asked} knows that Kafka rules", TIMEOUT_S)
 
@@ -126,7 +132,7 @@ def test_a_broker_of_kafka_asks_our_controller(mixed: Mixed):
     """It shrinks and expands an ISR, gets producer ids, and gives its leaderships away."""
     mixed.create("orders", KAFKA, 0, 1)
     mixed.produce("orders", KAFKA)
-    controller = mixed.ask(KAFKA).list_topics(timeout=5).controller_id
+    controller = mixed.ask(KAFKA).list_topics(timeout=ASK_S).controller_id
     mixed.pause_follower("orders", KAFKA, 1 - controller, asked=controller)
     mixed.kafka.stop()
     mixed.await_state("orders", 0, {0, 1}, asked=0)

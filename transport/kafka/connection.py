@@ -33,7 +33,7 @@ from regent.transport.kafka.api import (
 )
 from regent.transport.kafka.api_versions import told_software
 from regent.transport.kafka.framing import CHUNK_BYTES, TURN_BYTES, FrameBuffer, UnexpectedTlsError
-from regent.transport.kafka.limits import KafkaLimits
+from regent.transport.kafka.limits import MAX_BYTES_WITHOUT_RECORDS, PACE_BYTES, KafkaLimits
 from regent.transport.kafka.listener_loop import SHORT_TURN_S, ConnectionScheduler
 from regent.transport.kafka.metrics import MAX_VERSIONS, Closed, ListenerMetrics
 from regent.transport.kafka.primitives import MalformedRequestError
@@ -54,10 +54,6 @@ T = TypeVar("T")
 _SIZE_BYTES: Final = 4
 _clock: Final = time.monotonic  # also the loop's
 _RESERVED_AHEAD: Final = 2  # memory for a large request, as a multiple of what has arrived
-PACE_BYTES: Final = 256 * 1024
-"""Bytes per second that a large request must send while others wait for memory."""
-MAX_BYTES_WITHOUT_RECORDS: Final = 4 * 1024 * 1024
-"""The maximum size of requests other than Produce: these are decoded at once."""
 
 
 @dataclass(frozen=True, slots=True)

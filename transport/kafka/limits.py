@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from regent.config.tables.broker import BrokerConfig
 from regent.core.setting import INT_MAX
+
+PACE_BYTES: Final = 256 * 1024
+"""Bytes per second that a large request must send while others wait for memory."""
+MAX_BYTES_WITHOUT_RECORDS: Final = 4 * 1024 * 1024
+"""The maximum size of requests other than Produce: these are decoded at once."""
 
 
 @dataclass(frozen=True, slots=True)

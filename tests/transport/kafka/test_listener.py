@@ -26,8 +26,7 @@ from regent.transport.descriptors import RESERVED_DESCRIPTORS, Descriptors
 from regent.transport.kafka.acceptor import SharedLimits
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.api_versions import ClientSoftware
-from regent.transport.kafka.connection import MAX_BYTES_WITHOUT_RECORDS
-from regent.transport.kafka.limits import KafkaLimits
+from regent.transport.kafka.limits import MAX_BYTES_WITHOUT_RECORDS, KafkaLimits
 from regent.transport.kafka.listener import KafkaListener
 from regent.transport.kafka.listener_loop import ListenerLoop
 from regent.transport.kafka.metrics import Closed, ListenerMetrics, RequestMetrics
