@@ -3,7 +3,8 @@
 A broker needs little of another one: the proposals of its ISRs and some forwarded requests. Only
 the controller needs much, and its requests are not counted, nor those of operators. What a request
 costs is measured: the time of the thread that reads it, the time of the actor that handles it, and
-its bytes, which ZeroMQ decrypts.
+its bytes, which ZeroMQ decrypts. What an actor does for a client, whose request a broker forwards,
+is not counted: that is limited by the quotas of clients.
 
 A broker that has not caused much work lately may cause ``_BURST_S`` at once, for example when
 thousands of partitions change. The more of that it has used, the less it may do: see ``Pace``. So a

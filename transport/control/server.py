@@ -455,7 +455,9 @@ class ControlServer:
         if not is_about(message.peer, body):
             raise _unauthorized(message.peer, api_key)
         reply = WireReply(api_key, header.correlation_id, self._take_on(message, weight))
-        is_counted = message.peer.broker_id is not None and not is_controller
+        # What is done for an envelope is its client's work, see ``pace``.
+        is_own = message.peer.broker_id is not None and api_key is not ApiKey.ENVELOPE
+        is_counted = is_own and not is_controller
         request = IncomingRequest(
             message.peer,
             api_key,

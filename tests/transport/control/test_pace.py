@@ -8,9 +8,11 @@ from collections.abc import Callable
 import pytest
 import zmq
 
+from regent.core.admin.admin_requests import refuse
 from regent.core.errors import Errors
 from regent.core.protocol.api import ApiKey
 from regent.core.protocol.control import ControlHeader, StopReplicaRequest, StopReplicaResponse
+from regent.core.protocol.envelope import EnvelopeRequest, EnvelopeResponse
 from regent.core.security.roles import KeyOwner
 from regent.testing.waits import eventually, scaled
 from regent.transport.control.client import PeerUnreachableError, RequestFailedError
@@ -20,6 +22,7 @@ from regent.transport.control.peers import MessageTooLargeError, Peers
 from regent.transport.control.server import IncomingRequest, Rejection, Screen
 from regent.transport.control.sockets import Context, Socket, connect_to, new_context, open_socket
 from tests.support.keys import EVERYBODY_OPERATES, KEYS, everybody_is_broker
+from tests.support.topic_requests import delete_topics
 from tests.transport.control.conftest import Connect, Serve
 from tests.transport.control.raw_peer import READY, STATUS, TIMEOUT_MS, RawPeer, answer_ready
 
@@ -128,6 +131,24 @@ def test_a_broker_that_causes_too_much_work_is_refused_and_the_others_are_served
         context.destroy(linger=0)
     clock.now_s += 10
     assert client.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
+
+
+def test_a_broker_may_forward_much_work_of_its_clients(
+    serve: Serve, connect: Connect, clock: Clock
+) -> None:
+    request = delete_topics(["t"])
+    envelope = EnvelopeRequest.of(request)
+    response = EnvelopeResponse.of(refuse(request, Errors.NOT_CONTROLLER, "test"))
+
+    def work(request: IncomingRequest) -> None:
+        request.charge(5.0)
+        request.reply(response)
+
+    server = serve(work, known=everybody_is_broker(1), screen=Screen(pace=Pace(clock)))
+    client = connect(server.endpoint)
+    for _ in range(3):
+        assert client.request(envelope, timeout_ms=TIMEOUT_MS) == response
+    assert not server.overdone
 
 
 def test_neither_the_controller_nor_an_operator_is_limited(
