@@ -21,7 +21,7 @@ _KEYS: Final = ("id", "rack", "replica_count", "capacity")
 _OF_TOOLS: Final = frozenset(
     {
         # ``regent brokers list -o json``
-        *("host", "port", "control_endpoint", "replication_endpoint"),
+        *("host", "port", "control_endpoint", "replication_endpoint", "software"),
         *("broker_epoch", "is_controller"),
         # Kafka's registration in ZooKeeper, a node of its AdminClient, and ``kcat -J``
         *("version", "timestamp", "endpoints", "jmx_port", "listener_security_protocol_map"),

@@ -331,6 +331,8 @@ def test_a_quarter_of_the_connections_may_be_in_their_handshakes(
     context = authority.client_context()
     with ExitStack() as stack:
         users = [stack.enter_context(TlsClient(listener, context)) for _ in range(10)]
+        for user in users:
+            assert user.ask(b"now") == b"now"  # its handshake has ended here, too
         slow = socket.create_connection(("127.0.0.1", listener.port), WAIT_S, ("127.0.0.2", 0))
         stack.callback(slow.close)
         for _ in range(9):
