@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 from regent.core.errors import DamagedRecordsError, Errors, RecordsRefusedError, StorageError
 from regent.core.model import NO_EPOCH, BrokerId, TopicPartition
@@ -262,7 +263,10 @@ class ReplicaFetcher:
             else:
                 followed.back_off(topic_partition, now_ms, self._backoff_ms)
         first = next(iter(errors.items()), None)
-        if first is not None and self._lines.is_due((leader, *first), now_ms):
+        if first is not None and first[1] is Errors.CLUSTER_AUTHORIZATION_FAILED:
+            if self._lines.is_due((leader, first[1]), now_ms):
+                log.warning(_NOT_ALLOWED, self._template.replica_id, leader)
+        elif first is not None and self._lines.is_due((leader, *first), now_ms):
             topic_partition, error = first
             log.info(
                 "[Broker id=%d] Error in fetch of %d partitions from leader %d, the first: %s, %s",
@@ -272,6 +276,12 @@ class ReplicaFetcher:
                 topic_partition,
                 error.name,
             )
+
+
+_NOT_ALLOWED: Final = (
+    "[Broker id=%d] Leader %d does not let this broker follow: the user of this broker at the"
+    " brokers' listener needs the ACL ClusterAction on the cluster, or must be one of super_users"
+)
 
 
 def _size(answer: FetchedPartition | None) -> int:

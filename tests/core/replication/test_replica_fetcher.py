@@ -373,3 +373,13 @@ def test_an_error_that_lasts_is_logged_once_in_ten_seconds(
         take(follower, ask(follower), answer(row(error=Errors.UNKNOWN_TOPIC_ID)))
     lines = [line for line in caplog.messages if "Error in fetch" in line]
     assert len(lines) == 2
+
+
+def test_a_broker_that_may_not_follow_is_told_what_its_user_needs(
+    follower: BareBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    for follower.now_ms in range(0, 10_000, BACKOFF_MS):
+        denied = [row(number, error=Errors.CLUSTER_AUTHORIZATION_FAILED) for number in (0, 1)]
+        take(follower, ask(follower), answer(*denied))
+    (line,) = caplog.messages
+    assert "needs the ACL ClusterAction on the cluster" in line
