@@ -13,8 +13,8 @@ from regent.client.command_config import (
     SECURITY_OF_COMMAND,
     CommandConfig,
     CommandConfigError,
-    parse_properties,
 )
+from regent.config.java_properties import parse_properties
 from regent.config.private_files import write_private
 from regent.core.model import BrokerInfo, EndPoint
 from regent.core.protocol.messages.describe_cluster import (
