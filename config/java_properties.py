@@ -8,7 +8,9 @@ from typing import Final
 
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _ESCAPED: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
-_KEY: Final = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)", re.DOTALL)
+_KEY: Final = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
+_END: Final = re.compile(r"\r\n|\r|\n")  # Python knows more ends of lines, and more blanks
+_BLANK: Final = " \t\f"
 
 
 def parse_properties(text: str) -> Iterator[tuple[str, str]]:
@@ -22,8 +24,8 @@ def parse_properties(text: str) -> Iterator[tuple[str, str]]:
 def _logical_lines(text: str) -> Iterator[str]:
     """Yield lines without comments; a line that ends with a backslash goes on in the next."""
     begun = ""
-    for line in text.splitlines():
-        stripped = line.lstrip()
+    for line in _END.split(text):
+        stripped = line.lstrip(_BLANK)
         if not begun and (not stripped or stripped[0] in "#!"):
             continue
         slashes = len(stripped) - len(stripped.rstrip("\\"))

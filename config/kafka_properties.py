@@ -40,6 +40,7 @@ _UNITS: Final = {  # Kafka's other names of a setting, the most important first
     "log.roll.jitter.ms": (("log.roll.jitter.hours", 3_600_000),),
     "controller.socket.timeout.ms": (),
 }
+_BLANK: Final = "".join(map(chr, range(33)))  # what Java trims
 _DEFAULT_LISTENERS: Final = "PLAINTEXT://:9092"
 _DEFAULT_LOG_DIR: Final = "/tmp/kafka-logs"
 
@@ -114,7 +115,7 @@ class _Reading:
         self._is_secret: str | None = None
         try:
             self._properties = {
-                name: text.strip()
+                name: text.strip(_BLANK)
                 for name, text in parse_properties(path.read_text(encoding="iso-8859-1"))
             }
         except OSError as error:

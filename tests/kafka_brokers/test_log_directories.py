@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -143,6 +144,14 @@ def create_topics(server: str) -> None:
         made.result(WAIT_S)
 
 
+def obstacles(kafka: GenuineBroker, zookeeper: str) -> list[str]:
+    """Return which checks find that something stands in the way of the move."""
+    command = [*COMMAND, "migrate", "check", "--zookeeper", zookeeper, "-o", "json"]
+    command += ["--kafka-properties", str(kafka.directory / "server.properties")]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, check=False, timeout=WAIT_S)
+    return [row["check"] for row in json.loads(ended.stdout)["obstacles"]]
+
+
 def delete_beginning(server: str) -> None:
     """Raise the log start offset of a log, also within a segment."""
     admin = AdminClient({"bootstrap.servers": server})
@@ -178,6 +187,7 @@ def test_every_record_is_there_after_the_way_there_and_back(
     with kafka:
         kafka.await_serving()
         create_topics(server)
+        assert obstacles(kafka, zookeeper) == ["partitions"]  # they have one replica
         write(server, "kafka", transactional_id="t")
         delete_beginning(server)
         commit(server, 11)
