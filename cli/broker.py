@@ -10,10 +10,10 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -26,6 +26,7 @@ from regent.cluster.child_process import when_parent_ends
 from regent.cluster.supervisor_socket import start_command
 from regent.config.cluster_location import CLUSTER_FILE
 from regent.config.command_line import EXIT_INTERRUPTED, SAME_SIGNAL_S
+from regent.config.kafka_properties import read_kafka_properties
 from regent.config.private_files import keep_files_private
 from regent.config.settings import SETTING_OPTIONS, Settings
 from regent.config.settings_file import load_settings
@@ -80,24 +81,30 @@ def _given(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     "--id",
     "broker_id",
     type=click.IntRange(0, MAX_BROKER_ID),
-    required=True,
-    help="Broker id.",
+    help="Broker id; with --kafka-properties its broker.id.",
 )
 @click.option("--zookeeper", help="Address of ZooKeeper: HOST:PORT[,HOST:PORT…][/chroot].")
 @click.option(
     "--data-dir",
     type=click.Path(path_type=Path),
-    required=True,
-    help="The broker's folder; without --zookeeper, the folder of a cluster on this machine.",
+    help="The broker's folder; without --zookeeper, the folder of a cluster on this machine. With"
+    " --kafka-properties: regent-ID beside its first log directory.",
 )
 @click.option("--config", type=click.Path(path_type=Path), help="TOML file with settings.")
+@click.option(
+    "--kafka-properties",
+    type=click.Path(path_type=Path),
+    help="The server.properties of a broker of Kafka, whose place this broker takes"
+    " (docs/kafka-properties.md).",
+)
 @click.option("--death-pipe-fd", type=int, hidden=True)
 @_settings_options
 def broker(
-    broker_id: int,
+    broker_id: int | None,
     zookeeper: str | None,
-    data_dir: Path,
+    data_dir: Path | None,
     config: Path | None,
+    kafka_properties: Path | None,
     death_pipe_fd: int | None,
     **options: Any,
 ) -> None:
@@ -112,6 +119,20 @@ def broker(
     lists the common ones. Options override the file.
     """
     given = _given(options)
+    if kafka_properties is not None:
+        keep_files_private()
+        of_kafka = read_kafka_properties(
+            *(kafka_properties, given), broker_id=broker_id, zookeeper=zookeeper, data_dir=data_dir
+        )
+        settings = load_settings(
+            config, given, kafka_properties=(kafka_properties, of_kafka.tables)
+        )
+        of_kafka.write_secrets()
+        started = BrokerOptions(of_kafka.broker_id, of_kafka.zookeeper, of_kafka.data_dir)
+        _start(started, settings, death_pipe_fd, tuple(of_kafka.notes()))
+    if broker_id is None or data_dir is None:
+        missing = "--id" if broker_id is None else "--data-dir"
+        raise click.UsageError(f"{missing} is missing: only --kafka-properties can say it instead")
     if zookeeper is None:
         if given or config is not None:
             raise click.UsageError(
@@ -121,11 +142,24 @@ def broker(
         return
     keep_files_private()
     settings = load_settings(config, given)
+    _start(BrokerOptions(broker_id, zookeeper, data_dir), settings, death_pipe_fd)
+
+
+def _start(
+    options: BrokerOptions,
+    settings: Settings,
+    death_pipe_fd: int | None,
+    notes: Sequence[str] = (),
+) -> NoReturn:
+    """Run the broker until it ends, and end this process. ``notes`` are printed and logged."""
     if settings.zookeeper.secret_file:
-        log_in(zookeeper, read_login(Path(settings.zookeeper.secret_file)))
-    _log_to(data_dir, settings.logging)
+        log_in(options.zookeeper, read_login(Path(settings.zookeeper.secret_file)))
+    _log_to(options.data_dir, settings.logging)
+    for line in notes:
+        logger.warning("%s", line)
+        note(line)
     with thread_names_begin_with(settings.broker.thread_name_prefix):
-        sys.exit(_run(BrokerOptions(broker_id, zookeeper, data_dir), settings, death_pipe_fd))
+        sys.exit(_run(options, settings, death_pipe_fd))
 
 
 def _prepare_process() -> None:

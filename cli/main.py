@@ -57,6 +57,9 @@ COMMANDS: Mapping[str, LazyCommand] = {
     ),
     "status": LazyCommand("regent.cli.status", "status", "Show whether the cluster is healthy."),
     "doctor": LazyCommand("regent.cli.doctor", "doctor", "Examine how the cluster is secured."),
+    "migrate": LazyCommand(
+        "regent.cli.migrate", "migrate", "Move a cluster from Kafka's brokers to Regent's."
+    ),
     "events": LazyCommand("regent.cli.events", "events", "Read the journal of the controllers."),
     "jobs": LazyCommand("regent.cli.jobs", "jobs", "Run Spark jobs."),
     "placement-service": LazyCommand("regent.cli.placement_service", "placement_service", None),

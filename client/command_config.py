@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from regent.config.java_properties import parse_properties, unescaped
 from regent.config.private_files import read_private
 from regent.config.tables.tls import TlsConfig
 from regent.core.errors import RegentError
@@ -29,9 +30,6 @@ _MECHANISM: Final = "sasl.mechanism"
 _LOGIN: Final = "sasl.jaas.config"
 _TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"
 _SECRETS: Final = re.compile(r"(?i).*(password|jaas|secret|keystore\.key|token).*")
-_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_ESCAPED: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
-_KEY: Final = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)", re.DOTALL)
 _JAAS: Final = re.compile(r"\b(username|password|tokenauth)\s*=\s*\"((?:\\.|[^\"\\])*)\"")
 _OF_SERVERS: Final = {"ssl_client_auth", "ssl_principal_mapping_rules"}
 
@@ -124,7 +122,7 @@ class CommandConfig:
         options = dict(_JAAS.findall(self.properties.get(_LOGIN, "")))
         if not options.keys() >= {"username", "password"}:
             raise RegentError(f'{_LOGIN} must have username="…" and password="…"')
-        user, password = _unescaped(options["username"]), _unescaped(options["password"])
+        user, password = unescaped(options["username"]), unescaped(options["password"])
         by_token = options.get("tokenauth", "").lower() == "true"
         return ClientSasl(mechanism, user, lambda: password, by_token)
 
@@ -142,7 +140,7 @@ class CommandConfig:
                     f"--command-config {self.path}: librdkafka, which this command uses, cannot log"
                     " in with a delegation token"
                 )
-            words |= {f"sasl.{name}": _unescaped(text) for name, text in of_login.items()}
+            words |= {f"sasl.{name}": unescaped(text) for name, text in of_login.items()}
             words |= of_sasl
         return words
 
@@ -206,36 +204,3 @@ class _SecurityOfThisProcess:
 
 SECURITY_OF_COMMAND: Final = _SecurityOfThisProcess()
 """How this command connects to brokers."""
-
-
-def parse_properties(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the names and values of a file of properties, as ``java.util.Properties`` reads it."""
-    for line in _logical_lines(text):
-        found = _KEY.fullmatch(line)
-        if found is not None:
-            yield _unescaped(found[1]), _unescaped(found[2])
-
-
-def _logical_lines(text: str) -> Iterator[str]:
-    """Yield lines without comments; a line that ends with a backslash goes on in the next."""
-    begun = ""
-    for line in text.splitlines():
-        stripped = line.lstrip()
-        if not begun and (not stripped or stripped[0] in "#!"):
-            continue
-        slashes = len(stripped) - len(stripped.rstrip("\\"))
-        if slashes % 2:
-            begun += stripped[:-1]
-            continue
-        yield begun + stripped
-        begun = ""
-    if begun:
-        yield begun
-
-
-def _unescaped(text: str) -> str:
-    def character(found: re.Match[str]) -> str:
-        code = found[1]
-        return chr(int(code[1:], 16)) if len(code) > 1 else _ESCAPES.get(code, code)
-
-    return _ESCAPED.sub(character, text)

@@ -41,18 +41,23 @@ def load_settings(
     overrides: Mapping[str, Mapping[str, Any]],
     *,
     are_complete: bool = True,
+    kafka_properties: tuple[Path, Mapping[str, Mapping[str, Any]]] | None = None,
 ) -> Settings:
     """Read a TOML file (None: the defaults) and put ``overrides`` (table → key → value) on top.
 
-    If they are not complete, the addresses are not checked: single brokers have more settings.
+    Between them are those of a file of Kafka's: ``config.kafka_properties`` has read it. If they
+    are not complete, the addresses are not checked: single brokers have more settings.
     Raises ``SettingsError`` naming the file, the key and what it must be.
     """
     settings = Settings()
     if path is not None:
         settings = _merged(settings, _read_tables(path), str(path))
         _check_private(settings, path)
-    settings = _merged(settings, overrides, "command line")
     source = "command line" if path is None else str(path)
+    if kafka_properties is not None:
+        source = str(kafka_properties[0])
+        settings = _merged(settings, kafka_properties[1], source)
+    settings = _merged(settings, overrides, "command line")
     if are_complete:
         _check_host(settings.broker, source)
         _check_listeners(settings, source)

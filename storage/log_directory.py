@@ -25,6 +25,7 @@ from regent.core.replica_logs import SeenOfCluster
 from regent.storage.files import storage_error, write_atomically
 from regent.storage.log.log_file import CorruptSegmentError
 
+_META = "meta.properties"
 _VERSION = "0"
 LOG_ENDS = "log-end-offsets"
 _ENTRY = struct.Struct(">16sq")
@@ -110,7 +111,7 @@ class LogDirectory:
         """Create the directory if it is missing, and lock it.
 
         Raises ``StorageError`` if it cannot be written; ``ForeignDirectoryError`` if it belongs
-        to another broker, or another process uses it.
+        to another broker or to Kafka without ZooKeeper, or another process uses it.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -119,6 +120,7 @@ class LogDirectory:
             raise storage_error(error.filename, error) from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as Kafka, which does not see flock
         except OSError:
             lock.close()
             raise ForeignDirectoryError(
@@ -139,8 +141,10 @@ class LogDirectory:
         cannot be written.
         """
         self.check_cluster(cluster_id)
-        text = f"version={_VERSION}\nbroker.id={broker_id}\ncluster.id={cluster_id}\n"
-        write_atomically(self.path / "meta.properties", text.encode())
+        ours = {"version": _VERSION, "broker.id": broker_id, "cluster.id": cluster_id}
+        others = _read_properties(self.path / _META)  # Kafka's directory.id, for example
+        text = "".join(f"{name}={value}\n" for name, value in {**ours, **others, **ours}.items())
+        write_atomically(self.path / _META, text.encode())
         self.cluster_id = cluster_id
 
     def check_cluster(self, cluster_id: str | None) -> None:
@@ -219,12 +223,22 @@ class LogDirectory:
 
         Raises ``StorageError``.
         """
-        meta = _read_properties(self.path / "meta.properties")
+        return self._read_meta().get("broker.id")
+
+    def _read_meta(self) -> Mapping[str, str]:
+        meta = _read_properties(self.path / _META)
         self.cluster_id = meta.get("cluster.id") or None
-        return meta.get("broker.id")
+        return meta
 
     def _check_owner(self, broker_id: BrokerId) -> None:
-        stored = self.read_meta_properties()
+        meta = self._read_meta()
+        if meta.get("version", _VERSION) != _VERSION or "node.id" in meta:
+            raise ForeignDirectoryError(
+                f"log directory {self.path} belongs to Kafka without ZooKeeper (KRaft), version"
+                f" {meta.get('version')} of {_META}: give this broker another one; the logs were"
+                " not changed"
+            )
+        stored = meta.get("broker.id")
         if stored is not None and stored != str(broker_id):
             raise ForeignDirectoryError(
                 f"log directory {self.path} belongs to broker {stored}, not to broker {broker_id}"

@@ -73,6 +73,24 @@ def test_a_bad_value_of_an_option_is_refused_before_the_broker_starts(tmp_path: 
     assert not data_dir.exists()
 
 
+def test_what_a_file_of_kafka_asks_in_vain_is_refused_before_the_broker_starts(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("broker.id=1\nprocess.roles=broker\nlisteners=PLAINTEXT://127.0.0.1:0\n")
+    command = ["--kafka-properties", str(file), "--num-partitions", "0"]
+
+    result = CliRunner().invoke(broker, command)
+
+    assert f"{file}: process.roles=broker cannot be honoured" in str(result.exception)
+    assert not [path for path in tmp_path.iterdir() if path != file]
+
+
+def test_an_id_and_a_folder_are_needed_without_a_file_of_kafka(tmp_path: Path) -> None:
+    for command in (["--id", "1"], ["--data-dir", str(tmp_path)]):
+        assert "is missing" in CliRunner().invoke(broker, command).output
+
+
 @pytest.mark.parametrize("broker_id", ["-1", "2147483648", "99999999999"])
 def test_an_id_that_no_client_could_see_is_refused(tmp_path: Path, broker_id: str) -> None:
     data_dir = tmp_path / "broker"

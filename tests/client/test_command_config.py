@@ -13,8 +13,8 @@ from regent.client.command_config import (
     SECURITY_OF_COMMAND,
     CommandConfig,
     CommandConfigError,
-    parse_properties,
 )
+from regent.config.java_properties import parse_properties
 from regent.config.private_files import write_private
 from regent.core.model import BrokerInfo, EndPoint
 from regent.core.protocol.messages.describe_cluster import (
@@ -81,6 +81,8 @@ def of_user(authority: Authority, name: str = "alice") -> str:
         ("a=", {"a": ""}),
         ("a", {"a": ""}),
         ("a=b=c", {"a": "b=c"}),
+        ("a\x0c=\t\x85b\u2028c\xa0\r\n\rd=e", {"a": "\x85b\u2028c\xa0", "d": "e"}),
+        ("# \xc3\x85a=b\nc\xa0=d", {"c\xa0": "d"}),
     ],
 )
 def test_properties_are_read_as_java_reads_them(text: str, expected: dict[str, str]):

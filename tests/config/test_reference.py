@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from regent.broker.broker_settings import broker_settings
-from regent.config.reference import broker_toml, cluster_toml, configuration_page
+from regent.config.reference import (
+    broker_toml,
+    cluster_toml,
+    configuration_page,
+    kafka_properties_page,
+)
 from regent.config.settings import Settings, rows
 from regent.config.settings_file import load_settings
 from regent.core.admin.topic_settings import TOPIC_SETTINGS
@@ -22,6 +27,7 @@ FILES = {
     "config/broker.toml": broker_toml,
     "config/cluster.toml": cluster_toml,
     "docs/configuration.md": configuration_page,
+    "docs/kafka-properties.md": kafka_properties_page,
 }
 
 

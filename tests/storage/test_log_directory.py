@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from regent.core.errors import ForeignDirectoryError, StorageError
 from regent.core.replica_logs import SeenOfCluster
 from regent.storage.log.log_file import CorruptSegmentError
 from regent.storage.log_directory import LogDirectory
+from regent.testing.waits import scaled
 
 META = "meta.properties"
 CLUSTER = "Yx3F9Jk0T1-abcdefghij_"
@@ -121,6 +124,62 @@ def test_kafkas_files_are_understood(path: Path) -> None:
         directory.join_cluster(3, "another")
     directory.join_cluster(3, CLUSTER)
     directory.close()
+
+
+def test_what_else_kafka_keeps_in_its_file_is_kept(path: Path) -> None:
+    path.mkdir(parents=True)
+    (path / META).write_text(f"cluster.id={CLUSTER}\nversion=0\nbroker.id=3\ndirectory.id=abc\n")
+    directory = LogDirectory(path)
+    directory.open(3)
+    directory.join_cluster(3, CLUSTER)
+    directory.close()
+    assert "directory.id=abc" in (path / META).read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"version=1\nnode.id=3\ncluster.id={CLUSTER}\n",
+        f"version=1\nnode.id=3\nbroker.id=3\ncluster.id={CLUSTER}\n",
+        f"version=2\nbroker.id=3\ncluster.id={CLUSTER}\n",
+    ],
+)
+def test_a_directory_of_kafka_without_zookeeper_is_refused_and_not_changed(
+    path: Path, text: str
+) -> None:
+    path.mkdir(parents=True)
+    (path / META).write_text(text)
+    fails(
+        path, 3, r"belongs to Kafka without ZooKeeper \(KRaft\), version . of meta.properties: give"
+    )
+    assert (path / META).read_text() == text
+
+
+KAFKA_LOCKS = """
+import fcntl, sys
+with open(sys.argv[1], "ab") as lock:
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        sys.exit(1)
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_directory_that_kafka_has_locked_is_refused_and_the_other_way_round(path: Path) -> None:
+    path.mkdir(parents=True)
+    command = [sys.executable, "-c", KAFKA_LOCKS, str(path / ".lock")]  # as Java's FileLock
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as kafka:
+        assert kafka.stdout is not None
+        assert kafka.stdout.readline() == b"locked\n"
+        fails(path, 3, "in use by another process")
+        kafka.communicate(timeout=scaled(10.0))
+    directory = LogDirectory(path)
+    directory.open(3)
+    refused = subprocess.run(command, input=b"", check=False, timeout=scaled(10.0))
+    directory.close()
+    assert refused.returncode == 1
 
 
 @pytest.mark.parametrize(

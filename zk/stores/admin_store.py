@@ -15,6 +15,7 @@ from regent.core.model import (
     TopicPartition,
 )
 from regent.core.ports import ControllerFailure
+from regent.core.security.acls import ResourcePattern
 from regent.zk import znodes
 from regent.zk.client.operations import (
     MAX_ATTEMPTS,
@@ -29,6 +30,8 @@ from regent.zk.client.operations import (
     Znode,
 )
 from regent.zk.client.zookeeper import ZooKeeper
+from regent.zk.codecs.json_fields import decode_object
+from regent.zk.stores.acl_store import ZkAclStore
 from regent.zk.stores.cluster_identity import read_cluster_id, read_mark
 from regent.zk.stores.fenced_writes import apply, change_znodes
 from regent.zk.stores.topic_store import ZkTopicStore
@@ -43,6 +46,9 @@ from regent.zk.znodes import (
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
 )
+
+_MIGRATION = "/migration"
+_KRAFT_EPOCH = "kraftControllerEpoch"
 
 WATCHED_PATHS = (
     znodes.ClusterIdZNode.PATH,
@@ -162,6 +168,28 @@ class ZkAdminStore(ZnodeStore):
         """
         node = self._zookeeper.get(ReassignPartitionsZNode.PATH)
         return {} if node is None else ReassignPartitionsZNode.decode(node.data)
+
+    # --- Kafka without ZooKeeper, and what Kafka's other tools wrote ---
+
+    def has_migration(self) -> bool:
+        """Whether a controller of KRaft has begun to take over the cluster (KIP-866)."""
+        return self._zookeeper.get(_MIGRATION) is not None
+
+    def read_kraft_controller_epoch(self) -> int | None:
+        """Return the epoch of a controller of KRaft in ``/controller``; None: it is none.
+
+        Raises ``BadDataError``.
+        """
+        path = znodes.ControllerZNode.PATH
+        node = self._zookeeper.get(path)
+        fields = None if node is None else decode_object(node.data, path)
+        epoch = -1 if fields is None else fields.integer(_KRAFT_EPOCH, -1, default=-1)
+        return None if epoch == -1 else epoch
+
+    def read_damaged_acls(self) -> list[ResourcePattern]:
+        """Return the resources whose ACLs cannot be read. Raises ``UnreadableError``."""
+        found = ZkAclStore(self._zookeeper).read_all()
+        return [pattern for pattern, entries in found.items() if entries is None]
 
     # --- the cluster id, the age and the permissions of the data ---
 

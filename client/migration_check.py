@@ -1,0 +1,295 @@
+"""What stands in the way of a move from Kafka's brokers to Regent's, for ``migrate check``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from regent.client.broker_request import NoAnswerError, ask_broker
+from regent.client.command_config import SECURITY_OF_COMMAND
+from regent.client.partitions import DescribedPartition, Topics, read_partitions
+from regent.client.wording import counted, listed
+from regent.config.kafka_properties import read_kafka_properties
+from regent.config.kafka_treatments import REFUSED, TAKEN
+from regent.config.settings import KAFKA_SETTINGS
+from regent.config.settings_file import load_settings
+from regent.core.admin.config_descriptions import ConfigSource
+from regent.core.admin.config_problems import (
+    unusable_in_broker,
+    unusable_in_quota,
+    unusable_in_topic,
+)
+from regent.core.errors import BadDataError, Errors, RegentError
+from regent.core.model import BrokerId, BrokerInfo
+from regent.core.protocol.messages.api_versions import ApiVersionsRequest
+from regent.core.protocol.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from regent.core.security.scram import ScramMechanism, parsed_credential
+from regent.transport.kafka.api import KafkaApiKey
+from regent.transport.kafka.kafka_releases import OLDEST_RELEASE, ApiVersionsAnswer, release_of
+from regent.zk.codecs.admin_znodes import DEFAULT_ENTITY_NAME
+from regent.zk.stores.admin_store import ZkAdminStore
+
+_ANSWER_S: Final = 5.0
+_BROKER: Final = 4  # the resource type of a broker
+_NAMED: Final = 5
+_FORMAT: Final = "message.format.version"
+
+
+class Obstacles:
+    """What is in the way, in the sequence in which it was found: a check, and one line."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, str]] = []
+
+    def add(self, check: str, *lines: str) -> None:
+        """Add what a check has found."""
+        self.found += [(check, line) for line in lines]
+
+
+def obstacles_of(admin: ZkAdminStore, files: Sequence[Path]) -> list[tuple[str, str]]:
+    """Return each obstacle as the name of its check and one line with the remedy.
+
+    ``files`` are those of Kafka's brokers, for ``regent broker --kafka-properties``. A check that
+    cannot read its znodes is an obstacle. Raises ``NoClusterError``.
+    """
+    admin.topics.check_cluster()
+    found = Obstacles()
+    ids = _check_files(files, found)
+    checks: Mapping[str, Callable[[], Iterable[str]]] = {
+        "kraft": lambda: _of_kraft(admin),
+        "brokers": lambda: _of_brokers(admin, ids),
+        "broker settings": lambda: _of_broker_configs(admin),
+        "topics": lambda: _of_topics(admin),
+        "partitions": lambda: _of_partitions(admin),
+        "users": lambda: _of_users(admin),
+        "zookeeper": lambda: [f"{line}: allow it" for line in admin.read_denied()],
+    }
+    for name, check in checks.items():
+        try:
+            found.add(name, *check())
+        except BadDataError as error:
+            found.add(name, f"{error}: correct it")
+    return found.found
+
+
+def _check_files(files: Sequence[Path], found: Obstacles) -> set[BrokerId]:
+    """Check files of Kafka's; return the ids of the brokers whose files can be used."""
+    ids: set[BrokerId] = set()
+    for path in files:
+        try:
+            read = read_kafka_properties(path, {})
+            load_settings(None, {}, kafka_properties=(path, read.tables))
+        except RegentError as error:
+            found.add("settings", *str(error).splitlines())
+            continue
+        if read.broker_id in ids:
+            found.add(
+                "settings",
+                f"{path}: broker.id={read.broker_id} is that of another file: each broker needs"
+                " its own",
+            )
+        ids.add(read.broker_id)
+    return ids
+
+
+def _of_kraft(admin: ZkAdminStore) -> Iterator[str]:
+    if admin.has_migration():
+        yield (
+            "/migration is there: the cluster moves to KRaft, or has begun to: end that first, by"
+            " the way back in Kafka's documentation"
+        )
+    epoch = admin.read_kraft_controller_epoch()
+    if epoch is not None:
+        yield (
+            f"the controller is one of KRaft (epoch {epoch}): go back to a controller with"
+            " ZooKeeper first"
+        )
+    elif admin.read_controller() is None:
+        yield "there is no controller: start the brokers, and wait until one is elected"
+
+
+# --- brokers ---
+
+
+def _of_brokers(admin: ZkAdminStore, known: set[BrokerId]) -> Iterator[str]:
+    registrations = admin.read_brokers()
+    if not registrations:
+        yield "no broker is registered, so versions and settings are unknown: start the brokers"
+    for registration in registrations.values():
+        if isinstance(registration, BadDataError):
+            yield f"{registration}: restart the broker"
+        elif registration.info.is_of_kafka:
+            yield from _of_broker(
+                registration.info, is_file_given=registration.info.broker_id in known
+            )
+
+
+def _of_broker(info: BrokerInfo, *, is_file_given: bool) -> Iterator[str]:
+    """Ask a broker of Kafka for its version, and for the settings that it has."""
+    name, endpoint = f"broker {info.broker_id}", SECURITY_OF_COMMAND.endpoint_of(info)
+    if endpoint is None:
+        yield (
+            f"{name} has no listener for {SECURITY_OF_COMMAND.protocol.value}: name its protocol"
+            " with --command-config"
+        )
+        return
+    try:
+        answer = ask_broker(
+            *(
+                endpoint,
+                (KafkaApiKey.API_VERSIONS, 0),
+                ApiVersionsRequest(),
+                ApiVersionsAnswer,
+                _ANSWER_S,
+            )
+        )
+        if not release_of(answer.versions):
+            yield (
+                f"{name} is older than Kafka {OLDEST_RELEASE}, which the controller cannot rule:"
+                " upgrade it first"
+            )
+            return
+        resource = DescribeConfigsResource(
+            resource_type=_BROKER, resource_name=str(info.broker_id), configuration_keys=None
+        )
+        described = ask_broker(
+            *(endpoint, (KafkaApiKey.DESCRIBE_CONFIGS, 1)),
+            DescribeConfigsRequest(resources=(resource,)),
+            *(DescribeConfigsResponse, _ANSWER_S),
+        )
+    except (NoAnswerError, RegentError) as error:
+        yield f"{name} cannot be asked: {error}: start it, or correct --command-config"
+        return
+    (result,) = described.results
+    if result.error_code:
+        yield (
+            f"{name} does not show its settings ({Errors(result.error_code).name}): use a user in"
+            " --command-config that may describe the cluster's configuration"
+        )
+    given = {
+        row.name: row.value
+        for row in result.configs
+        if row.value is not None and row.config_source == ConfigSource.STATIC_BROKER
+    }
+    for problem in () if is_file_given else settings_problems(given):
+        yield f"{name}: {problem}"
+
+
+def settings_problems(given: Mapping[str, str]) -> Iterator[str]:
+    """Yield why settings of a broker of Kafka cannot be honoured."""
+    for name, value in sorted(given.items()):
+        refusal, entry = REFUSED.get(name), TAKEN.get(name)
+        if refusal is not None and not refusal.allows(value):
+            yield f"{name}={value} cannot be honoured: {refusal.remedy}"
+        elif refusal is None and entry is not None:
+            problem = entry[1].problem(entry[1].parsed(value))
+            if problem is not None and value:
+                yield f"{name} {problem}"
+
+
+def _of_broker_configs(admin: ZkAdminStore) -> Iterator[str]:
+    for name, config in admin.configs.read_broker_configs(sorted(admin.read_brokers())).items():
+        if isinstance(config, BadDataError):
+            yield f"{config}: correct it"
+            continue
+        of_all = name == DEFAULT_ENTITY_NAME
+        whose = "all brokers" if of_all else f"broker {name}"
+        problems = unusable_in_broker(config, KAFKA_SETTINGS, of_all=of_all)
+        for setting, problem in sorted(problems.items()):
+            yield _remove(f"the setting {setting} of {whose} in ZooKeeper {problem}", "brokers")
+        for setting, value in sorted(config.items()):
+            refusal = REFUSED.get(setting)
+            if refusal is not None and setting not in problems and not refusal.allows(value):
+                what = f"the setting {setting}={value} of {whose} in ZooKeeper"
+                yield _remove(f"{what} cannot be honoured ({refusal.remedy})", "brokers")
+
+
+def _remove(problem: str, kind: str) -> str:
+    return f"{problem}: remove it with kafka-configs.sh --entity-type {kind} --delete-config"
+
+
+# --- topics ---
+
+
+def _of_topics(admin: ZkAdminStore) -> Iterator[str]:
+    names = admin.topics.read_topic_names()
+    for topic, config in admin.configs.read_topic_configs(names).items():
+        if isinstance(config, BadDataError):
+            yield f"{config}: correct it"
+            continue
+        for setting, problem in sorted(unusable_in_topic(config).items()):
+            yield _remove(f"topic {topic}: the setting {setting} {problem}", "topics")
+        if not REFUSED["log.message.format.version"].allows(config.get(_FORMAT, "3.0")):
+            yield (
+                f"topic {topic} has {_FORMAT}={config[_FORMAT]}: its logs may have messages of"
+                " format 0 or 1, which are not used: copy its records to a topic without it"
+            )
+    deleted = sorted(admin.topics.read_topics_being_deleted())
+    if deleted:
+        yield f"{counted(len(deleted), 'topic')} being deleted: {_named(deleted)}: wait for the end"
+
+
+def _of_partitions(admin: ZkAdminStore) -> Iterator[str]:
+    live = {b for b, r in admin.read_brokers().items() if not isinstance(r, BadDataError)}
+    deleted = admin.topics.read_topics_being_deleted()
+    names = [name for name in admin.topics.read_topic_names() if name not in deleted]
+    topics = read_partitions(admin, names)
+    yield from (f"{reason}: correct it" for reason in topics.unreadable)
+    yield from _of_replicas(topics, live)
+    if moves := admin.read_pending_reassignments():
+        yield (
+            f"{counted(len(moves), 'partition')} in /admin/reassign_partitions:"
+            f" {_named(sorted(moves))}: wait for the end of the reassignment"
+        )
+
+
+def _of_replicas(topics: Topics, live: set[BrokerId]) -> Iterator[str]:
+    offline = [p for p in topics.partitions if p.is_unavailable(live)]
+    behind = [p for p in topics.partitions if p.is_under_replicated and p not in offline]
+    for partitions, what, remedy in (
+        (offline, "without a leader", "start the brokers that have their replicas"),
+        (behind, "under-replicated", "wait until all replicas are in sync"),
+        (
+            [p for p in topics.partitions if p.assignment.is_being_reassigned],
+            "being reassigned",
+            "wait for the end of the reassignment, or cancel it",
+        ),
+        (
+            [p for p in topics.partitions if len(p.assignment.target_replicas) == 1],
+            "with one replica",
+            "add another, or accept that they are unavailable while their broker is replaced",
+        ),
+    ):
+        if partitions:
+            named = _named([p.topic_partition for p in _sorted(partitions)])
+            yield f"{counted(len(partitions), 'partition')} {what}: {named}: {remedy}"
+
+
+def _sorted(partitions: list[DescribedPartition]) -> list[DescribedPartition]:
+    return sorted(partitions, key=lambda p: p.topic_partition)
+
+
+def _named(names: Sequence[object]) -> str:
+    return listed(names, _NAMED)
+
+
+# --- users ---
+
+
+def _of_users(admin: ZkAdminStore) -> Iterator[str]:
+    for path, config in admin.configs.read_client_quotas().items():
+        for quota, problem in sorted(unusable_in_quota(path, config).items()):
+            yield f"/config/{path}: {quota} {problem}: correct it with kafka-configs.sh"
+        for mechanism in ScramMechanism:
+            try:
+                if (text := config.get(mechanism.value)) is not None:
+                    parsed_credential(mechanism, text)
+            except BadDataError as error:
+                yield f"/config/{path}: {error}: set the password of the user again"
+    for pattern in admin.read_damaged_acls():
+        yield f"the ACLs of {pattern} cannot be read: remove them, and add them again"

@@ -1,0 +1,235 @@
+"""``migrate check``: each obstacle is one line, with the remedy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from regent.core.admin.config_descriptions import ConfigSource
+from regent.core.errors import Errors
+from regent.core.model import BrokerInfo, EndPoint, LeaderAndIsr, ReplicaAssignment
+from regent.core.protocol.messages.configs import (
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.listener import KafkaListener
+from regent.transport.kafka.message_codec import encoded
+from regent.zk.znodes import (
+    ClusterIdZNode,
+    ConfigEntityZNode,
+    ControllerZNode,
+    DeleteTopicsTopicZNode,
+    ReassignPartitionsZNode,
+)
+from tests.support.fake_cluster import FakeCluster
+
+Serve = Callable[..., int]
+SPACE = "no record is copied: the broker uses the log directories as they are, without more space"
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Return what opens the port of a broker of Kafka 3.9 with settings of its own."""
+    with ExitStack() as stack:
+
+        def serve_one(
+            settings: dict[str, str], error: Errors = Errors.NONE, *, is_old: bool = False
+        ) -> int:
+            rows = tuple(
+                DescribeConfigsResourceResult(
+                    name=name,
+                    value=value,
+                    read_only=True,
+                    config_source=ConfigSource.STATIC_BROKER,
+                    is_sensitive=False,
+                )
+                for name, value in settings.items()
+            )
+            result = DescribeConfigsResult(
+                error_code=error, resource_type=4, resource_name="0", configs=rows
+            )
+
+            async def handle(request: KafkaRequest) -> KafkaAnswer:
+                answer = DescribeConfigsResponse(results=(result,))
+                return (encoded(answer, request.api_version, is_flexible=False),)
+
+            async def refuse(_: KafkaRequest) -> KafkaAnswer:
+                raise NotImplementedError
+
+            newest = [] if is_old else [KafkaApi(KafkaApiKey.LEADER_AND_ISR, 0, 7, refuse)]
+            apis = [*newest, KafkaApi(KafkaApiKey.DESCRIBE_CONFIGS, 1, 1, handle)]
+            listener = KafkaListener("127.0.0.1", 0, apis)
+            listener.start()
+            stack.callback(listener.close, 0.1)
+            return listener.port
+
+        yield serve_one
+
+
+@pytest.fixture
+def kafka(cluster: FakeCluster, serve: Serve) -> FakeCluster:
+    """Two brokers of Kafka, of which nothing stands in the way of a move."""
+    for broker_id in (0, 1):
+        settings = {"broker.id": "0", "num.io.threads": "8", "log.retention.ms": "-1"}
+        register(cluster, broker_id, serve(settings))
+    cluster.elect(1)
+    cluster.put(ClusterIdZNode.PATH, ClusterIdZNode.encode("c" * 22))
+    in_sync = {0: LeaderAndIsr(0, (0, 1))}
+    cluster.put_topic("t", {0: ReplicaAssignment((0, 1))}, leaders=in_sync)
+    return cluster
+
+
+def register(cluster: FakeCluster, broker_id: int, port: int, protocol: str = "PLAINTEXT") -> None:
+    endpoint = EndPoint(protocol, "127.0.0.1", port, protocol)
+    cluster.register_as(BrokerInfo(broker_id, (endpoint,)))
+
+
+def obstacles(cluster: FakeCluster, *arguments: str) -> list[str]:
+    found = cluster.json("migrate", "check", *arguments, exit_code=1)
+    assert not found["ready"]
+    lines = [row["message"] for row in found["obstacles"]]
+    assert not [line for line in lines if "\n" in line or ": " not in line]
+    return lines
+
+
+def put_config(cluster: FakeCluster, entity: str, **config: str) -> None:
+    values = {name.replace("_", "."): value for name, value in config.items()}
+    cluster.put(f"/config/{entity}", ConfigEntityZNode.encode(values))
+
+
+def test_nothing_is_in_the_way(kafka: FakeCluster):
+    assert kafka.json("migrate", "check") == {"ready": True, "obstacles": [], "notes": [SPACE]}
+    shown = kafka.run("migrate", "check")
+    assert (shown.exit_code, shown.stdout) == (0, "nothing is in the way\n")
+    assert shown.stderr.strip() == SPACE
+
+
+def test_the_settings_that_a_broker_has_are_examined(cluster: FakeCluster, serve: Serve):
+    settings = {
+        "inter.broker.protocol.version": "2.3-IV1",
+        "control.plane.listener.name": "CONTROL",
+        "authorizer.class.name": "my.Authorizer",
+        "num.partitions": "2000000",
+        "zookeeper.ssl.client.enable": "true",
+    }
+    register(cluster, 0, serve(settings))
+    cluster.elect(0)
+    lines = obstacles(cluster)
+    assert [line.split("=")[0].split(" must")[0] for line in lines] == [
+        f"broker 0: {name}" for name in sorted(settings)
+    ]
+    shown = cluster.run("migrate", "check")
+    assert shown.exit_code == 1
+    assert shown.stdout.splitlines() == [*lines, "5 obstacles"]
+
+
+def test_brokers_that_are_too_old_or_do_not_answer(cluster: FakeCluster, serve: Serve):
+    register(cluster, 0, serve({}, is_old=True))
+    register(cluster, 1, serve({}, Errors.CLUSTER_AUTHORIZATION_FAILED))
+    register(cluster, 2, 1)  # nobody listens
+    register(cluster, 3, 1, "SSL")
+    cluster.elect(0)
+    old, closed, gone, encrypted = obstacles(cluster)
+    assert old == (
+        "broker 0 is older than Kafka 2.4, which the controller cannot rule: upgrade it first"
+    )
+    assert closed.startswith("broker 1 does not show its settings (CLUSTER_AUTHORIZATION_FAILED)")
+    assert gone.startswith("broker 2 cannot be asked: ")
+    assert encrypted.startswith("broker 3 has no listener for PLAINTEXT")
+
+
+def test_a_cluster_that_moves_to_kraft(kafka: FakeCluster):
+    kafka.put("/migration", b"{}")
+    kafka.put(ControllerZNode.PATH, b'{"version":2,"brokerid":3000,"kraftControllerEpoch":5}')
+    moving, controller = obstacles(kafka)
+    assert moving.startswith("/migration is there")
+    assert controller.startswith("the controller is one of KRaft (epoch 5)")
+    kafka.put(ControllerZNode.PATH, b'{"version":2,"brokerid":1,"kraftControllerEpoch":-1}')
+    assert len(obstacles(kafka)) == 1
+
+
+def test_no_controller_and_no_broker(cluster: FakeCluster):
+    none, no_broker = obstacles(cluster)
+    assert none.startswith("there is no controller")
+    assert no_broker.startswith("no broker is registered")
+
+
+def test_configs_in_zookeeper_that_cannot_be_used(kafka: FakeCluster):
+    put_config(kafka, "topics/t", message_format_version="0.10.2", remote_storage_enable="true")
+    put_config(kafka, "brokers/<default>", log_cleaner_backoff_ms="x")
+    put_config(kafka, "brokers/1", principal_builder_class="my.Builder")
+    put_config(kafka, "users/u", producer_byte_rate="-5", SCRAM_SHA_256="no")
+    kafka.put("/config/users/v", ConfigEntityZNode.encode({"SCRAM-SHA-512": "salt=x"}))
+    kafka.put("/kafka-acl/Topic/secret", b"no JSON")
+    lines = obstacles(kafka)
+    assert [line.split(" cannot")[0].split(" must")[0].split(":")[0] for line in lines] == [
+        "the setting log.cleaner.backoff.ms of all brokers in ZooKeeper",
+        "the setting principal.builder.class=my.Builder of broker 1 in ZooKeeper",
+        "topic t",
+        "topic t has message.format.version=0.10.2",
+        *["/config/users/u"] * 2,
+        "/config/users/v",
+        "the ACLs of Topic",
+    ]
+
+
+def test_partitions_and_requests_that_are_under_way(kafka: FakeCluster):
+    kafka.put_topic(
+        "p",
+        {
+            0: ReplicaAssignment((0,)),
+            1: ReplicaAssignment((0, 1)),
+            2: ReplicaAssignment((0, 1), adding_replicas=(1,)),
+            3: ReplicaAssignment((0, 1)),
+        },
+        leaders={
+            0: LeaderAndIsr(0, (0,)),
+            1: LeaderAndIsr(0, (0,)),
+            2: LeaderAndIsr(0, (0,)),
+            3: LeaderAndIsr(-1, (7,)),
+        },
+    )
+    kafka.put(DeleteTopicsTopicZNode.path("gone"))
+    kafka.put(
+        ReassignPartitionsZNode.PATH,
+        json.dumps(
+            {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1]}]}
+        ).encode(),
+    )
+    assert [line.rpartition(": ")[0] for line in obstacles(kafka)] == [
+        "1 topic being deleted: gone",
+        "1 partition without a leader: p-3",
+        "1 partition under-replicated: p-1",
+        "1 partition being reassigned: p-2",
+        "1 partition with one replica: p-0",
+        "1 partition in /admin/reassign_partitions: t-0",
+    ]
+
+
+def test_files_of_brokers_are_examined_instead_of_what_the_brokers_say(
+    cluster: FakeCluster, serve: Serve, tmp_path: Path
+):
+    register(cluster, 0, serve({"zookeeper.set.acl": "true"}))
+    cluster.elect(0)
+    assert [line.split("=")[0] for line in obstacles(cluster)] == ["broker 0: zookeeper.set.acl"]
+    text = "broker.id=0\nzookeeper.connect=z\nlisteners=PLAINTEXT://127.0.0.1:1\n"
+    good, bad, open_one = (tmp_path / name for name in ("good", "bad", "open"))
+    good.write_text(f"{text}zookeeper.set.acl=true\nregent.secret.file=/secret\n")
+    bad.write_text(f"{text}process.roles=broker\nnum.partitions=0\n")
+    open_one.write_text(text.replace("127.0.0.1", "192.0.2.1"))
+    assert cluster.json("migrate", "check", "--kafka-properties", str(good))["ready"]
+    arguments = [
+        part for path in (good, bad, open_one) for part in ("--kafka-properties", str(path))
+    ]
+    roles, partitions, strangers = obstacles(cluster, *arguments)
+    assert roles.startswith(f"{bad}: process.roles=broker cannot")
+    assert partitions.startswith(f"{bad}: num.partitions must")
+    assert "allow-unauthenticated" in strangers
+    twice = obstacles(cluster, "--kafka-properties", str(good), "--kafka-properties", str(good))
+    assert "broker.id=0 is that of another file" in twice[0]
