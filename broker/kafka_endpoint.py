@@ -107,7 +107,7 @@ from regent.transport.local_users import EVERYBODY, LocalUsers
 from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.stores.config_store import ZkConfigStore
 from regent.zk.stores.consumer_offsets import ZkConsumerOffsets
-from regent.zk.stores.controller_store import is_broker_of_kafka
+from regent.zk.stores.controller_store import has_led_partitions, is_broker_of_kafka
 from regent.zk.stores.producer_ids import ZkProducerIds
 
 logger = logging.getLogger(__name__)
@@ -443,8 +443,14 @@ class KafkaEndpoint:
             )
             more += controller_apis(access, TopicNamesById(cache), registered)
         if served.broker is not None:
-            is_of_kafka = partial(is_broker_of_kafka, served.zookeeper)
-            ruled = ControlledBroker(self._broker_id, served.broker, is_of_kafka, self._calls)
+            ruled = ControlledBroker(
+                self._broker_id,
+                served.broker,
+                partial(is_broker_of_kafka, served.zookeeper),
+                partial(has_led_partitions, served.zookeeper),
+                lambda: cache.snapshot.is_complete,
+                self._calls,
+            )
             more += control_apis(ruled)
         return list(({api.key: api for api in apis} | {api.key: api for api in more}).values())
 

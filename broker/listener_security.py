@@ -128,7 +128,8 @@ class ListenerKeys:
 
         As in Kafka, one that is not followed is refused: nobody shall believe in it.
         """
-        values = values_in_force(self._started, overrides, self._rows)
+        followed = {name: text for name, text in overrides.items() if name in self._rows}
+        values = values_in_force(self._started, followed, self._rows)
         for endpoint in self._settings.listeners.listening:
             name = endpoint.listener
             prefix = listener_setting(name, "")

@@ -22,7 +22,7 @@ _OF_TOOLS: Final = frozenset(
     {
         # ``regent brokers list -o json``
         *("host", "port", "control_endpoint", "replication_endpoint"),
-        *("broker_epoch", "is_controller"),
+        *("broker_epoch", "is_controller", "software"),
         # Kafka's registration in ZooKeeper, a node of its AdminClient, and ``kcat -J``
         *("version", "timestamp", "endpoints", "jmx_port", "listener_security_protocol_map"),
         *("features", "tags", "idString", "isFenced", "name"),

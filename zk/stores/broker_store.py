@@ -47,15 +47,25 @@ class ZkBrokerStore(WatchingStore):
         self._registering_session = 0  # the session that created our registration
 
     def create_persistent_paths(self) -> None:
-        """Create the paths that every broker needs, parents first, if they are missing."""
+        """Create the paths that every broker needs, parents first, if they are missing.
+
+        Earlier versions created them with data of no bytes, which cannot be told from null here.
+        They end a broker of Kafka before 3.0 that reads ``/latest_producer_id_block``. So that one
+        is written once more, with null.
+        """
         wanted: dict[str, None] = {}
         for path in znodes.PERSISTENT_PATHS:
             parts = path.split("/")[1:]
             wanted.update({"/" + "/".join(parts[: n + 1]): None for n in range(len(parts))})
         paths = list(wanted)
         for path, node in zip(paths, self._zookeeper.get_many(paths), strict=True):
+            is_new = node is None or not (node.data or node.stat.version)
+            again = path == znodes.ProducerIdBlockZNode.PATH and is_new
+            write = [SetData(path, b"", version=0)] if again else []
             if node is None:
-                apply(self._zookeeper, [Create(path)])
+                apply(self._zookeeper, [Create(path), *write])
+            elif write:
+                apply(self._zookeeper, write)
 
     def register_broker(self, info: BrokerInfo, suspects: SuspectReplicas = NO_SUSPECTS) -> int:
         """Create ``/brokers/ids/N`` and watch it; its czxid is the broker epoch (KIP-380).
