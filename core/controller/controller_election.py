@@ -77,8 +77,8 @@ class ControllerElection:
 
         Raises ``BadDataError`` when a KRaft controller holds ``/controller``, when
         ``/controller_epoch`` cannot be decoded or raised, or when brokers or topics cannot be
-        listed, ``ForeignDirectoryError`` when ZooKeeper's data are not of our cluster, and ``ControllerMovedError`` when others change the znodes in each of
-        ``MAX_ATTEMPTS`` attempts.
+        listed, ``ForeignDirectoryError`` when ZooKeeper's data are not of our cluster, and
+        ``ControllerMovedError`` when others change the znodes in each of ``MAX_ATTEMPTS`` attempts.
         """
         for _ in range(MAX_ATTEMPTS):
             controller = self._store.read_controller()
