@@ -137,6 +137,7 @@ class ControllerChannelManager:
             name = message.name if isinstance(message, Dispatch) else ""
             reason = channel.stats.refusal
             if name and (reason or waiting_ms > UNANSWERED_WARNING_S * 1000):
+                reason = reason or channel.stats.last_error
                 yield UnansweredRequest(broker_id, name, round(waiting_ms), reason)
 
     def software(self) -> Iterator[BrokerSoftware]:

@@ -148,6 +148,8 @@ class SendStats:
     is_connected: bool = False
     refusal: str = ""
     """Why the broker takes no request of us: another one answers there, for example."""
+    last_error: str = ""
+    """Why the last attempt had no answer; "" if it had one."""
     software: str = ""
     """What the broker is, as far as it is known."""
 
@@ -155,6 +157,7 @@ class SendStats:
         """Count one attempt to send a request."""
         self.requests += not isinstance(error, PeerUnreachableError)
         self.failures += error is not None
+        self.last_error = "" if error is None else str(error)
         # After other errors the client has closed the connection.
         self.is_connected = error is None or isinstance(error, RequestFailedError)
 
@@ -212,10 +215,11 @@ class RequestSendThread(RegentActor):
             if not warned and monotonic() - started > UNANSWERED_WARNING_S:
                 warned = True
                 logger.warning(
-                    "%s: %s has been unanswered for %.0f s",
+                    "%s: %s has been unanswered for %.0f s: %s",
                     self.name,
                     message.name,
                     monotonic() - started,
+                    self._stats.last_error,
                 )
             longest_ms = self._settings.retry_backoff_ms
             self.closing.wait((backoff_ms if self._may_soon_be_known else longest_ms) / 1000)

@@ -194,6 +194,7 @@ def test_a_refusal_to_answer_is_repeated_and_named_but_is_no_answer(
     assert len(doubts) == (error is Errors.NOT_CONTROLLER)
     lines = [record.message for record in caplog.records if REFUSED[error] in record.message]
     assert len(lines) == 1, "once in ten seconds"
+    assert actor_of(thread)._stats.last_error == ""
 
 
 @pytest.mark.parametrize(

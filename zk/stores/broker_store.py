@@ -17,6 +17,7 @@ from regent.zk.client.operations import (
     Operation,
     Refused,
     SetData,
+    UnreadableZnode,
     ZkError,
     Znode,
     why_uncreated,
@@ -59,13 +60,14 @@ class ZkBrokerStore(WatchingStore):
             wanted.update({"/" + "/".join(parts[: n + 1]): None for n in range(len(parts))})
         paths = list(wanted)
         for path, node in zip(paths, self._zookeeper.get_many(paths), strict=True):
-            is_new = node is None or not (node.data or node.stat.version)
-            again = path == znodes.ProducerIdBlockZNode.PATH and is_new
-            write = [SetData(path, b"", version=0)] if again else []
+            is_block = path == znodes.ProducerIdBlockZNode.PATH
+            writes: list[Operation] = [SetData(path, b"", version=0)] if is_block else []
             if node is None:
-                apply(self._zookeeper, [Create(path), *write])
-            elif write:
-                apply(self._zookeeper, write)
+                writes.insert(0, Create(path))
+            elif isinstance(node, UnreadableZnode) or node.data or node.stat.version:
+                continue
+            if writes:
+                apply(self._zookeeper, writes)
 
     def register_broker(self, info: BrokerInfo, suspects: SuspectReplicas = NO_SUSPECTS) -> int:
         """Create ``/brokers/ids/N`` and watch it; its czxid is the broker epoch (KIP-380).
