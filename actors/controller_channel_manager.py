@@ -28,7 +28,7 @@ from regent.actors.request_send_thread import (
 from regent.actors.runtime import Supervisor, start_actor, stop_actor
 from regent.core.controller.brokers.responses import response_event
 from regent.core.controller.effects import SendControlRequest
-from regent.core.controller.events import ChannelOverflowed, ControllerEvent, ElectionDoubted
+from regent.core.controller.events import ChannelOverflowed, ControllerEvent
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, BrokerRegistration
 from regent.core.protocol.control import ControlHeader, ControlRequest, ControlResponse
@@ -95,7 +95,7 @@ class ControllerChannelManager:
             registration,
             self._open_channel,
             partial(self._on_response, broker_id),
-            on_doubt=lambda: self._tell(ElectionDoubted()),
+            tell=self._tell,
             may_announce=self._may_announce,
             settings=self._settings,
             stats=stats,
@@ -137,6 +137,7 @@ class ControllerChannelManager:
             name = message.name if isinstance(message, Dispatch) else ""
             reason = channel.stats.refusal
             if name and (reason or waiting_ms > UNANSWERED_WARNING_S * 1000):
+                reason = reason or channel.stats.last_error
                 yield UnansweredRequest(broker_id, name, round(waiting_ms), reason)
 
     def software(self) -> Iterator[BrokerSoftware]:

@@ -195,6 +195,8 @@ def _message(event: ControllerEvent) -> str:
             return f"answer of broker {broker_id}"
         case events.ChannelOverflowed(broker_id):
             return f"channel of broker {broker_id} is full"
+        case events.BrokerUnusable(broker_id):
+            return f"broker {broker_id} takes no requests"
         case events.ControlRequestFailed(broker_id):
             return f"error of broker {broker_id}"
         case _:

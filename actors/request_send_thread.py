@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeAlias
 from regent.actors.inbox import Reply
 from regent.actors.runtime import RegentActor, Supervisor
 from regent.config.tables.controller import ControllerConfig
+from regent.core.controller.events import BrokerUnusable, ControllerEvent, ElectionDoubted
 from regent.core.errors import Errors
 from regent.core.model import BrokerInfo, BrokerRegistration
 from regent.core.protocol.control import (
@@ -147,6 +148,8 @@ class SendStats:
     is_connected: bool = False
     refusal: str = ""
     """Why the broker takes no request of us: another one answers there, for example."""
+    last_error: str = ""
+    """Why the last attempt had no answer; "" if it had one."""
     software: str = ""
     """What the broker is, as far as it is known."""
 
@@ -154,6 +157,7 @@ class SendStats:
         """Count one attempt to send a request."""
         self.requests += not isinstance(error, PeerUnreachableError)
         self.failures += error is not None
+        self.last_error = "" if error is None else str(error)
         # After other errors the client has closed the connection.
         self.is_connected = error is None or isinstance(error, RequestFailedError)
 
@@ -162,8 +166,8 @@ class RequestSendThread(RegentActor):
     """Sends to one incarnation of one broker. Its inbox holds ``Dispatch`` and ``AwaitAnswers``.
 
     ``may_announce`` returns whether our ZooKeeper session is certainly alive. If it is not, another
-    controller may be active, and nothing is sent. ``on_doubt`` is called when the broker found
-    another controller in ZooKeeper.
+    controller may be active, and nothing is sent. ``tell`` gets events for the controller: the
+    broker found another controller in ZooKeeper, or takes no request of us (once for each reason).
     """
 
     inbox_limit = 1000
@@ -175,7 +179,7 @@ class RequestSendThread(RegentActor):
         open_channel: OpenChannel,
         on_response: OnResponse,
         *,
-        on_doubt: Callable[[], None],
+        tell: Callable[[ControllerEvent], None],
         may_announce: Callable[[], bool],
         settings: DeliverySettings,
         stats: SendStats,
@@ -185,7 +189,7 @@ class RequestSendThread(RegentActor):
         self._registration = registration
         self._open_channel = open_channel
         self._on_response = on_response
-        self._on_doubt = on_doubt
+        self._tell = tell
         self._may_announce = may_announce
         self._lines = RepeatedLines()
         self._settings = settings
@@ -211,10 +215,11 @@ class RequestSendThread(RegentActor):
             if not warned and monotonic() - started > UNANSWERED_WARNING_S:
                 warned = True
                 logger.warning(
-                    "%s: %s has been unanswered for %.0f s",
+                    "%s: %s has been unanswered for %.0f s: %s",
                     self.name,
                     message.name,
                     monotonic() - started,
+                    self._stats.last_error,
                 )
             longest_ms = self._settings.retry_backoff_ms
             self.closing.wait((backoff_ms if self._may_soon_be_known else longest_ms) / 1000)
@@ -248,7 +253,7 @@ class RequestSendThread(RegentActor):
                 self._stats.end_attempt(error)
             if isinstance(error, RequestFailedError):
                 self._log_again(logging.ERROR, error)
-                self._stats.refusal = str(error)
+                self._note_refusal(sent[0].header, str(error))
             logger.debug("%s: %s; trying again", self.name, error)
         if self._channel is not None:
             self._stats.software = self._channel.software
@@ -271,16 +276,24 @@ class RequestSendThread(RegentActor):
             case Errors.BROKER_ID_NOT_REGISTERED:
                 is_refused = True
                 self._log_again(logging.ERROR, answer)
-            case Errors.CLUSTER_AUTHORIZATION_FAILED:  # it has other keys for us, for now
+            case Errors.CLUSTER_AUTHORIZATION_FAILED:  # for now: it has other keys or ACLs
+                is_refused = True
                 self._log_again(logging.ERROR, answer)
             case Errors.NOT_CONTROLLER:
                 if self._log_again(logging.WARNING, answer):
-                    self._on_doubt()
+                    self._tell(ElectionDoubted())
             case _:
                 logger.error("%s: %s", self.name, answer)
                 return refusal(queued.request, answer.error_code)
-        self._stats.refusal = str(answer) if is_refused else ""
+        self._note_refusal(queued.header, str(answer) if is_refused else "")
         return None
+
+    def _note_refusal(self, header: ControlHeader, reason: str) -> None:
+        """Remember why the broker takes no request, "" for no such reason; tell it once."""
+        if reason and reason != self._stats.refusal:
+            broker_id = self._registration.info.broker_id
+            self._tell(BrokerUnusable(broker_id, header, reason))
+        self._stats.refusal = reason
 
     def _log_again(self, level: int, error: RequestFailedError) -> bool:
         """Log why a request is repeated, once in ten seconds; return whether it was due."""

@@ -25,7 +25,7 @@ from regent.core.controller.events import ControllerEvent, Expire
 from regent.core.errors import Errors, SessionExpiredError
 from regent.core.model import BrokerId, BrokerInfo
 from regent.core.protocol.controller import ControllerRequest
-from regent.core.replication.metadata_view import inter_broker_endpoint
+from regent.core.replication.metadata_view import endpoint_named, inter_broker_endpoint
 from regent.transport.control.client import RequestClient, RequestFailedError
 from regent.transport.control.sockets import Context
 from regent.transport.kafka.control_channel import KafkaControlChannel
@@ -61,6 +61,8 @@ class BrokerController:
         config = settings.controller
         self._inter_broker = settings.listeners.inter_broker
         self._security = security_to_brokers(settings)
+        self._control_plane = settings.listeners.control_plane
+        self._control_security = security_to_brokers(settings, self._control_plane)
         self._controller = controller
         manager = ControllerEventManager(
             broker_id,
@@ -114,6 +116,11 @@ class BrokerController:
             return RequestClient(
                 self._context, peer, client_id=self._client_id, correlation_ids=self._attempts
             )
+        if self._control_plane is not None:
+            at = endpoint_named(broker, self._control_plane.listener)
+            if at is not None:
+                security = self._control_security
+                return KafkaControlChannel(at, client_id=self._client_id, security=security)
         ours = self._inter_broker
         endpoint = inter_broker_endpoint(broker, ours.listener, ours.security_protocol)
         if endpoint is None:

@@ -107,7 +107,7 @@ from regent.transport.local_users import EVERYBODY, LocalUsers
 from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.stores.config_store import ZkConfigStore
 from regent.zk.stores.consumer_offsets import ZkConsumerOffsets
-from regent.zk.stores.controller_store import is_broker_of_kafka
+from regent.zk.stores.controller_store import has_led_partitions, is_broker_of_kafka
 from regent.zk.stores.producer_ids import ZkProducerIds
 
 logger = logging.getLogger(__name__)
@@ -193,7 +193,10 @@ class KafkaEndpoint:
         self._loop = loop
         self._users = users
         listeners = settings.listeners
-        self._of_brokers = None if listeners.of_brokers_only else listeners.inter_broker
+        both = (
+            () if listeners.of_brokers_only else (listeners.inter_broker, listeners.control_plane)
+        )
+        self._of_brokers = [endpoint for endpoint in both if endpoint is not None]
         """The listener that is for brokers too; None: they have one of their own."""
         self._is_ready = asyncio.Event()  # of the loop
         self._undo = ExitStack()
@@ -269,7 +272,7 @@ class KafkaEndpoint:
         shared = SharedLimits(kafka_limits(self._settings, first.listener), self._quotas)
         listeners: dict[EndPoint, KafkaListener] = {}
         for endpoint in self._listening:
-            if endpoint != self._of_brokers:
+            if endpoint not in self._of_brokers:
                 listeners[endpoint] = self._listener(endpoint, of_clients, loop, shared)
                 continue
             authorizer, its_own = served.authorizer, shared
@@ -282,9 +285,9 @@ class KafkaEndpoint:
             listeners[endpoint] = self._listener(endpoint, held, loop, its_own)
         for listener in listeners.values():
             listener.metrics.requests = listeners[first].metrics.requests
-        if self._of_brokers is not None:
-            listeners[self._of_brokers].start(self._listening[self._of_brokers])
-        self._waiting = {e: listeners[e] for e in listeners if e != self._of_brokers}
+        for endpoint in self._of_brokers:
+            listeners[endpoint].start(self._listening[endpoint])
+        self._waiting = {e: listeners[e] for e in listeners if e not in self._of_brokers}
         with self._lock:
             self._listeners = {e.listener: listener for e, listener in listeners.items()}
             self._limit_connections()
@@ -443,8 +446,14 @@ class KafkaEndpoint:
             )
             more += controller_apis(access, TopicNamesById(cache), registered)
         if served.broker is not None:
-            is_of_kafka = partial(is_broker_of_kafka, served.zookeeper)
-            ruled = ControlledBroker(self._broker_id, served.broker, is_of_kafka, self._calls)
+            ruled = ControlledBroker(
+                self._broker_id,
+                served.broker,
+                partial(is_broker_of_kafka, served.zookeeper),
+                partial(has_led_partitions, served.zookeeper),
+                lambda: cache.snapshot.is_complete,
+                self._calls,
+            )
             more += control_apis(ruled)
         return list(({api.key: api for api in apis} | {api.key: api for api in more}).values())
 

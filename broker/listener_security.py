@@ -152,12 +152,15 @@ class ListenerKeys:
         return replace(self._settings.of_listener(listener).tls, **of_listener)
 
 
-def security_to_brokers(settings: Settings) -> ClientSecurity | None:
+def security_to_brokers(
+    settings: Settings, endpoint: EndPoint | None = None
+) -> ClientSecurity | None:
     """Return how this broker connects to the brokers' listener of others; None: in plain text.
 
-    Raises ``RegentError``, which names the setting or the file that is wrong.
+    ``endpoint``: our listener of another name that it connects to. Raises ``RegentError``, which
+    names the setting or the file that is wrong.
     """
-    endpoint = settings.listeners.inter_broker
+    endpoint = endpoint or settings.listeners.inter_broker
     protocol = SecurityProtocol(endpoint.security_protocol)
     if protocol is SecurityProtocol.PLAINTEXT:
         return None

@@ -34,7 +34,7 @@ _IN_LISTENERS: Final = (
 )
 _WITH_LISTENERS_ONLY: Final = (
     *("advertised_listeners", "inter_broker_listener_name", "security_inter_broker_protocol"),
-    "listener_security_protocol_map",
+    *("listener_security_protocol_map", "control_plane_listener_name"),
 )
 
 
@@ -55,11 +55,18 @@ class Listeners:
     inter_broker_name: str
     are_named: bool
     """Whether the setting ``listeners`` has them."""
+    control_plane_name: str = ""
+    """Of the listener for requests of a controller of Kafka; "": that of brokers."""
 
     @property
     def inter_broker(self) -> EndPoint:
         """The listener that other brokers connect to."""
         return next(e for e in self.listening if e.listener == self.inter_broker_name)
+
+    @property
+    def control_plane(self) -> EndPoint | None:
+        """The listener for requests of a controller of Kafka, if it is not that of brokers."""
+        return next((e for e in self.listening if e.listener == self.control_plane_name), None)
 
     @property
     def of_brokers_only(self) -> EndPoint | None:
@@ -76,7 +83,8 @@ class Listeners:
 
         Clients could otherwise take all connections that ``max_connections`` allows.
         """
-        is_of_brokers = self.are_named and listener == self.inter_broker_name
+        of_brokers = (self.inter_broker_name, self.control_plane_name)
+        is_of_brokers = self.are_named and listener in of_brokers
         return is_of_brokers and len(self.listening) > 1
 
     @property
@@ -115,6 +123,7 @@ class Listeners:
             tuple(replace(e, host=e.host or socket.getfqdn()) for e in advertised),
             name,
             are_named=True,
+            control_plane_name=_control_plane_name(config, name, advertised),
         )
 
 
@@ -231,6 +240,19 @@ def _inter_broker_name(
         raise ListenersError(
             f"broker.{key}: brokers find each other at the listener {name}, which is not"
             f" advertised: set broker.inter_broker_listener_name to one of {', '.join(names)}"
+        )
+    return name
+
+
+def _control_plane_name(
+    config: BrokerConfig, inter_broker_name: str, advertised: Sequence[EndPoint]
+) -> str:
+    name = config.control_plane_listener_name.upper()
+    others = [e.listener for e in advertised if e.listener != inter_broker_name]
+    if name and name not in others:
+        raise ListenersError(
+            "broker.control_plane_listener_name must be an advertised listener that is not the one"
+            f" of brokers, {inter_broker_name}: {name} is not one of {', '.join(others) or 'none'}"
         )
     return name
 

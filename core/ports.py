@@ -30,12 +30,14 @@ class ControllerRegistration:
     """``/controller`` as read.
 
     ``broker_id`` is -1 when the data cannot be decoded. An election creates the node as ephemeral;
-    a node that is not ephemeral was written by someone else.
+    a node that is not ephemeral was written by someone else: a KRaft controller writes it so while
+    a cluster is migrated to KRaft (``is_of_kraft``).
     """
 
     broker_id: BrokerId
     is_own_session: bool
     is_ephemeral: bool
+    is_of_kraft: bool = False
 
 
 class ControllerEpoch(NamedTuple):

@@ -17,7 +17,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, TypeVar
 
 from pykka import ActorDeadError, ActorRef
@@ -85,13 +85,17 @@ Message: TypeAlias = (
 class ControlledBroker:
     """The broker that a controller of Kafka rules.
 
-    ``is_of_kafka`` returns whether the registration of a broker is one of Kafka's, by ZooKeeper;
-    it runs in ``executor``. Raises ``RegentError`` if that is not known now.
+    Two functions ask ZooKeeper. They run in ``executor``, and raise ``RegentError`` if the answer
+    is not known now: ``is_of_kafka`` returns whether the registration of a broker is one of
+    Kafka's, ``has_partitions`` whether any partition ever had a leader. ``knows_all`` returns
+    whether this broker was told of all partitions once.
     """
 
     broker_id: BrokerId
     ref: ActorRef[Any]
     is_of_kafka: Callable[[BrokerId], bool]
+    has_partitions: Callable[[], bool]
+    knows_all: Callable[[], bool]
     executor: Executor
 
 
@@ -165,7 +169,10 @@ class _ControlRequests:
             broker_id=self._broker.broker_id,
         )
         reply: AwaitedReply[Any] = self._replies.new()
-        message = ControlRequestReceived(header, translated(asked))
+        command = translated(asked)
+        if isinstance(command, UpdateMetadataRequest) and not command.lists_all:
+            command = replace(command, lists_all=await self._is_without_partitions())
+        message = ControlRequestReceived(header, command)
         try:
             self._broker.ref.tell(MessageWithReply(message, Reply.of(reply.give)))
         except (ActorDeadError, InboxFullError) as refused:
@@ -175,6 +182,23 @@ class _ControlRequests:
             raise UnansweredRequestError(str(given))
         return given
 
+    async def _is_without_partitions(self) -> bool:
+        """Whether a request without partitions lists all: then the cluster has none.
+
+        A partition that is created meanwhile comes with a later request.
+        """
+        broker = self._broker
+        if broker.knows_all():
+            return False
+        return not await self._known_by_zookeeper(broker.has_partitions)
+
+    async def _known_by_zookeeper(self, ask: Callable[..., bool], *arguments: BrokerId) -> bool:
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._broker.executor, ask, *arguments)
+        except RegentError as error:
+            raise UnansweredRequestError(f"ZooKeeper does not say now: {error}") from None
+
     async def _is_of_controller(self, request: KafkaRequest, asked: Message) -> bool:
         """Whether the sender may be a controller of Kafka; its epochs are checked later."""
         sender = asked.controller_id, asked.controller_epoch
@@ -183,13 +207,7 @@ class _ControlRequests:
             return False
         if sender == self._believed:
             return True
-        loop, broker = asyncio.get_running_loop(), self._broker
-        try:
-            is_of_kafka = await loop.run_in_executor(
-                broker.executor, broker.is_of_kafka, asked.controller_id
-            )
-        except RegentError as error:
-            raise UnansweredRequestError(f"the controller is not known now: {error}") from None
+        is_of_kafka = await self._known_by_zookeeper(self._broker.is_of_kafka, asked.controller_id)
         if is_of_kafka:
             self._believed = sender
         else:
@@ -286,7 +304,7 @@ def update_metadata(asked: kafka.UpdateMetadataRequest) -> UpdateMetadataRequest
 
     The first request with partitions that a broker gets from a controller of Kafka lists all that
     have leaders: of a new controller after the one with the live brokers only, and of a running one
-    for a broker that has registered.
+    for a broker that has registered. One without partitions lists all only if there are none.
     """
     topics = tuple(
         UpdateMetadataTopic(

@@ -7,7 +7,7 @@ them up to the last stable offset, with those of aborted transactions, and a lis
 transactions: the clients skip their records. Clients of the versions 0 to 3 get records in the
 message formats 0 and 1. Mirrors ``kafka.server.KafkaApis.handleFetchRequest``.
 
-Followers fetch from version 12 on, with sessions and epochs. A waiting fetch of a follower is
+Followers fetch from version 9 on, with sessions and epochs. A waiting fetch of a follower is
 answered by the call that completes it, an append for instance, and no task runs for it. When a wait
 is over, the others that have lasted for more than half of their time end with it. So idle
 followers, each of which asks again at once, wake the event loop together.

@@ -152,10 +152,10 @@ class BrokerConfig:
     )
     control_plane_listener_name: str = setting(
         "",
-        "Kafka's name of a listener for requests of the controller. It must be empty: these have a"
-        " port of their own, control_port.",
-        pattern="(?:)",
-        form="empty, because requests of the controller have a port of their own, control_port",
+        "The listener for requests between a controller and a broker of which one is Kafka's; empty"
+        " is that of brokers. It must be one of listeners, and not that of brokers. A broker of"
+        " Kafka without it gets them at the listener of brokers. Brokers of Regent send such"
+        " requests to each other's control_port.",
     )
     rack: str = setting(
         "",

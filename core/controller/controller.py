@@ -44,6 +44,7 @@ from regent.core.controller.events import (
     AutoPreferredReplicaLeaderElection,
     BrokerChange,
     BrokerModifications,
+    BrokerUnusable,
     ChannelOverflowed,
     CheckBrokers,
     ControlledShutdown,
@@ -336,6 +337,9 @@ class Controller:
             case ChannelOverflowed(broker_id, header) | ControlRequestFailed(broker_id, header):
                 if not self.context.is_stale(broker_id, header):
                     self._brokers.send_complete_state(broker_id)
+            case BrokerUnusable(broker_id, header, reason):
+                if not self.context.is_stale(broker_id, header):
+                    self._services.outbox.note("broker %d takes no requests: %s", broker_id, reason)
             case _ as unreachable:
                 assert_never(unreachable)
 

@@ -75,10 +75,10 @@ class ControllerElection:
         session is then one whose creation had no answer, or whose data was overwritten. It is
         deleted (KAFKA-13407), because it would block every election until our session ends.
 
-        Raises ``BadDataError`` when ``/controller_epoch`` cannot be decoded or raised, or when
-        brokers or topics cannot be listed, ``ForeignDirectoryError`` when ZooKeeper's data are not
-        of our cluster, and ``ControllerMovedError`` when others change the znodes in each of
-        ``MAX_ATTEMPTS`` attempts.
+        Raises ``BadDataError`` when a KRaft controller holds ``/controller``, when
+        ``/controller_epoch`` cannot be decoded or raised, or when brokers or topics cannot be
+        listed, ``ForeignDirectoryError`` when ZooKeeper's data are not of our cluster, and
+        ``ControllerMovedError`` when others change the znodes in each of ``MAX_ATTEMPTS`` attempts.
         """
         for _ in range(MAX_ATTEMPTS):
             controller = self._store.read_controller()
@@ -89,6 +89,12 @@ class ControllerElection:
                     self._won_epoch = won.epoch
                     self.active_controller_id = self._broker_id
                     return won
+            elif controller.is_of_kraft:
+                raise BadDataError(
+                    f"the KRaft controller {controller.broker_id} holds /controller, to migrate the"
+                    " cluster to KRaft, which this version cannot: to go back, stop it and delete"
+                    " /controller"
+                )
             elif controller.is_own_session or not controller.is_ephemeral:
                 self._delete_unusable(controller)
             else:

@@ -335,6 +335,18 @@ class ChannelOverflowed:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerUnusable:
+    """A broker takes no requests of this controller, for a reason that remains: an older Kafka.
+
+    Its requests are sent again until it takes them. This event is for the journal.
+    """
+
+    broker_id: BrokerId
+    header: ControlHeader
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ControlRequestFailed:
     """A broker failed to handle a control request some time ago: send it again."""
 
@@ -378,6 +390,7 @@ ControllerEvent: TypeAlias = (
     | UpdateMetadataResponseReceived
     | TopicDeletionStopReplicaResponseReceived
     | ChannelOverflowed
+    | BrokerUnusable
     | ControlRequestFailed
     | ReadAgain
     | ControllerFailuresChange
@@ -436,6 +449,7 @@ _ABOUT_ONE_OF_MANY = (
     UpdateMetadataResponseReceived,
     TopicDeletionStopReplicaResponseReceived,
     ChannelOverflowed,
+    BrokerUnusable,
     ControlRequestFailed,
 )
 

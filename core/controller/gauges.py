@@ -127,6 +127,7 @@ _STATES: dict[type[ControllerEvent], ControllerState] = {
     events.BrokerChange: ControllerState.BROKER_CHANGE,
     events.BrokerModifications: ControllerState.BROKER_CHANGE,
     events.ChannelOverflowed: ControllerState.BROKER_CHANGE,
+    events.BrokerUnusable: ControllerState.BROKER_CHANGE,
     events.ControlRequestFailed: ControllerState.BROKER_CHANGE,
     events.TopicChange: ControllerState.TOPIC_CHANGE,
     events.PartitionModifications: ControllerState.TOPIC_CHANGE,

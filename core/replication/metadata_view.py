@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from regent.core.errors import Errors
-from regent.core.model import NO_LEADER, BrokerId, BrokerInfo
+from regent.core.model import NO_LEADER, BrokerId, BrokerInfo, EndPoint
 from regent.core.protocol.control import (
     TopicId,
     UpdateMetadataBroker,
@@ -103,13 +103,23 @@ def inter_broker_endpoint(
     cluster whose settings are being changed, may have registered a PLAINTEXT endpoint for them. A
     broker of Kafka knows no such endpoint: its first listener with our security protocol is taken.
     """
-    found = next((e for e in broker.endpoints if e.listener == listener), None)
-    if found is None and broker.control_endpoint is None:
+    named = endpoint_named(broker, listener)
+    found = None
+    if named is None and broker.control_endpoint is None:
         found = next(
             (e for e in broker.endpoints if e.security_protocol == security_protocol), None
         )
-    if found is None:
-        return broker.replication_endpoint
+    by_protocol = None if found is None else _endpoint_of(found)
+    return named or by_protocol or broker.replication_endpoint
+
+
+def endpoint_named(broker: UpdateMetadataBroker | BrokerInfo, listener: str) -> str | None:
+    """Return where a broker has a listener of this name: ``tcp://host:port``; None: it has none."""
+    found = next((e for e in broker.endpoints if e.listener == listener), None)
+    return None if found is None else _endpoint_of(found)
+
+
+def _endpoint_of(found: UpdateMetadataEndPoint | EndPoint) -> str:
     host = f"[{found.host}]" if ":" in found.host else found.host
     return f"tcp://{host}:{found.port}"
 

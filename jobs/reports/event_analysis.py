@@ -40,6 +40,7 @@ _KINDS: Final = {
     "ControlledShutdown": "shutdowns",
     "ControlledShutdownAbandoned": "troubles",
     "ChannelOverflowed": "troubles",
+    "BrokerUnusable": "troubles",
     "ControlRequestFailed": "troubles",
 }
 """What events count for the broker that they are about."""

@@ -14,7 +14,11 @@ from regent.actors.request_send_thread import DeliverySettings
 from regent.broker.metrics.controller_metrics import channel_metrics
 from regent.broker.metrics.recent import Recent
 from regent.core.controller.effects import SendControlRequest
-from regent.core.controller.events import ControllerEvent, UpdateMetadataResponseReceived
+from regent.core.controller.events import (
+    BrokerUnusable,
+    ControllerEvent,
+    UpdateMetadataResponseReceived,
+)
 from regent.core.errors import Errors
 from regent.core.model import BrokerRegistration
 from regent.core.protocol.control import (
@@ -27,6 +31,7 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
 )
 from regent.transport.control.client import (
+    PeerDisconnectedError,
     PeerUnreachableError,
     RequestFailedError,
     RequestTimeoutError,
@@ -162,11 +167,30 @@ def test_the_answers_of_another_broker_are_shown_at_once_and_delay_no_other_answ
     for broker_id in (4, 5):
         channels.add(broker_id)
         channels.send(broker_id, METADATA)
-    told = channels.told.get(timeout=TIMEOUT_S)
-    assert isinstance(told, UpdateMetadataResponseReceived)
-    assert told.broker_id == 5
+    told = [channels.told.get(timeout=TIMEOUT_S) for _ in range(2)]
+    assert {(type(event), getattr(event, "broker_id", None)) for event in told} == {
+        (BrokerUnusable, 4),
+        (UpdateMetadataResponseReceived, 5),
+    }
     stage.wait_for(lambda: any(channels.manager.unanswered()))
     (shown,) = channels.manager.unanswered()
     assert (shown.broker_id, shown.request) == (4, "UpdateMetadata")
     assert reason in shown.reason
     assert channels.told.empty()
+
+
+def test_what_keeps_a_broker_from_answering_is_shown(
+    stage: Stage, channels: Channels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be neither a broker of this project nor one of Kafka."""
+    monkeypatch.setattr("regent.actors.controller_channel_manager.UNANSWERED_WARNING_S", 0.0)
+
+    def answer(_: Sent) -> ControlResponse:
+        raise PeerDisconnectedError("inproc://broker-4", "the connection broke")
+
+    stage.answer = answer
+    channels.add(4)
+    channels.send(4, METADATA)
+    stage.wait_for(lambda: any(row.reason for row in channels.manager.unanswered()))
+    (shown,) = channels.manager.unanswered()
+    assert shown.reason == "inproc://broker-4: the connection broke"

@@ -261,6 +261,7 @@ def test_a_disk_failure_loses_lines_and_is_reported_once(
             "answer of broker 4",
         ),
         (events.ChannelOverflowed(4, HEADER), "channel of broker 4 is full"),
+        (events.BrokerUnusable(4, HEADER, "it is too old"), "broker 4 takes no requests"),
         (events.ControlRequestFailed(4, HEADER), "error of broker 4"),
         (events.TopicDeletion(), "/admin/delete_topics"),
         (events.ZkPartitionReassignment(), "/admin/reassign_partitions"),

@@ -9,6 +9,7 @@ import pytest
 
 from regent.actors.request_send_thread import Dispatch, OnResponse, QueuedRequest, in_dispatches
 from regent.actors.runtime import stop_actor
+from regent.core.controller.events import BrokerUnusable, ControllerEvent, ElectionDoubted
 from regent.core.errors import Errors
 from regent.core.model import BrokerInfo
 from regent.core.protocol.control import (
@@ -183,23 +184,27 @@ def test_a_refusal_to_answer_is_repeated_and_named_but_is_no_answer(
 ):
     refused = RequestFailedError("inproc://broker-1", error, REFUSED[error])
     stage.answer = fail_first(*[refused] * 20)
-    doubts: queue.Queue[None] = queue.Queue()
-    thread = stage.request_send_thread(1, put_into(answers), on_doubt=lambda: doubts.put(None))
+    told: queue.Queue[ControllerEvent] = queue.Queue()
+    thread = stage.request_send_thread(1, put_into(answers), tell=told.put)
     thread.tell(dispatch(StopReplicaRequest(())))
     assert answers.get(timeout=TIMEOUT_S) == StopReplicaResponse(Errors.NONE)
     assert len(stage.sent) == 21
     assert answers.empty()
-    assert doubts.qsize() == (error is Errors.NOT_CONTROLLER)
+    doubts = [event for event in told.queue if isinstance(event, ElectionDoubted)]
+    assert len(doubts) == (error is Errors.NOT_CONTROLLER)
     lines = [record.message for record in caplog.records if REFUSED[error] in record.message]
     assert len(lines) == 1, "once in ten seconds"
+    assert actor_of(thread)._stats.last_error == ""
 
 
-def test_the_answer_of_a_wrong_broker_is_known_until_the_right_broker_answers(
-    stage: Stage, answers: Answers
+@pytest.mark.parametrize(
+    "error", [Errors.BROKER_ID_NOT_REGISTERED, Errors.CLUSTER_AUTHORIZATION_FAILED]
+)
+def test_why_a_broker_takes_no_request_is_known_until_it_takes_one(
+    stage: Stage, answers: Answers, error: Errors
 ):
     is_right = threading.Event()
-    error = Errors.BROKER_ID_NOT_REGISTERED
-    refused = RequestFailedError("inproc://broker-1", error, REFUSED[error])
+    refused = RequestFailedError("inproc://broker-1", error, REFUSED.get(error, "no right"))
 
     def answer(sent: Sent) -> ControlResponse:
         if not is_right.is_set():
@@ -233,7 +238,8 @@ def test_a_broker_that_takes_no_request_at_all_is_tried_again_and_says_why(
         return open_channel(broker)
 
     monkeypatch.setattr(stage, "open_channel", refuse_first)
-    thread = stage.request_send_thread(1, put_into(answers))
+    told: list[ControllerEvent] = []
+    thread = stage.request_send_thread(1, put_into(answers), tell=told.append)
     stats = actor_of(thread)._stats
     thread.tell(dispatch(StopReplicaRequest(())))
     stage.wait_for(lambda: stats.refusal == str(refused) and stats.failures > 2)
@@ -243,3 +249,4 @@ def test_a_broker_that_takes_no_request_at_all_is_tried_again_and_says_why(
     assert stats.refusal == ""
     lines = [record for record in caplog.records if record.levelname == "ERROR"]
     assert len(lines) == 1, "once in ten seconds"
+    assert told == [BrokerUnusable(1, HEADER, str(refused))], "once, for the journal"

@@ -160,13 +160,16 @@ def test_connections_of_brokers_do_not_count_among_those_of_clients():
             client.ask(NO_TOPICS)
 
 
-@pytest.mark.parametrize("one", [True, False])
-def test_brokers_are_answered_before_clients(one: bool):
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("PLAINTEXT", load_settings(None, {"broker": {"listeners": "PLAINTEXT://127.0.0.1:0"}})),
+        ("BROKER", two_listeners()),
+        ("CLIENT", two_listeners(control_plane_listener_name="CLIENT")),
+    ],
+)
+def test_brokers_are_answered_before_clients(name: str, settings: Settings):
     """A controller makes the broker ready: it cannot wait until it is ready."""
-    settings = two_listeners()
-    if one:
-        settings = load_settings(None, {"broker": {"listeners": "PLAINTEXT://127.0.0.1:0"}})
-    name = settings.listeners.inter_broker_name
     with ExitStack() as stack:
         served = ServedEndpoint(
             stack, MemoryLogs(), settings, controller=ActiveController(), admits_clients=False

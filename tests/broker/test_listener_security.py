@@ -198,6 +198,14 @@ def subject(tls: ServerTls) -> bytes:
     return tls._loaded.keys.certificates[0].public_bytes(Encoding.DER)
 
 
+def test_overrides_that_no_listener_has_are_not_checked_with_its_keys(
+    keys: tuple[ListenerKeys, ServerTls, Settings],
+):
+    """Kafka's tool sets such a throttle before it moves replicas."""
+    throttle = "leader.replication.throttled.rate"
+    keys[0].check({throttle: "100000"}, [throttle])
+
+
 def test_a_listener_takes_the_keys_of_another_file_that_zookeeper_names(
     keys: tuple[ListenerKeys, ServerTls, Settings], authority: Authority, tmp_path: Path
 ):

@@ -149,6 +149,14 @@ def test_a_listener_without_a_protocol_is_refused() -> None:
     )
 
 
+def test_requests_of_a_controller_of_kafka_may_have_a_listener_of_their_own() -> None:
+    listeners = two(control_plane_listener_name="client").listeners
+    assert listeners.control_plane == listeners.listening[0]
+    assert listeners.keeps_brokers_apart("CLIENT")
+    assert two().listeners.control_plane is None
+    refused("needs broker.listeners", control_plane_listener_name="CLIENT")
+
+
 @pytest.mark.parametrize("text", ["A", "A:", ":SSL", "A:TLS", "A=SSL"])
 def test_what_is_no_security_protocol_is_refused(text: str) -> None:
     refused(
@@ -206,7 +214,11 @@ def test_two_listeners_have_one_port_only_as_ipv4_and_ipv6(listeners: str, is_ri
         ({"advertised_port": 9092}, "broker.listeners and broker.advertised_port say"),
         (
             {"control_plane_listener_name": "BROKER"},
-            "must be empty, because requests of the controller have a port of their own",
+            "not the one of brokers, BROKER: BROKER is not one of CLIENT",
+        ),
+        (
+            {"control_plane_listener_name": "OTHER"},
+            "not the one of brokers, BROKER: OTHER is not one of CLIENT",
         ),
     ],
 )

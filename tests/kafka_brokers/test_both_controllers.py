@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually, scaled
-from tests.kafka_brokers.genuine_broker import GenuineBroker
+from tests.kafka_brokers.genuine_broker import VERSION, GenuineBroker
 from tests.support.free_ports import free_ports
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
@@ -24,12 +24,16 @@ KAFKA = 9
 TIMEOUT_S = scaled(60.0)
 ASK_S = scaled(5.0)
 SETTINGS = "[broker]\nreplica_lag_time_max_ms = 2000\n"
+OLDER = "2.8.2"
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+_OLD_PROTOCOL = {VERSION: {}, OLDER: {"inter.broker.protocol.version": "2.6"}}
+"""Then it fetches without the last epoch, and writes ISRs into ZooKeeper."""
 
 
 class Mixed:
     """Brokers 0 and 1 of this project and broker 9 of Kafka, each with one listener."""
 
-    def __init__(self, stack: ExitStack, directory: Path) -> None:
+    def __init__(self, stack: ExitStack, directory: Path, version: str = VERSION) -> None:
         self._ports = dict(enumerate(free_ports(2)))
         self._config = directory / "cluster.toml"
         self._config.write_text(SETTINGS)
@@ -55,7 +59,8 @@ class Mixed:
                 KAFKA,
                 self.cluster.description["zookeeper"],
                 jaas=self.cluster.data_dir / "zookeeper-client.jaas",
-                settings={"replica.lag.time.max.ms": 2_000},
+                version=version,
+                settings={"replica.lag.time.max.ms": 2_000, **_OLD_PROTOCOL[version]},
             )
         )
         eventually(
@@ -88,15 +93,30 @@ class Mixed:
 
         eventually(is_so, f"{topic} is led by {leader} with {isr} in sync", TIMEOUT_S)
 
-    def produce(self, topic: str, broker: int) -> None:
+    def produce(self, topic: str, broker: int, codec: str = "none") -> None:
         """Wait for the acknowledgement of all in-sync replicas, of an idempotent producer."""
         errors: list[Any] = []
         producer = Producer(
-            {"bootstrap.servers": self.bootstrap(broker), "enable.idempotence": True}
+            {
+                "bootstrap.servers": self.bootstrap(broker),
+                "enable.idempotence": True,
+                "compression.type": codec,
+            }
         )
         producer.produce(topic, b"value", on_delivery=lambda error, _: errors.append(error))
         assert producer.flush(TIMEOUT_S) == 0
         assert errors == [None]
+
+    def await_equal_logs(self, topic: str) -> None:
+        """Wait until the replicas of all brokers have the same bytes."""
+
+        def content(folder: Path) -> bytes:
+            (log,) = (found for found in folder.rglob(f"{topic}-0") if found.is_dir())
+            return b"".join(segment.read_bytes() for segment in sorted(log.glob("*.log")))
+
+        ours = (self.cluster.data_dir / f"broker-{broker}" for broker in self._ports)
+        folders = [self.kafka.directory / "data", *ours]
+        eventually(lambda: len(set(map(content, folders))) == 1, "equal logs", TIMEOUT_S)
 
     def await_controller(self, asked: int) -> None:
         def is_kafka() -> bool:
@@ -149,3 +169,31 @@ def test_our_brokers_obey_a_controller_of_kafka_and_ask_it(mixed: Mixed):
     mixed.cluster.shut_down(0)
     mixed.await_state("payments", 1, {1, KAFKA}, asked=1)
     mixed.produce("payments", 1)
+
+
+def test_our_brokers_serve_a_cluster_without_topics_under_a_controller_of_kafka(mixed: Mixed):
+    mixed.let_kafka_win()
+    mixed.produce("created-by-its-first-record", 0)
+
+
+@pytest.mark.nightly
+def test_logs_are_the_same_after_leaders_of_both_kinds_with_an_old_protocol(tmp_path: Path):
+    with ExitStack() as stack:
+        mixed = Mixed(stack, tmp_path, OLDER)
+        mixed.create("orders", 0, 1, KAFKA)
+        mixed.create("payments", KAFKA, 0, 1)
+        for codec in CODECS:
+            mixed.produce("orders", 0, codec)
+            mixed.produce("payments", KAFKA, codec)
+        mixed.kafka.kill()
+        mixed.await_state("payments", 0, {0, 1})
+        mixed.produce("payments", 0)
+        mixed.kafka.start()
+        for topic in ("orders", "payments"):
+            mixed.await_state(topic, 0, {0, 1, KAFKA})
+            mixed.await_equal_logs(topic)
+        mixed.let_kafka_win()
+        for topic in ("orders", "payments"):
+            mixed.await_state(topic, None, {0, 1, KAFKA})
+            mixed.produce(topic, 0, "zstd")
+            mixed.await_equal_logs(topic)

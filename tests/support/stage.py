@@ -299,7 +299,7 @@ class Stage(World):
         on_response: OnResponse,
         *,
         may_announce: Callable[[], bool] = lambda: True,
-        on_doubt: Callable[[], None] = lambda: None,
+        tell: Callable[[ControllerEvent], None] = lambda _: None,
     ) -> ActorRef[RequestSendThread]:
         """Start a RequestSendThread."""
         ref = start_actor(
@@ -308,7 +308,7 @@ class Stage(World):
             BrokerRegistration(self.info(broker_id), 1),
             self.open_channel,
             on_response,
-            on_doubt=on_doubt,
+            tell=tell,
             may_announce=may_announce,
             settings=DeliverySettings(retry_backoff_ms=1),
             stats=SendStats(),

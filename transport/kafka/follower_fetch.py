@@ -2,8 +2,10 @@
 
 Followers use version 17, which names topics by their ids and has the follower's broker epoch in a
 tagged field (KIP-903), or the newest that the leader knows, which may be a broker of Kafka. Where a
-topic of the session has no id, they use version 12. A request or
-response for one partition takes a few microseconds. Fetches of consumers are in ``api.fetch``.
+topic of the session has no id, they use version 12. Brokers of Kafka use the versions 9 to 11 if
+their ``inter.broker.protocol.version`` is below 2.7; they look for the place where their log must
+be truncated with OffsetsForLeaderEpoch. A request or response for one partition takes a few
+microseconds. Fetches of consumers are in ``api.fetch``.
 
 With OFFSET_OUT_OF_RANGE Kafka's response says nothing about the leader's log. A follower asks for
 its start and end with ListOffsets, as Kafka's ``RemoteLeaderEndPoint`` does.
@@ -52,18 +54,22 @@ if TYPE_CHECKING:
 
 FIRST_VERSION: Final = 12
 """The first version that names the epoch of the last fetched record (KIP-595)."""
+FIRST_SERVED: Final = 9
+"""The first version in which a follower names its leader epoch (KIP-320)."""
 FIRST_WITH_IDS: Final = 13
 LAST_VERSION: Final = 17
 MAX_SESSION_PARTITIONS: Final = 2_000_000
 """Most partitions in a response: those of a session, which several requests may have listed."""
 
 _LIST_OFFSETS_VERSION: Final = 7
+_FIRST_WITH_RACK: Final = 11
 _FIRST_WITH_STATE: Final = 15
 _REPLICA_STATE, _DIVERGING_EPOCH = 1, 0  # tags
 _REPLICA: Final = struct.Struct(">iqb")  # id, broker epoch, no tagged fields
 _END_WITH_STATE: Final = bytes((_REPLICA_STATE, _REPLICA.size))  # a request ends with these
 _LIMITS: Final = struct.Struct(">iiibii")  # max wait, min and max bytes, isolation; session, epoch
 _POSITION: Final = struct.Struct(">iiqiqi")
+_OLD_POSITION: Final = struct.Struct(">iiqqi")  # without the last fetched epoch
 _PLAIN_POSITION: Final = struct.Struct(">iiqiqib")  # with the number of tagged fields
 _RESPONSE: Final = struct.Struct(">ihi")  # throttle time, error, session
 _FETCHED: Final = struct.Struct(">ihqqq")  # index, error, high watermark, stable, start
@@ -72,6 +78,7 @@ _EPOCH_END: Final = struct.Struct(">iqb")  # leader epoch, end offset, no tagged
 _NO_STABLE_OFFSET, _NO_PREFERRED_REPLICA, _READ_UNCOMMITTED = -1, -1, 0
 # Between the numbers of a partition and its records: no list of transactions, no other replica.
 _NO_TRANSACTIONS: Final = b"\0" + INT32.pack(_NO_PREFERRED_REPLICA)
+_OLD_NO_TRANSACTIONS: Final = INT32.pack(-1)
 _ERROR_CODES: Final = {int(error): error for error in Errors}
 
 
@@ -91,7 +98,7 @@ def seems_of_follower(request: KafkaRequest) -> bool:
     From version 15 on the replica id is in the last of the tagged fields at the end.
     """
     version, body = request.api_version, request.body
-    if version < FIRST_VERSION or len(body) <= _REPLICA.size + 2:
+    if version < FIRST_SERVED or len(body) <= _REPLICA.size + 2:
         return False
     if version < _FIRST_WITH_STATE:
         return body[0] < 0x80  # the sign of the replica id
@@ -111,7 +118,8 @@ def decode_request(request: KafkaRequest, names: Mapping[TopicId | None, str]) -
     unknown: list[FetchTopic] = []
     for _ in range(reader.array_length()):
         name, topic_id = _topic(reader, version, names)
-        rows = tuple([_position(reader) for _ in range(reader.array_length())])
+        position = _position if version >= FIRST_VERSION else _old_position
+        rows = tuple([position(reader) for _ in range(reader.array_length())])
         reader.end_struct()
         if name is None:
             unknown.append(FetchTopic("", topic_id, rows))
@@ -122,7 +130,8 @@ def decode_request(request: KafkaRequest, names: Mapping[TopicId | None, str]) -
         name, topic_id = _topic(reader, version, names)
         forgotten.append(ForgottenTopic(name, tuple(reader.array(reader.int32)), topic_id))
         reader.end_struct()
-    reader.string()  # the rack
+    if version >= _FIRST_WITH_RACK:
+        reader.string()
     state = reader.end_struct().get(_REPLICA_STATE)
     if version >= _FIRST_WITH_STATE and state is not None:
         replica_id, replica_epoch, _ = Reader(state).unpack(_REPLICA)
@@ -156,9 +165,19 @@ def _position(reader: Reader) -> FetchPartition:
     return FetchPartition(index, leader_epoch, offset, last_epoch, start, max_bytes)
 
 
+def _old_position(reader: Reader) -> FetchPartition:
+    index, leader_epoch, offset, start, max_bytes = reader.unpack(_OLD_POSITION)
+    return FetchPartition(index, leader_epoch, offset, NO_EPOCH, start, max_bytes)
+
+
 def encode_response(request: KafkaRequest, response: FetchResponse) -> KafkaAnswer:
     """Return the response to a follower's fetch, in the version of its request."""
-    has_ids, writer = request.api_version >= FIRST_WITH_IDS, request.answer_writer()
+    version, writer = request.api_version, request.answer_writer()
+    has_ids = version >= FIRST_WITH_IDS
+    no_transactions = _NO_TRANSACTIONS
+    if version < FIRST_VERSION:
+        has_preferred = version >= _FIRST_WITH_RACK
+        no_transactions = _OLD_NO_TRANSACTIONS * (2 if has_preferred else 1)
     writer.pack(_RESPONSE, request.throttle_time_ms, response.error_code, response.session_id)
     writer.array_length(len(response.topics))
     for topic in response.topics:
@@ -169,7 +188,7 @@ def encode_response(request: KafkaRequest, response: FetchResponse) -> KafkaAnsw
         writer.array_length(len(topic.partitions))
         for row in topic.partitions:
             writer.pack(_FETCHED, *row[:3], _NO_STABLE_OFFSET, row.log_start_offset)
-            writer.encoded(_NO_TRANSACTIONS)
+            writer.encoded(no_transactions)
             writer.records(row.records)
             if row.diverging_epoch == NO_EPOCH:
                 writer.end_struct()

@@ -406,7 +406,8 @@ def _encode_operation(operation: Operation, chroot: str, login: Login | None) ->
             return b"".join((header, path, size, data, acl, _INT.pack(flags)))
         case SetData(data=data, version=version):
             header = _MULTI_HEADER.pack(5, 0, -1)
-            return b"".join((header, path, _INT.pack(len(data)), data, _INT.pack(version)))
+            size = _INT.pack(len(data) or _NULL)
+            return b"".join((header, path, size, data, _INT.pack(version)))
         case Delete(version=version):
             return _MULTI_HEADER.pack(2, 0, -1) + path + _INT.pack(version)
         case Check(version=version):

@@ -48,6 +48,15 @@ def _encode_controller(broker_id: BrokerId, timestamp_ms: int) -> bytes:
     return orjson.dumps({"version": 1, "brokerid": broker_id, "timestamp": str(timestamp_ms)})
 
 
+def is_kraft_controller(data: bytes) -> bool:
+    """Whether ``/controller`` is of a KRaft controller, which migrates the cluster to KRaft.
+
+    Brokers of Kafka in ZooKeeper mode write -1 for its epoch. Raises ``BadDataError``.
+    """
+    json = decode_object(data, "/controller")
+    return json.integer("kraftControllerEpoch", minimum=-1, default=-1) >= 0
+
+
 def _encode_number(number: int) -> bytes:
     return b"%d" % number
 

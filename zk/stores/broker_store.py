@@ -17,6 +17,7 @@ from regent.zk.client.operations import (
     Operation,
     Refused,
     SetData,
+    UnreadableZnode,
     ZkError,
     Znode,
     why_uncreated,
@@ -47,15 +48,26 @@ class ZkBrokerStore(WatchingStore):
         self._registering_session = 0  # the session that created our registration
 
     def create_persistent_paths(self) -> None:
-        """Create the paths that every broker needs, parents first, if they are missing."""
+        """Create the paths that every broker needs, parents first, if they are missing.
+
+        Earlier versions created them with data of no bytes, which cannot be told from null here.
+        They end a broker of Kafka before 3.0 that reads ``/latest_producer_id_block``. So that one
+        is written once more, with null.
+        """
         wanted: dict[str, None] = {}
         for path in znodes.PERSISTENT_PATHS:
             parts = path.split("/")[1:]
             wanted.update({"/" + "/".join(parts[: n + 1]): None for n in range(len(parts))})
         paths = list(wanted)
         for path, node in zip(paths, self._zookeeper.get_many(paths), strict=True):
+            is_block = path == znodes.ProducerIdBlockZNode.PATH
+            writes: list[Operation] = [SetData(path, b"", version=0)] if is_block else []
             if node is None:
-                apply(self._zookeeper, [Create(path)])
+                writes.insert(0, Create(path))
+            elif isinstance(node, UnreadableZnode) or node.data or node.stat.version:
+                continue
+            if writes:
+                apply(self._zookeeper, writes)
 
     def register_broker(self, info: BrokerInfo, suspects: SuspectReplicas = NO_SUSPECTS) -> int:
         """Create ``/brokers/ids/N`` and watch it; its czxid is the broker epoch (KIP-380).

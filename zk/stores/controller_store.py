@@ -52,6 +52,7 @@ from regent.zk.client.operations import (
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs.admin_znodes import DEFAULT_ENTITY_NAME
+from regent.zk.codecs.broker_znodes import is_kraft_controller
 from regent.zk.codecs.topic_znodes import decode_coordinated_partitions
 from regent.zk.stores.broker_store import ZkBrokerStore
 from regent.zk.stores.delegation_token_store import ZkDelegationTokenDeletions
@@ -80,10 +81,16 @@ class ZkControllerStore(ZkBrokerStore, ZkRequestStore, ZkDelegationTokenDeletion
             return None
         try:
             broker_id = znodes.ControllerZNode.decode(node.data)
+            is_of_kraft = is_kraft_controller(node.data)
         except BadDataError:
-            broker_id = -1
+            broker_id, is_of_kraft = -1, False
         owner = node.stat.ephemeral_owner
-        return ControllerRegistration(broker_id, owner == self._zookeeper.session_id, owner != 0)
+        return ControllerRegistration(
+            broker_id,
+            owner == self._zookeeper.session_id,
+            owner != 0,
+            is_of_kraft=is_of_kraft,
+        )
 
     def read_controller_epoch(self) -> ControllerEpoch | None:
         """Read ``/controller_epoch``.
@@ -457,6 +464,18 @@ def is_broker_of_kafka(zookeeper: ZooKeeper, broker_id: BrokerId) -> bool:
     if node is None:
         return False
     return znodes.BrokerIdZNode.decode(node.data, broker_id).is_of_kafka
+
+
+def has_led_partitions(zookeeper: ZooKeeper) -> bool:
+    """Whether any partition ever had a leader. It stops at the first; raises ``RegentError``."""
+    for topic in zookeeper.children(znodes.TopicsZNode.PATH) or ():
+        if topic_name_problem(topic):
+            continue
+        numbers = zookeeper.children(znodes.TopicPartitionsZNode.path(topic)) or ()
+        found = (TopicPartition(topic, int(number)) for number in numbers if number.isdecimal())
+        if any(zookeeper.get(znodes.TopicPartitionStateZNode.path(one)) for one in found):
+            return True
+    return False
 
 
 def partition_state_writes(

@@ -67,8 +67,16 @@ class Ruled:
         )
         actor = actor_of(self.ref)
         self.replicas, self.cache = actor.replica_manager, actor.cache
+        self.has_partitions: Callable[[], bool] = lambda: True
         self._apis = control_apis(
-            ControlledBroker(BROKER, self.ref, lambda b: self.is_of_kafka(b), EXECUTOR)
+            ControlledBroker(
+                BROKER,
+                self.ref,
+                lambda b: self.is_of_kafka(b),
+                lambda: self.has_partitions(),
+                lambda: self.cache.snapshot.is_complete,
+                EXECUTOR,
+            )
         )
 
     def _read_facts(self, _: ControlHeader) -> ControlFacts:
@@ -252,6 +260,27 @@ def test_the_cluster_is_complete_with_the_first_partitions(ruled: Ruled, version
     ruled.ask(metadata(0), version)
     assert ruled.cache.snapshot.is_complete
     assert set(ruled.cache.snapshot.partitions) == {("orders", 0)}
+
+
+def test_a_cluster_without_partitions_is_complete_at_once(ruled: Ruled):
+    """Kafka serves such a cluster, in which clients create the first topics."""
+    ruled.has_partitions = lambda: False
+    ruled.ask(metadata())
+    assert ruled.cache.snapshot.is_complete
+    ruled.ask(metadata(0))
+    ruled.ask(metadata(), 5)
+    assert set(ruled.cache.snapshot.partitions) == {("orders", 0)}, "nothing is removed"
+
+
+def test_without_zookeeper_a_list_without_partitions_must_come_again(ruled: Ruled):
+    def fail() -> bool:
+        raise SessionExpiredError("gone")
+
+    ruled.has_partitions = fail
+    with pytest.raises(UnansweredRequestError):
+        ruled.ask(metadata())
+    ruled.ask(metadata(0))
+    ruled.ask(metadata())  # it knows all partitions, and asks nobody
 
 
 # --- refusals -------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from regent.core.controller.events import (
     AdvertisedListenersChanged,
     BrokerChange,
     BrokerModifications,
+    BrokerUnusable,
     ChannelOverflowed,
     ControlledShutdown,
     ControlledShutdownAbandoned,
@@ -95,6 +96,7 @@ EVENTS_OF_THE_ACTIVE_CONTROLLER: list[ControllerEvent] = [
     LeaderAndIsrResponseReceived(1, HEADER, NOTHING, LeaderAndIsrResponse(Errors.NONE)),
     UpdateMetadataResponseReceived(1, HEADER, UpdateMetadataResponse(Errors.NONE)),
     ChannelOverflowed(1, HEADER),
+    BrokerUnusable(1, HEADER, "it is too old"),
 ]
 
 
@@ -621,6 +623,14 @@ def test_replica_errors_are_used_although_the_request_failed_in_part(
     effects = answer(active, 1, replace(storage_error(T0), error_code=Errors.UNKNOWN_SERVER_ERROR))
     assert of_type(effects, ScheduleEvent)
     assert world.leads(T0)[0] != 1
+
+
+def test_a_broker_that_takes_no_requests_is_named_in_the_journal(active: Candidate) -> None:
+    why = "Kafka 2.4 or later is needed"
+    (recorded,) = active.handle(BrokerUnusable(1, header(active, 1), why))
+    assert isinstance(recorded, RecordChanges)
+    assert recorded.changes == (f"broker 1 takes no requests: {why}",)
+    assert active.handle(BrokerUnusable(1, header(active, 1, broker_epoch=0), why)) == []
 
 
 def test_an_overflow_of_a_closed_channel_is_ignored(active: Candidate) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -100,6 +101,26 @@ def test_an_election_is_one_transaction_of_znode_epoch_and_term(
         Create(ControllerTermsZNode.PATH),
         Create(ControllerTermZNode.path(f"{one.zookeeper.session_id:x}", 1), ephemeral=True),
     )
+
+
+def test_a_kraft_controller_keeps_its_znode(server: FakeZooKeeperServer, one: Broker) -> None:
+    """It writes a znode of no session, and migrates the cluster. A second controller would harm."""
+    data = b'{"version":2,"brokerid":3000,"timestamp":"1","kraftControllerEpoch":5}'
+    server.put(CONTROLLER, data)
+    with pytest.raises(BadDataError, match="the KRaft controller 3000 holds /controller"):
+        one.elect()
+    assert server.snapshot()[CONTROLLER].data == data
+
+
+@pytest.mark.parametrize("kraft_epoch", [-1, "x", None])
+def test_a_znode_of_no_session_and_of_no_kraft_controller_is_replaced(
+    server: FakeZooKeeperServer, one: Broker, kraft_epoch: object
+) -> None:
+    """A broker of Kafka in ZooKeeper mode writes the epoch -1."""
+    fields = {"version": 2, "brokerid": 3, "timestamp": "1", "kraftControllerEpoch": kraft_epoch}
+    server.put(CONTROLLER, json.dumps(fields).encode())
+    assert one.elect() is not None
+    assert holder(server) == (1, one.zookeeper.session_id)
 
 
 def test_the_next_controller_has_the_next_epoch(

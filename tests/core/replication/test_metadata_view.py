@@ -16,6 +16,7 @@ from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapsh
 from regent.core.replication.metadata_view import (
     PartitionView,
     alive_endpoints,
+    endpoint_named,
     inter_broker_endpoint,
     topic_metadata,
 )
@@ -122,3 +123,4 @@ def test_other_brokers_are_found_by_the_name_and_those_of_kafka_by_the_protocol(
 ):
     broker = UpdateMetadataBroker(1, 5, endpoints, None, control_endpoint, replication_endpoint)
     assert inter_broker_endpoint(broker, "INSIDE", "PLAINTEXT") == found
+    assert endpoint_named(broker, "INSIDE") == ("tcp://[::1]:2" if INSIDE in endpoints else None)

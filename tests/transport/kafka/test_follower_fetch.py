@@ -12,7 +12,7 @@ from kafka.protocol.consumer import FetchRequest as OthersRequest
 from kafka.protocol.consumer import FetchResponse as OthersResponse
 
 from regent.core.errors import Errors
-from regent.core.model import UNKNOWN_BROKER_EPOCH
+from regent.core.model import NO_EPOCH, UNKNOWN_BROKER_EPOCH
 from regent.core.protocol.broker import (
     FetchedPartition,
     FetchedTopic,
@@ -155,6 +155,20 @@ def test_a_leader_gets_the_newest_version_that_it_knows(newest: int):
     assert request_version(BY_NAME, newest) == 12
 
 
+@pytest.mark.parametrize("version", range(9, 12))
+def test_the_versions_of_older_brokers_of_kafka_name_no_last_epoch(version: int):
+    request = received(others_request(BY_NAME, version), version)
+    assert seems_of_follower(request)
+    topics = tuple(
+        dataclasses.replace(
+            topic,
+            partitions=tuple(row._replace(last_fetched_epoch=NO_EPOCH) for row in topic.partitions),
+        )
+        for topic in BY_NAME.topics
+    )
+    assert decode_request(request, NAMES) == (dataclasses.replace(BY_NAME, topics=topics), [])
+
+
 def _without_ids(request: FetchRequest) -> FetchRequest:
     return dataclasses.replace(
         request,
@@ -184,7 +198,7 @@ def test_topics_with_unknown_ids_are_returned_apart():
     assert unknown == [topics[1]]
 
 
-@pytest.mark.parametrize("version", [12, 13, 15, 17])
+@pytest.mark.parametrize("version", [9, 11, 12, 13, 15, 17])
 @pytest.mark.parametrize("rack", ["", "rack-1", "\x01\x0d" + "x" * 13])
 def test_a_consumer_is_not_taken_for_a_follower(version: int, rack: str):
     sent = OthersRequest(
@@ -202,7 +216,7 @@ def test_a_consumer_is_not_taken_for_a_follower(version: int, rack: str):
         assert decode_request(request, NAMES).request.replica_id < 0
 
 
-@pytest.mark.parametrize("version", [12, 17])
+@pytest.mark.parametrize("version", [9, 10, 11, 12, 17])
 def test_a_response_can_be_decoded_by_another_library(version: int):
     body = joined(encode_response(received(b"", version), FETCHED))
     read = OthersResponse.decode(body, version=version)
@@ -213,8 +227,10 @@ def test_a_response_can_be_decoded_by_another_library(version: int):
     assert (full.partition_index, full.high_watermark, full.log_start_offset) == (0, 9, 3)
     assert bytes(full.records) == b"whole batches"
     assert full.aborted_transactions is None
-    assert (diverging.diverging_epoch.epoch, diverging.diverging_epoch.end_offset) == (4, 77)
     assert (failed.partition_index, failed.error_code) == (300, Errors.FENCED_LEADER_EPOCH)
+    if version >= 12:
+        end = diverging.diverging_epoch
+        assert (end.epoch, end.end_offset) == (4, 77)
 
 
 def test_a_response_is_read_as_it_was_written():

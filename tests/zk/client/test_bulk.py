@@ -251,6 +251,14 @@ def test_requests_stay_below_their_bounds() -> None:
 
 def test_a_node_without_data_has_none_as_kafka_writes_it():
     """Some brokers of Kafka fail to read empty data, that of /latest_producer_id_block."""
-    encoded = Multi([Create("/a"), Create("/b", b"0")], "").body
-    assert encoded.count(b"/a\xff\xff\xff\xff") == 1
-    assert encoded.count(b"/b\x00\x00\x00\x010") == 1
+    writes: list[Operation] = [
+        Create("/a"),
+        Create("/b", b"0"),
+        SetData("/c", b"", 0),
+        SetData("/d", b"0", 0),
+    ]
+    encoded = Multi(writes, "").body
+    for path in (b"/a", b"/c"):
+        assert encoded.count(path + b"\xff\xff\xff\xff") == 1
+    for path in (b"/b", b"/d"):
+        assert encoded.count(path + b"\x00\x00\x00\x010") == 1

@@ -25,10 +25,12 @@ from regent.zk.client.operations import WatchEvent, WatchKind
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.client.session import SessionKeeper
 from regent.zk.stores.cluster_identity import join_cluster
-from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.stores.controller_store import ZkControllerStore, has_led_partitions
+from regent.zk.stores.producer_ids import ZkProducerIds
 from regent.zk.znodes import (
     PERSISTENT_PATHS,
     BrokerIdZNode,
+    ProducerIdBlockZNode,
     TopicPartitionStateZNode,
     TopicPartitionsZNode,
     TopicPartitionZNode,
@@ -285,6 +287,35 @@ def test_a_registration_succeeds_after_a_lost_request_or_answer(
     lose(broker, moment, "/brokers/ids/3")
     epoch = broker.store.register_broker(broker_info(3))
     assert epoch == server.snapshot()["/brokers/ids/3"].stat.czxid
+
+
+def test_the_first_block_of_producer_ids_is_written_once_more_as_null(
+    server: FakeZooKeeperServer, broker: Broker
+) -> None:
+    """Data of no bytes, which earlier versions wrote, end a broker of Kafka that reads them."""
+    path = ProducerIdBlockZNode.PATH
+    server.put(path)
+    broker.store.register_broker(broker_info(3))
+    assert (server.snapshot()[path].data, server.snapshot()[path].stat.version) == (b"", 1)
+    ZkProducerIds(broker.zookeeper, 3).take_block()
+    written = server.snapshot()[path]
+    broker.store.create_persistent_paths()
+    assert server.snapshot()[path] == written
+
+
+def test_a_cluster_has_partitions_when_one_has_had_a_leader(
+    server: FakeZooKeeperServer, broker: Broker
+) -> None:
+    assert not has_led_partitions(broker.zookeeper)
+    for path in (
+        TopicZNode.path("t"),
+        TopicPartitionsZNode.path("t"),
+        TopicPartitionZNode.path(T0),
+    ):
+        server.put(path)
+        assert not has_led_partitions(broker.zookeeper), path
+    server.put(TopicPartitionStateZNode.path(T0))
+    assert has_led_partitions(broker.zookeeper)
 
 
 @pytest.mark.parametrize("path", PERSISTENT_PATHS)
