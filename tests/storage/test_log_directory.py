@@ -13,7 +13,7 @@ from regent.core.errors import ForeignDirectoryError, StorageError
 from regent.core.replica_logs import SeenOfCluster
 from regent.storage.log.log_file import CorruptSegmentError
 from regent.storage.log_directory import LogDirectory
-from regent.testing.waits import scaled
+from regent.testing.waits import next_line, scaled
 
 META = "meta.properties"
 CLUSTER = "Yx3F9Jk0T1-abcdefghij_"
@@ -170,11 +170,14 @@ with open(sys.argv[1], "ab") as lock:
 def test_a_directory_that_kafka_has_locked_is_refused_and_the_other_way_round(path: Path) -> None:
     path.mkdir(parents=True)
     command = [sys.executable, "-c", KAFKA_LOCKS, str(path / ".lock")]  # as Java's FileLock
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as kafka:
-        assert kafka.stdout is not None
-        assert kafka.stdout.readline() == b"locked\n"
-        fails(path, 3, "in use by another process")
-        kafka.communicate(timeout=scaled(10.0))
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+    ) as kafka:
+        try:
+            assert next_line(kafka, "it has locked the directory") == b"locked\n"
+            fails(path, 3, "in use by another process")
+        finally:
+            kafka.kill()
     directory = LogDirectory(path)
     directory.open(3)
     refused = subprocess.run(command, input=b"", check=False, timeout=scaled(10.0))
