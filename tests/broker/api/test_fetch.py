@@ -266,7 +266,7 @@ def test_only_a_debugging_consumer_reads_followers(
     if version >= 15:
         named = {"replica_state": FetchRequest.ReplicaState(replica_id=replica_id)}
     ask(apis(replicas), fetch({ORDERS_0: ConsumerPosition(0, 1)}, **named), version)
-    if replica_id >= 0 and version >= 12:  # this is a follower
+    if replica_id >= 0 and version >= 9:  # this is a follower
         assert replicas.follower_fetch is not None
         assert replicas.follower_fetch.replica_id == replica_id
         return
