@@ -132,6 +132,7 @@ def test_metrics_are_encrypted_where_the_settings_say_so(
         assert page(server, "https", context=authority.client_context("prometheus")) == 200
         with pytest.raises((OSError, http.client.RemoteDisconnected)):
             page(server, "https", context=authority.client_context())
+        eventually(lambda: caplog.messages, "a line about the first client that is refused")
         with pytest.raises((OSError, http.client.RemoteDisconnected)):
             page(server)
         assert page(server, "https", context=authority.client_context("prometheus")) == 200
