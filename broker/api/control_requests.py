@@ -68,13 +68,7 @@ _LARGE_BYTES: Final = 64 * 1024  # above, a request is decoded beside the event 
 _FULL: Final = 2  # Kafka's number of the type of a request that lists all partitions
 _FIRST_WITH_IDS: Final = 5  # an answer to LeaderAndIsr
 _FIRST_WITH_EACH_DELETION: Final = 3  # StopReplica
-_PROTOCOLS: Final = (
-    SecurityProtocol.PLAINTEXT,
-    SecurityProtocol.SSL,
-    SecurityProtocol.SASL_PLAINTEXT,
-    SecurityProtocol.SASL_SSL,
-)
-"""By Kafka's numbers."""
+_PROTOCOLS: Final = tuple(SecurityProtocol)  # by Kafka's numbers
 
 Message: TypeAlias = (
     kafka.LeaderAndIsrRequest | kafka.StopReplicaRequest | kafka.UpdateMetadataRequest

@@ -130,7 +130,7 @@ class _Controller:
     def _refusal(self, request: KafkaRequest, broker_id: BrokerId, broker_epoch: int) -> Errors:
         """Return why a request is refused as a whole, or NONE.
 
-        Whoever knows its address could send it: it must name a registered broker and its epoch.
+        Anybody can reach this listener: the sender must name a registered broker and its epoch.
         """
         if not self._access.is_active():
             return Errors.NOT_CONTROLLER

@@ -30,7 +30,10 @@ ANONYMOUS: Final = KafkaPrincipal(USER_TYPE, "ANONYMOUS")
 
 
 class SecurityProtocol(Enum):
-    """Whether a listener encrypts (SSL) and whether its clients log in (SASL)."""
+    """Whether a listener encrypts (SSL) and whether its clients log in (SASL).
+
+    They are in the order of Kafka's numbers, which begin with 0.
+    """
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"

@@ -64,7 +64,6 @@ _RANGES: Final = {
 _LAST_WITHOUT_TOPIC_IDS: Final = 4  # of LeaderAndIsr: its answer names topics by name
 _FIRST_WITH_EACH_DELETION: Final = 3  # of StopReplica: before, a request deletes all or none
 _PROTOCOLS: Final = {protocol.value: number for number, protocol in enumerate(SecurityProtocol)}
-_ERROR_CODES: Final = {int(error): error for error in Errors}
 _EPOCHS: Final = struct.Struct(">iq")  # of the controller, of the broker
 _ID: Final = struct.Struct(">i")  # of the controller
 _BY_NOBODY: Final[Mapping[str, Any]] = {"controller_id": 0, "controller_epoch": 0}
@@ -251,9 +250,9 @@ def answer_of(
             ]
             failed = (answer.error_code for answer in answers if answer.error_code)
             return StopReplicaResponse(
-                _error(next(failed, Errors.NONE)),
+                Errors(next(failed, Errors.NONE)),
                 tuple(
-                    PartitionError(row.topic_name, row.partition_index, _error(row.error_code))
+                    PartitionError(row.topic_name, row.partition_index, Errors(row.error_code))
                     for answer in answers
                     for row in answer.partition_errors
                 ),
@@ -264,7 +263,7 @@ def answer_of(
             updated = decoded(
                 control.UpdateMetadataResponse, body, version, is_flexible=is_flexible
             )
-            return UpdateMetadataResponse(_error(updated.error_code))
+            return UpdateMetadataResponse(Errors(updated.error_code))
 
 
 def _leader_and_isr_answer(
@@ -277,21 +276,17 @@ def _leader_and_isr_answer(
     """
     answer = decoded(control.LeaderAndIsrResponse, body, version, is_flexible=True)
     rows = [
-        PartitionError(row.topic_name, row.partition_index, _error(row.error_code))
+        PartitionError(row.topic_name, row.partition_index, Errors(row.error_code))
         for row in answer.partition_errors
     ]
     names = {topic.topic_id: topic.topic_name for topic in request.topic_states}
     rows += [
-        PartitionError(names[topic.topic_id], row.partition_index, _error(row.error_code))
+        PartitionError(names[topic.topic_id], row.partition_index, Errors(row.error_code))
         for topic in answer.topics
         if topic.topic_id in names
         for row in topic.partition_errors
     ]
-    return LeaderAndIsrResponse(_error(answer.error_code), tuple(rows))
-
-
-def _error(code: int) -> Errors:
-    return _ERROR_CODES.get(code, Errors.UNKNOWN_SERVER_ERROR)
+    return LeaderAndIsrResponse(Errors(answer.error_code), tuple(rows))
 
 
 # --- the channel ---

@@ -47,7 +47,6 @@ KafkaControllerResponse: TypeAlias = (
 _LAST_BY_NAME: Final = 1  # AlterPartition, and
 _LAST_WITHOUT_EPOCHS: Final = 2
 _LAST_BY_NAMES_ONLY: Final = 5  # DeleteTopics
-_ERROR_CODES: Final = {int(error): error for error in Errors}
 
 
 class _Exchange(NamedTuple):
@@ -202,7 +201,7 @@ def _altered(
         for topic in given.topics:
             name = topic.topic_name or names.get(topic.topic_id or "", "")
             for row in topic.partitions:
-                error = _error(row.error_code)
+                error = Errors(row.error_code)
                 if error is not Errors.NONE:  # Kafka tells no state then
                     yield AlteredPartition(name, row.partition_index, error)
                     continue
@@ -217,14 +216,14 @@ def _altered(
                     row.partition_epoch,
                 )
 
-    return AlterPartitionResponse(_error(given.error_code), tuple(rows()))
+    return AlterPartitionResponse(Errors(given.error_code), tuple(rows()))
 
 
 def _shut_down(given: controller.ControlledShutdownResponseData) -> ControlledShutdownResponse:
     remaining = (
         TopicPartition(row.topic_name, row.partition_index) for row in given.remaining_partitions
     )
-    return ControlledShutdownResponse(_error(given.error_code), tuple(remaining))
+    return ControlledShutdownResponse(Errors(given.error_code), tuple(remaining))
 
 
 def _with_time(asked: Any, timeout_ms: int) -> Any:
@@ -243,9 +242,5 @@ def _plain(given: Any) -> TopicsResponse | PartitionsResponse:
     """Return an answer in which the error of the whole request is one of ``Errors``."""
     answer: TopicsResponse | PartitionsResponse = given
     if hasattr(given, "error_code"):
-        answer = dataclasses.replace(given, error_code=_error(given.error_code))
+        answer = dataclasses.replace(given, error_code=Errors(given.error_code))
     return answer
-
-
-def _error(code: int) -> Errors:
-    return _ERROR_CODES.get(code, Errors.UNKNOWN_SERVER_ERROR)

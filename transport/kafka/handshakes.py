@@ -54,7 +54,7 @@ class Handshake:
 
 
 class HasClient(Protocol):
-    """A connection of a client that nobody knows yet."""
+    """A connection of a client that has not logged in yet."""
 
     client_host: str
 

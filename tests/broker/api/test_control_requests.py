@@ -324,7 +324,7 @@ def test_a_controller_that_zookeeper_does_not_confirm_must_ask_again(
 
 @pytest.mark.parametrize("asked", ALL)
 def test_a_controller_of_this_project_has_its_own_way(ruled: Ruled, asked: Any):
-    """Whoever reaches the listener could send requests in the name of the active controller."""
+    """Else everybody who reaches the listener could act in the name of the active controller."""
     ruled.is_of_kafka = lambda _: False
     assert ruled.ask(asked).error_code == Errors.CLUSTER_AUTHORIZATION_FAILED
     assert ruled.role() is None
