@@ -103,6 +103,7 @@ def send_once(batches: Iterable[pa.RecordBatch], options: WriteOptions, query_id
             if done.metadata == query_id and done.offset > number:
                 return
             client.begin_transaction()
+            is_committed = False
             try:
                 _send_all(client, batches, options.topic, failures)
                 mark = KafkaPosition(place.topic, 0, number + 1, query_id)
@@ -110,10 +111,14 @@ def send_once(batches: Iterable[pa.RecordBatch], options: WriteOptions, query_id
                     [mark], consumer.consumer_group_metadata(), _TIMEOUT_S
                 )
                 client.commit_transaction(_TIMEOUT_S)
-            except BaseException:
-                with suppress(KafkaException):  # rows that are not sent yet never will be
-                    client.abort_transaction(_TIMEOUT_S)
+                is_committed = True
+            except (KafkaException, SendError):
+                client.poll(_POLL_S)  # raises the reason, if librdkafka said only "fatal error"
                 raise
+            finally:
+                if not is_committed:
+                    with suppress(KafkaException):  # rows that are not sent yet never will be
+                        client.abort_transaction(_TIMEOUT_S)
     except KafkaException as error:
         text = f"batch {number} of {name} into {options.topic}"
         raise SendError(f"{text}: {error.args[0].str()}") from None
