@@ -63,25 +63,36 @@ class EpochEnds:
         for topic in body.forgotten_topics:
             for number in topic.partitions:
                 self._equal.pop(TopicPartition(topic.topic_name or "", number), None)
-        unknown = {name: row for name, row in body.partitions() if not self._is_equal(name, row)}
+        unknown = {
+            topic_partition: row
+            for topic_partition, row in body.partitions()
+            if not self._is_equal(topic_partition, row)
+        }
         if not unknown:
             return {}
         ends = self._ask(body.replica_id, unknown, timeout_ms, closing)
-        answers = {name: _answer(row, ends.get(name)) for name, row in unknown.items()}
-        for name, row in unknown.items():
-            if answers[name] is None:
-                self._equal[name] = row.current_leader_epoch, row.fetch_offset
-        return {name: answer for name, answer in answers.items() if answer is not None}
+        answers = {
+            topic_partition: _answer(row, ends.get(topic_partition))
+            for topic_partition, row in unknown.items()
+        }
+        for topic_partition, row in unknown.items():
+            if answers[topic_partition] is None:
+                self._equal[topic_partition] = row.current_leader_epoch, row.fetch_offset
+        return {
+            topic_partition: answer
+            for topic_partition, answer in answers.items()
+            if answer is not None
+        }
 
-    def _is_equal(self, name: TopicPartition, row: FetchPartition) -> bool:
+    def _is_equal(self, topic_partition: TopicPartition, row: FetchPartition) -> bool:
         """Whether a position needs no comparison: it follows an equal one, or an empty log."""
         if row.last_fetched_epoch == NO_EPOCH:
-            self._equal[name] = row.current_leader_epoch, row.fetch_offset
+            self._equal[topic_partition] = row.current_leader_epoch, row.fetch_offset
             return True
-        epoch, offset = self._equal.get(name, (NO_EPOCH, 0))
+        epoch, offset = self._equal.get(topic_partition, (NO_EPOCH, 0))
         if epoch != row.current_leader_epoch or row.fetch_offset < offset:
             return False
-        self._equal[name] = epoch, row.fetch_offset
+        self._equal[topic_partition] = epoch, row.fetch_offset
         return True
 
     def _ask(
