@@ -1,5 +1,9 @@
 """The connection over which a broker forwards requests to the active controller's broker.
 
+A controller that is a broker of Kafka takes no envelopes. It would take a client's request for one
+of this broker, which may do more. So it gets only what this broker asks for itself. Clients are
+sent to it, as by brokers of Kafka, and changes of topics' settings are decided here, as there.
+
 Mirrors ``kafka.server.BrokerToControllerChannelManager``.
 """
 
@@ -8,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from regent.actors.inbox import Reply
+from pykka import ActorRef
+
+from regent.actors.inbox import MessageWithReply, Reply
 from regent.actors.request_channel import (
     ChannelToController,
     ControllersOfKafka,
@@ -16,10 +22,10 @@ from regent.actors.request_channel import (
     RequestChannel,
 )
 from regent.actors.runtime import RegentActor, Supervisor
-from regent.actors.topic_request_handler import DECISION_TIMEOUT_MS
+from regent.actors.topic_request_handler import DECISION_TIMEOUT_MS, TopicRequestHandler
 from regent.core.admin.admin_requests import refuse
 from regent.core.admin.partition_requests import refuse_partitions
-from regent.core.errors import BadDataError, Errors
+from regent.core.errors import BadDataError, Errors, RegentError
 from regent.core.model import BrokerId
 from regent.core.protocol.controller import AwaitBrokersRequest, AwaitBrokersResponse
 from regent.core.protocol.envelope import (
@@ -28,6 +34,7 @@ from regent.core.protocol.envelope import (
     ForwardedRequest,
     ForwardedResponse,
 )
+from regent.core.protocol.messages.configs import IncrementalAlterConfigsRequest
 from regent.core.protocol.messages.partitions import PartitionsRequest
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.transport.control.client import RequestError
@@ -49,10 +56,16 @@ def refuse_forwarded(
     return refuse(request, error_code, message)
 
 
-class BrokerToControllerChannel(RegentActor):
-    """Answers with the response, a ``RequestError``, or ``ControllerUnknownError``.
+class ControllerOfKafkaError(RegentError):
+    """The controller is a broker of Kafka: a client must ask it itself."""
 
-    The controller's address is read from the metadata cache for every request.
+
+class BrokerToControllerChannel(RegentActor):
+    """Answers with the response, or with an error.
+
+    That is a ``RequestError``, ``ControllerUnknownError`` or ``ControllerOfKafkaError``. The
+    controller's address is read from the metadata cache for every request. ``topics`` decides what
+    is not for a controller of Kafka.
     """
 
     inbox_limit = 1_000
@@ -64,11 +77,14 @@ class BrokerToControllerChannel(RegentActor):
         open_channel: OpenForwardChannel,
         *,
         of_kafka: ControllersOfKafka | None = None,
+        topics: ActorRef[TopicRequestHandler] | None = None,
         name: str = "to-controller-channel",
         supervisor: Supervisor | None = None,
     ) -> None:
         super().__init__(f"broker-{broker_id}-{name}", supervisor=supervisor)
         self._broker_id = broker_id
+        self._cache = cache
+        self._topics = topics
         self._channel = ChannelToController(cache, open_channel, of_kafka)
 
     def handle(self, message: EnvelopeRequest | AwaitBrokersRequest, reply: Reply | None) -> None:
@@ -82,25 +98,35 @@ class BrokerToControllerChannel(RegentActor):
         try:
             if left_ms <= 0:
                 raise ControllerUnknownError("no controller is known")
-            reply.set(self._answer(message, left_ms))
-        except (RequestError, ControllerUnknownError) as error:
+            answer = self._answer(message, left_ms, reply)
+            if answer is not None:
+                reply.set(answer)
+        except (RequestError, ControllerUnknownError, ControllerOfKafkaError) as error:
             reply.fail(error)
         except BadDataError as error:
             assert isinstance(message, EnvelopeRequest)
             reply.set(refuse_forwarded(message.request, Errors.INVALID_REQUEST, str(error)))
 
-    def _answer(self, message: EnvelopeRequest | AwaitBrokersRequest, left_ms: int) -> object:
-        """Ask the controller. One of Kafka gets a client's request as it is, without the client.
+    def _answer(
+        self, message: EnvelopeRequest | AwaitBrokersRequest, left_ms: int, reply: Reply
+    ) -> object:
+        """Ask the controller; None: another actor answers.
 
-        It does not say when the other brokers know what it has done. Raises ``RequestError``,
-        ``ControllerUnknownError``, and ``BadDataError``.
+        Raises ``RequestError``, ``ControllerUnknownError``, ``ControllerOfKafkaError``, and
+        ``BadDataError``.
         """
         controller = self._channel.current()
         if controller.is_of_kafka:
             if isinstance(message, AwaitBrokersRequest):
-                return AwaitBrokersResponse(Errors.NONE)
+                return AwaitBrokersResponse(Errors.NONE)  # it does not say what other brokers know
             request = message.request
-            return controller.channel.request(request, timeout_ms=left_ms, closing=self.closing)
+            if message.client is None:
+                return controller.channel.request(request, timeout_ms=left_ms, closing=self.closing)
+            if self._topics is None or not isinstance(request, IncrementalAlterConfigsRequest):
+                broker_id = self._cache.snapshot.controller_id
+                raise ControllerOfKafkaError(f"the controller is broker {broker_id}: ask it")
+            self._topics.tell(MessageWithReply(message, _without_envelope(message, reply)))
+            return None
         answer = controller.channel.request(message, timeout_ms=left_ms, closing=self.closing)
         if isinstance(message, EnvelopeRequest) and isinstance(answer, EnvelopeResponse):
             return answer.response_to(message)
@@ -109,3 +135,12 @@ class BrokerToControllerChannel(RegentActor):
     def on_stop(self) -> None:
         """Disconnect."""
         self._channel.close()
+
+
+def _without_envelope(asked: EnvelopeRequest, reply: Reply) -> Reply:
+    """Return what passes on the response in an envelope, or an error."""
+
+    def deliver(answer: object) -> None:
+        reply.set(answer.response_to(asked) if isinstance(answer, EnvelopeResponse) else answer)
+
+    return Reply.of(deliver)

@@ -22,6 +22,7 @@ from pykka import ActorDeadError, ActorRef
 from regent.actors.automatic_creation import AutomaticCreation, Creatable, CreationRefusal
 from regent.actors.broker_to_controller_channel import (
     BrokerToControllerChannel,
+    ControllerOfKafkaError,
     refuse_forwarded,
 )
 from regent.actors.inbox import InboxFullError, MessageWithReply, Reply
@@ -307,6 +308,9 @@ class ForwardingManager(RegentActor):
                 self._finish(number, answer)
             else:
                 self._poll([number])
+        elif isinstance(answer, ControllerOfKafkaError):
+            not_here = Errors.NOT_CONTROLLER
+            self._finish(number, refuse_forwarded(waiting.request, not_here, str(answer)))
         elif monotonic_ms() >= waiting.decide_until_ms:
             self._finish(number, _given_up(waiting.request, answer))
         else:

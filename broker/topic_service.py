@@ -142,6 +142,7 @@ class BrokerTopicService:
             cache,
             self._open_channel,
             of_kafka=self._of_kafka,
+            topics=self._handler,
         )
         self._spread_channel = start_actor(
             BrokerToControllerChannel,

@@ -1,9 +1,9 @@
 """Creates, grows, configures and deletes topics: validates, places and writes conditionally.
 
 Mirrors ``kafka.server.ZkAdminManager`` and the checks of ``KafkaApis``. Only the broker of the
-active controller accepts a request. Everything is validated before it is written. An invalid topic
-does not affect the other topics of the request. The controller reads the result from ZooKeeper, as
-it reads the writes of any tool.
+active controller decides; if that is one of Kafka's, every broker decides about settings. All is
+validated before it is written. An invalid topic does not affect the other topics of the request.
+The controller reads the result from ZooKeeper, as it reads the writes of any tool.
 """
 
 from __future__ import annotations
@@ -298,7 +298,9 @@ class AdminManager:
                 raise RefusedError(*unknown_topic(topic))
             return topic_config_changes(wanted[topic], current, defaults)
 
-        plans, errors = self._plan([row.resource_name for row in request.resources], plan)
+        names = [row.resource_name for row in request.resources]
+        is_here = self._is_controller() or self._cache.snapshot.is_ruled_by_kafka
+        plans, errors = self._plan(names, plan, is_here=is_here)
         for topic, changes in {} if request.validate_only else plans.items():
             try:
                 self._store.configs.alter_topic_config(topic, changes)
@@ -318,14 +320,15 @@ class AdminManager:
         return IncrementalAlterConfigsResponse(responses=tuple(results))
 
     def _plan(
-        self, topics: Sequence[str], plan: Callable[[str], T]
+        self, topics: Sequence[str], plan: Callable[[str], T], *, is_here: bool | None = None
     ) -> tuple[dict[str, T], dict[str, ApiError]]:
         """Return the plan for each accepted topic, and the error of each other topic."""
+        is_here = self._is_controller() if is_here is None else is_here
         plans: dict[str, T] = {}
         refusals: dict[str, ApiError] = {}
         for topic, count in Counter(topics).items():
             try:
-                if not self._is_controller():
+                if not is_here:
                     raise RefusedError(Errors.NOT_CONTROLLER, _NOT_HERE)
                 if not self._cache.snapshot.brokers:
                     raise RefusedError(Errors.NOT_CONTROLLER, _NOT_TOLD)

@@ -75,6 +75,12 @@ class MetadataSnapshot:
         return self.brokers.get(self.controller_id)
 
     @property
+    def is_ruled_by_kafka(self) -> bool:
+        """Whether the active controller is a broker of Kafka."""
+        controller = self.controller
+        return controller is not None and controller.control_peer is None
+
+    @property
     def partitions(self) -> PartitionRows:
         """Every partition of every topic."""
         return PartitionRows(self.topics)

@@ -13,8 +13,10 @@ from regent.actors import automatic_creation, forwarding_manager
 from regent.actors.broker_to_controller_channel import BrokerToControllerChannel
 from regent.actors.forwarding_manager import CreateMissing, ForwardingManager, MetadataChanged
 from regent.actors.inbox import MessageWithReply, Reply
+from regent.actors.request_channel import ControllersOfKafka
 from regent.actors.runtime import launch, start_actor, stop_actor
 from regent.actors.topic_request_handler import TopicRequestHandler
+from regent.config.closing import Closing
 from regent.core.admin.admin_manager import AdminManager
 from regent.core.errors import ApiError, Errors
 from regent.core.model import TopicPartition
@@ -34,6 +36,12 @@ from regent.core.protocol.envelope import (
     ForwardedClient,
     Requester,
 )
+from regent.core.protocol.messages.configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from regent.core.protocol.messages.partitions import (
     NO_ERROR,
     AlterPartitionReassignmentsRequest,
@@ -46,8 +54,18 @@ from regent.core.protocol.messages.partitions import (
     PartitionsRequest,
     PartitionsResponse,
 )
-from regent.core.protocol.topics import TopicsRequest, TopicsResponse
+from regent.core.protocol.messages.topics import (
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+)
+from regent.core.protocol.topics import TopicsRequest, TopicsResponse, results_of
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.security.acls import AclOperation, Resource
+from regent.core.security.authorizer import NOT_NAMED, Asked, Authorizer
+from regent.core.security.session import Session
 from regent.transport.control.client import (
     PeerDisconnectedError,
     PeerUnreachableError,
@@ -70,11 +88,49 @@ from tests.support.topic_requests import (
 )
 from tests.support.world import TopicIds, World, live_broker, topic_id
 
+KAFKA = 9
 LONG_MS = 60_000
 ALICE = ForwardedClient("User", "alice", "10.0.0.1")
 CREATE_T = create_topics((creatable("t", 2, 1),), LONG_MS)
 GROW_T = create_partitions((growing("t", 2),), LONG_MS)
 DELETE_T = delete_topics(("t",), LONG_MS)
+
+
+class OnlyAlice(Authorizer):
+    """Lets one client change the settings of the topic ``t``, and nothing else."""
+
+    is_configured = True
+
+    def authorize(
+        self,
+        session: Session,
+        operation: AclOperation,
+        resource: Resource,
+        asked: Asked = NOT_NAMED,
+    ) -> bool:
+        del asked
+        name = session.principal.name
+        return (name, operation, resource.name) == ("alice", AclOperation.ALTER_CONFIGS, "t")
+
+
+class Kafka:
+    """The connection to a controller of Kafka."""
+
+    def __init__(self, cluster: TwoBrokers) -> None:
+        self._cluster = cluster
+
+    def request(
+        self, body: object, *, timeout_ms: int, closing: Closing | None = None
+    ) -> CreateTopicsResponse:
+        """Create the topics."""
+        del timeout_ms, closing
+        assert isinstance(body, CreateTopicsRequest)
+        self._cluster.asked_of_kafka.put(body)
+        created = (CreatableTopicResult(name=row.name, error_code=0) for row in body.topics)
+        return CreateTopicsResponse(topics=tuple(created))
+
+    def close(self) -> None:
+        """Nothing to close."""
 
 
 class TwoBrokers:
@@ -102,7 +158,18 @@ class TwoBrokers:
         self.stopping = threading.Event()
         self.spreads: queue.Queue[AwaitBrokersRequest] = queue.Queue()
         self.spread: Callable[[], Response] = lambda: AwaitBrokersResponse(Errors.NONE)
-        self._forwarder = start_actor(BrokerToControllerChannel, 0, self.cache, self.open)
+        self.asked_of_kafka: queue.Queue[object] = queue.Queue()
+        self._decisions_here = start_actor(
+            TopicRequestHandler, 0, manager, self._decided_by, OnlyAlice()
+        )
+        self._forwarder = start_actor(
+            BrokerToControllerChannel,
+            0,
+            self.cache,
+            self.open,
+            of_kafka=ControllersOfKafka("PLAINTEXT", "PLAINTEXT", lambda _: Kafka(self)),
+            topics=self._decisions_here,
+        )
         self._spreader = start_actor(
             BrokerToControllerChannel, 0, self.cache, self.open, name="spreader"
         )
@@ -119,7 +186,8 @@ class TwoBrokers:
         self.admin: ActorRef[ForwardingManager] = launch(forwarding)
 
     def stop(self) -> None:
-        for actor in (self.admin, self._forwarder, self._spreader, self._decisions):
+        actors = self.admin, self._forwarder, self._spreader, self._decisions
+        for actor in (*actors, self._decisions_here):
             stop_actor(actor, TIMEOUT_S)
 
     # --- the channel ---
@@ -160,6 +228,11 @@ class TwoBrokers:
         self.world.put_topic(topic, dict.fromkeys(range(partitions), (1,)))
         self.update_metadata()
 
+    def let_kafka_rule(self) -> None:
+        """Broker 9, which has no control port, is the controller; ours are not."""
+        self.is_active = False
+        self.update_metadata(controller=KAFKA)
+
     def update_metadata(self, *, controller: int = 1, deleted: tuple[str, ...] = ()) -> None:
         """Send both brokers the metadata of all topics, except ``deleted``."""
         self._update(self.cache, controller, deleted)
@@ -178,7 +251,8 @@ class TwoBrokers:
                 for n, a in stored.partitions.items()
             )
             states.append(UpdateMetadataTopic(topic, stored.topic_id, rows))
-        brokers = tuple(live_broker(b, 1, control_endpoint=f"inproc://broker-{b}") for b in (0, 1))
+        ours = (live_broker(b, 1, control_endpoint=f"inproc://broker-{b}") for b in (0, 1))
+        brokers = (*ours, live_broker(KAFKA, port=9092))
         self._epoch += 1
         header = ControlHeader(controller, self._epoch, 1)
         cache.update(header, UpdateMetadataRequest(tuple(states), brokers, is_full=True))
@@ -287,6 +361,75 @@ def test_the_client_of_a_request_is_forwarded_with_it(cluster: TwoBrokers):
     envelope = cluster.requests.get(timeout=TIMEOUT_S)
     assert isinstance(envelope, EnvelopeRequest)
     assert envelope.requester == requester
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        CREATE_T,
+        GROW_T,
+        DELETE_T,
+        DeleteTopicsRequest(
+            topics=(DeleteTopicState(name=None, topic_id=topic_id(1)),), timeout_ms=LONG_MS
+        ),
+        ElectLeadersRequest.of(ElectionType.UNCLEAN),
+        AlterPartitionReassignmentsRequest.of({TopicPartition("t", 0): (0,)}),
+        ListPartitionReassignmentsRequest.of(),
+    ],
+    ids=["create", "grow", "delete", "delete by id", "elect", "reassign", "list"],
+)
+def test_clients_ask_a_controller_of_kafka_themselves(
+    cluster: TwoBrokers, request_: TopicsRequest | PartitionsRequest
+):
+    """It would take a client's request for one of this broker, which may do everything."""
+    cluster.let_kafka_rule()
+    answers: queue.Queue[object] = queue.Queue()
+    envelope = EnvelopeRequest.of(request_, client=ALICE)
+    cluster.admin.tell(MessageWithReply(envelope, Reply.of(answers.put)))
+    answer = answers.get(timeout=TIMEOUT_S)
+    if isinstance(answer, PartitionsResponse):
+        assert answer.error_code is Errors.NOT_CONTROLLER
+    else:
+        assert isinstance(answer, TopicsResponse)
+        (row,) = results_of(answer)
+        assert (row.error_code, row.error_message) == (
+            Errors.NOT_CONTROLLER,
+            "the controller is broker 9: ask it",
+        )
+    assert cluster.asked_of_kafka.empty()
+
+
+def test_under_a_controller_of_kafka_this_broker_changes_settings_of_topics_for_clients_that_may(
+    cluster: TwoBrokers,
+):
+    cluster.have("t")
+    cluster.have("u")
+    cluster.let_kafka_rule()
+
+    def change(topic: str, client: ForwardedClient) -> Errors:
+        config = AlterableConfig(name="retention.ms", value="1000")
+        row = AlterConfigsResource(resource_type=2, resource_name=topic, configs=(config,))
+        answers: queue.Queue[object] = queue.Queue()
+        request = IncrementalAlterConfigsRequest(resources=(row,))
+        envelope = EnvelopeRequest.of(request, client=client)
+        cluster.admin.tell(MessageWithReply(envelope, Reply.of(answers.put)))
+        answer = answers.get(timeout=TIMEOUT_S)
+        assert isinstance(answer, IncrementalAlterConfigsResponse)
+        return Errors(answer.responses[0].error_code)
+
+    assert change("t", ALICE) is Errors.NONE
+    assert cluster.world.zookeeper.snapshot()["/config/topics/t"]
+    assert change("u", ALICE) is Errors.TOPIC_AUTHORIZATION_FAILED
+    assert change("t", ALICE._replace(name="bob")) is Errors.TOPIC_AUTHORIZATION_FAILED
+    assert cluster.asked_of_kafka.empty()
+
+
+def test_a_controller_of_kafka_creates_topics_that_clients_need(cluster: TwoBrokers):
+    cluster.let_kafka_rule()
+    assert cluster.want("t") == {}
+    asked = cluster.asked_of_kafka.get(timeout=TIMEOUT_S)
+    assert isinstance(asked, CreateTopicsRequest)
+    assert [topic.name for topic in asked.topics] == ["t"]
 
 
 def test_the_controller_is_looked_for_until_it_is_known_and_active(cluster: TwoBrokers):

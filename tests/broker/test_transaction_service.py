@@ -6,6 +6,7 @@ import queue
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -131,9 +132,12 @@ def test_the_topic_of_transactions_has_the_settings_of_the_broker():
 class Peer:
     """A broker with a coordinator and a replication port, and another one that sends to it."""
 
-    def __init__(self, undo: ExitStack) -> None:
+    def __init__(self, undo: ExitStack, *, oldest: bool = False) -> None:
+        """``oldest``: it knows the first versions only."""
         self.led = LedTransactions(undo)
         apis = apis_of_other_brokers(self.led.service, self.led.groups.partitions)
+        if oldest:
+            apis = [replace(api, min_version=0, max_version=0) for api in apis]
         listener = KafkaListener("127.0.0.1", 0, apis)
         undo.callback(listener.close, 0.1)
         listener.start()
@@ -151,8 +155,10 @@ class Peer:
         return answers.get(timeout=TIMEOUT_S)
 
 
-def test_markers_reach_another_broker_and_are_answered(undo: ExitStack):
-    peer = Peer(undo)
+@pytest.mark.parametrize("oldest", [False, True])
+def test_markers_reach_another_broker_and_are_answered(undo: ExitStack, *, oldest: bool):
+    """Kafka before 2.8 knows the first version of WriteTxnMarkers only."""
+    peer = Peer(undo, oldest=oldest)
     marker = TxnMarker(7, 3, False, 11, (ORDERS_0,))
     written = TxnMarkerResult(7, (PartitionOutcome(*ORDERS_0, Errors.NONE),))
     answer = peer.ask(WriteMarkersRequest((marker,)))

@@ -24,9 +24,8 @@ from regent.core.protocol.controller import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
 )
-from regent.core.protocol.messages import configs, controller, partitions, topics
-from regent.core.protocol.messages.partitions import PartitionsRequest, PartitionsResponse
-from regent.core.protocol.topics import TopicsRequest, TopicsResponse
+from regent.core.protocol.messages import controller
+from regent.core.protocol.messages.topics import CreateTopicsRequest, CreateTopicsResponse
 from regent.transport.control.client import RequestFailedError
 from regent.transport.kafka.api import API_NAMES, FIRST_FLEXIBLE_VERSION, KafkaApiKey
 from regent.transport.kafka.broker_connection import BrokerConnection
@@ -38,15 +37,14 @@ if TYPE_CHECKING:
     from regent.transport.kafka.client_security import ClientSecurity
 
 KafkaControllerRequest: TypeAlias = (
-    AlterPartitionRequest | ControlledShutdownRequest | TopicsRequest | PartitionsRequest
+    AlterPartitionRequest | ControlledShutdownRequest | CreateTopicsRequest
 )
 KafkaControllerResponse: TypeAlias = (
-    AlterPartitionResponse | ControlledShutdownResponse | TopicsResponse | PartitionsResponse
+    AlterPartitionResponse | ControlledShutdownResponse | CreateTopicsResponse
 )
 
 _LAST_BY_NAME: Final = 1  # AlterPartition, and
 _LAST_WITHOUT_EPOCHS: Final = 2
-_LAST_BY_NAMES_ONLY: Final = 5  # DeleteTopics
 
 
 class _Exchange(NamedTuple):
@@ -62,29 +60,7 @@ _EXCHANGES: Final[Mapping[type, _Exchange]] = {
     controller.ControlledShutdownRequestData: _Exchange(
         KafkaApiKey.CONTROLLED_SHUTDOWN, 3, controller.ControlledShutdownResponseData
     ),
-    topics.CreateTopicsRequest: _Exchange(
-        KafkaApiKey.CREATE_TOPICS, 7, topics.CreateTopicsResponse
-    ),
-    topics.DeleteTopicsRequest: _Exchange(
-        KafkaApiKey.DELETE_TOPICS, 6, topics.DeleteTopicsResponse
-    ),
-    topics.CreatePartitionsRequest: _Exchange(
-        KafkaApiKey.CREATE_PARTITIONS, 3, topics.CreatePartitionsResponse
-    ),
-    configs.IncrementalAlterConfigsRequest: _Exchange(
-        KafkaApiKey.INCREMENTAL_ALTER_CONFIGS, 1, configs.IncrementalAlterConfigsResponse
-    ),
-    partitions.ElectLeadersRequest: _Exchange(
-        KafkaApiKey.ELECT_LEADERS, 2, partitions.ElectLeadersResponse
-    ),
-    partitions.AlterPartitionReassignmentsRequest: _Exchange(
-        KafkaApiKey.ALTER_PARTITION_REASSIGNMENTS,
-        0,
-        partitions.AlterPartitionReassignmentsResponse,
-    ),
-    partitions.ListPartitionReassignmentsRequest: _Exchange(
-        KafkaApiKey.LIST_PARTITION_REASSIGNMENTS, 0, partitions.ListPartitionReassignmentsResponse
-    ),
+    CreateTopicsRequest: _Exchange(KafkaApiKey.CREATE_TOPICS, 7, CreateTopicsResponse),
 }
 """The messages, with the last version that is declared."""
 
@@ -116,11 +92,11 @@ class KafkaControllerChannel:
                     broker_id=broker_id, broker_epoch=broker_epoch
                 )
                 return _shut_down(ask(message, _EXCHANGES[type(message)].last_version))
-            case _:
-                last = _EXCHANGES[type(body)].last_version
-                if isinstance(body, topics.DeleteTopicsRequest) and body.topic_names:
-                    last = _LAST_BY_NAMES_ONLY
-                return _plain(ask(_with_time(body, timeout_ms), last))
+            case CreateTopicsRequest():
+                created: CreateTopicsResponse = ask(
+                    _with_time(body, timeout_ms), _EXCHANGES[type(body)].last_version
+                )
+                return created
 
     def close(self) -> None:
         """Close the connection. Idempotent."""
@@ -140,6 +116,8 @@ class KafkaControllerChannel:
                 f"a broker of Kafka that knows {API_NAMES[key]} in the versions {oldest} to"
                 f" {newest}: it needs a release between 2.4 and 3.9, in ZooKeeper mode"
             )
+            if key is KafkaApiKey.ALTER_PARTITION and newest < 0:
+                reason = 'a controller before Kafka 2.7: set isr_change_protocol = "zookeeper"'
             raise RequestFailedError(self._connection.endpoint, Errors.UNSUPPORTED_VERSION, reason)
         is_flexible = version >= FIRST_FLEXIBLE_VERSION[key]
         body = encoded(message, version, is_flexible=is_flexible)
@@ -226,21 +204,12 @@ def _shut_down(given: controller.ControlledShutdownResponseData) -> ControlledSh
     return ControlledShutdownResponse(Errors(given.error_code), tuple(remaining))
 
 
-def _with_time(asked: Any, timeout_ms: int) -> Any:
+def _with_time(asked: CreateTopicsRequest, timeout_ms: int) -> CreateTopicsRequest:
     """Return a request that the controller may take some time for: Kafka's does not wait in 0 ms.
 
     It answers before the connection is given up.
     """
     most_ms = max(timeout_ms * 3 // 4, 1)
-    wanted_ms = getattr(asked, "timeout_ms", None)
-    if wanted_ms is None or 0 < wanted_ms <= most_ms:
+    if 0 < asked.timeout_ms <= most_ms:
         return asked
     return dataclasses.replace(asked, timeout_ms=most_ms)
-
-
-def _plain(given: Any) -> TopicsResponse | PartitionsResponse:
-    """Return an answer in which the error of the whole request is one of ``Errors``."""
-    answer: TopicsResponse | PartitionsResponse = given
-    if hasattr(given, "error_code"):
-        answer = dataclasses.replace(given, error_code=Errors(given.error_code))
-    return answer

@@ -2,10 +2,10 @@
 
 Followers use version 17, which names topics by their ids and has the follower's broker epoch in a
 tagged field (KIP-903), or the newest that the leader knows, which may be a broker of Kafka. Where a
-topic of the session has no id, they use version 12. Brokers of Kafka use the versions 9 to 11 if
-their ``inter.broker.protocol.version`` is below 2.7; they look for the place where their log must
-be truncated with OffsetsForLeaderEpoch. A request or response for one partition takes a few
-microseconds. Fetches of consumers are in ``api.fetch``.
+topic of the session has no id, they use version 12. To Kafka 2.4 to 2.6 they use version 11, after
+``epoch_ends`` has found where their logs must be truncated. So do brokers of Kafka whose
+``inter.broker.protocol.version`` is below 2.7: they use the versions 9 to 11. A request or response
+for one partition takes a few microseconds. Fetches of consumers are in ``api.fetch``.
 
 With OFFSET_OUT_OF_RANGE Kafka's response says nothing about the leader's log. A follower asks for
 its start and end with ListOffsets, as Kafka's ``RemoteLeaderEndPoint`` does.
@@ -46,14 +46,18 @@ from regent.transport.kafka.api import (
     KafkaRequest,
 )
 from regent.transport.kafka.broker_connection import BrokerConnection
+from regent.transport.kafka.epoch_ends import EpochEnds, Refused, refusals, without
+from regent.transport.kafka.kafka_releases import OLDEST_RELEASE
 from regent.transport.kafka.message_codec import decoded, encoded
 from regent.transport.kafka.primitives import INT32, MalformedRequestError, Reader, Writer
 
 if TYPE_CHECKING:
     from regent.transport.kafka.client_security import ClientSecurity
 
-FIRST_VERSION: Final = 12
+FIRST_WITH_LAST_EPOCH: Final = 12
 """The first version that names the epoch of the last fetched record (KIP-595)."""
+FIRST_ASKED: Final = 11
+"""The version that the oldest leaders that can be followed know, those of Kafka 2.4."""
 FIRST_SERVED: Final = 9
 """The first version in which a follower names its leader epoch (KIP-320)."""
 FIRST_WITH_IDS: Final = 13
@@ -73,7 +77,7 @@ _OLD_POSITION: Final = struct.Struct(">iiqqi")  # without the last fetched epoch
 _PLAIN_POSITION: Final = struct.Struct(">iiqiqib")  # with the number of tagged fields
 _RESPONSE: Final = struct.Struct(">ihi")  # throttle time, error, session
 _FETCHED: Final = struct.Struct(">ihqqq")  # index, error, high watermark, stable, start
-_ABORTED: Final = struct.Struct(">qqb")
+_ABORTED: Final = struct.Struct(">qq")  # a transaction: its producer, and its first offset
 _EPOCH_END: Final = struct.Struct(">iqb")  # leader epoch, end offset, no tagged fields
 _NO_STABLE_OFFSET, _NO_PREFERRED_REPLICA, _READ_UNCOMMITTED = -1, -1, 0
 # Between the numbers of a partition and its records: no list of transactions, no other replica.
@@ -118,7 +122,7 @@ def decode_request(request: KafkaRequest, names: Mapping[TopicId | None, str]) -
     unknown: list[FetchTopic] = []
     for _ in range(reader.array_length()):
         name, topic_id = _topic(reader, version, names)
-        position = _position if version >= FIRST_VERSION else _old_position
+        position = _position if version >= FIRST_WITH_LAST_EPOCH else _old_position
         rows = tuple([position(reader) for _ in range(reader.array_length())])
         reader.end_struct()
         if name is None:
@@ -175,7 +179,7 @@ def encode_response(request: KafkaRequest, response: FetchResponse) -> KafkaAnsw
     version, writer = request.api_version, request.answer_writer()
     has_ids = version >= FIRST_WITH_IDS
     no_transactions = _NO_TRANSACTIONS
-    if version < FIRST_VERSION:
+    if version < FIRST_WITH_LAST_EPOCH:
         has_preferred = version >= _FIRST_WITH_RACK
         no_transactions = _OLD_NO_TRANSACTIONS * (2 if has_preferred else 1)
     writer.pack(_RESPONSE, request.throttle_time_ms, response.error_code, response.session_id)
@@ -232,6 +236,7 @@ class FetchChannel:
     ) -> None:
         self._connection = BrokerConnection(endpoint, client_id=client_id, security=security)
         self._names: dict[TopicId | None, str] = {}  # of the topics in the session
+        self._epoch_ends = EpochEnds(self._connection)
 
     def request(
         self, body: FetchRequest, *, timeout_ms: int, closing: Closing | None = None
@@ -246,19 +251,17 @@ class FetchChannel:
             self._names[topic.topic_id] = topic.topic_name
         known = self._connection.versions(timeout_ms=timeout_ms, closing=closing)
         _, newest = known.get(KafkaApiKey.FETCH, (0, -1))
-        if newest < FIRST_VERSION:
-            reason = "a leader that cannot be followed: Kafka 2.7 or later is needed"
+        if newest < FIRST_ASKED:
+            reason = f"a leader that cannot be followed: Kafka {OLDEST_RELEASE} or later is needed"
             raise RequestFailedError(self._connection.endpoint, Errors.UNSUPPORTED_VERSION, reason)
-        version = request_version(body, newest)
-        view = self._connection.exchange(
-            KafkaApiKey.FETCH,
-            version,
-            encode_request(body, version),
-            timeout_ms=timeout_ms,
-            closing=closing,
-        )
+        refused: Refused = {}
+        if newest < FIRST_WITH_LAST_EPOCH:
+            refused = self._epoch_ends.refused(body, timeout_ms=timeout_ms, closing=closing)
         try:
-            response = decode_response(view, version, self._names)
+            if refused:
+                response = self._fetch_beside(refused, body, newest, timeout_ms, closing)
+            else:
+                response = self._fetch(body, newest, timeout_ms, closing)
             outside = _out_of_range(body, response)
             return self._with_offsets(body, response, outside, timeout_ms, closing)
         except MalformedRequestError as error:
@@ -271,6 +274,37 @@ class FetchChannel:
     def close(self) -> None:
         """Close the connection. Idempotent."""
         self._connection.close()
+
+    def _fetch(
+        self, body: FetchRequest, newest: int, timeout_ms: int, closing: Closing | None
+    ) -> FetchResponse:
+        version = request_version(body, newest)
+        view = self._connection.exchange(
+            KafkaApiKey.FETCH,
+            version,
+            encode_request(body, version),
+            timeout_ms=timeout_ms,
+            closing=closing,
+        )
+        return decode_response(view, version, self._names)
+
+    def _fetch_beside(
+        self,
+        refused: Refused,
+        body: FetchRequest,
+        newest: int,
+        timeout_ms: int,
+        closing: Closing | None,
+    ) -> FetchResponse:
+        """Fetch the other positions: the leader must not hear of the refused ones.
+
+        There is no session then; the next fetch begins one.
+        """
+        rest, fetched = without(body, refused), FetchResponse(Errors.NONE)
+        if rest.topics:
+            fetched = self._fetch(rest, newest, timeout_ms, closing)
+        topics = (*fetched.topics, *refusals(body, refused))
+        return FetchResponse(fetched.error_code, topics)
 
     def _with_offsets(
         self,
@@ -369,13 +403,15 @@ def _between(row: FetchedPartition, start: int | None, end: int | None) -> Fetch
 
 def request_version(request: FetchRequest, newest: int = LAST_VERSION) -> int:
     """Return the version of a request to a leader that knows ``newest``."""
-    return FIRST_VERSION if request.names_topics else min(newest, LAST_VERSION)
+    last = FIRST_WITH_LAST_EPOCH if request.names_topics else LAST_VERSION
+    return min(newest, last)
 
 
 def encode_request(request: FetchRequest, version: int) -> bytes:
     """Return the body of a request; ``version`` is one of ``request_version``."""
     by_name, has_state = version < FIRST_WITH_IDS, version >= _FIRST_WITH_STATE
-    writer = Writer(is_flexible=True)
+    has_last_epoch = version >= FIRST_WITH_LAST_EPOCH
+    writer = Writer(is_flexible=has_last_epoch)
     if not has_state:
         writer.int32(request.replica_id)
     writer.pack(
@@ -392,7 +428,10 @@ def encode_request(request: FetchRequest, version: int) -> bytes:
         _write_topic(writer, topic.topic_name if by_name else None, topic.topic_id)
         writer.array_length(len(topic.partitions))
         for row in topic.partitions:
-            writer.pack(_PLAIN_POSITION, *row, 0)
+            if has_last_epoch:
+                writer.pack(_PLAIN_POSITION, *row, 0)
+            else:
+                writer.pack(_OLD_POSITION, *row[:3], *row[4:])
         writer.end_struct()
     forgotten_topics = _forgotten_by_name(request) if by_name else request.forgotten_topics
     writer.array_length(len(forgotten_topics))
@@ -440,7 +479,8 @@ def decode_response(
     ``names`` has the topics of the session by id; others are left out. Raises
     ``MalformedRequestError``.
     """
-    reader = Reader(body, is_flexible=True, max_elements=MAX_SESSION_PARTITIONS)
+    is_flexible = version >= FIRST_WITH_LAST_EPOCH
+    reader = Reader(body, is_flexible=is_flexible, max_elements=MAX_SESSION_PARTITIONS)
     _, error, session_id = reader.unpack(_RESPONSE)
     topics: list[FetchedTopic] = []
     for _ in range(reader.array_length()):
@@ -455,8 +495,9 @@ def decode_response(
 
 def _fetched(reader: Reader) -> FetchedPartition:
     index, error, high_watermark, _, start = reader.unpack(_FETCHED)
-    for _ in range(reader.nullable_array_length() or 0):  # aborted transactions
+    for _ in range(reader.nullable_array_length() or 0):
         reader.unpack(_ABORTED)
+        reader.end_struct()
     reader.int32()  # the preferred replica
     records = reader.nullable_bytes()
     diverging = reader.end_struct().get(_DIVERGING_EPOCH)

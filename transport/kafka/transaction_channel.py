@@ -33,7 +33,7 @@ from regent.core.protocol.transactions import (
     WriteMarkersRequest,
     WriteMarkersResponse,
 )
-from regent.transport.kafka.api import KafkaApiKey
+from regent.transport.kafka.api import FIRST_FLEXIBLE_VERSION, KafkaApiKey
 from regent.transport.kafka.broker_connection import BrokerConnection
 from regent.transport.kafka.message_codec import decoded, encoded
 from regent.transport.kafka.primitives import MalformedRequestError
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_VERSIONS: Final = {KafkaApiKey.ADD_PARTITIONS_TO_TXN: 4, KafkaApiKey.WRITE_TXN_MARKERS: 1}
+_VERSION_TO_VERIFY: Final = 4  # of AddPartitionsToTxn; older ones cannot
+_LAST_VERSION_TO_WRITE: Final = 1  # of WriteTxnMarkers; Kafka 2.4 to 2.7 know 0 only
 _ERROR_CODES: Final = {int(error): error for error in Errors}
 
 
@@ -89,7 +90,11 @@ class TransactionChannel:
             )
         )
         key = KafkaApiKey.WRITE_TXN_MARKERS
-        written = self._exchange(key, request, WriteTxnMarkersResponse, timeout_ms, closing)
+        known = self._connection.versions(timeout_ms=timeout_ms, closing=closing)
+        version = min(known.get(key, (0, 0))[1], _LAST_VERSION_TO_WRITE)
+        written = self._exchange(
+            key, version, request, WriteTxnMarkersResponse, timeout_ms, closing
+        )
         return WriteMarkersResponse(Errors.NONE, tuple(_results(body.markers, written)))
 
     def _verify(
@@ -97,7 +102,7 @@ class TransactionChannel:
     ) -> VerifyPartitionsResponse:
         key = KafkaApiKey.ADD_PARTITIONS_TO_TXN
         known = self._connection.versions(timeout_ms=timeout_ms, closing=closing)
-        if known.get(key, (0, -1))[1] < _VERSIONS[key]:
+        if known.get(key, (0, -1))[1] < _VERSION_TO_VERIFY:
             return _unverified(asked)
         request = AddPartitionsToTxnRequest(
             transactions=(
@@ -113,7 +118,9 @@ class TransactionChannel:
                 ),
             )
         )
-        verified = self._exchange(key, request, AddPartitionsToTxnResponse, timeout_ms, closing)
+        verified = self._exchange(
+            key, _VERSION_TO_VERIFY, request, AddPartitionsToTxnResponse, timeout_ms, closing
+        )
         return VerifyPartitionsResponse(
             _error(verified.error_code),
             tuple(
@@ -127,20 +134,21 @@ class TransactionChannel:
     def _exchange(
         self,
         key: KafkaApiKey,
+        version: int,
         request: object,
         response_type: type[T],
         timeout_ms: int,
         closing: Closing | None,
     ) -> T:
-        version = _VERSIONS[key]
+        is_flexible = version >= FIRST_FLEXIBLE_VERSION[key]
         view = self._connection.exchange(
             key,
             version,
-            encoded(request, version, is_flexible=True),
+            encoded(request, version, is_flexible=is_flexible),
             timeout_ms=timeout_ms,
             closing=closing,
         )
-        return decoded(response_type, view, version, is_flexible=True)
+        return decoded(response_type, view, version, is_flexible=is_flexible)
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> Iterable[tuple[str, tuple[int, ...]]]:

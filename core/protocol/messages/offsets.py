@@ -1,4 +1,4 @@
-"""ListOffsets between brokers; ``api.offsets`` has what clients send."""
+"""ListOffsets and OffsetForLeaderEpoch between brokers; ``api.offsets`` has what clients send."""
 
 from __future__ import annotations
 
@@ -58,3 +58,54 @@ class ListOffsetsResponse:
 
     throttle_time_ms: Int32 = since(2, default=0)
     topics: tuple[ListedTopic, ...]
+
+
+@message
+class EpochOfPartition:
+    """A leader epoch of a partition; the follower knows ``current_leader_epoch`` as the newest."""
+
+    partition: Int32
+    current_leader_epoch: Int32 = since(2, default=-1)
+    leader_epoch: Int32
+
+
+@message
+class EpochsOfTopic:
+    """Partitions of a topic."""
+
+    topic: str
+    partitions: tuple[EpochOfPartition, ...]
+
+
+@message
+class OffsetForLeaderEpochRequest:
+    """Asks a leader where leader epochs end in its logs."""
+
+    replica_id: Int32 = since(3, default=-2)
+    topics: tuple[EpochsOfTopic, ...]
+
+
+@message
+class EpochEndOfPartition:
+    """The newest leader epoch up to the one that was asked for, and its end; -1: there is none."""
+
+    error_code: Int16
+    partition: Int32
+    leader_epoch: Int32 = since(1, default=-1)
+    end_offset: Int64
+
+
+@message
+class EpochEndsOfTopic:
+    """Partitions of a topic."""
+
+    topic: str
+    partitions: tuple[EpochEndOfPartition, ...]
+
+
+@message
+class OffsetForLeaderEpochResponse:
+    """The ends of the leader epochs."""
+
+    throttle_time_ms: Int32 = since(2, default=0)
+    topics: tuple[EpochEndsOfTopic, ...]

@@ -38,8 +38,14 @@ from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.storage.log_manager import LogManager
 from regent.testing.waits import eventually, scaled
+from regent.transport.kafka.api import Answering, KafkaHandler, KafkaRequest
 from regent.transport.kafka.client_security import ClientSecurity
-from regent.transport.kafka.follower_fetch import FetchChannel
+from regent.transport.kafka.follower_fetch import (
+    LAST_VERSION,
+    FetchChannel,
+    decode_request,
+    seems_of_follower,
+)
 from regent.transport.kafka.listener import KafkaListener
 from regent.transport.kafka.primitives import uuid_text
 from regent.transport.kafka.sasl_client import ClientSasl
@@ -66,8 +72,13 @@ class Leader:
         logs: ReplicaLogs,
         metadata: MetadataCache | None = None,
         sasl: SaslListener | None = None,
+        *,
+        newest_fetch: int = LAST_VERSION,
+        leader_epoch: int = 0,
     ) -> None:
+        """It knows Fetch up to ``newest_fetch``."""
         self._undo = undo
+        self.positions: list[tuple[int, int]] = []  # of all fetches: partition, offset
         cache = MetadataCache()
         self.manager = ReplicaManager(LEADER, logs, cache, lock=threading.RLock())
         reader = undo.enter_context(ThreadPoolExecutor(1))
@@ -75,10 +86,9 @@ class Leader:
             "127.0.0.1",
             0,
             [
-                *fetch_apis(
-                    self.manager,
-                    metadata or cache,
-                    reader,
+                *(
+                    replace(api, max_version=newest_fetch, handle=self._noting(api.handle))
+                    for api in fetch_apis(self.manager, metadata or cache, reader)
                 ),
                 *offset_apis(self.manager, reader),
             ],
@@ -87,9 +97,22 @@ class Leader:
         self.listener.start()
         undo.callback(self.listener.close, 0.1)
         own, other = (live_broker(broker) for broker in (LEADER, FOLLOWER))
-        lead(self.manager, own, {"payments": 1}, (LEADER, FOLLOWER), topic_id=ID)
+        topics = {"payments": 2}
+        isr = LEADER, FOLLOWER
+        lead(self.manager, own, topics, isr, topic_id=ID, leader_epoch=leader_epoch)
         header = ControlHeader(LEADER, 1, -1)
         self.manager.handle(header, UpdateMetadataRequest((), (own, other)), now_ms())
+
+    def _noting(self, handle: KafkaHandler) -> KafkaHandler:
+        def noting(request: KafkaRequest) -> Answering:
+            if seems_of_follower(request):
+                asked = decode_request(request, {ID: "payments"}).request
+                self.positions += [
+                    (row.partition_index, row.fetch_offset) for _, row in asked.partitions()
+                ]
+            return handle(request)
+
+        return noting
 
     @property
     def waiting(self) -> int:
@@ -243,6 +266,76 @@ def test_a_follower_out_of_range_gets_the_start_and_the_end_of_its_leaders_log(l
     row = only_row(leader.fetch(fetch(offset=7)))
     assert row.error_code is Errors.OFFSET_OUT_OF_RANGE
     assert (row.log_start_offset, row.log_end_offset) == (0, 2)
+
+
+OLDEST = 11  # the newest Fetch of Kafka 2.4 to 2.6: it does not see that logs differ
+
+
+@pytest.mark.parametrize("newest_fetch", [OLDEST, 12, LAST_VERSION])
+@pytest.mark.parametrize(
+    ("last_epoch", "offset", "expected"),
+    [
+        (3, 2, (Errors.NONE, -1, -1)),
+        (3, 5, (Errors.NONE, 3, 2)),
+        (4, 2, (Errors.OFFSET_OUT_OF_RANGE, -1, -1)),
+        (1, 1, (Errors.NONE, 1, 0)),
+    ],
+)
+def test_a_follower_learns_where_its_log_and_the_leaders_part(
+    undo: ExitStack,
+    newest_fetch: int,
+    last_epoch: int,
+    offset: int,
+    expected: tuple[Errors, int, int],
+):
+    leader = Leader(undo, MemoryLogs(), newest_fetch=newest_fetch, leader_epoch=3)
+    leader.produce(batch(b"a", b"b"))
+    row = FetchPartition(0, 3, offset, last_epoch, 0)
+    answer = only_row(leader.fetch(fetch(topics=(FetchTopic("payments", ID, (row,)),))))
+    assert (answer.error_code, answer.diverging_epoch, answer.diverging_end_offset) == expected
+    assert not answer.records.size
+    if answer.error_code is not Errors.NONE:
+        assert (answer.log_start_offset, answer.log_end_offset) == (0, 2)
+
+
+def test_the_oldest_leaders_do_not_hear_of_a_position_that_is_not_in_their_logs(undo: ExitStack):
+    """They would count its records as replicated. The other partitions are fetched at once."""
+    leader = Leader(undo, MemoryLogs(), newest_fetch=OLDEST, leader_epoch=3)
+    leader.produce(batch(b"a", b"b"))
+    channel = leader.connect()
+    rows = FetchPartition(0, 3, 5, 3, 0), FetchPartition(1, 3, 0, -1, 0)
+    topics = (FetchTopic("payments", ID, rows),)
+    response = leader.fetch(fetch(topics=topics, max_wait_ms=LONG_MS, session_epoch=0), channel)
+    assert {name.partition: row.diverging_epoch for name, row in response.partitions()} == {
+        0: 3,
+        1: -1,
+    }
+    assert response.session_id == 0  # the next fetch lists all partitions
+    assert leader.positions == [(1, 0)]
+    equal = (FetchTopic("payments", ID, (rows[0]._replace(fetch_offset=2), rows[1])),)
+    assert leader.fetch(fetch(topics=equal, session_epoch=0), channel).session_id > 0
+    assert leader.positions == [(1, 0), (0, 2), (1, 0)]
+
+
+def test_the_oldest_leaders_are_asked_once_in_a_leader_epoch(undo: ExitStack):
+    leader = Leader(undo, MemoryLogs(), newest_fetch=OLDEST, leader_epoch=3)
+    leader.produce(batch(b"a", b"b"))
+    channel = leader.connect()
+
+    def answer(offset: int, session: FetchResponse | None, epoch: int = 3) -> FetchResponse:
+        topics = (FetchTopic("payments", ID, (FetchPartition(0, epoch, offset, 3, 0),)),)
+        count = 0 if session is None else len(leader.positions)
+        id_ = 0 if session is None else session.session_id
+        return leader.fetch(fetch(topics=topics, session_id=id_, session_epoch=count), channel)
+
+    begun = answer(1, None)
+    # Nothing was compared: the leader itself refuses a position behind its log.
+    assert only_row(answer(9, begun)).error_code is Errors.OFFSET_OUT_OF_RANGE
+    assert leader.positions == [(0, 1), (0, 9)]
+    # In another epoch, and at an earlier offset, it is compared again.
+    assert only_row(answer(9, begun, epoch=4)).error_code is Errors.UNKNOWN_LEADER_EPOCH
+    assert only_row(answer(0, begun, epoch=2)).error_code is Errors.FENCED_LEADER_EPOCH
+    assert leader.positions == [(0, 1), (0, 9)]
 
 
 def test_a_session_lists_only_changes(leader: Leader):

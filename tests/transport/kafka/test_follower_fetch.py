@@ -57,13 +57,14 @@ BY_NAME = dataclasses.replace(
     forgotten_topics=(ForgottenTopic("b", (1, 2)),),
     names_topics=True,
 )
+RECORDS = MemoryRecords(b"whole batches")
 FETCHED = FetchResponse(
     Errors.NONE,
     (
         FetchedTopic(
             "a",
             (
-                FetchedPartition(0, Errors.NONE, 9, 3, records=MemoryRecords(b"whole batches")),
+                FetchedPartition(0, Errors.NONE, 9, 3, records=RECORDS),
                 FetchedPartition(1, Errors.NONE, 8, 2, 4, 77),
             ),
             A,
@@ -71,6 +72,11 @@ FETCHED = FetchResponse(
         FetchedTopic("b", (FetchedPartition(300, Errors.FENCED_LEADER_EPOCH, -1, -1),), B),
     ),
     12,
+)
+
+ONE_ROW = dataclasses.replace(
+    FETCHED,
+    topics=(FetchedTopic("a", (FetchedPartition(0, Errors.NONE, 9, 3, records=RECORDS),), A),),
 )
 
 
@@ -153,6 +159,13 @@ def test_a_leader_gets_the_newest_version_that_it_knows(newest: int):
     read = decode_request(received(body, version), NAMES).request
     assert _without_ids(read) == _without_ids(known)
     assert request_version(BY_NAME, newest) == 12
+
+
+def test_the_oldest_leaders_get_a_request_without_the_last_epochs():
+    """Kafka 2.4 to 2.6: the positions are compared before, see ``epoch_ends``."""
+    for request in (REQUEST, BY_NAME):
+        assert request_version(request, 11) == 11
+        assert encode_request(request, 11) == others_request(BY_NAME, 11)
 
 
 @pytest.mark.parametrize("version", range(9, 12))
@@ -240,10 +253,38 @@ def test_a_response_is_read_as_it_was_written():
     assert decode_response(memoryview(body), 17, {A: "a"}) == without_b
 
 
-def test_a_list_of_aborted_transactions_in_a_response_is_skipped():
-    body = joined(encode_response(received(b"", 17), FETCHED))
-    none, one = b"\0\xff\xff\xff\xff", b"\x02" + bytes(17) + b"\xff\xff\xff\xff"
-    assert decode_response(memoryview(body.replace(none, one)), 17, NAMES) == FETCHED
+def test_a_response_of_the_oldest_leaders_is_read():
+    body = joined(encode_response(received(b"", 11), FETCHED))
+    read = decode_response(memoryview(body), 11, {})
+    known = (
+        dataclasses.replace(
+            topic,
+            topic_id=None,
+            partitions=tuple(
+                row._replace(diverging_epoch=NO_EPOCH, diverging_end_offset=-1)
+                for row in topic.partitions
+            ),
+        )
+        for topic in FETCHED.topics
+    )
+    assert read == dataclasses.replace(FETCHED, topics=tuple(known))
+
+
+@pytest.mark.parametrize(
+    ("version", "none", "one"),
+    [
+        (17, b"\0" + b"\xff" * 4, b"\x02" + bytes(17) + b"\xff" * 4),
+        (11, b"\xff" * 8, b"\0\0\0\x01" + bytes(16) + b"\xff" * 4),
+    ],
+)
+def test_a_list_of_aborted_transactions_in_a_response_is_skipped(
+    version: int, none: bytes, one: bytes
+):
+    body = joined(encode_response(received(b"", version), ONE_ROW))
+    parts = body.rpartition(none)  # before it is an unknown stable offset
+    assert parts[1]
+    read = decode_response(memoryview(parts[0] + one + parts[2]), version, NAMES)
+    assert dict(read.partitions()) == dict(ONE_ROW.partitions())
 
 
 def test_an_error_code_that_is_not_known_is_an_error():
