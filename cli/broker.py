@@ -47,7 +47,7 @@ _SIGNALS = (*_STOP_SIGNALS, signal.SIGHUP)
 _SHOWN = {
     *("host", "port", "control_port", "replication_port", "metrics_port"),
     *("advertised_host", "advertised_port", "rack", "placement_service", "session_timeout_ms"),
-    "log_level",
+    *("log_level", "no_replicas"),
 }
 """The options for settings that the help text lists. Each other setting has an option too."""
 
@@ -61,6 +61,8 @@ def _settings_options(command: Any) -> Any:
             metavar=row.type.name,
             help=row.meaning,
             hidden=name not in _SHOWN,
+            is_flag=False if row.default is False else None,
+            flag_value=True if row.default is False else None,
         )
         command = option(command)
     return command

@@ -183,6 +183,14 @@ class Quarantine:
         self._change(with_this_one)
         return is_quarantined_next
 
+    def write_down(self, event: str, failed: Resign, *, term_ms: int) -> bool:
+        """Do as ``on_failure``, without an error: the controller must resign anyway."""
+        try:
+            return self.on_failure(event, failed.topic, failed.reason, term_ms=term_ms)
+        except Exception as error:  # noqa: BLE001 - see above
+            self._log.warning("%r", error)
+            return False
+
     def _to_blame(
         self, event: str, topic: str | None, failures: Collection[ControllerFailure]
     ) -> str:

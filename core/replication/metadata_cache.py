@@ -75,6 +75,11 @@ class MetadataSnapshot:
         return self.brokers.get(self.controller_id)
 
     @property
+    def brokers_for_replicas(self) -> Mapping[BrokerId, UpdateMetadataBroker]:
+        """The live brokers that new replicas may be placed on."""
+        return {b: broker for b, broker in self.brokers.items() if not broker.no_replicas}
+
+    @property
     def partitions(self) -> PartitionRows:
         """Every partition of every topic."""
         return PartitionRows(self.topics)
