@@ -55,14 +55,17 @@ _SHOWN = {
 def _settings_options(command: Any) -> Any:
     """Add an option for each setting."""
     for name, (_, row) in reversed(SETTING_OPTIONS.items()):
+        # What is off by default may also be given without a value: --no-replicas.
+        alone: dict[str, Any] = (
+            {"is_flag": False, "flag_value": True} if row.default is False else {}
+        )
         option = click.option(
             f"--{name.replace('_', '-')}",
             type=type(row.default),
             metavar=row.type.name,
             help=row.meaning,
             hidden=name not in _SHOWN,
-            is_flag=False if row.default is False else None,
-            flag_value=True if row.default is False else None,
+            **alone,
         )
         command = option(command)
     return command
