@@ -77,14 +77,17 @@ def read_registered_brokers(admin: ZkAdminStore) -> tuple[PlannedBroker, ...]:
     without its rack no replica can be placed there.
     """
     brokers = []
-    for broker_id, registration in admin.read_brokers().items():
+    registered = admin.read_brokers()
+    for broker_id, registration in registered.items():
         if isinstance(registration, BadDataError):
             raise registration
         if not registration.info.no_replicas:
             brokers.append(PlannedBroker(broker_id, registration.info.rack, 0, None))
     if not brokers:
         raise InputError(
-            "no broker that takes replicas is registered in ZooKeeper: is the cluster running?"
+            "all registered brokers have no_replicas: start others"
+            if registered
+            else "no broker is registered in ZooKeeper: is the cluster running?"
         )
     return tuple(brokers)
 

@@ -559,10 +559,8 @@ class Controller:
         self._log.error("Resigning after an error: %s", failed.reason)
         was_active, epoch_zk_version = self._is_active, self.context.epoch_zk_version
         term_ms = now_ms - self._elected_ms
-        is_quarantined_next = (
-            was_active
-            and bool(failed.event)
-            and self._quarantine.write_down(self._loading or failed.event, failed, term_ms=term_ms)
+        is_quarantined_next = was_active and self._quarantine.write_down(
+            self._loading, failed, term_ms=term_ms
         )
         self._resign()
         if is_quarantined_next or (was_active and term_ms > MAX_RESIGNATION_BACKOFF_MS):

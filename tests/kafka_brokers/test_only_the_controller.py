@@ -63,7 +63,8 @@ def test_a_broker_without_replicas_takes_over_from_a_controller_of_kafka_and_giv
         GenuineBroker(tmp_path / "first", FIRST, zookeeper) as first,
         GenuineBroker(tmp_path / "second", SECOND, zookeeper) as second,
     ):
-        first.await_serving(), second.await_serving()
+        first.await_serving()
+        second.await_serving()
         admin = AdminClient({"bootstrap.servers": first.bootstrap_server})
 
         def ruler() -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from regent.core.controller.reassignment.assignments import write_assignments
+from regent.core.controller.assignments import write_assignments
 from regent.core.controller.services import ControllerServices
 from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
 

@@ -217,9 +217,8 @@ def test_another_broker_becomes_controller_when_the_controller_fails(
     assert sorted(r.registration.info.broker_id for r in of_type(effects, AddBroker)) == [1, 2, 5]
 
 
-def asked_to_move(world: World, of: Candidate) -> MoveController:
+def asked_to_move(of: Candidate) -> MoveController:
     """Return the request of an operator who knows the present controller."""
-    del world
     context = of.controller.context
     return MoveController(7, context.epoch, context.epoch_zk_version)
 
@@ -229,7 +228,7 @@ def test_a_broker_takes_the_place_of_the_controller_and_no_third_can_be_elected(
 ) -> None:
     second, third = Candidate(world, 1), Candidate(world, 2)
     second.start(), third.start()
-    request, former = asked_to_move(world, active), active.controller.context.epoch
+    request, former = asked_to_move(active), active.controller.context.epoch
     seen: list[str] = []
 
     def stand(call: Call) -> None:
@@ -253,7 +252,7 @@ def test_a_broker_takes_the_place_of_the_controller_and_no_third_can_be_elected(
 def test_a_late_request_to_move_the_controller_is_refused(world: World, active: Candidate) -> None:
     second, third = Candidate(world, 1), Candidate(world, 2)
     second.start(), third.start()
-    request = asked_to_move(world, active)
+    request = asked_to_move(active)
     third.handle(request)
     effects = second.handle(request)
     refused = SendResponse(7, MoveControllerResponse(Errors.NOT_CONTROLLER))
