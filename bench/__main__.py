@@ -19,6 +19,10 @@ BENCHMARKS: Final[Mapping[str, tuple[str, str]]] = {
     "failover": ("real_cluster", "kill -9 of the controller of a real cluster"),
     "crash": ("real_cluster", "kill -9 of a broker that leads a third, in a real cluster"),
     "shutdown": ("real_cluster", "controlled shutdown of a broker that leads a third"),
+    "kafka-controllers": (
+        "kafka_controllers",
+        "three brokers of Kafka under a controller of Kafka and under ours",
+    ),
     "create": ("topics", "a client creates topics, on any cluster"),
     "delete": ("topics", "a client deletes topics, on any cluster"),
     "idle": ("rest", "processor time and wakeups of idle brokers, on any cluster"),

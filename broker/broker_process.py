@@ -182,7 +182,11 @@ class BrokerProcess(ControllerListener):
             port_of(server.endpoint),
             lambda e: self._controller.tell(e),
         )
-        self._join(advertised.broker_info(broker_id, config.rack, self._keys.own.public))
+        self._join(
+            advertised.broker_info(
+                broker_id, config.rack, self._keys.own.public, no_replicas=config.no_replicas
+            )
+        )
         self._tokens.load()
         self._serve()
         self._publish(metrics, server)

@@ -100,7 +100,9 @@ class AdvertisedListeners(NamedTuple):
             ],
         )
 
-    def broker_info(self, broker_id: BrokerId, rack: str, control_key: str) -> BrokerInfo:
+    def broker_info(
+        self, broker_id: BrokerId, rack: str, control_key: str, *, no_replicas: bool = False
+    ) -> BrokerInfo:
         """Return the content of the registration, with the current time."""
         return BrokerInfo(
             broker_id=broker_id,
@@ -110,6 +112,7 @@ class AdvertisedListeners(NamedTuple):
             replication_endpoint=self.replication_endpoint,
             timestamp_ms=time.time_ns() // 1_000_000,
             control_key=control_key,
+            no_replicas=no_replicas,
         )
 
 

@@ -249,12 +249,13 @@ class BrokerTopicService:
             for topic in COORDINATED_TOPICS
             if snapshot.is_complete
             and topic not in snapshot.topic_ids
-            and creatable_topic(self._settings, topic).replication_factor <= len(snapshot.brokers)
+            and creatable_topic(self._settings, topic).replication_factor
+            <= len(snapshot.brokers_for_replicas)
         ]
 
     def coordinator_obstacle(self, topic: str, error: ApiError) -> str:
         """Return why an internal topic does not exist, after a creation that failed."""
-        live = 0 if self._cache is None else len(self._cache.snapshot.brokers)
+        live = 0 if self._cache is None else len(self._cache.snapshot.brokers_for_replicas)
         return coordinator_obstacle(self._settings, topic, live, error.message)
 
     def coordinator_warnings(self) -> Sequence[str]:

@@ -47,7 +47,7 @@ _SIGNALS = (*_STOP_SIGNALS, signal.SIGHUP)
 _SHOWN = {
     *("host", "port", "control_port", "replication_port", "metrics_port"),
     *("advertised_host", "advertised_port", "rack", "placement_service", "session_timeout_ms"),
-    "log_level",
+    *("log_level", "no_replicas"),
 }
 """The options for settings that the help text lists. Each other setting has an option too."""
 
@@ -55,12 +55,17 @@ _SHOWN = {
 def _settings_options(command: Any) -> Any:
     """Add an option for each setting."""
     for name, (_, row) in reversed(SETTING_OPTIONS.items()):
+        # What is off by default may also be given without a value: --no-replicas.
+        alone: dict[str, Any] = (
+            {"is_flag": False, "flag_value": True} if row.default is False else {}
+        )
         option = click.option(
             f"--{name.replace('_', '-')}",
             type=type(row.default),
             metavar=row.type.name,
             help=row.meaning,
             hidden=name not in _SHOWN,
+            **alone,
         )
         command = option(command)
     return command

@@ -60,6 +60,7 @@ def broker_json(registration: BrokerRegistration, controller_id: BrokerId) -> di
         "rack": info.rack,
         "is_controller": info.broker_id == controller_id,
         "software": info.software,
+        "no_replicas": info.no_replicas,
     }
 
 
@@ -70,7 +71,8 @@ def _cells(row: Mapping[str, object]) -> list[object]:
         endpoint and str(endpoint).removeprefix(own).removeprefix("tcp://")
         for endpoint in (row["control_endpoint"], row["replication_endpoint"])
     ]
-    last = (row["rack"], row["broker_epoch"], row["is_controller"], row["software"])
+    software = f"{row['software']}{', no replicas' if row['no_replicas'] else ''}"
+    last = (row["rack"], row["broker_epoch"], row["is_controller"], software)
     return [row["id"], row["host"], row["port"], *ports, *last]
 
 

@@ -8,15 +8,22 @@ import click
 
 from regent.cli.output import Output, output_option, print_facts, print_json
 from regent.client.cluster_connection import Cluster, pass_cluster
+from regent.client.live_brokers import not_registered
 from regent.client.wording import listed
-from regent.core.errors import RegentError
-from regent.zk.stores.admin_store import ActiveController, ZkAdminStore
+from regent.core.errors import Errors, RegentError
+from regent.core.model import BrokerId, BrokerRegistration
+from regent.core.protocol.controller import MoveControllerRequest, MoveControllerResponse
+from regent.zk.stores.admin_store import ActiveController, ZkAdminStore, control_endpoint
 
 _POLL_S = 0.02
 
 
 class NoControllerError(RegentError):
     """There is no active controller."""
+
+
+class NotMovedError(RegentError):
+    """The broker that shall be the controller is not."""
 
 
 @click.group()
@@ -49,6 +56,13 @@ def show(cluster: Cluster, /, output: str) -> None:
 
 @controller.command()
 @click.option(
+    "--to",
+    "broker_id",
+    metavar="ID",
+    type=click.IntRange(min=0),
+    help="The broker of Regent that shall be the controller.",
+)
+@click.option(
     "--timeout-ms",
     type=click.IntRange(min=0),
     default=30_000,
@@ -57,18 +71,27 @@ def show(cluster: Cluster, /, output: str) -> None:
 )
 @output_option
 @pass_cluster
-def move(cluster: Cluster, /, timeout_ms: int, output: str) -> None:
-    """Depose the active controller and wait for the next one.
+def move(cluster: Cluster, /, broker_id: BrokerId | None, timeout_ms: int, output: str) -> None:
+    """Make another broker the controller.
 
-    Deletes /controller, unless another broker has been elected meanwhile. The same broker may be
-    elected again; then it loads all metadata again in a new epoch.
+    With --to, that broker takes /controller from the active controller in one transaction, so that
+    no other broker can be elected. The active controller may be a broker of Kafka.
+
+    Without --to, deletes /controller, unless another broker has been elected meanwhile, and waits
+    for the next controller. The same broker may be elected again; then it loads all metadata again
+    in a new epoch. A broker of Kafka is elected only in this way.
     """
     with cluster.admin() as admin:
-        old = _active(admin)
-        admin.depose_controller(old)
-        new = _await_next(admin, old, timeout_ms)
+        old = new = _active(admin)
+        if broker_id is None:
+            admin.depose_controller(old)
+            new = _await_next(admin, old, timeout_ms)
+        elif broker_id != old.broker_id:
+            new = _move_to(admin, old, broker_id, timeout_ms)
     if output == Output.JSON:
         print_json({"old": controller_json(old), "new": controller_json(new)})
+    elif new == old:
+        click.echo(f"The controller is {_named(old)} already.")
     else:
         click.echo(f"The controller moved from {_named(old)} to {_named(new)}.")
 
@@ -98,6 +121,42 @@ def _active(admin: ZkAdminStore) -> ActiveController:
         admin.topics.check_cluster()
         raise NoControllerError("there is no controller at the moment")
     return active
+
+
+def _move_to(
+    admin: ZkAdminStore, old: ActiveController, broker_id: BrokerId, timeout_ms: int
+) -> ActiveController:
+    """Ask a broker to take the place of the controller; return the new controller."""
+    from regent.cli.remote_actors import actor_at
+    from regent.transport.control.client import RequestError
+    from regent.transport.control.remote_ref import ask
+
+    registration = admin.read_broker(broker_id)
+    if isinstance(registration, BrokerRegistration) and registration.info.is_of_kafka:
+        raise NotMovedError(
+            f"broker {broker_id} is one of Kafka, which cannot be asked to be the controller:"
+            " without --to, any broker may be elected"
+        )
+    if registration is None:
+        raise NotMovedError(not_registered(broker_id, admin.read_brokers()))
+    request = MoveControllerRequest(old.controller_epoch, old.epoch_zk_version)
+    problem = ""
+    try:
+        with actor_at(control_endpoint(broker_id, registration)) as actor:
+            timeout_s = timeout_ms / 1000
+            answer = ask(actor, request, MoveControllerResponse, timeout_s=timeout_s)
+            if answer.error_code is not Errors.NONE:
+                problem = answer.message or answer.error_code.name
+    except RequestError as error:
+        problem = f"it does not answer: {error}"
+    new = admin.read_controller()  # an answer may be lost
+    is_later = new is not None and new.controller_epoch > old.controller_epoch
+    if new is not None and is_later and new.broker_id == broker_id:
+        return new
+    now = "there is no controller at the moment" if new is None else f"{_named(new)} is"
+    raise NotMovedError(
+        f"broker {broker_id} is not the controller, {now}: {problem or 'another was elected'}"
+    )
 
 
 def _await_next(admin: ZkAdminStore, old: ActiveController, timeout_ms: int) -> ActiveController:

@@ -25,6 +25,7 @@ from regent.core.model import NO_ASSIGNMENT, BrokerId, BrokerRegistration, Topic
 from regent.core.placement.replica_placer import IndexScope, Strategy, place
 from regent.core.ports import TopicAssignment
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from regent.core.topic_validation import takes_no_replicas
 from regent.zk.stores.admin_store import ZkAdminStore
 
 Replicas: TypeAlias = dict[TopicPartition, tuple[BrokerId, ...]]
@@ -217,6 +218,8 @@ def _registered(
     for broker_id in broker_ids:
         if broker_id not in live:
             raise ReassignmentError(not_registered(broker_id, live))
+        if live[broker_id].info.no_replicas:
+            raise ReassignmentError(takes_no_replicas(broker_id))
     return {broker_id: live[broker_id] for broker_id in broker_ids}
 
 

@@ -194,7 +194,8 @@ class BrokerInfo:
 
     ``control_endpoint`` speaks ZeroMQ and ``replication_endpoint`` Kafka (``tcp://host:port``).
     ``control_key`` is the public key of the broker, in hexadecimal. Kafka has no such fields: they
-    are None in the registration of a Kafka broker.
+    are None in the registration of a Kafka broker. ``no_replicas``: new replicas are not placed on
+    this broker.
     """
 
     broker_id: BrokerId
@@ -206,6 +207,7 @@ class BrokerInfo:
     jmx_port: int = -1
     timestamp_ms: int = -1
     control_key: str | None = None
+    no_replicas: bool = False
 
     @property
     def control_peer(self) -> str | None:

@@ -154,9 +154,12 @@ class ControllerStore(Protocol):
         now_ms: int,
         *,
         accepted_epoch: int = 0,
+        replaces: bool = False,
     ) -> ControllerEpoch | None:
         """Create ``/controller``, raise ``/controller_epoch``, begin a term in one transaction.
 
+        With ``replaces`` the same transaction takes ``/controller`` from the controller of the
+        epoch ``current``.
         The new epoch is above ``current`` and above ``accepted_epoch``, the highest one this broker
         has accepted. Returns None when another broker holds the node or raised the epoch first.
         Raises ``ForeignDirectoryError`` when ZooKeeper is not of our cluster.

@@ -86,11 +86,14 @@ def new_topic_problem(
 
 
 def assignment_problem(
-    assignment: Sequence[Sequence[BrokerId]], brokers: Collection[BrokerId]
+    assignment: Sequence[Sequence[BrokerId]],
+    brokers: Collection[BrokerId],
+    brokers_for_replicas: Collection[BrokerId],
 ) -> str | None:
     """Return why the partitions 0, 1, … cannot have these replicas.
 
-    Unlike in Kafka, which does not check, every replica must be one of the live ``brokers``.
+    Unlike in Kafka, which does not check, every replica must be one of the live ``brokers``, and of
+    those that new replicas may be placed on.
     """
     for partition, replicas in enumerate(assignment):
         if not replicas:
@@ -106,7 +109,15 @@ def assignment_problem(
         if unknown:
             live = ", ".join(map(str, sorted(brokers))) or "none"
             return f"broker {unknown[0]} is not registered; registered are {live}"
+        for replica in replicas:
+            if replica not in brokers_for_replicas:
+                return takes_no_replicas(replica)
     return None
+
+
+def takes_no_replicas(broker_id: BrokerId) -> str:
+    """Return why a new replica cannot be on a broker with ``no_replicas``."""
+    return f"broker {broker_id} takes no new replicas (its setting no_replicas): name another"
 
 
 def shown_topic(topic: str) -> str:

@@ -18,11 +18,12 @@ from regent.zk.stores.admin_store import ZkAdminStore
 _MAX_ID: Final = 2**31 - 1
 _MAX_COUNT: Final = 2**63 - 1
 _KEYS: Final = ("id", "rack", "replica_count", "capacity")
+_NO_REPLICAS: Final = "no_replicas"
 _OF_TOOLS: Final = frozenset(
     {
         # ``regent brokers list -o json``
         *("host", "port", "control_endpoint", "replication_endpoint", "software"),
-        *("broker_epoch", "is_controller"),
+        *("broker_epoch", "is_controller", _NO_REPLICAS),
         # Kafka's registration in ZooKeeper, a node of its AdminClient, and ``kcat -J``
         *("version", "timestamp", "endpoints", "jmx_port", "listener_security_protocol_map"),
         *("features", "tags", "idString", "isFenced", "name"),
@@ -53,12 +54,15 @@ def read_brokers(
 def read_brokers_file(location: str, files: JobFiles) -> tuple[PlannedBroker, ...]:
     """Read a list of ids or of ``{"id", "rack"?, "replica_count"?, "capacity"?}``, in any order.
 
-    The output of ``regent brokers list -o json`` is such a list. Returns the brokers sorted by id.
+    The output of ``regent brokers list -o json`` is such a list. Returns the brokers sorted by id,
+    without those that take no new replicas.
     Raises ``InputError``, also for an unknown key: a misspelt ``rack`` would place rack-blind.
     """
     brokers: dict[BrokerId, PlannedBroker] = {}
     for where, entry in read_json_list(location, "broker", files):
         broker = _broker(entry, where)
+        if isinstance(entry, dict) and entry.get(_NO_REPLICAS) is True:
+            continue
         if broker.broker_id in brokers:
             raise InputError(f"{where}: broker {broker.broker_id} is listed more than once")
         brokers[broker.broker_id] = broker
@@ -66,19 +70,25 @@ def read_brokers_file(location: str, files: JobFiles) -> tuple[PlannedBroker, ..
 
 
 def read_registered_brokers(admin: ZkAdminStore) -> tuple[PlannedBroker, ...]:
-    """Read the brokers that are registered in ZooKeeper, sorted by id.
+    """Read the brokers that are registered in ZooKeeper and take new replicas, sorted by id.
 
     Their ``replica_count`` is 0, because the assignment has their replicas. Raises ``InputError``
     when none is registered, ``NoClusterError``, and ``BadDataError`` for an invalid registration:
     without its rack no replica can be placed there.
     """
     brokers = []
-    for broker_id, registration in admin.read_brokers().items():
+    registered = admin.read_brokers()
+    for broker_id, registration in registered.items():
         if isinstance(registration, BadDataError):
             raise registration
-        brokers.append(PlannedBroker(broker_id, registration.info.rack, 0, None))
+        if not registration.info.no_replicas:
+            brokers.append(PlannedBroker(broker_id, registration.info.rack, 0, None))
     if not brokers:
-        raise InputError("no broker is registered in ZooKeeper: is the cluster running?")
+        raise InputError(
+            "all registered brokers have no_replicas: start others"
+            if registered
+            else "no broker is registered in ZooKeeper: is the cluster running?"
+        )
     return tuple(brokers)
 
 

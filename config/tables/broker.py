@@ -232,6 +232,12 @@ class BrokerConfig:
     auto_create_topics_enable: bool = setting(
         True, "Whether a topic is created when a client asks for its metadata."
     )
+    no_replicas: bool = setting(
+        False,
+        "Whether new replicas are kept off this broker: it is there to be the controller, beside"
+        " brokers of Kafka for example. Replicas that it has already stay.",
+        ours=True,
+    )
     internal_topics_at_start: bool = setting(
         False,
         "Whether __consumer_offsets and __transaction_state are created as soon as enough brokers"

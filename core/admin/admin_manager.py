@@ -407,7 +407,8 @@ class AdminManager:
         return {number: ReplicaAssignment(replicas) for number, replicas in enumerate(ordered)}
 
     def _check_replicas(self, topic: str, rows: Sequence[Sequence[BrokerId]]) -> None:
-        problem = assignment_problem(rows, self._cache.snapshot.brokers)
+        snapshot = self._cache.snapshot
+        problem = assignment_problem(rows, snapshot.brokers, snapshot.brokers_for_replicas)
         if problem is not None:
             raise _misassigned(topic, problem)
 
@@ -451,7 +452,7 @@ class AdminManager:
         """
         if self._settings.placement is Strategy.RING:
             return 0
-        brokers = sorted(self._cache.snapshot.brokers)
+        brokers = sorted(self._cache.snapshot.brokers_for_replicas)
         return next((i for i, broker in enumerate(brokers) if broker >= first_replica), 0)
 
     # --- placement ---
@@ -522,7 +523,7 @@ class AdminManager:
         options: PlacementOptions,
         loads: Mapping[BrokerId, int],
     ) -> PlaceTopicsRequest:
-        brokers = sorted(self._cache.snapshot.brokers.items())
+        brokers = sorted(self._cache.snapshot.brokers_for_replicas.items())
         return PlaceTopicsRequest(
             topics=tuple(specs),
             brokers=tuple(

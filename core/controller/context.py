@@ -160,6 +160,11 @@ class ControllerContext(PartitionEntries):
         return [b for b in sorted(self._registrations) if b not in self.shutting_down_broker_ids]
 
     @property
+    def brokers_without_replicas(self) -> frozenset[BrokerId]:
+        """The registered brokers that new replicas are not placed on."""
+        return frozenset(b for b, r in self._registrations.items() if r.info.no_replicas)
+
+    @property
     def live_broker_epochs(self) -> dict[BrokerId, int]:
         """The broker epoch of every registered broker, shutting down or not."""
         return {b: r.broker_epoch for b, r in self._registrations.items()}

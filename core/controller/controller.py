@@ -63,6 +63,7 @@ from regent.core.controller.events import (
     ListPartitionReassignments,
     LogDirEventNotification,
     LookAgain,
+    MoveController,
     PartitionModifications,
     PartitionReassignmentIsrChange,
     PreferredReplicaElection,
@@ -103,7 +104,7 @@ from regent.core.errors import (
 from regent.core.model import NO_SUSPECTS, BrokerId, BrokerInfo, SuspectReplicas
 from regent.core.ports import ControllerEpoch, ControllerStore, TopicIds
 from regent.core.protocol.control import ControlHeader
-from regent.core.protocol.controller import ControllerResponse
+from regent.core.protocol.controller import ControllerResponse, MoveControllerResponse
 
 MAX_RESIGNATION_BACKOFF_MS = 60_000
 COMPLAINT_INTERVAL_MS = 60_000
@@ -246,6 +247,8 @@ class Controller:
                 self._update_registration()
             case Resign():
                 self._move(event, now_ms)
+            case MoveController():
+                self._take_over(event, now_ms)
             case StandAgain():
                 self._no_election_before_ms = 0
                 self._reconsider(now_ms)
@@ -416,6 +419,22 @@ class Controller:
             self._elected_ms = now_ms
             self._failover(won)
 
+    def _take_over(self, asked: MoveController, now_ms: int) -> None:
+        """Take the place of the controller, because an operator asked for it."""
+        answer = MoveControllerResponse(Errors.NONE)
+        if self._is_active:
+            self._election.check_in_force(self.context.epoch_zk_version)
+        else:
+            former = ControllerEpoch(asked.controller_epoch, asked.epoch_zk_version)
+            try:
+                won = self._election.take_over(former, now_ms)
+            except (BadDataError, ForeignDirectoryError) as error:
+                answer = MoveControllerResponse(Errors.NOT_CONTROLLER, str(error))
+            else:
+                self._elected_ms = now_ms
+                self._failover(won)
+        self._reply(asked.request_id, answer)
+
     def _register_broker(self, now_ms: int) -> bool:
         """Register and return whether that succeeded; if not, schedule another attempt."""
         try:
@@ -540,8 +559,8 @@ class Controller:
         self._log.error("Resigning after an error: %s", failed.reason)
         was_active, epoch_zk_version = self._is_active, self.context.epoch_zk_version
         term_ms = now_ms - self._elected_ms
-        is_quarantined_next = (
-            was_active and bool(failed.event) and self._write_down(failed, term_ms)
+        is_quarantined_next = was_active and self._quarantine.write_down(
+            self._loading, failed, term_ms=term_ms
         )
         self._resign()
         if is_quarantined_next or (was_active and term_ms > MAX_RESIGNATION_BACKOFF_MS):
@@ -553,18 +572,6 @@ class Controller:
         self._services.schedule(backoff_ms, StandAgain())
         if was_active:
             self._services.store.delete_controller(epoch_zk_version)
-
-    def _write_down(self, failed: Resign, term_ms: int) -> bool:
-        """Write to ZooKeeper what ended this term, before another controller is elected.
-
-        Returns whether the next term is the first that quarantines it.
-        """
-        event = self._loading or failed.event
-        try:
-            return self._quarantine.on_failure(event, failed.topic, failed.reason, term_ms=term_ms)
-        except Exception as error:  # noqa: BLE001 - the controller must resign anyway
-            self._log.warning("%r", error)
-            return False
 
     def _refuse_quarantined(self, event: ControllerEvent) -> None:
         """Refuse an event that is quarantined; a request is answered with an error."""

@@ -86,20 +86,33 @@ class ControllerElection:
             if controller is None:
                 won = self._register(now_ms)
                 if won is not None:
-                    self._won_epoch = won.epoch
-                    self.active_controller_id = self._broker_id
                     return won
             elif controller.is_of_kraft:
-                raise BadDataError(
-                    f"the KRaft controller {controller.broker_id} holds /controller, to migrate the"
-                    " cluster to KRaft, which this version cannot: to go back, stop it and delete"
-                    " /controller"
-                )
+                raise _held_by_kraft(controller)
             elif controller.is_own_session or not controller.is_ephemeral:
                 self._delete_unusable(controller)
             else:
                 return None
         raise ControllerMovedError("/controller, /controller_epoch or the term keep changing")
+
+    def take_over(self, controller: ControllerEpoch, now_ms: int) -> ControllerEpoch:
+        """Become the controller in the place of the one with this epoch.
+
+        One transaction takes ``/controller`` away and gives it to us, so that no third broker can
+        be elected meanwhile. Raises as ``elect``, ``ControllerMovedError`` also when another
+        election came before.
+        """
+        for _ in range(MAX_ATTEMPTS):
+            holder = self._store.read_controller()
+            self._note(holder)
+            if holder is not None and holder.is_of_kraft:
+                raise _held_by_kraft(holder)
+            if self._store.read_controller_epoch() != controller:
+                break
+            won = self._register(now_ms, replaces=holder is not None)
+            if won is not None:
+                return won
+        raise ControllerMovedError("another controller was elected meanwhile")
 
     def raise_epoch(self, above: int, epoch_zk_version: int) -> ControllerEpoch:
         """Raise our controller epoch, because a broker has accepted a higher one.
@@ -124,7 +137,7 @@ class ControllerElection:
         """Forget the active controller, because our session is over."""
         self.active_controller_id = NO_CONTROLLER
 
-    def _register(self, now_ms: int) -> ControllerEpoch | None:
+    def _register(self, now_ms: int, *, replaces: bool = False) -> ControllerEpoch | None:
         self._store.check_lists()  # a broker that could not load must not use up an epoch
         current = self._store.read_controller_epoch()
         if current is None:
@@ -134,9 +147,13 @@ class ControllerElection:
             return None
         accepted = max(self._accepted_epoch(), self._won_epoch)
         _check_can_be_raised(max(current.epoch, accepted))
-        return self._store.register_controller(
-            self._broker_id, current, now_ms, accepted_epoch=accepted
+        won = self._store.register_controller(
+            self._broker_id, current, now_ms, accepted_epoch=accepted, replaces=replaces
         )
+        if won is not None:
+            self._won_epoch = won.epoch
+            self.active_controller_id = self._broker_id
+        return won
 
     def _delete_unusable(self, controller: ControllerRegistration) -> None:
         log.warning(
@@ -163,6 +180,13 @@ class ControllerElection:
             self.active_controller_id = NO_CONTROLLER  # an earlier session of ours, not yet expired
         else:
             self.active_controller_id = controller.broker_id
+
+
+def _held_by_kraft(controller: ControllerRegistration) -> BadDataError:
+    return BadDataError(
+        f"the KRaft controller {controller.broker_id} holds /controller, to migrate the cluster to"
+        " KRaft, which this version cannot: to go back, stop it and delete /controller"
+    )
 
 
 def _check_can_be_raised(epoch: int) -> None:

@@ -25,6 +25,7 @@ from regent.core.protocol.control import ControlHeader, ControlRequest
 from regent.core.protocol.controller import (
     AlterPartitionResponse,
     ControlledShutdownResponse,
+    MoveControllerResponse,
 )
 from regent.core.protocol.messages.partitions import (
     AlterPartitionReassignmentsResponse,
@@ -229,6 +230,8 @@ def error_response(event: ControllerEvent, error: Errors | None = None) -> SendR
         case events.ControlledShutdown(request_id):
             stale = Errors.STALE_CONTROLLER_EPOCH if error is None else error
             return SendResponse(request_id, ControlledShutdownResponse(stale))
+        case events.MoveController(request_id):
+            return SendResponse(request_id, MoveControllerResponse(code))
         case events.AlterPartitionReceived(request_id):
             return SendResponse(request_id, AlterPartitionResponse(code))
         case events.ReplicaLeaderElection(request_id):

@@ -26,6 +26,7 @@ from regent.core.protocol.controller import (
     ControlledShutdownRequest,
     ControllerRequest,
     DescribeControllerRequest,
+    MoveControllerRequest,
 )
 from regent.core.protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,
@@ -101,6 +102,15 @@ class Resign:
     reason: str
     event: str = ""
     topic: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MoveController:
+    """An operator asks this broker to take the place of the controller with this epoch."""
+
+    request_id: RequestId
+    controller_epoch: int
+    epoch_zk_version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +375,7 @@ ControllerEvent: TypeAlias = (
     | SuspectReplicasChanged
     | AdvertisedListenersChanged
     | Resign
+    | MoveController
     | StandAgain
     | BrokerChange
     | BrokerModifications
@@ -435,6 +446,7 @@ _IDEMPOTENT_TRIGGERS = (
 )
 
 _ABOUT_ONE_OF_MANY = (
+    MoveController,
     BrokerModifications,
     PartitionModifications,
     TopicUncleanLeaderElectionEnable,
@@ -491,6 +503,8 @@ def event_of(request: ControllerRequest, request_id: RequestId) -> ControllerEve
     match request:
         case ControlledShutdownRequest(broker_id, broker_epoch):
             return ControlledShutdown(request_id, broker_id, broker_epoch)
+        case MoveControllerRequest(controller_epoch, epoch_zk_version):
+            return MoveController(request_id, controller_epoch, epoch_zk_version)
         case AlterPartitionRequest():
             return AlterPartitionReceived(request_id, request)
         case ElectLeadersRequest():

@@ -123,6 +123,7 @@ _STATES: dict[type[ControllerEvent], ControllerState] = {
     events.SuspectReplicasChanged: ControllerState.BROKER_CHANGE,
     events.AdvertisedListenersChanged: ControllerState.BROKER_CHANGE,
     events.Resign: ControllerState.CONTROLLER_CHANGE,
+    events.MoveController: ControllerState.CONTROLLER_CHANGE,
     events.StandAgain: ControllerState.CONTROLLER_CHANGE,
     events.BrokerChange: ControllerState.BROKER_CHANGE,
     events.BrokerModifications: ControllerState.BROKER_CHANGE,

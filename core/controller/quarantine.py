@@ -183,6 +183,21 @@ class Quarantine:
         self._change(with_this_one)
         return is_quarantined_next
 
+    def write_down(self, step: str | None, failed: Resign, *, term_ms: int) -> bool:
+        """Do as ``on_failure``, without an error: the controller must resign anyway.
+
+        ``step`` is that of the failover in which it failed; None: it failed later.
+        """
+        if not failed.event:
+            return False
+        try:
+            return self.on_failure(
+                step or failed.event, failed.topic, failed.reason, term_ms=term_ms
+            )
+        except Exception as error:  # noqa: BLE001 - see above
+            self._log.warning("%r", error)
+            return False
+
     def _to_blame(
         self, event: str, topic: str | None, failures: Collection[ControllerFailure]
     ) -> str:

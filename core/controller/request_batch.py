@@ -555,4 +555,5 @@ def _live_broker(registration: BrokerRegistration) -> UpdateMetadataBroker:
         control_endpoint=info.control_endpoint,
         replication_endpoint=info.replication_endpoint,
         control_key=info.control_key,
+        no_replicas=info.no_replicas,
     )

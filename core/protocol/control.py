@@ -219,6 +219,7 @@ class UpdateMetadataBroker:
     control_endpoint: str | None
     replication_endpoint: str | None
     control_key: str | None = None
+    no_replicas: bool = False
 
     @property
     def control_peer(self) -> str | None:

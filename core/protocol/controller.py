@@ -145,8 +145,28 @@ class AwaitBrokersResponse:
     behind: tuple[BrokerId, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class MoveControllerRequest:
+    """Asks a broker to become the controller, in the place of the one that the sender knows.
+
+    The fields are the epoch of that one and the version of ``/controller_epoch``.
+    """
+
+    controller_epoch: int
+    epoch_zk_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class MoveControllerResponse:
+    """NOT_CONTROLLER: the broker is not the controller, for the reason in ``message``."""
+
+    error_code: Errors
+    message: str = ""
+
+
 ControllerRequest: TypeAlias = (
     ControlledShutdownRequest
+    | MoveControllerRequest
     | DescribeControllerRequest
     | AwaitBrokersRequest
     | AlterPartitionRequest
@@ -154,6 +174,7 @@ ControllerRequest: TypeAlias = (
 )
 ControllerResponse: TypeAlias = (
     ControlledShutdownResponse
+    | MoveControllerResponse
     | DescribeControllerResponse
     | AwaitBrokersResponse
     | AlterPartitionResponse

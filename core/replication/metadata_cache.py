@@ -81,6 +81,11 @@ class MetadataSnapshot:
         return controller is not None and controller.control_peer is None
 
     @property
+    def brokers_for_replicas(self) -> Mapping[BrokerId, UpdateMetadataBroker]:
+        """The live brokers that new replicas may be placed on."""
+        return {b: broker for b, broker in self.brokers.items() if not broker.no_replicas}
+
+    @property
     def partitions(self) -> PartitionRows:
         """Every partition of every topic."""
         return PartitionRows(self.topics)

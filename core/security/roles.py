@@ -67,6 +67,7 @@ SENDERS: Final[Mapping[ApiKey, Sender]] = {
     ApiKey.PLACE_TOPICS: Sender.MEMBER,
     ApiKey.PLACEMENT_STATUS: Sender.MEMBER,
     ApiKey.SHUTDOWN_BROKER: Sender.OPERATOR,
+    ApiKey.MOVE_CONTROLLER: Sender.OPERATOR,
 }
 """Who may send each request; a test fails for an API without a row."""
 

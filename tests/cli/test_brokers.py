@@ -37,6 +37,7 @@ def test_brokers_are_listed_with_exactly_the_documented_keys(cluster: FakeCluste
         "rack": "r2",
         "is_controller": True,
         "software": "regent",
+        "no_replicas": False,
     }
     assert rows[0]["broker_epoch"] > rows[1]["broker_epoch"] > 0
     assert (rows[1]["control_endpoint"], rows[1]["is_controller"]) == (None, False)

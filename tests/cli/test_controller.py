@@ -121,3 +121,18 @@ def test_status_names_quarantined_events_and_first_failures(cluster: FakeCluster
     assert "BrokerChange ended a controller (broker 0, epoch 5): KeyError: 'y'" in str(
         status["warnings"]
     ).replace('"', "").replace("\\", "")
+
+
+def test_only_a_registered_broker_of_ours_can_be_made_the_controller(cluster: FakeCluster) -> None:
+    cluster.add_broker(0, control_endpoint="tcp://127.0.0.1:1")
+    cluster.add_broker(9)
+    cluster.elect(0)
+    assert failing(cluster.run("controller", "move", "--to", "9")) == (
+        "broker 9 is one of Kafka, which cannot be asked to be the controller: without --to, any"
+        " broker may be elected"
+    )
+    assert failing(cluster.run("controller", "move", "--to", "5")) == (
+        "broker 5 is not registered; registered are 0, 9"
+    )
+    again = cluster.run("controller", "move", "--to", "0")
+    assert again.stdout == "The controller is broker 0 (epoch 1) already.\n"

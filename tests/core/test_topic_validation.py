@@ -160,7 +160,7 @@ def test_every_setting_has_a_check() -> None:
 
 
 def test_a_valid_assignment_has_replicas_on_live_brokers() -> None:
-    assert assignment_problem([(0, 1), (1, 0)], {0, 1, 2}) is None
+    assert assignment_problem([(0, 1), (1, 0)], {0, 1, 2}, {0, 1}) is None
 
 
 @pytest.mark.parametrize(
@@ -173,4 +173,4 @@ def test_a_valid_assignment_has_replicas_on_live_brokers() -> None:
     ],
 )
 def test_invalid_assignments(assignment: list[tuple[int, ...]], problem: str) -> None:
-    assert assignment_problem(assignment, {0, 1, 2}) == problem
+    assert assignment_problem(assignment, {0, 1, 2}, {0, 1, 2}) == problem

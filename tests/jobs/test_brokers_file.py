@@ -136,6 +136,15 @@ def test_registered_brokers_are_those_in_zookeeper(server: FakeZooKeeperServer):
     assert registered(server) == (PlannedBroker(2, None, 0, None), PlannedBroker(10, "a", 0, None))
 
 
+def test_brokers_that_take_no_replicas_are_left_out(server: FakeZooKeeperServer, file: Path):
+    for broker_id in (1, 2):
+        info = BrokerInfo(broker_id, (), no_replicas=broker_id == 1)
+        server.put(znodes.BrokerIdZNode.path(broker_id), znodes.BrokerIdZNode.encode(info))
+    assert registered(server) == (PlannedBroker(2, None, 0, None),)
+    file.write_text('[{"id": 1, "no_replicas": true}, {"id": 2, "no_replicas": false}]')
+    assert read_brokers_file(str(file), LOCAL_FILES) == (PlannedBroker(2, None, 0, None),)
+
+
 def test_without_a_broker_or_a_cluster_there_is_an_error(server: FakeZooKeeperServer):
     with pytest.raises(InputError, match="no broker is registered"):
         registered(server)

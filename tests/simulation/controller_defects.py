@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from regent.core.controller.assignments import write_assignments
 from regent.core.controller.brokers.broker_changes import BrokerChanges
 from regent.core.controller.brokers.controlled_shutdown import ControlledShutdowns
 from regent.core.controller.brokers.notifications import Notifications
@@ -21,7 +22,6 @@ from regent.core.controller.election import decisions, partition_change
 from regent.core.controller.election.alter_partition import AlterPartitions
 from regent.core.controller.partition_entries import PartitionEntry
 from regent.core.controller.reassignment import partition_reassignment
-from regent.core.controller.reassignment.assignments import write_assignments
 from regent.core.controller.reassignment.partition_reassignment import requested_assignment
 from regent.core.controller.reassignment.reassignment_phases import ReassignmentPhases
 from regent.core.controller.replica_state_machine import ReplicaStateMachine

@@ -118,6 +118,9 @@ _APIS: Final[Mapping[ApiKey, _Api]] = {
     ApiKey.AWAIT_BROKERS: _Api(
         controller.AwaitBrokersRequest, controller.AwaitBrokersResponse, _SMALL
     ),
+    ApiKey.MOVE_CONTROLLER: _Api(
+        controller.MoveControllerRequest, controller.MoveControllerResponse, _SMALL
+    ),
     ApiKey.PLACE_TOPICS: _Api(placement.PlaceTopicsRequest, placement.PlaceTopicsResponse, _TOPICS),
     ApiKey.PLACEMENT_STATUS: _Api(
         placement.PlacementStatusRequest, placement.PlacementStatusResponse, _SMALL

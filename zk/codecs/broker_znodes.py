@@ -146,6 +146,7 @@ def _encode_registration(info: BrokerInfo, suspects: SuspectZnodes | None = None
         "suspect_replicas": {"generation": suspects.generation, "znodes": suspects.count}
         if suspects and suspects.count
         else None,
+        "no_replicas": info.no_replicas or None,
     }
     registration |= {key: value for key, value in optional.items() if value is not None}
     return orjson.dumps(registration)
@@ -166,6 +167,7 @@ def _decode_registration(node: str, data: bytes, broker_id: BrokerId) -> BrokerI
         jmx_port=json.integer("jmx_port", minimum=-1, default=-1),
         timestamp_ms=_decode_timestamp(json),
         control_key=json.optional_string("curve_public_key"),
+        no_replicas=json.values.get("no_replicas") is True,
     )
 
 

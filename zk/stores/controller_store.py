@@ -132,17 +132,21 @@ class ZkControllerStore(ZkBrokerStore, ZkRequestStore, ZkDelegationTokenDeletion
         now_ms: int,
         *,
         accepted_epoch: int = 0,
+        replaces: bool = False,
     ) -> ControllerEpoch | None:
         """Create ``/controller``, raise ``/controller_epoch`` and begin a term in one transaction.
 
+        With ``replaces`` the transaction deletes a former ``/controller`` first. It is the one of
+        the epoch ``current``: every other election has changed the version of the epoch's znode.
         A refusal may mean that our first attempt succeeded and its answer was lost. Then the node
         belongs to our session, and the epoch is one that only that attempt can have written.
         """
         epoch = max(current.epoch, accepted_epoch) + 1
         term = znodes.ControllerTermZNode.path(f"{self._zookeeper.session_id:x}", epoch)
         fence = self._cluster_fence()
+        before = [*fence, *([Delete(znodes.ControllerZNode.PATH, ANY_VERSION)] if replaces else [])]
         operations = [
-            *fence,
+            *before,
             Create(
                 znodes.ControllerZNode.PATH,
                 znodes.ControllerZNode.encode(broker_id, now_ms),
@@ -157,7 +161,7 @@ class ZkControllerStore(ZkBrokerStore, ZkRequestStore, ZkDelegationTokenDeletion
         ]
         result = apply(self._zookeeper, operations)
         if isinstance(result, Committed):
-            won = ControllerEpoch(epoch, _stat(result, len(fence) + 1).version)
+            won = ControllerEpoch(epoch, _stat(result, len(before) + 1).version)
         elif (first_attempt := self._own_election(broker_id, epoch)) is not None:
             won = first_attempt
         elif result.error in _SOMETHING_CHANGED:

@@ -31,6 +31,7 @@ from regent.core.protocol.messages.partitions import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from regent.core.topic_validation import takes_no_replicas
 
 
 class Reassignments:
@@ -234,6 +235,9 @@ def requested_assignment(
             f"{topic_partition} does not exist, or is being deleted",
         )
     requested = current.reassign_to(target)
+    for broker_id in context.brokers_without_replicas.intersection(requested.adding_replicas):
+        reason = f"{topic_partition}: {takes_no_replicas(broker_id)}"
+        return ApiError(Errors.INVALID_REPLICA_ASSIGNMENT, reason)
     live = context.live_broker_ids
     dead = [r for r in requested.adding_replicas if r not in live]
     if dead and not dead_targets_may_wait:

@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import TypeAlias
 
+from regent.core.controller.assignments import write_assignments
 from regent.core.controller.election.alter_partition import WrittenIsrs
 from regent.core.controller.election.election import OfflineElection
 from regent.core.controller.partition_state_machine import PartitionStateMachine
-from regent.core.controller.reassignment.assignments import write_assignments
 from regent.core.controller.reassignment.reassignment_elections import ReassignmentElections
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.services import ControllerServices

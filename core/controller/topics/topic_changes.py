@@ -15,6 +15,7 @@ from regent.core.controller.quarantine import Quarantine
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.services import ControllerServices
 from regent.core.controller.states import PartitionState, ReplicaState
+from regent.core.controller.topics.no_replicas import keep_off
 from regent.core.controller.topics.topic_deletion import TopicDeletions
 from regent.core.errors import BadDataError, UnreadableError
 from regent.core.model import BrokerId, PartitionAndReplica, ReplicaAssignment, TopicPartition
@@ -56,7 +57,9 @@ class TopicChanges:
         by_age = sorted(topics, key=lambda topic: topics[topic].created_zxid)
         learned = [topic for topic in by_age if self._learn(topic, topics[topic])]
         self._learn_coordinated_partitions(learned)
-        self._learn_leaderships(list(self._context.all_partitions()))
+        partitions = list(self._context.all_partitions())
+        self._learn_leaderships(partitions)
+        keep_off(self._services, partitions)
 
     def on_topic_change(self) -> None:
         """Compare ``/brokers/topics`` with what we know."""
@@ -335,6 +338,7 @@ class TopicChanges:
     def _on_new_partition_creation(self, partitions: list[TopicPartition]) -> None:
         if not partitions:
             return
+        keep_off(self._services, partitions)
         each_replica_of = self._context.each_replica_of
         self._partitions.handle_state_changes(partitions, PartitionState.NEW)
         self._replicas.handle_state_changes(each_replica_of(partitions), ReplicaState.NEW)

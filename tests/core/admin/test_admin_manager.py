@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -770,3 +771,31 @@ def test_added_and_deleted_partitions_take_permits():
         deleted = admin.manager.decide(delete_topics(("a",), PATIENCE), STRICT)
         assert outcomes_of(deleted) == {"a": expected}
     assert admin.permits == -5
+
+
+# --- brokers that take no replicas ---
+
+
+def bar(admin: FakeAdmin, *barred: BrokerId) -> None:
+    """Tell the broker that some of the three brokers take no replicas."""
+    brokers = tuple(replace(live_broker(b, 1), no_replicas=b in barred) for b in range(3))
+    admin.cache.update(ControlHeader(0, 1, 1), UpdateMetadataRequest((), brokers))
+
+
+def test_new_partitions_are_placed_on_the_other_brokers():
+    admin = FakeAdmin()
+    admin.have("t", (1, 2))
+    admin.update_metadata()
+    bar(admin, 0)
+    assert admin.create(creatable("u", 4, 2)) == [Errors.NONE]
+    assert admin.grow("t", 4) is Errors.NONE
+    placed = [row.replicas for topic in ("t", "u") for row in admin.topics[topic].values()]
+    assert {replica for replicas in placed for replica in replicas} == {1, 2}
+    assert admin.create(creatable("v", 1, 3)) == [Errors.INVALID_REPLICATION_FACTOR]
+
+
+def test_an_assignment_to_a_broker_that_takes_no_replicas_is_refused():
+    admin = FakeAdmin()
+    bar(admin, 0)
+    admin.topics["t"] = {0: ReplicaAssignment((1, 2))}
+    assert admin.grow("t", 2, (0, 1)) is Errors.INVALID_REPLICA_ASSIGNMENT

@@ -36,6 +36,7 @@ from regent.core.controller.events import (
     Expire,
     LeaderAndIsrResponseReceived,
     ListPartitionReassignments,
+    MoveController,
     PartitionModifications,
     Reelect,
     RegisterBrokerAndReelect,
@@ -65,6 +66,7 @@ from regent.core.protocol.control import (
 )
 from regent.core.protocol.controller import (
     ControlledShutdownResponse,
+    MoveControllerResponse,
 )
 from regent.core.protocol.messages.partitions import (
     ListPartitionReassignmentsRequest,
@@ -82,7 +84,7 @@ from tests.support.controller_parts import (
     of_type,
     requests,
 )
-from tests.support.fake_zookeeper import FakeZooKeeper, act_once
+from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment, act_once
 from tests.support.world import T0, T1, TopicIds, World, broker_info, delete, topic_id
 
 HEADER = ControlHeader(0, 1, 1)
@@ -213,6 +215,52 @@ def test_another_broker_becomes_controller_when_the_controller_fails(
     assert of_type(effects, ControllerRoleChanged) == [ControllerRoleChanged(True, 2)]
     assert {sent.header.controller_epoch for sent in requests(effects)} == {2}
     assert sorted(r.registration.info.broker_id for r in of_type(effects, AddBroker)) == [1, 2, 5]
+
+
+def asked_to_move(of: Candidate) -> MoveController:
+    """Return the request of an operator who knows the present controller."""
+    context = of.controller.context
+    return MoveController(7, context.epoch, context.epoch_zk_version)
+
+
+def test_a_broker_takes_the_place_of_the_controller_and_no_third_can_be_elected(
+    world: World, active: Candidate
+) -> None:
+    second, third = Candidate(world, 1), Candidate(world, 2)
+    second.start(), third.start()
+    request, former = asked_to_move(active), active.controller.context.epoch
+    seen: list[str] = []
+
+    def stand(call: Call) -> None:
+        if call.method == "multi" and call.moment is not Moment.BETWEEN:
+            seen.append(call.method)
+            third.handle(Reelect())
+
+    second.session.hook = stand
+    answers = of_type(second.handle(request), SendResponse)
+    second.session.hook = None
+    assert answers == [SendResponse(7, MoveControllerResponse(Errors.NONE))]
+    assert seen
+    assert second.controller.is_active
+    assert second.controller.context.epoch == former + 1
+    assert not third.controller.is_active
+    active.handle(Reelect())
+    assert not active.controller.is_active
+    assert active.controller.active_controller_id == third.controller.active_controller_id == 1
+
+
+def test_a_late_request_to_move_the_controller_is_refused(world: World, active: Candidate) -> None:
+    second, third = Candidate(world, 1), Candidate(world, 2)
+    second.start(), third.start()
+    request = asked_to_move(active)
+    third.handle(request)
+    effects = second.handle(request)
+    refused = SendResponse(7, MoveControllerResponse(Errors.NOT_CONTROLLER))
+    assert of_type(effects, SendResponse) == [refused]
+    assert third.controller.is_active
+    assert not second.controller.is_active
+    repeated = of_type(third.handle(request), SendResponse)
+    assert repeated == [SendResponse(7, MoveControllerResponse(Errors.NONE))]
 
 
 def test_registration_is_retried_while_the_broker_id_is_in_use(world: World) -> None:

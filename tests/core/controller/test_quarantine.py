@@ -151,6 +151,7 @@ VALUES: dict[str, Any] = {
     "broker_id": 1,
     "broker_epoch": 1,
     "controller_epoch": 1,
+    "epoch_zk_version": 0,
     "request_id": 7,
     "enabled": False,
     "header": HEADER,

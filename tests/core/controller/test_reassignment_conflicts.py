@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
+from regent.core.controller.assignments import MAX_ROUNDS
 from regent.core.controller.events import PartitionReassignmentIsrChange
-from regent.core.controller.reassignment.assignments import MAX_ROUNDS
 from regent.core.controller.services import ControllerSettings
 from regent.core.errors import Errors
 from regent.core.model import ReplicaAssignment, TopicPartition

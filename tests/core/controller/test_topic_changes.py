@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from regent.core.controller.states import PartitionState, ReplicaState
@@ -31,7 +33,7 @@ from tests.support.controller_parts import (
     stop_replica_rows,
 )
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment, act_once
-from tests.support.world import T0, T1, leadership, topic_id
+from tests.support.world import T0, T1, broker_info, leadership, topic_id
 
 T = "/brokers/topics/t"
 
@@ -577,3 +579,57 @@ def test_a_replica_being_removed_is_also_stopped_when_its_topic_is_removed(
     parts.delete_topic("t")
     parts.topics.on_topic_change()
     assert set(stop_replica_rows(parts.effects())) == {1, 2, 3}
+
+
+# --- brokers that take no replicas ----------------------------------------------------------------
+
+
+def bar(parts: ControllerParts, broker_id: int) -> None:
+    """Register a broker again, with ``no_replicas``."""
+    parts.unregister(broker_id)
+    parts.register_as(replace(broker_info(broker_id, 2), no_replicas=True))
+    parts.brokers.on_broker_change()
+    parts.effects()
+
+
+def replicas_of(parts: ControllerParts, number: int) -> tuple[int, ...]:
+    node = parts.node(T)
+    assert node is not None
+    stored = TopicZNode.decode(node.data).partitions[number].replicas
+    known = parts.context.partition_replica_assignment(TopicPartition("t", number))
+    assert tuple(known) == stored
+    return stored
+
+
+def test_new_replicas_on_a_broker_that_takes_none_are_placed_on_others(
+    parts: ControllerParts,
+) -> None:
+    bar(parts, 3)
+    parts.put_topic("t", {0: (3, 1), 1: (2, 3), 2: (1, 2)}, topic_id(77))
+    parts.topics.on_topic_change()
+    assert [replicas_of(parts, number) for number in range(3)] == [(2, 1), (2, 1), (1, 2)]
+    assert parts.leads(T0) == (2, (2, 1), 0)
+
+
+def test_a_replica_stays_where_there_is_no_other_broker_for_it(parts: ControllerParts) -> None:
+    bar(parts, 3)
+    parts.put_topic("t", {0: (1, 2, 3)}, topic_id(77))
+    parts.topics.on_topic_change()
+    assert replicas_of(parts, 0) == (1, 2, 3)
+    assert parts.leads(T0) == (1, (1, 2, 3), 0)
+
+
+def test_a_replica_with_records_stays_on_a_broker_that_takes_none(grown: ControllerParts) -> None:
+    bar(grown, 3)
+    grown.put_topic("t", {0: (1, 2), 1: (2, 3), 2: (3, 2)}, topic_id(77))
+    grown.topics.on_partition_modifications("t")
+    assert [replicas_of(grown, number) for number in range(3)] == [(1, 2), (2, 3), (1, 2)]
+
+
+def test_a_new_controller_places_the_replicas_that_were_named_before_its_term() -> None:
+    parts = ControllerParts(brokers=(1, 2))
+    parts.register_as(replace(broker_info(3), no_replicas=True))
+    parts.put_topic("t", {0: (3, 1)}, topic_id(77))
+    parts.brokers.load()
+    parts.topics.load()
+    assert replicas_of(parts, 0) == (2, 1)

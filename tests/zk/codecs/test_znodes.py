@@ -335,3 +335,11 @@ def test_equal_assignments_and_partition_ids_are_the_same_objects() -> None:
     first, second = TopicZNode.decode(data).partitions, TopicZNode.decode(data).partitions
     assert first[1000] is first[1001] is second[1000]
     assert next(iter(first)) is next(iter(second))
+
+
+def test_a_registration_says_that_its_broker_takes_no_replicas() -> None:
+    info = BrokerInfo(7, (), no_replicas=True)
+    assert BrokerIdZNode.decode(BrokerIdZNode.encode(info), 7).no_replicas
+    others = BrokerIdZNode.encode(BrokerInfo(7, ()))
+    assert b"no_replicas" not in others
+    assert not BrokerIdZNode.decode(others, 7).no_replicas

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from regent.core.controller.context import ControllerContext
@@ -95,3 +97,15 @@ def test_a_target_written_to_the_znode_may_contain_an_offline_broker(
 ) -> None:
     requested = requested_assignment(context, T0, (9, 2), dead_targets_may_wait=True)
     assert requested == ReplicaAssignment((9, 2, 1, 3), (9,), (1, 3))
+
+
+def test_new_replicas_are_not_moved_to_a_broker_that_takes_none(context: ControllerContext) -> None:
+    info = replace(broker_info(4), no_replicas=True)
+    context.add_live_broker(BrokerRegistration(info, broker_epoch=2))
+    refusal = requested_assignment(context, T0, (1, 4))
+    assert isinstance(refusal, ApiError)
+    assert refusal.error_code is Errors.INVALID_REPLICA_ASSIGNMENT
+    assert "broker 4 takes no new replicas (its setting no_replicas)" in refusal.message
+    context.update_partition_full_replica_assignment(T0, ReplicaAssignment((4, 1, 2)))
+    stays = requested_assignment(context, T0, (4, 5))
+    assert isinstance(stays, ReplicaAssignment), "a replica that is there may stay"
