@@ -148,7 +148,7 @@ def test_brokers_must_trust_the_certificate_that_they_show_each_other(
 ):
     other = str(Authority(tmp_path, "other").trusted)
     mixed = settings(protocol, protocol, tls={"ssl_truststore_location": other})
-    with pytest.raises(RegentError, match="could not connect to each other.*ssl_truststore_loc"):
+    with pytest.raises(RegentError, match=r"could not connect to each other.*ssl_truststore_loc"):
         served(mixed, "INSIDE")
     assert served(mixed, "ONE").tls is not None, "clients trust whom they want"
     of_brokers = {"inside": {"ssl_truststore_location": str(authority.trusted)}}
