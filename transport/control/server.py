@@ -89,7 +89,7 @@ class Rejection(StrEnum):
     UNCONFIRMED = "large, of a controller that is not known yet"
     OVERLOADED = "too many unanswered requests"
     TOO_MUCH_WORK = "more work than one broker may cause"
-    TOO_MANY_PEERS = "too few file descriptors"
+    TOO_MANY_PEERS = "too many connections"
     DISPATCH_FAILED = "dispatch failed"
     UNROUTABLE_ANSWER = "answer to a peer that is gone"
     UNEXPECTED = "unexpected error"
