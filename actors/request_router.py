@@ -17,7 +17,7 @@ from regent.actors.scheduler import monotonic_ms
 from regent.actors.topic_request_handler import TopicRequestHandler
 from regent.core.admin.client_authorization import refused_to_client
 from regent.core.errors import BadDataError, Errors, SessionExpiredError
-from regent.core.model import BrokerId
+from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.api import ApiKey
 from regent.core.protocol.broker import DescribeMetadataRequest, ShutdownBrokerRequest
 from regent.core.protocol.control import (
@@ -27,7 +27,7 @@ from regent.core.protocol.control import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from regent.core.protocol.controller import ControllerRequest
+from regent.core.protocol.controller import AlterPartitionResponse, ControllerRequest
 from regent.core.protocol.envelope import EnvelopeRequest, EnvelopeResponse
 from regent.core.protocol.messages.partitions import PartitionsRequest, PartitionsResponse
 from regent.core.repeated_lines import RepeatedLines
@@ -92,7 +92,13 @@ class RequestRouter:
             incoming.reply(EnvelopeResponse.of(refused))
 
     def _pass(self, incoming: IncomingRequest, actor: ActorRef[Any], message: object) -> None:
-        reply = Reply.of(lambda answer: give_answer(incoming, answer), incoming.charge)
+        changed: list[TopicPartition] = []
+
+        def answer(given: Any) -> None:
+            changed.extend(_changed_by(given))
+            give_answer(incoming, given)
+
+        reply = Reply.of(answer, lambda work_s: incoming.charge(work_s, changed))
         try:
             actor.tell(MessageWithReply(message, reply))
         except (ActorDeadError, InboxFullError) as refused:
@@ -120,6 +126,13 @@ def answer_unread(
 def screen_of(broker: BrokerView) -> Screen:
     """Return what a broker decides about requests before they are decoded."""
     return Screen(partial(answer_unread, broker), broker.replica_manager.fence.is_heard)
+
+
+def _changed_by(answer: object) -> list[TopicPartition]:
+    """Return the partitions that were changed as a leader proposed."""
+    if not isinstance(answer, AlterPartitionResponse):
+        return []
+    return [row.topic_partition for row in answer.partitions if row.error_code is Errors.NONE]
 
 
 def give_answer(incoming: IncomingRequest, answer: Any) -> None:

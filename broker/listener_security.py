@@ -57,7 +57,8 @@ def security_of(
         from regent.transport.kafka.tls import ServerTls
 
         _check_client_auth(protocol, endpoint.listener, settings)
-        tls = ServerTls.of(of_listener.tls)
+        is_of_brokers = endpoint.listener == settings.listeners.inter_broker_name
+        tls = ServerTls.of(of_listener.tls, is_of_brokers=is_of_brokers)
     if protocol.has_sasl:
         from regent.transport.kafka.sasl_mechanisms import sasl_listener
 

@@ -41,7 +41,7 @@ from regent.testing.waits import scaled
 from regent.transport.control.key_files import BROKER_SECRET, KeyPair, KeysDirectory, read_secret
 from regent.transport.control.remote_ref import RemoteActorRef
 from regent.transport.control.sockets import new_context
-from tests.support import fuzzed_frames, fuzzed_handshakes, fuzzed_logins
+from tests.support import crowds, fuzzed_frames, fuzzed_handshakes, fuzzed_logins
 from tests.support.certificates import Authority
 from tests.support.fuzzed_requests import (
     TOPIC,
@@ -265,10 +265,10 @@ class Entrance:
 
     def fuzz_logins(self, address: Address, logins: int, chosen: int) -> None:
         """Log in so many times."""
-        crowd, chance = fuzzed_logins.Crowd(address), random.Random(f"{chosen}, logins")
+        crowd, chance = crowds.Crowd(address), random.Random(f"{chosen}, logins")
         while self.outcomes["requests"] < logins:
             found = crowd.talk(self.issuer, chance)
-            self.outcomes["requests"] += fuzzed_logins.AT_ONCE
+            self.outcomes["requests"] += crowds.AT_ONCE
             for outcome in found:
                 self.outcomes["refused" if outcome.body is None else "let in"] += 1
                 if outcome.body is not None and outcome.allowed is None:
@@ -320,7 +320,7 @@ class Entrance:
 
 def user(address: Address) -> Iterator[Use]:
     """Log in, on a connection a login."""
-    yield partial(fuzzed_logins.log_in, address, fuzzed_logins.Issuer())
+    yield partial(crowds.log_in, address, fuzzed_logins.Issuer())
 
 
 class Target:

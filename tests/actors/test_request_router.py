@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from typing import Any
 
 import pytest
 
+from regent.actors.inbox import Reply
 from regent.actors.request_router import RequestRouter, controller_client_id, give_answer
-from regent.actors.runtime import start_actor, stop_actor
+from regent.actors.runtime import RegentActor, start_actor, stop_actor
 from regent.actors.topic_request_handler import TopicRequestHandler
 from regent.core.admin.admin_manager import AdminManager
 from regent.core.errors import ApiError, BadDataError, Errors, SessionExpiredError
@@ -19,6 +21,11 @@ from regent.core.protocol.control import (
     ControlHeader,
     UpdateMetadataRequest,
     UpdateMetadataResponse,
+)
+from regent.core.protocol.controller import (
+    AlteredPartition,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
 )
 from regent.core.protocol.envelope import EnvelopeRequest, EnvelopeResponse, ForwardedClient
 from regent.core.protocol.messages.partitions import (
@@ -133,8 +140,40 @@ def test_a_sender_is_charged_for_the_work_of_the_actor(router: RequestRouter) ->
     request = UpdateMetadataRequest((), ())
     reply = WireReply(ApiKey.UPDATE_METADATA, 8, lambda _: None)
     key, sender = ApiKey.UPDATE_METADATA, KeyOwner.broker(3)
-    router(IncomingRequest(sender, key, HEADER, 8, "any", request, reply, charged.put))
+
+    def charge(work_s: float, changed: Collection[TopicPartition] = ()) -> None:
+        assert not changed
+        charged.put(work_s)
+
+    router(IncomingRequest(sender, key, HEADER, 8, "any", request, reply, charge))
     assert charged.get(timeout=TIMEOUT_S) > 0
+
+
+class AcceptsOne(RegentActor):
+    """Answers as a controller that accepts the first of two proposals."""
+
+    def handle(self, message: object, reply: Reply | None) -> None:
+        assert reply is not None
+        outcomes = (Errors.NONE, Errors.INVALID_UPDATE_VERSION)
+        rows = tuple(AlteredPartition("t", n, error) for n, error in enumerate(outcomes))
+        reply.set(AlterPartitionResponse(Errors.NONE, rows))
+
+
+def test_a_charge_names_the_partitions_that_were_changed_as_proposed() -> None:
+    charged: queue.Queue[Collection[TopicPartition]] = queue.Queue()
+    request, key = AlterPartitionRequest(3, 1, ()), ApiKey.ALTER_PARTITION
+    reply = WireReply(key, 8, lambda _: None)
+
+    def charge(_work_s: float, changed: Collection[TopicPartition] = ()) -> None:
+        charged.put(changed)
+
+    controller: Any = start_actor(AcceptsOne, "accepts-one")
+    try:
+        router = RequestRouter(controller, controller, controller, ONLY_ALICE)
+        router(IncomingRequest(KeyOwner.broker(3), key, None, 8, "any", request, reply, charge))
+        assert charged.get(timeout=TIMEOUT_S) == [TopicPartition("t", 0)]
+    finally:
+        stop_actor(controller, TIMEOUT_S)
 
 
 def test_a_forwarded_request_is_decided_here(router: RequestRouter) -> None:

@@ -142,6 +142,22 @@ def test_what_cannot_be_served_ends_the_start(settings: Callable[..., Settings],
         served(settings(protocol, **changed))
 
 
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL"])
+def test_brokers_must_trust_the_certificate_that_they_show_each_other(
+    settings: Callable[..., Settings], authority: Authority, tmp_path: Path, protocol: str
+):
+    other = str(Authority(tmp_path, "other").trusted)
+    mixed = settings(protocol, protocol, tls={"ssl_truststore_location": other})
+    with pytest.raises(RegentError, match=r"could not connect to each other.*ssl_truststore_loc"):
+        served(mixed, "INSIDE")
+    assert served(mixed, "ONE").tls is not None, "clients trust whom they want"
+    of_brokers = {"inside": {"ssl_truststore_location": str(authority.trusted)}}
+    repaired = settings(
+        protocol, protocol, tls={"ssl_truststore_location": other}, listener_name=of_brokers
+    )
+    assert served(repaired, "INSIDE").tls is not None
+
+
 def test_who_logs_in_may_need_a_certificate_too(settings: Callable[..., Settings]):
     asked = settings("SASL_SSL", listener_name={"one": {"ssl_client_auth": "required"}})
     assert served(asked).tls is not None

@@ -21,7 +21,8 @@ import zmq
 from regent.config.addresses import host_of, key_of, keyed_endpoint, port_of
 from regent.testing.waits import scaled
 from regent.transport.control.sockets import Context, connect_to, open_socket, pieces
-from tests.support.fuzzed_logins import LAST_REQUEST, Address, changed_bytes
+from tests.support.crowds import Address
+from tests.support.fuzzed_logins import LAST_REQUEST, changed_bytes
 
 QUIET_S: Final = 0.15
 PATIENCE_S: Final = scaled(10.0)  # of a genuine handshake

@@ -9,15 +9,20 @@ is not counted: that is limited by the quotas of clients.
 A broker that has not caused much work lately may cause ``_BURST_S`` at once, for example when
 thousands of partitions change. The more of that it has used, the less it may do: see ``Pace``. So a
 broker whose key was stolen cannot take the time of the others.
+
+When a broker comes back, the leaders of tens of thousands of partitions propose another ISR for
+each of them. That takes the controller longer than a burst. So the work for a change that was
+accepted is not counted, for each partition twice in a minute: a replica leaves and comes back.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from regent.core.security.roles import KeyOwner
 
@@ -27,6 +32,9 @@ _UNNOTICED_S: Final = 0.02  # of a burst
 _DEBT_TO_CUT_OFF_S: Final = 0.5  # work of requests that were refused already
 _MOST_DEBT_S: Final = 1.0  # so a broker is served again after 20 seconds at most
 _S_PER_BYTE: Final = 5e-9  # of decryption
+_S_PER_CHANGE: Final = 0.0005  # at most, of a change that is not counted
+_FREE_CHANGES: Final = 2  # of a partition in each ``_CHANGES_S``
+_CHANGES_S: Final = 60.0
 _WORK_BEFORE_REST_S: Final = 0.001
 _REST: Final = 19  # times the work before it
 _LONGEST_REST_S: Final = 0.02
@@ -45,6 +53,13 @@ class Leeway(IntEnum):
     """It goes on nevertheless: its connection is ended, and it may not connect for some time."""
 
 
+class _Changes(NamedTuple):
+    """How often each partition was changed for a broker; they are forgotten at ``end``."""
+
+    end: float
+    counts: Counter[Hashable]
+
+
 class Pace:
     """Counts the work that each broker causes. Thread-safe.
 
@@ -55,13 +70,21 @@ class Pace:
         self._now = now
         self._lock = threading.Lock()
         self._left: dict[KeyOwner, tuple[float, float]] = {}  # seconds of work, and when it was so
+        self._changes: dict[KeyOwner, _Changes] = {}
         self._work_since_rest = 0.0  # of peers that are slow
 
-    def charge(self, peer: KeyOwner, work_s: float, size: int = 0) -> None:
-        """Note work that a broker has caused, and the bytes of a message of it."""
+    def charge(
+        self, peer: KeyOwner, work_s: float, size: int = 0, changed: Collection[Hashable] = ()
+    ) -> None:
+        """Note work that a broker has caused, and the bytes of a message of it.
+
+        ``changed``: the partitions that the work changed as the broker proposed.
+        """
         work_s += size * _S_PER_BYTE
         with self._lock:
             now = self._now()
+            if changed:
+                work_s = max(0.0, work_s - _S_PER_CHANGE * self._free_changes(peer, changed, now))
             left = max(-_MOST_DEBT_S, self._left_of(peer, now) - work_s)
             self._left[peer] = left, now
             if left < _BURST_S - _UNNOTICED_S:
@@ -92,6 +115,13 @@ class Pace:
                 return 0.0
             self._work_since_rest = 0.0
             return min(_REST * work_s, _LONGEST_REST_S)
+
+    def _free_changes(self, peer: KeyOwner, changed: Collection[Hashable], now: float) -> int:
+        """Note changes; return how many of them are not counted."""
+        self._changes = {who: some for who, some in self._changes.items() if some.end > now}
+        counts = self._changes.setdefault(peer, _Changes(now + _CHANGES_S, Counter())).counts
+        counts.update(set(changed))
+        return sum(counts[partition] <= _FREE_CHANGES for partition in set(changed))
 
     def _left_of(self, peer: KeyOwner, now: float) -> float:
         left, at = self._left.get(peer, (_BURST_S, now))

@@ -21,7 +21,7 @@ import struct
 import sys
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -72,6 +72,7 @@ _EVENTS: Final = (
     | zmq.EVENT_HANDSHAKE_SUCCEEDED
     | _FAILED_HANDSHAKES
 )
+_MAX_OF_KEY: Final = 64  # connections that have sent a message; a broker has some ten
 _MAX_WAITING: Final = 1000  # questions, while all keys are read again
 _UNREAD_MESSAGES: Final = 2  # of the largest size: what the owner of a key may have sent us
 _HANDSHAKE_BYTES: Final = 567
@@ -100,7 +101,7 @@ class OtherUserError(PeerError):
 
 
 class TooManyPeersError(PeerError):
-    """There is no file descriptor for one more connection."""
+    """There is no file descriptor for one more connection, or its key has too many."""
 
 
 class MessageTooLargeError(PeerError):
@@ -209,6 +210,7 @@ class _Connection:
     key: str
     end: _OurEnd | None
     read_bytes: int = _HANDSHAKE_BYTES  # of whole messages
+    is_surplus: bool = False  # its key has too many
 
 
 class Peers:
@@ -244,6 +246,7 @@ class Peers:
         self._is_refused: bool | None = None  # the next to leave: by a reason that is counted?
         self._connections: dict[bytes, _Connection] = {}  # by route
         self._routes: dict[int, bytes] = {}  # by descriptor
+        self._of_key: Counter[str] = Counter()  # how many of the connections
         # Keys by route; not all messages of these connections may have been read and dropped yet.
         self._cut_off: dict[bytes, str] = {}
         self._context = new_context(keys)
@@ -321,6 +324,9 @@ class Peers:
         if peer is None:
             self.cut_off(route)
             raise UnknownKeyError(f"{connection.key} is not allowed any more")
+        if connection.is_surplus and route not in self._cut_off:
+            self.cut_off(route)
+            raise TooManyPeersError(f"{peer.name} has {_MAX_OF_KEY} connections", peer, sent_bytes)
         if route in self._cut_off:
             return Message(route, peer, None, sent_bytes)
         if not received.is_complete:
@@ -416,7 +422,8 @@ class Peers:
         peer = self._known.peer(question.key)
         if peer is None:
             return False
-        if self._may_connect(peer) and question.key not in self._cut_off.values():
+        is_full = self._of_key[question.key] >= _MAX_OF_KEY
+        if self._may_connect(peer) and not is_full and question.key not in self._cut_off.values():
             self._admitted.add(question.key)
             self._answer(question, _WELCOME)
         else:
@@ -456,7 +463,10 @@ class Peers:
         is_refused, self._is_refused = self._is_refused, None
         route = self._routes.pop(descriptor, None)
         if route is not None:
-            self._connections.pop(route, None)
+            left = self._connections.pop(route, None)
+            if left is not None:
+                self._of_key[left.key] -= 1
+                self._of_key += Counter()  # forgets keys without connections
             return None
         end = self._strangers.pop(descriptor, None)
         if end is None or is_refused:
@@ -503,5 +513,8 @@ class Peers:
             if end is not None:
                 self._silent = max(0, self._silent - 1)
                 self._routes[descriptor] = route
-                self._connections[route] = _Connection(key, end)
+                self._of_key[key] += 1
+                is_surplus = self._of_key[key] > _MAX_OF_KEY
+                self._connections[route] = _Connection(key, end, is_surplus=is_surplus)
+                return self._connections[route]
         return _Connection(key, end)

@@ -14,16 +14,17 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import zmq
 
 from regent.config.addresses import host_of, keyed_endpoint, without_key
 from regent.config.threads import NamedThread
 from regent.core.errors import BadDataError, Errors, RegentError
+from regent.core.model import TopicPartition
 from regent.core.protocol.api import ApiKey
 from regent.core.protocol.control import ControlHeader, ControlResponse
 from regent.core.records import RecordBytes
@@ -88,7 +89,7 @@ class Rejection(StrEnum):
     UNCONFIRMED = "large, of a controller that is not known yet"
     OVERLOADED = "too many unanswered requests"
     TOO_MUCH_WORK = "more work than one broker may cause"
-    TOO_MANY_PEERS = "too few file descriptors"
+    TOO_MANY_PEERS = "too many connections"
     DISPATCH_FAILED = "dispatch failed"
     UNROUTABLE_ANSWER = "answer to a peer that is gone"
     UNEXPECTED = "unexpected error"
@@ -180,8 +181,15 @@ class WireReply:
             )
 
 
-def _charge_nothing(_work_s: float) -> None:
+def _charge_nothing(_work_s: float, _changed: Collection[TopicPartition] = ()) -> None:
     pass
+
+
+class Charge(Protocol):
+    """Notes work for the peer of a request."""
+
+    def __call__(self, work_s: float, changed: Collection[TopicPartition] = (), /) -> None:
+        """Note seconds of work, and the partitions that it changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +197,8 @@ class IncomingRequest:
     """A request of another process, and how to answer it.
 
     ``peer`` is the owner of the key that its process has proved. The peer chooses ``client_id``:
-    use it for logs, not for decisions. Tell ``charge`` how many seconds of work it has caused.
+    use it for logs, not for decisions. Tell ``charge`` how many seconds of work it has caused, and
+    which partitions were changed as it proposes.
     """
 
     peer: KeyOwner
@@ -199,7 +208,7 @@ class IncomingRequest:
     client_id: str
     body: Request
     reply: WireReply
-    charge: Callable[[float], None] = _charge_nothing
+    charge: Charge = _charge_nothing
 
 
 class _Answer(NamedTuple):
@@ -466,7 +475,7 @@ class ControlServer:
             header.client_id,
             body,
             reply,
-            functools.partial(self._pace.charge, message.peer) if is_counted else _charge_nothing,
+            functools.partial(self._charge, message.peer) if is_counted else _charge_nothing,
         )
         try:
             self._dispatch(request)
@@ -475,6 +484,11 @@ class ControlServer:
             self.rejected.add(Rejection.DISPATCH_FAILED, error)
             reply.fail(Errors.UNKNOWN_SERVER_ERROR)
         return is_controller
+
+    def _charge(
+        self, peer: KeyOwner, work_s: float, changed: Collection[TopicPartition] = ()
+    ) -> None:
+        self._pace.charge(peer, work_s, changed=changed)
 
     def _check_leeway(self, peer: KeyOwner) -> Leeway:
         """Return what may be done for a peer; raises _RefusalError."""

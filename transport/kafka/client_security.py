@@ -13,9 +13,9 @@ import time
 from dataclasses import dataclass
 
 from regent.config.tables.tls import TlsConfig
-from regent.transport.kafka.key_material import TlsError, files_of, read_keys, read_trusted
+from regent.transport.kafka.key_material import TlsError, files_of
 from regent.transport.kafka.sasl_client import ClientSasl
-from regent.transport.kafka.tls import base_context, state_of, trust, use_keys
+from regent.transport.kafka.tls import client_context, state_of
 from regent.transport.kafka.tls_stream import complete_handshake, failure
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class ClientTls:
         self._files = files_of(config)
         self._lock = threading.Lock()
         self._seen: list[object] | None = self._state_of_files()
-        self._context = _client_context(config)
+        self._context = client_context(config)
 
     @classmethod
     def of(cls, config: TlsConfig) -> ClientTls:
@@ -84,25 +84,10 @@ class ClientTls:
             if state != self._seen:
                 self._seen = state
                 try:
-                    self._context = _client_context(self._config)
+                    self._context = client_context(self._config)
                 except TlsError as error:
                     logger.error("The keys of TLS stay as they are: %s", error)
             return self._context
 
     def _state_of_files(self) -> list[object]:
         return [state_of(path) for path in self._files]
-
-
-def _client_context(config: TlsConfig) -> ssl.SSLContext:
-    """Read the files. Raises ``TlsError``."""
-    context = base_context(config, ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = bool(config.ssl_endpoint_identification_algorithm)
-    trusted = read_trusted(config)
-    if trusted:
-        trust(context, trusted)
-    else:
-        context.load_default_certs()
-    keys = read_keys(config)
-    if keys is not None:
-        use_keys(context, keys)
-    return context

@@ -61,21 +61,25 @@ class ServerTls:
     Handshakes that have begun, and connections, keep the keys that they began with.
     """
 
-    def __init__(self, config: TlsConfig) -> None:
-        """Read the files. Raises ``TlsError``."""
+    def __init__(self, config: TlsConfig, *, is_of_brokers: bool = False) -> None:
+        """Read the files. Raises ``TlsError``.
+
+        ``is_of_brokers``: brokers with the same settings connect to this listener.
+        """
         self._config = config
+        self._is_of_brokers = is_of_brokers
         self._users = _mapper(config)
         self._files = files_of(config)
         self._seen: list[object] | None = self._state_of_files()
-        self._loaded = _loaded(config)
+        self._loaded = self._load(config)
         self._reloading = threading.Lock()
         self.reload_failures = 0
         """How often changed files were not taken, since the start."""
 
     @classmethod
-    def of(cls, config: TlsConfig) -> ServerTls:
+    def of(cls, config: TlsConfig, *, is_of_brokers: bool = False) -> ServerTls:
         """Return the keys that a table names. Raises ``TlsError``."""
-        return cls(config)
+        return cls(config, is_of_brokers=is_of_brokers)
 
     def days_until_expiry(self) -> float:
         """Return in how many days the first of the certificates expires."""
@@ -124,7 +128,7 @@ class ServerTls:
 
     def check(self, config: TlsConfig) -> None:
         """Raise ``TlsError`` if this listener could not take the keys that a table names."""
-        self._check_same(_loaded(config).keys)
+        self._check_same(self._load(config).keys)
 
     def reconfigure(self, config: TlsConfig) -> None:
         """Take the keys that another table names, as ``reload_if_changed`` does.
@@ -147,7 +151,7 @@ class ServerTls:
                 return False
             self._seen = state
             try:
-                loaded = _loaded(self._config)
+                loaded = self._load(self._config)
                 self._check_same(loaded.keys)
             except TlsError as error:
                 self.reload_failures += 1
@@ -156,6 +160,12 @@ class ServerTls:
             self._loaded = loaded
             logger.info("New keys of TLS are in use, for %.0f days", loaded.keys.days_left())
             return True
+
+    def _load(self, config: TlsConfig) -> _Loaded:
+        loaded = _loaded(config)
+        if self._is_of_brokers:
+            _check_among_brokers(loaded.context, config)
+        return loaded
 
     def _check_same(self, keys: KeyMaterial) -> None:
         """Check Kafka's rules: clients know this listener by its names."""
@@ -223,6 +233,21 @@ def trust(context: ssl.SSLContext, certificates: str) -> None:
         raise TlsError(f"OpenSSL does not take the trusted certificates: {error}") from None
 
 
+def client_context(config: TlsConfig) -> ssl.SSLContext:
+    """Return what a client has with the settings of a table. Raises ``TlsError``."""
+    context = base_context(config, ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = bool(config.ssl_endpoint_identification_algorithm)
+    trusted = read_trusted(config)
+    if trusted:
+        trust(context, trusted)
+    else:
+        context.load_default_certs()
+    keys = read_keys(config)
+    if keys is not None:
+        use_keys(context, keys)
+    return context
+
+
 def _mapper(config: TlsConfig) -> SslPrincipalMapper:
     try:
         return SslPrincipalMapper(config.ssl_principal_mapping_rules)
@@ -260,23 +285,40 @@ def _loaded(config: TlsConfig) -> _Loaded:
 
 def _try(context: ssl.SSLContext) -> None:
     """Do a handshake in memory: a key may not go with the ciphers. Raises ``TlsError``."""
-    client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client_context.check_hostname = False
-    client_context.verify_mode = ssl.CERT_NONE
+    anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    anybody.check_hostname = False
+    anybody.verify_mode = ssl.CERT_NONE
+    try:
+        _shake_hands(context, anybody)
+    except ssl.SSLError as error:
+        raise TlsError(
+            f"no client could connect: {reason_of(error)}: do ssl_cipher_suites and"
+            " ssl_enabled_protocols go with the key?"
+        ) from None
+
+
+def _check_among_brokers(context: ssl.SSLContext, config: TlsConfig) -> None:
+    """Raise ``TlsError`` if a broker with these settings could not connect to this listener."""
+    broker = client_context(config)
+    broker.check_hostname = False  # other brokers have other names
+    try:
+        _shake_hands(context, broker)
+    except ssl.SSLError as error:
+        raise TlsError(
+            f"brokers with these settings could not connect to each other: {reason_of(error)}:"
+            " ssl_truststore_location must have the certificate that signed the one in"
+            " ssl_keystore_location, and that one must be for servers and for clients"
+        ) from None
+
+
+def _shake_hands(server_context: ssl.SSLContext, client_context: ssl.SSLContext) -> None:
+    """Do a handshake in memory. Raises ``ssl.SSLError``."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    server = context.wrap_bio(to_server, to_client, server_side=True)
+    server = server_context.wrap_bio(to_server, to_client, server_side=True)
     client = client_context.wrap_bio(to_client, to_server)
     for end in (client, server, client, server):
         with suppress(ssl.SSLWantReadError):
-            try:
-                end.do_handshake()
-            except ssl.SSLWantReadError:
-                raise
-            except ssl.SSLError as error:
-                raise TlsError(
-                    f"no client could connect: {reason_of(error)}: do ssl_cipher_suites and"
-                    " ssl_enabled_protocols go with the key?"
-                ) from None
+            end.do_handshake()
 
 
 def state_of(path: Path) -> object:

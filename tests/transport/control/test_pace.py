@@ -85,6 +85,32 @@ def test_a_broker_is_served_again_after_twenty_seconds_whatever_it_did(
     assert pace.leeway(ONE) is Leeway.REFUSED, "what was not used is not saved for ever"
 
 
+def test_a_broker_may_propose_isrs_of_all_its_partitions_at_once(pace: Pace) -> None:
+    """After a crash, ten thousand in each request; a change takes the controller 0.2 ms."""
+    for first in range(0, 30_000, 10_000):
+        pace.charge(ONE, 0.1, 1_500_000)  # to decode it
+        pace.charge(ONE, 2.0, changed=range(first, first + 10_000))
+        assert pace.leeway(ONE) < Leeway.REFUSED
+
+
+def test_changes_are_not_counted_twice_a_minute_for_each_partition(
+    pace: Pace, clock: Clock
+) -> None:
+    for _ in range(2):  # a replica leaves the ISRs, and comes back
+        pace.charge(ONE, 1.5, changed=range(10_000))
+        assert pace.leeway(ONE) is Leeway.EASY
+    pace.charge(ONE, 1.2, changed=range(10_000))
+    assert pace.leeway(ONE) is Leeway.REFUSED, "a broker could keep the controller busy for ever"
+    clock.now_s += 61
+    pace.charge(ONE, 1.5, changed=range(10_000))
+    assert pace.leeway(ONE) < Leeway.REFUSED
+
+
+def test_work_that_changes_little_is_counted(pace: Pace) -> None:
+    pace.charge(ONE, 1.1, changed=[7] * 10_000)
+    assert pace.leeway(ONE) is Leeway.REFUSED
+
+
 def test_there_are_rests_only_for_the_work_of_slow_brokers(pace: Pace) -> None:
     pace.charge(ONE, 0.01)
     assert pace.take_rest() == 0

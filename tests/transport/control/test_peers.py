@@ -328,6 +328,48 @@ def test_a_connection_that_has_sent_nothing_is_cut_when_its_key_is_revoked(serve
         context.destroy(linger=0)
 
 
+def test_a_key_has_few_connections_and_keeps_no_other_key_out(
+    serve: Serve, client_of: ClientOf
+) -> None:
+    greedy, honest, known = new_key_pair(), new_key_pair(), Known()
+    known.peers = {greedy.public: KeyOwner.broker(1), honest.public: KeyOwner.broker(2)}
+    server = serve(answer_ready, known=known)
+    context = new_context(greedy)
+    try:
+        peers = [RawPeer(open_socket(context, zmq.DEALER), server.endpoint) for _ in range(64)]
+        for peer in peers:
+            assert peer.receive_own_answer()
+        late = client_of(greedy, server.endpoint)
+        patient_for(late, SHORT_MS)
+        with pytest.raises(PeerUnreachableError):
+            late.request(STATUS, timeout_ms=TIMEOUT_MS)
+        assert client_of(honest, server.endpoint).request(STATUS, timeout_ms=TIMEOUT_MS) == READY
+        peers[0].socket.close()
+        patient_for(late, TIMEOUT_MS)
+        assert late.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
+    finally:
+        context.destroy(linger=0)
+
+
+def test_connections_that_were_let_in_together_are_counted_too(serve: Serve) -> None:
+    keys, known = new_key_pair(), Known()
+    known.peers = {keys.public: KeyOwner.broker(1)}
+    server = serve(answer_ready, known=known)
+    context = new_context(keys)
+    try:
+        peers = [RawPeer(open_socket(context, zmq.DEALER), server.endpoint) for _ in range(66)]
+        for peer in peers:  # all have proved the key before the first sends
+            assert peer.socket.poll(TIMEOUT_MS, zmq.POLLOUT)
+            peer.socket.setsockopt(zmq.RECONNECT_IVL, -1)
+        for peer in peers[:64]:
+            assert peer.receive_own_answer()
+        for peer in peers[64:]:
+            peer.send(b"", b"")
+        eventually(lambda: server.rejected.counts.get(Rejection.TOO_MANY_PEERS) == 2, "")
+    finally:
+        context.destroy(linger=0)
+
+
 @contextmanager
 def dealers_of_large_messages(
     endpoint: str, count: int, forwarded_bytes: int

@@ -387,6 +387,22 @@ def test_files_that_cannot_serve_leave_the_old_keys_in_use(
     assert tls.reload_if_changed()
 
 
+def test_brokers_do_not_take_keys_with_which_they_could_not_connect(
+    authority: Authority, tmp_path: Path
+):
+    tls = ServerTls(authority.config(), is_of_brokers=True)
+    first = served_name(authority, tls)
+    others = tmp_path / "others"
+    others.mkdir()
+    stranger = Authority(others)
+    trusted, keys = authority.trusted.read_bytes(), authority.keystore("broker")
+    keys.write_bytes(stranger.keystore("broker").read_bytes())
+    assert not tls.reload_if_changed()
+    assert served_name(authority, tls) == first
+    authority.trusted.write_bytes(trusted + stranger.trusted.read_bytes())
+    assert tls.reload_if_changed(), "the other authority is trusted now"
+
+
 def test_another_subject_and_fewer_names_can_be_allowed(authority: Authority):
     tls = ServerTls(authority.config(ssl_allow_dn_changes=True, ssl_allow_san_changes=True))
     path = authority.folder / "broker.pem"
