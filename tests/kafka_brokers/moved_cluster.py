@@ -48,6 +48,7 @@ class MovedCluster:
         settings: Mapping[str, object] | None = None,
     ) -> None:
         self.zookeeper = zookeeper
+        self._keys = directory / "keys"
         self.kafkas = {
             broker: GenuineBroker(
                 *(directory / f"broker-{broker}", broker, zookeeper),
@@ -59,6 +60,7 @@ class MovedCluster:
         self._ours: dict[BrokerId, subprocess.Popen[str]] = {}
         self._stack = ExitStack()
         self._page = PAGE.read_text()
+        self._public_key = ""
 
     def __enter__(self) -> Self:
         for kafka in self.kafkas.values():
@@ -66,6 +68,7 @@ class MovedCluster:
             kafka.start()
         for kafka in self.kafkas.values():
             kafka.await_serving()
+        (self._public_key,) = re.findall(r"\b[0-9a-f]{64}\b", self.follow("key", BROKERS[0])[0])
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -107,7 +110,7 @@ class MovedCluster:
     def command(self, *words: str, is_allowed: tuple[int, ...] = (0,)) -> str:
         """Run a command of ours on the cluster; return its output."""
         ended = subprocess.run(
-            [*COMMAND, *words, "--zookeeper", self.zookeeper],
+            [*COMMAND, *words, "--zookeeper", self.zookeeper, "--keys", str(self._keys)],
             capture_output=True,
             text=True,
             check=False,
@@ -125,8 +128,16 @@ class MovedCluster:
         """
         found = re.search(_BLOCK.format(name=block), self._page, re.DOTALL)
         assert found is not None, f"{PAGE} has no block {block}"
-        text = found[1].replace(_ZOOKEEPER, self.zookeeper).replace("\\\n", " ")
-        text = text.replace("shutdown 1", f"shutdown {broker}")
+        text = found[1]
+        for of_page, here in {
+            _ZOOKEEPER: self.zookeeper,
+            "~/regent-keys": str(self._keys),
+            "PUBLIC_KEY": self._public_key,
+            "/etc/kafka/": "",
+            "/var/lib/kafka/regent-1": f"regent-{broker}",
+            "shutdown 1": f"shutdown {broker}",
+        }.items():
+            text = text.replace(of_page, here)
         return [self._perform(line, broker) for line in text.splitlines() if line]
 
     def _perform(self, line: str, broker: BrokerId) -> str:
@@ -164,7 +175,7 @@ class MovedCluster:
         folder = self.kafkas[broker].directory
         with (folder / "regent.out").open("ab") as errors:
             process = subprocess.Popen(
-                *([*COMMAND, *words],),
+                [*COMMAND, *words],
                 cwd=folder,
                 stdout=subprocess.PIPE,
                 stderr=errors,
