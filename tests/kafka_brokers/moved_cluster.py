@@ -121,10 +121,11 @@ class MovedCluster:
 
     # --- the commands of the page ---
 
-    def follow(self, block: str, broker: BrokerId) -> list[str]:
+    def follow(self, block: str, broker: BrokerId, *, has_ended: bool = False) -> list[str]:
         """Run the commands of a block of the page on the machine of a broker.
 
-        Returns the output of each.
+        The first one is not run if the former process of this broker ``has_ended``. Returns the
+        output of each.
         """
         found = re.search(_BLOCK.format(name=block), self._page, re.DOTALL)
         assert found is not None, f"{PAGE} has no block {block}"
@@ -138,7 +139,8 @@ class MovedCluster:
             "shutdown 1": f"shutdown {broker}",
         }.items():
             text = text.replace(of_page, here)
-        return [self._perform(line, broker) for line in text.splitlines() if line]
+        lines = text.splitlines()[int(has_ended) :]
+        return [self._perform(line, broker) for line in lines]
 
     def _perform(self, line: str, broker: BrokerId) -> str:
         kafka = self.kafkas[broker]

@@ -13,8 +13,8 @@ from confluent_kafka import TopicPartition as Position
 
 from regent.core.model import TopicPartition
 from regent.testing.waits import eventually
-from tests.support.histories import History, Outcome, Read, check, summary
-from tests.support.load import SILENCE_MS, TIMEOUT_S, LoadConsumer, LoadProducer
+from tests.support.histories import History, Outcome, check, summary
+from tests.support.load import TIMEOUT_S, LoadConsumer, LoadProducer
 from tests.support.record_batches import Record
 
 Settings = Mapping[str, str | int | float | bool]
@@ -284,7 +284,7 @@ class MovingLoad:
     def finish(self) -> str:
         """Let all clients come to the end; return what was broken, empty if nothing."""
         self._stop_producers()
-        sent = {name: {v.value for v in self._acknowledged(name)} for name in (_SOURCE,)}[_SOURCE]
+        sent = self._acknowledged(_SOURCE)
         eventually(self._group_is_at_the_end, "the group has no lag", TIMEOUT_S)
         eventually(lambda: sent <= self._copied().keys(), "all is copied", TIMEOUT_S)
         ends = self._ends(*CODECS)
@@ -310,12 +310,12 @@ class MovingLoad:
             if producer.unanswered:
                 self.history.complaints.append(f"{producer.name}: {producer.unanswered} unanswered")
 
-    def _acknowledged(self, topic: str) -> list[Read]:
-        return [
-            Read(send.producer, send.partition, send.offset, send.value)
+    def _acknowledged(self, topic: str) -> set[bytes]:
+        return {
+            send.value
             for send in self.history.sends
             if send.partition.topic == topic and send.outcome is Outcome.ACKNOWLEDGED
-        ]
+        }
 
     def _copied(self) -> Counter[bytes | None]:
         return Counter(read.value for read in list(self.of_copies.reads))
