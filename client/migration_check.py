@@ -38,6 +38,7 @@ _ANSWER_S: Final = 5.0
 _BROKER: Final = 4  # the resource type of a broker
 _NAMED: Final = 5
 _FORMAT: Final = "message.format.version"
+_MIN_ISR: Final = "min.insync.replicas"
 
 
 class Obstacles:
@@ -59,13 +60,14 @@ def obstacles_of(admin: ZkAdminStore, files: Sequence[Path]) -> list[tuple[str, 
     """
     admin.topics.check_cluster()
     found = Obstacles()
-    ids = _check_files(files, found)
+    minima: set[int] = {1}  # of the in-sync replicas, for topics that do not say it
+    ids = _check_files(files, found, minima)
     checks: Mapping[str, Callable[[], Iterable[str]]] = {
         "kraft": lambda: _of_kraft(admin),
-        "brokers": lambda: _of_brokers(admin, ids),
+        "brokers": lambda: _of_brokers(admin, ids, minima),
         "broker settings": lambda: _of_broker_configs(admin),
         "topics": lambda: _of_topics(admin),
-        "partitions": lambda: _of_partitions(admin),
+        "partitions": lambda: _of_partitions(admin, max(minima)),
         "users": lambda: _of_users(admin),
         "zookeeper": lambda: [f"{line}: allow it" for line in admin.read_denied()],
     }
@@ -77,7 +79,7 @@ def obstacles_of(admin: ZkAdminStore, files: Sequence[Path]) -> list[tuple[str, 
     return found.found
 
 
-def _check_files(files: Sequence[Path], found: Obstacles) -> set[BrokerId]:
+def _check_files(files: Sequence[Path], found: Obstacles, minima: set[int]) -> set[BrokerId]:
     """Check files of Kafka's; return the ids of the brokers whose files can be used."""
     ids: set[BrokerId] = set()
     for path in files:
@@ -94,6 +96,7 @@ def _check_files(files: Sequence[Path], found: Obstacles) -> set[BrokerId]:
                 " its own",
             )
         ids.add(read.broker_id)
+        minima.add(read.tables.get("log", {}).get("min_insync_replicas", 1))
     return ids
 
 
@@ -116,7 +119,7 @@ def _of_kraft(admin: ZkAdminStore) -> Iterator[str]:
 # --- brokers ---
 
 
-def _of_brokers(admin: ZkAdminStore, known: set[BrokerId]) -> Iterator[str]:
+def _of_brokers(admin: ZkAdminStore, known: set[BrokerId], minima: set[int]) -> Iterator[str]:
     registrations = admin.read_brokers()
     if not registrations:
         yield "no broker is registered, so versions and settings are unknown: start the brokers"
@@ -124,12 +127,11 @@ def _of_brokers(admin: ZkAdminStore, known: set[BrokerId]) -> Iterator[str]:
         if isinstance(registration, BadDataError):
             yield f"{registration}: restart the broker"
         elif registration.info.is_of_kafka:
-            yield from _of_broker(
-                registration.info, is_file_given=registration.info.broker_id in known
-            )
+            is_known = registration.info.broker_id in known
+            yield from _of_broker(registration.info, minima, is_file_given=is_known)
 
 
-def _of_broker(info: BrokerInfo, *, is_file_given: bool) -> Iterator[str]:
+def _of_broker(info: BrokerInfo, minima: set[int], *, is_file_given: bool) -> Iterator[str]:
     """Ask a broker of Kafka for its version, and for the settings that it has."""
     name, endpoint = f"broker {info.broker_id}", SECURITY_OF_COMMAND.endpoint_of(info)
     if endpoint is None:
@@ -171,6 +173,11 @@ def _of_broker(info: BrokerInfo, *, is_file_given: bool) -> Iterator[str]:
             f"{name} does not show its settings ({Errors(result.error_code).name}): use a user in"
             " --command-config that may describe the cluster's configuration"
         )
+    minima.update(
+        int(row.value)
+        for row in result.configs
+        if row.name == _MIN_ISR and row.value is not None and row.value.isdecimal()
+    )
     given = {
         row.name: row.value
         for row in result.configs
@@ -234,13 +241,14 @@ def _of_topics(admin: ZkAdminStore) -> Iterator[str]:
         yield f"{counted(len(deleted), 'topic')} being deleted: {_named(deleted)}: wait for the end"
 
 
-def _of_partitions(admin: ZkAdminStore) -> Iterator[str]:
+def _of_partitions(admin: ZkAdminStore, min_isr: int) -> Iterator[str]:
     live = {b for b, r in admin.read_brokers().items() if not isinstance(r, BadDataError)}
     deleted = admin.topics.read_topics_being_deleted()
     names = [name for name in admin.topics.read_topic_names() if name not in deleted]
     topics = read_partitions(admin, names)
     yield from (f"{reason}: correct it" for reason in topics.unreadable)
     yield from _of_replicas(topics, live)
+    yield from _of_min_isr(admin, topics, min_isr)
     if moves := admin.read_pending_reassignments():
         yield (
             f"{counted(len(moves), 'partition')} in /admin/reassign_partitions:"
@@ -268,6 +276,28 @@ def _of_replicas(topics: Topics, live: set[BrokerId]) -> Iterator[str]:
         if partitions:
             named = _named([p.topic_partition for p in _sorted(partitions)])
             yield f"{counted(len(partitions), 'partition')} {what}: {named}: {remedy}"
+
+
+def _of_min_isr(admin: ZkAdminStore, topics: Topics, default: int) -> Iterator[str]:
+    """Name the partitions that take no acks=all records while one of their brokers is away."""
+    minima = {}
+    for topic, config in admin.configs.read_topic_configs(
+        sorted({p.topic_partition.topic for p in topics.partitions})
+    ).items():
+        text = "" if isinstance(config, BadDataError) else config.get(_MIN_ISR, "")
+        minima[topic] = int(text) if text.isdecimal() else default
+    stopping = [
+        p
+        for p in topics.partitions
+        if 1 < len(p.assignment.target_replicas) <= minima.get(p.topic_partition.topic, default)
+    ]
+    if stopping:
+        named = _named([p.topic_partition for p in _sorted(stopping)])
+        yield (
+            f"{counted(len(stopping), 'partition')} with as many replicas as {_MIN_ISR}: {named}:"
+            f" lower {_MIN_ISR}, or add a replica, else producers with acks=all wait while a broker"
+            " is replaced"
+        )
 
 
 def _sorted(partitions: list[DescribedPartition]) -> list[DescribedPartition]:

@@ -212,6 +212,24 @@ def test_partitions_and_requests_that_are_under_way(kafka: FakeCluster):
     ]
 
 
+def test_partitions_that_take_no_records_while_a_broker_is_away(cluster: FakeCluster, serve: Serve):
+    """``min.insync.replicas`` is the topic's, or the broker's, of a file or a default."""
+    for broker_id in (0, 1):
+        register(cluster, broker_id, serve({"min.insync.replicas": "2"}))
+    cluster.elect(1)
+    cluster.put(ClusterIdZNode.PATH, ClusterIdZNode.encode("c" * 22))
+    in_sync = {0: LeaderAndIsr(0, (0, 1))}
+    for topic in ("of-broker", "of-topic", "lower"):
+        cluster.put_topic(topic, {0: ReplicaAssignment((0, 1))}, leaders=in_sync)
+    put_config(cluster, "topics/of-topic", min_insync_replicas="3")
+    put_config(cluster, "topics/lower", min_insync_replicas="1")
+    assert obstacles(cluster) == [
+        "2 partitions with as many replicas as min.insync.replicas: of-broker-0, of-topic-0: lower"
+        " min.insync.replicas, or add a replica, else producers with acks=all wait while a broker"
+        " is replaced"
+    ]
+
+
 def test_files_of_brokers_are_examined_instead_of_what_the_brokers_say(
     cluster: FakeCluster, serve: Serve, tmp_path: Path
 ):

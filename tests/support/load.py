@@ -6,7 +6,7 @@ They are librdkafka's: idempotent, ``acks=all``, checksums verified. Each has a 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from time import monotonic
 from typing import Self
@@ -29,7 +29,10 @@ _TRANSIENT |= {KafkaError._TIMED_OUT, KafkaError._RESOLVE, KafkaError._MSG_TIMED
 
 
 class LoadProducer(threading.Thread):
-    """Sends unique values round robin to all partitions, at a constant rate, until stopped."""
+    """Sends unique values round robin to all partitions, at a constant rate, until stopped.
+
+    ``keys``: how many keys a partition has; 0: none. ``settings`` are librdkafka's.
+    """
 
     def __init__(
         self,
@@ -40,6 +43,8 @@ class LoadProducer(threading.Thread):
         *,
         records_per_s: float,
         record_bytes: int,
+        keys: int = 0,
+        settings: Mapping[str, str | int | float | bool] | None = None,
     ) -> None:
         super().__init__(name=name, daemon=True)
         self.acknowledged = 0
@@ -47,6 +52,7 @@ class LoadProducer(threading.Thread):
         self._partitions = partitions
         self._history = history
         self._rate = records_per_s
+        self._keys = keys
         self._padding = b"." * record_bytes
         self._stopping = threading.Event()
         self._client = Producer(
@@ -64,6 +70,7 @@ class LoadProducer(threading.Thread):
                 "socket.timeout.ms": SILENCE_MS,
                 "retry.backoff.ms": 50,
                 "log_level": 0,  # no line for each lost connection
+                **(settings or {}),
             }
         )
 
@@ -86,7 +93,9 @@ class LoadProducer(threading.Thread):
         self.unanswered = self._client.flush(TIMEOUT_S)
 
     def _send(self, number: int) -> None:
-        partition = self._partitions[number % len(self._partitions)]
+        turn, index = divmod(number, len(self._partitions))
+        partition = self._partitions[index]
+        key = str(turn % self._keys) if self._keys else None
         value = b"%s-%08d-%s" % (self.name.encode(), number, self._padding)
         send = Send(self.name, number, partition, value)
 
@@ -104,7 +113,7 @@ class LoadProducer(threading.Thread):
         while True:
             try:
                 self._client.produce(
-                    partition.topic, value, partition=partition.partition, on_delivery=on_delivery
+                    *(partition.topic, value, key, partition.partition), on_delivery=on_delivery
                 )
             except BufferError:
                 self._client.poll(_TICK_S)
@@ -116,7 +125,12 @@ class LoadConsumer(threading.Thread):
     """Reads all partitions from the beginning up to offsets that are given later."""
 
     def __init__(
-        self, name: str, bootstrap: str, partitions: Sequence[TopicPartition], history: History
+        self,
+        name: str,
+        bootstrap: str,
+        partitions: Sequence[TopicPartition],
+        history: History,
+        settings: Mapping[str, str | int | float | bool] | None = None,
     ) -> None:
         super().__init__(name=name, daemon=True)
         self._history = history
@@ -134,6 +148,7 @@ class LoadConsumer(threading.Thread):
                 "fetch.wait.max.ms": 100,
                 "socket.timeout.ms": SILENCE_MS,
                 "log_level": 0,
+                **(settings or {}),
             }
         )
 

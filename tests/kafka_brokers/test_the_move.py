@@ -1,0 +1,57 @@
+"""A loaded cluster moves from Kafka's brokers to ours, and back, by the commands of the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
+from regent.testing.waits import eventually
+from tests.kafka_brokers.genuine_broker import VERSION
+from tests.kafka_brokers.moved_cluster import BROKERS, WAIT_S, MovedCluster
+from tests.kafka_brokers.moving_load import MovingLoad
+
+pytestmark = [pytest.mark.system, pytest.mark.zookeeper, pytest.mark.nightly, pytest.mark.slow]
+
+THERE_AND_BACK = [(block, broker) for block in ("move", "back") for broker in BROKERS]
+BACK_AT_EACH_STEP = [
+    *(("move", 1), ("back", 1)),
+    *(("move", 1), ("move", 2), ("back", 2), ("back", 1)),
+]
+AFTER_KILLS = [("move", 1), ("move", 2), ("back", 1), ("move", 3), ("back", 2), ("back", 3)]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("version", "steps", "kills"),
+    [
+        pytest.param(VERSION, THERE_AND_BACK, False, id="there-and-back"),
+        pytest.param("2.8.2", THERE_AND_BACK, False, id="2.8.2"),
+        pytest.param(VERSION, BACK_AT_EACH_STEP, False, id="back-at-each-step"),
+        pytest.param(VERSION, AFTER_KILLS, True, id="kill-instead-of-shutdown"),
+    ],
+)
+def test_no_client_notices_the_move(
+    version: str,
+    steps: list[tuple[str, int]],
+    kills: bool,
+    jars: None,
+    zookeeper_server: EmbeddedZooKeeper,
+    tmp_path: Path,
+):
+    del jars
+    zookeeper = f"{zookeeper_server.address}/{tmp_path.name}"
+    with MovedCluster(tmp_path, zookeeper, version=version) as cluster:
+        cluster.create_topics()
+        cluster.follow("check", BROKERS[0])
+        with MovingLoad(cluster.clients) as load:
+            load.await_progress()
+            for block, broker in steps:
+                if kills:
+                    cluster.kill(broker)
+                    load.await_progress()
+                cluster.follow(block, broker, has_ended=kills)
+                load.await_progress()
+            assert load.finish() == ""
+            eventually(lambda: not cluster.differing_logs(), "equal logs", WAIT_S)
