@@ -251,7 +251,8 @@ class MovingLoad:
 
     def __exit__(self, *exc_info: object) -> None:
         with ExitStack() as stack:
-            for thread in (*self._members, self.copier):
+            stoppable: tuple[Member | Copier, ...] = (*self._members, self.copier)
+            for thread in stoppable:
                 stack.callback(thread.join, TIMEOUT_S)
                 thread.stop()
             for consumer in self._consumers:
