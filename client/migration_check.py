@@ -27,6 +27,7 @@ from regent.core.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
+    DescribeConfigsResult,
 )
 from regent.core.security.scram import ScramMechanism, parsed_credential
 from regent.transport.kafka.api import KafkaApiKey
@@ -173,11 +174,16 @@ def _of_broker(info: BrokerInfo, minima: set[int], *, is_file_given: bool) -> It
             f"{name} does not show its settings ({Errors(result.error_code).name}): use a user in"
             " --command-config that may describe the cluster's configuration"
         )
-    minima.update(
-        int(row.value)
-        for row in result.configs
-        if row.name == _MIN_ISR and row.value is not None and row.value.isdecimal()
-    )
+    yield from _of_rows(name, result, minima, is_file_given=is_file_given)
+
+
+def _of_rows(
+    name: str, result: DescribeConfigsResult, minima: set[int], *, is_file_given: bool
+) -> Iterator[str]:
+    """Examine the settings that a broker shows, and note its ``min.insync.replicas``."""
+    values = {row.name: row.value for row in result.configs if row.value is not None}
+    if values.get(_MIN_ISR, "").isdecimal():
+        minima.add(int(values[_MIN_ISR]))
     given = {
         row.name: row.value
         for row in result.configs

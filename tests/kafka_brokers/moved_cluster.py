@@ -98,27 +98,6 @@ class MovedCluster:
         for made in admin.create_topics(topics).values():
             made.result(WAIT_S)
 
-    def is_ours(self, broker: BrokerId) -> bool:
-        """Whether a broker is of this project now."""
-        return broker in self._ours
-
-    @property
-    def controller(self) -> BrokerId:
-        """The controller that ZooKeeper names."""
-        return int(re.findall(r"broker id +(\d+)", self.command("controller", "show"))[0])
-
-    def command(self, *words: str, is_allowed: tuple[int, ...] = (0,)) -> str:
-        """Run a command of ours on the cluster; return its output."""
-        ended = subprocess.run(
-            [*COMMAND, *words, "--zookeeper", self.zookeeper, "--keys", str(self._keys)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=WAIT_S,
-        )
-        assert ended.returncode in is_allowed, f"{words}: {ended.stdout}{ended.stderr}"
-        return ended.stdout
-
     # --- the commands of the page ---
 
     def follow(self, block: str, broker: BrokerId, *, has_ended: bool = False) -> list[str]:
@@ -147,7 +126,6 @@ class MovedCluster:
         if line.startswith("kafka-server-stop.sh"):
             kafka.stop()
         elif line.startswith("kafka-server-start.sh"):
-            assert not self.is_ours(broker)
             kafka.start()
             kafka.await_serving(WAIT_S)
         elif line.startswith("regent broker "):
@@ -189,13 +167,22 @@ class MovedCluster:
         return line
 
     def kill(self, broker: BrokerId) -> None:
-        """End a broker by ``kill -9``."""
+        """End a broker by ``kill -9``, and wait until the others have another leader for all."""
         process = self._ours.pop(broker, None)
         if process is None:
             self.kafkas[broker].kill()
         else:
             process.send_signal(signal.SIGKILL)
             process.communicate(timeout=WAIT_S)
+        admin = AdminClient({**self.clients})
+
+        def is_away() -> bool:
+            seen = admin.list_topics(timeout=WAIT_S)
+            partitions = [p for topic in seen.topics.values() for p in topic.partitions.values()]
+            led = {p.leader for p in partitions}
+            return broker not in seen.brokers and led <= set(seen.brokers)
+
+        eventually(is_away, f"broker {broker} is away", WAIT_S)
 
     # --- what is on the disks ---
 

@@ -28,6 +28,9 @@ _KEYS: Final = 30
 _POLL_S: Final = 0.2
 _BATCH: Final = 40
 _ABORT_EVERY: Final = 5
+_SEND_OFFSETS_S: Final = 15.0
+"""librdkafka may never end this call if the group's coordinator dies meanwhile, of either kind. A
+transaction that stays open longer than its own limit, a minute, ends its producer."""
 _HAS_ENDED: Final = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError._FATAL}
 
 
@@ -180,7 +183,7 @@ class Copier(threading.Thread):
         ends = dict(position_of(message) for message in records)
         offsets = [Position(p.topic, p.partition, offset + 1) for p, offset in ends.items()]
         producer.send_offsets_to_transaction(
-            offsets, self._consumer.consumer_group_metadata(), TIMEOUT_S
+            offsets, self._consumer.consumer_group_metadata(), _SEND_OFFSETS_S
         )
         while True:
             try:
@@ -251,7 +254,8 @@ class MovingLoad:
 
     def __exit__(self, *exc_info: object) -> None:
         with ExitStack() as stack:
-            for thread in (*self._members, self.copier):
+            stoppable: tuple[Member | Copier, ...] = (*self._members, self.copier)
+            for thread in stoppable:
                 stack.callback(thread.join, TIMEOUT_S)
                 thread.stop()
             for consumer in self._consumers:
