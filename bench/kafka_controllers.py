@@ -123,10 +123,7 @@ class Mixed:
         for broker_id in OURS:
             if broker_id not in self._ours:
                 self._start(broker_id)
-        if self._controller() not in OURS:
-            command = [*COMMAND, "controller", "move", "--to", str(OURS[0])]
-            command += ["--zookeeper", self._zookeeper, "--keys", str(self._data(OURS[0]) / "keys")]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=TIMEOUT_S)
+        eventually(lambda: self._controller() in OURS, "a broker of ours rules", TIMEOUT_S)
 
     def kill(self, killed: str, names: list[str]) -> dict[str, Any]:
         """End a process by kill -9, and measure until clients are told."""
@@ -179,12 +176,14 @@ class Mixed:
         found = self._admin.read_controller()
         return -1 if found is None else found.broker_id
 
-    def _data(self, broker_id: BrokerId) -> Path:
-        return self._folder / f"regent-{broker_id}"
-
     def _start(self, broker_id: BrokerId) -> None:
         command = [*COMMAND, "broker", "--id", str(broker_id), "--no-replicas"]
-        command += ["--zookeeper", self._zookeeper, "--data-dir", str(self._data(broker_id))]
+        command += [
+            "--zookeeper",
+            self._zookeeper,
+            "--data-dir",
+            str(self._folder / f"regent-{broker_id}"),
+        ]
         command += ["--listeners", f"PLAINTEXT://127.0.0.1:{self._ports[broker_id]}"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self._ours[broker_id] = process
