@@ -49,7 +49,8 @@ def kafka_controllers(topics: int, partitions: int) -> Iterator[Case]:
     ``gone_s`` is until ZooKeeper has ended the session of the killed process; brokers of Kafka have
     sessions of 6 s here. ``seconds`` is from then until every remaining broker of Kafka tells
     clients the right controller, and a live leader for every partition of up to 50 topics. Only
-    under Kafka the controller leads partitions itself. ``next`` is the next controller.
+    under Kafka the controller leads partitions itself. ``next`` is the next controller; under ours,
+    clients must be told the other of ours, even if a broker of Kafka was elected before.
     """
     with Mixed() as mixed:
         names = mixed.create(topics, partitions)
@@ -131,6 +132,7 @@ class Mixed:
         self._await_metadata(KAFKA, names, lambda row: True, ruler)
         victim = ruler if killed == "controller" else next(b for b in KAFKA if b != ruler)
         remaining = [b for b in KAFKA if b != victim]
+        told = ruler if victim != ruler else next((b for b in self._ours if b != victim), None)
         began = monotonic()
         if victim in OURS:
             self._ours.pop(victim).kill()
@@ -143,14 +145,14 @@ class Mixed:
             remaining,
             names,
             lambda row: row.leader_id not in (victim, -1),
-            ruler if victim != ruler else None,
+            told,
             other_than=victim,
         )
-        told = monotonic()
+        ended = monotonic()
         after = self._controller()
         return {
             "gone_s": round(gone - began, 3),
-            "seconds": round(told - gone, 3),
+            "seconds": round(ended - gone, 3),
             "next": "regent" if after in OURS else "kafka",
         }
 
