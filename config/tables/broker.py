@@ -234,8 +234,9 @@ class BrokerConfig:
     )
     no_replicas: bool = setting(
         False,
-        "Whether new replicas are kept off this broker: it is there to be the controller, beside"
-        " brokers of Kafka for example. Replicas that it has already stay.",
+        "Whether this broker is there to be the controller of brokers of Kafka. New replicas are"
+        " kept off it; those that it has already stay. When a broker of Kafka is the controller, it"
+        " takes its place at once.",
         ours=True,
     )
     internal_topics_at_start: bool = setting(

@@ -132,7 +132,7 @@ class Controller:
             broker_info.broker_id, store, topic_ids, settings or ControllerSettings()
         )
         self._log = self._services.log(__name__)
-        self._election = ControllerElection(broker_info.broker_id, store, accepted_epoch)
+        self._election = ControllerElection(broker_info, store, accepted_epoch)
         self._partitions = PartitionStateMachine(self._services)
         self._replicas = ReplicaStateMachine(self._services)
         machines = (self._services, self._partitions, self._replicas)

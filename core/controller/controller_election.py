@@ -15,6 +15,7 @@ from regent.core.model import (
     NO_CONTROLLER,
     NO_CONTROLLER_EPOCH_LEFT,
     BrokerId,
+    BrokerInfo,
 )
 from regent.core.ports import ControllerEpoch, ControllerRegistration, ControllerStore
 
@@ -26,17 +27,19 @@ MAX_ATTEMPTS = 3
 class ControllerElection:
     """Stands for election, and knows the active controller of the last read of ``/controller``.
 
-    ``accepted_epoch`` returns the highest controller epoch that this broker has accepted.
+    ``accepted_epoch`` returns the highest controller epoch that this broker has accepted. A
+    broker with ``no_replicas`` is there to rule: it takes the place of a controller of Kafka.
     """
 
     def __init__(
         self,
-        broker_id: BrokerId,
+        broker_info: BrokerInfo,
         store: ControllerStore,
         accepted_epoch: Callable[[], int] = lambda: 0,
     ) -> None:
-        self._broker_id = broker_id
+        self._broker_id = broker_info.broker_id
         self._store = store
+        self._takes_from_kafka = broker_info.no_replicas
         self._accepted_epoch = accepted_epoch
         self._won_epoch = 0  # the last one; our own broker may not know it yet
         self.active_controller_id: BrokerId = NO_CONTROLLER
@@ -75,24 +78,33 @@ class ControllerElection:
         session is then one whose creation had no answer, or whose data was overwritten. It is
         deleted (KAFKA-13407), because it would block every election until our session ends.
 
+        A broker that takes the place of Kafka's controllers does so here. If several do, the first
+        transaction wins, and the others leave a controller of Regent in its place.
+
         Raises ``BadDataError`` when a KRaft controller holds ``/controller``, when
-        ``/controller_epoch`` cannot be decoded or raised, or when brokers or topics cannot be
-        listed, ``ForeignDirectoryError`` when ZooKeeper's data are not of our cluster, and
-        ``ControllerMovedError`` when others change the znodes in each of ``MAX_ATTEMPTS`` attempts.
+        ``/controller_epoch`` cannot be decoded or raised, when brokers or topics cannot be listed,
+        or when the controller's registration cannot be decoded, ``ForeignDirectoryError`` when
+        ZooKeeper's data are not of our cluster, and ``ControllerMovedError`` when others change the
+        znodes in each of ``MAX_ATTEMPTS`` attempts, or the controller is not registered.
         """
         for _ in range(MAX_ATTEMPTS):
+            # Before /controller: while this version remains, no other controller was elected.
+            seen = self._store.read_controller_epoch() if self._takes_from_kafka else None
             controller = self._store.read_controller()
             self._note(controller)
+            won = None
             if controller is None:
                 won = self._register(now_ms)
-                if won is not None:
-                    return won
             elif controller.is_of_kraft:
                 raise _held_by_kraft(controller)
             elif controller.is_own_session or not controller.is_ephemeral:
                 self._delete_unusable(controller)
-            else:
+            elif seen is None or not self._is_of_kafka(controller.broker_id):
                 return None
+            else:
+                won = self._take_from_kafka(controller.broker_id, seen, now_ms)
+            if won is not None:
+                return won
         raise ControllerMovedError("/controller, /controller_epoch or the term keep changing")
 
     def take_over(self, controller: ControllerEpoch, now_ms: int) -> ControllerEpoch:
@@ -109,7 +121,7 @@ class ControllerElection:
                 raise _held_by_kraft(holder)
             if self._store.read_controller_epoch() != controller:
                 break
-            won = self._register(now_ms, replaces=holder is not None)
+            won = self._register(now_ms, controller, replaces=holder is not None)
             if won is not None:
                 return won
         raise ControllerMovedError("another controller was elected meanwhile")
@@ -137,9 +149,34 @@ class ControllerElection:
         """Forget the active controller, because our session is over."""
         self.active_controller_id = NO_CONTROLLER
 
-    def _register(self, now_ms: int, *, replaces: bool = False) -> ControllerEpoch | None:
+    def _is_of_kafka(self, broker_id: BrokerId) -> bool:
+        registration = self._store.read_broker(broker_id)
+        if isinstance(registration, BadDataError):
+            raise registration
+        if registration is None:
+            raise ControllerMovedError(f"the controller {broker_id} is not registered")
+        return registration.info.is_of_kafka
+
+    def _take_from_kafka(
+        self, broker_id: BrokerId, seen: ControllerEpoch, now_ms: int
+    ) -> ControllerEpoch | None:
+        won = self._register(now_ms, seen, replaces=True)
+        if won is not None:
+            log.info(
+                "[Controller id=%d] taking the place of the controller %d, a broker of Kafka,"
+                " because this broker has no_replicas: to give it back, stop this broker",
+                self._broker_id,
+                broker_id,
+            )
+        return won
+
+    def _register(
+        self, now_ms: int, current: ControllerEpoch | None = None, *, replaces: bool = False
+    ) -> ControllerEpoch | None:
+        """Write our election, if ``/controller_epoch`` is still ``current``; None: as it is now."""
         self._store.check_lists()  # a broker that could not load must not use up an epoch
-        current = self._store.read_controller_epoch()
+        if current is None:
+            current = self._store.read_controller_epoch()
         if current is None:
             self._store.create_controller_epoch()
             current = self._store.read_controller_epoch()

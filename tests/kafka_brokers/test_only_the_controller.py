@@ -1,4 +1,4 @@
-"""One broker of ours without replicas is the controller of genuine brokers of Kafka."""
+"""Brokers of ours without replicas are the controllers of genuine brokers of Kafka."""
 
 from __future__ import annotations
 
@@ -19,25 +19,32 @@ from tests.support.free_ports import free_ports
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
-FIRST, SECOND, OURS = 1, 2, 10
+FIRST, SECOND = KAFKA = 1, 2
+OURS = 10, 11
 WAIT_S = scaled(30.0)
 
 
 @contextmanager
-def controller_only(zookeeper: str, directory: Path) -> Iterator[None]:
+def controller_only(
+    zookeeper: str, directory: Path, broker_id: int
+) -> Iterator[subprocess.Popen[str]]:
     """Run a broker of ours with ``--no-replicas`` until the end of the block."""
     (port,) = free_ports(1)
-    command = [*COMMAND, "broker", "--id", str(OURS), "--no-replicas", "--zookeeper", zookeeper]
+    command = [*COMMAND, "broker", "--id", str(broker_id), "--no-replicas"]
+    command += ["--zookeeper", zookeeper, "--session-timeout-ms", "4000"]
     command += ["--data-dir", str(directory), "--listeners", f"PLAINTEXT://127.0.0.1:{port}"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         next_line(process, "the broker is ready", WAIT_S)
-        yield
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(WAIT_S) == 0
+        yield process
     finally:
         process.kill()
         process.communicate(timeout=WAIT_S)
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(WAIT_S) == 0
 
 
 def move(zookeeper: str, keys: Path, to: int) -> subprocess.CompletedProcess[str]:
@@ -54,14 +61,14 @@ def placed(admin: AdminClient, topic: str) -> set[int]:
 @pytest.mark.timeout(300)
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_a_broker_without_replicas_takes_over_from_a_controller_of_kafka_and_gives_back(
+def test_brokers_without_replicas_rule_brokers_of_kafka_until_the_last_one_has_stopped(
     jars: None, zookeeper_server: EmbeddedZooKeeper, tmp_path: Path
 ):
     del jars
-    zookeeper, keys = f"{zookeeper_server.address}/{tmp_path.name}", tmp_path / "ours" / "keys"
+    zookeeper, keys = f"{zookeeper_server.address}/{tmp_path.name}", tmp_path / "11" / "keys"
     with (
-        GenuineBroker(tmp_path / "first", FIRST, zookeeper) as first,
-        GenuineBroker(tmp_path / "second", SECOND, zookeeper) as second,
+        GenuineBroker(tmp_path / "1", FIRST, zookeeper) as first,
+        GenuineBroker(tmp_path / "2", SECOND, zookeeper) as second,
     ):
         first.await_serving()
         second.await_serving()
@@ -70,13 +77,24 @@ def test_a_broker_without_replicas_takes_over_from_a_controller_of_kafka_and_giv
         def ruler() -> int:
             return int(admin.list_topics(timeout=WAIT_S).controller_id)
 
-        eventually(lambda: ruler() in (FIRST, SECOND), "a broker of Kafka rules", WAIT_S)
-        with controller_only(zookeeper, tmp_path / "ours"):
-            assert "The controller moved" in move(zookeeper, keys, OURS).stdout
-            eventually(lambda: ruler() == OURS, "Kafka's brokers know the controller", WAIT_S)
+        def await_ruler(*broker_ids: int) -> None:
+            eventually(lambda: ruler() in broker_ids, f"one of {broker_ids} rules", WAIT_S)
+
+        await_ruler(*KAFKA)
+        with controller_only(zookeeper, tmp_path / "10", OURS[0]) as one:
+            await_ruler(OURS[0])
             admin.create_topics([NewTopic("t", 6, 2)])["t"].result(WAIT_S)
-            eventually(lambda: placed(admin, "t") == {FIRST, SECOND}, "it is placed", WAIT_S)
-            refused = move(zookeeper, keys, FIRST)
-            assert "broker 1 is one of Kafka" in refused.stderr
-        eventually(lambda: ruler() in (FIRST, SECOND), "a broker of Kafka rules again", WAIT_S)
-        assert placed(admin, "t") == {FIRST, SECOND}
+            eventually(lambda: placed(admin, "t") == set(KAFKA), "it is placed", WAIT_S)
+            with controller_only(zookeeper, tmp_path / "11", OURS[1]) as other:
+                assert ruler() == OURS[0]
+                refused = move(zookeeper, keys, FIRST)
+                assert "broker 1 is one of Kafka" in refused.stderr
+                assert "The controller moved" in move(zookeeper, keys, OURS[1]).stdout
+                await_ruler(OURS[1])
+                other.kill()
+                await_ruler(OURS[0])
+            admin.create_topics([NewTopic("u", 6, 2)])["u"].result(WAIT_S)
+            eventually(lambda: placed(admin, "u") == set(KAFKA), "it is placed", WAIT_S)
+            stop(one)
+        await_ruler(*KAFKA)
+        assert placed(admin, "t") == set(KAFKA)

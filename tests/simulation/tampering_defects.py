@@ -13,7 +13,7 @@ from regent.core.controller.controller_election import ControllerElection
 from regent.core.controller.events import RegistrationDeleted
 from regent.core.controller.topics.topic_changes import TopicChanges
 from regent.core.errors import BadDataError
-from regent.core.model import NO_SUSPECTS
+from regent.core.model import NO_SUSPECTS, BrokerInfo
 from regent.core.replication.control_request_fence import ControlRequestFence
 from regent.zk.client.operations import ANY_VERSION, Delete
 from regent.zk.stores import broker_store, cluster_identity, fenced_writes
@@ -75,9 +75,9 @@ def refused_epochs_kept() -> Any:
     init = ControllerElection.__init__
 
     def knowing_nothing(
-        self: ControllerElection, broker_id: int, store: Any, accepted_epoch: Any
+        self: ControllerElection, broker_info: BrokerInfo, store: Any, accepted_epoch: Any
     ) -> None:
-        init(self, broker_id, store)
+        init(self, broker_info, store)
 
     stack.enter_context(patch.object(ControllerElection, "__init__", knowing_nothing))
     return stack

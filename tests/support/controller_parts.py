@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 from regent.core.controller.brokers.broker_changes import BrokerChanges
@@ -98,7 +99,7 @@ class ControllerParts(World):
         )
         self._produced: list[Effect] = []
         self._answers: dict[RequestId, ActorResponse] = {}
-        won = ControllerElection(0, self.store).elect(0)
+        won = ControllerElection(broker_info(0), self.store).elect(0)
         assert won is not None
         self.context.epoch, self.context.epoch_zk_version = won
         for broker_id in brokers:
@@ -178,16 +179,21 @@ class Candidate:
     """One broker's controller and its session; events from watches wait in ``inbox``."""
 
     def __init__(
-        self, world: World, broker_id: BrokerId, settings: ControllerSettings | None = None
+        self,
+        world: World,
+        broker_id: BrokerId,
+        settings: ControllerSettings | None = None,
+        *,
+        no_replicas: bool = False,
     ) -> None:
         self._broker_id = broker_id
+        info = replace(broker_info(broker_id), no_replicas=no_replicas)
         self.inbox: deque[ControllerEvent] = deque()
         self.now_ms = 1_700_000_000_000
         self.session = KeptSession(world.zookeeper, self.on_watch)
         self.topic_ids = TopicIds()
-        self.controller = Controller(
-            broker_info(broker_id), ZkControllerStore(self.session), self.topic_ids, settings
-        )
+        store = ZkControllerStore(self.session)
+        self.controller = Controller(info, store, self.topic_ids, settings)
 
     def handle(self, event: ControllerEvent) -> list[Effect]:
         """Handle one event, then validate the indexes of the context."""

@@ -8,6 +8,7 @@ import pytest
 
 from regent.core.controller import events
 from regent.core.controller.controller import Controller
+from regent.core.controller.controller_election import ControllerElection
 from regent.core.controller.effects import (
     AddBroker,
     BrokerMustEnd,
@@ -261,6 +262,26 @@ def test_a_late_request_to_move_the_controller_is_refused(world: World, active: 
     assert not second.controller.is_active
     repeated = of_type(third.handle(request), SendResponse)
     assert repeated == [SendResponse(7, MoveControllerResponse(Errors.NONE))]
+
+
+def test_a_broker_without_replicas_rules_again_after_brokers_of_kafka_have_elected_one(
+    world: World,
+) -> None:
+    world.register_as(replace(broker_info(3), control_endpoint=None, replication_endpoint=None))
+    kafka = ControllerElection(broker_info(3), ZkControllerStore(world.sessions[3]))
+    first = Candidate(world, 10, no_replicas=True)
+    second = Candidate(world, 11, no_replicas=True)
+    first.start(), second.start()
+    first.session.expire()
+    assert kafka.elect(0) is not None
+    second.catch_up()
+    assert second.controller.is_active
+    assert 3 in second.controller.context.live_broker_ids
+    second.session.expire()
+    assert kafka.elect(0) is not None
+    third = Candidate(world, 12, no_replicas=True)
+    third.start()
+    assert third.controller.is_active, "it takes its place when it starts"
 
 
 def test_registration_is_retried_while_the_broker_id_is_in_use(world: World) -> None:

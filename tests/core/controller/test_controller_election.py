@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+from typing import Any
 
 import pytest
 
 from regent.core.controller.controller_election import ControllerElection
 from regent.core.errors import BadDataError, ControllerMovedError, SessionExpiredError
-from regent.core.model import MAX_CONTROLLER_EPOCH, NO_CONTROLLER
+from regent.core.model import MAX_CONTROLLER_EPOCH, NO_CONTROLLER, NO_SUSPECTS
 from regent.core.ports import ControllerEpoch
-from regent.zk.client.operations import Create, SetData, WatchEvent, WatchKind
+from regent.zk.client.operations import ANY_VERSION, Create, Delete, SetData, WatchEvent, WatchKind
 from regent.zk.stores.controller_store import ZkControllerStore
-from regent.zk.znodes import ControllerTermsZNode, ControllerTermZNode, ControllerZNode
+from regent.zk.znodes import (
+    BrokerIdZNode,
+    ControllerTermsZNode,
+    ControllerTermZNode,
+    ControllerZNode,
+)
 from tests.support.fake_zookeeper import (
     Call,
     FakeZooKeeper,
@@ -22,6 +31,7 @@ from tests.support.fake_zookeeper import (
     act_once,
     lose_connection,
 )
+from tests.support.world import broker_info
 
 CONTROLLER, EPOCH = "/controller", "/controller_epoch"
 
@@ -29,11 +39,16 @@ CONTROLLER, EPOCH = "/controller", "/controller_epoch"
 class Broker:
     """One broker's elector and its session."""
 
-    def __init__(self, server: FakeZooKeeperServer, broker_id: int) -> None:
-        self.broker_id = broker_id
+    def __init__(self, server: FakeZooKeeperServer, broker_id: int, **changes: Any) -> None:
+        self.info = replace(broker_info(broker_id), **changes)
         self.watches: list[WatchEvent] = []
         self.zookeeper = FakeZooKeeper(server, self.watches.append)
-        self.elector = ControllerElection(broker_id, ZkControllerStore(self.zookeeper))
+        self.store = ZkControllerStore(self.zookeeper)
+        self.elector = ControllerElection(self.info, self.store)
+
+    def register(self) -> Broker:
+        self.store.register_broker(self.info, NO_SUSPECTS)
+        return self
 
     def elect(self) -> ControllerEpoch | None:
         return self.elector.elect(now_ms=1)
@@ -253,6 +268,123 @@ def test_a_lost_response_is_not_a_won_election_if_an_admin_deleted_the_znode(
     assert epoch(server) == (b"2", 2)
 
 
+# --- in the place of another controller -----------------------------------------------------------
+
+
+def of_kafka(server: FakeZooKeeperServer, broker_id: int) -> Broker:
+    """Register a broker of Kafka."""
+    kafka = Broker(server, broker_id, control_endpoint=None, replication_endpoint=None)
+    return kafka.register()
+
+
+def ruler(server: FakeZooKeeperServer, broker_id: int) -> Broker:
+    """Register a broker that is there to rule brokers of Kafka."""
+    return Broker(server, broker_id, no_replicas=True).register()
+
+
+def test_a_broker_without_replicas_takes_the_place_of_a_controller_of_kafka_in_one_transaction(
+    server: FakeZooKeeperServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    kafka, ours = of_kafka(server, 3), ruler(server, 10)
+    kafka.elect()
+    with caplog.at_level("INFO"):
+        assert ours.elect() == ControllerEpoch(2, 2)
+    assert holder(server) == (10, ours.zookeeper.session_id)
+    assert server.transactions[-1].operations[:3] == (
+        Delete(CONTROLLER, ANY_VERSION),
+        Create(CONTROLLER, ControllerZNode.encode(10, 1), ephemeral=True),
+        SetData(EPOCH, b"2", 1),
+    )
+    (line,) = [message for message in caplog.messages if "of Kafka" in message]
+    assert "taking the place of the controller 3" in line
+    assert kafka.elect() is None
+    assert ours.elector.holds_controller_znode()
+
+
+@pytest.mark.parametrize("no_replicas", [False, True])
+def test_a_broker_without_replicas_leaves_a_controller_of_ours(
+    server: FakeZooKeeperServer, no_replicas: bool
+) -> None:
+    ours = ruler(server, 10)
+    other = Broker(server, 11, no_replicas=no_replicas).register()
+    other.elect()
+    assert ours.elect() is None
+    assert ours.elector.active_controller_id == 11
+
+
+def test_a_broker_with_replicas_leaves_a_controller_of_kafka(
+    server: FakeZooKeeperServer, one: Broker
+) -> None:
+    of_kafka(server, 3).elect()
+    assert one.elect() is None
+    assert one.elector.active_controller_id == 3
+
+
+def before_call(act: Callable[[], object], at: int) -> Callable[[Call], None]:
+    """Return a hook that acts before the call with this number; the first is 1."""
+    calls = count(1)
+
+    def hook(call: Call) -> None:
+        if call.moment is Moment.BEFORE and next(calls) == at:
+            act()
+
+    return hook
+
+
+@pytest.mark.parametrize("by_request", [False, True])
+@pytest.mark.parametrize("at", range(1, 12))
+def test_at_no_moment_a_broker_without_replicas_takes_the_place_of_the_next_controller(
+    server: FakeZooKeeperServer, at: int, by_request: bool
+) -> None:
+    kafka, other, ours = of_kafka(server, 3), ruler(server, 11), ruler(server, 10)
+    seen, next_one = kafka.elect(), list[ControllerEpoch | None]()
+    assert seen is not None
+
+    def change() -> None:
+        kafka.zookeeper.close()
+        next_one.append(other.elect())
+
+    ours.zookeeper.hook = before_call(change, at)
+    with suppress(ControllerMovedError):
+        ours.elector.take_over(seen, now_ms=1) if by_request else ours.elect()
+    found = holder(server)
+    assert found is not None
+    assert found[0] == (11 if any(next_one) else 10)
+
+
+def test_of_two_brokers_without_replicas_one_takes_the_place_of_a_controller_of_kafka(
+    server: FakeZooKeeperServer,
+) -> None:
+    of_kafka(server, 3).elect()
+    first, second = ruler(server, 10), ruler(server, 11)
+    act_once(first.zookeeper, second.elect, method="multi")
+    assert first.elect() is None
+    assert holder(server) == (11, second.zookeeper.session_id)
+    assert first.elector.active_controller_id == 11
+
+
+def test_the_place_of_a_controller_of_kafka_is_taken_though_the_answer_is_lost(
+    server: FakeZooKeeperServer,
+) -> None:
+    of_kafka(server, 3).elect()
+    ours = ruler(server, 10)
+    act_once(ours.zookeeper, lose_connection, moment=Moment.AFTER, method="multi")
+    assert ours.elect() == ControllerEpoch(2, 2)
+    assert ours.elector.holds_controller_znode()
+
+
+def test_a_controller_of_unknown_kind_is_left_in_its_place(server: FakeZooKeeperServer) -> None:
+    kafka, ours = of_kafka(server, 3), ruler(server, 10)
+    kafka.elect()
+    server.put(BrokerIdZNode.path(3), b"not JSON")
+    with pytest.raises(BadDataError, match="broker 3: "):
+        ours.elect()
+    server.remove(BrokerIdZNode.path(3))
+    with pytest.raises(ControllerMovedError, match="3 is not registered"):
+        ours.elect()
+    assert holder(server) == (3, kafka.zookeeper.session_id)
+
+
 # --- unexpected znodes ----------------------------------------------------------------------------
 
 
@@ -260,7 +392,7 @@ def test_an_unknown_znode_of_the_own_session_is_replaced(
     server: FakeZooKeeperServer, one: Broker
 ) -> None:
     one.elect()
-    again = ControllerElection(1, ZkControllerStore(one.zookeeper))
+    again = ControllerElection(broker_info(1), ZkControllerStore(one.zookeeper))
     assert again.elect(now_ms=2) == ControllerEpoch(2, 2)
     assert holder(server) == (1, one.zookeeper.session_id)
 
@@ -347,7 +479,7 @@ def test_an_expired_session_wins_no_election(server: FakeZooKeeperServer, one: B
 def veteran(server: FakeZooKeeperServer) -> Broker:
     """A broker that has received controller epoch 41."""
     broker = Broker(server, 3)
-    broker.elector = ControllerElection(3, ZkControllerStore(broker.zookeeper), lambda: 41)
+    broker.elector = ControllerElection(broker.info, broker.store, lambda: 41)
     return broker
 
 
@@ -374,7 +506,7 @@ def test_the_highest_controller_epoch_refuses_elections_and_all_brokers_say_the_
 ) -> None:
     server.put(EPOCH, b"%d" % MAX_CONTROLLER_EPOCH)
     store = ZkControllerStore(one.zookeeper)
-    accepted = ControllerElection(1, store, lambda: MAX_CONTROLLER_EPOCH)
+    accepted = ControllerElection(broker_info(1), store, lambda: MAX_CONTROLLER_EPOCH)
     said = set()
     for elect in (veteran.elect, lambda: accepted.elect(now_ms=1)):
         with pytest.raises(

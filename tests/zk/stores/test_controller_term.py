@@ -30,7 +30,7 @@ from tests.support.fake_zookeeper import (
     lose_connection,
     once,
 )
-from tests.support.world import leadership
+from tests.support.world import broker_info, leadership
 from tests.support.zookeeper_sessions import Ensemble, apply
 
 CONTROLLER, EPOCH = "/controller", "/controller_epoch"
@@ -43,7 +43,7 @@ class Candidate:
     def __init__(self, zookeeper: ZooKeeper, broker_id: int = 1) -> None:
         self.zookeeper = zookeeper
         self.store = ZkControllerStore(zookeeper)
-        self._elector = ControllerElection(broker_id, self.store)
+        self._elector = ControllerElection(broker_info(broker_id), self.store)
 
     def elect(self) -> ControllerEpoch:
         """Win an election."""
