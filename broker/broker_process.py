@@ -37,6 +37,7 @@ from regent.broker.broker_controller import BrokerController
 from regent.broker.broker_keys import BrokerKeys
 from regent.broker.broker_registration import (
     BrokerAddress,
+    EndOfBroker,
     known_at_start,
     register,
     taken_end_points,
@@ -133,6 +134,7 @@ class BrokerProcess(ControllerListener):
         self._is_told = threading.Event()  # of all partitions
         self._failure: RegentError | None = None  # the reason if the broker stops by itself
         self._broker_epoch = UNKNOWN_BROKER_EPOCH
+        self._end = EndOfBroker(options.broker_id)
 
     @property
     def is_serving(self) -> bool:
@@ -149,8 +151,9 @@ class BrokerProcess(ControllerListener):
         try:
             with thread_names_begin_with(self._settings.broker.thread_name_prefix):
                 return self._start()
-        except BaseException:
+        except BaseException as error:
             self._at_once.set()
+            self._end.note(error)
             self._undo.close()
             raise
 
@@ -358,6 +361,7 @@ class BrokerProcess(ControllerListener):
             on_established=self._on_established,
             on_expired=self._on_expired,
         )
+        self._end.follow(self._keeper)
         store = ZkControllerStore(self._keeper, self._storage.logs.check_cluster)
         self._storage.follow(self._keeper)
         self._start_controller(info, store)
@@ -530,6 +534,7 @@ class BrokerProcess(ControllerListener):
         self._broker_epoch = broker_epoch
         with suppress(ActorDeadError):
             self._broker.tell(Registered(broker_epoch))
+        self._end.forget()
 
     def on_must_end(self, reason: RegentError) -> None:
         """Shut down without a controlled shutdown."""
@@ -588,6 +593,7 @@ class BrokerProcess(ControllerListener):
             reply.set(ShutdownBrokerResponse(Errors.NONE, remaining))
         self._status.become(BrokerState.BROKER_SHUTTING_DOWN)
         self._storage.note_zxid()
+        self._end.note(self._failure)
         self._undo.close()
         self._status.become(BrokerState.NOT_RUNNING)
         if self._failure is not None:
