@@ -62,7 +62,8 @@ from regent.broker.metrics.coordinator_metrics import GroupMetrics, TransactionM
 from regent.broker.metrics.listener_metrics import KafkaClientMetrics, QuotaMetrics
 from regent.broker.metrics.metric_table import MetricSource
 from regent.broker.metrics.metrics_server import MetricsServer, open_metrics_server
-from regent.broker.partition_warnings import late_transaction_warnings, under_min_isr_warnings
+from regent.broker.partition_warnings import partition_warnings
+from regent.broker.readiness import Readiness
 from regent.broker.replication import Replication
 from regent.broker.topic_ids import RandomTopicIds
 from regent.broker.topic_service import BrokerTopicService
@@ -235,6 +236,9 @@ class BrokerProcess(ControllerListener):
             ),
             TransactionMetrics(self._transactions.marker_manager, self._transactions.loads),
         ]
+        metrics.probes = Readiness(
+            self._options.broker_id, self._status, self._cache, self._controller.is_active
+        )
         for published in sources:
             metrics.publish(published)
             self._undo.callback(metrics.withdraw, published)
@@ -328,8 +332,7 @@ class BrokerProcess(ControllerListener):
             take_block=lambda: ZkProducerIds(self._keeper, broker_id).take_block(),
         )
         self._undo.callback(self._transactions.stop)
-        for warnings in (late_transaction_warnings, under_min_isr_warnings):
-            self._status.add_warner(partial(warnings, self._replica_manager))
+        self._status.add_warner(partial(partition_warnings, self._replica_manager))
 
     def _start_control_server(self) -> ControlServer:
         config = self._settings.broker
@@ -361,7 +364,6 @@ class BrokerProcess(ControllerListener):
             on_established=self._on_established,
             on_expired=self._on_expired,
         )
-        self._end.follow(self._keeper)
         store = ZkControllerStore(self._keeper, self._storage.logs.check_cluster)
         self._storage.follow(self._keeper)
         self._start_controller(info, store)
@@ -400,6 +402,7 @@ class BrokerProcess(ControllerListener):
         self._controller.tell(RegisterBrokerAndReelect())  # there is a new session already
 
     def _start_controller(self, info: BrokerInfo, store: ZkControllerStore) -> None:
+        self._end.follow(self._keeper)
         # The session ends last, because the controller then treats this broker as failed.
         self._undo.callback(self._keeper.close, _SESSION_CLOSE_TIMEOUT_S)
         controller = Controller(
