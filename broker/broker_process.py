@@ -224,7 +224,17 @@ class BrokerProcess(ControllerListener):
     def _publish(self, metrics: MetricsServer, server: ControlServer) -> None:
         """Serve the metrics until the broker stops."""
         sources: list[MetricSource] = [
-            self._metrics(server),
+            BrokerMetrics(
+                self._broker_view,
+                self._storage.logs,
+                self._controller.view,
+                self._keeper,
+                server,
+                self._status,
+                self._watchdog,
+                self._users,
+                self._authorizer.acls,
+            ),
             TopicMetrics(self._topics),
             GuardianMetrics(self._guardian),
             QuotaMetrics(self._quotas),
@@ -236,25 +246,11 @@ class BrokerProcess(ControllerListener):
             ),
             TransactionMetrics(self._transactions.marker_manager, self._transactions.loads),
         ]
-        metrics.probes = Readiness(
-            self._options.broker_id, self._status, self._cache, self._controller.is_active
-        )
+        is_active = self._controller.is_active
+        metrics.probes = Readiness(self._replica_manager, self._status, self._cache, is_active)
         for published in sources:
             metrics.publish(published)
             self._undo.callback(metrics.withdraw, published)
-
-    def _metrics(self, server: ControlServer) -> BrokerMetrics:
-        return BrokerMetrics(
-            self._broker_view,
-            self._storage.logs,
-            self._controller.view,
-            self._keeper,
-            server,
-            self._status,
-            self._watchdog,
-            self._users,
-            self._authorizer.acls,
-        )
 
     def _open_kafka_endpoint(self) -> KafkaEndpoint:
         """Listen for Kafka clients, which are answered once the broker is ready."""

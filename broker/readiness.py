@@ -1,13 +1,13 @@
-"""Whether clients should use this broker: for ``/ready`` and ``/controller`` of the metrics port."""
+"""Whether clients should use this broker: ``/ready`` and ``/controller`` of the metrics port."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 from regent.actors.broker import BrokerState, BrokerStatus
-from regent.client.wording import listed
-from regent.core.model import BrokerId, TopicPartition
+from regent.core.model import TopicPartition
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
+from regent.core.replication.replica_manager import ReplicaManager
 
 _RUNNING = (BrokerState.RUNNING_AS_BROKER, BrokerState.RUNNING_AS_CONTROLLER)
 _NAMED = 3
@@ -23,12 +23,12 @@ class Readiness:
 
     def __init__(
         self,
-        broker_id: BrokerId,
+        replicas: ReplicaManager,
         status: BrokerStatus,
         cache: MetadataCache,
         is_controller: Callable[[], bool],
     ) -> None:
-        self._broker_id = broker_id
+        self._replicas = replicas
         self._status = status
         self._cache = cache
         self.is_controller = is_controller
@@ -50,10 +50,16 @@ class Readiness:
         behind = sorted(self._behind(snapshot))
         if not behind:
             return ""
-        return f"the broker is not in sync yet in {len(behind)}: {listed(behind, _NAMED)}"
+        named = ", ".join(map(str, behind[:_NAMED]))
+        more = f" and {len(behind) - _NAMED} more" if len(behind) > _NAMED else ""
+        return f"the broker is not in sync yet: {named}{more}"
 
     def _behind(self, snapshot: MetadataSnapshot) -> Iterator[TopicPartition]:
+        own = self._replicas.broker_id
         for topic, rows in snapshot.topics.items():
             for partition, row in rows.items():
-                if self._broker_id in row.replicas and self._broker_id not in row.isr:
-                    yield TopicPartition(topic, partition)
+                if own in row.replicas and own not in row.isr:
+                    name = TopicPartition(topic, partition)
+                    hosted = self._replicas.partitions.get(name)
+                    if hosted is None or own not in hosted.assignment.adding_replicas:
+                        yield name

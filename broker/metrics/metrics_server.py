@@ -302,7 +302,8 @@ def _say(
 ) -> Iterator[bytes]:
     headers = [("Content-Type", "text/plain; charset=utf-8"), *more]
     start_response(f"{status.value} {status.phrase}", headers)
-    yield f"{line}\n".encode()
+    if line:
+        yield f"{line}\n".encode()
 
 
 def open_metrics_server(settings: Settings, users: LocalUsers) -> MetricsServer:
