@@ -215,7 +215,7 @@ class ChildProcess:
         return None
 
 
-def _text(line: bytes, prefix: bytes) -> str:
+def _text(line: bytes | bytearray, prefix: bytes) -> str:
     return line.removeprefix(prefix).decode(errors="replace").strip()
 
 
