@@ -6,8 +6,10 @@ Mirrors ``kafka.controller.ControllerChannelManager``. Owned by the ControllerEv
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from math import ceil
 from typing import NamedTuple
 
 from pykka import ActorDeadError, ActorRef
@@ -32,7 +34,13 @@ from regent.core.controller.events import ChannelOverflowed, ControllerEvent
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, BrokerRegistration
 from regent.core.protocol.control import ControlHeader, ControlRequest, ControlResponse
-from regent.core.protocol.controller import BrokerSoftware, UnansweredRequest
+from regent.core.protocol.controller import (
+    AnswerTimes,
+    BrokerSoftware,
+    DepartedBroker,
+    UnansweredRequest,
+)
+from regent.core.timers import quantile
 from regent.transport.control.codec import encode_request
 from regent.transport.kafka.control_channel import KafkaControlBody
 
@@ -83,11 +91,13 @@ class ControllerChannelManager:
         self._channels: dict[BrokerId, BrokerChannel] = {}
         self._overflowed: set[BrokerId] = set()
         self._offline: set[BrokerId] = set()  # brokers without a channel that were warned of
+        self._departed: dict[BrokerId, int] = {}  # when the channel was closed (wall clock, ms)
 
     def add_broker(self, registration: BrokerRegistration) -> None:
         """Start sending to this incarnation of a broker."""
         broker_id = registration.info.broker_id
         self.remove_broker(broker_id)
+        self._departed.pop(broker_id, None)
         stats = SendStats(software=registration.info.software)
         thread = start_actor(
             RequestSendThread,
@@ -110,6 +120,7 @@ class ControllerChannelManager:
         self._offline.discard(broker_id)
         channel = self._channels.pop(broker_id, None)
         if channel is not None:
+            self._departed[broker_id] = time.time_ns() // 1_000_000
             stop_actor(channel.thread, _STOP_TIMEOUT_S)
 
     def send(self, effects: list[SendControlRequest]) -> None:
@@ -145,6 +156,19 @@ class ControllerChannelManager:
         for broker_id, channel in sorted(self.channels.items()):
             yield BrokerSoftware(broker_id, channel.stats.software)
 
+    def departed(self) -> Iterator[DepartedBroker]:
+        """Yield the brokers that have left while this controller was active."""
+        for broker_id, at_ms in sorted(self._departed.copy().items()):
+            yield DepartedBroker(broker_id, at_ms)
+
+    def answer_times(self) -> Iterator[AnswerTimes]:
+        """Yield how long each broker took in the last minute, if it answered."""
+        for broker_id, channel in sorted(self.channels.items()):
+            counts = channel.stats.recent_latency.counts(time.monotonic())
+            if answers := sum(counts):
+                median_ms, slowest_ms = (ceil(quantile(counts, share)) for share in (0.5, 0.99))
+                yield AnswerTimes(broker_id, answers, median_ms, slowest_ms)
+
     def await_answers(
         self, timeout_ms: int, on_answered: Callable[[BrokerId], None]
     ) -> set[BrokerId]:
@@ -170,6 +194,7 @@ class ControllerChannelManager:
         """Stop sending to all brokers."""
         for broker_id in list(self._channels):
             self.remove_broker(broker_id)
+        self._departed.clear()
 
     def _put(self, broker_id: BrokerId, dispatch: Dispatch) -> None:
         channel = self._channels.get(broker_id)

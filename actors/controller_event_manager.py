@@ -251,6 +251,8 @@ class ControllerEventManager(RegentActor):
             tuple(self.channels.unanswered()),
             tuple(sorted(context.refused_states)[:_MAX_REFUSED_STATES]),
             tuple(self.channels.software()),
+            tuple(self.channels.departed()),
+            tuple(self.channels.answer_times()),
         )
 
     def _await_brokers(self, timeout_ms: int, reply: Reply) -> None:

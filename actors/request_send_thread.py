@@ -28,7 +28,7 @@ from regent.core.protocol.control import (
 )
 from regent.core.repeated_lines import RepeatedLines
 from regent.core.replication.control_request_handler import refusal
-from regent.core.timers import Timer
+from regent.core.timers import RecentDurations, Timer
 from regent.transport.control.client import (
     PeerUnreachableError,
     RequestError,
@@ -141,6 +141,7 @@ class SendStats:
     queue_time: Timer = field(default_factory=Timer)
     latency: Timer = field(default_factory=Timer)
     """From the first attempt to send a request to its answer."""
+    recent_latency: RecentDurations = field(default_factory=RecentDurations)
     requests: int = 0
     """Requests sent, each repetition counted."""
     failures: int = 0
@@ -303,6 +304,8 @@ class RequestSendThread(RegentActor):
         return is_due
 
     def _report(self, queued: QueuedRequest, response: ControlResponse, started: float) -> None:
-        answered_ms = (monotonic() - started) * 1000
+        now = monotonic()
+        answered_ms = (now - started) * 1000
         self._stats.latency.record(answered_ms)
+        self._stats.recent_latency.record(answered_ms, now)
         self._on_response(queued.header, queued.request, response, answered_ms)

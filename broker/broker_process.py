@@ -37,6 +37,7 @@ from regent.broker.broker_controller import BrokerController
 from regent.broker.broker_keys import BrokerKeys
 from regent.broker.broker_registration import (
     BrokerAddress,
+    EndOfBroker,
     known_at_start,
     register,
     taken_end_points,
@@ -61,7 +62,8 @@ from regent.broker.metrics.coordinator_metrics import GroupMetrics, TransactionM
 from regent.broker.metrics.listener_metrics import KafkaClientMetrics, QuotaMetrics
 from regent.broker.metrics.metric_table import MetricSource
 from regent.broker.metrics.metrics_server import MetricsServer, open_metrics_server
-from regent.broker.partition_warnings import late_transaction_warnings, under_min_isr_warnings
+from regent.broker.partition_warnings import partition_warnings
+from regent.broker.readiness import Readiness
 from regent.broker.replication import Replication
 from regent.broker.topic_ids import RandomTopicIds
 from regent.broker.topic_service import BrokerTopicService
@@ -133,6 +135,7 @@ class BrokerProcess(ControllerListener):
         self._is_told = threading.Event()  # of all partitions
         self._failure: RegentError | None = None  # the reason if the broker stops by itself
         self._broker_epoch = UNKNOWN_BROKER_EPOCH
+        self._end = EndOfBroker(options.broker_id)
 
     @property
     def is_serving(self) -> bool:
@@ -149,8 +152,9 @@ class BrokerProcess(ControllerListener):
         try:
             with thread_names_begin_with(self._settings.broker.thread_name_prefix):
                 return self._start()
-        except BaseException:
+        except BaseException as error:
             self._at_once.set()
+            self._end.note(error)
             self._undo.close()
             raise
 
@@ -224,7 +228,17 @@ class BrokerProcess(ControllerListener):
     def _publish(self, metrics: MetricsServer, server: ControlServer) -> None:
         """Serve the metrics until the broker stops."""
         sources: list[MetricSource] = [
-            self._metrics(server),
+            BrokerMetrics(
+                self._broker_view,
+                self._storage.logs,
+                self._controller.view,
+                self._keeper,
+                server,
+                self._status,
+                self._watchdog,
+                self._users,
+                self._authorizer.acls,
+            ),
             TopicMetrics(self._topics),
             GuardianMetrics(self._guardian),
             QuotaMetrics(self._quotas),
@@ -236,22 +250,11 @@ class BrokerProcess(ControllerListener):
             ),
             TransactionMetrics(self._transactions.marker_manager, self._transactions.loads),
         ]
+        is_active = self._controller.is_active
+        metrics.probes = Readiness(self._replica_manager, self._status, self._cache, is_active)
         for published in sources:
             metrics.publish(published)
             self._undo.callback(metrics.withdraw, published)
-
-    def _metrics(self, server: ControlServer) -> BrokerMetrics:
-        return BrokerMetrics(
-            self._broker_view,
-            self._storage.logs,
-            self._controller.view,
-            self._keeper,
-            server,
-            self._status,
-            self._watchdog,
-            self._users,
-            self._authorizer.acls,
-        )
 
     def _open_kafka_endpoint(self) -> KafkaEndpoint:
         """Listen for Kafka clients, which are answered once the broker is ready."""
@@ -329,8 +332,7 @@ class BrokerProcess(ControllerListener):
             take_block=lambda: ZkProducerIds(self._keeper, broker_id).take_block(),
         )
         self._undo.callback(self._transactions.stop)
-        for warnings in (late_transaction_warnings, under_min_isr_warnings):
-            self._status.add_warner(partial(warnings, self._replica_manager))
+        self._status.add_warner(partial(partition_warnings, self._replica_manager))
 
     def _start_control_server(self) -> ControlServer:
         config = self._settings.broker
@@ -400,6 +402,7 @@ class BrokerProcess(ControllerListener):
         self._controller.tell(RegisterBrokerAndReelect())  # there is a new session already
 
     def _start_controller(self, info: BrokerInfo, store: ZkControllerStore) -> None:
+        self._end.follow(self._keeper)
         # The session ends last, because the controller then treats this broker as failed.
         self._undo.callback(self._keeper.close, _SESSION_CLOSE_TIMEOUT_S)
         controller = Controller(
@@ -534,6 +537,7 @@ class BrokerProcess(ControllerListener):
         self._broker_epoch = broker_epoch
         with suppress(ActorDeadError):
             self._broker.tell(Registered(broker_epoch))
+        self._end.forget()
 
     def on_must_end(self, reason: RegentError) -> None:
         """Shut down without a controlled shutdown."""
@@ -592,6 +596,7 @@ class BrokerProcess(ControllerListener):
             reply.set(ShutdownBrokerResponse(Errors.NONE, remaining))
         self._status.become(BrokerState.BROKER_SHUTTING_DOWN)
         self._storage.note_zxid()
+        self._end.note(self._failure)
         self._undo.close()
         self._status.become(BrokerState.NOT_RUNNING)
         if self._failure is not None:

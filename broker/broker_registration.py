@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple, TypedDict
@@ -17,11 +18,16 @@ from regent.config.addresses import bracketed, port_of, tcp_endpoint
 from regent.config.listeners import Listeners, ListenersError, parse_advertised
 from regent.config.settings import Settings
 from regent.core.controller.events import AdvertisedListenersChanged, ControllerEvent
-from regent.core.errors import BadDataError, BrokerIdInUseError, SessionExpiredError
+from regent.core.errors import BadDataError, BrokerIdInUseError, RegentError, SessionExpiredError
 from regent.core.model import BrokerId, BrokerInfo, EndPoint, SuspectReplicas
 from regent.core.security.session import SecurityProtocol
 from regent.core.setting import SettingValues
+from regent.zk.client.connection import ConnectionState
+from regent.zk.client.operations import ConnectionLossError
+from regent.zk.client.session import SessionKeeper
 from regent.zk.client.zookeeper import ZooKeeper
+from regent.zk.codecs.broker_znodes import BrokerEnd
+from regent.zk.stores.broker_ends import forget_end, note_end
 from regent.zk.stores.cluster_identity import EndPointInUseError, check_end_points
 from regent.zk.stores.controller_store import ZkControllerStore
 
@@ -249,3 +255,39 @@ def taken_end_points(
     except (SessionExpiredError, BadDataError) as error:  # the next registration checks again
         logger.info("the addresses of other brokers are not known now: %s", error)
     return None
+
+
+class EndOfBroker:
+    """Writes into ZooKeeper why this broker ends: its disk may be full, its log far away."""
+
+    def __init__(self, broker_id: BrokerId) -> None:
+        self._broker_id = broker_id
+        self._keeper: SessionKeeper | None = None
+
+    def follow(self, keeper: SessionKeeper) -> None:
+        """Write through this session from now on."""
+        self._keeper = keeper
+
+    def note(self, failure: BaseException | None) -> None:
+        """Write the reason while ZooKeeper answers; None: the broker was asked to stop.
+
+        What is no ``RegentError`` is named by its type: its text may be of any length and kind.
+        """
+        keeper = self._keeper
+        if keeper is None or keeper.state is not ConnectionState.CONNECTED:
+            return
+        reason = "it was shut down"
+        if failure is not None:
+            is_line = isinstance(failure, RegentError)
+            reason = str(failure) if is_line else f"{type(failure).__name__}, see broker.log"
+        end = BrokerEnd(time.time_ns() // 1_000_000, reason, was_asked=failure is None)
+        try:
+            note_end(keeper, self._broker_id, end)
+        except (SessionExpiredError, ConnectionLossError) as error:
+            logger.info("why this broker ends is not in ZooKeeper: %s", error)
+
+    def forget(self) -> None:
+        """Delete what an earlier process wrote, because the broker is registered again."""
+        if self._keeper is not None:
+            with suppress(SessionExpiredError):  # the next registration does it
+                forget_end(self._keeper, self._broker_id)

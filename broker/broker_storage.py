@@ -30,6 +30,7 @@ from regent.core.model import BrokerId, TopicPartition
 from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.setting import SettingValues
+from regent.storage.disk_space import SAMPLE_MS
 from regent.storage.log_manager import LogManager
 from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.znodes import TopicsZNode
@@ -87,6 +88,8 @@ class BrokerStorage:
             recovery_threads=self._settings.num_recovery_threads_per_data_dir,
             cleaner=self._cleaner,
         )
+        for space in self.logs.spaces:
+            space.min_free_bytes = self._settings.log_dir_min_free_bytes
         if self._settings.log_open_files_max:
             self.logs.files.limit = self._settings.log_open_files_max
 
@@ -183,6 +186,7 @@ class BrokerStorage:
             replica_manager.checkpoint_high_watermarks: (
                 settings.replica_high_watermark_checkpoint_interval_ms
             ),
+            logs.sample_space: SAMPLE_MS,
             logs.flush: settings.log_flush_scheduler_interval_ms,
             logs.checkpoint_recovery_points: settings.log_flush_offset_checkpoint_interval_ms,
             logs.checkpoint_log_start_offsets: (
@@ -228,13 +232,15 @@ class BrokerStorage:
         self._tell_notifier(SessionBegun())
 
     def warnings(self) -> Sequence[str]:
-        """Return a line that names the stray logs, if any."""
+        """Return a line for each directory that is nearly full, and one that names stray logs."""
+        limits = self._settings.log_dir_warning_percent, self._settings.log_dir_critical_percent
+        full = [line for space in self.logs.spaces if (line := space.warning(*limits))]
         strays = self.logs.strays
         if not strays:
-            return ()
+            return full
         named = ", ".join(map(str, strays[:_NAMED_STRAYS]))
         rest = f" and {len(strays) - _NAMED_STRAYS} more" if len(strays) > _NAMED_STRAYS else ""
-        return (f"{len(strays)} stray logs, see docs/operations.md: {named}{rest}",)
+        return [*full, f"{len(strays)} stray logs, see docs/operations.md: {named}{rest}"]
 
     def close(self) -> None:
         """Save everything that a start without recovery needs, and unlock. Idempotent."""

@@ -12,6 +12,11 @@ from regent.core.replication.replica_manager import ReplicaManager
 _NAMED: Final = 5
 
 
+def partition_warnings(replicas: ReplicaManager) -> Sequence[str]:
+    """Return all lines of this module."""
+    return (*late_transaction_warnings(replicas), *under_min_isr_warnings(replicas))
+
+
 def late_transaction_warnings(replicas: ReplicaManager) -> Sequence[str]:
     """Return a line that names the led partitions with a late transaction, if any (KIP-664).
 

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,7 +23,7 @@ from regent.broker.broker_registration import open_listeners
 from regent.broker.garbage_collection import limit_pauses
 from regent.cli.local_brokers import bring_back, print_started
 from regent.cli.output import note
-from regent.cluster.child_process import when_parent_ends
+from regent.cluster.child_process import ENDED, when_parent_ends
 from regent.cluster.supervisor_socket import start_command
 from regent.config.cluster_location import CLUSTER_FILE
 from regent.config.command_line import EXIT_INTERRUPTED, SAME_SIGNAL_S
@@ -203,6 +204,8 @@ def _run(options: BrokerOptions, settings: Settings, death_pipe_fd: int | None) 
         remaining = process.shut_down()
     except RegentError as error:
         logger.error("broker %d ends: %s", options.broker_id, error)
+        if death_pipe_fd is not None:
+            _tell_parent(error)
         raise
     logger.info("broker %d has shut down", options.broker_id)
     if remaining:
@@ -212,6 +215,13 @@ def _run(options: BrokerOptions, settings: Settings, death_pipe_fd: int | None) 
             err=True,
         )
     return 0
+
+
+def _tell_parent(error: RegentError) -> None:
+    """Print why the broker ends into the pipe to its parent: files may be on a full disk."""
+    with suppress(OSError):
+        click.echo(f"{ENDED.decode()}{' '.join(str(error).split())}")
+        sys.stdout.flush()
 
 
 def _note_cluster_of(options: BrokerOptions) -> None:

@@ -19,6 +19,7 @@ from regent.client.cluster_connection import Cluster, ClusterNotFoundError, pass
 from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.client.deletion_obstacles import deletion_obstacles
 from regent.client.group_states import group_states
+from regent.client.missing_brokers import EndsOfBrokers
 from regent.client.partitions import read_partitions
 from regent.client.wording import counted, listed
 from regent.cluster.cluster_file import ClusterFile
@@ -74,6 +75,7 @@ class Health:
     unanswered: list[dict[str, object]] = field(default_factory=list)
     brokers: list[dict[str, object]] = field(default_factory=list)
     missing_brokers: list[int] = field(default_factory=list)
+    missing: list[dict[str, object]] = field(default_factory=list)
     placement: dict[str, object] | None = None
     topics: int = 0
     topics_being_deleted: int = 0
@@ -152,12 +154,16 @@ def _examine_cluster(
     with _bad_data_is_a_reason(health):
         controller_id = _find_controller(admin, health)
     with _bad_data_is_a_reason(health):
-        _examine_brokers(admin, file, controller_id, health)
+        _examine_brokers(admin, controller_id, health)
         described = _examine_controller(admin, health)
     with _bad_data_is_a_reason(health):
         _examine_failures(admin, health)
+    assigned: set[BrokerId] = set()
     with _bad_data_is_a_reason(health):
-        _examine_partitions(admin, described, health)
+        assigned = _examine_partitions(admin, described, health)
+    with _bad_data_is_a_reason(health):
+        _examine_missing(admin, file, assigned, described, health)
+    with _bad_data_is_a_reason(health):
         registered = admin.read_brokers().values()
         live = [broker for broker in registered if isinstance(broker, BrokerRegistration)]
         health.warnings += broker_warnings(live)
@@ -216,9 +222,7 @@ def _find_controller(admin: ZkAdminStore, health: Health) -> BrokerId:
     return controller.broker_id
 
 
-def _examine_brokers(
-    admin: ZkAdminStore, file: ClusterFile | None, controller_id: BrokerId, health: Health
-) -> None:
+def _examine_brokers(admin: ZkAdminStore, controller_id: BrokerId, health: Health) -> None:
     registrations = admin.read_brokers()
     if health.controller is not None and controller_id not in registrations:
         health.reasons.append(f"the controller, broker {controller_id}, is not registered")
@@ -234,11 +238,25 @@ def _examine_brokers(
         of_all = name == DEFAULT_ENTITY_NAME
         unusable = unusable_in_broker(config, KAFKA_SETTINGS, of_all=of_all)
         health.warnings += _ignored("all brokers" if of_all else f"broker {name}", unusable)
-    expected = [] if file is None else list(file.brokers)
-    health.missing_brokers = [b for b in expected if b not in registrations]
-    if health.missing_brokers:
-        brokers = "broker" if len(health.missing_brokers) == 1 else "brokers"
-        health.reasons.append(f"{brokers} {listed(health.missing_brokers)} not registered")
+
+
+def _examine_missing(
+    admin: ZkAdminStore,
+    file: ClusterFile | None,
+    assigned: Collection[BrokerId],
+    described: DescribeControllerResponse | None,
+    health: Health,
+) -> None:
+    """Name the brokers that have replicas, or belong to the local cluster, but are not there."""
+    supervised = {} if file is None else file.brokers
+    registered = admin.read_brokers().keys()
+    ends = EndsOfBrokers(admin.read_ends(), supervised, described)
+    found = [ends.of(b) for b in sorted({*supervised, *assigned} - registered)]
+    health.missing_brokers = [one.broker_id for one in found]
+    health.missing = [asdict(one) for one in found]
+    health.reasons[:0] = [one.sentence() for one in found]  # often the cause of the others
+    known = {*registered, *health.missing_brokers}
+    health.warnings += [one.sentence() for one in ends.recent_failures(known)]
 
 
 def _examine_controller(admin: ZkAdminStore, health: Health) -> DescribeControllerResponse | None:
@@ -303,8 +321,11 @@ def _examine_failures(admin: ZkAdminStore, health: Health) -> None:
 
 def _examine_partitions(
     admin: ZkAdminStore, described: DescribeControllerResponse | None, health: Health
-) -> None:
-    """Examine the topics that are not being deleted: those have no leaders any more."""
+) -> set[BrokerId]:
+    """Examine the topics that are not being deleted: those have no leaders any more.
+
+    Return the brokers that are to have replicas.
+    """
     registered = admin.read_brokers()
     live = {b for b, r in registered.items() if not isinstance(r, BadDataError)}
     deleted = admin.topics.read_topics_being_deleted()
@@ -343,6 +364,7 @@ def _examine_partitions(
     health.reasons += [f"{partition} {reason}" for partition, reason in waiting if reason][
         :_NAMED_PARTITIONS
     ]
+    return {replica for p in found.partitions for replica in p.assignment.replicas}
 
 
 def _ignored(owner: str, problems: Mapping[str, str]) -> Iterator[str]:

@@ -1,7 +1,9 @@
 """Children: programs that report when they serve, and that end when their parent ends.
 
 Such a program prints one line ``ready: …`` on standard output when it serves, and everything else
-on standard error, where the last line has the reason of a failure. SIGTERM ends it with status 0.
+on standard error, where the last line has the reason of a failure. It may also print a line
+``ended: …`` with that reason on standard output: no full disk stops that. SIGTERM ends it with
+status 0.
 It ends by itself when the pipe that it inherited reaches its end, because then its parent process
 has ended.
 """
@@ -21,6 +23,7 @@ from regent.config.threads import NamedThread
 from regent.core.errors import RegentError
 
 READY = b"ready: "
+ENDED = b"ended: "
 _ERROR_PREFIX = "regent: "
 _READ_BYTES = 64 * 1024
 _MAX_LINE_BYTES = 64 * 1024
@@ -71,7 +74,7 @@ class Child(Protocol):
         ...
 
     def last_line(self) -> str | None:
-        """Return the last line it printed on standard error, if it is known."""
+        """Return the reason of its end, or the last line on standard error; None: unknown."""
         ...
 
 
@@ -141,6 +144,7 @@ class ChildProcess:
         self._death_pipe = death_pipe
         self._process: subprocess.Popen[bytes] | None = None
         self._line = bytearray()
+        self._reason = ""  # of its end, as it said itself
 
     @property
     def pid(self) -> int | None:
@@ -154,7 +158,7 @@ class ChildProcess:
 
     def launch(self) -> None:
         """See ``Child.launch``. Raises ``ChildStartError``."""
-        self.ready = None
+        self.ready, self._reason = None, ""
         self._line.clear()
         pipe = self._death_pipe.read_fd
         try:
@@ -174,19 +178,20 @@ class ChildProcess:
         os.set_blocking(self._process.stdout.fileno(), False)
 
     def read(self) -> bool:
-        """See ``Child.read``; only the first line ``ready: …`` is used."""
+        """See ``Child.read``; only the first ``ready: …`` and the last ``ended: …`` are used."""
         assert self.stdout is not None
         try:
             data = os.read(self.stdout.fileno(), _READ_BYTES)
         except BlockingIOError:
             return True
-        if self.ready is None:
-            self._line += data
-            *lines, self._line = self._line.split(b"\n")
-            del self._line[:-_MAX_LINE_BYTES]
-            said = next((line for line in lines if line.startswith(READY)), None)
-            if said is not None:
-                self.ready = said.removeprefix(READY).decode(errors="replace").strip()
+        self._line += data
+        *lines, self._line = self._line.split(b"\n")
+        del self._line[:-_MAX_LINE_BYTES]
+        for line in lines:
+            if self.ready is None and line.startswith(READY):
+                self.ready = _text(line, READY)
+            elif line.startswith(ENDED):
+                self._reason = _text(line, ENDED)
         return bool(data)
 
     def poll(self) -> int | None:
@@ -200,12 +205,18 @@ class ChildProcess:
 
     def last_line(self) -> str | None:
         """See ``Child.last_line``."""
+        if self._reason:
+            return self._reason
         with suppress(OSError), self._output.open("rb") as output:
             output.seek(max(0, output.seek(0, os.SEEK_END) - _MAX_OUTPUT_TAIL_BYTES))
             lines = output.read().decode(errors="replace").split("\n")
             last = next((line.strip() for line in reversed(lines) if line.strip()), None)
             return last and last.removeprefix(_ERROR_PREFIX)
         return None
+
+
+def _text(line: bytes | bytearray, prefix: bytes) -> str:
+    return line.removeprefix(prefix).decode(errors="replace").strip()
 
 
 def describe_exit(status: int) -> str:

@@ -15,7 +15,7 @@ from regent.core.errors import RegentError
 from regent.core.model import BrokerId, EndPoint
 from regent.core.security.session import SecurityProtocol
 from regent.storage.files import write_atomically
-from regent.zk.codecs.json_fields import JsonObject, bad_field, decode_object
+from regent.zk.codecs.json_fields import MAX_INT64, JsonObject, bad_field, decode_object
 
 _MAX_BYTES: Final = 16 * 1024 * 1024
 _MAX_PORT: Final = 65_535
@@ -35,6 +35,7 @@ class BrokerEntry:
     """A broker as it announced itself; ``port`` is the first one for Kafka's clients.
 
     ``listeners`` are where Kafka's clients and brokers find it: ``PROTOCOL://host:port``.
+    ``ended`` says how its process ended, and ``ended_ms`` when (wall clock); empty: it runs.
     """
 
     id: BrokerId
@@ -46,6 +47,8 @@ class BrokerEntry:
     metrics_port: int
     control_key: str = ""
     listeners: tuple[str, ...] = ()
+    ended: str = ""
+    ended_ms: int = 0
 
     def endpoint_for(self, protocol: SecurityProtocol) -> EndPoint | None:
         """Return where it listens for clients with a security protocol."""
@@ -121,7 +124,7 @@ class ClusterFile:
         content: Mapping[str, Any] = {
             "zookeeper": self.zookeeper,
             "zookeeper_nodes": [asdict(node) for node in self.zookeeper_nodes],
-            "brokers": [asdict(self.brokers[broker_id]) for broker_id in sorted(self.brokers)],
+            "brokers": [_row(self.brokers[broker_id]) for broker_id in sorted(self.brokers)],
             "placement": None if self.placement is None else asdict(self.placement),
         }
         write_atomically(self.path, (json.dumps(content, indent=2) + "\n").encode())
@@ -153,6 +156,11 @@ def _read_if_valid(path: Path) -> ClusterFile | None:
         return None
 
 
+def _row(entry: BrokerEntry) -> dict[str, object]:
+    row = asdict(entry)
+    return row if entry.ended else {k: v for k, v in row.items() if not k.startswith("ended")}
+
+
 def _placement(json: JsonObject) -> PlacementEntry:
     placement = json.nested("placement")
     return PlacementEntry(placement.integer("pid"), placement.string("endpoint"))
@@ -167,4 +175,8 @@ def _broker(json: JsonObject) -> BrokerEntry:
     for text in listeners:
         if not isinstance(text, str) or _LISTENER.fullmatch(text) is None:
             raise bad_field(json.node, "listeners", "PROTOCOL://HOST:PORT", text)
-    return BrokerEntry(*identity, port, control, replication, metrics, key, listeners)
+    end = (
+        json.optional_string("ended") or "",
+        json.integer("ended_ms", maximum=MAX_INT64, default=0),
+    )
+    return BrokerEntry(*identity, port, control, replication, metrics, key, listeners, *end)

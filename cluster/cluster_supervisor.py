@@ -11,7 +11,7 @@ import shlex
 import signal
 import time
 from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from regent.cluster.child_process import Child, ChildProcess, DeathPipe, describe_exit
 from regent.cluster.cluster_file import (
@@ -409,13 +409,17 @@ class ClusterSupervisor(SupervisionListener):
         broker_id = self._broker_id(child)
         if child is self._placement:
             self._file.placement = None
-        elif broker_id is not None and status == 0:
-            self._file.brokers.pop(broker_id, None)
-        self._save()
         last_line = child.last_line()
         # The last line of a process that was killed by a signal is not the reason.
         why = f": {last_line}" if last_line and status > 0 else ""
-        what = f"{child.name} (process {child.pid}) ended {describe_exit(status)}{why}"
+        how = f"ended {describe_exit(status)}{why}"
+        if broker_id is not None and broker_id in self._file.brokers:
+            entry = self._file.brokers.pop(broker_id)
+            if status != 0:
+                ended_ms = time.time_ns() // 1_000_000
+                self._file.brokers[broker_id] = replace(entry, ended=how, ended_ms=ended_ms)
+        self._save()
+        what = f"{child.name} (process {child.pid}) {how}"
         if not self._serving and (broker_id is not None or child in self._nodes):
             self._failure = self._failure or what
         elif not self._stopping:

@@ -14,6 +14,8 @@ _GROWTH: Final = 1.25
 BOUNDS_MS: Final[Sequence[float]] = tuple(0.01 * _GROWTH**n for n in range(71))
 """The upper bounds of the counted ranges, from 10 microseconds to one minute; more is beyond."""
 
+HALF_S: Final = 30.0
+
 
 class Durations:
     """Durations in milliseconds: how many in each range, and their sum."""
@@ -56,6 +58,37 @@ class Timer(Durations):
         self.minimum_ms = min(self.minimum_ms, duration_ms) if self.count else duration_ms
         self.maximum_ms = max(self.maximum_ms, duration_ms)
         super().record(duration_ms)
+
+
+class RecentDurations:
+    """The durations of about the last minute: of the present half minute and the one before.
+
+    Times are monotonic seconds. One thread writes, any thread reads.
+    """
+
+    __slots__ = ("_halves",)
+
+    def __init__(self) -> None:
+        self._halves: tuple[float, Durations, Durations] = (0.0, Durations(), Durations())
+        """When the present half began, it, and the one before."""
+
+    def record(self, duration_ms: float, now_s: float) -> None:
+        """Add one duration."""
+        began_s, present, _ = self._halves
+        if now_s - began_s >= HALF_S:
+            before = present if now_s - began_s < 2 * HALF_S else Durations()
+            present = Durations()
+            self._halves = (now_s, present, before)
+        present.record(duration_ms)
+
+    def counts(self, now_s: float) -> Sequence[int]:
+        """Return how many are in each range of ``BOUNDS_MS``."""
+        began_s, present, before = self._halves
+        if now_s - began_s >= 2 * HALF_S:
+            return (0,) * len(present.counts)
+        if now_s - began_s >= HALF_S:
+            return tuple(present.counts)
+        return tuple(a + b for a, b in zip(present.counts, before.counts, strict=True))
 
 
 def quantile(counts: Sequence[float], share: float) -> float:

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 from regent.config.threads import named_executor
 from regent.core.errors import BadDataError, ShortageError, StorageError
 from regent.core.log_config import LogConfig
-from regent.core.log_dirs import UNKNOWN_BYTES, LogDirectoryState, LogInDirectory
+from regent.core.log_dirs import LogDirectoryState, LogInDirectory
 from regent.core.model import TopicPartition
 from regent.core.protocol.control import TopicId
 from regent.storage.checkpoints import (
@@ -54,7 +54,6 @@ from regent.storage.recovery.stray_logs import (
 )
 from regent.storage.recovery.suspect_logs import FoundLogs, SuspectLogs
 
-_MAX_BYTES = 2**63 - 1  # of Kafka's protocol
 _FLUSHING_THREADS = 8  # they wait for the disk; the file system merges concurrent flushes
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -134,7 +133,7 @@ class DirectoryLogs:
             for found, is_future in ((self.logs, False), (self.futures.logs, True))
             for topic_partition, log in list(found.items())
         ]
-        return LogDirectoryState(str(path), False, logs, *_file_system_bytes(path))
+        return LogDirectoryState(str(path), False, logs, *self.directory.space.room())
 
     # --- opening ---
 
@@ -516,16 +515,6 @@ class DirectoryLogs:
     def usable(self) -> Iterator[UnifiedLog]:
         """Yield the logs that can be used."""
         return (log for log in list(self.logs.values()) if log.is_usable)
-
-
-def _file_system_bytes(path: Path) -> tuple[int, int]:
-    """Return the total and the usable bytes; -1, -1 if unknown."""
-    try:
-        found = os.statvfs(path)
-    except OSError:
-        return UNKNOWN_BYTES, UNKNOWN_BYTES
-    total, usable = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
-    return min(total, _MAX_BYTES), min(usable, _MAX_BYTES)
 
 
 def _has_closed(log: UnifiedLog) -> bool:

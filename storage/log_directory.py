@@ -22,6 +22,7 @@ from typing import IO
 from regent.core.errors import ForeignDirectoryError, ShortageError, StorageError
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.replica_logs import SeenOfCluster
+from regent.storage.disk_space import DiskSpace
 from regent.storage.files import storage_error, write_atomically
 from regent.storage.log.log_file import CorruptSegmentError
 
@@ -60,6 +61,7 @@ class LogDirectory:
         self.failure = ""  # one line; empty: the directory is live
         self._failure_lock = threading.Lock()
         self._say_shortage_at = 0.0
+        self.space = DiskSpace(path)
 
     def __enter__(self) -> None:
         if self.failure:

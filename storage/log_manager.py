@@ -27,6 +27,7 @@ from regent.core.protocol.control import TopicId
 from regent.core.replica_logs import SeenOfCluster
 from regent.storage.compaction.log_cleaner_manager import LogCleanerManager
 from regent.storage.directory_logs import DirectoryLogs, LogSettings
+from regent.storage.disk_space import DiskSpace
 from regent.storage.log.open_files import OpenFiles
 from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_directory import LogDirectory
@@ -237,6 +238,16 @@ class LogManager:
         self._is_open = False
         self._for_each_live(lambda logs: logs.close(is_clean=is_clean))
         self._unlock()
+
+    @property
+    def spaces(self) -> Sequence[DiskSpace]:
+        """The file systems of the directories that are not offline."""
+        return [logs.directory.space for logs in self._live()]
+
+    def sample_space(self) -> None:
+        """Remember how much room there is, to know how fast it goes."""
+        for space in self.spaces:
+            space.sample()
 
     def describe(self) -> Sequence[LogDirectoryState]:
         """Return what is in each directory."""

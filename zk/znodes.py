@@ -121,6 +121,10 @@ ControllerFailuresZNode = ZNode(
 ProgressMarkZNode = ZNode("/regent/progress_mark", EMPTY, BROKER, NONE)
 """It is written soon after anything else is; see ``zk.stores.cluster_identity``."""
 
+BrokerEndsZNode = ZNode("/regent/broker_ends", EMPTY, BROKER, NONE)
+BrokerEndZNode = ZNode("/regent/broker_ends/<id>", brokers.END, BROKER, NONE)
+"""When and why a broker ended. It writes this last, and deletes it when it has registered again."""
+
 # ---- brokers ------------------------------------------------------------------------------------
 
 BrokersZNode = ZNode("/brokers", EMPTY, BROKER, NONE)

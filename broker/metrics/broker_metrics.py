@@ -27,6 +27,7 @@ from regent.cluster.guardian import Guardian
 from regent.core.security.acl_cache import AclCache
 from regent.storage.compaction.log_cleaner import CleanerStats
 from regent.storage.compaction.log_cleaner_manager import LogCleanerManager
+from regent.storage.disk_space import DiskSpace
 from regent.storage.log.open_files import OpenFiles
 from regent.storage.log_manager import LogManager
 from regent.transport.control.server import ControlServer
@@ -81,6 +82,30 @@ FAILED_DIRECTORIES: Final = MetricTable[LogManager](
         "log directories that have failed",
         lambda logs: len(logs.failed_directories),
     ),
+)
+DIRECTORIES: Final = MetricTable[DiskSpace](
+    "",
+    gauge(
+        "regent_log_directory_total_bytes",
+        "size of the file system of a log directory",
+        lambda space: space.room().total_bytes,
+    ),
+    gauge(
+        "regent_log_directory_free_bytes",
+        "what the broker may still use of it",
+        lambda space: space.room().usable_bytes,
+    ),
+    gauge(
+        "regent_log_directory_filled_bytes_per_s",
+        "how fast it fills, in the last hour; below 0: it empties",
+        lambda space: space.filled_per_s() or 0.0,
+    ),
+    gauge(
+        "regent_log_directory_refuses_producers",
+        "1 while less than `log_dir_min_free_bytes` is free",
+        lambda space: bool(space.min_free_bytes and space.why_refused()),
+    ),
+    labels=("logdirectory",),
 )
 STRAYS: Final = MetricTable[LogManager](
     "kafka.server:type=ReplicaManager,name=",
@@ -289,7 +314,7 @@ class BrokerMetrics:
         yield from ZOOKEEPER_REQUESTS.of(self._keeper.statistics, recent)
         yield from replication_metrics(self._broker.replica_manager, recent)
         yield from fetcher_metrics(self._broker.fetchers, recent)
-        yield from FAILED_DIRECTORIES.of(logs, recent)
+        yield from directory_metrics(logs, recent)
         yield from OPEN_FILES.of(logs.files, recent)
         yield from log_cleaner_metrics(logs.cleaner, logs.directories, recent)
         yield from STRAYS.of(logs, recent)
@@ -314,6 +339,13 @@ class BrokerMetrics:
         if self._acls is not None:
             yield from ACLS.of(self._acls, recent)
         yield from DISKS.families(_disk_counts(), recent)
+
+
+def directory_metrics(logs: LogManager, recent: Recent) -> Iterable[Family]:
+    """Yield the metrics of the log directories and their file systems."""
+    yield from FAILED_DIRECTORIES.of(logs, recent)
+    spaces = [((str(space.path),), space) for space in logs.spaces]
+    yield from DIRECTORIES.families(spaces, recent)
 
 
 def log_cleaner_metrics(

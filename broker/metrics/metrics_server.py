@@ -9,13 +9,13 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from io import BufferedIOBase
 from pathlib import Path
 from socketserver import ThreadingMixIn
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import (
@@ -45,8 +45,35 @@ _REQUEST_TIMEOUT_S: Final = 10.0
 _MAX_REQUESTS: Final = 16
 _LOG_INTERVAL_S: Final = 10.0
 _MIN_TOKEN: Final = 16
+_METRICS_PATHS: Final = ("/metrics", "/metrics/")
+_PATHS: Final = "there are /metrics, /health, /ready and /controller"
+_BEARER: Final = (("WWW-Authenticate", "Bearer"),)
 
 logger = logging.getLogger(__name__)
+
+
+class Probes(Protocol):
+    """What load balancers and supervisors ask of a broker; cheap, and on any thread."""
+
+    def why_not_ready(self) -> str:
+        """Return why clients should use other brokers; empty: this one serves them fully."""
+        ...
+
+    def is_controller(self) -> bool:
+        """Whether this is the active controller."""
+        ...
+
+
+class _Starting:
+    """A broker that does not serve yet, or does not serve any more."""
+
+    def why_not_ready(self) -> str:
+        """See ``Probes``."""
+        return "the broker starts or stops"
+
+    def is_controller(self) -> bool:
+        """See ``Probes``."""
+        return False
 
 
 class _ToClient(BufferedIOBase):
@@ -144,7 +171,11 @@ class _Ipv6Server(_Server):
 
 
 class MetricsServer:
-    """Serves ``/metrics`` on ``host:port``, 0 for any free port.
+    """Serves ``/metrics`` and the state of the broker on ``host:port``, 0 for any free port.
+
+    ``/health`` is 200 as long as the process answers, ``/ready`` if clients should use this broker,
+    ``/controller`` if it is the active controller; else they are 503. They need no token, and then
+    do not say why: without a token only the status is told. Other paths are 404.
 
     If the port is in use, log a warning and use a free one, because a broker can serve without
     metrics. A client that sends or reads nothing for ``timeout_s`` is disconnected. Raises
@@ -165,6 +196,8 @@ class MetricsServer:
     ) -> None:
         self._authorization = None if token is None else f"Bearer {token}".encode()
         self._sources: list[MetricSource] = []
+        self.probes: Probes = _Starting()
+        """What answers ``/ready`` and ``/controller``; may be replaced at any time."""
         self._process = CollectorRegistry()
         for collector in (PROCESS_COLLECTOR, GC_COLLECTOR, PLATFORM_COLLECTOR):
             self._process.register(collector)
@@ -198,18 +231,44 @@ class MetricsServer:
     def _answer(
         self, environ: dict[str, Any], start_response: Callable[..., object]
     ) -> Iterator[bytes]:
-        if self._authorization is not None:
-            given = environ.get("HTTP_AUTHORIZATION", "").encode("latin-1", "replace")
-            if not hmac.compare_digest(given, self._authorization):
-                unauthorized = HTTPStatus.UNAUTHORIZED
-                headers = [("WWW-Authenticate", "Bearer"), ("Content-Type", "text/plain")]
-                start_response(f"{unauthorized.value} {unauthorized.phrase}", headers)
-                return
+        path, is_known = environ.get("PATH_INFO", ""), self._has_token(environ)
+        probed = self._probe(path)
+        if probed is not None:
+            yield from _say(start_response, *(probed if is_known else (probed[0], "")))
+            return
+        if not is_known:
+            yield from _say(start_response, HTTPStatus.UNAUTHORIZED, "", _BEARER)
+            return
+        if path not in _METRICS_PATHS:
+            yield from _say(start_response, HTTPStatus.NOT_FOUND, _PATHS)
+            return
         families = [family for source in list(self._sources) for family in source.collect()]
         start_response("200 OK", [("Content-Type", CONTENT_TYPE)])
         yield generate_latest(self._process)
         for name in text(families):
             yield name.encode()
+
+    def _has_token(self, environ: Mapping[str, Any]) -> bool:
+        if self._authorization is None:
+            return True
+        given = environ.get("HTTP_AUTHORIZATION", "").encode("latin-1", "replace")
+        return hmac.compare_digest(given, self._authorization)
+
+    def _probe(self, path: str) -> tuple[HTTPStatus, str] | None:
+        """Return the answer to a path about the broker's state; None for any other path."""
+        match path:
+            case "/health":
+                why_not = ""
+            case "/ready":
+                why_not = self.probes.why_not_ready()
+            case "/controller":
+                is_active = self.probes.is_controller()
+                why_not = "" if is_active else "another broker is the active controller"
+            case _:
+                return None
+        if why_not:
+            return HTTPStatus.SERVICE_UNAVAILABLE, why_not
+        return HTTPStatus.OK, "yes"
 
     def publish(self, source: MetricSource) -> None:
         """Serve these metrics too."""
@@ -233,6 +292,18 @@ class MetricsServer:
             selector.register(self._closing, selectors.EVENT_READ)
             while all(key.fileobj is self._server for key, _ in selector.select()):
                 self._server.handle_request()
+
+
+def _say(
+    start_response: Callable[..., object],
+    status: HTTPStatus,
+    line: str,
+    more: Sequence[tuple[str, str]] = (),
+) -> Iterator[bytes]:
+    headers = [("Content-Type", "text/plain; charset=utf-8"), *more]
+    start_response(f"{status.value} {status.phrase}", headers)
+    if line:
+        yield f"{line}\n".encode()
 
 
 def open_metrics_server(settings: Settings, users: LocalUsers) -> MetricsServer:

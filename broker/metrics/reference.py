@@ -36,7 +36,8 @@ SECTIONS: Final[Mapping[str, Sequence[MetricTable[Any]]]] = {
     ),
     "Replicas and logs": (
         *(replication.PARTITION_COUNTS, replication.ISR_CHANGES, broker.STRAYS),
-        *(replication.PARTITIONS, replication.LOGS, broker.FAILED_DIRECTORIES, broker.OPEN_FILES),
+        *(replication.PARTITIONS, replication.LOGS, broker.FAILED_DIRECTORIES, broker.DIRECTORIES),
+        broker.OPEN_FILES,
         *(broker.CLEANER_MANAGER, broker.UNCLEANABLE, broker.CLEANER, replication.LAG),
         *(replication.SLOWEST_FETCHER, replication.DEAD_FETCHERS, replication.FETCHERS),
         replication.SESSIONS,

@@ -74,6 +74,28 @@ class LogsConfig:
         limits=(0, INT_MAX),
         ours=True,
     )
+    log_dir_min_free_bytes: int = setting(
+        67_108_864,
+        "Records of producers are refused (KAFKA_STORAGE_ERROR, after which clients try again) as"
+        " long as less is free on the file system of a log directory. So the broker goes on:"
+        " followers, groups, transactions and the deletion of segments use what is left. 0: never.",
+        limits=(0, LONG_MAX),
+        type=ConfigType.LONG,
+        ours=True,
+    )
+    log_dir_warning_percent: int = setting(
+        85,
+        "From which used part of the file system of a log directory on `regent status` warns.",
+        limits=(1, 100),
+        ours=True,
+    )
+    log_dir_critical_percent: int = setting(
+        95,
+        "From which used part of the file system of a log directory on `regent status` says that it"
+        " is almost full.",
+        limits=(1, 100),
+        ours=True,
+    )
     min_insync_replicas: int = _default_of_topics("min_insync_replicas")
     message_max_bytes: int = _default_of_topics("max_message_bytes")
     log_cleanup_policy: str = _default_of_topics("cleanup_policy")

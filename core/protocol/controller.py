@@ -108,6 +108,25 @@ class BrokerSoftware(NamedTuple):
     software: str
 
 
+class DepartedBroker(NamedTuple):
+    """A broker whose registration ended while this controller was active (wall clock)."""
+
+    broker_id: BrokerId
+    at_ms: int
+
+
+class AnswerTimes(NamedTuple):
+    """How long a broker took for control requests in the last minute, in milliseconds.
+
+    ``slowest_ms`` is the time that 99 of 100 answers did not exceed.
+    """
+
+    broker_id: BrokerId
+    answers: int
+    median_ms: int
+    slowest_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class DescribeControllerResponse:
     """The status of the controller; an inactive controller answers NOT_CONTROLLER.
@@ -125,6 +144,8 @@ class DescribeControllerResponse:
     unanswered: tuple[UnansweredRequest, ...] = ()
     refused_states: tuple[TopicPartition, ...] = ()
     software: tuple[BrokerSoftware, ...] = ()
+    departed: tuple[DepartedBroker, ...] = ()
+    answer_times: tuple[AnswerTimes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

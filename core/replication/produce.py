@@ -225,6 +225,8 @@ class Produce:
                 batches, partition.leader_epoch, self._origin, self._guards.get(topic_partition)
             )
         except RecordsRefusedError as refused:
+            if refused.error_code is Errors.KAFKA_STORAGE_ERROR:  # the disk is nearly full
+                self._out_of_order.on_refused(topic_partition, sequence, refused.error_code)
             if refused.error_code is not Errors.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 raise
             refusal = self._out_of_order.refusal_of_gap(partition, sequence, now_ms)

@@ -231,6 +231,7 @@ class UnifiedLog:
                 return AppendedRecords(
                     duplicate.first_offset, duplicate.last_offset, time_ms, is_duplicate=True
                 )
+            self.directory.space.check(origin)
             first_offset = contents.log_end_offset
             self._prepare_append()
             buffer = writable(records)

@@ -28,6 +28,8 @@ from regent.transport.control.client import RequestClient, RequestFailedError
 from regent.transport.control.key_files import BROKER_SECRET, secret_at
 from regent.transport.control.sockets import new_context
 from regent.zk.client.operations import Create
+from regent.zk.client.zookeeper_client import ZooKeeperClient
+from regent.zk.stores.broker_ends import read_ends
 from regent.zk.znodes import BrokerIdZNode
 from tests.support.connected_sessions import Session
 from tests.support.followed_configs import reconfigurables
@@ -126,3 +128,9 @@ def test_a_broker_ends_when_a_thread_that_lets_others_in_has_died(
         process.request_stop(at_once=True)
         with pytest.raises(RegentError, match=f"the thread {name} has ended"):
             process.shut_down()
+    reader = ZooKeeperClient(zookeeper_address, 6_000, on_watch=lambda _: None)
+    reader.start(scaled(10))
+    try:
+        assert f"the thread {name} has ended" in read_ends(reader)[BROKER].reason
+    finally:
+        reader.close()

@@ -62,7 +62,7 @@ from regent.core.quota.quota_managers import QuotaManagers
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.replication.replication_settings import ReplicationSettings
-from regent.core.setting import DOUBLE_MAX, Scope, text_of
+from regent.core.setting import DOUBLE_MAX, LONG_MAX, Scope, text_of
 from regent.records.record_batch import batches_of_producer
 from regent.storage.log.log_contents import SegmentSpan, segments_to_delete, with_jitter
 from regent.storage.log.unified_log import UnifiedLog
@@ -330,6 +330,21 @@ def loading_threads(settings: Settings, place: Place) -> bool:
     return any(name.startswith("logs") for name in names)
 
 
+def refused_for_room(settings: Settings, place: Place) -> bool:
+    """Return whether producers are refused on this machine's disk, of which nobody has so much."""
+    return any(space.why_refused() for space in storage_of(settings, place).logs.spaces)
+
+
+def said_of_space(settings: Settings, place: Place) -> str:
+    """Return what the broker says of a file system of which half is used."""
+    half_used: Any = SimpleNamespace(f_blocks=100, f_frsize=2**30, f_bavail=50)
+    storage = storage_of(settings, place)
+    for space in storage.logs.spaces:
+        space.statvfs = lambda _: half_used
+    return " ".join(storage.warnings())
+
+
+ALL_WARN = {"log_dir_warning_percent": 1}
 COMPACT = {"log_cleanup_policy": "compact"}
 
 LOGS: dict[str, Effect] = {
@@ -348,6 +363,13 @@ LOGS: dict[str, Effect] = {
     "log_retention_check_interval_ms": Effect(7, intervals("clean_up"), 300_000, 7),
     "log_verification_bytes_per_s": Effect(0, is_verified, True, False),
     "log_open_files_max": Effect(3, open_files, 10, 3),
+    "log_dir_min_free_bytes": Effect(LONG_MAX, refused_for_room, False, True),
+    "log_dir_warning_percent": Effect(
+        1, lambda s, p: "nearly full" in said_of_space(s, p), False, True, {"log_dirs": "log"}
+    ),
+    "log_dir_critical_percent": Effect(
+        1, lambda s, p: "almost full" in said_of_space(s, p), False, True, ALL_WARN
+    ),
     "log_cleanup_policy": Effect("compact", deleted, 2, 0, {"log_retention_ms": 1}),
     "log_cleaner_enable": Effect(False, is_cleaned, True, False),
     "log_cleaner_backoff_ms": Effect(7, cleaner_backoff_ms, 15_000, 7),

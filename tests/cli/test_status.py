@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from regent.cluster.cluster_file import ClusterFile
+from regent.config.cluster_location import CLUSTER_FILE
 from regent.core.errors import Errors
 from regent.core.model import (
     NO_CONTROLLER_EPOCH_LEFT,
@@ -15,6 +19,7 @@ from regent.core.model import (
 )
 from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
 from regent.core.protocol.controller import (
+    DepartedBroker,
     DescribeControllerRequest,
     DescribeControllerResponse,
     UnansweredRequest,
@@ -22,8 +27,11 @@ from regent.core.protocol.controller import (
 from regent.core.protocol.placement import PlacementStatusResponse
 from regent.core.replica_logs import SeenOfCluster
 from regent.storage.log_directory import LogDirectory
+from regent.zk.codecs.broker_znodes import BrokerEnd
+from regent.zk.stores.broker_ends import note_end
 from regent.zk.znodes import ClusterIdZNode, ConfigEntityZNode, TopicPartitionStateZNode
 from tests.support.fake_cluster import ADDRESS, FakeCluster, failing, write_cluster_file
+from tests.support.fake_zookeeper import FakeZooKeeper
 
 T0 = TopicPartition("t", 0)
 ON_BOTH = {0: ReplicaAssignment((0, 1))}
@@ -66,6 +74,7 @@ def test_a_healthy_cluster(healthy: FakeCluster, tmp_path: Path) -> None:
         "event_queue_size": 0,
         "unanswered": [],
         "missing_brokers": [],
+        "missing": [],
         "placement": {"endpoint": endpoint, "state": "ready", "message": ""},
         "topics": 1,
         "topics_being_deleted": 0,
@@ -194,7 +203,9 @@ def test_partitions_without_leaders_or_in_sync_replicas_are_named(healthy: FakeC
 
 def test_an_unregistered_leader_does_not_count(healthy: FakeCluster) -> None:
     healthy.unregister(0)
-    assert reasons(healthy) == ["1 partition without a leader: t-0"]
+    missing, *others = reasons(healthy)
+    assert missing.startswith("broker 0 not registered: ")
+    assert others == ["1 partition without a leader: t-0"]
 
 
 def test_only_the_first_partitions_are_named(healthy: FakeCluster) -> None:
@@ -332,8 +343,69 @@ def test_a_broker_of_the_data_directory_that_is_missing_is_named(
 
     status = healthy.json("status", "--data-dir", str(tmp_path), exit_code=1)
 
-    assert status["reasons"] == ["brokers 2, 3 not registered"]
+    assert [reason.partition(":")[0] for reason in status["reasons"]] == [
+        "broker 2 not registered",
+        "broker 3 not registered",
+    ]
     assert status["missing_brokers"] == [2, 3]
+
+
+def test_a_missing_broker_is_named_because_it_has_replicas_and_says_why_it_ended(
+    healthy: FakeCluster,
+) -> None:
+    healthy.put_topic("u", {0: ReplicaAssignment((0, 7))}, leaders={0: LeaderAndIsr(0, (0,))})
+    session = FakeZooKeeper(healthy.zookeeper)
+    full = "log directory /d is offline: No space left on device"
+    assert note_end(session, 7, BrokerEnd(1_000, full))
+
+    (missing, *_) = [r for r in reasons(healthy) if "not registered" in r]
+
+    assert missing.startswith("broker 7 not registered since 1970-01-01T00:00:01Z (")
+    assert missing.endswith(f": {full}")
+
+
+def test_a_broker_that_was_killed_is_missing_since_the_controller_has_seen_it_leave(
+    healthy: FakeCluster,
+) -> None:
+    """What it wrote at an earlier end is not the reason of this one."""
+    healthy.put_topic("u", {0: ReplicaAssignment((0, 7))}, leaders={0: LeaderAndIsr(0, (0,))})
+    end = BrokerEnd(1_000, "it was shut down", was_asked=True)
+    note_end(FakeZooKeeper(healthy.zookeeper), 7, end)
+    answer = DescribeControllerResponse(Errors.NONE, departed=(DepartedBroker(7, 3_600_000),))
+    healthy.answers[DescribeControllerRequest] = lambda _: answer
+
+    status = healthy.json("status", exit_code=1)
+
+    (missing,) = status["missing"]
+    assert (missing["broker_id"], missing["since_ms"]) == (7, 3_600_000)
+    assert "its process was killed or has crashed" in missing["reason"]
+
+
+def test_the_supervisor_on_this_machine_knows_the_signal_that_ended_a_broker(
+    healthy: FakeCluster, tmp_path: Path
+) -> None:
+    write_cluster_file(tmp_path, brokers={2: "tcp://127.0.0.1:3"})
+    file = ClusterFile.read(tmp_path / CLUSTER_FILE)
+    assert file is not None
+    file.brokers[2] = replace(file.brokers[2], ended="ended by SIGKILL", ended_ms=5_000)
+    file.write()
+
+    (missing,) = reasons(healthy, "--data-dir", str(tmp_path))
+
+    assert missing.endswith("its process 4712 ended by SIGKILL")
+
+
+def test_a_broker_without_replicas_that_failed_today_is_a_warning(healthy: FakeCluster) -> None:
+    session, now_ms = FakeZooKeeper(healthy.zookeeper), time.time_ns() // 1_000_000
+    note_end(session, 7, BrokerEnd(now_ms, "no log directory works"))
+    note_end(session, 8, BrokerEnd(now_ms, "it was shut down", was_asked=True))
+    note_end(session, 9, BrokerEnd(1_000, "long ago"))
+
+    status = healthy.json("status")
+
+    (warning,) = status["warnings"]
+    assert warning.startswith("broker 7 not registered since")
+    assert warning.endswith(": no log directory works")
 
 
 def test_an_unregistered_controller_is_unhealthy(healthy: FakeCluster) -> None:

@@ -139,6 +139,19 @@ def test_a_failed_child_is_quoted(
     assert worker.last_line() == "no room left"
 
 
+def test_the_reason_that_a_child_tells_its_parent_is_quoted_although_its_disk_is_full(
+    processes: ProcessSupervisor, child: Callable[[str], ChildProcess]
+) -> None:
+    """Standard error is a file, and holds what was written before."""
+    worker = child(
+        "import sys; print('ready: x'); print('old', file=sys.stderr);"
+        " print('ended: no room left'); sys.exit(1)"
+    )
+    processes.start(worker)
+    assert processes.wait(lambda: not processes.is_running(worker), scaled(10))
+    assert (worker.ready, worker.last_line()) == ("x", "no room left")
+
+
 def test_a_child_that_ends_in_order_is_not_killed(
     processes: ProcessSupervisor, recorder: Recorder, child: Callable[[str], ChildProcess]
 ) -> None:

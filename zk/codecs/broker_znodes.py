@@ -90,6 +90,26 @@ def _decode_failures(node: str, data: bytes) -> tuple[ControllerFailure, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerEnd:
+    """When and why a broker ended, as it said itself; ``was_asked``: it was told to stop."""
+
+    at_ms: int  # wall clock
+    reason: str
+    was_asked: bool = False
+
+
+def _encode_end(end: BrokerEnd) -> bytes:
+    row = {"at_ms": end.at_ms, "reason": end.reason, "was_asked": end.was_asked}
+    return orjson.dumps({"version": 1, **row})
+
+
+def _decode_end(node: str, data: bytes) -> BrokerEnd:
+    json = decode_object(data, node)
+    was_asked = json.values.get("was_asked") is True
+    return BrokerEnd(json.integer("at_ms", maximum=MAX_INT64), json.string("reason"), was_asked)
+
+
+@dataclass(frozen=True, slots=True)
 class SuspectZnodes:
     """Which znodes list the suspect replicas of a registered broker.
 
@@ -269,5 +289,6 @@ CONTROLLER = Codec(
 EPOCH = Codec(_encode_number, _decode_epoch)
 CLUSTER_ID = Codec(_encode_cluster_id, lambda node, data: decode_object(data, node).string("id"))
 FAILURES = Codec(_encode_failures, _decode_failures)
+END = Codec(_encode_end, _decode_end)
 REGISTRATION = Codec(_encode_registration, _decode_registration)
 SUSPECT_REPLICAS = Codec(_encode_suspects, _decode_suspects)

@@ -5,7 +5,7 @@ Mirrors ``kafka.zk.AdminZkClient`` and the reads of ``KafkaZkClient``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from regent.core.errors import BadDataError, BrokerNotFoundError
@@ -30,8 +30,10 @@ from regent.zk.client.operations import (
     Znode,
 )
 from regent.zk.client.zookeeper import ZooKeeper
+from regent.zk.codecs.broker_znodes import BrokerEnd
 from regent.zk.codecs.json_fields import decode_object
 from regent.zk.stores.acl_store import ZkAclStore
+from regent.zk.stores.broker_ends import read_ends
 from regent.zk.stores.cluster_identity import read_cluster_id, read_mark
 from regent.zk.stores.fenced_writes import apply, change_znodes
 from regent.zk.stores.topic_store import ZkTopicStore
@@ -158,6 +160,12 @@ class ZkAdminStore(ZnodeStore):
             return names, [SetData(path, ControllerFailuresZNode.encode(()), node.stat.version)]
 
         return change_znodes(self._zookeeper, decide, f"{path} keeps changing")
+
+    # --- brokers ---
+
+    def read_ends(self) -> Mapping[BrokerId, BrokerEnd]:
+        """Return why brokers ended that have not registered since."""
+        return read_ends(self._zookeeper)
 
     # --- partitions ---
 

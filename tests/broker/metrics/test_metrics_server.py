@@ -222,3 +222,55 @@ def test_a_token_that_protects_nothing_ends_the_start(
 def test_an_unusable_address_is_refused() -> None:
     with pytest.raises(RegentError, match=r"cannot listen on 192\.0\.2\.1:0: "):
         MetricsServer("192.0.2.1", 0)
+
+
+class State:
+    """A broker's state, as a test wants it."""
+
+    def __init__(self, why_not_ready: str = "", *, is_controller: bool = False) -> None:
+        self._why, self._is_controller = why_not_ready, is_controller
+
+    def why_not_ready(self) -> str:
+        return self._why
+
+    def is_controller(self) -> bool:
+        return self._is_controller
+
+
+def asked(server: MetricsServer, path: str) -> tuple[int, str]:
+    """Return status and text of a path."""
+    try:
+        url = f"http://{HOST}:{server.port}{path}"
+        with urllib.request.urlopen(url, timeout=scaled(10)) as answer:
+            return answer.status, answer.read().decode().strip()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode().strip()
+
+
+def test_a_starting_broker_is_alive_but_not_ready(server: MetricsServer) -> None:
+    assert asked(server, "/health") == (200, "yes")
+    assert asked(server, "/ready") == (503, "the broker starts or stops")
+    assert asked(server, "/controller")[0] == 503
+
+
+def test_a_broker_says_whether_it_is_ready_and_the_controller(server: MetricsServer) -> None:
+    server.probes = State(is_controller=True)
+    assert [asked(server, path)[0] for path in ("/ready", "/controller")] == [200, 200]
+    server.probes = State("the broker is not in sync yet: t-0")
+    assert asked(server, "/ready") == (503, "the broker is not in sync yet: t-0")
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/metric", "/metrics/x"])
+def test_there_are_no_other_paths(server: MetricsServer, path: str) -> None:
+    assert asked(server, path)[0] == 404
+
+
+def test_without_the_token_only_the_status_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    write_private(path, "0123456789abcdef\n")
+    with closing(opened(metrics_token_file=str(path))) as server:
+        server.probes = State("secret-topic-0 is behind")
+        assert asked(server, "/health") == (200, "")
+        assert asked(server, "/ready") == (503, "")
+        assert asked(server, "/other") == (401, "")

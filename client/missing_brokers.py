@@ -1,0 +1,80 @@
+"""Brokers that are not registered but should be: since when, and why, as far as it is known.
+
+Four can tell: the broker itself, as its last act in ZooKeeper; the process that supervises it on
+this machine (``cluster.json``); the active controller, which has seen it leave; and the time of the
+election of that controller, which has not seen it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from regent.cluster.cluster_file import BrokerEntry
+from regent.core.model import BrokerId
+from regent.core.protocol.controller import DescribeControllerResponse
+from regent.core.quantities import span_text
+from regent.zk.codecs.broker_znodes import BrokerEnd
+
+_SAME_END_MS: Final = 60_000  # between what several say about one end
+_DAY_MS: Final = 86_400_000
+_UNKNOWN: Final = (
+    "it has said no reason: its process was killed or has crashed, or its machine or its network"
+    " has failed"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MissingBroker:
+    """``since_ms``: wall clock, None: unknown. ``reason``: a sentence."""
+
+    broker_id: BrokerId
+    since_ms: int | None
+    reason: str
+
+    def sentence(self) -> str:
+        """Return who is missing, since when, and why."""
+        since = ""
+        if self.since_ms is not None:
+            shown = datetime.fromtimestamp(self.since_ms / 1000, UTC).isoformat(timespec="seconds")
+            gone_s = max(time.time() - self.since_ms / 1000, 0.0)
+            since = f" since {shown.replace('+00:00', 'Z')} ({span_text(gone_s)})"
+        return f"broker {self.broker_id} not registered{since}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class EndsOfBrokers:
+    """All that is known about the ends of brokers."""
+
+    noted: Mapping[BrokerId, BrokerEnd]
+    supervised: Mapping[BrokerId, BrokerEntry]
+    described: DescribeControllerResponse | None
+
+    def of(self, broker_id: BrokerId) -> MissingBroker:
+        """Return what is known about one broker that is not registered."""
+        seen_ms = self._departed_ms(broker_id)
+        entry, end = self.supervised.get(broker_id), self.noted.get(broker_id)
+        killed_ms = entry.ended_ms if entry is not None and entry.ended else None
+        newest_ms = max((ms for ms in (seen_ms, killed_ms) if ms is not None), default=0)
+        if end is not None and newest_ms - end.at_ms <= _SAME_END_MS:
+            return MissingBroker(broker_id, end.at_ms, end.reason)
+        if entry is not None and killed_ms is not None:
+            how = f"its process {entry.pid} {entry.ended}"
+            return MissingBroker(broker_id, killed_ms, how)
+        return MissingBroker(broker_id, seen_ms, _UNKNOWN)
+
+    def recent_failures(self, known: Collection[BrokerId]) -> list[MissingBroker]:
+        """Return brokers that failed in the last day, except those that are ``known``."""
+        since_ms = time.time() * 1000 - _DAY_MS
+        return [
+            MissingBroker(broker_id, end.at_ms, end.reason)
+            for broker_id, end in sorted(self.noted.items())
+            if broker_id not in known and not end.was_asked and end.at_ms > since_ms
+        ]
+
+    def _departed_ms(self, broker_id: BrokerId) -> int | None:
+        rows = () if self.described is None else self.described.departed
+        return next((row.at_ms for row in rows if row.broker_id == broker_id), None)
