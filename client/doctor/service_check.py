@@ -149,7 +149,7 @@ def _bring_back(partitions: Sequence[DescribedPartition], served: ServedCluster)
     if slow:
         parts.append(
             f"see whether broker {listed(slow)} catches up: `{program()} topics describe"
-            " --under-replicated-partitions --watch`"
+            " --under-replicated-partitions`"
         )
     return ", and ".join(parts) or "add replicas or lower min.insync.replicas"
 

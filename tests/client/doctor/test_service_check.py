@@ -100,7 +100,7 @@ def test_leaderships_that_did_not_return_are_a_skew():
 
 @pytest.mark.parametrize("known", [(1, 4), (2, 4), (1, 3), None])
 def test_a_broker_that_tells_other_leaders_is_named(known: tuple[int, int] | None):
-    rows = ()
+    rows: tuple[MetadataPartition, ...] = ()
     if known is not None:
         rows = (MetadataPartition("t", None, 0, *known, 1, (1, 2), (1, 2), (), 1),)
     cache = DescribeMetadataResponse(Errors.NONE, 2, "running", 1, 1, partitions=rows)
