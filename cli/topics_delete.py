@@ -74,20 +74,12 @@ def delete(
     them, and asks. Without a terminal, and with --yes or -o json, it deletes at once. A topic that
     `topics protect` protects is refused.
     """
-    wanted = list(dict.fromkeys((*names, *more_names)))
-    if not wanted:
-        raise click.UsageError("which topic? Give a name")
-    refuse_empty(*wanted)
-    internal = [topic for topic in wanted if topic in INTERNAL_TOPICS]
-    if internal:
-        raise TopicError(f"topic {internal[0]} is internal and cannot be deleted")
+    wanted = _checked((*names, *more_names))
     asks = is_terminal() and not yes and output != Output.JSON
     if dry_run or asks:
-        losses = losses_of(cluster, wanted, timeout_ms)
-        _show(losses, output)
-        if dry_run:
-            return
-        click.confirm(f"Delete {counted(len(losses), 'topic')}?", abort=True, err=True)
+        _show_and_ask(losses_of(cluster, wanted, timeout_ms), output, asks=not dry_run)
+    if dry_run:
+        return
     client = topics_client(cluster, timeout_ms)
     undeleted: Mapping[str, str]
     if wait and not cluster.bootstrap:
@@ -117,12 +109,26 @@ def is_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def _show(losses: Sequence[Loss], output: str) -> None:
+def _checked(names: Sequence[str]) -> list[str]:
+    """Return the topics to delete; raises if there is none, or one that cannot be deleted."""
+    wanted = list(dict.fromkeys(names))
+    if not wanted:
+        raise click.UsageError("which topic? Give a name")
+    refuse_empty(*wanted)
+    internal = [topic for topic in wanted if topic in INTERNAL_TOPICS]
+    if internal:
+        raise TopicError(f"topic {internal[0]} is internal and cannot be deleted")
+    return wanted
+
+
+def _show_and_ask(losses: Sequence[Loss], output: str, *, asks: bool) -> None:
     if output == Output.JSON:
         print_json([loss._asdict() for loss in losses])
-        return
-    columns = ("topic", "partitions", "records", "bytes", "groups", "protected")
-    print_table(columns, [(quoted(loss.topic), *loss[1:]) for loss in losses])
+    else:
+        columns = ("topic", "partitions", "records", "bytes", "groups", "protected")
+        print_table(columns, [(quoted(loss.topic), *loss[1:]) for loss in losses])
+    if asks:
+        click.confirm(f"Delete {counted(len(losses), 'topic')}?", abort=True, err=True)
 
 
 def _delete(
