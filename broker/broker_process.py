@@ -447,7 +447,7 @@ class BrokerProcess(ControllerListener):
             dynamic_rows(self._settings, described),
             started,
             TopicConfigHandler(self._storage.logs, throttles, started, threading.Lock()),
-            (*parts, self._transactions, self._end_points, self._replication),
+            (*parts, self._topics, self._transactions, self._end_points, self._replication),
             tell_controller=self._controller.tell,
             set_client_quotas=partial(self._credentials.replace, self._kafka_endpoint.set_quotas),
         )

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from pykka import ActorDeadError, ActorRef
 
@@ -58,6 +58,7 @@ from regent.core.quota.client_quota_manager import (
 )
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.core.security.authorizer import ALLOW_ALL, Authorizer
+from regent.core.setting import SettingValues
 from regent.transport.control.client import RequestClient
 from regent.transport.control.sockets import Context
 from regent.zk.client.zookeeper import ZooKeeper
@@ -71,6 +72,8 @@ _WARN_MS = 600_000  # after the last client that needed an internal topic
 class BrokerTopicService:
     """Implements ``TopicService`` and ``PartitionService``, from ``start`` to ``stop``."""
 
+    reconfigurable_configs: Final = ("delete.topic.enable",)
+
     def __init__(
         self, context: Context, broker_id: BrokerId, settings: Settings, scheduler: Scheduler
     ) -> None:
@@ -83,6 +86,7 @@ class BrokerTopicService:
         self._channel: ActorRef[BrokerToControllerChannel] | None = None
         self._spread_channel: ActorRef[BrokerToControllerChannel] | None = None
         self._handler: ActorRef[TopicRequestHandler] | None = None
+        self._manager: AdminManager | None = None
         self._authorizer = ALLOW_ALL
         self._pending_count: Callable[[], int] = lambda: 0
         self._refusals: Callable[[], Mapping[str, CreationRefusal]] = dict
@@ -113,7 +117,7 @@ class BrokerTopicService:
         broker, controller = self._settings.broker, self._settings.controller
         topic_ids = RandomTopicIds(cache)
         own = BrokerSettings(broker_settings(self._settings, self._broker_id), {}, {})
-        manager = AdminManager(
+        self._manager = manager = AdminManager(
             cache,
             ZkTopicStore(zookeeper),
             topic_ids,
@@ -164,6 +168,13 @@ class BrokerTopicService:
         self._refusals = lambda: forwarding.refusals
         self._pending_count = lambda: forwarding.pending_count
         return launch(forwarding)
+
+    def reconfigure(self, old: SettingValues, new: SettingValues) -> None:
+        """Refuse deletions of topics from now on, or accept them."""
+        del old
+        (name,) = self.reconfigurable_configs
+        if self._manager is not None:
+            self._manager.delete_topic_enable = bool(new[name])
 
     def stop(self) -> None:
         """Stop the actors, which refuses the requests that wait. Idempotent."""

@@ -1,4 +1,4 @@
-"""``doctor``: who may connect to what, what others may read and change, and what closes it."""
+"""``doctor``: what is wrong with a cluster, how it is secured, and the commands that mend it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,15 @@ from regent.config.cluster_location import CLUSTER_FILE
 @pass_cluster
 @click.pass_context
 def doctor(context: click.Context, cluster: Cluster, /, output: str) -> None:
-    """Examine how a cluster is secured; each finding says what closes it.
+    """Examine a cluster; each finding is a sentence with what mends it.
 
-    Of a cluster on this machine: every socket on which its processes listen and who may connect,
-    its files and its keys. Of every cluster: the listeners of its brokers, their settings, and what
-    strangers may do with ZooKeeper's znodes. Nothing is changed.
+    What it serves: brokers that are missing, partitions without a leader or with few replicas in
+    sync, moves and deletions that do not get on, brokers that tell clients other leaders, old
+    transactions, topics and settings that lose records.
+
+    How it is secured. Of a cluster on this machine: every socket on which its processes listen and
+    who may connect, its files and its keys. Of every cluster: the listeners of its brokers, their
+    settings, and what strangers may do with ZooKeeper's znodes. Nothing is changed.
 
     The exit code is 0 when all is well, 1 with warnings, 2 with problems.
     """

@@ -19,6 +19,12 @@ COMMANDS = {
         "regent.cli.topics_config", "config", "Show or change settings of a topic."
     ),
     "delete": LazyCommand("regent.cli.topics_delete", "delete", "Delete topics."),
+    "protect": LazyCommand(
+        "regent.cli.topics_protect", "protect", "Refuse requests to delete topics."
+    ),
+    "unprotect": LazyCommand(
+        "regent.cli.topics_protect", "unprotect", "Allow requests to delete topics again."
+    ),
 }
 
 

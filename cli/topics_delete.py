@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 
 import click
 
-from regent.cli.output import Output, examples, note, output_option, print_json
+from regent.cli.output import (
+    Output,
+    examples,
+    note,
+    output_option,
+    print_json,
+    print_table,
+    quoted,
+)
 from regent.cli.remote_actors import controller_of
 from regent.cli.topic_options import TopicError, read_existing, refuse_empty, topics_client
+from regent.cli.topics_losses import Loss, losses_of
 from regent.cli.waiting import Explained, Progress, timeout_option
 from regent.client.cluster_connection import Cluster, bootstrap_option, pass_cluster
 from regent.client.deletion_obstacles import deletion_obstacles
 from regent.client.pauses import pauses
 from regent.client.topics import TopicsClient, raise_if_refused
+from regent.client.wording import counted
 from regent.core.errors import BadDataError, Errors
 from regent.core.ports import TopicAssignment
 from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
@@ -32,11 +43,14 @@ _SAID = 5  # topics whose obstacles are told while the command waits
     epilog=examples(
         "topics delete payments",
         "topics delete payments audit --wait",
+        "topics delete payments --dry-run",
     )
 )
 @click.argument("names", metavar="NAME...", nargs=-1)
 @click.option("--topic", "more_names", metavar="NAME", multiple=True, hidden=True)
 @click.option("--if-exists", is_flag=True, help="Skip topics that do not exist.")
+@click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
+@click.option("--dry-run", is_flag=True, help="Show what would be lost, and delete nothing.")
 @click.option("--wait", is_flag=True, help="Wait until the topics are deleted.")
 @timeout_option("Time to wait with --wait.")
 @output_option
@@ -48,18 +62,24 @@ def delete(
     names: Sequence[str],
     more_names: Sequence[str],
     if_exists: bool,
+    yes: bool,
+    dry_run: bool,
     wait: bool,
     timeout_ms: int,
     output: str,
 ) -> None:
-    """Delete topics: mark them for deletion. The controller deletes them."""
-    wanted = list(dict.fromkeys((*names, *more_names)))
-    if not wanted:
-        raise click.UsageError("which topic? Give a name")
-    refuse_empty(*wanted)
-    internal = [topic for topic in wanted if topic in INTERNAL_TOPICS]
-    if internal:
-        raise TopicError(f"topic {internal[0]} is internal and cannot be deleted")
+    """Delete topics: mark them for deletion. The controller deletes them.
+
+    On a terminal the command shows how many records and bytes the topics have and which groups read
+    them, and asks. Without a terminal, and with --yes or -o json, it deletes at once. A topic that
+    `topics protect` protects is refused.
+    """
+    wanted = _checked((*names, *more_names))
+    asks = is_terminal() and not yes and output != Output.JSON
+    if dry_run or asks:
+        _show_and_ask(losses_of(cluster, wanted, timeout_ms), output, asks=not dry_run)
+    if dry_run:
+        return
     client = topics_client(cluster, timeout_ms)
     undeleted: Mapping[str, str]
     if wait and not cluster.bootstrap:
@@ -82,6 +102,33 @@ def delete(
     problems = [f"topic {topic} {reason}" for topic, reason in undeleted.items() if reason]
     if problems:
         raise TopicError("\n".join(problems))
+
+
+def is_terminal() -> bool:
+    """Whether a person can answer a question."""
+    return sys.stdin.isatty()
+
+
+def _checked(names: Sequence[str]) -> list[str]:
+    """Return the topics to delete; raises if there is none, or one that cannot be deleted."""
+    wanted = list(dict.fromkeys(names))
+    if not wanted:
+        raise click.UsageError("which topic? Give a name")
+    refuse_empty(*wanted)
+    internal = [topic for topic in wanted if topic in INTERNAL_TOPICS]
+    if internal:
+        raise TopicError(f"topic {internal[0]} is internal and cannot be deleted")
+    return wanted
+
+
+def _show_and_ask(losses: Sequence[Loss], output: str, *, asks: bool) -> None:
+    if output == Output.JSON:
+        print_json([loss._asdict() for loss in losses])
+    else:
+        columns = ("topic", "partitions", "records", "bytes", "groups", "protected")
+        print_table(columns, [(quoted(loss.topic), *loss[1:]) for loss in losses])
+    if asks:
+        click.confirm(f"Delete {counted(len(losses), 'topic')}?", abort=True, err=True)
 
 
 def _delete(

@@ -326,6 +326,18 @@ class ControllerStore(Protocol):
         """
         ...
 
+    def read_refused_deletions(
+        self, requests: Mapping[str, int], broker_id: BrokerId, *, is_enabled: bool
+    ) -> Collection[str]:
+        """Return the topics whose deletion was not allowed when it was requested.
+
+        These are the protected topics; all of them if ``delete.topic.enable`` is false. It is
+        ``is_enabled`` where neither this broker nor all brokers override it. ``requests``: topics,
+        and the zxids of their requests. A request that is older than the last change of its
+        settings counts as allowed: a former controller may have deleted replicas already.
+        """
+        ...
+
     def delete_topic_deletions(self, topics: Collection[str], epoch_zk_version: int) -> None:
         """Delete the requests to delete these topics (fenced); absent ones are skipped."""
         ...

@@ -148,6 +148,12 @@ def unknown_topic(topic: str) -> ApiError:
     return ApiError(Errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {shown_topic(topic)} does not exist")
 
 
+def protected_topic(topic: str) -> ApiError:
+    """Return the error of a request to delete a topic that is protected."""
+    message = f"topic {topic} is protected: set its regent.deletion.protection to false first"
+    return ApiError(Errors.TOPIC_DELETION_DISABLED, message)
+
+
 def growth_problem(
     topic: str, current: TopicAssignment, *, is_being_deleted: bool
 ) -> ApiError | None:

@@ -12,6 +12,7 @@ from regent.client.doctor.file_check import FILES, check_files
 from regent.client.doctor.findings import Finding, Severity
 from regent.client.doctor.key_check import KEYS, check_keys
 from regent.client.doctor.listener_check import LISTENERS, check_listeners
+from regent.client.doctor.service_check import SERVICE, check_service
 from regent.client.doctor.socket_check import SOCKETS, check_sockets
 from regent.client.doctor.znode_check import ZOOKEEPER, check_zookeeper
 from regent.core.errors import RegentError
@@ -19,6 +20,7 @@ from regent.core.errors import RegentError
 Check: TypeAlias = Callable[[ExaminedCluster], Iterator[Finding]]
 
 CHECKS: Final[Sequence[tuple[str, str, Check]]] = (
+    (SERVICE, "Brokers, partitions and topics", check_service),
     (SOCKETS, "Sockets of this machine", check_sockets),
     (LISTENERS, "Listeners of brokers", check_listeners),
     (ZOOKEEPER, "ZooKeeper", check_zookeeper),

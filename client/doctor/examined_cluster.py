@@ -16,6 +16,7 @@ from regent.client.cluster_connection import Cluster, ClusterNotFoundError
 from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.client.doctor.findings import Finding, Severity
 from regent.client.doctor.listening_sockets import PROC, command_line, target_of, user_of
+from regent.client.doctor.served_cluster import ServedCluster, read_served
 from regent.cluster.cluster_file import ClusterFile
 from regent.config.cluster_location import CLUSTER_FILE, LOCK_FILE
 from regent.config.command_line import program
@@ -55,7 +56,7 @@ class ExaminedCluster:
     whose files are examined. ``registrations`` and ``acls`` are None without ZooKeeper.
     ``settings`` lacks the brokers that have not answered. ``processes`` are the processes of the
     local cluster that live, by id: ``SUPERVISOR``, ``PLACEMENT``, ``broker 0``,
-    ``zookeeper 0``.
+    ``zookeeper 0``. ``served`` is None without ZooKeeper.
     """
 
     zookeeper: str = ""
@@ -66,6 +67,7 @@ class ExaminedCluster:
     acls: Sequence[tuple[str, Sequence[AclEntry]]] | None = None
     settings: Mapping[BrokerId, Settings] = field(default_factory=dict)
     processes: Mapping[int, str] = field(default_factory=dict)
+    served: ServedCluster | None = None
 
     @property
     def is_zookeeper_open(self) -> bool:
@@ -109,6 +111,7 @@ def examine(cluster: Cluster, folder: Path | None) -> tuple[ExaminedCluster, lis
         findings += _dead_brokers(examined)
     if examined.registrations is not None:
         findings += _ask_brokers(examined)
+        findings += _read_served(cluster, examined)
     return examined, findings
 
 
@@ -184,6 +187,14 @@ def _read_zookeeper(cluster: Cluster, examined: ExaminedCluster) -> Iterator[Fin
     except ClusterNotFoundError as error:
         done = "znodes" if examined.registrations is not None else "znodes, settings of brokers"
         yield _away("zookeeper", f"{error}; not examined: {done}")
+
+
+def _read_served(cluster: Cluster, examined: ExaminedCluster) -> Iterator[Finding]:
+    try:
+        with cluster.admin(limit_s=_TREE_LIMIT_S) as admin:
+            examined.served = read_served(admin, examined.settings)
+    except RegentError as error:
+        yield _away("zookeeper", f"{error}; not examined: partitions and topics")
 
 
 def _read_registrations(admin: ZkAdminStore, examined: ExaminedCluster) -> Iterator[Finding]:

@@ -21,7 +21,10 @@ class ControllerConfig:
     )
     delete_topic_enable: bool = setting(
         ControllerSettings.delete_topic_enable,
-        "Whether topics can be deleted. If not, requests to delete one are dropped.",
+        "Whether topics can be deleted. If not, requests to delete one are refused; a deletion that"
+        " was accepted before goes on. A topic may be protected alone:"
+        " regent.deletion.protection.",
+        scope=Scope.CLUSTER_WIDE,
     )
     auto_leader_rebalance_enable: bool = setting(
         ControllerSettings.auto_leader_rebalance_enable,

@@ -13,12 +13,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from regent.core.admin.admin_requests import NewTopic, TopicPlacer, TopicStore
+from regent.core.admin.admin_requests import (
+    NewTopic,
+    TopicPlacer,
+    TopicStore,
+    created_topic,
+)
 from regent.core.admin.config_alterations import (
     RefusedError,
     checked_topic_config,
     topic_config_changes,
 )
+from regent.core.admin.topic_settings import protected_topics
 from regent.core.controller.services import ControllerSettings
 from regent.core.errors import (
     ApiError,
@@ -69,6 +75,7 @@ from regent.core.topic_validation import (
     assignment_problem,
     growth_problem,
     new_topic_problem,
+    protected_topic,
     shown_topic,
     size_problem,
     topic_name_problem,
@@ -130,6 +137,8 @@ class AdminManager:
         self._is_controller = is_controller
         self._settings = settings or AdminSettings()
         self._placer = placer
+        self.delete_topic_enable = self._settings.delete_topic_enable
+        """It may change while the broker runs; any thread may set it."""
 
     def decide(self, request: TopicsRequest, requester: Requester | None = None) -> TopicsResponse:
         """Validate, place and write; ``PendingAnswer`` waits until the cluster shows the result.
@@ -193,7 +202,7 @@ class AdminManager:
                 is_being_deleted=topic in deleting,
             )
             if code
-            else _created(topic, sizes[topic], ids.get(topic))
+            else created_topic(topic, sizes[topic], ids.get(topic))
             for topic, code, message in _outcomes(wanted, errors)
         )
         return CreateTopicsResponse(
@@ -244,9 +253,11 @@ class AdminManager:
             row.name or names.get(row.topic_id or "", row.topic_id or "") for row in request.topics
         ]
         existing: Collection[str] = self._existing(named) if request.all_or_none else named
+        usable = [topic for topic in named if topic_name_problem(topic) is None]
+        protected = protected_topics(self._store.configs.read_topic_configs(usable))
 
         def plan(topic: str) -> None:
-            if not self._settings.delete_topic_enable:
+            if not self.delete_topic_enable:
                 message = f"topic {shown_topic(topic)}: delete.topic.enable is false"
                 raise RefusedError(Errors.TOPIC_DELETION_DISABLED, message)
             if topic in ids and not snapshot.is_complete:
@@ -255,6 +266,8 @@ class AdminManager:
                 raise RefusedError(Errors.UNKNOWN_TOPIC_ID, f"no topic has the id {topic}")
             if topic_name_problem(topic) is not None or topic not in existing:
                 raise RefusedError(*unknown_topic(topic))
+            if topic in protected:
+                raise RefusedError(*protected_topic(topic))
 
         plans, refusals = self._plan(named, plan)
         if request.all_or_none:
@@ -580,16 +593,6 @@ def _limit(plans: dict[str, _Plan], refusals: dict[str, ApiError], max_partition
             refusals[topic] = ApiError(Errors.POLICY_VIOLATION, message)
         else:
             left -= count
-
-
-def _created(topic: str, size: tuple[int, int], topic_id: str | None) -> CreatableTopicResult:
-    return CreatableTopicResult(
-        name=topic,
-        topic_id=topic_id,
-        error_code=Errors.NONE,
-        num_partitions=size[0],
-        replication_factor=size[1],
-    )
 
 
 def _outcomes(

@@ -192,8 +192,22 @@ class TopicStore(Protocol):
         ...
 
     def mark_for_deletion(self, topics: Collection[str]) -> Mapping[str, ApiError]:
-        """Ask for the deletion of topics; a topic that is already marked is no error."""
+        """Ask for the deletion of topics; a topic that is already marked is no error.
+
+        TOPIC_DELETION_DISABLED for a topic that is protected at the moment of the write.
+        """
         ...
+
+
+def created_topic(topic: str, size: tuple[int, int], topic_id: str | None) -> CreatableTopicResult:
+    """Return the result of a creation; ``size``: of partitions, and replicas of each."""
+    return CreatableTopicResult(
+        name=topic,
+        topic_id=topic_id,
+        error_code=Errors.NONE,
+        num_partitions=size[0],
+        replication_factor=size[1],
+    )
 
 
 _DONE_BEFORE: Final[Mapping[type, tuple[Errors, ...]]] = {

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from itertools import chain
 from typing import Any
 
+from regent.core.errors import BadDataError
 from regent.core.log_config import TOPIC_LOG_SETTINGS
 from regent.core.setting import (
     LONG_MAX,
@@ -20,6 +21,7 @@ from regent.core.setting import (
 )
 
 UNCLEAN_LEADER_ELECTION = "unclean.leader.election.enable"
+DELETION_PROTECTION = "regent.deletion.protection"
 _REPLICAS = {
     "type": ConfigType.LIST,
     "pattern": r"|\*|[0-9]+:[0-9]+(,[0-9]+:[0-9]+)*",
@@ -49,6 +51,13 @@ class OtherTopicSettings:
         "Whether a replica that is not in sync may lead when no other can. The partition is"
         " available again; acknowledged records may be lost.",
         broker_name=UNCLEAN_LEADER_ELECTION,
+    )
+    deletion_protection: bool = _of_topics(
+        False,
+        "Whether requests to delete the topic are refused, whichever client sends them. Kafka's"
+        " brokers do not know this setting.",
+        ours=True,
+        prefix="regent.",
     )
     leader_replication_throttled_replicas: str = _of_topics(
         "", "The leaders that send to followers at a limited rate (KIP-73).", **_REPLICAS
@@ -93,7 +102,7 @@ TOPIC_SETTINGS: Mapping[str, Setting] = {
     row.dotted_name: row
     for row in chain(TOPIC_LOG_SETTINGS.values(), settings_of(OtherTopicSettings()))
 }
-"""Every setting that a topic may override, by Kafka's names: all of Kafka 3.9."""
+"""Every setting that a topic may override, by Kafka's names: all of Kafka 3.9, and one of ours."""
 
 
 def unclean_leader_election(config: Mapping[str, str]) -> bool | None:
@@ -104,6 +113,27 @@ def unclean_leader_election(config: Mapping[str, str]) -> bool | None:
     text = config.get(UNCLEAN_LEADER_ELECTION)
     row = TOPIC_SETTINGS[UNCLEAN_LEADER_ELECTION]
     return None if text is None or row.text_problem(text) else bool(row.parsed(text))
+
+
+def is_protected(config: Mapping[str, str]) -> bool:
+    """Return whether the overrides of a topic protect it from deletion."""
+    text = config.get(DELETION_PROTECTION)
+    row = TOPIC_SETTINGS[DELETION_PROTECTION]
+    return text is not None and row.text_problem(text) is None and bool(row.parsed(text))
+
+
+def deletion_is_enabled(config: Mapping[str, str], *, default: bool) -> bool:
+    """Return ``delete.topic.enable`` of brokers with these overrides."""
+    text = config.get("delete.topic.enable", "").strip().lower()
+    return text == "true" if text in ("true", "false") else default
+
+
+def protected_topics(
+    configs: Mapping[str, Mapping[str, str] | BadDataError],
+) -> frozenset[str]:
+    """Return the topics whose overrides protect them; those that cannot be read do not."""
+    usable = {t: c for t, c in configs.items() if not isinstance(c, BadDataError)}
+    return frozenset(topic for topic, config in usable.items() if is_protected(config))
 
 
 def topic_config_problem(name: str, value: str) -> str | None:

@@ -1110,6 +1110,7 @@ def test_every_other_topic_setting_with_an_effect_is_known() -> None:
     others = {name for name, row in TOPIC_SETTINGS.items() if row.has_effect}
     others -= {row.dotted_name for row in TOPIC_LOG_SETTINGS.values()}
     assert others == {
+        "regent.deletion.protection",  # tests/core/admin/test_admin_manager.py
         "unclean.leader.election.enable",  # tests/core/controller/test_partition_state_machine.py
         "leader.replication.throttled.replicas",  # tests/core/replication/test_replication_quota.py
         "follower.replication.throttled.replicas",

@@ -26,6 +26,7 @@ from regent.transport.control.key_files import KeysDirectory
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.zk.client.login import SECRET_FILE, Login, log_in
 from regent.zk.client.operations import AclEntry, Permission
+from regent.zk.znodes import ControllerZNode
 from tests.support.fake_cluster import FakeCluster
 from tests.support.listening_programs import listening_programs
 
@@ -47,9 +48,16 @@ def on_loopback(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REGENT_ZOOKEEPER", ADDRESS)
 
 
+def lead(cluster: FakeCluster) -> None:
+    """Let broker 0 be the controller; it does not answer."""
+    cluster.elect_another_controller()
+    cluster.put("/controller", ControllerZNode.encode(0, 0))
+
+
 @pytest.fixture
 def secured(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     """A cluster whose ZooKeeper is secured; the fake one has no logins."""
+    lead(cluster)
     monkeypatch.setattr("regent.zk.client.login._logins", {})
     log_in(ADDRESS, LOGIN)
     ours = (AclEntry(~Permission(0), "digest", LOGIN.digest),)
@@ -108,6 +116,7 @@ def test_a_warning_and_a_problem_have_exit_codes_and_lines_with_the_remedy(
 
 
 def test_an_open_zookeeper_is_a_problem(cluster: FakeCluster, threads: ThreadPoolExecutor) -> None:
+    lead(cluster)
     cluster.add_broker(0, port=cluster.listen(more=describing(threads, 0)))
     found = bad(doctor(cluster, exit_code=2))
     assert {finding["severity"] for finding in found} == {"problem"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from regent.cli.topics_losses import Loss
 from regent.core.errors import Errors
 from regent.core.model import ReplicaAssignment
 from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
@@ -172,3 +173,49 @@ def test_after_the_timeout_the_reason_for_the_wait_is_printed(two: FakeCluster) 
     assert waiting_for(two) == "broker 1 is down; replicas there cannot be deleted"
     two.zookeeper.put("/brokers/topics/t", b"garbage")
     assert "not JSON" in waiting_for(two)
+
+
+# --- nothing is lost by a slip --------------------------------------------------------------------
+
+
+def test_a_protected_topic_is_refused_until_it_is_unprotected(two: FakeCluster) -> None:
+    protected = two.run("topics", "protect", "t")
+    assert protected.stdout == "Topic t is protected: it cannot be deleted.\n"
+    assert failing(two.run(*DELETE)) == (
+        "topic t is protected: set its regent.deletion.protection to false first"
+    )
+    assert MARKER not in two.writes
+    assert two.run("topics", "unprotect", "t").exit_code == 0
+    assert two.run(*DELETE).stdout == "Topic t is marked for deletion.\n"
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal, and a topic with records."""
+    loss = Loss("t", 1, 7, 512, ["billing"], protected=False)
+    monkeypatch.setattr("regent.cli.topics_delete.losses_of", lambda *_: [loss])
+    monkeypatch.setattr("regent.cli.topics_delete.is_terminal", lambda: True)
+
+
+@pytest.mark.usefixtures("terminal")
+def test_on_a_terminal_the_command_shows_what_would_be_lost_and_asks(two: FakeCluster) -> None:
+    refused = two.run(*DELETE, stdin=b"n\n")
+    assert refused.exit_code != 0
+    assert "billing" in refused.stdout
+    assert MARKER not in two.writes
+    accepted = two.run(*DELETE, stdin=b"y\n")
+    assert (accepted.exit_code, MARKER in two.writes) == (0, True)
+
+
+@pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize("option", [("--yes",), ("-o", "json")])
+def test_a_command_that_says_yes_does_not_ask(two: FakeCluster, option: tuple[str, ...]) -> None:
+    assert two.run(*DELETE, *option, stdin=b"").exit_code == 0
+    assert MARKER in two.writes
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_dry_run_deletes_nothing(two: FakeCluster) -> None:
+    (row,) = two.json(*DELETE, "--dry-run")
+    assert (row["records"], row["bytes"], row["groups"]) == (7, 512, ["billing"])
+    assert MARKER not in two.writes

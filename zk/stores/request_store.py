@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
+from regent.core.admin.topic_settings import deletion_is_enabled, is_protected
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.ports import ControllerFailure, IsKept
@@ -26,6 +27,7 @@ from regent.zk.client.operations import (
 )
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.client.zookeeper import ZooKeeper
+from regent.zk.codecs.admin_znodes import DEFAULT_ENTITY_NAME
 from regent.zk.stores.fenced_writes import Write, WriteRefused, write_unfenced
 from regent.zk.stores.znode_store import WatchingStore, decode_each
 from regent.zk.znodes import (
@@ -72,6 +74,26 @@ class ZkRequestStore(WatchingStore):
             for topic, request in zip(topics, requests.values(), strict=True)
             if request is not None and not isinstance(request, UnreadableZnode)
         }
+
+    def read_refused_deletions(
+        self, requests: Mapping[str, int], broker_id: BrokerId, *, is_enabled: bool
+    ) -> frozenset[str]:
+        """Return the topics whose deletion was not allowed when it was requested."""
+        if not requests:
+            return frozenset()
+        paths = [ConfigEntityZNode.path("brokers", DEFAULT_ENTITY_NAME)]
+        paths.append(ConfigEntityZNode.path("brokers", str(broker_id)))
+        paths += [ConfigEntityZNode.path("topics", topic) for topic in requests]
+        of_all, of_one, *of_topics = map(_settings, paths, self._zookeeper.get_many(paths))
+        changed = max(of_all.changed_zxid, of_one.changed_zxid)
+        in_force = {**of_all.config, **of_one.config}
+        is_off = not deletion_is_enabled(in_force, default=is_enabled)
+        return frozenset(
+            topic
+            for (topic, zxid), of_topic in zip(requests.items(), of_topics, strict=True)
+            if (is_off and changed < zxid)
+            or (is_protected(of_topic.config) and of_topic.changed_zxid < zxid)
+        )
 
     def delete_topic_deletions(self, topics: Collection[str], epoch_zk_version: int) -> None:
         """Delete the requests to delete these topics."""
@@ -297,6 +319,22 @@ class ZkRequestStore(WatchingStore):
             if self._write_one(write, epoch_zk_version):
                 return
         log.warning("%s was not written: another client changed it, or it cannot be read", path)
+
+
+class _Settings(NamedTuple):
+    """Overrides, and the zxid of their last change, -1 for none; those that are bad are empty."""
+
+    config: Mapping[str, str]
+    changed_zxid: int
+
+
+def _settings(path: str, node: Znode | None) -> _Settings:
+    if node is None or isinstance(node, UnreadableZnode):
+        return _Settings({}, -1)
+    try:
+        return _Settings(ConfigEntityZNode.decode(node.data, path), node.stat.mzxid)
+    except BadDataError:
+        return _Settings({}, node.stat.mzxid)
 
 
 def _descendants(path: str, children: Mapping[str, Sequence[str]]) -> Iterator[str]:

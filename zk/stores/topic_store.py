@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from regent.core.admin.admin_requests import NewTopic
+from regent.core.admin.topic_settings import is_protected
 from regent.core.errors import ApiError, BadDataError, Errors, RegentError
 from regent.core.model import ReplicaAssignment
-from regent.core.ports import TopicAssignment, WriteError
-from regent.core.topic_validation import growth_problem, unknown_topic
+from regent.core.ports import TopicAssignment
+from regent.core.topic_validation import growth_problem, protected_topic, unknown_topic
 from regent.zk.client.operations import (
     ANY_VERSION,
     MAX_ATTEMPTS,
@@ -21,6 +22,7 @@ from regent.zk.client.operations import (
     Create,
     Operation,
     SetData,
+    UnreadableZnode,
     Znode,
 )
 from regent.zk.client.requests import MAX_REQUEST_BYTES
@@ -28,7 +30,6 @@ from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.stores.config_store import ZkConfigStore
 from regent.zk.stores.fenced_writes import (
     BYTES_BESIDE_DATA,
-    Outcome,
     Write,
     WriteRefused,
     change_znodes,
@@ -183,18 +184,65 @@ class ZkTopicStore(ZnodeStore):
         """Ask the controller to delete topics, as Kafka's tool does; only those that exist.
 
         A topic that is already marked is not an error, but the message says so: after a lost answer
-        our own first attempt may have marked it. Raises ``NoClusterError``.
+        our own first attempt may have marked it. A protected topic is refused. The write is
+        conditional on the settings of the topic, so that nothing is marked after it was protected.
+        Raises ``NoClusterError`` and ``ConflictError``.
         """
         self._children(DeleteTopicsZNode.PATH)
-        writes: list[Write] = [
-            [Check(TopicZNode.path(topic), ANY_VERSION), Create(DeleteTopicsTopicZNode.path(topic))]
-            for topic in topics
-        ]
-        outcomes = write_unfenced(self._zookeeper, writes)
-        return {
-            topic: _deletion_result(topic, outcome)
-            for topic, outcome in zip(topics, outcomes, strict=True)
-        }
+        results: dict[str, ApiError] = {}
+        for _ in range(MAX_ATTEMPTS):
+            undecided = [topic for topic in dict.fromkeys(topics) if topic not in results]
+            writes = self._marks(undecided, results)
+            outcomes = write_unfenced(self._zookeeper, list(writes.values()))
+            refused = []
+            for topic, outcome in zip(writes, outcomes, strict=True):
+                if isinstance(outcome, WriteRefused):
+                    refused.append(topic)
+                else:
+                    results[topic] = _DONE
+            results |= self._why_not_marked(refused)
+            if len(results) == len(set(topics)):
+                return {topic: results[topic] for topic in topics}
+        raise self._conflict(next(topic for topic in topics if topic not in results))
+
+    def _marks(
+        self, topics: Collection[str], results: dict[str, ApiError]
+    ) -> dict[str, list[Operation]]:
+        """Return the writes that mark topics; the protected ones become results.
+
+        A topic without a node of settings gets an empty one: ZooKeeper cannot check an absence.
+        """
+        paths = [ConfigEntityZNode.path("topics", topic) for topic in topics]
+        nodes: list[Znode | None] = self._zookeeper.get_many(paths)
+        writes: dict[str, list[Operation]] = {}
+        for topic, path, node in zip(topics, paths, nodes, strict=True):
+            if node is not None and _protects(node):
+                results[topic] = ApiError(*protected_topic(topic))
+                continue
+            unchanged: list[Operation] = [Create(path, ConfigEntityZNode.encode({}))]
+            if isinstance(node, UnreadableZnode):
+                unchanged = []
+            elif node is not None:
+                unchanged = [Check(path, node.stat.version)]
+            mark = Create(DeleteTopicsTopicZNode.path(topic))
+            writes[topic] = [Check(TopicZNode.path(topic), ANY_VERSION), *unchanged, mark]
+        return writes
+
+    def _why_not_marked(self, topics: Collection[str]) -> dict[str, ApiError]:
+        """Return the results of refused writes; none for a topic whose settings have changed."""
+        if not topics:
+            return {}
+        found: list[Znode | None] = self._zookeeper.get_many(
+            [*map(TopicZNode.path, topics), *map(DeleteTopicsTopicZNode.path, topics)]
+        )
+        results = {}
+        for topic, node, mark in zip(topics, found, found[len(topics) :], strict=False):
+            if node is None:
+                results[topic] = ApiError(*unknown_topic(topic))
+            elif mark is not None:
+                message = f"topic {topic} is already marked for deletion"
+                results[topic] = ApiError(Errors.NONE, message)
+        return results
 
     def _conflict(self, topic: str) -> RegentError:
         self.read_topic_names()  # raises NoClusterError if no attempt could have succeeded
@@ -215,9 +263,9 @@ def _size_problem(topic: str, partitions: int, size: int) -> ApiError | None:
     )
 
 
-def _deletion_result(topic: str, outcome: Outcome) -> ApiError:
-    if not isinstance(outcome, WriteRefused):
-        return _DONE
-    if outcome.error is WriteError.NO_NODE:
-        return unknown_topic(topic)
-    return ApiError(Errors.NONE, f"topic {topic} is already marked for deletion")
+def _protects(node: Znode) -> bool:
+    """Whether the settings of a topic protect it; those that cannot be read do not."""
+    try:
+        return is_protected(ConfigEntityZNode.decode(node.data))
+    except BadDataError:
+        return False

@@ -105,18 +105,32 @@ class TopicDeletions:
     def _read_requests(self) -> list[str]:
         """Return the known topics that are to be deleted; handle the other requests."""
         requests = self._services.store.read_topics_to_delete()
-        epoch_zk_version = self._context.epoch_zk_version
-        if not self._services.settings.delete_topic_enable:
-            if requests:
-                self._services.store.delete_topic_deletions(requests, epoch_zk_version)
-                self._services.outbox.note("topics %s: deletion is disabled", list(requests))
-            return []
+        refused = self._refuse(requests)
+        requests = {t: zxid for t, zxid in requests.items() if t not in refused}
         # A quarantined topic waits, because the brokers that host it are not known.
         requests = {t: z for t, z in requests.items() if not self._context.is_topic_quarantined(t)}
         others = {t: zxid for t, zxid in requests.items() if not self._is_meant(t, zxid)}
         if others:
             self._delete_untold(others)
         return [topic for topic in requests if topic not in others]
+
+    def _refuse(self, requests: Mapping[str, int]) -> Collection[str]:
+        """Remove the new requests that were not allowed; return their topics.
+
+        Brokers refuse them before: these are of tools that write to ZooKeeper themselves.
+        """
+        store = self._services.store
+        known = self._context.topics_to_be_deleted
+        refused = store.read_refused_deletions(
+            {topic: zxid for topic, zxid in requests.items() if topic not in known},
+            self._services.broker_id,
+            is_enabled=self._services.settings.delete_topic_enable,
+        )
+        if refused:
+            store.delete_topic_deletions(refused, self._context.epoch_zk_version)
+            reason = "deletion is disabled, or the topic is protected"
+            self._services.outbox.note("topics %s: %s", sorted(refused), reason)
+        return refused
 
     def _is_meant(self, topic: str, requested_zxid: int) -> bool:
         """Whether a request is for the known topic; an older one is for an earlier topic."""

@@ -604,6 +604,44 @@ def test_unknown_topics_and_disabled_deletion_are_refused():
     assert not admin.deleting
 
 
+def test_a_protected_topic_is_not_deleted_until_its_protection_is_taken_away():
+    admin = FakeAdmin()
+    admin.have("t", (0,))
+    admin.have("u", (0,))
+    admin.overrides["t"] = {"regent.deletion.protection": "true"}
+    admin.update_metadata()
+    assert admin.decide(delete_topics(("t", "u"))) == [Errors.TOPIC_DELETION_DISABLED, Errors.NONE]
+    assert admin.decide(delete_topics((), PATIENCE, (topic_id(1),))) == [
+        Errors.TOPIC_DELETION_DISABLED
+    ]
+    assert admin.deleting == {"u"}
+    admin.overrides["t"] = {"regent.deletion.protection": "false"}
+    assert admin.decide(delete_topics(("t",))) == [Errors.NONE]
+
+
+def test_with_one_protected_topic_no_topic_of_a_request_for_all_or_none_is_deleted():
+    admin = FakeAdmin()
+    admin.have("t", (0,))
+    admin.have("u", (0,))
+    admin.overrides["u"] = {"regent.deletion.protection": "true"}
+    request = replace(delete_topics(("t", "u")), all_or_none=True)
+    assert admin.decide(request) == [
+        Errors.OPERATION_NOT_ATTEMPTED,
+        Errors.TOPIC_DELETION_DISABLED,
+    ]
+    assert not admin.deleting
+
+
+def test_the_deletion_of_topics_is_disabled_and_enabled_while_the_broker_runs():
+    admin = FakeAdmin()
+    admin.have("t", (0,))
+    admin.update_metadata()
+    admin.manager.delete_topic_enable = False
+    assert admin.delete("t") == [Errors.TOPIC_DELETION_DISABLED]
+    admin.manager.delete_topic_enable = True
+    assert admin.delete("t") == [Errors.NONE]
+
+
 def test_only_the_active_controller_accepts_requests():
     admin = FakeAdmin(is_active=False)
     admin.have("t", (0,))

@@ -253,6 +253,50 @@ def test_del_11_when_deletion_is_disabled_the_request_is_deleted_and_the_topic_s
     assert left_of(parts, "foo") == before
 
 
+@pytest.mark.parametrize(
+    ("path", "settings"),
+    [
+        ("/config/topics/foo", "regent.deletion.protection"),
+        ("/config/brokers/<default>", "delete.topic.enable"),
+    ],
+)
+def test_a_request_that_a_tool_writes_for_what_may_not_be_deleted_is_removed(
+    parts: ControllerParts, path: str, settings: str
+) -> None:
+    value = "true" if "protection" in settings else "false"
+    config = f'{{"version":1,"config":{{"{settings}":"{value}"}}}}'.encode()
+    parts.zookeeper.put(path, config)
+    before = left_of(parts, "foo")
+    request_deletion(parts, "foo")
+    assert left_of(parts, "foo") == before
+    assert not parts.context.is_topic_queued_for_deletion("foo")
+    assert parts.sent() == []
+
+
+@pytest.mark.parametrize(
+    ("path", "settings"),
+    [
+        ("/config/topics/foo", "regent.deletion.protection"),
+        ("/config/brokers/<default>", "delete.topic.enable"),
+    ],
+)
+def test_a_deletion_that_was_accepted_goes_on_when_deletions_are_forbidden(
+    parts: ControllerParts, path: str, settings: str
+) -> None:
+    """Also in the next term: some replicas may be deleted, so the topic must not come back."""
+    fail_broker(parts, 3)
+    request_deletion(parts, "foo")
+    value = "true" if "protection" in settings else "false"
+    config = f'{{"version":1,"config":{{"{settings}":"{value}"}}}}'.encode()
+    parts.zookeeper.put(path, config)
+    parts.deletions.on_topic_deletion()
+    assert parts.context.is_topic_queued_for_deletion("foo")
+    parts.context.topics_to_be_deleted.clear()  # as at the start of a term
+    parts.deletions.load()
+    assert parts.context.is_topic_queued_for_deletion("foo")
+    assert "/admin/delete_topics/foo" in left_of(parts, "foo")
+
+
 def test_del_09_a_request_for_an_unknown_topic_is_deleted(parts: ControllerParts) -> None:
     request_deletion(parts, "absent")
     assert left_of(parts, "absent") == []

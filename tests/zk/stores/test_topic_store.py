@@ -7,7 +7,7 @@ import pytest
 from regent.core.admin.admin_requests import NewTopic
 from regent.core.errors import ApiError, Errors
 from regent.core.model import ReplicaAssignment
-from regent.core.topic_validation import unknown_topic
+from regent.core.topic_validation import protected_topic, unknown_topic
 from regent.zk import znodes
 from regent.zk.client.operations import Create
 from regent.zk.codecs.topic_znodes import TopicZNodeData
@@ -291,6 +291,44 @@ def test_marked_and_unknown_topics_do_not_affect_the_others(
 
     assert outcomes == {"nope": unknown_topic("nope"), "t": ALREADY_MARKED, "u": DONE}
     assert "/admin/delete_topics/nope" not in server.snapshot()
+
+
+@pytest.mark.usefixtures("two")
+def test_a_protected_topic_is_not_marked_also_if_it_is_protected_at_this_moment(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, store: ZkTopicStore
+) -> None:
+    administrator = ZkTopicStore(FakeZooKeeper(server))
+    protection = {"regent.deletion.protection": "true"}
+    administrator.configs.alter_topic_config("u", protection)
+
+    def protect(call: Call) -> None:
+        if call.method == "multi_many" and call.moment is Moment.BEFORE:
+            zookeeper.hook = None
+            administrator.configs.alter_topic_config("t", protection)
+
+    zookeeper.hook = protect
+    outcomes = store.mark_for_deletion(["t", "u"])
+
+    refused = Errors.TOPIC_DELETION_DISABLED
+    assert {t: o.error_code for t, o in outcomes.items()} == {"t": refused, "u": refused}
+    assert outcomes["t"] == protected_topic("t")
+    assert store.read_topics_being_deleted() == set()
+
+
+def test_a_topic_without_settings_is_not_marked_if_it_is_protected_at_this_moment(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, store: ZkTopicStore
+) -> None:
+    store.create_topics({"t": new_topic()})
+    server.remove("/config/topics/t")
+
+    def protect(call: Call) -> None:
+        if call.method == "multi_many" and call.moment is Moment.BEFORE:
+            zookeeper.hook = None
+            protection = {"regent.deletion.protection": "true"}
+            ZkTopicStore(FakeZooKeeper(server)).configs.alter_topic_config("t", protection)
+
+    zookeeper.hook = protect
+    assert store.mark_for_deletion(["t"]) == {"t": protected_topic("t")}
 
 
 @pytest.mark.usefixtures("two")

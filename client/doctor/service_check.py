@@ -1,0 +1,296 @@
+"""What a cluster serves: its brokers, partitions, topics, moves, deletions and transactions.
+
+Each check is a function of ``SERVICE_CHECKS``: it gets what was read once, and yields findings.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Final, TypeAlias
+
+from regent.client.doctor.examined_cluster import ExaminedCluster
+from regent.client.doctor.findings import Finding, Severity
+from regent.client.doctor.served_cluster import ServedCluster
+from regent.client.partitions import DescribedPartition
+from regent.client.wording import counted, listed
+from regent.config.command_line import program
+from regent.core.model import TopicPartition
+
+SERVICE: Final = "service"
+"""The name of this check."""
+
+_NAMED: Final = 5
+_MAX_SKEW: Final = 0.1  # the controller moves leaderships back beyond this part
+_MIN_PARTITIONS: Final = 10  # of a broker, to speak of a skew
+
+ServiceCheck: TypeAlias = Callable[[ExaminedCluster, ServedCluster], Iterator[Finding]]
+
+
+def check_service(cluster: ExaminedCluster) -> Iterator[Finding]:
+    """Run all checks of what the cluster serves; nothing without ZooKeeper."""
+    if cluster.served is not None:
+        for check in SERVICE_CHECKS:
+            yield from check(cluster, cluster.served)
+
+
+def _problem(subject: str, message: str, remedy: str) -> Finding:
+    return Finding(SERVICE, Severity.PROBLEM, subject, message, remedy)
+
+
+def _warning(subject: str, message: str, remedy: str) -> Finding:
+    return Finding(SERVICE, Severity.WARNING, subject, message, remedy)
+
+
+def _some(partitions: Sequence[DescribedPartition]) -> str:
+    return listed([p.topic_partition for p in partitions], _NAMED)
+
+
+# --- brokers -------------------------------------------------------------------------------------
+
+
+def _controller(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
+    if not served.has_controller:
+        message = "there is no controller: no leader is elected and no topic is created"
+        yield _problem("controller", message, f"`{program()} status` says why")
+
+
+def _missing_brokers(cluster: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
+    held: Counter[int] = Counter(
+        broker for p in served.partitions for broker in p.assignment.replicas
+    )
+    for broker in sorted(held.keys() - served.live.keys()):
+        replicas = counted(held[broker], "partition")
+        message = f"broker {broker} is not registered, and has replicas of {replicas}"
+        remedy = f"start it, on this machine with `{program()} brokers start {broker}`; if it is"
+        remedy += f" gone for good, move its replicas with `{program()} reassign`"
+        yield _problem(f"broker {broker}", message, remedy)
+
+
+def _suspect_replicas(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
+    for broker, registration in served.live.items():
+        suspects = [
+            p.topic_partition
+            for p in served.partitions
+            if broker in p.assignment.replicas
+            and registration.suspects.end_of(p.topic_partition) is not None
+        ]
+        if suspects:
+            message = (
+                f"broker {broker} may have lost records of {counted(len(suspects), 'partition')}"
+                f" ({listed(suspects, _NAMED)}), and does not lead them until it has them again"
+            )
+            remedy = f"`{program()} brokers list` shows whether the other replicas live"
+            yield _warning(f"broker {broker}", message, remedy)
+
+
+def _versions(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
+    found = defaultdict(list)
+    for broker, software in sorted(served.software.items()):
+        found[software].append(broker)
+    if len(found) > 1:
+        each = "; ".join(f"{name}: {listed(brokers)}" for name, brokers in sorted(found.items()))
+        message = f"brokers run different software ({each})"
+        remedy = f"finish the change: `{program()} migrate check` tells what is left"
+        yield _warning("software", message, remedy)
+
+
+# --- partitions ----------------------------------------------------------------------------------
+
+
+def _leaderless(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
+    without = [p for p in served.partitions if p.is_unavailable(served.live)]
+    if without:
+        absent = sorted(
+            {
+                broker
+                for p in without
+                for broker in p.state.leader_and_isr.isr or p.assignment.replicas
+                if broker not in served.live
+            }
+        )
+        message = f"{counted(len(without), 'partition')} without a leader: {_some(without)}"
+        remedy = f"`{program()} status` says what they wait for"
+        if absent:
+            remedy = f"start broker {listed(absent)}"
+        yield _problem("partitions", message, remedy)
+
+
+def _behind(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
+    few, behind = [], []
+    for partition in served.partitions:
+        in_sync = len(partition.state.leader_and_isr.isr)
+        if partition.is_unavailable(served.live):
+            continue
+        if in_sync < served.min_insync(partition.topic_partition.topic):
+            few.append(partition)
+        elif partition.is_under_replicated:
+            behind.append(partition)
+    if few:
+        message = (
+            f"{counted(len(few), 'partition')} with fewer replicas in sync than"
+            f" min.insync.replicas, so that acks=all is refused: {_some(few)}"
+        )
+        yield _problem("partitions", message, _bring_back(few, served))
+    if behind:
+        message = f"{counted(len(behind), 'partition')} under-replicated: {_some(behind)}"
+        yield _warning("partitions", message, _bring_back(behind, served))
+
+
+def _bring_back(partitions: Sequence[DescribedPartition], served: ServedCluster) -> str:
+    out = {
+        broker
+        for p in partitions
+        for broker in p.assignment.replicas
+        if broker not in p.state.leader_and_isr.isr
+    }
+    dead, slow = sorted(out - served.live.keys()), sorted(out & served.live.keys())
+    parts = [f"start broker {listed(dead)}"] if dead else []
+    if slow:
+        parts.append(
+            f"see whether broker {listed(slow)} catches up: `{program()} topics describe"
+            " --under-replicated-partitions`"
+        )
+    return ", and ".join(parts) or "add replicas or lower min.insync.replicas"
+
+
+def _leader_skew(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
+    preferred: Counter[int] = Counter()
+    elsewhere: Counter[int] = Counter()
+    for partition in served.partitions:
+        first, isr = partition.assignment.replicas[0], partition.state.leader_and_isr.isr
+        if first in served.live and first in isr:
+            preferred[first] += 1
+            elsewhere[first] += partition.leader != first
+    for broker, count in sorted(elsewhere.items()):
+        if preferred[broker] >= _MIN_PARTITIONS and count > _MAX_SKEW * preferred[broker]:
+            message = f"broker {broker} leads {count} of {preferred[broker]} partitions less than"
+            remedy = f"`{program()} elect-leaders --election-type preferred --all-topic-partitions`"
+            yield _warning(f"broker {broker}", f"{message} it should", remedy)
+
+
+def _stale_caches(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
+    states = {p.topic_partition: p.state.leader_and_isr for p in served.partitions}
+    for broker, cache in sorted(served.caches.items()):
+        known = {TopicPartition(row.topic, row.partition): row for row in cache.partitions}
+        wrong = [
+            partition
+            for partition, state in states.items()
+            if state.leader_epoch >= 0
+            and (
+                partition not in known
+                or (known[partition].leader, known[partition].leader_epoch)
+                != (state.leader, state.leader_epoch)
+            )
+        ]
+        if wrong:
+            message = (
+                f"broker {broker} tells clients other leaders than ZooKeeper has, of"
+                f" {counted(len(wrong), 'partition')}: {listed(wrong, _NAMED)}"
+            )
+            remedy = f"run this again; if it stays, `{program()} controller move` tells all again"
+            yield _warning(f"broker {broker}", message, remedy)
+
+
+# --- topics --------------------------------------------------------------------------------------
+
+
+def _replication(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
+    single: set[str] = set()
+    unwritable: dict[str, tuple[int, int]] = {}
+    strict: set[str] = set()
+    for partition in served.partitions:
+        topic, replicas = partition.topic_partition.topic, len(partition.assignment.replicas)
+        needed = served.min_insync(topic)
+        if replicas < needed:
+            unwritable[topic] = needed, replicas
+        elif replicas == 1 and len(served.live) > 1:
+            single.add(topic)
+        elif replicas == needed > 1:
+            strict.add(topic)
+    for topic, (needed, replicas) in sorted(unwritable.items()):
+        message = f"topic {topic} has {counted(replicas, 'replica')} and min.insync.replicas"
+        remedy = f"`{program()} topics config {topic} --set min.insync.replicas={replicas}`"
+        yield _problem(f"topic {topic}", f"{message} {needed}: acks=all is always refused", remedy)
+    yield from _named_topics(
+        single, "with one replica: a disk that fails loses them", "add replicas with `{} reassign`"
+    )
+    yield from _named_topics(
+        strict,
+        "with as many replicas as min.insync.replicas: one broker that stops refuses acks=all",
+        "lower min.insync.replicas with `{} topics config`, or add a replica",
+    )
+
+
+def _named_topics(topics: Collection[str], what: str, remedy: str) -> Iterator[Finding]:
+    if topics:
+        count, names = counted(len(topics), "topic"), listed(sorted(topics), _NAMED)
+        yield _warning("topics", f"{count} {what}: {names}", remedy.format(program()))
+
+
+def _moves(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
+    if served.move_obstacles:
+        moving = [p for p in served.partitions if p.assignment.is_being_reassigned]
+        message = f"{counted(len(moving), 'partition')} being reassigned do not get on"
+        remedy = f"; `{program()} reassign --list` shows them, --cancel ends them"
+        yield _warning("moves", message, "; ".join(served.move_obstacles) + remedy)
+
+
+def _deletions(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
+    for topic, reason in served.deletions.items():
+        remedy = f"start what is down; `{program()} topics delete {topic} --wait` watches it"
+        yield _warning(f"topic {topic}", f"topic {topic} waits to be deleted: {reason}", remedy)
+
+
+def _transactions(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
+    if served.old_transactions:
+        names = listed(served.old_transactions, _NAMED)
+        message = (
+            f"{counted(len(served.old_transactions), 'transaction')} open for longer than 15"
+            f" minutes, which read_committed consumers wait for: {names}"
+        )
+        remedy = "end their producers, or abort them: `kafka-transactions.sh abort`"
+        yield _warning("transactions", message, remedy)
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+_HARMFUL: Final = (
+    ("unclean.leader.election.enable", "true", "acknowledged records may be lost in an election"),
+    ("log.flush.interval.messages", "1", "every record waits for the disk"),
+)
+
+
+def _settings(cluster: ExaminedCluster, _: ServedCluster) -> Iterator[Finding]:
+    for name, value, harm in _HARMFUL:
+        brokers = [b for b, rows in sorted(cluster.settings.items()) if rows.get(name) == value]
+        if brokers:
+            remedy = f"`{program()} brokers config --default --set {name}=…`, or its file"
+            message = f"broker {listed(brokers)} has {name}={value}: {harm}"
+            yield _warning(f"broker {listed(brokers)}", message, remedy)
+    differing = []
+    for name in ("default.replication.factor", "min.insync.replicas", "delete.topic.enable"):
+        values = {rows[name] for rows in cluster.settings.values() if name in rows}
+        if len(values) > 1:
+            differing.append(f"{name} ({', '.join(sorted(values))})")
+    if differing:
+        message = f"brokers have different values of {listed(differing)}"
+        yield _warning("settings", message, "give all brokers the same: each may be the controller")
+
+
+SERVICE_CHECKS: Final[Sequence[ServiceCheck]] = (
+    _controller,
+    _missing_brokers,
+    _leaderless,
+    _behind,
+    _suspect_replicas,
+    _leader_skew,
+    _stale_caches,
+    _versions,
+    _replication,
+    _moves,
+    _deletions,
+    _transactions,
+    _settings,
+)
+"""One function for each thing; a new check is a new row."""

@@ -1,0 +1,147 @@
+"""Each finding about what a cluster serves, and the command that mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from regent.client.doctor.examined_cluster import ExaminedCluster
+from regent.client.doctor.findings import Finding, Severity
+from regent.client.doctor.served_cluster import ServedCluster
+from regent.client.doctor.service_check import check_service
+from regent.client.partitions import DescribedPartition
+from regent.core.errors import Errors
+from regent.core.model import (
+    BrokerInfo,
+    BrokerRegistration,
+    LeaderAndIsr,
+    LeaderIsrAndControllerEpoch,
+    LogEnd,
+    ReplicaAssignment,
+    SuspectReplicas,
+    TopicPartition,
+)
+from regent.core.protocol.broker import DescribeMetadataResponse, MetadataPartition
+
+
+def partition(
+    number: int, leader: int, isr: Sequence[int], replicas: Sequence[int] = (1, 2), topic: str = "t"
+) -> DescribedPartition:
+    state = LeaderIsrAndControllerEpoch(LeaderAndIsr(leader, tuple(isr), 4, 1), 1)
+    assignment = ReplicaAssignment(tuple(replicas))
+    return DescribedPartition(TopicPartition(topic, number), None, assignment, state)
+
+
+def live(*brokers: int) -> dict[int, BrokerRegistration]:
+    return {b: BrokerRegistration(BrokerInfo(b, ()), 7) for b in brokers}
+
+
+def found(
+    served: ServedCluster, settings: Mapping[int, Mapping[str, str]] | None = None
+) -> list[Finding]:
+    return list(check_service(ExaminedCluster(settings=settings or {}, served=served)))
+
+
+def only(served: ServedCluster, settings: Mapping[int, Mapping[str, str]] | None = None) -> Finding:
+    (finding,) = found(served, settings)
+    return finding
+
+
+def test_a_sound_cluster_has_no_finding():
+    served = ServedCluster(live(1, 2), partitions=[partition(0, 1, (1, 2))])
+    assert found(served) == []
+    assert list(check_service(ExaminedCluster())) == [], "without ZooKeeper"
+
+
+def test_no_controller_is_a_problem():
+    assert only(ServedCluster(has_controller=False)).severity is Severity.PROBLEM
+
+
+def test_a_missing_broker_and_its_partitions_are_named_with_the_command_that_starts_it():
+    served = ServedCluster(live(1), partitions=[partition(0, 1, (1,)), partition(1, -1, (2,))])
+    missing, leaderless, behind = found(served)
+    assert missing.message == "broker 2 is not registered, and has replicas of 2 partitions"
+    assert "brokers start 2`" in missing.remedy
+    assert leaderless.severity is Severity.PROBLEM
+    assert leaderless.sentence == "1 partition without a leader: t-1: start broker 2"
+    assert behind.severity is Severity.WARNING
+    assert behind.sentence == "1 partition under-replicated: t-0: start broker 2"
+
+
+def test_fewer_replicas_in_sync_than_required_is_a_problem():
+    served = ServedCluster(
+        live(1, 2, 3),
+        partitions=[partition(0, 1, (1,), (1, 2, 3))],
+        topic_configs={"t": {"min.insync.replicas": "2"}},
+    )
+    finding = only(served)
+    assert finding.severity is Severity.PROBLEM
+    assert "so that acks=all is refused: t-0" in finding.message
+    assert "broker 2, 3 catches up" in finding.remedy
+
+
+def test_a_suspect_replica_is_named():
+    suspects = SuspectReplicas({TopicPartition("t", 0): LogEnd(1, 5)})
+    registered = {**live(1), 2: BrokerRegistration(BrokerInfo(2, ()), 7, suspects)}
+    finding = only(ServedCluster(registered, partitions=[partition(0, 1, (1, 2))]))
+    assert finding.message.startswith("broker 2 may have lost records of 1 partition (t-0)")
+
+
+def test_leaderships_that_did_not_return_are_a_skew():
+    away = [partition(n, 2, (1, 2)) for n in range(10)]
+    assert (
+        "elect-leaders --election-type preferred"
+        in only(ServedCluster(live(1, 2), partitions=away)).remedy
+    )
+    at_home = [partition(n, 1, (1, 2)) for n in range(10, 100)]
+    assert found(ServedCluster(live(1, 2), partitions=[*away, *at_home])) == []
+
+
+@pytest.mark.parametrize("known", [(1, 4), (2, 4), (1, 3), None])
+def test_a_broker_that_tells_other_leaders_is_named(known: tuple[int, int] | None):
+    rows: tuple[MetadataPartition, ...] = ()
+    if known is not None:
+        rows = (MetadataPartition("t", None, 0, *known, 1, (1, 2), (1, 2), (), 1),)
+    cache = DescribeMetadataResponse(Errors.NONE, 2, "running", 1, 1, partitions=rows)
+    served = ServedCluster(live(1, 2), partitions=[partition(0, 1, (1, 2))], caches={2: cache})
+    if known == (1, 4):
+        assert found(served) == []
+    else:
+        assert "of 1 partition: t-0" in only(served).message
+
+
+def test_topics_that_one_broker_can_stop_are_named():
+    rows = [partition(0, 1, (1,), (1,), "single"), partition(0, 1, (1, 2), (1, 2), "strict")]
+    rows.append(partition(0, 1, (1, 2), (1, 2), "never"))
+    configs = {"strict": {"min.insync.replicas": "2"}, "never": {"min.insync.replicas": "3"}}
+    served = ServedCluster(live(1, 2), partitions=rows, topic_configs=configs)
+    messages = [finding.message for finding in found(served)]
+    assert any("with one replica" in m and m.endswith("single") for m in messages)
+    assert any("as many replicas" in m and m.endswith("strict") for m in messages)
+    assert "topic never has 2 replicas and min.insync.replicas 3: acks=all is always refused" in (
+        messages
+    )
+
+
+def test_what_does_not_get_on_is_said_with_its_reason():
+    served = ServedCluster(
+        live(1, 2),
+        software={1: "regent", 2: "kafka 3.9"},
+        deletions={"old": "broker 3 is down"},
+        move_obstacles=["broker 3 is down, and t-0 moves there"],
+        old_transactions=["tx-1"],
+    )
+    said = " ".join(finding.sentence for finding in found(served))
+    for part in ("kafka 3.9: 2", "topic old waits", "t-0 moves there", "tx-1"):
+        assert part in said
+
+
+def test_settings_that_lose_records_or_differ_between_brokers_are_named():
+    settings = {
+        1: {"unclean.leader.election.enable": "true", "default.replication.factor": "3"},
+        2: {"default.replication.factor": "1"},
+    }
+    unclean, differing = found(ServedCluster(live(1, 2)), settings)
+    assert unclean.message.startswith("broker 1 has unclean.leader.election.enable=true")
+    assert "default.replication.factor (1, 3)" in differing.message
