@@ -11,7 +11,8 @@ import pytest
 from regent.core.errors import Errors, RecordsRefusedError
 from regent.core.replica_logs import AppendOrigin
 from regent.storage.disk_space import DiskSpace
-from tests.support.disk_logs import T0, Machine, batch, send, values
+from tests.support.disk_logs import T0, Machine, send, values
+from tests.support.record_batches import batch
 
 MB = 1_000_000
 
