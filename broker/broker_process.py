@@ -121,8 +121,7 @@ class BrokerProcess(ControllerListener):
     """A broker from start to end; one thread calls ``start``, ``wait`` and ``shut_down``."""
 
     def __init__(self, options: BrokerOptions, settings: Settings) -> None:
-        self._options = options
-        self._settings = settings
+        self._options, self._settings = options, settings
         self._quotas = QuotaManagers(settings.quotas)
         self._authorizer = BrokerAuthorizer(settings.authorizer)
         self._status = BrokerStatus()
@@ -186,11 +185,9 @@ class BrokerProcess(ControllerListener):
             port_of(server.endpoint),
             lambda e: self._controller.tell(e),
         )
-        self._join(
-            advertised.broker_info(
-                broker_id, config.rack, self._keys.own.public, no_replicas=config.no_replicas
-            )
-        )
+        key = self._keys.own.public
+        info = advertised.broker_info(broker_id, config.rack, key, no_replicas=config.no_replicas)
+        self._join(info)
         self._tokens.load()
         self._serve()
         self._publish(metrics, server)
@@ -319,15 +316,14 @@ class BrokerProcess(ControllerListener):
         self._groups = BrokerGroupService(self._settings, self._cache)
         self._groups.start(self._replica_manager, self._scheduler)
         self._undo.callback(self._groups.stop)
-        broker_id = self._options.broker_id
-        timeout_ms = self._settings.controller.request_timeout_ms
+        broker_id, answer_ms = self._options.broker_id, self._settings.controller.request_timeout_ms
         self._transactions = BrokerTransactionService(
             broker_id, self._settings, self._cache, self._replication.open_transaction_channel
         )
         self._transactions.start(
             self._replica_manager,
             self._scheduler,
-            target=PartitionMarkers(self._replica_manager, self._scheduler, timeout_ms),
+            target=PartitionMarkers(self._replica_manager, self._scheduler, answer_ms),
             groups=self._groups.coordinator,
             take_block=lambda: ZkProducerIds(self._keeper, broker_id).take_block(),
         )

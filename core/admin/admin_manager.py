@@ -13,12 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from regent.core.admin.admin_requests import (
-    NewTopic,
-    TopicPlacer,
-    TopicStore,
-    created_topic,
-)
+from regent.core.admin.admin_requests import NewTopic, TopicPlacer, TopicStore, created_topic
 from regent.core.admin.config_alterations import (
     RefusedError,
     checked_topic_config,
