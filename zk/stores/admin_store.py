@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from regent.core.errors import BadDataError, BrokerNotFoundError
+from regent.core.errors import BadDataError, BrokerNotFoundError, NoControlPortError
 from regent.core.model import (
     BrokerId,
     BrokerRegistration,
@@ -115,8 +115,8 @@ class ZkAdminStore(ZnodeStore):
     def read_controller_endpoint(self) -> str:
         """Return the controller's endpoint for requests.
 
-        Raises ``BrokerNotFoundError`` when there is none, ``NoClusterError`` when no broker has
-        ever started, and ``BadDataError``.
+        Raises ``BrokerNotFoundError`` when there is none, ``NoControlPortError`` when it is a
+        broker of Kafka, ``NoClusterError`` when no broker has ever started, and ``BadDataError``.
         """
         controller = self.read_controller()
         if controller is None:
@@ -124,6 +124,11 @@ class ZkAdminStore(ZnodeStore):
             raise BrokerNotFoundError("there is no controller")
         try:
             return control_endpoint(controller.broker_id, self.read_broker(controller.broker_id))
+        except NoControlPortError:
+            raise NoControlPortError(
+                f"the controller is broker {controller.broker_id}, one of Kafka, without a control"
+                " port: use Kafka's tools, or move the controller to a broker that has one"
+            ) from None
         except BrokerNotFoundError as error:
             raise BrokerNotFoundError(f"the controller does not answer: {error}") from None
 
@@ -214,15 +219,18 @@ class ZkAdminStore(ZnodeStore):
 def control_endpoint(
     broker_id: BrokerId, registration: BrokerRegistration | BadDataError | None
 ) -> str:
-    """Return where a registered broker answers, and its key; raises ``BrokerNotFoundError``."""
+    """Return where a registered broker answers, and its key.
+
+    Raises ``BrokerNotFoundError``, and ``NoControlPortError`` for a broker of Kafka.
+    """
     if isinstance(registration, BadDataError):
         raise registration
-    endpoint = None if registration is None else registration.info.control_peer
+    if registration is None:
+        raise BrokerNotFoundError(f"broker {broker_id} is not registered")
+    endpoint = registration.info.control_peer
     if endpoint is None:
-        raise BrokerNotFoundError(
-            f"broker {broker_id} is not registered"
-            if registration is None
-            else f"broker {broker_id} is one of Kafka, without a control port: use Kafka's tools"
+        raise NoControlPortError(
+            f"broker {broker_id} is one of Kafka, without a control port: use Kafka's tools"
         )
     return endpoint
 
