@@ -10,6 +10,7 @@ from regent.cli.output import Output, output_option, print_facts, print_json
 from regent.client.cluster_connection import Cluster, pass_cluster
 from regent.client.wording import listed
 from regent.core.errors import RegentError
+from regent.core.model import HELD_BY_KRAFT
 from regent.zk.stores.admin_store import ActiveController, ZkAdminStore
 
 _POLL_S = 0.02
@@ -65,6 +66,8 @@ def move(cluster: Cluster, /, timeout_ms: int, output: str) -> None:
     """
     with cluster.admin() as admin:
         old = _active(admin)
+        if old.is_of_kraft:  # brokers would be elected while it writes the same znodes
+            raise NoControllerError(HELD_BY_KRAFT.format(old.broker_id))
         admin.depose_controller(old)
         new = _await_next(admin, old, timeout_ms)
     if output == Output.JSON:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from regent.core.errors import BadDataError, ControllerMovedError
 from regent.core.model import (
+    HELD_BY_KRAFT,
     MAX_CONTROLLER_EPOCH,
     NO_CONTROLLER,
     NO_CONTROLLER_EPOCH_LEFT,
@@ -90,11 +91,7 @@ class ControllerElection:
                     self.active_controller_id = self._broker_id
                     return won
             elif controller.is_of_kraft:
-                raise BadDataError(
-                    f"the KRaft controller {controller.broker_id} holds /controller, to migrate the"
-                    " cluster to KRaft, which this version cannot: to go back, stop it and delete"
-                    " /controller"
-                )
+                raise BadDataError(HELD_BY_KRAFT.format(controller.broker_id))
             elif controller.is_own_session or not controller.is_ephemeral:
                 self._delete_unusable(controller)
             else:
