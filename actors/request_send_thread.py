@@ -93,11 +93,15 @@ class QueuedRequest:
         return type(self.request).__name__.removesuffix("Request")
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Dispatch:
     """One request, or two that may be unanswered together; those that are not answered yet."""
 
     unanswered: list[QueuedRequest]
+
+    def __repr__(self) -> str:
+        """Return the names of the requests only: a request may list all partitions."""
+        return f"Dispatch({', '.join(queued.name for queued in self.unanswered.copy())})"
 
     @property
     def name(self) -> str:

@@ -11,7 +11,7 @@ from regent.client.cluster_connection import Cluster, pass_cluster
 from regent.client.live_brokers import not_registered
 from regent.client.wording import listed
 from regent.core.errors import Errors, RegentError
-from regent.core.model import BrokerId, BrokerRegistration
+from regent.core.model import HELD_BY_KRAFT, BrokerId, BrokerRegistration
 from regent.core.protocol.controller import MoveControllerRequest, MoveControllerResponse
 from regent.zk.stores.admin_store import ActiveController, ZkAdminStore, control_endpoint
 
@@ -83,6 +83,8 @@ def move(cluster: Cluster, /, broker_id: BrokerId | None, timeout_ms: int, outpu
     """
     with cluster.admin() as admin:
         old = new = _active(admin)
+        if old.is_of_kraft:  # brokers would be elected while it writes the same znodes
+            raise NoControllerError(HELD_BY_KRAFT.format(old.broker_id))
         if broker_id is None:
             admin.depose_controller(old)
             new = _await_next(admin, old, timeout_ms)

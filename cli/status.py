@@ -38,6 +38,7 @@ from regent.core.errors import (
     UnreadableError,
 )
 from regent.core.model import (
+    HELD_BY_KRAFT,
     MAX_CONTROLLER_EPOCH,
     NO_CONTROLLER,
     NO_CONTROLLER_EPOCH_LEFT,
@@ -218,7 +219,17 @@ def _find_controller(admin: ZkAdminStore, health: Health) -> BrokerId:
     if controller is None:
         health.reasons += ["there is no controller", *_why_no_broker_is_elected(admin)]
         return NO_CONTROLLER
+    if controller.is_of_kraft:
+        health.reasons.append(HELD_BY_KRAFT.format(controller.broker_id))
+        return NO_CONTROLLER
     health.controller = controller_json(controller)
+    migrating = admin.read_migrating_controller()
+    if migrating is not None:
+        health.warnings.append(
+            f"/migration says that the KRaft controller {migrating} has begun to migrate the"
+            " cluster to KRaft; brokers rule the cluster as before: if it went back, delete"
+            " /migration"
+        )
     return controller.broker_id
 
 

@@ -8,7 +8,14 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from regent.core.errors import ApiError, BadDataError, BrokerNotFoundError, Errors, RegentError
+from regent.core.errors import (
+    ApiError,
+    BadDataError,
+    BrokerNotFoundError,
+    Errors,
+    NoControlPortError,
+    RegentError,
+)
 from regent.core.model import TopicPartition
 from regent.core.protocol.broker import DescribeMetadataResponse
 from regent.core.protocol.controller import ControllerResponse
@@ -40,6 +47,7 @@ class ControllerRef:
     """The active controller of a cluster.
 
     ``find`` returns its control endpoint, or raises ``BrokerNotFoundError`` or ``BadDataError``.
+    A ``NoControlPortError`` is a refusal: a controller of Kafka answers no such request.
     ``on_wait`` is called with the reason whenever a request will be sent again.
     """
 
@@ -91,6 +99,7 @@ class ControllerRef:
         except RequestFailedError as error:
             self._refused(error.error_code)
         except BrokerNotFoundError as error:
+            self.was_refused = isinstance(error, NoControlPortError)
             self.failure = str(error)
         except (RequestError, BadDataError) as error:
             self.is_silent = True

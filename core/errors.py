@@ -7,6 +7,7 @@
 ├── StateChangeFailedError    one partition or replica could not change state
 ├── BrokerIdInUseError        another live process is registered with this broker id
 ├── BrokerNotFoundError       no broker with this id and a control endpoint is registered
+│   └── NoControlPortError        it is one of Kafka: it will not have one later either
 ├── StorageError              a log directory failed
 │   ├── ForeignDirectoryError     it is in use, or of another broker or cluster: the disk works
 │   └── ShortageError             no file descriptor, or no memory, was free: the disk works
@@ -172,6 +173,10 @@ class BrokerIdInUseError(RegentError):
 
 class BrokerNotFoundError(RegentError):
     """There is no such broker, or it has no control endpoint."""
+
+
+class NoControlPortError(BrokerNotFoundError):
+    """The broker is one of Kafka, which has no control port: do not ask again."""
 
 
 class StorageError(RegentError):

@@ -33,6 +33,11 @@ NO_CONTROLLER_EPOCH_LEFT = (
     " controller.epoch to 0 in control-plane.properties of every log directory, and start them"
 )
 """The remedy is right whatever brokers have accepted: no broker knows what the others have."""
+HELD_BY_KRAFT = (
+    "the KRaft controller {} holds /controller, to migrate the cluster to KRaft, which this version"
+    " cannot: to go back, stop it and delete /controller"
+)
+"""Why no broker is elected; the id of the controller is missing in it."""
 MAX_LEADER_EPOCH = 2**31 - 2  # Kafka's is an int32; the epoch after the highest must fit too
 NO_LEADER_EPOCH_LEFT = (
     "no leader can be elected after it; set leader_epoch in the state znode to one more than the"

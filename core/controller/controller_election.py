@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from regent.core.errors import BadDataError, ControllerMovedError
 from regent.core.model import (
+    HELD_BY_KRAFT,
     MAX_CONTROLLER_EPOCH,
     NO_CONTROLLER,
     NO_CONTROLLER_EPOCH_LEFT,
@@ -96,7 +97,7 @@ class ControllerElection:
             if controller is None:
                 won = self._register(now_ms)
             elif controller.is_of_kraft:
-                raise _held_by_kraft(controller)
+                raise BadDataError(HELD_BY_KRAFT.format(controller.broker_id))
             elif controller.is_own_session or not controller.is_ephemeral:
                 self._delete_unusable(controller)
             elif seen is None or not self._is_of_kafka(controller.broker_id):
@@ -118,7 +119,7 @@ class ControllerElection:
             holder = self._store.read_controller()
             self._note(holder)
             if holder is not None and holder.is_of_kraft:
-                raise _held_by_kraft(holder)
+                raise BadDataError(HELD_BY_KRAFT.format(holder.broker_id))
             if self._store.read_controller_epoch() != controller:
                 break
             won = self._register(now_ms, controller, replaces=holder is not None)
@@ -217,13 +218,6 @@ class ControllerElection:
             self.active_controller_id = NO_CONTROLLER  # an earlier session of ours, not yet expired
         else:
             self.active_controller_id = controller.broker_id
-
-
-def _held_by_kraft(controller: ControllerRegistration) -> BadDataError:
-    return BadDataError(
-        f"the KRaft controller {controller.broker_id} holds /controller, to migrate the cluster to"
-        " KRaft, which this version cannot: to go back, stop it and delete /controller"
-    )
 
 
 def _check_can_be_raised(epoch: int) -> None:

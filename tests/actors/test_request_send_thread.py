@@ -250,3 +250,10 @@ def test_a_broker_that_takes_no_request_at_all_is_tried_again_and_says_why(
     lines = [record for record in caplog.records if record.levelname == "ERROR"]
     assert len(lines) == 1, "once in ten seconds"
     assert told == [BrokerUnusable(1, HEADER, str(refused))], "once, for the journal"
+
+
+def test_lines_of_logs_name_requests_without_their_partitions():
+    roles = LeaderAndIsrRequest(LeaderAndIsrType.FULL, (), ())
+    assert repr(dispatch(roles, UpdateMetadataRequest((), ()))) == (
+        "Dispatch(LeaderAndIsr, UpdateMetadata)"
+    )

@@ -79,6 +79,28 @@ def test_a_controller_that_moved_by_itself_is_not_deposed_again(cluster: FakeClu
     assert cluster.writes.count("/controller") == 3  # created, gone with its session, created
 
 
+def test_a_controller_of_kraft_is_not_deposed(cluster: FakeCluster) -> None:
+    cluster.add_broker(0)
+    cluster.elect(0)
+    cluster.put("/controller", b'{"version":2,"brokerid":3000,"kraftControllerEpoch":5}')
+    before = list(cluster.writes)
+
+    line = failing(cluster.run("controller", "move"))
+
+    assert line.startswith("the KRaft controller 3000 holds /controller")
+    assert cluster.writes == before
+
+
+def test_a_command_for_the_controller_does_not_wait_for_one_of_kraft(cluster: FakeCluster) -> None:
+    cluster.add_broker(0)
+    cluster.elect(0)
+    cluster.put("/controller", b'{"version":2,"brokerid":3000,"kraftControllerEpoch":5}')
+
+    line = failing(cluster.run("reassign", "--list"))
+
+    assert line.startswith("the KRaft controller 3000 holds /controller")
+
+
 def test_no_election_in_time_is_a_failure(cluster: FakeCluster) -> None:
     cluster.add_broker(0)
     cluster.elect(0)

@@ -36,6 +36,7 @@ from tests.support.fake_zookeeper import FakeZooKeeper
 T0 = TopicPartition("t", 0)
 ON_BOTH = {0: ReplicaAssignment((0, 1))}
 IN_SYNC = {0: LeaderAndIsr(0, (0, 1))}
+KRAFT = b'{"version":2,"brokerid":3000,"timestamp":"0","kraftControllerEpoch":5}'
 
 
 @pytest.fixture
@@ -411,6 +412,29 @@ def test_a_broker_without_replicas_that_failed_today_is_a_warning(healthy: FakeC
 def test_an_unregistered_controller_is_unhealthy(healthy: FakeCluster) -> None:
     healthy.zookeeper.put("/controller", b'{"version":1,"brokerid":9,"timestamp":"0"}')
     assert reasons(healthy) == ["the controller, broker 9, is not registered"]
+
+
+def test_a_controller_of_kraft_is_one_reason_with_the_remedy(healthy: FakeCluster) -> None:
+    healthy.zookeeper.put("/controller", KRAFT)
+    (reason,) = reasons(healthy)
+    assert reason.startswith("the KRaft controller 3000 holds /controller")
+    assert "stop it and delete /controller" in reason
+
+
+@pytest.mark.parametrize(("controller", "warnings"), [(3000, 1), (-1, 0)])
+def test_a_migration_that_has_begun_is_a_warning(
+    healthy: FakeCluster, controller: int, warnings: int
+) -> None:
+    """With -1 a controller of KRaft waits for brokers, and has changed nothing."""
+    migration = (
+        f'{{"version":0,"kraft_controller_id":{controller},"kraft_controller_epoch":5,'
+        '"kraft_metadata_offset":12,"kraft_metadata_epoch":5}'
+    )
+    healthy.zookeeper.put("/migration", migration.encode())
+    found = healthy.json("status")["warnings"]
+    assert isinstance(found, list)
+    assert len(found) == warnings
+    assert all("KRaft controller 3000 has begun" in line for line in found)
 
 
 def test_unreadable_nodes_are_unhealthy(healthy: FakeCluster) -> None:

@@ -8,7 +8,13 @@ from collections.abc import Callable
 import pytest
 
 from regent.client.controller_ref import ControllerError, ControllerRef, batches, refusal
-from regent.core.errors import ApiError, BadDataError, BrokerNotFoundError, Errors
+from regent.core.errors import (
+    ApiError,
+    BadDataError,
+    BrokerNotFoundError,
+    Errors,
+    NoControlPortError,
+)
 from regent.core.model import TopicPartition
 from regent.core.protocol.controller import (
     DescribeControllerRequest,
@@ -106,6 +112,23 @@ def test_a_refusal_and_the_end_of_patience_are_errors(
         controller.ask_until_answered(
             QUESTION, DescribeControllerResponse, deadline=time.monotonic() + timeout_s
         )
+
+
+def test_a_controller_of_kafka_is_not_asked_again():
+    looks: list[str] = []
+
+    def find() -> str:
+        looks.append("look")
+        raise NoControlPortError("the controller is one of Kafka")
+
+    with (
+        ControllerRef(find, client_id="test") as controller,
+        pytest.raises(ControllerError, match="one of Kafka"),
+    ):
+        controller.ask_until_answered(
+            QUESTION, DescribeControllerResponse, deadline=time.monotonic() + scaled(20)
+        )
+    assert len(looks) == 1
 
 
 def test_the_reason_of_a_refusal_omits_the_name_of_the_partition():

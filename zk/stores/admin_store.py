@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from regent.core.errors import BadDataError, BrokerNotFoundError
+from regent.core.errors import BadDataError, BrokerNotFoundError, NoControlPortError
 from regent.core.model import (
+    HELD_BY_KRAFT,
     BrokerId,
     BrokerRegistration,
     TopicPartition,
@@ -30,7 +31,7 @@ from regent.zk.client.operations import (
     Znode,
 )
 from regent.zk.client.zookeeper import ZooKeeper
-from regent.zk.codecs.broker_znodes import BrokerEnd
+from regent.zk.codecs.broker_znodes import BrokerEnd, is_kraft_controller
 from regent.zk.codecs.json_fields import decode_object
 from regent.zk.stores.acl_store import ZkAclStore
 from regent.zk.stores.broker_ends import read_ends
@@ -50,6 +51,7 @@ from regent.zk.znodes import (
 )
 
 _MIGRATION = "/migration"
+_KRAFT_ID = "kraft_controller_id"
 _KRAFT_EPOCH = "kraftControllerEpoch"
 
 WATCHED_PATHS = (
@@ -70,12 +72,16 @@ WATCHED_PATHS = (
 
 @dataclass(frozen=True, slots=True)
 class ActiveController:
-    """The broker in ``/controller`` and its epoch; ``broker_id`` -1: the data is not valid."""
+    """The broker in ``/controller`` and its epoch; ``broker_id`` -1: the data is not valid.
+
+    ``is_of_kraft``: it is no broker, but a KRaft controller that migrates the cluster.
+    """
 
     broker_id: BrokerId
     controller_epoch: int
     epoch_zk_version: int
     zk_version: int  # of `/controller` itself
+    is_of_kraft: bool = False
 
 
 class ZkAdminStore(ZnodeStore):
@@ -117,15 +123,22 @@ class ZkAdminStore(ZnodeStore):
     def read_controller_endpoint(self) -> str:
         """Return the controller's endpoint for requests.
 
-        Raises ``BrokerNotFoundError`` when there is none, ``NoClusterError`` when no broker has
-        ever started, and ``BadDataError``.
+        Raises ``BrokerNotFoundError`` when there is none, ``NoControlPortError`` when it is one
+        of Kafka, ``NoClusterError`` when no broker has ever started, and ``BadDataError``.
         """
         controller = self.read_controller()
         if controller is None:
             self.topics.check_cluster()
             raise BrokerNotFoundError("there is no controller")
+        if controller.is_of_kraft:
+            raise NoControlPortError(HELD_BY_KRAFT.format(controller.broker_id))
         try:
             return control_endpoint(controller.broker_id, self.read_broker(controller.broker_id))
+        except NoControlPortError:
+            raise NoControlPortError(
+                f"the controller is broker {controller.broker_id}, one of Kafka, without a control"
+                " port: use Kafka's tools, or move the controller to a broker that has one"
+            ) from None
         except BrokerNotFoundError as error:
             raise BrokerNotFoundError(f"the controller does not answer: {error}") from None
 
@@ -183,6 +196,17 @@ class ZkAdminStore(ZnodeStore):
         """Whether a controller of KRaft has begun to take over the cluster (KIP-866)."""
         return self._zookeeper.get(_MIGRATION) is not None
 
+    def read_migrating_controller(self) -> BrokerId | None:
+        """Return the KRaft controller that has begun to take over the cluster; None: none has.
+
+        A KRaft controller that only waits for brokers writes ``/migration`` with the id -1. Raises
+        ``BadDataError``.
+        """
+        node = self._zookeeper.get(_MIGRATION)
+        fields = None if node is None else decode_object(node.data, _MIGRATION)
+        found = -1 if fields is None else fields.integer(_KRAFT_ID, -1, default=-1)
+        return None if found == -1 else found
+
     def read_kraft_controller_epoch(self) -> int | None:
         """Return the epoch of a controller of KRaft in ``/controller``; None: it is none.
 
@@ -222,15 +246,18 @@ class ZkAdminStore(ZnodeStore):
 def control_endpoint(
     broker_id: BrokerId, registration: BrokerRegistration | BadDataError | None
 ) -> str:
-    """Return where a registered broker answers, and its key; raises ``BrokerNotFoundError``."""
+    """Return where a registered broker answers, and its key.
+
+    Raises ``BrokerNotFoundError``, and ``NoControlPortError`` for a broker of Kafka.
+    """
     if isinstance(registration, BadDataError):
         raise registration
-    endpoint = None if registration is None else registration.info.control_peer
+    if registration is None:
+        raise BrokerNotFoundError(f"broker {broker_id} is not registered")
+    endpoint = registration.info.control_peer
     if endpoint is None:
-        raise BrokerNotFoundError(
-            f"broker {broker_id} is not registered"
-            if registration is None
-            else f"broker {broker_id} is one of Kafka, without a control port: use Kafka's tools"
+        raise NoControlPortError(
+            f"broker {broker_id} is one of Kafka, without a control port: use Kafka's tools"
         )
     return endpoint
 
@@ -238,11 +265,13 @@ def control_endpoint(
 def _active_controller(node: Znode, epoch: Znode) -> ActiveController:
     try:
         broker_id = znodes.ControllerZNode.decode(node.data)
+        is_of_kraft = is_kraft_controller(node.data)
     except BadDataError:
-        broker_id = -1
+        broker_id, is_of_kraft = -1, False
     return ActiveController(
         broker_id,
         znodes.ControllerEpochZNode.decode(epoch.data),
         epoch.stat.version,
         node.stat.version,
+        is_of_kraft,
     )

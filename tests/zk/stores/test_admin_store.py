@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from regent.core.errors import BadDataError, BrokerNotFoundError
+from regent.core.errors import BadDataError, BrokerNotFoundError, NoControlPortError
 from regent.core.model import BrokerInfo, EndPoint, TopicPartition
 from regent.zk import znodes
 from regent.zk.client.operations import Create
@@ -106,7 +106,7 @@ def test_the_controllers_endpoint_is_in_its_registration(
         admin.read_controller_endpoint()
     theirs = BrokerInfo(2, (EndPoint("PLAINTEXT", "127.0.0.1", 9092),))
     server.put("/brokers/ids/2", znodes.BrokerIdZNode.encode(theirs))
-    with pytest.raises(BrokerNotFoundError, match="is one of Kafka"):
+    with pytest.raises(NoControlPortError, match="controller is broker 2, one of Kafka"):
         admin.read_controller_endpoint()
 
     ours = replace(theirs, control_endpoint="tcp://127.0.0.1:1")
