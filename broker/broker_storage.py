@@ -27,6 +27,7 @@ from regent.config.threads import named_executor
 from regent.core.errors import DamagedRecordsError, StorageError
 from regent.core.log_config import CleanerSettings
 from regent.core.model import BrokerId, TopicPartition
+from regent.core.protocol.control import TopicId
 from regent.core.replication.replica_alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.setting import SettingValues
@@ -44,7 +45,8 @@ _CLEANER = "log-cleaner"
 _NAMED_STRAYS = 5
 _READERS = 4  # disks and arrays of disks serve several reads at once
 _SETTLE_MS = 5_000  # before the first run of each task; short, for brokers that run briefly
-_PURGE_INTERVAL_MS = 30_000
+_PURGE_INTERVAL_MS = 30_000  # at least so often files are looked for that may be deleted
+_LEAST_PURGE_MS = 1_000
 _VERIFICATION = "log-verification"
 _VERIFICATION_INTERVAL_MS = 1_000
 _IDLE_VERIFICATION_INTERVAL_MS = 10_000  # while nothing is to be verified
@@ -68,6 +70,7 @@ class BrokerStorage:
         self._cleaner = filled(CleanerSettings, settings)
         self._cleaner_timer: RepeatingTimer | None = None
         self._verification_timer: RepeatingTimer | None = None
+        self._purge_timer: RepeatingTimer | None = None
         self._cleaner_lock = Lock()
         self._reader = named_executor(_READERS, "log-prefetch")
         self._data_dir = data_dir
@@ -149,8 +152,10 @@ class BrokerStorage:
         self._undo.callback(upkeep.shutdown)
         for task, interval_ms in self.upkeep(replica_manager).items():
             RepeatingTimer(upkeep, interval_ms, task, first_after_ms=_SETTLE_MS)
+        purge = partial(self._purge, replica_manager.is_known_topic)
+        self._purge_timer = RepeatingTimer(upkeep, _SETTLE_MS, purge)
         self._on_records_damaged = replica_manager.on_records_damaged
-        for name, (long_task, interval_ms) in self.long_tasks().items():
+        for name, (long_task, interval_ms) in self.long_tasks(replica_manager).items():
             own = Scheduler(name)
             self._undo.callback(own.shutdown)
             timer = RepeatingTimer(own, interval_ms, long_task)
@@ -160,16 +165,26 @@ class BrokerStorage:
                 self._verification_timer = timer
         self._undo.callback(self.logs.cleaner.stop)
 
-    def long_tasks(self) -> Mapping[str, tuple[Callable[[], object], int]]:
+    def long_tasks(
+        self, replica_manager: ReplicaManager
+    ) -> Mapping[str, tuple[Callable[[], object], int]]:
         """Return the tasks with a thread of their own: its name, the task, its period in ms."""
-        settings, logs = self._settings, self.logs
+        settings = self._settings
         tasks: dict[str, tuple[Callable[[], object], int]] = {}
         if settings.log_verification_bytes_per_s > 0:
             a_second = partial(self._verify, settings.log_verification_bytes_per_s)
             tasks[_VERIFICATION] = a_second, _VERIFICATION_INTERVAL_MS
         if settings.log_cleaner_enable:
-            tasks[_CLEANER] = logs.cleaner.clean_all, self._cleaner.log_cleaner_backoff_ms
+            compact = partial(self._compact, replica_manager)
+            tasks[_CLEANER] = compact, self._cleaner.log_cleaner_backoff_ms
         return tasks
+
+    def _compact(self, replica_manager: ReplicaManager) -> None:
+        """Compact logs until none must be. The cleaner goes as far as the checkpoint: write it."""
+        is_any_cleaned = True
+        while is_any_cleaned:
+            replica_manager.checkpoint_high_watermarks()
+            is_any_cleaned = self.logs.cleaner.clean_all()
 
     def _verify(self, max_bytes: int) -> None:
         """Verify what is read in a second; look less often as long as nothing is due."""
@@ -179,9 +194,20 @@ class BrokerStorage:
                 _IDLE_VERIFICATION_INTERVAL_MS if is_idle else _VERIFICATION_INTERVAL_MS
             )
 
+    def _purge(self, is_known_topic: Callable[[TopicId], bool]) -> None:
+        """Delete the files whose delay is over, and come again when the next ones are due."""
+        due_ms = self.logs.purge(is_known_topic)
+        if self._purge_timer is not None:
+            self._purge_timer.set_period(max(_LEAST_PURGE_MS, min(due_ms, _PURGE_INTERVAL_MS)))
+
     def upkeep(self, replica_manager: ReplicaManager) -> Mapping[Callable[[], None], int]:
         """Return the maintenance tasks of the logs, each with its period in milliseconds."""
         settings, logs = self._settings, self.logs
+
+        def clean_up() -> None:
+            replica_manager.checkpoint_high_watermarks()  # retention goes as far as it
+            logs.clean_up()
+
         return {
             replica_manager.checkpoint_high_watermarks: (
                 settings.replica_high_watermark_checkpoint_interval_ms
@@ -193,8 +219,7 @@ class BrokerStorage:
                 settings.log_flush_start_offset_checkpoint_interval_ms
             ),
             logs.save_suspects: settings.log_flush_offset_checkpoint_interval_ms,
-            logs.clean_up: settings.log_retention_check_interval_ms,
-            partial(logs.purge, replica_manager.is_known_topic): _PURGE_INTERVAL_MS,
+            clean_up: settings.log_retention_check_interval_ms,
         }
 
     def move_logs(self, replica_manager: ReplicaManager) -> ReplicaAlterLogDirsManager:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
@@ -48,6 +48,8 @@ _APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 _DELETE_HORIZON = 0x40
+SPECIAL: Final = _COMPRESSION | _TRANSACTIONAL | _CONTROL
+"""Attributes of batches whose records are not simply there, or do not count by themselves."""
 _COMPRESSIONS = 4
 
 
@@ -70,7 +72,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The size of the batch with its header, in bytes."""
+        """The size of the batch with its header, in bytes: ``batch_length`` and 12."""
         return _LENGTH_END + self.batch_length
 
     @property
@@ -137,6 +139,9 @@ class BatchHeader(NamedTuple):
             attributes=self.attributes | _DELETE_HORIZON, base_timestamp=horizon_ms
         )
 
+
+read_header_fields: Final = _HEADER.unpack_from
+"""Returns the fields of ``BatchHeader`` as a tuple: for loops that need only some of them."""
 
 _new_header: Callable[[Iterable[int]], BatchHeader] = partial(tuple.__new__, BatchHeader)
 """``BatchHeader._make``, in half the time."""

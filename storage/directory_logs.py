@@ -457,25 +457,27 @@ class DirectoryLogs:
             first = next(iter(dropped))
             _log.info(text, self.directory.path, sum(dropped.values()), len(dropped), first)
 
-    def purge(self, file_delete_delay_ms: int, is_known: Callable[[TopicId], bool]) -> None:
+    def purge(self, file_delete_delay_ms: int, is_known: Callable[[TopicId], bool]) -> int:
         """Delete the files of dropped segments and of removed logs after their delay.
 
         ``file_delete_delay_ms`` is that of removed logs; each log has its own for its segments.
 
         Delete a stray log only if its topic is known, because then other brokers have its records.
-        Raises ``StorageError``.
+        Return in how many milliseconds the next files are due. Raises ``StorageError``.
         """
         now_ms = self._settings.wall_clock_ms()
+        due_ms = [now_ms + file_delete_delay_ms]
         for log in self.usable():
             with suppress(StorageError):  # it took its directory offline already
-                log.delete_dropped_files(now_ms)
+                due_ms += log.delete_dropped_files(now_ms)
         with self.directory:
-            purged = delete_renamed_logs(self.directory.path, now_ms, file_delete_delay_ms)
+            purged, left_ms = delete_renamed_logs(self.directory.path, now_ms, file_delete_delay_ms)
             for path in self.strays.take_due(now_ms, is_known):
                 shutil.rmtree(path)
                 purged += 1
         if purged:
             _log.info("%s: deleted the files of %d removed logs", self.directory.path, purged)
+        return min([*due_ms, *left_ms]) - now_ms
 
     def flush(self) -> None:
         """Flush the logs that are due."""

@@ -452,14 +452,17 @@ class LogManager:
         """Apply retention."""
         self._for_each_live(DirectoryLogs.clean_up)
 
-    def purge(self, is_known_topic: Callable[[TopicId], bool]) -> None:
+    def purge(self, is_known_topic: Callable[[TopicId], bool]) -> int:
         """Delete the files of dropped segments and removed logs when their delay is over.
 
         A removed log has the broker's delay, as in Kafka, because its topic may be gone. Keep a
-        stray log unless its topic is known: then other brokers have the records.
+        stray log unless its topic is known: then other brokers have the records. Return in how
+        many milliseconds to come again: no file is due before.
         """
         delay_ms = self._defaults.file_delete_delay_ms
-        self._for_each_live(lambda logs: logs.purge(delay_ms, is_known_topic))
+        due_ms = [delay_ms]
+        self._for_each_live(lambda logs: due_ms.append(logs.purge(delay_ms, is_known_topic)))
+        return min(due_ms)
 
     @property
     def strays(self) -> list[Path]:

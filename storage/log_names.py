@@ -99,14 +99,21 @@ def rename_log(
     return moved
 
 
-def delete_renamed_logs(directory: Path, now_ms: int, file_delete_delay_ms: int) -> int:
-    """Delete the logs whose delay is over; return how many. Raises ``OSError``."""
-    purged = 0
+def delete_renamed_logs(
+    directory: Path, now_ms: int, file_delete_delay_ms: int
+) -> tuple[int, list[int]]:
+    """Delete the logs whose delay is over. Raises ``OSError``.
+
+    Return how many they were, and when each of the others is due.
+    """
+    purged, left_ms = 0, []
     with os.scandir(directory) as entries:
         deleted = [e for e in entries if e.name.endswith(TO_DELETE) and is_moved(e.name)]
     for entry in deleted:
-        since_ms = entry.stat().st_mtime_ns // 1_000_000
-        if now_ms - since_ms >= file_delete_delay_ms:
+        due_ms = entry.stat().st_mtime_ns // 1_000_000 + file_delete_delay_ms
+        if due_ms <= now_ms:
             shutil.rmtree(entry.path)
             purged += 1
-    return purged
+        else:
+            left_ms.append(due_ms)
+    return purged, left_ms

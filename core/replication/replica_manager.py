@@ -560,6 +560,6 @@ class ReplicaManager:
             return self._suspects.take_changes()
 
     def checkpoint_high_watermarks(self) -> None:
-        """Write the high watermarks of all replicas to disk; one caller at a time."""
+        """Write the high watermarks of all replicas to disk. Thread-safe."""
         locked_slices(self._lock, self._partitions.note_high_watermarks())
         self._logs.checkpoint_high_watermarks({})

@@ -11,13 +11,25 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from crc32c import crc32c
+
 from regent.core.records import RecordBytes
 from regent.core.replica_logs import LastOfProducer
 from regent.records.compression import compressed
 from regent.records.end_transaction_marker import ABORT, COMMIT, control_type
 from regent.records.record import RecordSpan, read_records, with_timestamp_delta
-from regent.records.record_batch import BatchHeader, encode, read_header, uncompressed
+from regent.records.record_batch import (
+    HEADER_SIZE,
+    MAGIC,
+    SPECIAL,
+    BatchHeader,
+    encode,
+    read_header,
+    read_header_fields,
+    uncompressed,
+)
 from regent.storage.compaction.offset_map import GOES, TOMBSTONE, OffsetMap
+from regent.storage.log.log_file import BatchOrder
 from regent.storage.log.transaction_index import AbortedTransaction
 
 
@@ -49,6 +61,45 @@ class BatchCleaning:
         self._producers = producers
         self._now_ms = now_ms
         self._delete_retention_ms = delete_retention_ms
+
+    def clean_lone(
+        self,
+        data: bytes,
+        at: int,
+        stop: int,
+        order: BatchOrder,
+        keep: Callable[[BatchHeader, memoryview], None],
+    ) -> int:
+        """Clean batches of one record, from the place ``at`` on; ``keep`` gets those that stay.
+
+        Return the place of the first batch that ``clean`` must deal with; compare
+        ``OffsetMap.put_lone``, which has checked the CRC of those that go.
+        """
+        marks, start = self._offsets.all_marks()
+        limit = min(start + len(marks), self._offsets.latest_offset + 1, order.end_offset)
+        expected, epoch, view = max(order.expected, start), order.epoch, memoryview(data)
+        producers, begun = self._producers, at
+        while at + HEADER_SIZE < stop:
+            base, size, leader_epoch, magic, crc, attributes, delta, _, _, producer, *_, count = (
+                read_header_fields(data, at)
+            )
+            end = at + 12 + size
+            if count != 1 or delta or attributes & SPECIAL or magic != MAGIC or end > stop:
+                break
+            if not expected <= base < limit or leader_epoch < epoch:
+                break
+            mark = marks[base - start]
+            if mark == GOES:
+                if producer >= 0 and (last := producers.get(producer)) and last.offset == base:
+                    break
+            elif mark == TOMBSTONE or crc32c(view[at + 21 : end]) != crc:
+                break
+            else:
+                keep(read_header(data, at), view[at:end])
+            expected, epoch, at = base + 1, leader_epoch, end
+        if at > begun:
+            order.expected, order.epoch = expected, epoch
+        return at
 
     def clean(self, header: BatchHeader, data: memoryview) -> CleanedBatch | None:
         """Return what is left of a batch; None: nothing. Raises ``ValueError``."""

@@ -14,28 +14,29 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from regent.core.errors import StorageError
 from regent.core.log_config import LogConfig
+from regent.core.records import RecordBytes
 from regent.records.end_transaction_marker import control_type
 from regent.records.record import read_records
-from regent.records.record_batch import INT32_MAX, PlacedBatch, uncompressed
-from regent.storage.compaction.batch_cleaning import (
-    BatchCleaning,
-    CleanedBatch,
-    CleanedTransactions,
-)
+from regent.records.record_batch import INT32_MAX, BatchHeader, PlacedBatch, uncompressed
+from regent.storage.compaction.batch_cleaning import BatchCleaning, CleanedTransactions
 from regent.storage.compaction.cleanable_logs import CleanableRange
 from regent.storage.compaction.offset_map import OffsetMap
 from regent.storage.files import storage_error
-from regent.storage.log.log_file import CorruptSegmentError, LogFile, WholeBatch, check_order
+from regent.storage.log.log_file import BatchOrder, CorruptSegmentError, LogFile, WholeBatch
 from regent.storage.log.log_segment import LogSegment
 from regent.storage.log.transaction_index import AbortedTransaction, TransactionIndex
 from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_names import CLEANED_SUFFIX
 
 _BYTES_AT_ONCE: Final = 4 * 1024  # the cleaner works for less than a millisecond at them
+_SKIMMED_BYTES: Final = 16 * 1024  # as long, for records of a hundred bytes
+
+
+_Skim: TypeAlias = Callable[[bytes, int, int, BatchOrder], int]
 
 
 class CleaningAbortedError(Exception):
@@ -98,6 +99,9 @@ class Cleaning:
         self._offsets = work.new_map()
         self._transactions = CleanedTransactions(self._note_aborted)
         self._index = TransactionIndex()  # of the present copy
+        self._kept: list[PlacedBatch] = []  # not appended to the copy yet, and their bytes
+        self._parts: list[RecordBytes] = []
+        self._kept_bytes = 0
         self._modified_ns = 0  # of the segment that is being read
         with self._log.exclusively() as contents:
             self._config: LogConfig = contents.config
@@ -143,7 +147,13 @@ class Cleaning:
     def _add_segment(self, source: _Source, start: int, transactions: CleanedTransactions) -> bool:
         """Add the keys of a segment to the map; False: it was full before the last one."""
         offsets = self._offsets
-        for _, header, data in self._batches(source, start):
+
+        def skim(data: bytes, at: int, stop: int, order: BatchOrder) -> int:
+            end = offsets.put_lone(data, at, stop, order)
+            self.stats.map_bytes_read += end - at
+            return end
+
+        for _, header, data in self._batches(source, start, skim):
             self.stats.map_bytes_read += len(data)
             if header.is_control:
                 transactions.is_marker_done(header, control_type(header, data))
@@ -184,7 +194,9 @@ class Cleaning:
         )
         self._index = copy.transactions
         try:
-            self._fill(copy, self._cleaned(group, cleaning))
+            for source in group:
+                self._copy_from(source, cleaning, copy)
+            self._append(copy)
             self._finish(copy)
         except BaseException:
             with suppress(StorageError):
@@ -195,39 +207,36 @@ class Cleaning:
             copy.delete()
             raise CleaningAbortedError
 
-    def _cleaned(self, group: list[_Source], cleaning: BatchCleaning) -> Iterator[CleanedBatch]:
-        """Yield what is left of the batches of a group."""
-        for source in group:
-            start, end = source.segment.base_offset, source.end_offset
-            self._transactions.add(self._aborted_between(start, end))
-            for _, header, data in self._batches(source, start):
-                self.stats.bytes_read += len(data)
-                left = cleaning.clean(header, data)
-                if left is not None:
-                    yield left
+    def _copy_from(self, source: _Source, cleaning: BatchCleaning, copy: LogSegment) -> None:
+        """Append what is left of the batches of a segment to a copy, a buffer at a time."""
 
-    def _fill(self, copy: LogSegment, batches: Iterator[CleanedBatch]) -> None:
-        """Append batches to a segment, a buffer at a time."""
-        parts: list[CleanedBatch] = []
-        size = 0
-        for batch in batches:
-            parts.append(batch)
-            size += len(batch.data)
-            if size >= self._work.buffer_bytes:
-                self._append(copy, parts, size)
-                parts, size = [], 0
-        if parts:
-            self._append(copy, parts, size)
+        def keep(header: BatchHeader, data: RecordBytes) -> None:
+            self._kept.append((self._kept_bytes, header))
+            self._parts.append(data)
+            self._kept_bytes += len(data)
+            if self._kept_bytes >= self._work.buffer_bytes:
+                self._append(copy)
 
-    def _append(self, copy: LogSegment, parts: list[CleanedBatch], size: int) -> None:
-        placed: list[PlacedBatch] = []
-        position = 0
-        for header, data in parts:
-            placed.append((position, header))
-            position += len(data)
-        copy.append(b"".join([data for _, data in parts]), placed)
-        self.stats.bytes_written += size
-        self._work.on_bytes(size)
+        def skim(data: bytes, at: int, stop: int, order: BatchOrder) -> int:
+            end = cleaning.clean_lone(data, at, stop, order, keep)
+            self.stats.bytes_read += end - at
+            return end
+
+        start, end = source.segment.base_offset, source.end_offset
+        self._transactions.add(self._aborted_between(start, end))
+        for _, header, data in self._batches(source, start, skim):
+            self.stats.bytes_read += len(data)
+            left = cleaning.clean(header, data)
+            if left is not None:
+                keep(*left)
+
+    def _append(self, copy: LogSegment) -> None:
+        """Append what was kept since the last call."""
+        if self._kept:
+            copy.append(b"".join(self._parts), self._kept)
+            self.stats.bytes_written += self._kept_bytes
+            self._work.on_bytes(self._kept_bytes)
+        self._kept, self._parts, self._kept_bytes = [], [], 0
 
     def _finish(self, copy: LogSegment) -> None:
         """Flush a copy, with the modification time of the last of its sources."""
@@ -250,16 +259,30 @@ class Cleaning:
         """Note an aborted transaction of which a batch is left in the copy."""
         self._index.append(aborted)
 
-    def _batches(self, source: _Source, start: int) -> Iterator[WholeBatch]:
-        """Yield the batches of a segment that end at or after ``start``, checked."""
-        segment = source.segment
+    def _batches(self, source: _Source, start: int, skim: _Skim) -> Iterator[WholeBatch]:
+        """Yield the batches of a segment that end at or after ``start``, checked.
+
+        ``skim`` is called with bytes of the segment, the place of the next batch, and a place at
+        which to stop, and returns the place of the first batch that is to be yielded.
+        """
+        segment, path = source.segment, source.segment.path
+        order = BatchOrder(segment.base_offset, source.end_offset)
+
+        def skim_all(chunk: memoryview, at: int) -> int:
+            data: bytes = chunk.obj  # type: ignore[assignment]
+            while (end := skim(data, at, min(at + _SKIMMED_BYTES, len(data)), order)) > at:
+                self._work.on_bytes(end - at)
+                at = end
+            return at
+
         try:
             file, position = self._open(segment, start)
             self._modified_ns = file.modified_ns()
-            lowest = segment.base_offset
-            batches = file.whole_batches(position, segment.size, self._work.buffer_bytes)
             read = 0
-            for placed in check_order(batches, segment.path, lowest, source.end_offset):
+            for placed in file.whole_batches(
+                position, segment.size, self._work.buffer_bytes, skim_all
+            ):
+                order.check(path, placed[0], placed[1])
                 yield placed
                 read += len(placed[2])
                 if read >= _BYTES_AT_ONCE:

@@ -75,10 +75,12 @@ class LogCleanerManager:
 
     # --- the thread of the cleaner ---
 
-    def clean_all(self) -> None:
-        """Clean logs until none must be cleaned, or until ``stop``."""
+    def clean_all(self) -> bool:
+        """Clean logs until none must be cleaned, or until ``stop``; return whether any was."""
+        is_any_cleaned = False
         while not self._stopped.is_set() and self.clean_dirtiest():
-            pass
+            is_any_cleaned = True
+        return is_any_cleaned
 
     def clean_dirtiest(self) -> bool:
         """Clean the dirtiest log, if one is dirty enough; return whether to go on at once."""

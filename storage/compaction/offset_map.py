@@ -10,13 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import blake2b
 
+from crc32c import crc32c
+
 from regent.records.record import RecordSpan
-from regent.records.record_batch import BatchHeader
+from regent.records.record_batch import (
+    HEADER_SIZE,
+    MAGIC,
+    SPECIAL,
+    BatchHeader,
+    read_header_fields,
+)
+from regent.storage.log.log_file import BatchOrder
 
 BYTES_A_KEY = 160
 GOES, TOMBSTONE = 1, 2
 _MOST_MARKS = 16 * 1024 * 1024  # a byte each; later batches are decoded again
 _MARKS_AT_ONCE = 4096
+_LEAST_BATCH = HEADER_SIZE + 8  # a record has seven bytes at least, and eight if two are its size
 _DIGEST_BYTES = 48  # no shorter key can be taken for the digest of a longer one
 
 
@@ -84,6 +94,60 @@ class OffsetMap:
                 marks[position] = TOMBSTONE
             offsets[short] = self.latest_offset = start + position
         return True
+
+    def put_lone(  # noqa: C901 - one loop, as in ``read_records``
+        self, data: bytes, at: int, stop: int, order: BatchOrder
+    ) -> int:
+        """Set the offsets of the keys of batches of one record, from the place ``at`` on.
+
+        Return the place of the first batch that is special in any way, also damaged or out of
+        order, or that does not end at ``stop``: ``put_all`` is for it. A producer that does not
+        wait makes a batch of each record; what is done once for a batch is the work then, so there
+        is no object for one here.
+        """
+        offsets, max_keys, marks, start = self._offsets, self.max_keys, self._marks, self._start
+        limit = min(start + len(marks), order.end_offset)  # later offsets have no marks yet
+        expected, epoch, view = max(order.expected, start), order.epoch, memoryview(data)
+        begun = at
+        while at + _LEAST_BATCH < stop and len(offsets) < max_keys:
+            base, size, leader_epoch, magic, crc, attributes, delta, *_, count = read_header_fields(
+                data, at
+            )
+            end = at + 12 + size
+            if count != 1 or delta or attributes & SPECIAL or magic != MAGIC or end > stop:
+                break
+            if not expected <= base < limit or leader_epoch < epoch:
+                break
+            key_at = at + HEADER_SIZE
+            size = data[key_at]
+            if size > 127:
+                key_at += 1
+                size += (data[key_at] << 7) - 128
+            # attributes, the deltas of timestamp and offset, the size of the key
+            if key_at + 1 + (size >> 1) != end or data[key_at + 2] or data[key_at + 3]:
+                break
+            length = data[key_at + 4]
+            key_at += 5
+            value_at = key_at + (length >> 1)
+            if length & 1 or length >= 2 * _DIGEST_BYTES or value_at >= end:
+                break
+            if crc32c(view[at + 21 : end]) != crc:
+                break
+            key = data[key_at:value_at]
+            former = offsets.get(key, -1)
+            if former >= start:
+                marks[former - start] = GOES
+            if data[value_at] & 1:
+                marks[base - start] = TOMBSTONE
+            offsets[key] = base
+            expected, epoch, at = base + 1, leader_epoch, end
+        if at > begun:
+            order.expected, order.epoch, self.latest_offset = expected, epoch, expected - 1
+        return at
+
+    def all_marks(self) -> tuple[bytearray, int]:
+        """Return the marks of all offsets from the second value on."""
+        return self._marks, self._start
 
     def marks(self, header: BatchHeader) -> bytearray | None:
         """Return the marks of the offsets of a batch; None: it was not compared as a whole."""

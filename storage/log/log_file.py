@@ -8,12 +8,12 @@ batches is wrong, and it is unknown which one: ``check_order`` finds that.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from regent.core.errors import RecordsRefusedError, StorageError
 from regent.core.model import NO_EPOCH
@@ -40,7 +40,8 @@ _NO_DIRECTORY = nullcontext()
 WholeBatch: TypeAlias = tuple[int, BatchHeader, memoryview]
 """The position of a batch in a file, its header, and all of its bytes."""
 
-_Placed = TypeVar("_Placed", PlacedBatch, WholeBatch)
+Skim: TypeAlias = Callable[[memoryview, int], int]
+"""Deals with the batches from a place on that it can; returns the place of the next one."""
 
 
 class CorruptSegmentError(StorageError):
@@ -159,16 +160,20 @@ class LogFile:
             yield position, header
             position += size
 
-    def whole_batches(self, position: int, end: int, at_once: int) -> Iterator[WholeBatch]:
+    def whole_batches(
+        self, position: int, end: int, at_once: int, skim: Skim = lambda _, at: at
+    ) -> Iterator[WholeBatch]:
         """Yield the batches between two positions with their bytes, after a check of their CRCs.
 
-        Raises ``CorruptSegmentError`` at the first batch that is not sound.
+        ``skim`` is called with the bytes that were read and the place of the next batch in them. It
+        returns the place of the first batch that it does not deal with itself. Raises
+        ``CorruptSegmentError`` at the first batch that is not sound.
         """
         wanted = at_once
         while position < end:
             chunk = memoryview(self.read(position, min(wanted, end - position)))
             at, size = 0, HEADER_SIZE
-            while at < len(chunk):
+            while (at := skim(chunk, at)) < len(chunk):
                 try:
                     if at + HEADER_SIZE <= len(chunk):
                         size = (header := next_header(chunk, at, end - position - at)).size
@@ -231,14 +236,14 @@ class FileRecords:
 
 
 def check_order(
-    batches: Iterable[_Placed], path: Path, lowest: int, end_offset: int
-) -> Iterator[_Placed]:
+    batches: Iterable[PlacedBatch], path: Path, lowest: int, end_offset: int
+) -> Iterator[PlacedBatch]:
     """Yield the batches of the file ``path`` whose offsets and epochs are in order.
 
     Their offsets must be at least ``lowest`` and below ``end_offset``. Raises
     ``CorruptSegmentError`` at the first violation, before it yields a batch that may be wrong.
     """
-    held: _Placed | None = None  # yielded once its successor is in order too
+    held: PlacedBatch | None = None  # yielded once its successor is in order too
     expected, epoch = lowest, NO_EPOCH
     try:
         for placed in batches:
@@ -260,6 +265,26 @@ def check_order(
         raise
     if held is not None:
         yield held
+
+
+@dataclass(slots=True)
+class BatchOrder:
+    """The least offset and leader epoch that the next batch of a file may have.
+
+    For readers that drop all that they have read after a violation; others use ``check_order``.
+    """
+
+    expected: int
+    end_offset: int
+    epoch: int = NO_EPOCH
+
+    def check(self, path: Path, position: int, header: BatchHeader) -> None:
+        """Go on to the next batch. Raises ``CorruptSegmentError`` if it is out of order."""
+        base_offset, epoch = header.base_offset, header.partition_leader_epoch
+        next_offset = base_offset + header.last_offset_delta + 1
+        if base_offset < self.expected or next_offset > self.end_offset or epoch < self.epoch:
+            raise _misplaced(path, position, header)
+        self.expected, self.epoch = next_offset, epoch
 
 
 def _misplaced(path: Path, position: int, header: BatchHeader) -> CorruptSegmentError:

@@ -351,21 +351,23 @@ class UnifiedLog:
             contents.close_idle()
             return count
 
-    def delete_dropped_files(self, now_ms: int) -> None:
-        """Delete the files of segments dropped ``file.delete.delay.ms`` ago. May take long."""
+    def delete_dropped_files(self, now_ms: int) -> list[int]:
+        """Delete the files of segments dropped ``file.delete.delay.ms`` ago. May take long.
+
+        Return when the others are due.
+        """
         with self._lock:
             dropped = [segment for due_ms, segment in self._dropped if due_ms <= now_ms]
             self._dropped = [entry for entry in self._dropped if entry[0] > now_ms]
+            left_ms = [due_ms for due_ms, _ in self._dropped]
         with self.directory:
             for segment in dropped:
                 segment.delete()
+        return left_ms
 
     @property
     def last_stable_offset(self) -> int:
-        """An offset before which all records are committed, and no transaction is open.
-
-        It may be lower than the real one: the high watermark is that of the checkpoint.
-        """
+        """All records before it are committed, none in an open transaction, by the checkpoint."""
         with self._lock:
             limit = self.checkpointed_high_watermark
             first_unstable = self._contents.producers.first_unstable_offset(limit)
@@ -555,8 +557,7 @@ class UnifiedLog:
 
     def _on_cut(self, *, is_noted: bool) -> None:
         """Finish a truncation; ``is_noted``: the checkpoints contain dropped offsets."""
-        log_end_offset = self._contents.log_end_offset
-        self._note_end(log_end_offset)
+        self._note_end(log_end_offset := self._contents.log_end_offset)
         self._truncations += 1
         if log_end_offset < self.checkpointed_high_watermark:
             self.checkpointed_high_watermark = log_end_offset

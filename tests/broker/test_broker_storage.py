@@ -24,6 +24,7 @@ from regent.core.protocol.client import ACKS_LEADER
 from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.partition import Role
 from regent.core.replication.replica_manager import ReplicaManager
+from regent.storage.checkpoints import read_offsets
 from regent.testing.waits import eventually
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.disk_logs import flip_byte
@@ -217,13 +218,47 @@ def test_a_thread_compacts_logs_until_the_broker_stops(stage: Stage, disk: Disk)
         records = {PARTITION: batch(value, key=b"key")}
         manager.produce(ACKS_LEADER, records, monotonic_ms(), lambda _: None)
     storage.start_maintenance(manager, lambda: None)
-    manager.checkpoint_high_watermarks()
     log = storage.logs.get(PARTITION)
     assert log is not None
     eventually(lambda: log.first_dirty == 2, "the closed segments are clean", TIMEOUT_S)
     assert values_in(storage.logs) == [b"2"]
     storage.close()
     assert not any("log-cleaner" in thread.name for thread in threading.enumerate())
+
+
+def test_committed_records_are_compacted_before_the_next_checkpoint_is_due(
+    stage: Stage, disk: Disk
+) -> None:
+    storage = disk.open(
+        log_cleanup_policy="compact", log_cleaner_min_cleanable_ratio=0.0, log_segment_bytes=100
+    )
+    manager = lead(stage, storage.logs)
+    log = storage.logs.get(PARTITION)
+    assert log is not None
+    compact, _ = storage.long_tasks(manager)["log-cleaner"]
+    for value, clean_up_to in ((b"1", 0), (b"2", 1), (b"3", 2)):
+        records = {PARTITION: batch(value, key=b"key")}
+        manager.produce(ACKS_LEADER, records, monotonic_ms(), lambda _: None)
+        compact()
+        assert max(log.first_dirty, 0) == clean_up_to, "not the active segment"
+    assert values_in(storage.logs) == [b"2"], "the first segment has only the newest value"
+    noted = read_offsets(disk.path / "log" / HIGH_WATERMARKS)
+    assert noted == {PARTITION: 3}, "no record went before that was written"
+
+
+def test_retention_drops_committed_records_before_the_next_checkpoint_is_due(
+    stage: Stage, disk: Disk
+) -> None:
+    storage = disk.open(log_segment_bytes=100, log_retention_bytes=0)
+    manager = lead(stage, storage.logs)
+    for value in (b"1", b"2", b"3"):
+        manager.produce(ACKS_LEADER, {PARTITION: batch(value)}, monotonic_ms(), lambda _: None)
+    tasks = {getattr(task, "__name__", ""): task for task in storage.upkeep(manager)}
+    tasks["clean_up"]()
+    log = storage.logs.get(PARTITION)
+    assert log is not None
+    assert log.log_start_offset == 3
+    assert read_offsets(disk.path / "log" / HIGH_WATERMARKS) == {PARTITION: 3}
 
 
 def test_a_running_cleaner_follows_the_settings_in_zookeeper(stage: Stage, disk: Disk) -> None:

@@ -229,12 +229,17 @@ def keys_of_a_cleaning(settings: Settings, place: Place) -> int:
     return machine(settings, place).logs.cleaner.new_map().max_keys
 
 
+def long_tasks(settings: Settings, place: Place) -> Mapping[str, tuple[Callable[[], object], int]]:
+    storage = storage_of(settings, place)
+    return storage.long_tasks(ReplicaManager(1, storage.logs, MetadataCache()))
+
+
 def is_cleaned(settings: Settings, place: Place) -> bool:
-    return "log-cleaner" in storage_of(settings, place).long_tasks()
+    return "log-cleaner" in long_tasks(settings, place)
 
 
 def cleaner_backoff_ms(settings: Settings, place: Place) -> int:
-    return storage_of(settings, place).long_tasks()["log-cleaner"][1]
+    return long_tasks(settings, place)["log-cleaner"][1]
 
 
 def removed_logs_left(settings: Settings, place: Place) -> int:

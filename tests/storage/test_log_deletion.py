@@ -55,10 +55,10 @@ def test_a_deleted_log_is_renamed_and_its_files_are_deleted_later(
     assert (logs.get(T0), logs.hosted(), logs.is_offline(T0)) == (None, {}, False)
     assert directories(machine) == ["t-0-delete"]
     machine.clock.now_ms += DELAY_MS - 1
-    logs.purge(known)
+    assert logs.purge(known) == 1, "so long until the files are due"
     assert directories(machine) == ["t-0-delete"]
     machine.clock.now_ms += 1
-    logs.purge(known)
+    assert logs.purge(known) == DELAY_MS, "nothing else that is removed is due before"
     assert directories(machine) == []
 
 

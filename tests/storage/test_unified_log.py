@@ -147,7 +147,7 @@ def test_files_of_dropped_segments_are_deleted_after_the_delay_of_the_topic(
     assert files(disk_log.path) == [".log"]
     dropped = ["3.log.deleted", "6.log.deleted"]
     machine.clock.now_ms += 999
-    logs.purge(lambda _: True)
+    assert logs.purge(lambda _: True) == 1, "so long until the files are due"
     assert files(disk_log.path, ".log.deleted") == dropped
     machine.clock.now_ms += 1
     logs.purge(lambda _: True)
