@@ -352,10 +352,7 @@ class UnifiedLog:
             return count
 
     def delete_dropped_files(self, now_ms: int) -> list[int]:
-        """Delete the files of segments dropped ``file.delete.delay.ms`` ago. May take long.
-
-        Return when the others are due.
-        """
+        """Delete the files whose ``file.delete.delay.ms`` are over; return when others are due."""
         with self._lock:
             dropped = [segment for due_ms, segment in self._dropped if due_ms <= now_ms]
             self._dropped = [entry for entry in self._dropped if entry[0] > now_ms]
