@@ -405,7 +405,16 @@ class _Reading:
                 )
         users = self._login(listener, "plain")
         plain = {k.removeprefix(_USER): v for k, v in users.items() if k.startswith(_USER)}
-        if plain and not self._of_listener(listener, "sasl_plain_users_file"):
+        enabled = str(self._of_listener(listener, "sasl_enabled_mechanisms") or "").split(",")
+        if self._of_listener(listener, "sasl_plain_users_file"):
+            pass
+        elif "PLAIN" in map(str.strip, enabled) and not plain:
+            self._refuse(
+                f"listener.name.{listener}.plain{_JAAS}",
+                'has no user_NAME="password" of a client that logs in: add each here (not in a file'
+                " of JAAS), or add regent.sasl.plain.users.file=FILE",
+            )
+        elif plain:
             own["sasl_plain_users_file"] = f"{listener}-users"
             lines = [f"{user}:plain${password}" for user, password in plain.items()]
             self._secret_files[f"{listener}-users"] = "\n".join((*lines, ""))

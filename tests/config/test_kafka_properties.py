@@ -230,7 +230,8 @@ LOGIN = (
 
 def test_logins_are_taken_from_lines_of_jaas(read: Read, tmp_path: Path):
     text = NEEDED + SASL + LOGIN + "sasl.mechanism.inter.broker.protocol=SCRAM-SHA-512\n"
-    text += "sasl.enabled.mechanisms=SCRAM-SHA-512,PLAIN\nlistener.name.out.max.connections=9\n"
+    text += "sasl.enabled.mechanisms=SCRAM-SHA-512\nlistener.name.out.max.connections=9\n"
+    text += "listener.name.out.sasl.enabled.mechanisms=SCRAM-SHA-512,PLAIN\n"
     text += "listener.name.out.plain.sasl.jaas.config=x.PlainLoginModule required"
     text += ' user_alice="wonder" user_my-app=land;\n'
     found = read(text, data_dir=tmp_path / "d")
@@ -257,8 +258,20 @@ def test_kerberos_is_refused_also_where_it_is_kafkas_default(read: Read):
 def test_a_missing_login_is_refused(read: Read):
     text = SASL + "sasl.enabled.mechanisms=PLAIN\nsasl.mechanism.inter.broker.protocol=PLAIN\n"
     assert "listener.name.in.plain.sasl.jaas.config has no" in problems(read, NEEDED + text)[0]
-    given: Given = {"sasl": {"sasl_inter_broker_password_file": "/p"}}
+    files = {"sasl_inter_broker_password_file": "/p", "sasl_plain_users_file": "/u"}
+    given: Given = {"sasl": files}
     assert read(NEEDED + text, given).secret_files == {}
+
+
+def test_users_of_plain_in_a_file_of_jaas_are_refused(read: Read):
+    """Such a file is named to Java only: there is no user here."""
+    text = NEEDED + SASL + LOGIN + "sasl.mechanism.inter.broker.protocol=SCRAM-SHA-512\n"
+    text += "sasl.enabled.mechanisms=SCRAM-SHA-512, PLAIN\n"
+    of_in, of_out = problems(read, text)
+    assert 'listener.name.in.plain.sasl.jaas.config has no user_NAME="password"' in of_in
+    assert "not in a file of JAAS" in of_out
+    names = [path.name for path in read(text + "regent.sasl.plain.users.file=/u\n").secret_files]
+    assert names == ["in-password"]
 
 
 def test_a_file_with_passwords_must_be_private(tmp_path: Path):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Final, Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from regent.cluster.embedded_zookeeper import LOOPBACK
 from regent.config.java import find_java
@@ -134,13 +136,20 @@ class GenuineBroker:
         )
 
     def await_serving(self, timeout_s: float = STOP_S) -> None:
-        """Wait until it serves; raises ``AssertionError``, at once if the process has ended."""
+        """Wait until it serves, and a controller has told it the brokers.
+
+        A client that asks before for a coordinator may wait until the end of its time. Raises
+        ``AssertionError``, at once if the process has ended.
+        """
 
         def serves() -> bool:
             assert self._process is not None
             assert self._process.poll() is None, (self.directory / "output.log").read_text()
-            with socket.create_connection((LOOPBACK, self.port), scaled(5.0)):
-                return True
+            admin = AdminClient({"bootstrap.servers": self.bootstrap_server, "log_level": 0})
+            try:
+                return self.broker_id in admin.list_topics(timeout=scaled(5.0)).brokers
+            except KafkaException:
+                return False
 
         eventually(serves, f"broker {self.broker_id} of Kafka serves", timeout_s)
 
