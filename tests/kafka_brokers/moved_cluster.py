@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import signal
 import subprocess
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -100,11 +99,10 @@ class MovedCluster:
 
     # --- the commands of the page ---
 
-    def follow(self, block: str, broker: BrokerId, *, has_ended: bool = False) -> list[str]:
+    def follow(self, block: str, broker: BrokerId) -> list[str]:
         """Run the commands of a block of the page on the machine of a broker.
 
-        The first one is not run if the former process of this broker ``has_ended``. Returns the
-        output of each.
+        Returns the output of each.
         """
         found = re.search(_BLOCK.format(name=block), self._page, re.DOTALL)
         assert found is not None, f"{PAGE} has no block {block}"
@@ -118,7 +116,7 @@ class MovedCluster:
             "shutdown 1": f"shutdown {broker}",
         }.items():
             text = text.replace(of_page, here)
-        lines = text.splitlines()[int(has_ended) :]
+        lines = text.splitlines()
         return [self._perform(line, broker) for line in lines]
 
     def _perform(self, line: str, broker: BrokerId) -> str:
@@ -165,24 +163,6 @@ class MovedCluster:
         line = next_line(process, f"broker {broker} is ready", WAIT_S)
         assert line.startswith("ready: "), (folder / "regent.out").read_text()
         return line
-
-    def kill(self, broker: BrokerId) -> None:
-        """End a broker by ``kill -9``, and wait until the others have another leader for all."""
-        process = self._ours.pop(broker, None)
-        if process is None:
-            self.kafkas[broker].kill()
-        else:
-            process.send_signal(signal.SIGKILL)
-            process.communicate(timeout=WAIT_S)
-        admin = AdminClient({**self.clients})
-
-        def is_away() -> bool:
-            seen = admin.list_topics(timeout=WAIT_S)
-            partitions = [p for topic in seen.topics.values() for p in topic.partitions.values()]
-            led = {p.leader for p in partitions}
-            return broker not in seen.brokers and led <= set(seen.brokers)
-
-        eventually(is_away, f"broker {broker} is away", WAIT_S)
 
     # --- what is on the disks ---
 

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Final, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
@@ -46,6 +47,15 @@ def position_of(message: Message) -> tuple[TopicPartition, int]:
     assert number is not None
     assert offset is not None
     return TopicPartition(topic, number), offset
+
+
+def _end(client: Consumer, partition: TopicPartition) -> tuple[int]:
+    """Ask a leader; the client does not ask again after a change of leader."""
+    try:
+        position = Position(partition.topic, partition.partition)
+        return (client.get_watermark_offsets(position, TIMEOUT_S)[1],)
+    except KafkaException as error:
+        raise LookupError(error) from None
 
 
 class Member(threading.Thread):
@@ -328,8 +338,8 @@ class MovingLoad:
         client = Consumer({**self._settings, "group.id": "ends", "log_level": 0})
         ends = {}
         for partition in partitions_of(*topics):
-            position = Position(partition.topic, partition.partition)
-            ends[partition] = client.get_watermark_offsets(position, TIMEOUT_S)[1]
+            what = f"the end of {partition} is known"
+            ends[partition] = eventually(partial(_end, client, partition), what, TIMEOUT_S)[0]
         client.close()
         return ends
 
