@@ -51,13 +51,16 @@ class Acceptance:
 
     def handle(self, broker: SimulatedBroker, event: events.ControllerEvent) -> list[fx.Effect]:
         """Let a controller handle an event and compare its decision."""
+        if broker.is_of_kafka:
+            return broker.handle(event)
         if isinstance(event, ANSWERS):
             return self._handle_answer(broker, event)
         if not isinstance(event, events.AlterPartitionReceived) or not broker.controller.is_active:
             return broker.handle(event)
         zookeeper, context = self._cluster.zookeeper, broker.controller.context
         epoch, zxid, request = context.epoch, zookeeper.zxid, event.request
-        rows = {row.topic_partition: row for row in request.partitions}
+        # As the request names them; a broker of Kafka may name a topic by its id only.
+        rows = {row.topic_partition: _named(context, row) for row in request.partitions}
         objections = {
             topic_partition: self._objection(context, request, row)
             for topic_partition, row in rows.items()
@@ -65,7 +68,7 @@ class Acceptance:
         before = {topic_partition: _now(context, row) for topic_partition, row in rows.items()}
         self._history.check()
         current = {
-            topic_partition: self._history.current.get(topic_partition) for topic_partition in rows
+            asked: self._history.current.get(row.topic_partition) for asked, row in rows.items()
         }
         effects = broker.handle(event)
         written = zookeeper.transactions[zxid - zookeeper.zxid :] if zookeeper.zxid > zxid else []
@@ -86,7 +89,9 @@ class Acceptance:
                 )
                 is_written = _is_changed_to(row, before[topic_partition], _now(context, row))
                 assert not is_written or not is_alone, f"ProposalRefusedAndWritten: {where}"
-            elif self._cluster.zookeeper.is_denied(TopicPartitionStateZNode.path(topic_partition)):
+            elif self._cluster.zookeeper.is_denied(
+                TopicPartitionStateZNode.path(row.topic_partition)
+            ):
                 pass  # the write may have succeeded before access was denied
             elif is_alone and current[topic_partition] == before[topic_partition]:
                 assert error is Errors.NONE, f"ProposalRefused without a reason: {where}"
@@ -192,6 +197,11 @@ def _is_changed_to(
     if before is None or now is None or before.leader_epoch != now.leader_epoch:
         return False
     return set(before.isr) != set(now.isr) == set(row.new_isr)
+
+
+def _named(context: ControllerContext, row: AlterPartitionRow) -> AlterPartitionRow:
+    name = None if row.topic_id is None else context.topic_name(row.topic_id)
+    return row if name is None else row._replace(topic=name)
 
 
 def _now(context: ControllerContext, row: AlterPartitionRow) -> LeaderAndIsr | None:
