@@ -502,7 +502,7 @@ class SimulatedBroker:
 
     # --- what arrives ---
 
-    def receive(self, exchange: Exchange) -> None:
+    def receive(self, exchange: Exchange) -> None:  # noqa: C901 - one case for each kind
         """Apply a control request, answer a fetch, or queue a request for the controller.
 
         A broker that has not registered yet sends no answer; a real one answers that it is not
@@ -562,7 +562,9 @@ class SimulatedBroker:
 
         request, refusal = asked.request, Errors.NOT_CONTROLLER
         if self.is_controller:
-            refusal = self._registered.refusal(request.broker_id, request.broker_epoch) or Errors.NONE
+            refusal = (
+                self._registered.refusal(request.broker_id, request.broker_epoch) or Errors.NONE
+            )
         if refusal is not Errors.NONE:
             is_proposal = isinstance(request, AlterPartitionRequest)
             answerer(
@@ -844,7 +846,7 @@ class SimulatedBroker:
                 self._ask_again(attempts)
 
         def on_timeout() -> None:
-            if not exchange.is_over:
+            if exchange is not None and not exchange.is_over:
                 self._stop_waiting(exchange)
                 self._ask_again(attempts)
 

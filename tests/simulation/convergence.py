@@ -241,7 +241,9 @@ def _assert_knows_the_cluster(
         f"{broker.broker_id}: it has another controller"
     )
     assert broker.replica_manager.controller_epoch == controller.controller.context.epoch
-    assert broker.is_of_kafka or snapshot.is_complete, f"{broker.broker_id} waits for the list of all partitions"
+    assert broker.is_of_kafka or snapshot.is_complete, (
+        f"{broker.broker_id} waits for the list of all partitions"
+    )
     partitions = {
         partition
         for topic, stored in topics.items()

@@ -96,7 +96,8 @@ class KafkaBroker(SimulatedBroker):
     @property
     def is_controller(self) -> bool:
         """Whether it rules the cluster."""
-        return self.controller.rules
+        ruler: Any = self.controller
+        return bool(ruler.rules)
 
     def _begin_shutdown(self) -> None:
         """Follow on until the controller stops the replicas."""
@@ -211,7 +212,10 @@ class KafkaFetchers(Fetchers):
         manager = self._broker.replica_manager
         if manager.partitions.get(name) is not partition or partition.log is None:
             return
-        if partition.leader_epoch != query.current_leader_epoch or end.error_code is not Errors.NONE:
+        if (
+            partition.leader_epoch != query.current_leader_epoch
+            or end.error_code is not Errors.NONE
+        ):
             return
         log, is_done = partition.local_log, True
         offset = min(partition.high_watermark, log.log_end_offset)

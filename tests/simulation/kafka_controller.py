@@ -8,7 +8,8 @@ controller of this project. Mirrors ``kafka.controller.KafkaController``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import orjson
@@ -115,7 +116,9 @@ class KafkaController:
             self._refuse(event)
         return self._effects
 
-    def _dispatch(self, event: events.ControllerEvent, now_ms: int) -> None:
+    def _dispatch(  # noqa: C901 - one case for each event
+        self, event: events.ControllerEvent, now_ms: int
+    ) -> None:
         match event:
             case events.RegisterBrokerAndReelect() | events.RegistrationDeleted():
                 self._register()
@@ -206,10 +209,8 @@ class KafkaController:
         version, ruled = self._zk_version, self.rules
         self._resign()
         if ruled:
-            try:
+            with suppress(RegentError):
                 self._store.delete_controller(version)
-            except RegentError:
-                pass
 
     # --- what it knows ---
 
@@ -280,9 +281,7 @@ class KafkaController:
             if name.topic in self._being_deleted:
                 continue
             usable = [
-                r
-                for r in assignment.replicas
-                if r in live and name not in self._offline.get(r, ())
+                r for r in assignment.replicas if r in live and name not in self._offline.get(r, ())
             ]
             state = self._states.get(name)
             if state is None:
@@ -337,7 +336,7 @@ class KafkaController:
         topic = row.topic if row.topic_id is None else names.get(row.topic_id, "")
         name = TopicPartition(topic, row.partition)
         state = self._states.get(name)
-        error = Errors.UNKNOWN_TOPIC_OR_PARTITION
+        error: Errors | None = Errors.UNKNOWN_TOPIC_OR_PARTITION
         if state is not None:
             now = state.leader_and_isr
             error = self._objection(now, sender, row)
@@ -358,6 +357,7 @@ class KafkaController:
                     int(now.leader_recovery_state),
                     now.partition_epoch,
                 )
+        assert error is not None
         return AlteredPartition(row.topic, row.partition, error)
 
     def _objection(
@@ -497,7 +497,7 @@ def _elected(now: LeaderAndIsr, usable: list[BrokerId], *, is_unclean: bool) -> 
         elif is_unclean and usable:
             return LeaderAndIsr(
                 usable[0],
-                usable[:1] and (usable[0],),
+                (usable[0],),
                 now.leader_epoch + 1,
                 now.partition_epoch,
                 LeaderRecoveryState.RECOVERING,

@@ -149,7 +149,8 @@ def read_control_call(call: KafkaCall) -> tuple[Any, ControlRequest]:
 
 def control_answer(call: KafkaCall, asked: Any, given: ControlResponse) -> KafkaAnswer:
     """Return the answer of a broker of either kind."""
-    key, error, message = KEYS[type(call.request)], given.error_code, None  # type: ignore[index]
+    key, error = KEYS[type(call.request)], given.error_code  # type: ignore[index]
+    message: object
     if isinstance(given, LeaderAndIsrResponse):
         message = (
             control_requests._leader_and_isr_answer(asked, given, call.version)
@@ -244,9 +245,7 @@ def read_controller_call(call: KafkaCall, names: TopicNamesById) -> AskedOfContr
     key = KafkaApiKey.ALTER_PARTITION
     proposed: Any = _decoded(controller.AlterPartitionRequestData, key, call.version, call.body)
     rows = controller_requests._rows(proposed, call.version, names)
-    request = AlterPartitionRequest(
-        proposed.broker_id, proposed.broker_epoch, tuple(rows.values())
-    )
+    request = AlterPartitionRequest(proposed.broker_id, proposed.broker_epoch, tuple(rows.values()))
     return AskedOfController(request, tuple((name, topic_id) for name, topic_id, _ in rows))
 
 

@@ -34,7 +34,12 @@ from tests.simulation.kafka_protocol import (
 BrokerRequest: TypeAlias = FetchRequest | WriteMarkersRequest | VerifyPartitionsRequest
 BrokerResponse: TypeAlias = FetchResponse | WriteMarkersResponse | VerifyPartitionsResponse
 RequestBody: TypeAlias = (
-    ControlRequest | BrokerRequest | ControllerRequest | ClientRequest | KafkaCall | EpochEndsRequest
+    ControlRequest
+    | BrokerRequest
+    | ControllerRequest
+    | ClientRequest
+    | KafkaCall
+    | EpochEndsRequest
 )
 AnswerBody: TypeAlias = (
     ControlResponse

@@ -120,7 +120,7 @@ class Simulation:
     stop_at: int | None = None
     """The debugger begins before this line of ``history``; the first is 0."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int) -> None:  # noqa: PLR0915 - the order of the draws
         self.random = random.Random(seed)
         self._boot_dice, self._thread_dice = (
             random.Random(f"{seed}, {which}") for which in ("boots", "threads")
@@ -210,8 +210,10 @@ class Simulation:
         return found
 
     def _add_removals_and_forgeries(self) -> None:
-        # A broker of Kafka keeps the log of a topic that was removed by hand, and refuses the next one.
-        if not self._leaders_write_isrs and not self._kinds.is_on:  # their version conditions do not tell topics apart
+        # A broker of Kafka keeps the log of a topic removed by hand, and refuses the next one.
+        if (
+            not self._leaders_write_isrs and not self._kinds.is_on
+        ):  # their version conditions do not tell topics apart
             self._admins.menu.add(self._admins.remove_topic_by_hand)
         self._admins.menu.add(Forgeries(self.cluster, self.random, self._note).propose, 2)
 
@@ -666,7 +668,11 @@ class Simulation:
 
     def _hide_logs_to_be_deleted(self) -> None:
         """Sometimes start a broker without a directory whose logs are to be deleted."""
-        if not self._hides_logs or self._kinds.is_on or self._hiding_dice.random() >= HIDING_PROBABILITY:
+        if (
+            not self._hides_logs
+            or self._kinds.is_on
+            or self._hiding_dice.random() >= HIDING_PROBABILITY
+        ):
             return
         active = self.cluster.active_controllers
         names = set(self.cluster.zookeeper.children_of(TopicsZNode.PATH))
