@@ -119,6 +119,9 @@ class ControllerContext(PartitionEntries):
         # Replicas whose logs were, or can be, replaced, and that wait for a new leader epoch.
         self.waiting_to_restart: set[PartitionAndReplica] = set()
         self.full_withheld_from: set[BrokerId] = set()  # they wait for a FULL LeaderAndIsr
+        # Replicas removed in this term whose brokers may still host them: a FULL request does not
+        # remove stray replicas of brokers of Kafka.
+        self.removed_replicas: dict[BrokerId, set[TopicPartition]] = {}
         self.topic_created_zxids: dict[str, int] = {}
         # Of internal topics: over how many partitions their keys are spread.
         self.coordinated_partitions: dict[str, int] = {}

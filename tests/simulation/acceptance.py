@@ -59,8 +59,10 @@ class Acceptance:
             return broker.handle(event)
         zookeeper, context = self._cluster.zookeeper, broker.controller.context
         epoch, zxid, request = context.epoch, zookeeper.zxid, event.request
-        # As the request names them; a broker of Kafka may name a topic by its id only.
-        rows = {row.topic_partition: _named(context, row) for row in request.partitions}
+        # A broker of Kafka may name a topic by its id only; the answer has the name.
+        rows = {
+            row.topic_partition: row for row in (_named(context, r) for r in request.partitions)
+        }
         objections = {
             topic_partition: self._objection(context, request, row)
             for topic_partition, row in rows.items()
@@ -68,7 +70,7 @@ class Acceptance:
         before = {topic_partition: _now(context, row) for topic_partition, row in rows.items()}
         self._history.check()
         current = {
-            asked: self._history.current.get(row.topic_partition) for asked, row in rows.items()
+            topic_partition: self._history.current.get(topic_partition) for topic_partition in rows
         }
         effects = broker.handle(event)
         written = zookeeper.transactions[zxid - zookeeper.zxid :] if zookeeper.zxid > zxid else []
@@ -89,9 +91,7 @@ class Acceptance:
                 )
                 is_written = _is_changed_to(row, before[topic_partition], _now(context, row))
                 assert not is_written or not is_alone, f"ProposalRefusedAndWritten: {where}"
-            elif self._cluster.zookeeper.is_denied(
-                TopicPartitionStateZNode.path(row.topic_partition)
-            ):
+            elif self._cluster.zookeeper.is_denied(TopicPartitionStateZNode.path(topic_partition)):
                 pass  # the write may have succeeded before access was denied
             elif is_alone and current[topic_partition] == before[topic_partition]:
                 assert error is Errors.NONE, f"ProposalRefused without a reason: {where}"

@@ -34,6 +34,7 @@ _DEPOSED: dict[type, Situation] = {
     StopReplicaRequest: Situation.DEPOSED_STOP_REPLICA,
     UpdateMetadataRequest: Situation.DEPOSED_UPDATE_METADATA,
 }
+FIRST_METADATA_WITH_IDS = 7
 
 
 class HandledRequests:
@@ -194,7 +195,10 @@ class HandledRequests:
         self._snapshots[broker] = snapshot
         rows = snapshot.partitions
         for name, row in rows.items():
-            key = (broker, name, snapshot.topic_ids.get(name.topic))
+            topic_id = snapshot.topic_ids.get(name.topic)
+            if topic_id is None and broker.release.update_metadata < FIRST_METADATA_WITH_IDS:
+                continue  # it cannot tell a topic from an earlier one of the same name
+            key = (broker, name, topic_id)
             epochs = row.leader_epoch, row.partition_epoch
             known = self._rows_known.get(key, epochs)
             is_unreadable = (row.leader, *epochs) == (NO_LEADER, NO_EPOCH, NO_EPOCH)
