@@ -340,10 +340,15 @@ class Cluster(Znodes):
 
     @property
     def is_backing_off(self) -> bool:
-        """Whether there is no active controller because all brokers back off from elections."""
-        if self.active_controllers or not self.brokers:
+        """Whether there is no active controller because all candidates back off from elections."""
+        candidates = [
+            broker
+            for broker in self.brokers.values()
+            if self._world.kafka_may_rule or not broker.is_of_kafka
+        ]
+        if self.active_controllers or not candidates:
             return False
-        return all(StandAgain() in self.time.events_of(broker) for broker in self.brokers.values())
+        return all(StandAgain() in self.time.events_of(broker) for broker in candidates)
 
     def _pending_steps(self) -> str:
         """Return how many steps of each kind are possible, with some examples."""
