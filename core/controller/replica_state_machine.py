@@ -71,11 +71,21 @@ class ReplicaStateMachine:
         metadata = self._services.new_batch()
         metadata.add_full_metadata(broker_ids)
         self._services.announce(metadata)
+        self._announce_removed_topics(broker_ids)
         batch = self._services.new_batch()
         self._make_full(batch, broker_ids)
         self._move_all(self._context.replicas_on_brokers(broker_ids), ReplicaState.ONLINE, batch)
         self._stop_removed(broker_ids, batch)
         self._services.announce(batch)
+
+    def _announce_removed_topics(self, broker_ids: Collection[BrokerId]) -> None:
+        """Tell brokers of Kafka again which topics are gone: their caches keep unlisted ones."""
+        registered = self._context.registrations
+        of_kafka = [b for b in broker_ids if b in registered and registered[b].info.is_of_kafka]
+        if of_kafka:
+            removed = self._services.new_batch()
+            removed.add_removed_topics(of_kafka)
+            self._services.announce(removed)
 
     def _stop_removed(self, broker_ids: Collection[BrokerId], batch: ControlRequestBatch) -> None:
         """Let brokers of Kafka delete again what they had to delete in this term.

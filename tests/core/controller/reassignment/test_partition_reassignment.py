@@ -6,6 +6,7 @@ from regent.core.controller.events import ChannelOverflowed, PartitionReassignme
 from regent.core.controller.states import ReplicaState
 from regent.core.errors import Errors
 from regent.core.model import (
+    LEADER_DURING_DELETE,
     BrokerInfo,
     LogEnd,
     PartitionAndReplica,
@@ -16,10 +17,11 @@ from regent.core.model import (
 from regent.core.protocol.control import ControlHeader
 from regent.zk.stores.controller_store import ZkControllerStore
 from regent.zk.stores.znode_store import topic_assignment
-from regent.zk.znodes import BrokerIdZNode, ReassignPartitionsZNode
+from regent.zk.znodes import BrokerIdZNode, DeleteTopicsTopicZNode, ReassignPartitionsZNode
 from tests.support.controller_parts import (
     leader_and_isr_requests,
     leader_and_isr_rows,
+    metadata_rows,
     stop_replica_rows,
 )
 from tests.support.fake_zookeeper import Call, Moment
@@ -485,3 +487,22 @@ def test_a_broker_of_this_project_sets_removed_replicas_aside_by_itself() -> Non
     moving = cluster((1, 2, 3))
     moving.submit({T0: (2, 3)})
     assert overflow(moving, 1) == {}
+
+
+def test_a_broker_of_kafka_forgets_a_deleted_topic_although_its_channel_overflowed() -> None:
+    moving = cluster((1, 2), (2, 3))
+    become_kafkas(moving, 4)
+    moving.zookeeper.put(DeleteTopicsTopicZNode.path("t"))
+    moving.settle()
+    assert moving.node(topic_path("t")) is None
+    context = moving.active.controller.context
+    header = ControlHeader(100, context.epoch, context.live_broker_epochs[4])
+    rows = metadata_rows(moving.active.handle(ChannelOverflowed(4, header)))
+    assert {p: row.leader for p, row in rows[4].items()} == {
+        T0: LEADER_DURING_DELETE,
+        T1: LEADER_DURING_DELETE,
+    }, "its cache keeps what a complete list lacks"
+    moving.put_topic("t", {0: (5, 6)}, topic_id(78))
+    moving.settle()
+    rows = metadata_rows(moving.active.handle(ChannelOverflowed(4, header)))
+    assert {p: row.leader for p, row in rows[4].items()} == {T0: 5, T1: LEADER_DURING_DELETE}
