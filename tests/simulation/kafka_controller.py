@@ -333,8 +333,10 @@ class KafkaController:
 
     def _altered_row(self, sender: BrokerId, row: AlterPartitionRow) -> AlteredPartition:
         names = {topic_id: topic for topic, topic_id in self._topic_ids.items()}
-        topic = row.topic if row.topic_id is None else names.get(row.topic_id, "")
-        name = TopicPartition(topic, row.partition)
+        if row.topic_id is not None:  # the name may be unknown to who read the request
+            row = row._replace(topic=names.get(row.topic_id, row.topic))
+        is_known = row.topic_id is None or row.topic_id in names
+        name = TopicPartition(row.topic if is_known else "", row.partition)
         state = self._states.get(name)
         error: Errors | None = Errors.UNKNOWN_TOPIC_OR_PARTITION
         if state is not None:
