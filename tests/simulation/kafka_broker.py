@@ -27,6 +27,7 @@ from regent.core.protocol.control import (
     ControlHeader,
     ControlRequest,
     ControlResponse,
+    LeaderAndIsrRequest,
     StopReplicaRequest,
     StopReplicaResponse,
     UpdateMetadataRequest,
@@ -127,6 +128,8 @@ class KafkaBroker(SimulatedBroker):
             self.broker_epoch,
             broker_id=self.broker_id,
         )
+        if isinstance(request, LeaderAndIsrRequest):
+            self._delete_strays(request)
         answer = self.replica_manager.handle(header, request, self.now_ms)
         if isinstance(request, StopReplicaRequest) and isinstance(answer, StopReplicaResponse):
             for row in answer.partition_errors:
@@ -134,6 +137,20 @@ class KafkaBroker(SimulatedBroker):
                     # Its log stays. The next LeaderAndIsr is obeyed whatever its leader epoch.
                     self.replica_manager._control_requests._forget(row.topic_partition)
         return answer
+
+    def _delete_strays(self, request: LeaderAndIsrRequest) -> None:
+        """Delete stray replicas of former topics, which would refuse the present ones for ever.
+
+        Kafka does not; its operators must.
+        """
+        handler = self.replica_manager._control_requests
+        for topic in request.topic_states:
+            for row in topic.partition_states:
+                name = TopicPartition(topic.topic_name, row.partition_index)
+                known = handler._logs.topic_id(name)
+                if known is not None and topic.topic_id is not None and known < topic.topic_id:
+                    handler._logs.delete(name, deleted_topic=None)
+                    handler._forget(name)
 
     # --- requests to a controller ---
 
