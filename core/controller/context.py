@@ -119,6 +119,12 @@ class ControllerContext(PartitionEntries):
         # Replicas whose logs were, or can be, replaced, and that wait for a new leader epoch.
         self.waiting_to_restart: set[PartitionAndReplica] = set()
         self.full_withheld_from: set[BrokerId] = set()  # they wait for a FULL LeaderAndIsr
+        # Replicas removed in this term whose brokers may still host them: a FULL request does not
+        # remove stray replicas of brokers of Kafka.
+        self.removed_replicas: dict[BrokerId, set[TopicPartition]] = {}
+        # Partitions of topics removed in this term while brokers of Kafka were registered: complete
+        # metadata do not remove them from their caches.
+        self.removed_topics: dict[str, set[int]] = {}
         self.topic_created_zxids: dict[str, int] = {}
         # Of internal topics: over how many partitions their keys are spread.
         self.coordinated_partitions: dict[str, int] = {}
@@ -276,7 +282,9 @@ class ControllerContext(PartitionEntries):
         self._topics.setdefault(topic, {})
 
     def remove_topic(self, topic: str) -> None:
-        """Forget everything about a topic (KAFKA-1742, KAFKA-1558)."""
+        """Forget everything about a topic (KAFKA-1742, KAFKA-1558), but that it existed."""
+        if any(registration.info.is_of_kafka for registration in self._registrations.values()):
+            self.removed_topics.setdefault(topic, set()).update(self._topics.get(topic, ()))
         for entry in self._topics.pop(topic, {}).values():
             topic_partition = entry.topic_partition
             self._set_state(entry, PartitionState.NON_EXISTENT)

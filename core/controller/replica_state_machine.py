@@ -71,10 +71,40 @@ class ReplicaStateMachine:
         metadata = self._services.new_batch()
         metadata.add_full_metadata(broker_ids)
         self._services.announce(metadata)
+        self._announce_removed_topics(broker_ids)
         batch = self._services.new_batch()
         self._make_full(batch, broker_ids)
         self._move_all(self._context.replicas_on_brokers(broker_ids), ReplicaState.ONLINE, batch)
+        self._stop_removed(broker_ids, batch)
         self._services.announce(batch)
+
+    def _announce_removed_topics(self, broker_ids: Collection[BrokerId]) -> None:
+        """Tell brokers of Kafka again which topics are gone: their caches keep unlisted ones."""
+        registered = self._context.registrations
+        of_kafka = [b for b in broker_ids if b in registered and registered[b].info.is_of_kafka]
+        if of_kafka:
+            removed = self._services.new_batch()
+            removed.add_removed_topics(of_kafka)
+            self._services.announce(removed)
+
+    def _stop_removed(self, broker_ids: Collection[BrokerId], batch: ControlRequestBatch) -> None:
+        """Let brokers of Kafka delete again what they had to delete in this term.
+
+        The requests may have been dropped with the channel. For brokers of this project the FULL
+        request is enough: they set stray replicas aside.
+        """
+        removed = self._context.removed_replicas
+        for broker_id in removed.keys() & broker_ids:
+            removed[broker_id] = {
+                p
+                for p in removed[broker_id]
+                if broker_id not in self._context.partition_replica_assignment(p)
+            }
+            registration = self._context.registrations.get(broker_id)
+            if registration is not None and registration.info.is_of_kafka:
+                batch.add_stop_replica(broker_id, sorted(removed[broker_id]), delete=True)
+            elif registration is not None:
+                del removed[broker_id]
 
     def _make_full(self, batch: ControlRequestBatch, broker_ids: Collection[BrokerId]) -> None:
         """Make the LeaderAndIsr requests to these brokers FULL, or withhold the FULL ones.
@@ -305,6 +335,10 @@ class ReplicaStateMachine:
         return [p for p in partitions if p not in failures]
 
     def _forget(self, broker_id: BrokerId, partitions: list[TopicPartition]) -> None:
+        registration = self._context.registrations.get(broker_id)
+        if registration is None or registration.info.is_of_kafka:
+            removed = self._context.removed_replicas.setdefault(broker_id, set())
+            removed.update(p for p in partitions if not self._is_queued_for_deletion(p))
         for topic_partition in partitions:
             assignment = self._context.partition_full_replica_assignment(topic_partition)
             self._context.update_partition_full_replica_assignment(

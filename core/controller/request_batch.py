@@ -78,6 +78,7 @@ class ControlRequestBatch:
         self._log = ControllerLog("state.change", controller_id, context)
         self._leader_and_isr: dict[BrokerId, RowsByTopic[LeaderAndIsrPartition]] = {}
         self._full: set[BrokerId] = set()
+        self._removed_topics: dict[str, list[int]] = {}
         self._stop_replica: dict[BrokerId, RowsByTopic[StopReplicaPartition]] = {}
         self._metadata_brokers: set[BrokerId] = set()
         self._metadata_to_all = False
@@ -99,6 +100,14 @@ class ControlRequestBatch:
         """
         self.add_update_metadata((), broker_ids)
         self._metadata_of_all_partitions = True
+
+    def add_removed_topics(self, broker_ids: Collection[BrokerId]) -> None:
+        """Tell brokers which partitions were removed with their topics in this term."""
+        for topic, numbers in self._context.removed_topics.items():
+            if gone := numbers - self._context.entries(topic).keys():
+                self._removed_topics[topic] = sorted(gone)
+        if self._removed_topics:
+            self.add_update_metadata((), broker_ids)
 
     def add_leader_and_isr(
         self,
@@ -322,6 +331,13 @@ class ControlRequestBatch:
                 rows[topic] = of_topic
         return rows
 
+    def _removed_rows(self) -> RowsByTopic[UpdateMetadataPartition]:
+        epoch = self._context.epoch
+        return {
+            topic: {number: _removed_row(number, epoch) for number in numbers}
+            for topic, numbers in self._removed_topics.items()
+        }
+
     def _metadata_row(
         self, entry: PartitionEntry, offline: Brokers, *, is_deleted: bool
     ) -> UpdateMetadataPartition:
@@ -422,7 +438,8 @@ class ControlRequestBatch:
         )
         if not targets:
             return []
-        rows, lists_all = self._metadata_rows(), self._metadata_of_all_partitions
+        rows = {**self._metadata_rows(), **self._removed_rows()}
+        lists_all = self._metadata_of_all_partitions
         live_brokers = tuple(_live_broker(registered[b]) for b in sorted(registered))
         parts = self._split(rows)
         requests = [
@@ -557,3 +574,7 @@ def _live_broker(registration: BrokerRegistration) -> UpdateMetadataBroker:
         control_key=info.control_key,
         no_replicas=info.no_replicas,
     )
+
+
+def _removed_row(number: int, controller_epoch: int) -> UpdateMetadataPartition:
+    return UpdateMetadataPartition(number, controller_epoch, LEADER_DURING_DELETE, 0, (), 0, (), ())

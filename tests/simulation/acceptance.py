@@ -51,13 +51,18 @@ class Acceptance:
 
     def handle(self, broker: SimulatedBroker, event: events.ControllerEvent) -> list[fx.Effect]:
         """Let a controller handle an event and compare its decision."""
+        if broker.is_of_kafka:
+            return broker.handle(event)
         if isinstance(event, ANSWERS):
             return self._handle_answer(broker, event)
         if not isinstance(event, events.AlterPartitionReceived) or not broker.controller.is_active:
             return broker.handle(event)
         zookeeper, context = self._cluster.zookeeper, broker.controller.context
         epoch, zxid, request = context.epoch, zookeeper.zxid, event.request
-        rows = {row.topic_partition: row for row in request.partitions}
+        # A broker of Kafka may name a topic by its id only; the answer has the name.
+        rows = {
+            row.topic_partition: row for row in (_named(context, r) for r in request.partitions)
+        }
         objections = {
             topic_partition: self._objection(context, request, row)
             for topic_partition, row in rows.items()
@@ -192,6 +197,11 @@ def _is_changed_to(
     if before is None or now is None or before.leader_epoch != now.leader_epoch:
         return False
     return set(before.isr) != set(now.isr) == set(row.new_isr)
+
+
+def _named(context: ControllerContext, row: AlterPartitionRow) -> AlterPartitionRow:
+    name = None if row.topic_id is None else context.topic_name(row.topic_id)
+    return row if name is None else row._replace(topic=name)
 
 
 def _now(context: ControllerContext, row: AlterPartitionRow) -> LeaderAndIsr | None:

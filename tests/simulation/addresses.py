@@ -74,7 +74,7 @@ class Addresses:
         if kind != 0:
             control = f"tcp://broker-{broker_id}:{self._port}"
         if kind != 1:
-            replication = f"tcp://broker-{broker_id}:{self._port}/replication"
+            replication = f"tcp://replication-{broker_id}:{self._port}"
         moved = replace(
             info,
             endpoints=(EndPoint("PLAINTEXT", "127.0.0.1", self._port),),

@@ -57,14 +57,14 @@ class Answers:
     def _check_altered(
         self, request: AlterPartitionRequest, response: AlterPartitionResponse
     ) -> None:
-        wanted = {row.topic_partition: set(row.new_isr) for row in request.partitions}
-        for row in response.partitions:
+        # In the order of the request, which may name a topic by its id only.
+        for asked, row in zip(request.partitions, response.partitions, strict=False):
             if row.leader_epoch < 0:
                 continue
             belief = Belief(row.leader, row.leader_epoch, row.isr, row.partition_epoch)
             held = self._history.ever_held.get(row.topic_partition, ())
             assert belief in held, f"an answer with a state that ZooKeeper never had: {row}"
-            is_done = set(row.isr) == wanted[row.topic_partition]
+            is_done = set(row.isr) == set(asked.new_isr)
             assert is_done or row.error_code is not Errors.NONE, (
                 f"the state differs from the proposed one: {row}"
             )

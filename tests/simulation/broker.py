@@ -6,8 +6,11 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
+from regent.broker.api.fetch import TopicNamesById
+from regent.broker.api.registered_followers import RegisteredFollowers
 from regent.core.controller import effects as fx
 from regent.core.controller import events
 from regent.core.controller.controller import Controller
@@ -22,9 +25,9 @@ from regent.core.errors import (
     SessionExpiredError,
     UnreadableError,
 )
-from regent.core.model import BrokerId, BrokerInfo, EndPoint
+from regent.core.model import BrokerId, BrokerInfo, BrokerRegistration, EndPoint
 from regent.core.ports import ControlFacts
-from regent.core.protocol.broker import FetchRequest
+from regent.core.protocol.broker import FetchRequest, FetchResponse
 from regent.core.protocol.control import (
     ControlHeader,
     ControlRequest,
@@ -47,7 +50,12 @@ from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.replication.replication_settings import ReplicationSettings
 from regent.zk.client.operations import ConnectionLossError, WatchEvent
 from regent.zk.stores import cluster_identity
-from regent.zk.stores.controller_store import ZkControllerStore, read_control_facts
+from regent.zk.stores.controller_store import (
+    ZkControllerStore,
+    has_led_partitions,
+    is_broker_of_kafka,
+    read_control_facts,
+)
 from regent.zk.stores.watches import controller_event
 from regent.zk.znodes import (
     ConfigEntityChangeNotificationZNode,
@@ -67,6 +75,21 @@ from tests.simulation.coordinator_server import CoordinatorServer
 from tests.simulation.fetchers import Fetchers
 from tests.simulation.group_server import GroupServer, GroupWorld
 from tests.simulation.isr_writer import SimulatedIsrWriter
+from tests.simulation.kafka_channel import KafkaChannel
+from tests.simulation.kafka_protocol import (
+    OUR_RELEASE,
+    EpochEndsRequest,
+    EpochEndsResponse,
+    KafkaAnswer,
+    KafkaCall,
+    KafkaRelease,
+    control_answer,
+    controller_call,
+    kafka_endpoint,
+    read_control_call,
+    read_controller_answer,
+    read_controller_call,
+)
 from tests.simulation.log_care import LogCare
 from tests.simulation.network import AnswerBody, Exchange, Network
 from tests.simulation.record_server import RecordServer
@@ -76,6 +99,8 @@ from tests.simulation.tokens import TokenFollower, wall_clock_ms
 from tests.simulation.transaction_server import TransactionServer, TransactionWorld
 from tests.simulation.virtual_time import VirtualTime
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
+
+KafkaAnswerer: TypeAlias = Callable[[AnswerBody], None]
 
 CHECKPOINT_INTERVAL_MS = 5_000
 MAX_EVENTS = 100_000
@@ -117,6 +142,13 @@ class SimulatedWorld:
     control_requests_received: int = 0  # by all brokers, accepted or not
     groups: GroupWorld | None = None  # None: no broker coordinates groups
     transactions: TransactionWorld | None = None  # None: no broker coordinates transactions
+    releases: dict[str, KafkaRelease] = field(default_factory=dict)  # of the listener of brokers
+    on_obeyed: Callable[[SimulatedBroker, ControlRequest], None] = lambda broker, request: None
+    kafka_may_rule: bool = False  # a broker of Kafka may be elected
+
+    def release_at(self, endpoint: str) -> KafkaRelease:
+        """Return what listens at an endpoint, as ApiVersions would say."""
+        return self.releases[endpoint]
 
 
 class CountedTopicIds:
@@ -128,7 +160,7 @@ class CountedTopicIds:
 
     def new_topic_id(self) -> str:
         """Return the next id."""
-        return f"{next(self._numbers):022d}"
+        return f"{next(self._numbers):021d}A"  # base64url of a UUID
 
     def last_known(self, topic: str) -> str | None:
         """Return the id in the broker's metadata cache."""
@@ -155,6 +187,9 @@ class CurrentSession(FakeZooKeeper):
 class SimulatedBroker:
     """One process: a controller with its queue and channels, replicas, fetchers, a session."""
 
+    release = OUR_RELEASE
+    is_of_kafka = False
+
     def __init__(
         self, world: SimulatedWorld, broker_id: BrokerId, port: int, disk: SimulatedDisk
     ) -> None:
@@ -162,8 +197,9 @@ class SimulatedBroker:
         self.broker_id = broker_id
         self.port = port
         self.control_endpoint = f"tcp://broker-{broker_id}:{port}"
-        self.replication_endpoint = f"tcp://broker-{broker_id}:{port}/replication"
+        self.replication_endpoint = f"tcp://replication-{broker_id}:{port}"
         self.client_endpoint = f"tcp://broker-{broker_id}:{port}/clients"
+        self.kafka_endpoint = f"tcp://127.0.0.1:{port}"  # of brokers of Kafka
         self.is_paused = False
         self.is_dead = False
         self.is_leaving = False  # asked to hand over
@@ -189,27 +225,15 @@ class SimulatedBroker:
         )
         self.session = CurrentSession(world.zookeeper, self._on_watch)
         self.settings = world.controller_settings()
-        self.info = BrokerInfo(
-            broker_id,
-            (EndPoint("PLAINTEXT", "127.0.0.1", port),),
-            control_endpoint=self.control_endpoint,
-            replication_endpoint=self.replication_endpoint,
-        )
-        topic_ids = CountedTopicIds(self.cache, world.topic_numbers)
-        store = ZkControllerStore(self.session, disk.check_cluster)
-        self.controller = Controller(
-            self.info,
-            store,
-            topic_ids,
-            self.settings,
-            lambda: self.replica_manager.controller_epoch,
-            disk.suspects,
-        )
-        self.controller.flush_to(self._perform)
+        self.info = self._info()
+        self.controller = self._new_controller(ZkControllerStore(self.session, disk.check_cluster))
         self._request_ids = itertools.count(1)
+        self._kafka_calls: dict[Exchange, KafkaAnswerer] = {}  # by what they mean
+        self._topic_names = TopicNamesById(self.cache)
+        self._registered = RegisteredFollowers(self.cache)
         self._facts: dict[Exchange, ControlFacts] = {}  # of requests that are handled later
         self.record_server = RecordServer(self)
-        self._fetchers = Fetchers(self)
+        self._fetchers = self._new_fetchers()
         self._proposal: Exchange | None = None
         self._may_propose_from_ms = 0
         self._lists_suspects_at_ms = 0
@@ -222,6 +246,33 @@ class SimulatedBroker:
         self.transactions: TransactionServer | None = None
         if world.transactions is not None:
             self.transactions = TransactionServer(self, world.transactions)
+
+    def _info(self) -> BrokerInfo:
+        """Return what it registers."""
+        return BrokerInfo(
+            self.broker_id,
+            (EndPoint("PLAINTEXT", "127.0.0.1", self.port),),
+            control_endpoint=self.control_endpoint,
+            replication_endpoint=self.replication_endpoint,
+        )
+
+    def _new_controller(self, store: ZkControllerStore) -> Controller:
+        controller = Controller(
+            self.info,
+            store,
+            CountedTopicIds(self.cache, self.world.topic_numbers),
+            self.settings,
+            lambda: self.replica_manager.controller_epoch,
+            self.disk.suspects,
+        )
+        controller.flush_to(self._perform)
+        return controller
+
+    def _new_fetchers(self) -> Fetchers:
+        return Fetchers(self)
+
+    def note_end(self) -> None:
+        """Note in the log directories what the end of this process leaves there."""
 
     @property
     def coordinators(self) -> list[CoordinatorServer]:
@@ -237,6 +288,8 @@ class SimulatedBroker:
         self.world.network.listen(self.control_endpoint, self)
         self.world.network.listen(self.replication_endpoint, self)
         self.world.network.listen(self.client_endpoint, self)
+        self.world.network.listen(self.kafka_endpoint, self)
+        self.world.releases[self.kafka_endpoint] = self.release
         self._mark_logs_known()
         self.tell(events.RegisterBrokerAndReelect())
         self.configs.look_soon()
@@ -401,7 +454,7 @@ class SimulatedBroker:
         match effect:
             case fx.AddBroker(registration):
                 self._close_channel(registration.info.broker_id)
-                self.channels[registration.info.broker_id] = Channel(self, registration)
+                self.channels[registration.info.broker_id] = self._new_channel(registration)
             case fx.RemoveBroker(broker_id):
                 self._close_channel(broker_id)
             case fx.SendControlRequest(broker_id):
@@ -411,7 +464,7 @@ class SimulatedBroker:
                     channel.put(effect)
             case fx.SendResponse(request_id, response):
                 assert request_id in self.unanswered, f"AnsweredOnce: {request_id} {response}"
-                self.world.network.answer(self.unanswered.pop(request_id), response)  # type: ignore[arg-type]
+                self._answer(self.unanswered.pop(request_id), response)  # type: ignore[arg-type]
             case fx.ScheduleEvent(after_ms, event):
                 self.world.time.schedule(self, after_ms, lambda: self.tell(event), event)
             case fx.CancelScheduledEvents():
@@ -428,6 +481,19 @@ class SimulatedBroker:
             case _:
                 pass
 
+    def _new_channel(self, registration: BrokerRegistration) -> Channel:
+        is_of_kafka = registration.info.is_of_kafka
+        return (KafkaChannel if is_of_kafka else Channel)(self, registration)
+
+    def _answer(self, exchange: Exchange, answer: AnswerBody) -> None:
+        """Answer a request, which may be a broker of Kafka's."""
+        answerer = self._kafka_calls.pop(exchange, None)
+        if answerer is None:
+            self.world.network.answer(exchange, answer)
+            return
+        self.world.network.on_answered(exchange, answer)
+        answerer(answer)
+
     def _close_channel(self, broker_id: BrokerId) -> None:
         channel = self.channels.pop(broker_id, None)
         if channel is not None:
@@ -436,7 +502,7 @@ class SimulatedBroker:
 
     # --- what arrives ---
 
-    def receive(self, exchange: Exchange) -> None:
+    def receive(self, exchange: Exchange) -> None:  # noqa: C901 - one case for each kind
         """Apply a control request, answer a fetch, or queue a request for the controller.
 
         A broker that has not registered yet sends no answer; a real one answers that it is not
@@ -446,6 +512,13 @@ class SimulatedBroker:
             return
         request = exchange.request
         match request:
+            case KafkaCall():
+                self.receive_call(exchange, request)
+            case EpochEndsRequest(queries):
+                ends = self.replica_manager.offsets_for_leader_epoch(queries)
+                self.world.network.answer(exchange, EpochEndsResponse(ends))
+            case FetchRequest() if self._refuses_fetch(exchange, request):
+                pass
             case FetchRequest() | ProduceRequest() | ConsumeRequest() | DeleteRecordsRequest():
                 self.record_server.serve(exchange)
             case GroupCall():
@@ -464,6 +537,95 @@ class SimulatedBroker:
                 self.ask(exchange)
         self.acted()
 
+    def _refuses_fetch(self, exchange: Exchange, request: FetchRequest) -> bool:
+        """Whether a fetch is refused as a whole that comes to the listener of Kafka's brokers."""
+        if exchange.endpoint != self.kafka_endpoint:
+            return False
+        refusal = self._registered.refusal(request.replica_id, request.replica_epoch)
+        if refusal is None:
+            return False
+        self.world.network.answer(exchange, FetchResponse(refusal))
+        return True
+
+    def receive_call(self, exchange: Exchange, call: KafkaCall) -> None:
+        """Handle what came in Kafka's protocol, as ``api.control_requests`` and its neighbour."""
+        if isinstance(call.request, AlterPartitionRequest | ControlledShutdownRequest):
+            self._receive_of_broker(exchange, call)
+        else:
+            self._receive_of_controller(exchange, call)
+
+    def _receive_of_broker(self, exchange: Exchange, call: KafkaCall) -> None:
+        asked = read_controller_call(call, self._topic_names)
+
+        def answerer(answer: AnswerBody) -> None:
+            self.world.network.answer(exchange, asked.answer(call, answer))
+
+        request, refusal = asked.request, Errors.NOT_CONTROLLER
+        if self.is_controller:
+            refusal = (
+                self._registered.refusal(request.broker_id, request.broker_epoch) or Errors.NONE
+            )
+        if refusal is not Errors.NONE:
+            is_proposal = isinstance(request, AlterPartitionRequest)
+            answerer(
+                AlterPartitionResponse(refusal)
+                if is_proposal
+                else ControlledShutdownResponse(refusal)
+            )
+            return
+        meant = replace(exchange, request=request)
+        self._kafka_calls[meant] = answerer
+        self.ask(meant)
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether it is the active controller, of either kind."""
+        return self.controller.is_active
+
+    def _receive_of_controller(self, exchange: Exchange, call: KafkaCall) -> None:
+        """Let a controller of Kafka rule; what it must repeat is not answered."""
+        asked, request = read_control_call(call)
+        if not self._is_kafkas(asked.controller_id):
+            return
+        if isinstance(request, UpdateMetadataRequest) and not request.lists_all:
+            has_none = self.cache.snapshot.is_complete or self._has_led_partitions()
+            request = replace(request, lists_all=not has_none)
+        header = ControlHeader(
+            asked.controller_id,
+            asked.controller_epoch,
+            asked.broker_epoch,
+            broker_id=self.broker_id,
+        )
+        meant = replace(exchange, header=header, request=request)
+
+        def answerer(answer: AnswerBody) -> None:
+            is_refused = isinstance(answer, ControlRequestRefusedError)
+            if is_refused or answer.error_code is Errors.UNKNOWN_SERVER_ERROR:  # type: ignore[union-attr]
+                return
+            answered = control_answer(call, asked, answer)  # type: ignore[arg-type]
+            self.world.network.answer(exchange, answered)
+
+        self._kafka_calls[meant] = answerer
+        self._obey(meant, request)
+
+    def _is_kafkas(self, broker_id: BrokerId) -> bool:
+        hook, self.session.hook = self.session.hook, None
+        try:
+            return is_broker_of_kafka(self.session, broker_id)
+        except RegentError:
+            return False
+        finally:
+            self.session.hook = hook
+
+    def _has_led_partitions(self) -> bool:
+        hook, self.session.hook = self.session.hook, None
+        try:
+            return has_led_partitions(self.session)
+        except RegentError:
+            return True
+        finally:
+            self.session.hook = hook
+
     def _obey(self, exchange: Exchange, request: ControlRequest) -> bool:
         """Handle a control request; return False if that must be done later."""
         if self._is_checked_later(exchange):
@@ -472,7 +634,7 @@ class SimulatedBroker:
             return False  # the controller sends it again
         # A refused leader may repeat its request for ever and notify all brokers each time.
         self.world.control_requests_received += not isinstance(request, UpdateMetadataRequest)
-        self.world.network.answer(exchange, self.world.handle_control_request(self, exchange))
+        self._answer(exchange, self.world.handle_control_request(self, exchange))
         if isinstance(request, UpdateMetadataRequest):
             self._log_care.announce_replaceable_logs()
             for server in self.coordinators:
@@ -589,22 +751,55 @@ class SimulatedBroker:
         if self.settings.isr_changes_through_zookeeper:
             self._on_proposal_answered(request, self._isr_writer.alter(request))
             return
-        controller = self.cache.snapshot.controller
-        if controller is None or controller.control_endpoint is None:
+        attempt = self._ask_controller(
+            request, lambda answer: self._on_proposal_answered(request, answer)
+        )
+        if attempt is None:
             self._on_proposal_answered(request, None)
             return
-        attempt = self._proposal = self.world.network.ask(
-            self,
-            controller.control_endpoint,
-            request,
-            lambda answer: self._on_proposal_answered(request, answer),
-        )
+        self._proposal = attempt
         self.world.time.schedule(self, REQUEST_TIMEOUT_MS, lambda: self._give_up(request, attempt))
 
     def _give_up(self, request: AlterPartitionRequest, attempt: Exchange) -> None:
         if attempt is self._proposal and not attempt.is_over:
-            attempt.give_up()
+            self._stop_waiting(attempt)
             self._on_proposal_answered(request, None)
+
+    def _stop_waiting(self, attempt: Exchange) -> None:
+        attempt.give_up()
+        if isinstance(attempt.request, KafkaCall):  # the connection is closed
+            self.world.network.drop_request(attempt)
+
+    def _ask_controller(
+        self,
+        request: AlterPartitionRequest | ControlledShutdownRequest,
+        on_answer: Callable[[AnswerBody], None],
+    ) -> Exchange | None:
+        """Send a request to the controller in its protocol; None: it is not known."""
+        controller = self.cache.snapshot.controller
+        if controller is None:
+            return None
+        if controller.control_endpoint is not None:
+            return self.world.network.ask(self, controller.control_endpoint, request, on_answer)
+        endpoint = kafka_endpoint(controller)
+        call = controller_call(request, self._version_to_ask(request, endpoint))
+
+        def on_call_answered(answer: AnswerBody) -> None:
+            assert isinstance(answer, KafkaAnswer)
+            on_answer(read_controller_answer(call, answer))
+
+        return self.world.network.ask(self, endpoint, call, on_call_answered)
+
+    def _version_to_ask(
+        self, request: AlterPartitionRequest | ControlledShutdownRequest, endpoint: str
+    ) -> int:
+        if isinstance(request, ControlledShutdownRequest):
+            return 3
+        theirs = self.world.release_at(endpoint).alter_partition
+        ours = self.release.alter_partition
+        version = min(3 if ours is None else ours, 0 if theirs is None else theirs)
+        has_ids = all(row.topic_id is not None for row in request.partitions)
+        return version if has_ids else min(version, 1)
 
     def _on_proposal_answered(
         self, request: AlterPartitionRequest, answer: AnswerBody | None
@@ -628,24 +823,21 @@ class SimulatedBroker:
     def shut_down(self, attempts: int = SHUTDOWN_ATTEMPTS) -> None:
         """Let the controller move all leaderships away; then stop, or without a controller."""
         self.is_leaving = True
-        self.replica_manager.begin_shutdown()
-        controller = self.cache.snapshot.controller
+        self._begin_shutdown()
         if not attempts or not self.cache.snapshot.brokers:
             self.world.stop(self)
-        elif controller is None or controller.control_endpoint is None:
-            self._ask_again(attempts)
         else:
-            self._ask_to_leave(controller.control_endpoint, attempts)
+            self._ask_to_leave(attempts)
+
+    def _begin_shutdown(self) -> None:
+        self.replica_manager.begin_shutdown()
 
     def ask_to_leave_and_stay(self) -> None:
         """Request a controlled shutdown, but do not stop."""
-        controller = self.cache.snapshot.controller
-        if controller is not None and controller.control_endpoint is not None:
-            request = ControlledShutdownRequest(self.broker_id, self.replica_manager.broker_epoch)
-            endpoint = controller.control_endpoint
-            self.world.network.ask(self, endpoint, request, lambda answer: None)
+        request = ControlledShutdownRequest(self.broker_id, self.replica_manager.broker_epoch)
+        self._ask_controller(request, lambda answer: None)
 
-    def _ask_to_leave(self, endpoint: str, attempts: int) -> None:
+    def _ask_to_leave(self, attempts: int) -> None:
         def on_answer(answer: AnswerBody) -> None:
             assert isinstance(answer, ControlledShutdownResponse)
             if answer.error_code is Errors.NONE and not answer.remaining_partitions:
@@ -654,12 +846,15 @@ class SimulatedBroker:
                 self._ask_again(attempts)
 
         def on_timeout() -> None:
-            if not exchange.is_over:
-                exchange.give_up()
+            if exchange is not None and not exchange.is_over:
+                self._stop_waiting(exchange)
                 self._ask_again(attempts)
 
         request = ControlledShutdownRequest(self.broker_id, self.replica_manager.broker_epoch)
-        exchange = self.world.network.ask(self, endpoint, request, on_answer)
+        exchange = self._ask_controller(request, on_answer)
+        if exchange is None:
+            self._ask_again(attempts)
+            return
         # Longer than the controller waits for the new leaders.
         after_ms = REQUEST_TIMEOUT_MS + self.settings.controlled_shutdown_ack_timeout_ms
         self.world.time.schedule(self, after_ms, on_timeout)

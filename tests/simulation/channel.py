@@ -10,7 +10,7 @@ from regent.core.controller import effects as fx
 from regent.core.controller import events
 from regent.core.controller.brokers.responses import response_event
 from regent.core.errors import Errors
-from regent.core.model import BrokerRegistration
+from regent.core.model import BrokerInfo, BrokerRegistration
 from regent.core.protocol.control import may_be_unanswered_together
 from regent.core.replication.control_request_fence import ControlRequestRefusedError
 from tests.simulation.network import AnswerBody, Exchange
@@ -34,11 +34,14 @@ class Channel:
     def __init__(self, sender: SimulatedBroker, registration: BrokerRegistration) -> None:
         self._sender = sender
         self._broker_id = registration.info.broker_id
-        self.endpoint = registration.info.control_endpoint
+        self.endpoint = self._endpoint_of(registration.info)
         self._queue: deque[fx.SendControlRequest] = deque()
         self._unanswered: list[fx.SendControlRequest] = []  # sent, one or two
         self._attempts: list[Exchange] = []
         self._is_overflowed = False
+
+    def _endpoint_of(self, info: BrokerInfo) -> str | None:
+        return info.control_endpoint
 
     @property
     def is_idle(self) -> bool:
@@ -77,19 +80,20 @@ class Channel:
         self._unanswered = []
 
     def _transmit(self) -> None:
-        world = self._sender.world
+        attempts = self._attempts = [self._attempt(effect) for effect in self._unanswered]
+        self._sender.world.time.schedule(
+            self._sender, REQUEST_TIMEOUT_MS, lambda: self._on_timeout(attempts)
+        )
+
+    def _attempt(self, effect: fx.SendControlRequest) -> Exchange:
         assert self.endpoint is not None
-        attempts = self._attempts = [
-            world.network.ask(
-                self._sender,
-                self.endpoint,
-                effect.request,
-                partial(self._on_answer, effect),
-                effect.header,
-            )
-            for effect in self._unanswered
-        ]
-        world.time.schedule(self._sender, REQUEST_TIMEOUT_MS, lambda: self._on_timeout(attempts))
+        return self._sender.world.network.ask(
+            self._sender,
+            self.endpoint,
+            effect.request,
+            partial(self._on_answer, effect),
+            effect.header,
+        )
 
     def _on_timeout(self, attempts: list[Exchange]) -> None:
         if attempts is self._attempts and self._unanswered:

@@ -19,7 +19,7 @@ from regent.core.errors import ForeignDirectoryError
 from regent.core.model import (
     BrokerId,
 )
-from regent.core.protocol.control import ControlResponse
+from regent.core.protocol.control import ControlRequest, ControlResponse
 from regent.core.protocol.controller import ControllerRequest, ControllerResponse
 from regent.core.replication.control_request_fence import ControlRequestRefusedError
 from regent.core.replication.replication_settings import ReplicationSettings
@@ -30,6 +30,8 @@ from tests.simulation.channel import MANY_REQUESTS
 from tests.simulation.disk import Disk
 from tests.simulation.fetchers import FETCH_INTERVAL_MS
 from tests.simulation.group_server import GroupWorld
+from tests.simulation.kafka_broker import KafkaBroker
+from tests.simulation.kafka_protocol import KafkaRelease
 from tests.simulation.network import Exchange, Network
 from tests.simulation.records import RecordObserver
 from tests.simulation.simulated_logs import LostBatches, SimulatedDisk
@@ -112,6 +114,9 @@ class Cluster(Znodes):
         self.brokers: dict[BrokerId, SimulatedBroker] = {}
         self.disks: dict[BrokerId, SimulatedDisk] = {}
         self._disk_for = disk_for
+        self.release_for: Callable[[BrokerId], KafkaRelease | None] = lambda broker_id: None
+        self.on_obeyed: Callable[[SimulatedBroker, ControlRequest], None]
+        self.on_obeyed = lambda broker, request: None
         self.in_call: set[BrokerId] = set()  # stalled inside a call to ZooKeeper
         self.hook_for: Callable[[SimulatedBroker], Hook | None] = lambda broker: None
         self.after_step: Callable[[], None] = lambda: None
@@ -140,6 +145,7 @@ class Cluster(Znodes):
             on_control_request=lambda broker, order: self.on_control_request(broker, order),
             groups=groups,
             transactions=transactions,
+            on_obeyed=lambda broker, request: self.on_obeyed(broker, request),
         )
         self._ports = itertools.count(20_000)
         for broker_id in range(brokers) if isinstance(brokers, int) else brokers:
@@ -168,6 +174,10 @@ class Cluster(Znodes):
         """Let brokers handle other requests while they ask ZooKeeper about a controller."""
         self._world.check_delay_ms = delay_ms
 
+    def let_kafka_rule(self, *, may_rule: bool) -> None:
+        """Set whether brokers of Kafka may be elected; one that rules goes on."""
+        self._world.kafka_may_rule = may_rule
+
     def observe(self, observer: RecordObserver) -> None:
         """Set the observer of records written, committed and answered."""
         self._world.observer = observer
@@ -193,7 +203,12 @@ class Cluster(Znodes):
         disk = self.disks[broker_id]
         disk.join_cluster(CLUSTER_ID)
         disk.observer = self._world.observer
-        broker = SimulatedBroker(self._world, broker_id, port or next(self._ports), disk)
+        release, at = self.release_for(broker_id), port or next(self._ports)
+        broker = (
+            SimulatedBroker(self._world, broker_id, at, disk)
+            if release is None
+            else KafkaBroker(self._world, broker_id, at, disk, release)
+        )
         self.brokers[broker_id] = broker
         broker.session.hook = self.hook_for(broker)
         broker.start()
@@ -212,6 +227,7 @@ class Cluster(Znodes):
         """
         broker = self.brokers.pop(broker_id)
         broker.is_dead = True
+        broker.note_end()
         self.network.leave(broker)
         self.time.forget(broker)
         disk = broker.disk.ended(is_clean=is_clean, lost_batches=lost_batches)
@@ -324,10 +340,15 @@ class Cluster(Znodes):
 
     @property
     def is_backing_off(self) -> bool:
-        """Whether there is no active controller because all brokers back off from elections."""
-        if self.active_controllers or not self.brokers:
+        """Whether there is no active controller because all candidates back off from elections."""
+        candidates = [
+            broker
+            for broker in self.brokers.values()
+            if self._world.kafka_may_rule or not broker.is_of_kafka
+        ]
+        if self.active_controllers or not candidates:
             return False
-        return all(StandAgain() in self.time.events_of(broker) for broker in self.brokers.values())
+        return all(StandAgain() in self.time.events_of(broker) for broker in candidates)
 
     def _pending_steps(self) -> str:
         """Return how many steps of each kind are possible, with some examples."""
@@ -376,6 +397,12 @@ class Cluster(Znodes):
     def node(self, path: str) -> Znode | None:
         """Return a node."""
         return self.zookeeper.node(path)
+
+    @property
+    def kafka_controllers(self) -> list[KafkaBroker]:
+        """The brokers of Kafka that believe to be the controller."""
+        found = [b for _, b in sorted(self.brokers.items()) if isinstance(b, KafkaBroker)]
+        return [broker for broker in found if broker.is_controller]
 
     @property
     def active_controllers(self) -> list[SimulatedBroker]:

@@ -17,6 +17,7 @@ from tests.simulation import (
     denial_defects,
     file_defects,
     group_defects,
+    kafka_defects,
     leader_defects,
     metadata_defects,
     power_loss_defects,
@@ -46,6 +47,7 @@ _MODULES = (
     transaction_defects,
     metadata_defects,
     token_defects,
+    kafka_defects,
 )
 
 DEFECTS: tuple[Defect, ...] = tuple(
@@ -75,6 +77,7 @@ QUICKEST_DEFECTS: frozenset[Defect] = frozenset(
         decision_defects.members_of_any_broker_epoch,
         decision_defects.refused_proposals_written,
         group_defects.static_members_removed_by_rebalances,
+        kafka_defects.missing_broker_epochs_taken_for_0,
         leader_defects.appends_with_too_few_in_sync,
         metadata_defects.any_metadata_complete,
         metadata_defects.unlisted_partitions_do_not_exist,

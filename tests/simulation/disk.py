@@ -233,6 +233,18 @@ class Disk(MemoryLogs):
     def start_maintenance(self, replica_manager: ReplicaManager) -> None:
         """Do nothing: logs in memory need no maintenance."""
 
+    def put_suspects_away(self) -> tuple[set[TopicPartition], bool]:
+        """Begin the time of a process of Kafka, which does not read the notes; return them."""
+        notes = self.suspect, self.is_new
+        self.suspect, self.is_new = set(), False
+        return notes
+
+    def restore_suspects(self, notes: tuple[set[TopicPartition], bool]) -> None:
+        """End the time of a process of Kafka: the notes are as they were before."""
+        suspect, is_new = notes
+        self.suspect |= suspect & self._logs.keys()
+        self.is_new |= is_new
+
     def lose_power(self, lost_batches: LostBatches) -> None:
         """Remove the unflushed end of every log.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from regent.core.model import NO_EPOCH, BrokerId
-from regent.core.protocol.broker import FetchResponse
+from regent.core.protocol.broker import FetchRequest, FetchResponse
 from tests.simulation.channel import REQUEST_TIMEOUT_MS
 from tests.simulation.network import AnswerBody, Exchange
 
@@ -38,7 +38,7 @@ class Fetchers:
             if now_ms - waiting.sent_ms < REQUEST_TIMEOUT_MS:
                 return
             waiting.give_up()
-        request = manager.fetch_request(leader, self._broker.now_ms)
+        request = self._next_request(leader, endpoint)
         if request is None:
             return
 
@@ -51,7 +51,17 @@ class Fetchers:
                     self._broker, SOON_MS, lambda: self._fetch_more(leader, endpoint)
                 )
 
-        self._fetches[leader] = self._world.network.ask(self._broker, endpoint, request, on_answer)
+        self._fetches[leader] = self._world.network.ask(
+            self._broker, endpoint, self._sent(request), on_answer
+        )
+
+    def _next_request(self, leader: BrokerId, endpoint: str) -> FetchRequest | None:
+        """Return the next fetch from a leader; None: there is nothing to fetch now."""
+        return self._broker.replica_manager.fetch_request(leader, self._broker.now_ms)
+
+    def _sent(self, request: FetchRequest) -> FetchRequest:
+        """Return a fetch as the leader gets it."""
+        return request
 
     def _fetch_more(self, leader: BrokerId, endpoint: str) -> None:
         if self._broker.replica_manager.leaders_to_fetch_from().get(leader) == endpoint:

@@ -34,6 +34,7 @@ _DEPOSED: dict[type, Situation] = {
     StopReplicaRequest: Situation.DEPOSED_STOP_REPLICA,
     UpdateMetadataRequest: Situation.DEPOSED_UPDATE_METADATA,
 }
+FIRST_METADATA_WITH_IDS = 7
 
 
 class HandledRequests:
@@ -98,10 +99,18 @@ class HandledRequests:
             self._controllers[broker, epoch] = exchange.header.controller_id
         if not isinstance(answer, ControlRequestRefusedError):
             self._last_requests[broker] = received
-        self._check_replicas(broker, exchange)
+        assert isinstance(exchange.request, ControlRequest)
+        self._check_replicas(broker, exchange.request)
         self._check_fetched(broker)
         self._check_cache(broker)
         return answer
+
+    def check_broker_of_kafka(self, broker: SimulatedBroker, request: ControlRequest) -> None:
+        """Check a broker of Kafka that has handled a request: it believes what ZooKeeper had."""
+        self._history.check()
+        self._check_replicas(broker, request)
+        self._check_fetched(broker)
+        self._check_cache(broker)
 
     def _is_stale(self, broker: SimulatedBroker, exchange: Exchange) -> str:
         header = exchange.header
@@ -134,9 +143,8 @@ class HandledRequests:
         kind = broker, isinstance(exchange.request, UpdateMetadataRequest)
         self._sequences[kind] = exchange.header.controller_epoch, exchange.header.sequence
 
-    def _check_replicas(self, broker: SimulatedBroker, exchange: Exchange) -> None:
-        assert isinstance(exchange.request, ControlRequest)
-        named = {name for name, _ in exchange.request.partitions()}
+    def _check_replicas(self, broker: SimulatedBroker, request: ControlRequest) -> None:
+        named = {name for name, _ in request.partitions()}
         for name, partition in broker.replica_manager.partitions.items():
             if name not in named or partition.leader_epoch < 0:
                 continue
@@ -187,7 +195,10 @@ class HandledRequests:
         self._snapshots[broker] = snapshot
         rows = snapshot.partitions
         for name, row in rows.items():
-            key = (broker, name, snapshot.topic_ids.get(name.topic))
+            topic_id = snapshot.topic_ids.get(name.topic)
+            if topic_id is None and broker.release.update_metadata < FIRST_METADATA_WITH_IDS:
+                continue  # it cannot tell a topic from an earlier one of the same name
+            key = (broker, name, topic_id)
             epochs = row.leader_epoch, row.partition_epoch
             known = self._rows_known.get(key, epochs)
             is_unreadable = (row.leader, *epochs) == (NO_LEADER, NO_EPOCH, NO_EPOCH)

@@ -37,6 +37,7 @@ class Invariants:
         cluster.network.on_sent = self.history.note_sent
         cluster.network.on_answered = Answers(cluster, self.history).check
         cluster.handle_control_request = self.handled_requests.handle_control_request
+        cluster.on_obeyed = self.handled_requests.check_broker_of_kafka
         cluster.handle = Acceptance(cluster, self.history, self.situations).handle
         cluster.on_control_request = SentRequests(self.history).on_control_request
         cluster.after_step = self.check

@@ -42,6 +42,7 @@ from regent.zk.znodes import (
 )
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
+from tests.simulation.kafka_protocol import KafkaCall
 from tests.simulation.network import Exchange
 from tests.simulation.situations import Situation, Situations
 from tests.support.zookeeper_replica import Transaction
@@ -80,6 +81,9 @@ class LeadershipHistory:
         self.allow_unclean_everywhere = False
         self.leaders_write_isrs = False
         self.is_epoch_tampered_with = False
+        self.is_ruled_by_kafka = False  # the controller that was elected last
+        self._of_kafka: set[int] = set()  # sessions of brokers of Kafka
+        self._writers: set[int] = set()  # sessions of leaders that write ISRs themselves
         self.leave_requests: Counter[ControlledShutdownRequest] = Counter()
         self.on_deletion_requested: Callable[[str], None] = lambda topic: None
         self.on_topic_lost: Callable[[str, str, Mapping[int, ReplicaAssignment]], None] = (
@@ -107,12 +111,15 @@ class LeadershipHistory:
     def note_sent(self, exchange: Exchange) -> None:
         """Store a request: it may justify a write."""
         request = exchange.request
+        if isinstance(request, KafkaCall):
+            request = request.request
         if isinstance(request, AlterPartitionRequest):
             if exchange.sender is None:
                 return  # a forgery justifies nothing
             assert isinstance(exchange.sender, SimulatedBroker), exchange
             for row in request.partitions:
-                _check_proposal(exchange.sender, row)
+                if not self._of_kafka:  # old brokers of Kafka do not say which life a fetch is of
+                    _check_proposal(exchange.sender, row)
                 self._proposals.setdefault(row.topic_partition, []).append((request, row))
         elif isinstance(request, ControlledShutdownRequest):
             self.leave_requests[request] += 1
@@ -156,6 +163,11 @@ class LeadershipHistory:
 
     def check(self) -> None:
         """Check the transactions since the last call."""
+        for broker in self._cluster.brokers.values():
+            if broker.settings.isr_changes_through_zookeeper:
+                self._writers.add(broker.session.session_id)
+            if broker.is_of_kafka:
+                self._of_kafka.add(broker.session.session_id)
         transactions = self._cluster.zookeeper.transactions
         while self._read < len(transactions):
             self._check_transaction(transactions[self._read])
@@ -219,6 +231,7 @@ class LeadershipHistory:
             self.elections += 1
             self._controller_session = transaction.session_id
             self._controller_id = _controller_of(transaction, self._controller_id)
+            self.is_ruled_by_kafka = transaction.session_id in self._of_kafka
             self.elected.add((self._controller_id, epoch))
             return
         assert ControllerZNode.PATH not in created, "an election is one transaction"
@@ -400,7 +413,7 @@ class LeadershipHistory:
 
     def _is_of_leader(self, transaction: Transaction) -> bool:
         """Whether this is a leader's own write of an ISR, which has no fence."""
-        return self.leaders_write_isrs and all(
+        return transaction.session_id in self._writers and all(
             isinstance(op, SetData) and partition_of_state(op.path) is not None
             for op in transaction.operations
         )
@@ -419,7 +432,7 @@ class LeadershipHistory:
         # A cancelled move removes unassigned members one by one, and keeps them while no replica
         # can lead. A leader that writes itself may not know yet that a replica is removed.
         adds_none = before is not None and set(now.isr) <= set(before.isr)
-        is_subset = adds_none or self.leaders_write_isrs or set(now.isr) <= set(replicas)
+        is_subset = adds_none or self._writers or set(now.isr) <= set(replicas)
         assert is_subset, f"IsrSubsetOfReplicas, {where}, {replicas}"
 
     def _check_isr_change(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from regent.core.model import TopicPartition
+from collections.abc import Mapping
+
+from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.client import ConsumerFetch, ConsumerPosition
 from regent.core.replication.partition import Partition, Role
-from regent.zk.znodes import DeleteTopicsTopicZNode
+from regent.zk.client.operations import Znode
+from regent.zk.znodes import DeleteTopicsTopicZNode, TopicZNode
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.client_requests import ConsumeRequest, ConsumeResponse
 from tests.simulation.cluster import Cluster
@@ -26,9 +29,18 @@ def assert_logs_converged(cluster: Cluster, records: RecordHistory) -> None:
             log = broker.disk.get(name)
             is_whole = log is not None and not _readable_damage(log)
             assert is_whole or is_being_deleted, f"broker {broker.broker_id}: {name} is damaged"
-            if partition.role is Role.LEADER and not is_being_deleted:
+            is_stray = broker.is_of_kafka and not _is_assigned(nodes, name, broker.broker_id)
+            if partition.role is Role.LEADER and not is_being_deleted and not is_stray:
                 _assert_followed(cluster, broker, partition, records)
                 _assert_readable(cluster, broker, name)
+
+
+def _is_assigned(nodes: Mapping[str, Znode], name: TopicPartition, broker_id: BrokerId) -> bool:
+    """Whether the broker is to have the replica; brokers of Kafka keep strays."""
+    topic = nodes.get(TopicZNode.path(name.topic))
+    partitions = {} if topic is None else TopicZNode.decode(topic.data).partitions
+    assignment = partitions.get(name.partition)
+    return assignment is not None and broker_id in assignment.replicas
 
 
 def _readable_damage(log: SimulatedLog) -> set[int]:

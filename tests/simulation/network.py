@@ -24,16 +24,31 @@ from regent.core.protocol.transactions import (
 )
 from regent.core.replication.control_request_fence import ControlRequestRefusedError
 from tests.simulation.client_requests import ClientRequest, ClientResponse
+from tests.simulation.kafka_protocol import (
+    EpochEndsRequest,
+    EpochEndsResponse,
+    KafkaAnswer,
+    KafkaCall,
+)
 
 BrokerRequest: TypeAlias = FetchRequest | WriteMarkersRequest | VerifyPartitionsRequest
 BrokerResponse: TypeAlias = FetchResponse | WriteMarkersResponse | VerifyPartitionsResponse
-RequestBody: TypeAlias = ControlRequest | BrokerRequest | ControllerRequest | ClientRequest
+RequestBody: TypeAlias = (
+    ControlRequest
+    | BrokerRequest
+    | ControllerRequest
+    | ClientRequest
+    | KafkaCall
+    | EpochEndsRequest
+)
 AnswerBody: TypeAlias = (
     ControlResponse
     | ControlRequestRefusedError
     | BrokerResponse
     | ControllerResponse
     | ClientResponse
+    | KafkaAnswer
+    | EpochEndsResponse
 )
 
 
@@ -87,6 +102,8 @@ class Packet(NamedTuple):
     @property
     def kind(self) -> str:
         """The name of the request, or of the answer."""
+        if self.answer is None and isinstance(self.exchange.request, KafkaCall):
+            return str(self.exchange.request)
         return type(self.exchange.request if self.answer is None else self.answer).__name__
 
     def __str__(self) -> str:

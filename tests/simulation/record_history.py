@@ -46,6 +46,7 @@ class RecordHistory(RecordObserver):
         # Replicas whose disks lost records outside the ISR. A fetch of theirs that is still in
         # flight may bring them into the ISR before their broker starts again.
         self._lossy_outside: set[tuple[BrokerId, TopicPartition]] = set()
+        self._led: dict[TopicPartition, tuple[BrokerId, int]] = {}  # leaders and leader epochs
         self._doomed: set[str] = set()
         # Are told of each batch, by the checks of transactions.
         self.on_led_batch: Callable[[BrokerId, CommittedRecords, StoredBatch], None]
@@ -134,6 +135,7 @@ class RecordHistory(RecordObserver):
 
     def on_state(self, name: TopicPartition, now: LeaderAndIsr) -> None:
         """ZooKeeper has a new leadership: all members of the ISR have all committed batches."""
+        self._excuse_unknown_loss(name, now)
         for member in now.isr:
             if (member, name) in self._lossy_outside:
                 self._lossy_outside.discard((member, name))
@@ -144,6 +146,24 @@ class RecordHistory(RecordObserver):
             known = self.of(log)
             if member in now.isr and known is not None and (member, name) not in self._lossy:
                 known.check_member(member, log, now.leader_epoch)
+
+    def _excuse_unknown_loss(self, name: TopicPartition, now: LeaderAndIsr) -> None:
+        """Count an election as unclean if nobody could know that the leader had lost records.
+
+        A broker of Kafka does not say that its replicas are suspect, and a controller of Kafka does
+        not ask.
+        """
+        is_lossy = {(now.leader, name)} & (self._lossy.keys() | self._lossy_outside)
+        leader = self._cluster.brokers.get(now.leader)
+        is_of_kafka = leader is not None and leader.is_of_kafka
+        before = self._led.get(name)
+        self._led[name] = now.leader, now.leader_epoch
+        if not is_lossy or before == self._led[name]:
+            return
+        if is_of_kafka or self._leaderships.is_ruled_by_kafka:
+            topic_id = self._leaderships.topic_id(name.topic)
+            self.on_unclean_election(name, topic_id, now.leader_epoch)
+            self._lossy.pop((now.leader, name), None)
 
     def _note_lossy_members(self, name: TopicPartition, now: LeaderAndIsr) -> None:
         for (broker_id, lossy), left_in in list(self._lossy.items()):

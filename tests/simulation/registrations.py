@@ -26,7 +26,7 @@ class Registrations:
         for broker in self._cluster.brokers.values():
             if broker.session.session_id not in self._processes:
                 is_new = broker not in self._processes.values()
-                if is_new and broker.disk.suspects():
+                if is_new and not broker.is_of_kafka and broker.disk.suspects():
                     self._suspecting.add(broker)
                 self._processes[broker.session.session_id] = broker
             if broker in self._suspecting and not broker.disk.suspects():

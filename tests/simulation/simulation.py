@@ -46,6 +46,8 @@ from tests.simulation.forgeries import ForgedOrders, Forgeries
 from tests.simulation.group_server import GroupWorld
 from tests.simulation.groups import Groups, group_world
 from tests.simulation.invariants import Invariants
+from tests.simulation.kafka_kinds import KafkaKinds
+from tests.simulation.kafka_protocol import KafkaCall
 from tests.simulation.log_convergence import assert_logs_converged
 from tests.simulation.network import Fate, Packet, RequestBody, usual_fate
 from tests.simulation.odds import (
@@ -118,12 +120,13 @@ class Simulation:
     stop_at: int | None = None
     """The debugger begins before this line of ``history``; the first is 0."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int) -> None:  # noqa: PLR0915 - the order of the draws
         self.random = random.Random(seed)
         self._boot_dice, self._thread_dice = (
             random.Random(f"{seed}, {which}") for which in ("boots", "threads")
         )
         self.history: list[str] = []
+        self._kinds = KafkaKinds(seed, self._note)
         self._draw_rare_conditions(seed)
         self._leaders_write_isrs = self.random.random() < LEADERS_WRITE_PROBABILITY
         self._is_rebalancing = self.random.random() < 0.5
@@ -134,7 +137,8 @@ class Simulation:
         self._is_calm = draw < CALM_PROBABILITY  # no broker ends at all
         self._keeps_controllers = draw < KEPT_CONTROLLERS_PROBABILITY
         disk_for = self._files.make if self._files is not None else Disk
-        worlds = self._worlds = _Worlds.draw(seed)
+        worlds = _Worlds(None, None, None) if self._kinds.is_on else _Worlds.draw(seed)
+        self._worlds = worlds
         self.cluster = Cluster(
             0,
             self._settings,
@@ -143,6 +147,7 @@ class Simulation:
             worlds.groups or worlds.positions,
             worlds.transactions,
         )
+        self._kinds.watch(self.cluster)
         self._ensemble = Ensemble(self.cluster.zookeeper, seed)
         self.cluster.hook_for = self._hook_for
         self.cluster.network.fate = self._fate
@@ -205,7 +210,10 @@ class Simulation:
         return found
 
     def _add_removals_and_forgeries(self) -> None:
-        if not self._leaders_write_isrs:  # their version conditions do not tell topics apart
+        # A broker of Kafka keeps the log of a topic removed by hand, and refuses the next one.
+        if (
+            not self._leaders_write_isrs and not self._kinds.is_on
+        ):  # their version conditions do not tell topics apart
             self._admins.menu.add(self._admins.remove_topic_by_hand)
         self._admins.menu.add(Forgeries(self.cluster, self.random, self._note).propose, 2)
 
@@ -235,7 +243,7 @@ class Simulation:
     def _draw_rare_conditions(self, seed: int) -> None:
         """Draw rare conditions of controllers, with random numbers of their own."""
         self._rare_dice = random.Random(f"surprises of {seed}")
-        self._has_tokens = has_tokens(seed)
+        self._has_tokens = has_tokens(seed) and not self._kinds.is_on
         self._hiding_dice = random.Random(f"{seed}, hidden logs")
         self._hides_logs = self._hiding_dice.random() < HIDING_HISTORIES
         self._has_unexpected_errors = self._rare_dice.random() < UNEXPECTED_ERRORS_PROBABILITY
@@ -253,7 +261,7 @@ class Simulation:
 
     def _draw_files(self, seed: int) -> FileDisks | None:
         """Return disks with the files of ``storage``; None: the logs are in memory."""
-        if random.Random(f"{seed}, files").random() >= FILES_PROBABILITY:
+        if random.Random(f"{seed}, files").random() >= FILES_PROBABILITY or self._kinds.is_on:
             return None
         self._odds.favour_records()
         return FileDisks(seed)
@@ -338,8 +346,10 @@ class Simulation:
     def _before_rest(self) -> None:
         """Let time-dependent events happen that go on without faults."""
         self._bounds.look()
+        self._kinds.rest()
         self.cluster.zookeeper.catch_up()
-        self._addresses.follow()
+        if not self._kinds.is_on:
+            self._addresses.follow()
 
     def _advance(self) -> None:
         dice = self.random.random()
@@ -352,9 +362,11 @@ class Simulation:
             self.clients.act()
         else:
             self._step()
-        if self._faults_are_on and not self._keeps_controllers:
+        self._kinds.act()
+        is_with_kafka = self._kinds.is_on
+        if self._faults_are_on and not self._keeps_controllers and not is_with_kafka:
             self._tampering.act()
-        if self._faults_are_on and not self._tampering.is_replaced:
+        if self._faults_are_on and not self._tampering.is_replaced and not is_with_kafka:
             self._denials.act()
         self._ensemble.act()
         for application in self._applications if self._faults_are_on else ():
@@ -363,8 +375,9 @@ class Simulation:
             self._hide_logs_to_be_deleted()
             self._configurations.act()
             self._token_clients.act()
-            self._addresses.act()
-            self._forged_orders.act()
+            if not is_with_kafka:
+                self._addresses.act()
+                self._forged_orders.act()
         self.invariants.check()
 
     def _settings(self) -> ControllerSettings:
@@ -392,6 +405,7 @@ class Simulation:
         self.cluster.take(step)
 
     def _heal(self) -> None:
+        self._kinds.rest()
         self._faults_are_on = False
         self.cluster.bound_inboxes()
         self.cluster.widen_channels()
@@ -401,6 +415,8 @@ class Simulation:
         self._cut_off.clear()
         is_anyone_missing = self.random.random() < self._odds.missing_broker
         victim = self._pick_a_victim() if is_anyone_missing else None
+        if victim is not None and self._kinds.is_last_of_ours(victim.broker_id):
+            victim = None  # it must rule
         self._missing = None if victim is None else victim.broker_id
         self._note("heal, but for %s", self._missing)
         for application in self._applications:
@@ -478,6 +494,8 @@ class Simulation:
             return Fate.LATER
         if isinstance(packet.exchange.request, FetchRequest | ClientRequest):
             return Fate.LATER if dice < self._odds.fetch_delay else Fate.AT_ONCE
+        if isinstance(packet.exchange.request, KafkaCall):
+            return Fate.LATER  # no second copy: it is on a TCP connection
         if isinstance(packet.exchange.request, WriteMarkersRequest | VerifyPartitionsRequest):
             return Fate.LATER  # no second copy: it could end the next transaction (KIP-890)
         is_proposal = isinstance(packet.exchange.request, AlterPartitionRequest)
@@ -527,6 +545,8 @@ class Simulation:
             self._cut_off.clear()
             return
         endpoints = [broker.control_endpoint, broker.replication_endpoint]
+        if self._kinds.is_on:
+            endpoints = [broker.control_endpoint, broker.kafka_endpoint]
         self._cut_off.update(self.random.sample(endpoints, self.random.randint(1, 2)))
         self._note("cut off %s", sorted(self._cut_off))
 
@@ -630,6 +650,8 @@ class Simulation:
 
     def _damage_a_log(self) -> None:
         """Flip a bit, which is found soon or much later."""
+        if self._kinds.is_on:
+            return  # Kafka's brokers do not look for damage
         broker_id, topic = self._damage.flip_a_bit() or (-1, "")
         if broker_id in self.cluster.brokers and self.random.random() < self._odds.bad_moment:
             self.cluster.brokers[broker_id].verify_logs()
@@ -646,7 +668,11 @@ class Simulation:
 
     def _hide_logs_to_be_deleted(self) -> None:
         """Sometimes start a broker without a directory whose logs are to be deleted."""
-        if not self._hides_logs or self._hiding_dice.random() >= HIDING_PROBABILITY:
+        if (
+            not self._hides_logs
+            or self._kinds.is_on
+            or self._hiding_dice.random() >= HIDING_PROBABILITY
+        ):
             return
         active = self.cluster.active_controllers
         names = set(self.cluster.zookeeper.children_of(TopicsZNode.PATH))

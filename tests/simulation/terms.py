@@ -50,6 +50,8 @@ class Terms:
                 continue
             self._checked[broker] = handled
             self._check_owed_answers(broker)
+            if broker.is_of_kafka:
+                continue  # its controller is a model
             if broker.controller.is_active:
                 self._check_memory(broker)
             else:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from regent.core.controller.events import PartitionReassignmentIsrChange
+from regent.core.controller.events import ChannelOverflowed, PartitionReassignmentIsrChange
 from regent.core.controller.states import ReplicaState
 from regent.core.errors import Errors
 from regent.core.model import (
+    LEADER_DURING_DELETE,
+    BrokerInfo,
     LogEnd,
     PartitionAndReplica,
     ReplicaAssignment,
     SuspectReplicas,
     TopicPartition,
 )
+from regent.core.protocol.control import ControlHeader
 from regent.zk.stores.controller_store import ZkControllerStore
 from regent.zk.stores.znode_store import topic_assignment
-from regent.zk.znodes import ReassignPartitionsZNode
+from regent.zk.znodes import BrokerIdZNode, DeleteTopicsTopicZNode, ReassignPartitionsZNode
 from tests.support.controller_parts import (
     leader_and_isr_requests,
     leader_and_isr_rows,
+    metadata_rows,
     stop_replica_rows,
 )
 from tests.support.fake_zookeeper import Call, Moment
@@ -433,3 +437,72 @@ def test_five_hundred_partitions_are_reassigned_in_a_few_bulk_calls() -> None:
     for topic in topics:
         read = topic_assignment(topic, znodes[topic_path(topic)])
         assert set(read.partitions.values()) == {ReplicaAssignment((4, 5, 3))}
+
+
+def become_kafkas(moving: MovingCluster, broker_id: int) -> None:
+    """Let a broker register as one of Kafka: it sets no stray replicas aside."""
+    info = BrokerInfo(broker_id, broker_info(broker_id).endpoints)
+    moving.zookeeper.put(BrokerIdZNode.path(broker_id), BrokerIdZNode.encode(info))
+    moving.settle()
+
+
+def overflow(moving: MovingCluster, broker_id: int) -> dict[TopicPartition, bool]:
+    """Drop what is queued for a broker; return what it deletes then."""
+    context = moving.active.controller.context
+    broker_epoch = context.live_broker_epochs[broker_id]
+    header = ControlHeader(100, context.epoch, broker_epoch)
+    stopped = stop_replica_rows(moving.active.handle(ChannelOverflowed(broker_id, header)))
+    return {p: row.delete_partition for p, row in stopped.get(broker_id, {}).items()}
+
+
+def test_a_broker_of_kafka_deletes_a_removed_replica_although_its_channel_overflowed() -> None:
+    moving = cluster((1, 2, 3), (1, 2, 3))
+    become_kafkas(moving, 1)
+    moving.submit({T0: (2, 3)})
+    assert overflow(moving, 1) == {T0: True}, "it keeps what a FULL request does not list"
+    assert overflow(moving, 1) == {T0: True}, "this request may be dropped, too"
+
+
+def test_a_broker_of_kafka_keeps_a_replica_that_was_assigned_to_it_again() -> None:
+    moving = cluster((1, 2, 3))
+    become_kafkas(moving, 1)
+    moving.submit({T0: (2, 3)})
+    moving.submit({T0: (2, 3, 1)})
+    assert overflow(moving, 1) == {}
+    moving.catch_up()
+    assert overflow(moving, 1) == {}
+
+
+def test_a_broker_of_kafka_deletes_what_was_removed_while_it_was_down() -> None:
+    moving = cluster((1, 2, 3))
+    kill(moving, 1)
+    moving.submit({T0: (2, 3)})
+    moving.effects.clear()
+    moving.register_as(BrokerInfo(1, broker_info(1).endpoints))
+    moving.settle()
+    assert stop_replica_rows(moving.effects)[1][T0].delete_partition
+
+
+def test_a_broker_of_this_project_sets_removed_replicas_aside_by_itself() -> None:
+    moving = cluster((1, 2, 3))
+    moving.submit({T0: (2, 3)})
+    assert overflow(moving, 1) == {}
+
+
+def test_a_broker_of_kafka_forgets_a_deleted_topic_although_its_channel_overflowed() -> None:
+    moving = cluster((1, 2), (2, 3))
+    become_kafkas(moving, 4)
+    moving.zookeeper.put(DeleteTopicsTopicZNode.path("t"))
+    moving.settle()
+    assert moving.node(topic_path("t")) is None
+    context = moving.active.controller.context
+    header = ControlHeader(100, context.epoch, context.live_broker_epochs[4])
+    rows = metadata_rows(moving.active.handle(ChannelOverflowed(4, header)))
+    assert {p: row.leader for p, row in rows[4].items()} == {
+        T0: LEADER_DURING_DELETE,
+        T1: LEADER_DURING_DELETE,
+    }, "its cache keeps what a complete list lacks"
+    moving.put_topic("t", {0: (5, 6)}, topic_id(78))
+    moving.settle()
+    rows = metadata_rows(moving.active.handle(ChannelOverflowed(4, header)))
+    assert {p: row.leader for p, row in rows[4].items()} == {T0: 5, T1: LEADER_DURING_DELETE}

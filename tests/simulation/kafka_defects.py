@@ -1,0 +1,32 @@
+"""Defects that show only beside brokers of Kafka."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+from regent.broker.api import control_requests, controller_requests
+from regent.core.controller.replica_state_machine import ReplicaStateMachine
+from regent.core.protocol.control import LeaderAndIsrType
+
+
+def deletions_of_brokers_of_kafka_forgotten() -> Any:
+    """The complete state, which replaces queued requests, has no deletions of replicas."""
+    return patch.object(ReplicaStateMachine, "_stop_removed", lambda *_: None)
+
+
+def requests_of_kafka_taken_for_full() -> Any:
+    """A broker sets aside what a LeaderAndIsr request of a controller of Kafka does not list."""
+    return patch.object(control_requests, "_FULL", LeaderAndIsrType.INCREMENTAL)
+
+
+def missing_broker_epochs_taken_for_0() -> Any:
+    """In a proposal without the broker epochs of members, their epoch is 0."""
+    return patch.object(controller_requests, "UNKNOWN_BROKER_EPOCH", 0)
+
+
+SEARCH_FROM = {
+    deletions_of_brokers_of_kafka_forgotten: 862,
+    requests_of_kafka_taken_for_full: 175,
+    missing_broker_epochs_taken_for_0: 19,
+}
