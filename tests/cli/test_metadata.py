@@ -54,6 +54,7 @@ def test_a_cache_is_printed_with_exactly_the_documented_keys(cluster: FakeCluste
                 "control_endpoint": "tcp://127.0.0.1:19092",
                 "replication_endpoint": "tcp://127.0.0.1:29092",
                 "rack": None,
+                "no_replicas": False,
                 "is_controller": True,
                 "software": "regent",
             }

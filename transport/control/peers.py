@@ -72,7 +72,7 @@ _EVENTS: Final = (
     | zmq.EVENT_HANDSHAKE_SUCCEEDED
     | _FAILED_HANDSHAKES
 )
-_MAX_OF_KEY: Final = 64  # connections that have sent a message; a broker has some ten
+_MAX_OF_KEY: Final = 256  # connections that have sent a message; commands of operators share one
 _MAX_WAITING: Final = 1000  # questions, while all keys are read again
 _UNREAD_MESSAGES: Final = 2  # of the largest size: what the owner of a key may have sent us
 _HANDSHAKE_BYTES: Final = 567

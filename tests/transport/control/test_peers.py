@@ -56,6 +56,7 @@ CURVE_GREETING = b"\xff" + bytes(8) + b"\x7f\3\1" + b"CURVE".ljust(20, b"\0") + 
 NULL_GREETING = b"\xff" + bytes(8) + b"\x7f\3\1" + b"NULL".ljust(20, b"\0") + bytes(32)
 COMMAND, LONG = 4, 2
 SHORT_MS = round(scaled(300))
+FEW = 8  # connections of one key
 
 
 class Known:
@@ -328,6 +329,12 @@ def test_a_connection_that_has_sent_nothing_is_cut_when_its_key_is_revoked(serve
         context.destroy(linger=0)
 
 
+@pytest.fixture
+def few_of_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "_MAX_OF_KEY", FEW)
+
+
+@pytest.mark.usefixtures("few_of_a_key")
 def test_a_key_has_few_connections_and_keeps_no_other_key_out(
     serve: Serve, client_of: ClientOf
 ) -> None:
@@ -336,34 +343,35 @@ def test_a_key_has_few_connections_and_keeps_no_other_key_out(
     server = serve(answer_ready, known=known)
     context = new_context(greedy)
     try:
-        peers = [RawPeer(open_socket(context, zmq.DEALER), server.endpoint) for _ in range(64)]
-        for peer in peers:
+        held = [RawPeer(open_socket(context, zmq.DEALER), server.endpoint) for _ in range(FEW)]
+        for peer in held:
             assert peer.receive_own_answer()
         late = client_of(greedy, server.endpoint)
         patient_for(late, SHORT_MS)
         with pytest.raises(PeerUnreachableError):
             late.request(STATUS, timeout_ms=TIMEOUT_MS)
         assert client_of(honest, server.endpoint).request(STATUS, timeout_ms=TIMEOUT_MS) == READY
-        peers[0].socket.close()
+        held[0].socket.close()
         patient_for(late, TIMEOUT_MS)
         assert late.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
     finally:
         context.destroy(linger=0)
 
 
+@pytest.mark.usefixtures("few_of_a_key")
 def test_connections_that_were_let_in_together_are_counted_too(serve: Serve) -> None:
     keys, known = new_key_pair(), Known()
     known.peers = {keys.public: KeyOwner.broker(1)}
     server = serve(answer_ready, known=known)
     context = new_context(keys)
     try:
-        peers = [RawPeer(open_socket(context, zmq.DEALER), server.endpoint) for _ in range(66)]
-        for peer in peers:  # all have proved the key before the first sends
+        held = [RawPeer(open_socket(context, zmq.DEALER), server.endpoint) for _ in range(FEW + 2)]
+        for peer in held:  # all have proved the key before the first sends
             assert peer.socket.poll(TIMEOUT_MS, zmq.POLLOUT)
             peer.socket.setsockopt(zmq.RECONNECT_IVL, -1)
-        for peer in peers[:64]:
+        for peer in held[:FEW]:
             assert peer.receive_own_answer()
-        for peer in peers[64:]:
+        for peer in held[FEW:]:
             peer.send(b"", b"")
         eventually(lambda: server.rejected.counts.get(Rejection.TOO_MANY_PEERS) == 2, "")
     finally:
