@@ -113,14 +113,16 @@ def test_control_requests_before_the_registration_are_refused(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("name", ["control-server", "keys-reader"])
+@pytest.mark.parametrize(
+    ("name", "function"), [("control-server", "_take_turn"), ("keys-reader", "_read_when_asked")]
+)
 def test_a_broker_ends_when_a_thread_that_lets_others_in_has_died(
-    zookeeper_address: str, tmp_path: Path, name: str
+    zookeeper_address: str, tmp_path: Path, name: str, function: str
 ) -> None:
     process = BrokerProcess(BrokerOptions(BROKER, zookeeper_address, tmp_path), Settings())
     process.start()
     try:
-        kill_thread(name)
+        kill_thread(name, function)
         process._keys.read_again(lambda: None)  # a thread that waits dies when it goes on
         with ThreadPoolExecutor(1, "main") as executor:
             executor.submit(process.wait).result(scaled(30))

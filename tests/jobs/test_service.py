@@ -129,7 +129,7 @@ KeysDirectory(folder / "keys").make_operator()
 
 
 def announce(endpoint):
-    kill_thread("placement-server")
+    kill_thread("placement-server", "_take_turn")
     print(endpoint, flush=True)
 
 

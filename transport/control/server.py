@@ -343,10 +343,10 @@ class ControlServer:
         self._wakeup.close()
 
     def _run(self, peers: Peers, on_failure: Callable[[RegentError], None]) -> None:
-        poller = zmq.Poller()
-        peers.register(poller)
-        poller.register(self._wakeup.fileno(), zmq.POLLIN)
         try:
+            poller = zmq.Poller()
+            peers.register(poller)
+            poller.register(self._wakeup.fileno(), zmq.POLLIN)
             while not self._stopping.is_set():
                 try:
                     self._take_turn(poller, peers)

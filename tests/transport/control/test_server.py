@@ -269,7 +269,7 @@ def test_the_end_of_the_thread_is_reported_unless_it_was_asked_for(connect: Conn
         server.start(failures.put)
         assert connect(server.endpoint).request(STATUS, timeout_ms=TIMEOUT_MS) == READY
         if is_killed:
-            kill_thread("test-server")
+            kill_thread("test-server", "_take_turn")
             assert "test-server has ended" in str(failures.get(timeout=scaled(20)))
         server.stop()
         assert failures.empty()
