@@ -16,6 +16,7 @@ from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
     KafkaError,
+    KafkaException,
     Producer,
     TopicPartition,
 )
@@ -34,6 +35,7 @@ COMPACTED, PLAIN, GROUP = "compacted", "plain", "readers"
 CODECS: Final = ("gzip", "snappy", "lz4", "zstd")
 SMALL: Final = {"segment.bytes": "4096", "index.interval.bytes": "512"}
 OF_KAFKA: Final = {"log.cleaner.backoff.ms": 200, "num.network.threads": 2}
+NOT_LOADED: Final = (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR)
 LEVELS: Final = ("read_committed", "read_uncommitted")
 BAD_LINES: Final = (" ERROR ", "orrupt", "Found invalid", "Recovering unflushed")
 
@@ -127,11 +129,24 @@ def commit(server: str, offset: int) -> None:
 
 
 def committed(server: str) -> int:
+    """Return the position of the group, once its coordinator has loaded it."""
     asked = ConsumerGroupTopicPartitions(GROUP, [TopicPartition(PLAIN, 0)])
     admin = AdminClient({"bootstrap.servers": server})
-    found = admin.list_consumer_group_offsets([asked])
-    (row,) = found[GROUP].result(WAIT_S).topic_partitions
-    return int(row.offset)
+    found: list[int] = []
+
+    def is_found() -> bool:
+        try:
+            groups = admin.list_consumer_group_offsets([asked])
+            (row,) = groups[GROUP].result(WAIT_S).topic_partitions
+        except KafkaException as error:
+            if error.args[0].code() not in NOT_LOADED:
+                raise
+            return False
+        found.append(int(row.offset))
+        return True
+
+    eventually(is_found, "the coordinator has loaded the group", WAIT_S)
+    return found[-1]
 
 
 def create_topics(server: str) -> None:
