@@ -21,7 +21,7 @@ _TIMEOUT_MS = 30_000
 @bootstrap_option
 @pass_cluster
 def protect(cluster: Cluster, /, names: Sequence[str]) -> None:
-    """Protect topics: brokers refuse every request to delete them, whichever client sends it.
+    """Protect topics: brokers refuse the requests of all clients to delete them.
 
     The setting regent.deletion.protection of the topic says so. To refuse the deletion of all
     topics: `brokers config --default --set delete.topic.enable=false`.

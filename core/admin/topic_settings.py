@@ -54,7 +54,7 @@ class OtherTopicSettings:
     )
     deletion_protection: bool = _of_topics(
         False,
-        "Whether requests to delete the topic are refused, whichever client sends them. Kafka's"
+        "Whether the requests of all clients to delete the topic are refused. Kafka's"
         " brokers do not know this setting.",
         ours=True,
         prefix="regent.",
