@@ -25,8 +25,7 @@ from regent.client.cluster_connection import Cluster, bootstrap_option, pass_clu
 from regent.client.deletion_obstacles import deletion_obstacles
 from regent.client.pauses import pauses
 from regent.client.topics import TopicsClient, raise_if_refused
-from regent.client.wording import counted
-from regent.core.errors import BadDataError, Errors
+from regent.core.errors import BadDataError, Errors, RegentError
 from regent.core.ports import TopicAssignment
 from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
 from regent.core.protocol.messages.topics import DeletableTopicResult
@@ -76,10 +75,11 @@ def delete(
     """
     wanted = _checked((*names, *more_names))
     asks = is_terminal() and not yes and output != Output.JSON
-    if dry_run or asks:
-        _show_and_ask(losses_of(cluster, wanted, timeout_ms), output, asks=not dry_run)
     if dry_run:
+        _show(losses_of(cluster, wanted, timeout_ms), output)
         return
+    if asks:
+        _ask(cluster, wanted, timeout_ms, if_exists=if_exists)
     client = topics_client(cluster, timeout_ms)
     undeleted: Mapping[str, str]
     if wait and not cluster.bootstrap:
@@ -121,14 +121,25 @@ def _checked(names: Sequence[str]) -> list[str]:
     return wanted
 
 
-def _show_and_ask(losses: Sequence[Loss], output: str, *, asks: bool) -> None:
+def _ask(cluster: Cluster, topics: Sequence[str], timeout_ms: int, *, if_exists: bool) -> None:
+    """Show what would be lost, as far as that can be found out, and ask; raises ``Abort``."""
+    try:
+        _show(losses_of(cluster, topics, timeout_ms), Output.TABLE)
+    except TopicError:
+        if if_exists:
+            return  # there is nothing to delete
+        raise
+    except RegentError as error:
+        note(f"what the topics have is not known: {error}")
+    click.confirm(f"Delete {', '.join(map(quoted, topics))}?", abort=True, err=True)
+
+
+def _show(losses: Sequence[Loss], output: str) -> None:
     if output == Output.JSON:
         print_json([loss._asdict() for loss in losses])
     else:
         columns = ("topic", "partitions", "records", "bytes", "groups", "protected")
         print_table(columns, [(quoted(loss.topic), *loss[1:]) for loss in losses])
-    if asks:
-        click.confirm(f"Delete {counted(len(losses), 'topic')}?", abort=True, err=True)
 
 
 def _delete(

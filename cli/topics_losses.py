@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from regent.cli.lazy_group import load
 from regent.cli.topic_options import TopicError
 from regent.client.broker_request import NoAnswerError, ask_broker
 from regent.client.cluster_connection import Cluster
@@ -42,17 +43,18 @@ def losses_of(cluster: Cluster, topics: Sequence[str], timeout_ms: int) -> list[
     """Return what topics have; those that do not exist are missing.
 
     ``records`` counts offsets: compaction and transactions leave gaps in them. Raises
-    ``RegentError`` if no topic exists, or brokers do not answer.
+    ``TopicError`` if no topic exists, and ``RegentError`` if brokers do not answer, or a package
+    that this needs is not installed.
     """
-    from regent.cli.group_admin import EARLIEST, LATEST, GroupAdmin
-
-    admin = GroupAdmin(cluster, timeout_ms)
+    groups = load("regent.cli.group_admin", "topics delete")
+    admin = groups.GroupAdmin(cluster, timeout_ms)
     counts = admin.partition_counts()
     found = [topic for topic in topics if topic in counts]
     if not found:
         raise TopicError("\n".join(f"topic {topic} does not exist" for topic in topics))
     partitions = [TopicPartition(topic, p) for topic in found for p in range(counts[topic])]
-    firsts, ends = admin.offsets(partitions, EARLIEST), admin.offsets(partitions, LATEST)
+    firsts = admin.offsets(partitions, groups.EARLIEST)
+    ends = admin.offsets(partitions, groups.LATEST)
     committed = admin.committed([row.group for row in admin.groups()])
     brokers = cluster.brokers()
     sizes, protected = _sizes(brokers, partitions), _protected(brokers, found)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from regent.cli.topic_options import TopicError
 from regent.cli.topics_losses import Loss
-from regent.core.errors import Errors
+from regent.core.errors import Errors, RegentError
 from regent.core.model import ReplicaAssignment
 from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
 from tests.support.fake_cluster import FakeCluster, failing
@@ -205,6 +206,33 @@ def test_on_a_terminal_the_command_shows_what_would_be_lost_and_asks(two: FakeCl
     assert MARKER not in two.writes
     accepted = two.run(*DELETE, stdin=b"y\n")
     assert (accepted.exit_code, MARKER in two.writes) == (0, True)
+
+
+@pytest.mark.usefixtures("terminal")
+def test_it_also_asks_when_it_cannot_find_out_what_would_be_lost(
+    two: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> list[Loss]:
+        raise RegentError("a package is not installed")
+
+    monkeypatch.setattr("regent.cli.topics_delete.losses_of", fails)
+    refused = two.run(*DELETE, stdin=b"n\n")
+    assert "what the topics have is not known: a package is not installed" in refused.stderr
+    assert MARKER not in two.writes
+    assert two.run(*DELETE, stdin=b"y\n").exit_code == 0
+    assert MARKER in two.writes
+
+
+@pytest.mark.usefixtures("terminal")
+def test_it_does_not_ask_about_topics_that_need_not_exist(
+    two: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> list[Loss]:
+        raise TopicError("topic t does not exist")
+
+    monkeypatch.setattr("regent.cli.topics_delete.losses_of", fails)
+    assert two.run(*DELETE, stdin=b"").stderr == "regent: topic t does not exist\n"
+    assert two.run(*DELETE, "--if-exists", stdin=b"").exit_code == 0
 
 
 @pytest.mark.usefixtures("terminal")
