@@ -1,8 +1,7 @@
 """Brokers that are not registered but should be: since when, and why, as far as it is known.
 
-Four can tell: the broker itself, as its last act in ZooKeeper; the process that supervises it on
-this machine (``cluster.json``); the active controller, which has seen it leave; and the time of the
-election of that controller, which has not seen it.
+Three can tell: the broker itself, as its last act in ZooKeeper; the process that supervises it on
+this machine (``cluster.json``); and the active controller, if it has seen it leave.
 """
 
 from __future__ import annotations

@@ -33,10 +33,10 @@ NO_SEQUENCE = -1
 INT32_MAX = 2**31 - 1
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
-_LENGTH_END = 12  # `batch_length` counts from here: after the base offset and itself
+LENGTH_END = 12  # `batch_length` counts from here: after the base offset and itself
 _LEADER_EPOCH_AT = 12
 _CRC_AT = 17
-_CHECKED_FROM = 21  # `attributes`
+CHECKED_FROM = 21  # `attributes`
 _MAX_TIMESTAMP_AT = 35
 _INT64 = struct.Struct(">q")
 _INT32 = struct.Struct(">i")
@@ -73,7 +73,7 @@ class BatchHeader(NamedTuple):
     @property
     def size(self) -> int:
         """The size of the batch with its header, in bytes: ``batch_length`` and 12."""
-        return _LENGTH_END + self.batch_length
+        return LENGTH_END + self.batch_length
 
     @property
     def last_offset(self) -> int:
@@ -183,7 +183,7 @@ def next_header(buffer: RecordBytes, position: int, room: int) -> BatchHeader:
             text = f"a batch of the old message format {header.magic}"
             raise RecordsRefusedError(Errors.UNSUPPORTED_FOR_MESSAGE_FORMAT, text)
         raise _corrupt(f"its magic is {header.magic}")
-    size = header.batch_length + _LENGTH_END
+    size = header.batch_length + LENGTH_END
     if not HEADER_SIZE <= size <= room:
         raise _corrupt(f"its size is {size}, and {room} bytes are left")
     if header.base_offset < 0 or header.last_offset_delta < 0 or header.record_count < 0:
@@ -205,7 +205,7 @@ def check_crc(buffer: RecordBytes, position: int, header: BatchHeader) -> None:
 
 def check_crc_of_pieces(pieces: Iterable[bytes], header: BatchHeader) -> None:
     """As ``check_crc``, for a batch in several pieces; the first one holds the header."""
-    crc, skipped = 0, _CHECKED_FROM
+    crc, skipped = 0, CHECKED_FROM
     for piece in pieces:
         crc, skipped = crc32c(memoryview(piece)[skipped:], crc), 0
     if crc != header.crc:
@@ -338,7 +338,7 @@ def stamp_append_time(
     buffer: bytearray | memoryview, position: int, header: BatchHeader, now_ms: int
 ) -> BatchHeader:
     """Set the timestamp of all records of a batch to LogAppendTime, and update its CRC."""
-    _INT16.pack_into(buffer, position + _CHECKED_FROM, header.attributes | _APPEND_TIME)
+    _INT16.pack_into(buffer, position + CHECKED_FROM, header.attributes | _APPEND_TIME)
     return set_max_timestamp(buffer, position, header, now_ms)
 
 
@@ -411,10 +411,10 @@ def keys_and_values(header: BatchHeader, batch: memoryview) -> Iterator[KeyAndVa
 
 def encode(header: BatchHeader, records: bytes) -> bytearray:
     """Return a batch with these records, as they are compressed; sets its length and its CRC."""
-    length = HEADER_SIZE - _LENGTH_END + len(records)
+    length = HEADER_SIZE - LENGTH_END + len(records)
     batch = bytearray(_HEADER.pack(*header._replace(batch_length=length, crc=0)))
     batch += records
-    _UINT32.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[_CHECKED_FROM:]))
+    _UINT32.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[CHECKED_FROM:]))
     return batch
 
 
@@ -445,7 +445,7 @@ def build_batch(
 
 
 def _checksum(buffer: RecordBytes, position: int, header: BatchHeader) -> int:
-    return crc32c(memoryview(buffer)[position + _CHECKED_FROM : position + header.size])
+    return crc32c(memoryview(buffer)[position + CHECKED_FROM : position + header.size])
 
 
 def _corrupt(why: str) -> RecordsRefusedError:

@@ -19,7 +19,9 @@ from regent.records.compression import compressed
 from regent.records.end_transaction_marker import ABORT, COMMIT, control_type
 from regent.records.record import RecordSpan, read_records, with_timestamp_delta
 from regent.records.record_batch import (
+    CHECKED_FROM,
     HEADER_SIZE,
+    LENGTH_END,
     MAGIC,
     SPECIAL,
     BatchHeader,
@@ -83,7 +85,7 @@ class BatchCleaning:
             base, size, leader_epoch, magic, crc, attributes, delta, _, _, producer, *_, count = (
                 read_header_fields(data, at)
             )
-            end = at + 12 + size
+            end = at + LENGTH_END + size
             if count != 1 or delta or attributes & SPECIAL or magic != MAGIC or end > stop:
                 break
             if not expected <= base < limit or leader_epoch < epoch:
@@ -92,7 +94,7 @@ class BatchCleaning:
             if mark == GOES:
                 if producer >= 0 and (last := producers.get(producer)) and last.offset == base:
                     break
-            elif mark == TOMBSTONE or crc32c(view[at + 21 : end]) != crc:
+            elif mark == TOMBSTONE or crc32c(view[at + CHECKED_FROM : end]) != crc:
                 break
             else:
                 keep(read_header(data, at), view[at:end])

@@ -14,7 +14,9 @@ from crc32c import crc32c
 
 from regent.records.record import RecordSpan
 from regent.records.record_batch import (
+    CHECKED_FROM,
     HEADER_SIZE,
+    LENGTH_END,
     MAGIC,
     SPECIAL,
     BatchHeader,
@@ -113,7 +115,7 @@ class OffsetMap:
             base, size, leader_epoch, magic, crc, attributes, delta, *_, count = read_header_fields(
                 data, at
             )
-            end = at + 12 + size
+            end = at + LENGTH_END + size
             if count != 1 or delta or attributes & SPECIAL or magic != MAGIC or end > stop:
                 break
             if not expected <= base < limit or leader_epoch < epoch:
@@ -131,7 +133,7 @@ class OffsetMap:
             value_at = key_at + (length >> 1)
             if length & 1 or length >= 2 * _DIGEST_BYTES or value_at >= end:
                 break
-            if crc32c(view[at + 21 : end]) != crc:
+            if crc32c(view[at + CHECKED_FROM : end]) != crc:
                 break
             key = data[key_at:value_at]
             former = offsets.get(key, -1)
