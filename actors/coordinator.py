@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final
 
 from pykka import ActorDeadError, ActorRef
 
@@ -21,10 +22,15 @@ from regent.actors.scheduler import OneShotTimer, Scheduler, monotonic_ms
 from regent.core.coordinator.partition_for import AwaitedLeaderships, CoordinatorPartitions
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
-from regent.core.protocol.coordinator import CoordinatorRequest
+from regent.core.protocol.coordinator import Question
 from regent.core.replication.leader_partitions import Leadership
 
-A = TypeVar("A")
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Requests of clients, in their sequence: a turn of a listener's loop has received them."""
+
+    questions: Sequence[MessageWithReply]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +132,8 @@ class CoordinatorActor(RegentActor):
     ) -> None:
         """Handle one message."""
         match message:
-            case CoordinatorRequest():
-                if reply is not None:
-                    self.answer(message, reply.set)
+            case Asked(questions):
+                self.handle_each(questions, lambda asked, own: self.answer(asked, own.set))
             case Flush():
                 self._log.flush()
             case Appended(error_code, base_offset, responds):
@@ -152,6 +157,12 @@ class CoordinatorActor(RegentActor):
                 self.handle_own(message)
         self._set_alarm()
 
+    def on_preempted(self, message: Any) -> None:
+        """Refuse the requests of a message that is not handled: this coordinator stops."""
+        if isinstance(message, Asked):
+            for asked in message.questions:
+                asked.reply.fail(ActorDeadError(f"{self.name} has stopped"))
+
     def tell_self(self, message: Any) -> None:
         """Queue a message for this actor, unless it has stopped. Thread-safe."""
         with suppress(ActorDeadError):
@@ -170,16 +181,22 @@ class CoordinatorActorService:
     def __init__(self, actor: ActorRef[Any]) -> None:
         self._actor = actor
 
-    def ask(self, request: CoordinatorRequest[A], respond: Callable[[A], None]) -> None:
+    def ask(self, questions: Sequence[Question[Any]]) -> None:
         """See ``CoordinatorService.ask``."""
-
-        def deliver(answer: Any) -> None:
-            is_refused = isinstance(answer, Exception)
-            is_gone = isinstance(answer, ActorDeadError | InboxFullError)
-            error = Errors.COORDINATOR_NOT_AVAILABLE if is_gone else Errors.UNKNOWN_SERVER_ERROR
-            respond(request.refused(error) if is_refused else answer)
-
+        asked = [
+            MessageWithReply(question.request, Reply.of(partial(_deliver, question)))
+            for question in questions
+        ]
         try:
-            self._actor.tell(MessageWithReply(request, Reply.of(deliver)))
+            self._actor.tell(Asked(asked))
         except (ActorDeadError, InboxFullError) as gone:
-            deliver(gone)
+            for message in asked:
+                message.reply.fail(gone)
+
+
+def _deliver(question: Question[Any], answer: object) -> None:
+    if isinstance(answer, Exception):
+        is_gone = isinstance(answer, ActorDeadError | InboxFullError)
+        error = Errors.COORDINATOR_NOT_AVAILABLE if is_gone else Errors.UNKNOWN_SERVER_ERROR
+        answer = question.request.refused(error)
+    question.respond(answer)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
 from time import monotonic, thread_time
 from typing import Any, ClassVar, Final, ParamSpec, TypeAlias, TypeVar
@@ -22,7 +22,16 @@ from typing import Any, ClassVar, Final, ParamSpec, TypeAlias, TypeVar
 from pykka import ActorDeadError, ActorRef, ActorRegistry, ThreadingActor
 from pykka.messages import _ActorStop
 
-from regent.actors.inbox import Activity, Delivery, Inbox, Overflow, Reply, inbox_of
+from regent.actors.inbox import (
+    Activity,
+    Delivery,
+    Inbox,
+    InboxFullError,
+    MessageWithReply,
+    Overflow,
+    Reply,
+    inbox_of,
+)
 from regent.config.threads import NamedThread
 
 logger = logging.getLogger(__name__)
@@ -65,6 +74,24 @@ class RegentActor(ThreadingActor):
     @abstractmethod
     def handle(self, message: Any, reply: Reply | None) -> None:
         """Handle a message; ``reply`` (None if the sender does not wait) may be answered later."""
+
+    def handle_each(
+        self, messages: Iterable[MessageWithReply], step: Callable[[Any, Reply], None]
+    ) -> None:
+        """Call ``step`` for each message of one that brought several, as ``handle`` is called.
+
+        Each has a reply and may fail alone. The limit of unanswered replies counts each of them.
+        """
+        unanswered = self.actor_inbox.unanswered
+        for message in messages:
+            if len(unanswered) >= self.inbox_limit:
+                message.reply.fail(InboxFullError(f"{self.name}: too many are not answered yet"))
+                continue
+            message.reply.track(unanswered, message.message)
+            try:
+                step(message.message, message.reply)
+            except BaseException as error:  # noqa: BLE001 - the others are handled too
+                self._end_failed(message.message, message.reply, error)
 
     @staticmethod
     def collapse_key(message: Any) -> Hashable | None:

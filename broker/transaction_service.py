@@ -40,7 +40,7 @@ from regent.core.coordinator.transaction.transaction_state_manager import (
 )
 from regent.core.errors import Errors
 from regent.core.model import NO_LEADER, BrokerId, TopicPartition
-from regent.core.protocol.coordinator import CoordinatorService
+from regent.core.protocol.coordinator import CoordinatorService, Question
 from regent.core.protocol.groups import ProducerIdAndEpoch
 from regent.core.protocol.transactions import (
     AddPartitionsToTxn,
@@ -228,7 +228,7 @@ class BrokerTransactionService:
             tell({row.topic_partition: row.error_code for row in rows})
 
         if coordinator == self._broker_id:
-            self.coordinator.ask(_question(transaction), tell)
+            self.coordinator.ask([Question(_verification(transaction), tell)])
         elif coordinator is None or coordinator == NO_LEADER:
             tell(dict.fromkeys(transaction.partitions, Errors.COORDINATOR_NOT_AVAILABLE))
         else:
@@ -236,7 +236,7 @@ class BrokerTransactionService:
             self._questions_out.send(coordinator, question, answered)
 
 
-def _question(transaction: TransactionToVerify) -> AddPartitionsToTxn:
+def _verification(transaction: TransactionToVerify) -> AddPartitionsToTxn:
     return AddPartitionsToTxn(
         transaction.transactional_id,
         ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch),

@@ -7,7 +7,7 @@ Version 0 of the first two is for positions in ZooKeeper. Mirrors the handlers o
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from regent.broker.api.coordinator_requests import CoordinatorRequests
@@ -43,7 +43,7 @@ from regent.core.protocol.messages.groups import (
 )
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.security.acls import AclOperation, ResourceType
-from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.api import Answering, KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.message_codec import answer, decode
 
 _IN_ZOOKEEPER: Final = 0
@@ -59,8 +59,8 @@ def group_offset_apis(
 ) -> Sequence[KafkaApi]:
     """Return the APIs; ``cache`` knows which partitions exist."""
 
-    async def commit(request: KafkaRequest) -> KafkaAnswer:
-        return await _commit(requests, cache, zookeeper, request)
+    def commit(request: KafkaRequest) -> Answering:
+        return _commit(requests, cache, zookeeper, request)
 
     async def fetch(request: KafkaRequest) -> KafkaAnswer:
         if request.api_version == _IN_ZOOKEEPER:
@@ -77,12 +77,12 @@ def group_offset_apis(
     ]
 
 
-async def _commit(
+def _commit(
     requests: CoordinatorRequests,
     cache: MetadataCache,
     zookeeper: ZooKeeperOffsets,
     request: KafkaRequest,
-) -> KafkaAnswer:
+) -> Answering:
     asked = decode(OffsetCommitRequest, request)
     now_ms = time.time_ns() // 1_000_000
     errors: dict[TopicPartition, Errors] = {}
@@ -99,18 +99,34 @@ async def _commit(
                 offsets[topic_partition] = _position(row, now_ms, asked.retention_time_ms)
             else:
                 errors[topic_partition] = snapshot.error_of_missing(_UNTIL_COMPLETE)
-    if offsets and request.api_version == _IN_ZOOKEEPER:
-        errors.update(await zookeeper.commit(asked.group_id, offsets))
-    elif offsets:
-        commit = CommitOffsets(
-            asked.group_id,
-            offsets,
-            asked.member_id,
-            asked.generation_id_or_member_epoch,
-            asked.group_instance_id,
-        )
-        stored = await requests.ask(commit)
-        errors.update(stored)
+
+    def encode(stored: Mapping[TopicPartition, Errors]) -> KafkaAnswer:
+        return answer(_commit_response(asked, {**errors, **stored}), request)
+
+    if not offsets:
+        return requests.given(encode({}))
+    if request.api_version == _IN_ZOOKEEPER:
+        return _encoded(zookeeper.commit(asked.group_id, offsets), encode)
+    commit = CommitOffsets(
+        asked.group_id,
+        offsets,
+        asked.member_id,
+        asked.generation_id_or_member_epoch,
+        asked.group_instance_id,
+    )
+    return requests.answer(commit, encode)
+
+
+async def _encoded(
+    stored: Awaitable[Mapping[TopicPartition, Errors]],
+    encode: Callable[[Mapping[TopicPartition, Errors]], KafkaAnswer],
+) -> KafkaAnswer:
+    return encode(await stored)
+
+
+def _commit_response(
+    asked: OffsetCommitRequest, errors: Mapping[TopicPartition, Errors]
+) -> OffsetCommitResponse:
     topics = tuple(
         OffsetCommitResponseTopic(
             name=topic.name,
@@ -124,7 +140,7 @@ async def _commit(
         )
         for topic in asked.topics
     )
-    return answer(OffsetCommitResponse(topics=topics), request)
+    return OffsetCommitResponse(topics=topics)
 
 
 def _uncommittable(asked: OffsetCommitRequest, request: KafkaRequest) -> Mapping[str, Errors]:

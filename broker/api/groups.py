@@ -6,7 +6,7 @@ Versions as in Kafka 3.9. Mirrors the handlers of ``kafka.server.KafkaApis`` for
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from regent.broker.api.authorized_operations import operations_if
@@ -19,6 +19,7 @@ from regent.core.protocol.groups import (
     Heartbeat,
     JoinGroup,
     LeaveGroup,
+    LeaveGroupResult,
     LeavingMember,
     ListGroups,
     SupportedProtocol,
@@ -34,6 +35,7 @@ from regent.core.protocol.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
+    JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
     LeftMember,
@@ -41,7 +43,14 @@ from regent.core.protocol.messages.groups import (
     SyncGroupRequest,
 )
 from regent.core.security.acls import AclOperation, ResourceType
-from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest, apis_of
+from regent.transport.kafka.api import (
+    Answering,
+    KafkaAnswer,
+    KafkaApi,
+    KafkaApiKey,
+    KafkaRequest,
+    apis_of,
+)
 from regent.transport.kafka.message_codec import answer, decode
 
 A = TypeVar("A")
@@ -71,22 +80,29 @@ def group_apis(requests: CoordinatorRequests) -> Sequence[KafkaApi]:
     )
 
 
-async def _ask_for_member(
+def _answer_member(
     requests: CoordinatorRequests,
     request: KafkaRequest,
     group_id: str,
     question: CoordinatorRequest[A],
-) -> A:
-    """Return the answer to a member of a group, which must be allowed to read it."""
+    encode: Callable[[A], KafkaAnswer],
+) -> Answering:
+    """Answer a member of a group, which must be allowed to read it."""
     if not request.may(AclOperation.READ, ResourceType.GROUP, group_id):
-        return question.refused(_DENIED)
-    return await requests.ask(question)
+        return requests.given(encode(question.refused(_DENIED)))
+    return requests.answer(question, encode)
 
 
-async def _join(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:
+def _join(requests: CoordinatorRequests, request: KafkaRequest) -> Answering:
     asked, version = decode(JoinGroupRequest, request), request.api_version
     has_timeout = version >= _FIRST_WITH_REBALANCE_TIMEOUT
-    joined = await _ask_for_member(
+
+    def encode(joined: JoinGroupResponse) -> KafkaAnswer:
+        if joined.protocol_name is None and version < _FIRST_WITH_NULLABLE_PROTOCOL:
+            joined = dataclasses.replace(joined, protocol_name="")
+        return answer(joined, request)
+
+    return _answer_member(
         requests,
         request,
         asked.group_id,
@@ -103,15 +119,13 @@ async def _join(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAn
             requires_member_id=version >= _FIRST_WITH_REQUIRED_MEMBER_ID,
             can_skip_assignment=version >= _FIRST_WITH_SKIPPED_ASSIGNMENT,
         ),
+        encode,
     )
-    if joined.protocol_name is None and version < _FIRST_WITH_NULLABLE_PROTOCOL:
-        joined = dataclasses.replace(joined, protocol_name="")
-    return answer(joined, request)
 
 
-async def _sync(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:
+def _sync(requests: CoordinatorRequests, request: KafkaRequest) -> Answering:
     asked = decode(SyncGroupRequest, request)
-    synchronised = await _ask_for_member(
+    return _answer_member(
         requests,
         request,
         asked.group_id,
@@ -125,22 +139,22 @@ async def _sync(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAn
             {row.member_id: row.assignment for row in asked.assignments},
             needs_protocol=request.api_version >= _FIRST_SYNC_WITH_PROTOCOL,
         ),
+        lambda synchronised: answer(synchronised, request),
     )
-    return answer(synchronised, request)
 
 
-async def _heartbeat(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:
+def _heartbeat(requests: CoordinatorRequests, request: KafkaRequest) -> Answering:
     asked = decode(HeartbeatRequest, request)
-    error = await _ask_for_member(
+    return _answer_member(
         requests,
         request,
         asked.group_id,
         Heartbeat(asked.group_id, asked.member_id, asked.generation_id, asked.group_instance_id),
+        lambda error: answer(HeartbeatResponse(error_code=error), request),
     )
-    return answer(HeartbeatResponse(error_code=error), request)
 
 
-async def _leave(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:
+def _leave(requests: CoordinatorRequests, request: KafkaRequest) -> Answering:
     asked = decode(LeaveGroupRequest, request)
     leaving: tuple[LeavingMember, ...] = (LeavingMember(asked.member_id),)
     is_of_several = request.api_version >= _FIRST_LEAVE_OF_SEVERAL
@@ -148,21 +162,23 @@ async def _leave(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaA
         leaving = tuple(
             LeavingMember(row.member_id, row.group_instance_id) for row in asked.members
         )
-    left = await _ask_for_member(
-        requests, request, asked.group_id, LeaveGroup(asked.group_id, leaving)
-    )
-    error = left.error_code
-    if not is_of_several and error is Errors.NONE:
-        ((_, error),) = left.members
-    members = tuple(
-        LeftMember(
-            member_id=member.member_id,
-            group_instance_id=member.group_instance_id,
-            error_code=member_error,
+
+    def encode(left: LeaveGroupResult) -> KafkaAnswer:
+        error = left.error_code
+        if not is_of_several and error is Errors.NONE:
+            ((_, error),) = left.members
+        members = tuple(
+            LeftMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                error_code=member_error,
+            )
+            for member, member_error in left.members
         )
-        for member, member_error in left.members
-    )
-    return answer(LeaveGroupResponse(error_code=error, members=members), request)
+        return answer(LeaveGroupResponse(error_code=error, members=members), request)
+
+    question = LeaveGroup(asked.group_id, leaving)
+    return _answer_member(requests, request, asked.group_id, question, encode)
 
 
 async def _describe(requests: CoordinatorRequests, request: KafkaRequest) -> KafkaAnswer:

@@ -116,13 +116,12 @@ def _add_partitions(handlers: TransactionHandlers, request: KafkaRequest) -> Ans
     return _add_partitions_of_client(handlers, request)
 
 
-async def _add_partitions_of_client(
-    handlers: TransactionHandlers, request: KafkaRequest
-) -> KafkaAnswer:
+def _add_partitions_of_client(handlers: TransactionHandlers, request: KafkaRequest) -> Answering:
     """Add partitions; only brokers ask about several transactions."""
+    transactions = handlers.transactions
     if request.api_version >= _FIRST_ADD_OF_SEVERAL:
         error = Errors.CLUSTER_AUTHORIZATION_FAILED
-        return answer(AddPartitionsToTxnResponse(error_code=error), request)
+        return transactions.given(answer(AddPartitionsToTxnResponse(error_code=error), request))
     asked = decode(AddPartitionsToTxnRequest, request)
     adding = AddPartitionsToTxn(
         asked.v3_and_below_transactional_id,
@@ -130,13 +129,16 @@ async def _add_partitions_of_client(
         _partitions(asked.v3_and_below_topics),
         knows_fencing=request.api_version >= _FIRST_WITH_PRODUCER_FENCED,
     )
-    errors = _denied_partitions(adding, request)
-    if errors:  # the transaction gets all partitions or none
-        errors = {**dict.fromkeys(adding.partitions, Errors.OPERATION_NOT_ATTEMPTED), **errors}
-    else:
-        errors = await handlers.transactions.ask(adding)
-    response = AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topic_results(errors))
-    return answer(response, request)
+
+    def encode(errors: Mapping[TopicPartition, Errors]) -> KafkaAnswer:
+        response = AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topic_results(errors))
+        return answer(response, request)
+
+    denied = _denied_partitions(adding, request)
+    if denied:  # the transaction gets all partitions or none
+        not_attempted = dict.fromkeys(adding.partitions, Errors.OPERATION_NOT_ATTEMPTED)
+        return transactions.given(encode({**not_attempted, **denied}))
+    return transactions.answer(adding, encode)
 
 
 def _denied_partitions(
@@ -206,44 +208,49 @@ def _topic_results(
     )
 
 
-async def _add_offsets(handlers: TransactionHandlers, request: KafkaRequest) -> KafkaAnswer:
+def _add_offsets(handlers: TransactionHandlers, request: KafkaRequest) -> Answering:
     """Add the partition that will have the positions of a group, which may not exist yet."""
     asked = decode(AddOffsetsToTxnRequest, request)
-    if (denial := _denial(asked.transactional_id, request)) is not Errors.NONE:
-        return answer(AddOffsetsToTxnResponse(error_code=denial), request)
-    if not request.may(AclOperation.READ, ResourceType.GROUP, asked.group_id):
+
+    def encode(error: Errors) -> KafkaAnswer:
+        return answer(AddOffsetsToTxnResponse(error_code=error), request)
+
+    transactions, partitions = handlers.transactions, handlers.group_partitions
+    denial = _denial(asked.transactional_id, request)
+    if denial is Errors.NONE and not request.may(
+        AclOperation.READ, ResourceType.GROUP, asked.group_id
+    ):
         denial = Errors.GROUP_AUTHORIZATION_FAILED
-        return answer(AddOffsetsToTxnResponse(error_code=denial), request)
-    partitions = handlers.group_partitions
     of_group = TopicPartition(partitions.topic, partitions.of(asked.group_id))
-    if of_group.partition == UNKNOWN_PARTITION:
-        response = AddOffsetsToTxnResponse(error_code=Errors.COORDINATOR_LOAD_IN_PROGRESS)
-        return answer(response, request)
-    errors = await handlers.transactions.ask(
-        AddPartitionsToTxn(
-            asked.transactional_id,
-            ProducerIdAndEpoch(asked.producer_id, asked.producer_epoch),
-            (of_group,),
-            must_exist=False,
-            knows_fencing=request.api_version >= _FIRST_WITH_PRODUCER_FENCED,
-        )
+    if denial is Errors.NONE and of_group.partition == UNKNOWN_PARTITION:
+        denial = Errors.COORDINATOR_LOAD_IN_PROGRESS
+    if denial is not Errors.NONE:
+        return transactions.given(encode(denial))
+    adding = AddPartitionsToTxn(
+        asked.transactional_id,
+        ProducerIdAndEpoch(asked.producer_id, asked.producer_epoch),
+        (of_group,),
+        must_exist=False,
+        knows_fencing=request.api_version >= _FIRST_WITH_PRODUCER_FENCED,
     )
-    return answer(AddOffsetsToTxnResponse(error_code=errors[of_group]), request)
+    return transactions.answer(adding, lambda errors: encode(errors[of_group]))
 
 
-async def _end(handlers: TransactionHandlers, request: KafkaRequest) -> KafkaAnswer:
+def _end(handlers: TransactionHandlers, request: KafkaRequest) -> Answering:
     asked = decode(EndTxnRequest, request)
+
+    def encode(error: Errors) -> KafkaAnswer:
+        return answer(EndTxnResponse(error_code=error), request)
+
     if (denial := _denial(asked.transactional_id, request)) is not Errors.NONE:
-        return answer(EndTxnResponse(error_code=denial), request)
-    error = await handlers.transactions.ask(
-        EndTxn(
-            asked.transactional_id,
-            ProducerIdAndEpoch(asked.producer_id, asked.producer_epoch),
-            asked.committed,
-            knows_fencing=request.api_version >= _FIRST_WITH_PRODUCER_FENCED,
-        )
+        return handlers.transactions.given(encode(denial))
+    ending = EndTxn(
+        asked.transactional_id,
+        ProducerIdAndEpoch(asked.producer_id, asked.producer_epoch),
+        asked.committed,
+        knows_fencing=request.api_version >= _FIRST_WITH_PRODUCER_FENCED,
     )
-    return answer(EndTxnResponse(error_code=error), request)
+    return handlers.transactions.answer(ending, encode)
 
 
 def refuse_markers(request: KafkaRequest, error: Errors) -> WriteTxnMarkersResponse:

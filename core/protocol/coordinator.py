@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
 from regent.core.errors import Errors
 
@@ -21,9 +22,17 @@ class CoordinatorRequest(ABC, Generic[A]):
         """Return the answer that refuses the whole request."""
 
 
+@dataclass(slots=True, eq=False)  # a frozen one takes three times as long to make
+class Question(Generic[A]):
+    """A request, and what takes its answer: it is called on any thread."""
+
+    request: CoordinatorRequest[A]
+    respond: Callable[[A], None]
+
+
 class CoordinatorService(Protocol):
     """Takes requests to a coordinator of this broker, on any thread and without delay."""
 
-    def ask(self, request: CoordinatorRequest[A], respond: Callable[[A], None]) -> None:
-        """Call ``respond`` once, on any thread: some requests wait for others, or for a log."""
+    def ask(self, questions: Sequence[Question[Any]]) -> None:
+        """Ask in this sequence; each is answered once: some wait for others, or for a log."""
         ...

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from regent.actors.coordinator_log import begin_verification
@@ -18,7 +19,7 @@ from regent.core.coordinator.group.group_metadata_manager import (
 from regent.core.coordinator.group.group_records import Record, encode_key, encode_value
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
-from regent.core.protocol.coordinator import A, CoordinatorRequest
+from regent.core.protocol.coordinator import Question
 from regent.core.protocol.groups import CommitOffsets, GroupRequest, VerifiedProducer
 from regent.core.protocol.transactions import TransactionToVerify
 from regent.core.replica_logs import NO_VERIFICATION
@@ -168,9 +169,10 @@ class GroupServer(CoordinatorServer):
 
         self.machine.handle(request, respond)
 
-    def ask(self, request: CoordinatorRequest[A], respond: Callable[[A], None]) -> None:
+    def ask(self, questions: Sequence[Question[Any]]) -> None:
         """See ``CoordinatorService.ask``: the broker itself asks."""
-        self.tell(lambda: self.machine.handle(request, respond))
+        for question in questions:
+            self.tell(partial(self.machine.handle, question.request, question.respond))
 
     # --- GroupLog ---
 

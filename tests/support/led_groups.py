@@ -22,6 +22,7 @@ from regent.core.coordinator.group.group_metadata_manager import GroupConfig, Gr
 from regent.core.coordinator.partition_for import CoordinatorPartitions
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
+from regent.core.protocol.coordinator import Question
 from regent.core.protocol.groups import FetchOffsets, FetchOffsetsResult, GroupRequest
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
@@ -95,7 +96,7 @@ class LedGroups:
     def send(self, request: GroupRequest[A]) -> queue.Queue[A]:
         """Send a request; its answer comes into the queue."""
         answers: queue.Queue[A] = queue.Queue()
-        self.service.ask(request, answers.put)
+        self.service.ask([Question(request, answers.put)])
         return answers
 
     def ask(self, request: GroupRequest[A]) -> A:

@@ -13,7 +13,7 @@ from regent.broker.transaction_service import BrokerTransactionService
 from regent.config.settings_file import load_settings
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
-from regent.core.protocol.coordinator import CoordinatorRequest
+from regent.core.protocol.coordinator import CoordinatorRequest, Question
 from regent.core.protocol.groups import ProducerIdAndEpoch
 from regent.core.protocol.messages.producer_ids import InitProducerIdResponse
 from regent.core.protocol.messages.transactions import DescribedTransactionState
@@ -116,7 +116,7 @@ class LedTransactions:
     def send(self, request: CoordinatorRequest[A]) -> queue.Queue[A]:
         """Send a request; its answer comes into the queue."""
         answers: queue.Queue[A] = queue.Queue()
-        self.service.coordinator.ask(request, answers.put)
+        self.service.coordinator.ask([Question(request, answers.put)])
         return answers
 
     def ask(self, request: CoordinatorRequest[A]) -> A:

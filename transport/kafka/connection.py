@@ -446,18 +446,18 @@ class KafkaConnection:
         if not later.is_given:
             exchange.first_waited_at = self._now = _clock()
             exchange.later = later
-            later.then(lambda answer: self._on_given(exchange, answer))
+            later.then(lambda: self._on_given(exchange, later))
             return
-        later.then(lambda answer: self._finish(exchange, answer))
+        self._finish(exchange, later.result())
 
-    def _on_given(self, exchange: Exchange, answer: KafkaAnswer) -> None:
+    def _on_given(self, exchange: Exchange, later: AwaitedReply[KafkaAnswer]) -> None:
         """Send an answer at once: nothing else of this connection needs a turn."""
         if self._state is _CLOSED or exchange.is_done:
             return
-        self._finish(exchange, answer)
-        if exchange is not self._under_way[0]:
-            return
         try:
+            self._finish(exchange, later.result())
+            if exchange is not self._under_way[0]:
+                return
             self._send_answers()
         except Exception as error:  # noqa: BLE001  this connection ends, the others go on
             self._fail(error)

@@ -22,6 +22,8 @@ from regent.transport.kafka.metrics import RequestMetrics
 from regent.transport.kafka.request_memory import Reservation
 from regent.transport.kafka.throttle import Throttle
 
+R = TypeVar("R")
+S = TypeVar("S")
 T = TypeVar("T")
 
 _SIZE: Final = struct.Struct(">i")
@@ -195,35 +197,48 @@ class AwaitedReply(Awaitable[T]):
     that gives it, and no task waits.
     """
 
-    __slots__ = ("_on_given", "_replies", "_value")
+    __slots__ = ("_error", "_on_given", "_replies", "_value")
 
     def __init__(self, replies: Replies) -> None:
         self._replies = replies
         self._value: list[T] = []  # empty until it is given
-        self._on_given: Callable[[T], None] | None = None
+        self._error: Exception | None = None
+        self._on_given: Callable[[], None] | None = None
 
     @property
     def is_given(self) -> bool:
-        """Whether the answer is here."""
-        return bool(self._value)
+        """Whether the answer is here, or the error instead of it."""
+        return bool(self._value) or self._error is not None
+
+    def result(self) -> T:
+        """Return the answer, which is here. Raises the error of the call that was to make it."""
+        if self._error is not None:
+            raise self._error
+        return self._value[0]
 
     def give(self, value: T) -> None:
         """Set the answer; call it on any thread."""
         self._replies.run(lambda: self._take(value))
 
-    def then(self, on_given: Callable[[T], None]) -> None:
-        """Call ``on_given`` with the answer, now or when it is given; instead of waiting for it."""
-        if self._value:
-            on_given(self._value[0])
+    def then(self, on_given: Callable[[], None]) -> None:
+        """Call ``on_given`` when the result is here, perhaps now; instead of waiting for it."""
+        if self.is_given:
+            on_given()
         else:
             self._on_given = on_given
 
+    def mapped(self, convert: Callable[[T], R]) -> AwaitedReply[R]:
+        """Return the reply ``convert(answer)``, which is computed on the loop's thread."""
+        mapped: AwaitedReply[R] = AwaitedReply(self._replies)
+        self.then(lambda: mapped._take_converted(convert, self))
+        return mapped
+
     def __await__(self) -> Generator[Any, None, T]:
-        if not self._value:
+        if not self.is_given:
             waiter: asyncio.Future[None] = self._replies.loop().create_future()
-            self._on_given = lambda _: None if waiter.done() else waiter.set_result(None)
+            self._on_given = lambda: None if waiter.done() else waiter.set_result(None)
             yield from waiter
-        return self._value[0]
+        return self.result()
 
     async def wait_for(
         self,
@@ -259,6 +274,16 @@ class AwaitedReply(Awaitable[T]):
 
     def _take(self, value: T) -> None:
         self._value.append(value)
+        self._on_taken()
+
+    def _take_converted(self, convert: Callable[[S], T], given: AwaitedReply[S]) -> None:
+        try:
+            self._value.append(convert(given.result()))
+        except Exception as error:  # noqa: BLE001  it is raised where the answer is received
+            self._error = error
+        self._on_taken()
+
+    def _on_taken(self) -> None:
         on_given, self._on_given = self._on_given, None
         if on_given is not None:
-            on_given(value)
+            on_given()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from regent.core.errors import Errors
-from regent.core.protocol.coordinator import CoordinatorService
+from regent.core.protocol.coordinator import CoordinatorService, Question
 from regent.core.protocol.groups import CompletedTransaction, CompleteTransactions
 from regent.core.protocol.transactions import (
     MarkerTarget,
@@ -47,9 +47,9 @@ class MarkerReceiver:
             if not completed:
                 respond(results)
                 return
+            completing = CompleteTransactions(completed)
             self._groups.ask(
-                CompleteTransactions(completed),
-                lambda errors: respond(_with_outcomes(results, errors)),
+                [Question(completing, lambda errors: respond(_with_outcomes(results, errors)))]
             )
 
         self._target.write_markers(markers, written)

@@ -88,8 +88,8 @@ def hear(
 class Nobody:
     """A coordinator that must not be asked."""
 
-    def ask(self, request: Any, respond: Any) -> None:
-        raise AssertionError(f"asked: {request}")
+    def ask(self, questions: Any) -> None:
+        raise AssertionError(f"asked: {questions}")
 
 
 def metadata(cache: MetadataCache, creations: Creations | None = None) -> Sequence[KafkaApi]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -27,7 +27,7 @@ from regent.core.coordinator.transaction.transaction_records import (
 from regent.core.coordinator.transaction.transaction_state_manager import TransactionConfig
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
-from regent.core.protocol.coordinator import CoordinatorRequest
+from regent.core.protocol.coordinator import CoordinatorRequest, Question
 from regent.core.protocol.groups import (
     CompletedTransaction,
     CompleteTransactions,
@@ -493,9 +493,10 @@ class Brokers:
     ) -> None:
         respond(self._results)
 
-    def ask(self, request: CoordinatorRequest[A], respond: Callable[[A], None]) -> None:
-        self.asked.append(request)
-        respond(self._groups)  # type: ignore[arg-type]
+    def ask(self, questions: Sequence[Question[Any]]) -> None:
+        for question in questions:
+            self.asked.append(question.request)
+            question.respond(self._groups)
 
 
 def receive(brokers: Brokers, *markers: TxnMarker) -> list[TxnMarkerResult]:

@@ -175,6 +175,9 @@ def test_the_numbers_of_another_query_count_from_the_start(cluster: BreakableClu
 
 @pytest.mark.nightly
 @pytest.mark.spark
+@pytest.mark.filterwarnings(  # py4j leaves sockets of its callbacks to the garbage collector
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)
 def test_a_stream_writes_each_row_once_over_restarts(
     session: SparkSession, cluster: BreakableCluster, topic: str, tmp_path: Path
 ):
