@@ -10,12 +10,14 @@ import pytest
 
 from regent.actors.coordinator import PartitionsDeleted
 from regent.actors.coordinator_log import Appended, Flush, Loaded
+from regent.actors.group_coordinator import GroupCoordinatorActor
 from regent.actors.group_coordinator_log import GroupCoordinatorLog
 from regent.actors.runtime import stop_actor
 from regent.core.coordinator.group.group_metadata_manager import GroupLogSettings
 from regent.core.coordinator.group.group_records import OffsetKey, Record
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
+from regent.core.protocol.coordinator import CoordinatorRequest, Question
 from regent.core.protocol.groups import (
     CommitOffsets,
     JoinGroup,
@@ -28,6 +30,7 @@ from regent.core.protocol.messages.groups import JoinGroupResponse
 from regent.core.replication.all_partitions import LogRead
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
+from regent.testing.waits import eventually
 from tests.support.led_groups import BROKER, OFFSETS_0, ORDERS_0, LedGroups
 from tests.support.memory_logs import MemoryLogs
 from tests.support.record_checks import Header, headers_of
@@ -53,6 +56,13 @@ def joining(member_id: str = "", group_id: str = "g", instance_id: str | None = 
         (SupportedProtocol("range", b""),),
         requires_member_id=False,
     )
+
+
+class Unknown(CoordinatorRequest[object]):
+    """A request that no coordinator knows."""
+
+    def refused(self, error: Errors) -> object:
+        return error
 
 
 def committing(offset: int, group_id: str = "g") -> CommitOffsets:
@@ -113,6 +123,53 @@ def test_a_commit_waits_for_the_replicas_by_default(undo: ExitStack):
     assert offsets(groups) == {}
     with pytest.raises(Empty):
         answers.get_nowait()
+
+
+def test_requests_that_come_together_are_handled_in_their_sequence_and_fail_alone(undo: ExitStack):
+    groups = LedGroups(undo)
+    answers: queue.Queue[object] = queue.Queue()
+    unknown: CoordinatorRequest[object] = Unknown()
+    commits = [Question(committing(offset), answers.put) for offset in (1, 3, 2)]
+    groups.service.ask([*commits[:2], Question(unknown, answers.put), commits[2]])
+    answered = [answers.get(timeout=TIMEOUT_S) for _ in range(4)]
+    assert sorted(map(str, answered)) == sorted(
+        map(str, [Errors.UNKNOWN_SERVER_ERROR, *[{ORDERS_0: Errors.NONE}] * 3])
+    )
+    assert offsets(groups) == {ORDERS_0: 2}
+
+
+def test_requests_that_come_together_and_wait_when_the_broker_stops_are_refused(undo: ExitStack):
+    groups = LedGroups(undo)
+    busy, may_go_on = threading.Event(), threading.Event()
+    undo.callback(may_go_on.set)
+
+    def wait(_error: Errors, _offset: int) -> None:
+        busy.set()
+        assert may_go_on.wait(TIMEOUT_S)
+
+    groups.actor.tell(Appended(Errors.NONE, 7, [(0, wait)]))
+    assert busy.wait(TIMEOUT_S)
+    answers = [groups.send(committing(offset)) for offset in (1, 2)]
+    stopping = threading.Thread(target=stop_actor, args=(groups.actor, TIMEOUT_S))
+    stopping.start()
+    eventually(groups.actor.actor_inbox.closing.is_set, "the stop is queued", TIMEOUT_S)
+    may_go_on.set()
+    refused = {ORDERS_0: Errors.COORDINATOR_NOT_AVAILABLE}
+    assert [answer.get(timeout=TIMEOUT_S) for answer in answers] == [refused, refused]
+    stopping.join(TIMEOUT_S)
+
+
+def test_requests_beyond_the_limit_of_unanswered_ones_are_refused(
+    undo: ExitStack, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(GroupCoordinatorActor, "inbox_limit", 2)
+    groups = LedGroups(undo, isr=(BROKER, 2))
+    answers: list[queue.Queue[object]] = [queue.Queue() for _ in range(3)]
+    groups.service.ask([Question(committing(1), answer.put) for answer in answers])
+    refused = {ORDERS_0: Errors.COORDINATOR_NOT_AVAILABLE}
+    assert answers[2].get(timeout=TIMEOUT_S) == refused
+    assert answers[0].empty()
+    assert answers[1].empty()
 
 
 def test_positions_in_deleted_topics_are_forgotten(undo: ExitStack):

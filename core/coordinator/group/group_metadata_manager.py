@@ -318,14 +318,14 @@ class GroupMetadataManager:
     ) -> None:
         """Store positions; those with too much metadata are refused."""
         most = self._config.offset_metadata_max_bytes
-        errors = dict.fromkeys(request.offsets, Errors.OFFSET_METADATA_TOO_LARGE)
         fitting = {
             topic_partition: value
             for topic_partition, value in request.offsets.items()
             if _utf16_length(value.metadata) <= most
         }
+        refused = dict.fromkeys(request.offsets.keys() - fitting, Errors.OFFSET_METADATA_TOO_LARGE)
         if not fitting:
-            respond(errors)
+            respond(refused)
             return
         offsets, producer = group.offsets, request.producer
         if producer is None:
@@ -344,8 +344,7 @@ class GroupMetadataManager:
                 offsets.fail_transactional(producer.producer_id, fitting)
             if error is Errors.NONE:
                 self.commits += len(fitting)
-            errors.update(dict.fromkeys(fitting, _COMMIT_ERRORS.get(error, error)))
-            respond(errors)
+            respond(dict.fromkeys(fitting, _COMMIT_ERRORS.get(error, error)) | refused)
 
         records = [
             Record(OffsetKey(group.group_id, topic_partition), value)
@@ -558,6 +557,8 @@ def _stored(group: GroupMetadata, assignments: Mapping[str, bytes]) -> StoredGro
 
 def _utf16_length(text: str) -> int:
     """Return the length of a string as Java counts it."""
+    if text.isascii():
+        return len(text)
     return len(text) + sum(character > "\uffff" for character in text)
 
 

@@ -78,13 +78,13 @@ class GroupOffsets:
     def _unstage(self, topic_partition: TopicPartition, value: OffsetAndMetadata) -> bool:
         """Forget that a position is staged; return whether it was."""
         staged = self._pending.get(topic_partition, [])
-        index = next((i for i, other in enumerate(staged) if other is value), None)
-        if index is None:
-            return False
-        del staged[index]
-        if not staged:
-            del self._pending[topic_partition]
-        return True
+        for index, other in enumerate(staged):
+            if other is value:
+                del staged[index]
+                if not staged:
+                    del self._pending[topic_partition]
+                return True
+        return False
 
     def put(self, topic_partition: TopicPartition, committed: CommittedOffset) -> None:
         """Count a position, unless one with a later record counts already."""

@@ -8,6 +8,7 @@ writes positions in version 3 (1 if they have an expire timestamp) and groups in
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from sys import intern
 from typing import Final, NamedTuple, TypeAlias
@@ -28,6 +29,9 @@ NEWEST_VERSION: Final = 3
 _FLEXIBLE: Final = 4
 _OFFSET_KINDS: Final = (0, 1)
 _OFFSET_KIND, _GROUP_KIND = 1, 2
+_KIND_OF_OFFSET: Final = INT16.pack(_OFFSET_KIND)
+_OFFSET: Final = struct.Struct(">hq")
+_OFFSET_WITH_EPOCH: Final = struct.Struct(">hqi")
 
 
 class OffsetKey(NamedTuple):
@@ -83,8 +87,9 @@ def encode_key(key: Key) -> bytes:
     if isinstance(key, GroupKey):
         return INT16.pack(_GROUP_KIND) + string_field(key.group_id)
     topic, partition = key.topic_partition
-    head = INT16.pack(_OFFSET_KIND)
-    return head + string_field(key.group_id) + string_field(topic) + INT32.pack(partition)
+    return b"".join(
+        (_KIND_OF_OFFSET, string_field(key.group_id), string_field(topic), INT32.pack(partition))
+    )
 
 
 def encode_value(value: OffsetAndMetadata | StoredGroup | None) -> bytes | None:
@@ -99,10 +104,11 @@ def encode_value(value: OffsetAndMetadata | StoredGroup | None) -> bytes | None:
 
 def encode_offset(value: OffsetAndMetadata, version: int) -> bytes:
     """Return a position in one of the versions 0 to 3."""
-    encoded = INT16.pack(version) + INT64.pack(value.offset)
+    metadata, committed = string_field(value.metadata), INT64.pack(value.commit_timestamp_ms)
     if version >= 3:
-        encoded += INT32.pack(value.leader_epoch)
-    encoded += string_field(value.metadata) + INT64.pack(value.commit_timestamp_ms)
+        head = _OFFSET_WITH_EPOCH.pack(version, value.offset, value.leader_epoch)
+        return head + metadata + committed
+    encoded = _OFFSET.pack(version, value.offset) + metadata + committed
     return encoded + INT64.pack(value.expire_timestamp_ms) if version == 1 else encoded
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import queue
 import resource
 import socket
 import struct
@@ -31,6 +32,7 @@ from regent.transport.kafka.listener import KafkaListener
 from regent.transport.kafka.listener_loop import ListenerLoop
 from regent.transport.kafka.metrics import Closed, ListenerMetrics, RequestMetrics
 from regent.transport.kafka.primitives import MalformedRequestError
+from regent.transport.kafka.replies import AwaitedReply, Replies
 from tests.support.descriptors import no_descriptor_left
 from tests.transport.kafka.conftest import Listen
 from tests.transport.kafka.raw_client import METADATA, WAIT_S, Desk, RawClient, request_bytes
@@ -467,6 +469,35 @@ def test_a_request_that_fails_unexpectedly_closes_its_connection_only(
             desk.answer(desk.next_begun())
         assert client.is_closed()
         assert other.ask(b"now") == b"now"
+    assert listener.metrics.closed[Closed.FAILED] == 1
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_an_answer_that_cannot_be_encoded_closes_its_connection_only(
+    listen: Listen, caplog: pytest.LogCaptureFixture
+):
+    replies, waiting = Replies(), queue.Queue[AwaitedReply[bytes]]()
+
+    def encode(value: bytes) -> KafkaAnswer:
+        if value == b"bad":
+            raise ZeroDivisionError("a bug")
+        return (value,)
+
+    def handle(request: KafkaRequest) -> AwaitedReply[KafkaAnswer]:
+        reply: AwaitedReply[bytes] = replies.new()
+        waiting.put(reply)
+        return reply.mapped(encode)
+
+    listener = listen([KafkaApi(METADATA, 0, 8, handle)])
+    with RawClient(listener) as client, RawClient(listener) as other:
+        client.send(request_bytes(b""))
+        bad = waiting.get(timeout=WAIT_S)
+        other.send(request_bytes(b"", 7))
+        good = waiting.get(timeout=WAIT_S)
+        bad.give(b"bad")
+        good.give(b"good")
+        assert client.is_closed()
+        assert other.answer() == (7, b"good")
     assert listener.metrics.closed[Closed.FAILED] == 1
     assert "ZeroDivisionError" in caplog.text
 

@@ -75,6 +75,21 @@ def test_an_answer_of_another_thread_wakes_the_waiting_task():
     run(main)
 
 
+def test_an_answer_is_converted_on_the_thread_of_the_loop_and_its_error_is_raised_there():
+    async def main(loop: CountingLoop) -> None:
+        number = Replies().new()
+        doubled = number.mapped(lambda value: (2 * value, threading.get_ident()))
+        failed = doubled.mapped(lambda _: 1 // 0)
+        thread = threading.Thread(target=number.give, args=(5,))
+        loop.call_soon(thread.start)
+        with pytest.raises(ZeroDivisionError):
+            await failed
+        assert doubled.result() == (10, threading.get_ident())
+        thread.join(WAIT_S)
+
+    run(main)
+
+
 def test_many_answers_wake_the_loop_once():
     async def main(loop: CountingLoop) -> None:
         replies = Replies()
