@@ -32,8 +32,7 @@ def test_what_is_asked_in_one_turn_of_the_loop_is_one_message_in_its_sequence():
     async def main() -> None:
         requests = CoordinatorRequests(service)
         first = requests.answer(beats[0], lambda error: (error.name.encode(),))
-        others = await asyncio.gather(requests.ask(beats[1]), requests.ask(beats[2]))
-        assert others == [Errors.NONE, Errors.NONE]
+        assert await requests.ask_all(beats[1:3]) == [Errors.NONE, Errors.NONE]
         assert await first == (b"NONE",)
         assert await requests.ask(beats[3]) is Errors.NONE
 
