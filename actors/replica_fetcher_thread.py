@@ -60,8 +60,8 @@ class FetcherStats:
 class ReplicaFetcherThread(RegentActor):
     """Fetches from ``leader`` through ``channel`` until it is stopped.
 
-    It schedules each next fetch itself: at once after an answer, because the leader delays empty
-    answers; otherwise after ``backoff_ms``, or on ``DoWork``.
+    The next fetch follows at once after an answer, because the leader delays empty answers;
+    otherwise after ``backoff_ms``, or on ``DoWork``.
     """
 
     def __init__(
@@ -94,16 +94,18 @@ class ReplicaFetcherThread(RegentActor):
         self._tell_do_work()
 
     def handle(self, message: DoWork, reply: Reply | None) -> None:
-        """Fetch once."""
-        del message, reply
-        has_answered = False
+        """Fetch again and again, until the leader does not answer or a message has come."""
+        del reply
+        self._retry.cancel()
+        goes_on = False
         try:
-            has_answered = self._fetch()
+            goes_on = self._fetch()
+            while goes_on and self.actor_inbox.empty():
+                self.activity.begin(message)  # else the watchdog takes many fetches for a long one
+                goes_on = False
+                goes_on = self._fetch()
         finally:
-            if has_answered:
-                self._retry.cancel()
-                self._tell_do_work()
-            else:
+            if not goes_on:
                 delay_ms = self._replica_manager.fetch_delay_ms(self._leader, monotonic_ms())
                 backoff_ms = self._backoff_ms
                 self._retry.set(backoff_ms if delay_ms is None else min(backoff_ms, delay_ms))
