@@ -361,7 +361,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path):
         ("inter.broker.listener.name=INNER", "the listener INNER is not in"),
         ("super.users=admin", "super.users must be users as Type:name, separated by semicolons"),
         ("authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer", "only"),
-        ("broker.rack=C:\\up", "broker.rack has \\u without four hexadecimal digits: a backslash is \\\\"),
+        ("broker.rack=C:\\up", "four hexadecimal digits: a backslash is \\\\"),
         ("broker\\u00e.id=1", "has \\u without four hexadecimal digits"),
         ("broker.rack=\0r", "is not a text in ISO 8859-1 or UTF-8: save it as one"),
         ("ssl.keystore.location=/none/k", "names /none/k, which cannot be read: No such file"),

@@ -64,6 +64,15 @@ log4j.logger.state.change.logger=TRACE
 """
 
 
+def command_of_kafka(version: str, *words: str) -> list[str]:
+    """Return the command line of a class of Kafka's with its arguments.
+
+    Raises ``JavaNotFoundError``, and ``JarsUnavailableError`` if the jars cannot be fetched.
+    """
+    classpath = ":".join(map(str, JARS[version].fetched()))
+    return [str(find_java().executable), *_JVM_OPTIONS, "-cp", classpath, *words]
+
+
 class GenuineBroker:
     """A broker of Kafka: ``start`` and ``stop`` it as often as you like, on the same data.
 

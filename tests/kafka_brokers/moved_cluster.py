@@ -105,6 +105,8 @@ class MovedCluster:
             kafka.start()
         for kafka in self.kafkas.values():
             kafka.await_serving()
+        admin = self.admin()
+        eventually(lambda: len(admin.list_topics(timeout=WAIT_S).brokers) == 3, "three", WAIT_S)
         (self._public_key,) = re.findall(r"\b[0-9a-f]{64}\b", self.follow("key", BROKERS[0])[0])
         return self
 
@@ -140,7 +142,6 @@ class MovedCluster:
             )
             for topic in TOPICS
         ]
-        eventually(lambda: len(admin.list_topics(timeout=WAIT_S).brokers) == 3, "three", WAIT_S)
         for made in admin.create_topics(topics).values():
             made.result(WAIT_S)
 

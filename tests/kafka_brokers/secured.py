@@ -28,7 +28,7 @@ from cryptography.x509 import load_pem_x509_certificate
 
 from regent.config.java import find_java
 from regent.testing.waits import scaled
-from tests.kafka_brokers.genuine_broker import JARS
+from tests.kafka_brokers.genuine_broker import command_of_kafka
 from tests.support.certificates import HOSTS, Authority
 
 PROTOCOL: Final = "SASL_SSL"
@@ -108,8 +108,7 @@ class Secured:
 
 def add_first_user(zookeeper: str, version: str) -> None:
     """Add the user of brokers to ZooKeeper with Kafka's own tool, before any broker runs."""
-    classpath = ":".join(map(str, JARS[version].fetched()))
-    command = [str(find_java().executable), "-cp", classpath, "kafka.admin.ConfigCommand"]
+    command = command_of_kafka(version, "kafka.admin.ConfigCommand")
     command += ["--zookeeper", zookeeper, "--alter", "--entity-type", "users"]
     command += ["--entity-name", BROKER, "--add-config", f"{MECHANISM}=[password={PASSWORD}]"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT_S)
