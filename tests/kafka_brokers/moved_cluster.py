@@ -152,10 +152,11 @@ class MovedCluster:
         """
         assert self._secured is not None
         right = acl(STRANGER, ResourceType.TOPIC, COPIES, AclOperation.DESCRIBE)
+        admin = self.admin()
         if is_allowed:
-            self.admin().create_acls([right])[right].result(WAIT_S)
+            admin.create_acls([right])[right].result(WAIT_S)
         else:
-            (deleted,) = self.admin().delete_acls([filter_of(right)]).values()
+            (deleted,) = admin.delete_acls([filter_of(right)]).values()
             assert deleted.result(WAIT_S) == [right]
         expected = {COPIES} if is_allowed else set()
         for broker in BROKERS:

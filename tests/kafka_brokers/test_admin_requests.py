@@ -209,7 +209,8 @@ def beside_kafka(
         controller = cluster.controller
         assert controller is not None
         ours, theirs = (broker for broker in BROKERS if broker != controller)
-        cluster.admin().create_topics([NewTopic(TOPIC, 1, 3)])[TOPIC].result(WAIT_S)
+        admin = cluster.admin()  # it must live until the answer has come
+        admin.create_topics([NewTopic(TOPIC, 1, 3)])[TOPIC].result(WAIT_S)
         cluster.follow("move", ours)
         assert cluster.controller == controller
         yield BesideKafka(cluster, controller, ours, theirs)

@@ -91,8 +91,9 @@ def test_logins_encryption_and_acls_stay_through_the_move(
     zookeeper = f"{zookeeper_server.address}/{tmp_path.name}"
     secured = Secured(tmp_path / "secured")
     with MovedCluster(tmp_path, zookeeper, version=version, secured=secured) as cluster:
-        add_users(cluster.admin(), (APP, STRANGER))
-        allow_app(cluster.admin())
+        admin = cluster.admin()
+        add_users(admin, (APP, STRANGER))
+        allow_app(admin)
         cluster.create_topics()
         cluster.follow("secured-check", BROKERS[0])
         with MovingLoad(cluster.clients) as load:
