@@ -30,12 +30,13 @@ from regent.config.command_line import EXIT_INTERRUPTED, SAME_SIGNAL_S
 from regent.config.kafka_properties import read_kafka_properties
 from regent.config.private_files import keep_files_private
 from regent.config.settings import SETTING_OPTIONS, Settings
-from regent.config.settings_file import load_settings
+from regent.config.settings_file import SettingsError, load_settings
 from regent.config.tables.logging import LoggingConfig
 from regent.config.threads import NamedThread, thread_names_begin_with
 from regent.core.errors import RegentError
 from regent.core.model import MAX_BROKER_ID
 from regent.zk.client.login import log_in, read_login
+from regent.zk.client.zookeeper_client import check_address
 
 logger = logging.getLogger(__name__)
 
@@ -158,6 +159,10 @@ def _start(
     notes: Sequence[str] = (),
 ) -> NoReturn:
     """Run the broker until it ends, and end this process. ``notes`` are printed and logged."""
+    try:
+        check_address(options.zookeeper)
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
     if settings.zookeeper.secret_file:
         log_in(options.zookeeper, read_login(Path(settings.zookeeper.secret_file)))
     _log_to(options.data_dir, settings.logging)

@@ -54,6 +54,8 @@ class CommandConfig:
             raise CommandConfigError(f"--command-config {path}: {error.strerror}") from None
         except UnicodeDecodeError:
             raise CommandConfigError(f"--command-config {path}: is not text") from None
+        except ValueError as error:
+            raise CommandConfigError(f"--command-config {path}: {error}") from None
         secret = next((name for name in properties if _SECRETS.fullmatch(name)), None)
         if secret is not None:
             try:

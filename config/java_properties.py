@@ -14,10 +14,19 @@ _BLANK: Final = " \t\f"
 
 
 def parse_properties(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the names and values of a file of properties, as ``java.util.Properties`` reads it."""
+    """Yield the names and values of a file of properties, as ``java.util.Properties`` reads it.
+
+    A name may come again: the last one counts. Raises ``ValueError`` for what Java cannot read.
+    """
+    if "\0" in text:
+        raise ValueError("is not a text in ISO 8859-1 or UTF-8: save it as one")
     for line in _logical_lines(text):
         found = _KEY.fullmatch(line)
         if found is not None:
+            if any(escape[1] == "u" for escape in _ESCAPED.finditer(line)):
+                raise ValueError(
+                    f"{found[1]} has \\u without four hexadecimal digits: a backslash is \\\\"
+                )
             yield unescaped(found[1]), unescaped(found[2])
 
 

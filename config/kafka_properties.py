@@ -7,6 +7,7 @@ too, as ``regent.NAME``, which Kafka ignores: so one file serves both.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,8 +54,9 @@ class KafkaProperties:
     """What a file of Kafka's says.
 
     ``tables`` are the settings that are taken. ``ignored`` has the names of others by the reason;
-    ``unknown`` are names that neither Kafka nor Regent has. ``secret_files`` must be written before
-    the start: the passwords in the file, as Regent's settings name them.
+    ``unknown`` are names that neither Kafka nor Regent has, ``repeated`` those that are there more
+    than once. ``secret_files`` must be written before the start: the passwords in the file, as
+    Regent's settings name them.
     """
 
     path: Path
@@ -64,14 +66,17 @@ class KafkaProperties:
     tables: Given
     ignored: Mapping[str, tuple[str, ...]]
     unknown: tuple[str, ...]
+    repeated: tuple[str, ...]
     secret_files: Mapping[Path, str] = field(repr=False)
 
     def notes(self) -> Iterator[str]:
-        """Yield a line for each reason to ignore settings, and one for each unknown name."""
+        """Yield a line for each reason to ignore settings, and one for each other odd name."""
         for reason, names in self.ignored.items():
             yield f"{self.path}: ignored, because {reason}: {', '.join(names)}"
         for name in self.unknown:
             yield f"{self.path}: {name} is not a setting of Kafka 3.9, and is ignored"
+        for name in self.repeated:
+            yield f"{self.path}: {name} is there more than once: only the last value counts"
 
     def write_secrets(self) -> None:
         """Write the passwords to private files. Raises ``RegentError``."""
@@ -114,12 +119,14 @@ class _Reading:
         self._secret_files: dict[str, str] = {}
         self._is_secret: str | None = None
         try:
-            self._properties = {
-                name: text.strip(_BLANK)
-                for name, text in parse_properties(path.read_text(encoding="iso-8859-1"))
-            }
+            rows = [*parse_properties(path.read_text(encoding="iso-8859-1"))]
         except OSError as error:
             raise SettingsError(f"--kafka-properties {path}: {error.strerror}") from None
+        except ValueError as error:
+            raise SettingsError(f"--kafka-properties {path}: {error}") from None
+        self._properties = {name: text.strip(_BLANK) for name, text in rows}
+        counts = Counter(name for name, _ in rows)
+        self._repeated = tuple(name for name, count in counts.items() if count > 1)
 
     def result(
         self, broker_id: int | None, zookeeper: str | None, data_dir: Path | None
@@ -149,6 +156,7 @@ class _Reading:
             self._all_tables(logins),
             {reason: tuple(names) for reason, names in self._ignored.items()},
             tuple(self._unknown),
+            self._repeated,
             {logins / name: text for name, text in self._secret_files.items()},
         )
 
@@ -464,6 +472,6 @@ def _former_id(directory: Path) -> str | None:
     """Return the id of the broker that had a log directory."""
     try:
         text = (directory / "meta.properties").read_text(encoding="iso-8859-1")
-    except OSError:
+        return dict(parse_properties(text)).get("broker.id")
+    except (OSError, ValueError):
         return None
-    return dict(parse_properties(text)).get("broker.id")

@@ -164,7 +164,8 @@ count before the file, and the file counts before `--config`.
   the value that Kafka has by default.
 - A name that Kafka does not have is named, and ignored, as by Kafka. Regent's own settings are
   `regent.NAME` there, for example `regent.control.port=9093`: Kafka ignores them, so one file
-  serves both.
+  serves both. Of a name that is there more than once the last value counts, as in Kafka: it is
+  named, too.
 
 The port of the controller's requests and the metrics are at the address of the brokers' listener.
 Name their ports by `regent.control.port` and `regent.metrics.port`; otherwise they are free ones,

@@ -86,6 +86,22 @@ def test_what_a_file_of_kafka_asks_in_vain_is_refused_before_the_broker_starts(
     assert not [path for path in tmp_path.iterdir() if path != file]
 
 
+def test_a_wrong_address_of_zookeeper_is_refused_before_the_broker_starts(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(
+        "broker.id=1\nzookeeper.connect=zk:port/kafka\nlisteners=PLAINTEXT://127.0.0.1:0\n"
+        f"log.dirs={tmp_path}/logs\n"
+    )
+    of_file = ["--kafka-properties", str(file)]
+    alone = ["--id", "1", "--data-dir", f"{tmp_path}/broker", "--zookeeper", "zk:port/kafka"]
+    for command in (of_file, alone):
+        result = CliRunner().invoke(broker, command)
+        assert str(result.exception) == (
+            "ZooKeeper address 'zk:port/kafka': expected host:port[,host:port...][/chroot]"
+        )
+    assert not [path for path in tmp_path.iterdir() if path != file]
+
+
 def test_an_id_and_a_folder_are_needed_without_a_file_of_kafka(tmp_path: Path) -> None:
     for command in (["--id", "1"], ["--data-dir", str(tmp_path)]):
         assert "is missing" in CliRunner().invoke(broker, command).output

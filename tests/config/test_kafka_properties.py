@@ -343,3 +343,47 @@ def test_the_secret_of_tokens_is_taken(read: Read, tmp_path: Path):
 def test_a_file_that_is_not_there_is_named(tmp_path: Path):
     with pytest.raises(SettingsError, match=r"--kafka-properties /.*No such file"):
         read_kafka_properties(tmp_path / "none", {})
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("process.roles=broker,controller", "process.roles=broker,controller cannot be honoured"),
+        ("num.partitions=three", "num.partitions must be a number from 1 to 1000000, not 'three'"),
+        ("num.partitions=", "num.partitions must be a number from 1 to 1000000, not ''"),
+        ("num.partitions=${env:PARTS}", "num.partitions must be a number from 1 to 1000000, not"),
+        ("log.segment.bytes=-5", "log.segment.bytes must be a number from 14"),
+        ("unclean.leader.election.enable=yes", "must be true or false, not 'yes'"),
+        ("zookeeper.connect=", "zookeeper.connect is missing: it, or --zookeeper, must name"),
+        ("broker.id=one", "broker.id must be one number from 0"),
+        ("listeners=PLAIN//h:1", "broker.listeners must be NAME://HOST:PORT"),
+        ("listeners=PLAINTEXT://h:99999", "broker.listeners must be NAME://HOST:PORT"),
+        ("inter.broker.listener.name=INNER", "the listener INNER is not in"),
+        ("super.users=admin", "super.users must be users as Type:name, separated by semicolons"),
+        ("authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer", "only"),
+        ("broker.rack=C:\\up", "four hexadecimal digits: a backslash is \\\\"),
+        ("broker\\u00e.id=1", "has \\u without four hexadecimal digits"),
+        ("broker.rack=\0r", "is not a text in ISO 8859-1 or UTF-8: save it as one"),
+        ("ssl.keystore.location=/none/k", "names /none/k, which cannot be read: No such file"),
+        ("ssl.truststore.location=/none/t", "names /none/t, which cannot be read: No such file"),
+        ("ssl.keystore.location=/", "names /, which cannot be read: Is a directory"),
+        ("zookeeper.set.acl=true", "add regent.secret.file=FILE"),
+        ("config.providers=file", "write the values themselves in the file"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line(read: Read, text: str, line: str):
+    (found,) = problems(read, f"{NEEDED}{LOOPBACK}{text}\n")
+    assert line in found
+
+
+def test_what_kafka_reads_without_a_complaint_is_named(read: Read):
+    """Java takes the last of several values, and the first word of a line without a sign."""
+    text = "num.partitions=2\nnum.partitions = 3\nbroker.rack\\u003dr\\\\u1\nlog dirs\n"
+    found = read(NEEDED + LOOPBACK + text + "broker.id=8\n")
+    assert (found.broker_id, found.tables["broker"]["num_partitions"]) == (8, 3)
+    assert [note.split(": ", 1)[1] for note in found.notes()] == [
+        "broker.rack=r\\u1 is not a setting of Kafka 3.9, and is ignored",
+        "log is not a setting of Kafka 3.9, and is ignored",
+        "broker.id is there more than once: only the last value counts",
+        "num.partitions is there more than once: only the last value counts",
+    ]

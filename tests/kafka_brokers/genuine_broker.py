@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from regent.cluster.embedded_zookeeper import LOOPBACK
 from regent.config.java import find_java
+from regent.config.private_files import write_private
 from regent.core.model import BrokerId
 from regent.testing.waits import eventually, scaled
 from tests.support.free_ports import free_ports
@@ -63,10 +64,20 @@ log4j.logger.state.change.logger=TRACE
 """
 
 
+def command_of_kafka(version: str, *words: str) -> list[str]:
+    """Return the command line of a class of Kafka's with its arguments.
+
+    Raises ``JavaNotFoundError``, and ``JarsUnavailableError`` if the jars cannot be fetched.
+    """
+    classpath = ":".join(map(str, JARS[version].fetched()))
+    return [str(find_java().executable), *_JVM_OPTIONS, "-cp", classpath, *words]
+
+
 class GenuineBroker:
     """A broker of Kafka: ``start`` and ``stop`` it as often as you like, on the same data.
 
     ``settings`` are Kafka's. ``jaas``: the file with the login of ZooKeeper, if it has one.
+    ``login``: librdkafka's settings of a client of its listener, whose protocol is ``protocol``.
     """
 
     def __init__(
@@ -78,19 +89,22 @@ class GenuineBroker:
         version: str = VERSION,
         jaas: Path | None = None,
         settings: Mapping[str, object] | None = None,
+        protocol: str = "PLAINTEXT",
+        login: Mapping[str, str] | None = None,
     ) -> None:
         self.broker_id = broker_id
         self.directory = directory
         (self.port,) = free_ports(1)
         self._version = version
         self._jaas = jaas
+        self._login = login or {}
         self._process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True, exist_ok=True)
         self._output: IO[bytes] = (directory / "output.log").open("ab")
         (directory / "log4j.properties").write_text(_LOG4J.format(file=self.log))
         named: dict[str, object] = {
             "broker.id": broker_id,
-            "listeners": f"PLAINTEXT://{LOOPBACK}:{self.port}",
+            "listeners": f"{protocol}://{LOOPBACK}:{self.port}",
             "zookeeper.connect": zookeeper,
             "zookeeper.set.acl": str(jaas is not None).lower(),
             "log.dirs": directory / "data",
@@ -98,7 +112,7 @@ class GenuineBroker:
             **(settings or {}),
         }
         text = "".join(f"{name}={value}\n" for name, value in named.items())
-        (directory / "server.properties").write_text(text)
+        write_private(directory / "server.properties", text)
 
     def __enter__(self) -> Self:
         self.start()
@@ -145,7 +159,8 @@ class GenuineBroker:
         def serves() -> bool:
             assert self._process is not None
             assert self._process.poll() is None, (self.directory / "output.log").read_text()
-            admin = AdminClient({"bootstrap.servers": self.bootstrap_server, "log_level": 0})
+            server = {"bootstrap.servers": self.bootstrap_server, "log_level": 0}
+            admin = AdminClient({**server, **self._login})
             try:
                 return self.broker_id in admin.list_topics(timeout=scaled(5.0)).brokers
             except KafkaException:

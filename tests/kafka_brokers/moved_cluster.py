@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self
 
-from confluent_kafka.admin import AdminClient, NewTopic
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AclOperation, AdminClient, NewTopic, ResourceType
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
 from regent.config.command_line import COMMAND
+from regent.config.private_files import write_private
 from regent.core.model import BrokerId
 from regent.testing.waits import eventually, next_line, scaled
 from tests.kafka_brokers.genuine_broker import VERSION, GenuineBroker
-from tests.kafka_brokers.moving_load import COMPACTED, COPIES, PARTITIONS, TOPICS, Settings
+from tests.kafka_brokers.moving_load import COMPACTED, COPIES, PARTITIONS, TOPICS
+from tests.kafka_brokers.secured import (
+    APP,
+    BROKER,
+    PROTOCOL,
+    STRANGER,
+    Secured,
+    acl,
+    add_first_user,
+    filter_of,
+)
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "migration.md"
 BROKERS: Final = (1, 2, 3)
 WAIT_S: Final = scaled(90.0)
+_REFUSED_S: Final = 2.0
 _BLOCK: Final = r"<!-- {name} -->\n```\n(.*?)```"
 _ZOOKEEPER: Final = "zk1:2181/kafka"
 _SETTINGS: Final[Mapping[str, object]] = {
@@ -44,29 +62,51 @@ class MovedCluster:
         zookeeper: str,
         *,
         version: str = VERSION,
-        settings: Mapping[str, object] | None = None,
+        secured: Secured | None = None,
     ) -> None:
         self.zookeeper = zookeeper
+        self._secured = secured
+        self._version = version
+        protocol, login = "PLAINTEXT", {}
+        if secured is not None:
+            protocol, login = PROTOCOL, secured.client(BROKER)
         self._keys = directory / "keys"
         self.kafkas = {
             broker: GenuineBroker(
                 *(directory / f"broker-{broker}", broker, zookeeper),
                 version=version,
-                settings={**_SETTINGS, **(settings or {})},
+                settings={**_SETTINGS, **({} if secured is None else secured.broker)},
+                protocol=protocol,
+                login=login,
             )
             for broker in BROKERS
         }
+        if secured is not None:
+            for kafka in self.kafkas.values():
+                text = secured.command_config(BROKER)
+                write_private(kafka.directory / "admin.properties", text)
         self._ours: dict[BrokerId, subprocess.Popen[str]] = {}
         self._stack = ExitStack()
         self._page = PAGE.read_text()
         self._public_key = ""
+        address, slash, name = zookeeper.partition("/")
+        self._chroot = slash + name
+        self._client = KazooClient(address)
 
     def __enter__(self) -> Self:
+        self._client.start(timeout=WAIT_S)
+        self._stack.callback(self._client.close)
+        self._stack.callback(self._client.stop)
+        if self._secured is not None:
+            self._client.ensure_path(self._chroot)
+            add_first_user(self.zookeeper, self._version)
         for kafka in self.kafkas.values():
             self._stack.callback(kafka.close)
             kafka.start()
         for kafka in self.kafkas.values():
             kafka.await_serving()
+        admin = self.admin()
+        eventually(lambda: len(admin.list_topics(timeout=WAIT_S).brokers) == 3, "three", WAIT_S)
         (self._public_key,) = re.findall(r"\b[0-9a-f]{64}\b", self.follow("key", BROKERS[0])[0])
         return self
 
@@ -77,14 +117,23 @@ class MovedCluster:
         self._stack.close()
 
     @property
-    def clients(self) -> Settings:
-        """What a client needs."""
-        servers = ",".join(kafka.bootstrap_server for kafka in self.kafkas.values())
-        return {"bootstrap.servers": servers}
+    def clients(self) -> dict[str, str]:
+        """What a client of the load needs."""
+        return self.clients_of(APP)
 
-    def create_topics(self, settings: Settings | None = None) -> None:
+    def clients_of(self, user: str, *brokers: BrokerId) -> dict[str, str]:
+        """Return what a client of a user needs; at first it connects to the brokers named."""
+        servers = ",".join(self.kafkas[one].bootstrap_server for one in brokers or BROKERS)
+        login = {} if self._secured is None else self._secured.client(user)
+        return {"bootstrap.servers": servers, **login}
+
+    def admin(self, *brokers: BrokerId) -> AdminClient:
+        """Return a client that may do everything."""
+        return AdminClient(self.clients_of(BROKER, *brokers))
+
+    def create_topics(self) -> None:
         """Create the topics of the load."""
-        admin = AdminClient({**self.clients, **(settings or {})})
+        admin = self.admin()
         safe = {"min.insync.replicas": "2"}
         topics = [
             NewTopic(
@@ -93,16 +142,42 @@ class MovedCluster:
             )
             for topic in TOPICS
         ]
-        eventually(lambda: len(admin.list_topics(timeout=WAIT_S).brokers) == 3, "three", WAIT_S)
         for made in admin.create_topics(topics).values():
             made.result(WAIT_S)
 
+    def allow_stranger(self, is_allowed: bool) -> None:
+        """Give a user the right to see a topic, or take it; all brokers must follow.
+
+        No broker lets a wrong password in.
+        """
+        assert self._secured is not None
+        right = acl(STRANGER, ResourceType.TOPIC, COPIES, AclOperation.DESCRIBE)
+        admin = self.admin()
+        if is_allowed:
+            admin.create_acls([right])[right].result(WAIT_S)
+        else:
+            (deleted,) = admin.delete_acls([filter_of(right)]).values()
+            assert deleted.result(WAIT_S) == [right]
+        expected = {COPIES} if is_allowed else set()
+        for broker in BROKERS:
+            server = self.kafkas[broker].bootstrap_server
+            client = AdminClient(self.clients_of(STRANGER, broker))
+            eventually(
+                lambda client=client: {*client.list_topics(timeout=WAIT_S).topics} == expected,
+                f"broker {broker} shows {STRANGER} {expected}",
+                WAIT_S,
+            )
+            logins = {"bootstrap.servers": server, **self._secured.client(STRANGER, "wrong")}
+            with pytest.raises(KafkaException):
+                AdminClient({**logins, "log_level": 0}).list_topics(timeout=_REFUSED_S)
+
     # --- the commands of the page ---
 
-    def follow(self, block: str, broker: BrokerId) -> list[str]:
+    def follow(self, block: str, broker: BrokerId, *, has_ended: bool = False) -> list[str]:
         """Run the commands of a block of the page on the machine of a broker.
 
-        Returns the output of each.
+        The first one is not run if the former process of this broker ``has_ended``. Returns the
+        output of each.
         """
         found = re.search(_BLOCK.format(name=block), self._page, re.DOTALL)
         assert found is not None, f"{PAGE} has no block {block}"
@@ -111,12 +186,12 @@ class MovedCluster:
             _ZOOKEEPER: self.zookeeper,
             "~/regent-keys": str(self._keys),
             "PUBLIC_KEY": self._public_key,
-            "/etc/kafka/": "",
+            "/etc/kafka/": f"{self.kafkas[broker].directory}/",
             "/var/lib/kafka/regent-1": f"regent-{broker}",
             "shutdown 1": f"shutdown {broker}",
         }.items():
             text = text.replace(of_page, here)
-        lines = text.splitlines()
+        lines = text.splitlines()[int(has_ended) :]
         return [self._perform(line, broker) for line in lines]
 
     def _perform(self, line: str, broker: BrokerId) -> str:
@@ -163,6 +238,84 @@ class MovedCluster:
         line = next_line(process, f"broker {broker} is ready", WAIT_S)
         assert line.startswith("ready: "), (folder / "regent.out").read_text()
         return line
+
+    # --- the deaths of brokers ---
+
+    @property
+    def ours(self) -> set[BrokerId]:
+        """Return the brokers that are of this project now."""
+        return {*self._ours}
+
+    @property
+    def controller(self) -> BrokerId | None:
+        """Return the controller that ZooKeeper names; None: there is none."""
+        try:
+            return int(json.loads(self._client.get(f"{self._chroot}/controller")[0])["brokerid"])
+        except NoNodeError:
+            return None
+
+    def kill(self, broker: BrokerId) -> None:
+        """End a broker by ``kill -9``, and wait until the others lead all that it led."""
+        self._end(broker)
+        self._await_absence(broker)
+
+    def kill_controller(self) -> BrokerId:
+        """End the controller by ``kill -9``; a broker of the other kind is elected.
+
+        Meanwhile the others of its kind are paused. Returns which one has ended.
+        """
+        broker = self.controller
+        assert broker is not None
+        kind = self.ours if broker in self.ours else {*BROKERS} - self.ours
+        others = kind - {broker}
+        for other in others:
+            self._signal(other, signal.SIGSTOP)
+        try:
+            self._end(broker)
+            eventually(lambda: self.controller not in (None, broker), "another one rules", WAIT_S)
+            assert self.controller not in kind
+        finally:
+            for other in others:
+                self._signal(other, signal.SIGCONT)
+        self._await_absence(broker)
+        return broker
+
+    def restart(self, broker: BrokerId, *, is_ours: bool) -> None:
+        """Start a broker that was killed, as the page does, and wait until all is in sync."""
+        self.follow("move" if is_ours else "back", broker, has_ended=True)
+
+    def _signal(self, broker: BrokerId, number: signal.Signals) -> None:
+        process = self._ours.get(broker)
+        if process is None:
+            self.kafkas[broker].signal(number)
+        else:
+            process.send_signal(number)
+
+    def _end(self, broker: BrokerId) -> None:
+        """Kill a broker, and remove what the session of one of Kafka's leaves for four seconds.
+
+        The guardian of one of ours ends its session. So no paused broker loses its session.
+        """
+        process = self._ours.pop(broker, None)
+        if process is not None:
+            process.kill()
+            process.communicate(timeout=WAIT_S)
+            return
+        is_controller = self.controller == broker
+        self.kafkas[broker].kill()
+        for path in (f"/brokers/ids/{broker}", *(("/controller",) if is_controller else ())):
+            self._client.delete(self._chroot + path)
+
+    def _await_absence(self, broker: BrokerId) -> None:
+        admin = self.admin()
+
+        def is_away() -> bool:
+            seen = admin.list_topics(timeout=WAIT_S)
+            partitions = [p for topic in seen.topics.values() for p in topic.partitions.values()]
+            led = {p.leader for p in partitions}
+            return broker not in seen.brokers and led <= {*seen.brokers}
+
+        eventually(is_away, f"broker {broker} is away", WAIT_S)
 
     # --- what is on the disks ---
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
 from typing import Final, Self
@@ -29,9 +30,9 @@ _KEYS: Final = 30
 _POLL_S: Final = 0.2
 _BATCH: Final = 40
 _ABORT_EVERY: Final = 5
-_SEND_OFFSETS_S: Final = 15.0
-"""librdkafka may never end this call if the group's coordinator dies meanwhile, of either kind. A
-transaction that stays open longer than its own limit, a minute, ends its producer."""
+_SEND_OFFSETS_S: Final = 10.0
+"""librdkafka may never return from this call when a broker has died, of either kind: it waits for
+the coordinator that it remembers, and ignores the limit (its issues 5456 and 5511)."""
 _HAS_ENDED: Final = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError._FATAL}
 
 
@@ -134,7 +135,7 @@ class Copier(threading.Thread):
     def __init__(self, settings: Settings) -> None:
         super().__init__(name=COPIERS, daemon=True)
         self.complaints: list[str] = []
-        self.committed = self.aborted = 0
+        self.committed = self.aborted = self.given_up = 0
         self._stopping = threading.Event()
         self._settings = settings
         self._consumer = Consumer(
@@ -164,6 +165,10 @@ class Copier(threading.Thread):
             try:
                 producer = producer or self._new_producer()
                 self._copy(producer, records)
+            except TimeoutError:
+                self.given_up += 1
+                producer = None  # the next one has the same id: it ends this transaction
+                self._rewind(records)
             except KafkaException as error:
                 self.aborted += 1
                 if not self._is_aborted(producer, error.args[0]):
@@ -192,9 +197,7 @@ class Copier(threading.Thread):
             return
         ends = dict(position_of(message) for message in records)
         offsets = [Position(p.topic, p.partition, offset + 1) for p, offset in ends.items()]
-        producer.send_offsets_to_transaction(
-            offsets, self._consumer.consumer_group_metadata(), _SEND_OFFSETS_S
-        )
+        self._send_offsets(producer, offsets)
         while True:
             try:
                 producer.commit_transaction(TIMEOUT_S)
@@ -204,6 +207,22 @@ class Copier(threading.Thread):
             else:
                 break
         self.committed += 1
+
+    def _send_offsets(self, producer: Producer, offsets: list[Position]) -> None:
+        """Raise ``TimeoutError`` when librdkafka does not return; its thread and producer stay."""
+        group = self._consumer.consumer_group_metadata()
+        ended: Future[None] = Future()
+
+        def send() -> None:
+            try:
+                producer.send_offsets_to_transaction(offsets, group, _SEND_OFFSETS_S)
+            except KafkaException as error:
+                ended.set_exception(error)
+            else:
+                ended.set_result(None)
+
+        threading.Thread(target=send, name=f"{COPIERS} send offsets", daemon=True).start()
+        ended.result(2 * _SEND_OFFSETS_S)
 
     def _is_aborted(self, producer: Producer | None, error: KafkaError) -> bool:
         """Abort after an error; tell whether the producer can be used again."""
@@ -281,6 +300,7 @@ class MovingLoad:
             "commits": self.commits.count,
             "transactions": self.copier.committed,
             "aborted": self.copier.aborted,
+            "given up": self.copier.given_up,
             "copies": len(self.of_copies.reads),
         }
 
@@ -290,7 +310,12 @@ class MovingLoad:
 
         def lagging() -> list[str]:
             now = self.counts()
-            steps = dict.fromkeys(now, count) | {"commits": 2, "transactions": 2, "aborted": 0}
+            steps = dict.fromkeys(now, count) | {
+                "commits": 2,
+                "transactions": 2,
+                "aborted": 0,
+                "given up": 0,
+            }
             return [name for name, step in steps.items() if now[name] - before[name] < step]
 
         eventually(lambda: not lagging() or None, "all clients go on", TIMEOUT_S)

@@ -490,16 +490,16 @@ class Advertised(NamedTuple):
     max_version: int
 
 
-def _build(kind: Any, values: Mapping[str, Any]) -> Any:
+def build(kind: Any, values: Mapping[str, Any]) -> Any:
     """Make a message of kafka-python, which has a class for every nested structure."""
     types = {field.name: field.type_str for field in kind._struct._fields}
     built = {}
     for name, value in values.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
             nested = getattr(kind, types[name])
-            value = [_build(nested, element) for element in value]
+            value = [build(nested, element) for element in value]
         elif isinstance(value, dict):
-            value = _build(getattr(kind, types[name]), value)
+            value = build(getattr(kind, types[name]), value)
         built[name] = value
     return kind(**built)
 
@@ -530,7 +530,7 @@ def genuine_requests(advertised: Mapping[int, Advertised]) -> list[bytes]:
             continue
         missing.discard(key)
         for version in range(advertised[key].min_version, advertised[key].max_version + 1):
-            body = bytes(_build(kind, values).encode(version=version))
+            body = bytes(build(kind, values).encode(version=version))
             found.append(request(key, version, body))
     assert not missing, f"there is no request of these kinds: {missing}"
     return found
