@@ -39,6 +39,7 @@ group_initial_rebalance_delay_ms = 0
 [log]
 log_dirs = "log,{SMALL_DISK}"
 log_segment_bytes = 1048576
+log_dir_min_free_bytes = 0
 [broker]
 controlled_shutdown_max_retries = 1
 """

@@ -143,11 +143,12 @@ def fill_a_disk(cluster: BreakableCluster, load: Load, chance: random.Random) ->
     hit = [p for p in load.partitions if cluster.log_of(p, victim).parent == disk]
     assert hit, "no partition is on the small disk"
     filler = disk / _FILLER
-    with suppress(OSError), filler.open("wb", buffering=0) as file:
-        while True:
-            file.write(bytes(_CHUNK_BYTES))
 
     def is_taken_over() -> bool:
+        # Again and again: the broker may delete the files of an earlier topic in the meantime.
+        with suppress(OSError), filler.open("ab", buffering=0) as file:
+            while True:
+                file.write(bytes(_CHUNK_BYTES))
         states = cluster.partition_states(hit[0].topic)
         found = [states[partition.partition].leader_and_isr for partition in hit]
         return all(victim not in (state.leader, *state.isr) for state in found)
