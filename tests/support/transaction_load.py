@@ -137,6 +137,8 @@ class TransactionLoad(threading.Thread):
                 _repeated(lambda: client.commit_transaction(_CALL_S))
                 done.end = End.COMMITTED
                 return
+            # librdkafka may end a transaction that the coordinator has not begun: a fatal error.
+            client.flush(_CALL_S)
         except KafkaException as error:
             if not _error_of(error).txn_requires_abort():
                 raise
