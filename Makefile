@@ -7,7 +7,8 @@
 #   make unit                 the tests of decisions, without a JVM or a process
 #   make quick FILE=core/model.py   the tests that belong to one file, in seconds
 #   make simulate SEEDS=20000 random histories of a simulated cluster, on all cores
-#   make soak MINUTES=10      break a loaded cluster at random and check what it promised
+#   make soak MINUTES=10      break a loaded cluster at random and check what it promised;
+#                             ARGS=--secured: with TLS, logins and ACLs, whose keys are replaced
 #   make bench                list the benchmarks;  ARGS='failover --topics 200' runs one
 #   make bench-compare        run some benchmarks; tell what got slower since the baseline
 #   make check                style, types and architecture

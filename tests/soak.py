@@ -4,6 +4,9 @@ A chapter is a topic of its own: faults happen to it one after the other while 2
 second are produced and read, then what everybody saw is checked, and the topic is deleted. So what
 is kept in memory here stays small however long it runs, and whatever grows is the brokers' own.
 
+Transactions run at the same time. With ``--secured`` everybody logs in, ACLs say who may do what,
+and keys, certificates and passwords are replaced while the load runs.
+
 ``violations`` must be empty, and ``processes`` flat: a sample after each fault of every broker's
 resident memory and open files, by process, as faults replace them.
 """
@@ -26,8 +29,8 @@ import click
 from confluent_kafka import KafkaException
 
 from tests.support.breakable_cluster import BROKERS, SMALL_DISK, BreakableCluster, small_disk
-from tests.support.faults import FAULTS, Fault, fill_a_disk
-from tests.support.histories import check
+from tests.support.fault_rounds import run_round
+from tests.support.faults import FAULTS, SECURITY_FAULTS, Fault, fill_a_disk
 from tests.support.load import Load
 
 PARTITIONS = 12
@@ -42,6 +45,7 @@ class Soak:
     started: float = field(default_factory=monotonic)
     chapters: int = 0
     acknowledged: int = 0
+    committed: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
     processes: list[dict[str, Any]] = field(default_factory=list)
@@ -78,24 +82,26 @@ class Soak:
         """Have these faults happen one after the other to one topic, and check what it has."""
         self.chapters += 1
         topic = f"soak-{self.chapters:05d}"
-        partitions = cluster.create_safe_topic(topic, PARTITIONS)
-        with Load(cluster.bootstrap_servers, partitions, records_per_s=records_per_s) as load:
-            for fault in faults:
-                load.await_progress(int(records_per_s * chance.uniform(1, 10)))
-                sys.stderr.write(f"{self.minutes} min: {topic}: {fault.__name__}\n")
-                fault(cluster, load, chance)
-                self.faults[fault.__name__] += 1
-                cluster.await_isr(topic, set(BROKERS))
-                self.sample(cluster)
-            load.await_progress()
-            load.stop_producers()
-            logs = cluster.agreed_logs(partitions)
-            load.finish_consumers({p: len(next(iter(logs[p].values()))) for p in partitions})
-        cluster.delete_topic(topic)
-        self.acknowledged += load.acknowledged
+
+        def before(load: Load, fault: Fault) -> None:
+            load.await_progress(int(records_per_s * chance.uniform(1, 10)))
+            sys.stderr.write(f"{self.minutes} min: {topic}: {fault.__name__}\n")
+
+        def after(fault: Fault) -> None:
+            self.faults[fault.__name__] += 1
+            self.sample(cluster)
+
+        done = run_round(
+            *(cluster, topic, faults, chance),
+            partitions=PARTITIONS,
+            records_per_s=records_per_s,
+            before=before,
+            after=after,
+        )
+        self.acknowledged += done.acknowledged
+        self.committed += done.committed
         self.violations += [
-            f"{topic}: {violation.promise}: {violation.what}"
-            for violation in check(load.history, logs)
+            f"{topic}: {broken.promise}: {broken.what}" for broken in done.violations
         ]
 
     def result(self, seed: int) -> dict[str, Any]:
@@ -105,6 +111,7 @@ class Soak:
             "minutes": self.minutes,
             "chapters": self.chapters,
             "acknowledged": self.acknowledged,
+            "committed": self.committed,
             "faults": dict(self.faults),
             "violations": len(self.violations),
             "examples": self.violations[:SHOWN_VIOLATIONS],
@@ -116,18 +123,22 @@ class Soak:
 @click.option("--minutes", type=click.FloatRange(0.1), default=10.0, show_default=True)
 @click.option("--records-per-s", type=click.FloatRange(1), default=2_000.0, show_default=True)
 @click.option("--faults-per-chapter", type=click.IntRange(1), default=5, show_default=True)
+@click.option("--secured", is_flag=True, help="With TLS, logins and ACLs; keys are replaced, too.")
 @click.option("--seed", type=int, help="Which faults happen; by chance when not given.")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Kept; temporary when not given.")
 def main(
     minutes: float,
     records_per_s: float,
     faults_per_chapter: int,
+    secured: bool,
     seed: int | None,
     data_dir: Path | None,
 ) -> None:
     """Break a cluster again and again; exit with 1 when a promise was broken."""
     chosen = random.randrange(2**32) if seed is None else seed
     chance, soak, kinds = random.Random(chosen), Soak(), list(FAULTS)
+    if secured:
+        kinds += SECURITY_FAULTS
     with ExitStack() as stack:
         folder = data_dir or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         try:
@@ -135,7 +146,7 @@ def main(
             kinds.append(fill_a_disk)
         except PermissionError as error:
             sys.stderr.write(f"no disk will be full: {error}\n")
-        cluster = stack.enter_context(BreakableCluster(folder))
+        cluster = stack.enter_context(BreakableCluster(folder, is_secured=secured))
         try:
             while soak.minutes < minutes:
                 faults = chance.choices(kinds, k=faults_per_chapter)

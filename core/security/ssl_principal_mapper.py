@@ -2,7 +2,8 @@
 
 Mirrors ``org.apache.kafka.common.security.ssl.SslPrincipalMapper``, with the same rules: each is
 ``DEFAULT`` (the subject itself) or ``RULE:pattern/replacement/`` with ``L`` or ``U`` behind it for
-small or capital letters. Patterns and replacements are Java's.
+small or capital letters. Patterns and replacements are Java's. Only what Python and Java take for
+the same thing is allowed in a pattern: who is which user must not depend on the language.
 """
 
 from __future__ import annotations
@@ -13,18 +14,39 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+_ANY: Final = r"[^\n\r]"
 _RULE: Final = (
     r"(?P<default>DEFAULT)"
-    r"|RULE:(?P<pattern>(?:\\.|[^\\/])*)/(?P<replacement>(?:\\.|[^\\/])*)/(?P<case>[LU]?).*?"
-    r"|.*?"
+    rf"|RULE:(?P<pattern>(?:\\{_ANY}|[^\\/])*)/(?P<replacement>(?:\\{_ANY}|[^\\/])*)/(?P<case>[LU]?)"
+    rf"{_ANY}*?|{_ANY}*?"
 )
-_SPLITTER: Final = re.compile(rf"\s*(?P<rule>{_RULE})\s*(?:,\s*|\Z)")
-_PARSER: Final = re.compile(_RULE)
-_NAMED_GROUP: Final = re.compile(r"((?:^|[^\\])(?:\\\\)*)\(\?<(?=[A-Za-z])")
-_REFERENCE: Final = re.compile(
-    r"\\(?P<literal>.)|\$(?P<number>\d+)|\$\{(?P<name>\w+)\}|(?P<wrong>[\\$])"
-)
+_SPLITTER: Final = re.compile(rf"\s*(?P<rule>{_RULE})\s*(?:,\s*|\Z)", re.ASCII)
+_PARSER: Final = re.compile(_RULE, re.ASCII)
+_TRIMMED: Final = "".join(map(chr, range(33)))  # by Java's String.trim
+_OTHER_LINE_ENDS: Final = re.compile("[\u0085\u2028\u2029]")
 _LINE_ENDS: Final = re.compile("[\n\r\u0085\u2028\u2029]")
+
+_ESCAPE: Final = r"\\(?:[!-/:-@\[-`{-~ ]|[dDwWsStnrf])"
+_TOKEN: Final = re.compile(
+    rf"""(?P<same>
+        {_ESCAPE} | \\[1-9](?![0-9])
+        | \(\?(?::|=|!|<=|<!|>|i:) | \((?!\?) | [)|^$.]
+        | (?:[*+?]|\{{[0-9]{{1,4}}(?:,(?:[0-9]{{1,4}})?)?\}})[?+]?(?![*+?{{])
+        | \[\^?(?:{_ESCAPE}|[^\\\[\]^&~|-]-[^\\\[\]^&~|-]|[^\\\[\]^&~|-]|[&~|](?![&~|]))+-?\]
+        | [^\\()|^$.*+?{{\[]
+    )
+    | \(\?<(?P<group>[A-Za-z][A-Za-z0-9]*)>
+    | \\k<(?P<again>[A-Za-z][A-Za-z0-9]*)>""",
+    re.VERBOSE | re.ASCII,
+)
+_FLAGS: Final = re.compile(r"\(\?[ims]+\)")
+_NUMBER: Final = re.compile(r"\$([0-9]+)")
+_REFERENCE: Final = re.compile(
+    r"\\(?P<literal>.)|\$(?P<number>[0-9]+)|\$\{(?P<name>[A-Za-z0-9]+)\}|(?P<wrong>[\\$])",
+    re.DOTALL,
+)
+_LAST_OF_ONE_UNIT: Final = "\uffff"
+_MAX_INT: Final = 2**31 - 1
 
 _Mapping = Callable[[str], str | None]
 
@@ -37,11 +59,17 @@ class NoMatchingRuleError(ValueError):
     """No rule applies to the subject of a certificate."""
 
 
+class _HalfCharacterError(Exception):
+    """Java would put a replacement into the middle of a character of two units of UTF-16."""
+
+
 class SslPrincipalMapper:
     """The rules of one listener, in their order."""
 
     def __init__(self, rules: str) -> None:
         """Raise ``BadRuleError``."""
+        if _OTHER_LINE_ENDS.search(rules):
+            raise BadRuleError(f"{rules!r} has an end of a line that is not \\n or \\r")
         self._text = rules
         self._rules = [mapping for rule in _split(rules) for mapping in _parsed(rule)]
 
@@ -63,7 +91,7 @@ class SslPrincipalMapper:
 
 def _split(rules: str) -> Iterator[str]:
     """Yield each rule. A comma within a rule is part of it (KAFKA-8860)."""
-    return (found["rule"] for found in _SPLITTER.finditer(rules.strip()))
+    return (found["rule"] for found in _SPLITTER.finditer(rules.strip(_TRIMMED)))
 
 
 def _parsed(rule: str) -> Sequence[_Mapping]:
@@ -93,41 +121,59 @@ class _Rule(NamedTuple):
 def _apply(rule: _Rule, subject: str) -> str | None:
     if rule.pattern.fullmatch(subject) is None:
         return None
-    name = rule.pattern.sub(
-        lambda found: "".join(
-            (found[part] or "") if is_group else str(part) for is_group, part in rule.replacement
-        ),
-        subject,
-    )
+    try:
+        name = "".join(_replaced(rule, subject))
+    except _HalfCharacterError:
+        return ""
     return {"L": name.lower(), "U": name.upper()}.get(rule.case, name)
+
+
+def _replaced(rule: _Rule, subject: str) -> Iterator[str]:
+    """Yield the parts of a subject in which all matches are replaced, as ``replaceAll`` does.
+
+    After an empty match Java looks for the next one a character further, ``re.sub`` at its place.
+    """
+    copied = start = 0
+    while start <= len(subject) and (found := rule.pattern.search(subject, start)) is not None:
+        yield subject[copied : found.start()]
+        for is_group, part in rule.replacement:
+            yield (found[part] or "") if is_group else str(part)
+        copied = start = found.end()
+        if found.start() == copied:
+            if subject[copied : copied + 1] > _LAST_OF_ONE_UNIT:
+                raise _HalfCharacterError
+            start += 1
+    yield subject[copied:]
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
     """Return Java's pattern as Python's; refuse what Python does not have or takes otherwise."""
-    if _has_nested_set(pattern):
-        raise BadRuleError(f"{pattern!r}: sets inside of sets are not supported")
-    translated = _NAMED_GROUP.sub(r"\1(?P<", pattern)
-    translated = re.sub(r"\\k<(\w+)>", r"(?P=\1)", translated)
+    flags = _FLAGS.match(pattern)
+    at = flags.end() if flags else 0
+    translated = [pattern[:at]]
+    while at < len(pattern):
+        found = _TOKEN.match(pattern, at)
+        if found is None:
+            raise BadRuleError(
+                f"{pattern!r}: {pattern[at:]!r} begins with what is not supported:"
+                " write it otherwise"
+            )
+        group, again = found["group"], found["again"]
+        token = f"(?P<{group}>" if group else f"(?P={again})" if again else found["same"]
+        translated.append(token)
+        at = found.end()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            return re.compile(translated, re.ASCII)
-    except (re.error, Warning, RecursionError, OverflowError) as error:
+            return re.compile("".join(translated), re.ASCII)
+    except (ValueError, re.error, Warning, RecursionError, OverflowError) as error:
         raise BadRuleError(f"{pattern!r} is no usable pattern: {error}") from None
 
 
-def _has_nested_set(pattern: str) -> bool:
-    is_inside = False
-    for token in re.findall(r"\\.|.", pattern, re.DOTALL):
-        if token == "[" and is_inside:
-            return True
-        is_inside = token == "[" or (is_inside and token != "]")
-    return False
-
-
 def _replacement(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[bool, str | int]]:
-    """Yield the parts of Java's replacement; a reference to a group that is missing is literal."""
+    """Yield the parts of Java's replacement; raises ``BadRuleError`` where Java always fails."""
     end = 0
+    text = _with_literal_references(text, pattern.groups)
     for found in _REFERENCE.finditer(text):
         yield False, text[end : found.start()]
         end = found.end()
@@ -142,19 +188,31 @@ def _replacement(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[bool, st
     yield False, text[end:]
 
 
-def _numbered(digits: str, groups: int) -> Iterator[tuple[bool, str | int]]:
-    """Take the first digit, and each further one while such a group exists, as Java does.
+def _with_literal_references(text: str, groups: int) -> str:
+    """Return a replacement in which Kafka has made a reference to a missing group literal.
 
-    Without any group every certificate would be refused: a rule like this is a mistake.
+    As in Kafka, only the first one is in the right place, and one that is literal already is not.
     """
-    if not groups and int(digits[0]):
-        raise BadRuleError(f"${digits} refers to a group, and the pattern has none")
+    changed = text
+    for found in _NUMBER.finditer(text) if groups else ():
+        number = int(found[1])
+        if number > _MAX_INT:
+            raise BadRuleError(f"{text!r} is no replacement: {found[0]} is too large")
+        while number > groups and number >= 10:
+            number //= 10
+        if number > groups and not found[1].startswith("0"):
+            changed = f"{changed[: found.start()]}\\{changed[found.start() :]}"
+    return changed
+
+
+def _numbered(digits: str, groups: int) -> Iterator[tuple[bool, str | int]]:
+    """Take the first digit, and each further one while such a group exists, as Java does."""
     count = 1
     while count < len(digits) and int(digits[: count + 1]) <= groups:
         count += 1
     number = int(digits[:count])
     if number > groups:
-        yield False, f"${digits}"
-    else:
-        yield True, number
-        yield False, digits[count:]
+        # Every certificate would be refused: a rule like this is a mistake.
+        raise BadRuleError(f"${digits} refers to a group that the pattern has not")
+    yield True, number
+    yield False, digits[count:]

@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from confluent_kafka import Producer
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -31,9 +33,12 @@ from regent.transport.kafka.metrics import Closed
 from regent.transport.kafka.tls import ServerTls
 from tests.broker.api.one_broker import OneBroker
 from tests.genuine_clients.java_clients import JavaClients
+from tests.support import fuzzed_principals
 from tests.support.certificates import Authority
 from tests.support.memory_logs import MemoryLogs
 
+IS_NIGHTLY = hypothesis.settings.get_current_profile_name() == "nightly"
+RANDOM_RULES = 20_000 if IS_NIGHTLY else 400
 TOPIC = "orders"
 VALUES = [f"value-{number}" for number in range(500)]
 
@@ -172,6 +177,42 @@ def test_rules_make_the_names_that_java_makes(java: JavaClients):
                     assert (rules, subject, name_of(mapper, subject)) == (rules, subject, expected)
                     compared += 1
     assert compared > 300
+
+
+@pytest.mark.timeout(300)
+def test_random_rules_make_the_names_that_java_makes(java: JavaClients):
+    """Who is refused there is nobody here; a rule that has a name here has the same one there."""
+    theirs: Any = java.jvm.org.apache.kafka.common.security.ssl.SslPrincipalMapper
+    seed = random.randrange(2**32)
+    dice = random.Random(seed)
+    named = 0
+    for _ in range(RANDOM_RULES):
+        rules = fuzzed_principals.rules(dice)
+        subjects = [fuzzed_principals.subject(dice) for _ in range(4)]
+        try:
+            mapper = SslPrincipalMapper(rules)
+        except BadRuleError:
+            continue
+        for subject in subjects:
+            try:
+                expected = theirs.fromRules(rules).getName(subject) or None
+            except Py4JJavaError:
+                expected = None
+            found = name_of(mapper, subject)
+            assert (rules, subject, found) == (rules, subject, expected), f"seed {seed}"
+            named += found is not None
+    assert named > RANDOM_RULES / 10
+
+
+@pytest.mark.timeout(300)
+def test_random_certificates_have_the_names_that_java_gives_them(java: JavaClients):
+    factory = java.jvm.java.security.cert.CertificateFactory.getInstance("X.509")
+    seed = random.randrange(2**32)
+    dice, key = random.Random(seed), generate_private_key(SECP256R1())
+    for _ in range(RANDOM_RULES):
+        der = fuzzed_principals.certificate(dice, key)
+        theirs = factory.generateCertificate(java.jvm.java.io.ByteArrayInputStream(der))
+        assert subject_of(der) == theirs.getSubjectX500Principal().getName(), f"seed {seed}"
 
 
 def name_of(mapper: SslPrincipalMapper, subject: str) -> str | None:

@@ -18,6 +18,7 @@ from regent.core.model import BrokerId, TopicPartition
 from regent.storage.log_names import STRAY
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually, scaled
+from tests.support.cluster_security import OPERATOR, ClientSettings, ClusterSecurity
 from tests.support.embedded_ensemble import EmbeddedEnsemble
 from tests.support.histories import Logs
 from tests.support.record_batches import Record, records_of
@@ -31,8 +32,6 @@ SAFE = {"min.insync.replicas": "2", **SMALL_SEGMENTS}
 CRC_AT = 17  # in a batch: the checksum covers what follows it
 
 _CONFIG = f"""
-[broker]
-controlled_shutdown_max_retries = 1
 [controller]
 auto_leader_rebalance_enable = false
 [groups]
@@ -40,6 +39,9 @@ group_initial_rebalance_delay_ms = 0
 [log]
 log_dirs = "log,{SMALL_DISK}"
 log_segment_bytes = 1048576
+log_dir_min_free_bytes = 0
+[broker]
+controlled_shutdown_max_retries = 1
 """
 
 
@@ -48,24 +50,52 @@ class BreakableCluster(RegentCluster):
 
     ZooKeeper is one server, whose data are in the directory ``ALONE``, or the ensemble ``server``.
 
+    With ``is_secured`` everybody must log in, and ACLs say who may do what: ``ClusterSecurity``.
+
     ``[SMALL_DISK]`` in a broker's directory is an ordinary directory, unless a test mounts a file
     system there before the cluster starts.
     """
 
     def __init__(
-        self, directory: Path, *options: str, server: EmbeddedEnsemble | None = None
+        self,
+        directory: Path,
+        *options: str,
+        server: EmbeddedEnsemble | None = None,
+        is_secured: bool = False,
     ) -> None:
-        self.server = server or EmbeddedZooKeeper(directory / ALONE)
+        self._security = ClusterSecurity(directory, BROKERS) if is_secured else None
+        login = self._security.zookeeper_login() if self._security else None
+        self.server = server or EmbeddedZooKeeper(directory / ALONE, login=login)
         self.server.start()
         self._config = directory / "cluster.toml"
-        self._config.write_text(_CONFIG)
         arguments = ["--no-placement-service", "--no-internal-topics"]
         arguments += ["--config", str(self._config), *options]
         try:
+            self._config.write_text(_CONFIG)
+            if self._security is not None:
+                self._security.prepare(self.server.address)
+                self._config.write_text(_CONFIG + self._security.settings())
+                arguments += self._security.cluster_options()
             super().__init__(directory, *arguments, "--zookeeper", self.server.address)
         except BaseException:
             self.server.stop()
             raise
+        if self._security is not None:
+            for broker in self.description["brokers"]:
+                self._security.use_ports(broker["id"], broker["listeners"])
+
+    @property
+    def security(self) -> ClusterSecurity:
+        """What a secured cluster has; others have none."""
+        assert self._security is not None, "this cluster was started without is_secured"
+        return self._security
+
+    def client_settings(self, user: str) -> ClientSettings:
+        """Return what a client needs beside the addresses; nothing if the cluster is not secured.
+
+        ``user`` is one of ``ClusterSecurity``.
+        """
+        return {} if self._security is None else self._security.client_settings(user)
 
     def close(self) -> None:
         """Stop everything, also after a failure."""
@@ -90,23 +120,31 @@ class BreakableCluster(RegentCluster):
 
     def broker_arguments(self, broker_id: BrokerId) -> list[str]:
         """Return the options of a broker's command line, except for its address."""
-        return ["--config", str(self._config), "--port", str(self._ports[broker_id])]
+        if self._security is None:
+            own = ["--port", str(self._ports[broker_id])]
+        else:
+            own = self._security.broker_arguments(broker_id)
+        return ["--config", str(self._config), *own]
 
     # --- topics ---
 
     def create_safe_topic(self, topic: str, partitions: int) -> list[TopicPartition]:
         """Create a topic with three replicas, min.insync.replicas 2 and small segments."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
         wanted = NewTopic(topic, partitions, 3, config=SAFE)
+        admin = self._admin()
         admin.create_topics([wanted])[topic].result(TIMEOUT_S)
         eventually(lambda: len(self.partition_states(topic)) == partitions, f"{topic} is led")
         return [TopicPartition(topic, number) for number in range(partitions)]
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic and wait until its znode is gone."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+        admin = self._admin()
         admin.delete_topics([topic])[topic].result(TIMEOUT_S)
         eventually(lambda: self.zookeeper.get(f"/brokers/topics/{topic}") is None, "it is gone")
+
+    def _admin(self) -> AdminClient:
+        servers = {"bootstrap.servers": self.bootstrap_servers, "log_level": 0}
+        return AdminClient({**servers, **self.client_settings(OPERATOR)})
 
     # --- disks ---
 

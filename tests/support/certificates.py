@@ -26,6 +26,12 @@ class Authority:
 
     def keystore(self, name: str, *hosts: str, expired: bool = False) -> Path:
         """Write a private file with a new key and its certificates."""
+        path = self.folder / f"{name}.pem"
+        write_private(path, self.issued(name, *hosts, expired=expired))
+        return path
+
+    def issued(self, name: str, *hosts: str, expired: bool = False) -> str:
+        """Return a new key and its certificates, in PEM."""
         end = datetime.now(UTC) + timedelta(days=-1 if expired else 90)
         issued = self.ca.issue_cert(
             *(hosts or HOSTS),
@@ -36,9 +42,7 @@ class Authority:
             not_after=end,
             key_type=trustme.KeyType.ECDSA,
         )
-        path = self.folder / f"{name}.pem"
-        write_private(path, issued.private_key_and_cert_chain_pem.bytes().decode())
-        return path
+        return issued.private_key_and_cert_chain_pem.bytes().decode()
 
     def config(self, name: str = "broker", **settings: Any) -> TlsConfig:
         """Return settings with a new keystore, which trust this authority."""

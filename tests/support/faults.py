@@ -6,14 +6,20 @@ A function that awaits progress requires acknowledgements during the fault.
 from __future__ import annotations
 
 import random
+import signal
+import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
+from regent.config.cluster_location import KEYS_DIR
+from regent.config.command_line import COMMAND
 from regent.core.model import BrokerId
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
+from regent.transport.control.key_files import KeysDirectory
 from tests.support.breakable_cluster import BROKERS, SMALL_DISK, BreakableCluster, flip_a_bit
+from tests.support.cluster_security import WRITER
 from tests.support.load import Load
 
 Fault: TypeAlias = Callable[[BreakableCluster, Load, random.Random], None]
@@ -137,11 +143,12 @@ def fill_a_disk(cluster: BreakableCluster, load: Load, chance: random.Random) ->
     hit = [p for p in load.partitions if cluster.log_of(p, victim).parent == disk]
     assert hit, "no partition is on the small disk"
     filler = disk / _FILLER
-    with suppress(OSError), filler.open("wb", buffering=0) as file:
-        while True:
-            file.write(bytes(_CHUNK_BYTES))
 
     def is_taken_over() -> bool:
+        # Again and again: the broker may delete the files of an earlier topic in the meantime.
+        with suppress(OSError), filler.open("ab", buffering=0) as file:
+            while True:
+                file.write(bytes(_CHUNK_BYTES))
         states = cluster.partition_states(hit[0].topic)
         found = [states[partition.partition].leader_and_isr for partition in hit]
         return all(victim not in (state.leader, *state.isr) for state in found)
@@ -154,6 +161,64 @@ def fill_a_disk(cluster: BreakableCluster, load: Load, chance: random.Random) ->
     cluster.kill(victim)
     filler.unlink()
     cluster.revive(victim)
+
+
+def rotate_a_key(cluster: BreakableCluster, load: Load, chance: random.Random) -> None:
+    """A broker gets another key for control requests, and so do commands.
+
+    The broker uses it from its next start, after an orderly end or ``kill -9``.
+    """
+    victim = chance.choice(BROKERS)
+    broker_dir = cluster.data_dir / f"broker-{victim}"
+    new = _rotate_keys(cluster, "--broker", str(broker_dir))
+    load.await_progress()
+    end = chance.choice([cluster.kill, cluster.shut_down])
+    end(victim)
+    load.await_progress()
+    cluster.revive(victim)
+    keys = KeysDirectory(cluster.data_dir / KEYS_DIR)
+    assert keys.allowed()[f"broker-{victim}"] == [new], "only the new key is allowed"
+    _rotate_keys(cluster)
+    cluster.use_keys(keys.operator())
+    cluster.await_ready()
+
+
+def _rotate_keys(cluster: BreakableCluster, *options: str) -> str:
+    """Run ``regent keys rotate``; return the new public key."""
+    done = subprocess.run(
+        [*COMMAND, "keys", "rotate", *options, "--data-dir", str(cluster.data_dir)],
+        capture_output=True,
+        text=True,
+        timeout=scaled(60.0),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def renew_a_certificate(cluster: BreakableCluster, load: Load, chance: random.Random) -> None:
+    """A broker takes another certificate while it serves; then its clients and peers reconnect."""
+    victim = chance.choice(BROKERS)
+    certificate = cluster.security.renew_certificate(victim)
+    cluster.signal(victim, signal.SIGHUP)
+    cluster.security.await_certificate(victim, certificate)
+    load.await_progress()
+    other = chance.choice([broker for broker in BROKERS if broker != victim])
+    cluster.kill(other)
+    load.await_progress()
+    cluster.revive(other)
+
+
+def change_a_password(cluster: BreakableCluster, load: Load, chance: random.Random) -> None:
+    """The user of the producers gets another password, and a broker dies before they know it.
+
+    Connections that are logged in stay; the login of others fails until they have the new password.
+    """
+    password = cluster.security.change_password(cluster.server.address, WRITER)
+    victim = chance.choice(BROKERS)
+    cluster.kill(victim)
+    cluster.revive(victim)
+    load.log_in_producers_with(WRITER, password)
 
 
 def broker_with_small_disk(cluster: BreakableCluster) -> BrokerId:
@@ -176,3 +241,6 @@ FAULTS: tuple[Fault, ...] = (
     kill_all_processes,
 )
 """Faults that need only processes and files."""
+
+SECURITY_FAULTS: tuple[Fault, ...] = (rotate_a_key, renew_a_certificate, change_a_password)
+"""Faults of a secured cluster: what proves who is who is replaced while it serves."""

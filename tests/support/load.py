@@ -17,6 +17,7 @@ from confluent_kafka import TopicPartition as Position
 from regent.core.model import TopicPartition
 from regent.testing.waits import eventually, scaled
 from tests.support.histories import History, Outcome, Read, Send
+from tests.support.transaction_load import TransactionLoad
 
 TIMEOUT_S = scaled(60.0)
 SILENCE_MS = 5_000  # a paused leader of all partitions is given up after this
@@ -73,6 +74,10 @@ class LoadProducer(threading.Thread):
                 **(settings or {}),
             }
         )
+
+    def log_in_with(self, user: str, password: str) -> None:
+        """Have another password from the next login on."""
+        self._client.set_sasl_credentials(user, password)
 
     def stop(self) -> None:
         """Stop sending; the thread ends when everything is answered."""
@@ -187,7 +192,10 @@ class LoadConsumer(threading.Thread):
 
 
 class Load:
-    """Producers and consumers of one topic; a context that always stops them."""
+    """Producers and consumers of one topic; a context that always stops them.
+
+    ``transactions`` run as long as the producers.
+    """
 
     def __init__(
         self,
@@ -198,10 +206,15 @@ class Load:
         consumers: int = 1,
         records_per_s: float = 1_000,
         record_bytes: int = 100,
+        producer_settings: Mapping[str, str | int | float | bool] | None = None,
+        consumer_settings: Mapping[str, str | int | float | bool] | None = None,
+        transactions: Sequence[TransactionLoad] = (),
     ) -> None:
+        self._transactions = transactions
         self.partitions = partitions
         self.history = History()
         self._bootstrap = bootstrap
+        self._consumer_settings = consumer_settings
         topic = partitions[0].topic
         self._producers = [
             LoadProducer(
@@ -211,16 +224,21 @@ class Load:
                 self.history,
                 records_per_s=records_per_s / producers,
                 record_bytes=record_bytes,
+                settings=producer_settings,
             )
             for number in range(producers)
         ]
         self._consumers = [
-            LoadConsumer(f"{topic}-consumer-{number}", bootstrap, partitions, self.history)
-            for number in range(consumers)
+            self._new_consumer(f"{topic}-consumer-{number}") for number in range(consumers)
         ]
 
+    def _new_consumer(self, name: str) -> LoadConsumer:
+        return LoadConsumer(
+            name, self._bootstrap, self.partitions, self.history, self._consumer_settings
+        )
+
     def __enter__(self) -> Self:
-        for thread in (*self._producers, *self._consumers):
+        for thread in (*self._producers, *self._consumers, *self._transactions):
             thread.start()
         return self
 
@@ -240,10 +258,17 @@ class Load:
         goal = self.acknowledged + records
         eventually(lambda: self.acknowledged >= goal, f"{records} acknowledged", timeout_s)
 
+    def log_in_producers_with(self, user: str, password: str) -> None:
+        """Give all producers another password."""
+        for producer in (*self._producers, *self._transactions):
+            producer.log_in_with(user, password)
+
     def stop_producers(self) -> None:
         """Stop sending and wait until everything is answered or given up."""
-        for producer in self._producers:
+        for producer in (*self._producers, *self._transactions):
             producer.stop()
+        for transactional in self._transactions:
+            transactional.join(3 * TIMEOUT_S)
         for producer in self._producers:
             producer.join(2 * TIMEOUT_S)
             if producer.unanswered:
@@ -251,7 +276,7 @@ class Load:
 
     def finish_consumers(self, ends: dict[TopicPartition, int]) -> None:
         """Let the consumers read to the ends of the logs, and a new one from the beginning."""
-        late = LoadConsumer("late", self._bootstrap, self.partitions, self.history)
+        late = self._new_consumer("late")
         late.start()
         for consumer in (*self._consumers, late):
             consumer.finish(ends)

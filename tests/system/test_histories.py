@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 from tests.support.breakable_cluster import SMALL_DISK, BreakableCluster, small_disk
-from tests.support.faults import FAULTS, Fault, fill_a_disk, kill_the_leader, tear_a_log
-from tests.support.histories import check, summary
-from tests.support.load import Load
+from tests.support.fault_rounds import run_round
+from tests.support.faults import (
+    FAULTS,
+    SECURITY_FAULTS,
+    Fault,
+    fill_a_disk,
+    kill_the_leader,
+    tear_a_log,
+)
+from tests.support.histories import summary
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
@@ -26,20 +33,13 @@ SMALL_DISK_BYTES = 64 * 1024 * 1024
 NIGHTLY_FAULTS = set(FAULTS) - {kill_the_leader, tear_a_log}
 
 
-def run_fault(cluster: BreakableCluster, fault: Fault, chance: random.Random) -> str:
-    """Run a fault under load; return the violations."""
+def run_faults(cluster: BreakableCluster, faults: Sequence[Fault], chance: random.Random) -> str:
+    """Run faults under load; return the violations."""
     topic = f"history-{uuid.uuid4().hex[:8]}"
-    partitions = cluster.create_safe_topic(topic, PARTITIONS)
-    with Load(cluster.bootstrap_servers, partitions) as load:
-        load.await_progress()
-        fault(cluster, load, chance)
-        load.await_progress()
-        load.stop_producers()
-        logs = cluster.agreed_logs(partitions)
-        load.finish_consumers({p: len(next(iter(logs[p].values()))) for p in partitions})
-    cluster.delete_topic(topic)
-    assert load.acknowledged
-    return summary(check(load.history, logs))
+    done = run_round(cluster, topic, faults, chance, partitions=PARTITIONS)
+    assert done.acknowledged
+    assert done.committed
+    return summary(done.violations)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_acknowledged_records_survive(
     cluster: BreakableCluster, fault: Fault, rounds: Iterator[random.Random]
 ):
     for chance in rounds:
-        broken = run_fault(cluster, fault, chance)
+        broken = run_faults(cluster, [fault], chance)
         assert not broken, broken
 
 
@@ -69,5 +69,23 @@ def test_acknowledged_records_survive_a_full_disk(tmp_path: Path, rounds: Iterat
             pytest.skip(f"no file system can be mounted: {error}")
         cluster = stack.enter_context(BreakableCluster(tmp_path))
         for chance in rounds:
-            broken = run_fault(cluster, fill_a_disk, chance)
+            broken = run_faults(cluster, [fill_a_disk], chance)
+            assert not broken, broken
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_acknowledged_records_survive_all_faults_with_all_security_on(
+    tmp_path: Path, rounds: Iterator[random.Random]
+):
+    """Everybody logs in. Keys, certificates and passwords are replaced between the faults."""
+    with ExitStack() as stack:
+        faults = [*FAULTS, *SECURITY_FAULTS]
+        with suppress(PermissionError):
+            disk = tmp_path / "broker-1" / SMALL_DISK
+            stack.enter_context(small_disk(disk, SMALL_DISK_BYTES))
+            faults.append(fill_a_disk)
+        cluster = stack.enter_context(BreakableCluster(tmp_path, is_secured=True))
+        for chance in rounds:
+            broken = run_faults(cluster, chance.sample(faults, len(faults)), chance)
             assert not broken, broken
