@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final, Self
 
@@ -67,6 +67,7 @@ class GenuineBroker:
     """A broker of Kafka: ``start`` and ``stop`` it as often as you like, on the same data.
 
     ``settings`` are Kafka's. ``jaas``: the file with the login of ZooKeeper, if it has one.
+    ``jvm_options``: other ones than those for a small broker that starts quickly.
     """
 
     def __init__(
@@ -78,12 +79,14 @@ class GenuineBroker:
         version: str = VERSION,
         jaas: Path | None = None,
         settings: Mapping[str, object] | None = None,
+        jvm_options: Sequence[str] = _JVM_OPTIONS,
     ) -> None:
         self.broker_id = broker_id
         self.directory = directory
         (self.port,) = free_ports(1)
         self._version = version
         self._jaas = jaas
+        self._jvm_options = jvm_options
         self._process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True, exist_ok=True)
         self._output: IO[bytes] = (directory / "output.log").open("ab")
@@ -126,7 +129,7 @@ class GenuineBroker:
         login = () if self._jaas is None else (f"-Djava.security.auth.login.config={self._jaas}",)
         self._process = subprocess.Popen(
             [
-                *(str(find_java().executable), *_JVM_OPTIONS, *login),
+                *(str(find_java().executable), *self._jvm_options, *login),
                 f"-Dlog4j.configuration=file:{self.directory / 'log4j.properties'}",
                 *("-cp", classpath, "kafka.Kafka", str(self.directory / "server.properties")),
             ],
