@@ -29,6 +29,7 @@ BENCHMARKS: Final[Mapping[str, tuple[str, str]]] = {
     "memory": ("rest", "memory of brokers and of a replica, on any cluster"),
     "produce": ("produce", "throughput of a producer, on any cluster"),
     "tls": ("encryption", "what TLS costs a listener, for each byte and connection"),
+    "secured": ("secured", "what securing a whole cluster costs, beside Kafka"),
     "latency": ("latency", "acknowledgements at a steady rate, on any cluster"),
     "first-record": ("first_record", "the first record of a new topic, on any cluster"),
     "groups": ("groups", "commits, rebalances and loading of groups, on any cluster"),

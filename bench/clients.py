@@ -17,9 +17,9 @@ from regent.testing.regent_cluster import RegentCluster
 TIMEOUT_S = 120.0
 
 
-def new_admin(bootstrap: str) -> AdminClient:
+def new_admin(bootstrap: str, **settings: Any) -> AdminClient:
     """Return a client that does not log when the cluster ends before it."""
-    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, **settings})
 
 
 def new_producer(bootstrap: str, **settings: Any) -> Producer:

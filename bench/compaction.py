@@ -9,9 +9,11 @@ With ``--bootstrap HOST:PORT`` the same records go to a compacted topic of any c
 replica. They are not compacted before all are written (``min.compaction.lag.ms``). The time counts
 from then until the log on the disk is small and shrinks no more. It includes the pause between two
 looks for logs to clean: set ``log.cleaner.backoff.ms`` to a second, and compare long logs. Only
-full segments are cleaned, and counted. ``cpu_s`` is the processor time of the broker, if it is on
-this machine.
-Single-record batches take a request each.
+full segments are cleaned, and counted. Single-record batches take a request each.
+
+``cpu_s`` is the work of it: the processor time of the threads that clean. The rest of ``seconds``
+the cleaner waited: for disks, for other threads and programs, or for the next look. A broker must
+be on this machine; ``broker_cpu_s`` is the processor time of all its threads.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from confluent_kafka import Producer
 from bench.clients import send
 from bench.frame import benchmark
 from bench.kafka_connection import Address, log_bytes
-from bench.processes import cpu_seconds, listening_on
+from bench.processes import cpu_seconds, cpu_seconds_of_threads, listening_on
 from bench.result import Case
 from bench.topics import Topics, existing, set_topic_config
 from regent.core import model
@@ -51,6 +53,7 @@ TIMEOUT_S = 600.0
 POLL_S = 0.1
 SETTLED_S = 5.0  # a cleaner works for so long at a segment at most
 LEFT = 0.15  # of a clean log, more or less: a tenth of the records, and headers of batches
+CLEANER_THREADS = ("log-cleaner", "kafka-log-clean")  # as the kernel keeps ours and Kafka's
 _KEY = struct.Struct(">q")
 _LAG = "min.compaction.lag.ms"
 _CONFIG = {
@@ -95,10 +98,13 @@ def of_a_log(megabytes: int, size: int, per_batch: int) -> Figures:
             contents.roll(contents.log_end_offset, NO_TIMESTAMP)
         log.flush()
         logs.checkpoint_high_watermarks({topic_partition: log.log_end_offset})
-        before, begun = log.size, time.perf_counter()
+        before, begun, used = log.size, time.perf_counter(), time.process_time()
         logs.cleaner.clean_all()
-        seconds = time.perf_counter() - begun
-        return _figures(before, log.log_end_offset, seconds) | {"left_mb": round(log.size / 1e6, 1)}
+        seconds, used = time.perf_counter() - begun, time.process_time() - used
+        return _figures(before, log.log_end_offset, seconds) | {
+            "left_mb": round(log.size / 1e6, 1),
+            "cpu_s": round(used, 2),
+        }
     finally:
         logs.close(is_clean=False)
         shutil.rmtree(path)
@@ -114,7 +120,8 @@ def of_a_cluster(bootstrap: str, megabytes: int, size: int, per_batch: int) -> F
         leader = metadata.brokers[metadata.topics[topic].partitions[0].leader]
         address = Address.of(f"{leader.host}:{leader.port}")
         pid = listening_on(address.port)
-        before, used = asyncio.run(log_bytes(address, topic)), cpu_seconds(pid)
+        before = asyncio.run(log_bytes(address, topic))
+        used, cleaned = cpu_seconds(pid), _cleaner_cpu_s(pid)
         begun = time.perf_counter()
         set_topic_config(admin, topic, _LAG, "0")
         left, ended = asyncio.run(_cleaned(address, topic, before))
@@ -122,8 +129,16 @@ def of_a_cluster(bootstrap: str, megabytes: int, size: int, per_batch: int) -> F
         records = count * closed // before
         return _figures(closed, records, ended - begun) | {
             "left_mb": round(left / 1e6, 1),
-            "cpu_s": round(cpu_seconds(pid) - used, 2),
+            "cpu_s": round(_cleaner_cpu_s(pid) - cleaned, 2),
+            "broker_cpu_s": round(cpu_seconds(pid) - used, 2),
         }
+
+
+def _cleaner_cpu_s(pid: int | None) -> float:
+    """Return the processor time so far of the threads of a broker that clean logs."""
+    if pid is None:
+        return 0.0
+    return sum(cpu_seconds_of_threads(pid, name) for name in CLEANER_THREADS)
 
 
 def _produce(bootstrap: str, topic: str, count: int, size: int, per_batch: int) -> None:

@@ -14,9 +14,9 @@
                from the request to the controller until the new leader answers an OffsetFetch.
                ``memory_mb`` of the new leader then, and before.
 
-``cpu_s`` is the processor time, user and system, of the broker that coordinates; ``bench_cpu_s``
-that of this process. They are 0 for brokers on another machine. Clients and brokers share this
-machine.
+``cpu_s`` is the processor time, user and system, of the broker that coordinates; ``others_cpu_s``
+that of all other brokers, which follow its log; ``bench_cpu_s`` that of this process. They are 0
+for brokers on another machine. Clients and brokers share this machine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from typing import Any, Final, TypeAlias
 import click
 from confluent_kafka.admin import AdminClient, BrokerMetadata, ConfigResource, ResourceType
 
-from bench.clients import cluster_at
+from bench.clients import broker_ports, cluster_at
 from bench.frame import benchmark
 from bench.kafka_connection import (
     TIMEOUT_S,
@@ -85,6 +85,12 @@ VERSIONS: Final = 10  # of each key
 PARTITIONS: Final = 1_000  # of the topic whose positions are loaded
 FILLING: Final = 20  # commits under way while a partition is filled
 SEGMENT_BYTES: Final = str(2**31 - 1)  # one segment, which is not compacted meanwhile
+
+
+def usage_at(coordinator: Address) -> Usage:
+    """Count the processor time of a coordinator, and of all other brokers, from now on."""
+    servers = f"{coordinator.host}:{coordinator.port}"
+    return Usage.of_ports([coordinator.port], others=broker_ports(servers))
 
 
 class Member:
@@ -237,7 +243,7 @@ async def measure_commits(
         await asyncio.sleep(WARM_UP_S)
         for committer in committers:
             committer.times_ms.clear()
-        usage, began = Usage.of_ports([coordinator.port]), time.monotonic()
+        usage, began = usage_at(coordinator), time.monotonic()
         await asyncio.sleep(seconds)
         elapsed = time.monotonic() - began
         times_ms = [ms for committer in committers for ms in committer.times_ms]
@@ -323,14 +329,14 @@ async def measure_rebalances(
 
     async with connections(coordinator, members + 1) as opened:
         *first, late = [Member(connection, group_id, topic) for connection in opened]
-        usage, began = Usage.of_ports([coordinator.port]), time.monotonic()
+        usage, began = usage_at(coordinator), time.monotonic()
         for member in first:
             group.add(member)
         formed = await timed(began, usage)
-        usage, began = Usage.of_ports([coordinator.port]), time.monotonic()
+        usage, began = usage_at(coordinator), time.monotonic()
         group.add(late)
         joined = await timed(began, usage)
-        usage, began = Usage.of_ports([coordinator.port]), time.monotonic()
+        usage, began = usage_at(coordinator), time.monotonic()
         await group.remove(group.members[members // 2])
         left = await timed(began, usage)
         await group.end()
@@ -356,14 +362,14 @@ async def measure_load(bootstrap: str, topic: str, records: int, positions: int)
     groups = max(1, records // VERSIONS // PARTITIONS)
     partition, group_ids = _groups_of_one_partition(groups, len(partitions))
     coordinator = (await coordinators_of(address, group_ids[:1]))[group_ids[0]]
-    usage, began = Usage.of_ports([coordinator.port]), time.monotonic()
+    usage, began = usage_at(coordinator), time.monotonic()
     with _one_segment(admin):
         await _fill(coordinator, group_ids, topic, positions)
     filled = {"seconds": round(time.monotonic() - began, 1), **usage.result()}
     leader, replicas = partitions[partition].leader, partitions[partition].replicas
     replicas = sorted(replicas, key=lambda broker: broker == leader)  # the leader is the last one
     to = _address(metadata.brokers[replicas[0]])
-    usage, before_mb = Usage.of_ports([to.port]), resident_mb(listening_on(to.port))
+    usage, before_mb = usage_at(to), resident_mb(listening_on(to.port))
     controller = _address(metadata.brokers[metadata.controller_id])
     seconds = await _move(controller, to, partition, replicas, group_ids[-1])
     return {

@@ -118,23 +118,22 @@ def resident_mb(pid: int | None) -> float:
 
 
 class Usage:
-    """The processor time of some processes, and of this one, from now on."""
+    """The processor time of some processes, of others beside them, and of this one, from now on."""
 
-    def __init__(self, pids: Sequence[int | None]) -> None:
+    def __init__(self, pids: Sequence[int | None], others: Sequence[int | None] = ()) -> None:
         self.pids = pids
-        self._before, self._own = self._all(), time.process_time()
+        self._others = [pid for pid in others if pid not in pids]
+        self._before = self._now()
 
     @classmethod
-    def of_ports(cls, ports: Iterable[int]) -> Self:
+    def of_ports(cls, ports: Iterable[int], others: Iterable[int] = ()) -> Self:
         """Count the processes that listen on these ports; those of other machines count 0."""
-        return cls([listening_on(port) for port in ports])
+        return cls([listening_on(port) for port in ports], [listening_on(port) for port in others])
 
     def result(self) -> dict[str, float]:
-        """Return what was used since the start."""
-        return {
-            "cpu_s": round(self._all() - self._before, 2),
-            "bench_cpu_s": round(time.process_time() - self._own, 2),
-        }
+        """Return what was used since the start; ``others_cpu_s`` if there are others."""
+        return {name: round(used - self._before[name], 2) for name, used in self._now().items()}
 
-    def _all(self) -> float:
-        return sum(map(cpu_seconds, self.pids))
+    def _now(self) -> dict[str, float]:
+        now = {"cpu_s": sum(map(cpu_seconds, self.pids)), "bench_cpu_s": time.process_time()}
+        return now | ({"others_cpu_s": sum(map(cpu_seconds, self._others))} if self._others else {})

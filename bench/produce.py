@@ -25,6 +25,7 @@ from time import monotonic
 from typing import Any, TypeAlias
 
 import click
+from confluent_kafka import Producer
 
 from bench.clients import (
     TIMEOUT_S,
@@ -77,6 +78,33 @@ def texts(size: int) -> list[bytes]:
     return [" ".join(dice.choices(words, k=size // 3 + 1))[:size].encode() for _ in range(VALUES)]
 
 
+def warm(client: Producer, topic: str, partitions: int, size: int) -> int:
+    """Send some records to each partition; return how many, when all are acknowledged."""
+    count, values = max(partitions, WARM_UP_RECORDS), cycle(texts(size))
+    for number in range(count):
+        send(client, topic, next(values), number % partitions)
+    assert client.flush(TIMEOUT_S) == 0, "not everything was acknowledged"
+    os.sync()  # the kernel may still have to write what the last measurement wrote
+    return count
+
+
+def send_for(
+    client: Producer, topic: str, partitions: int, size: int, seconds: float
+) -> tuple[int, float]:
+    """Send as fast as possible for ``seconds``.
+
+    Return how many records, and the seconds until all were acknowledged.
+    """
+    values, started, sent = cycle(texts(size)), monotonic(), 0
+    while monotonic() - started < seconds:
+        for number in range(sent, sent + BURST):
+            send(client, topic, next(values), number % partitions)
+        sent += BURST
+        client.poll(0)
+    assert client.flush(TIMEOUT_S) == 0, "not everything was acknowledged"
+    return sent, monotonic() - started
+
+
 def measure(
     bootstrap: str,
     topic: str,
@@ -86,21 +114,11 @@ def measure(
     settings: dict[str, Any],
 ) -> Figures:
     """Send as fast as possible for ``seconds``; then count the acknowledged records in the log."""
-    client, values = new_producer(bootstrap, **settings), cycle(texts(size))
-    warm_up = max(partitions, WARM_UP_RECORDS)
-    for number in range(warm_up):
-        send(client, topic, next(values), number % partitions)
-    assert client.flush(TIMEOUT_S) == 0, "not everything was acknowledged"
-    addresses = broker_addresses(bootstrap)
-    os.sync()  # the kernel may still have to write what the last measurement wrote
-    usage, started, sent = Usage.of_ports([a.port for a in addresses]), monotonic(), 0
-    while monotonic() - started < seconds:
-        for number in range(sent, sent + BURST):
-            send(client, topic, next(values), number % partitions)
-        sent += BURST
-        client.poll(0)
-    assert client.flush(TIMEOUT_S) == 0, "not everything was acknowledged"
-    elapsed, used = monotonic() - started, usage.result()
+    client, addresses = new_producer(bootstrap, **settings), broker_addresses(bootstrap)
+    warm_up = warm(client, topic, partitions, size)
+    usage = Usage.of_ports([a.port for a in addresses])
+    sent, elapsed = send_for(client, topic, partitions, size, seconds)
+    used = usage.result()
     written = count_records(bootstrap, topic, partitions)
     lacking = warm_up + sent - written
     lost = f"{lacking} records are not in the log: brokers refused or lost them"

@@ -139,6 +139,12 @@ def filled_cluster(
     The topics are placed in a ring. Each begins with the next broker: all brokers lead the same
     number of partitions.
     """
+    with own_cluster() as cluster:
+        yield cluster, *fill(cluster, topics, partitions)
+
+
+def fill(cluster: RegentCluster, topics: int, partitions: int) -> tuple[list[str], float]:
+    """Create topics, as ``filled_cluster`` says, and wait until all brokers know them."""
     names = [f"topic-{number:05d}" for number in range(topics)]
     writes = []
     for first, name in enumerate(names):
@@ -148,18 +154,15 @@ def filled_cluster(
         }
         topic_id = encode_topic_id(os.urandom(16))
         writes.append(Create(TopicZNode.path(name), TopicZNode.encode(topic_id, assignments)))
-    with own_cluster() as cluster:
-        began = monotonic()
-        cluster.zookeeper.multi_many(
-            [writes[i : i + TOPICS_AT_ONCE] for i in range(0, topics, TOPICS_AT_ONCE)]
-        )
-        last = names[-1]
-        eventually(
-            lambda: len(cluster.partition_states(last)) == partitions, "all is led", TIMEOUT_S
-        )
-        created_ms = _since(began, 1000)
-        cluster.await_agreement(cluster.brokers, last)
-        yield cluster, names, created_ms
+    began = monotonic()
+    cluster.zookeeper.multi_many(
+        [writes[i : i + TOPICS_AT_ONCE] for i in range(0, topics, TOPICS_AT_ONCE)]
+    )
+    last = names[-1]
+    eventually(lambda: len(cluster.partition_states(last)) == partitions, "all is led", TIMEOUT_S)
+    created_ms = _since(began, 1000)
+    cluster.await_agreement(cluster.brokers, last)
+    return names, created_ms
 
 
 def await_everywhere(

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
+from typing import Any
 
 from confluent_kafka.admin import (
     AdminClient,
@@ -76,10 +77,12 @@ def _timed(topics: Topics, servers: str, ask: Callable[[], None], wait: Callable
 
 
 class Topics:
-    """Topics of equal size, with names of their own."""
+    """Topics of equal size, with names of their own; ``settings`` are those of the client."""
 
-    def __init__(self, bootstrap: str, topics: int, partitions: int, replicas: int = 3) -> None:
-        self.admin = new_admin(bootstrap)
+    def __init__(
+        self, bootstrap: str, topics: int, partitions: int, replicas: int = 3, **settings: Any
+    ) -> None:
+        self.admin = new_admin(bootstrap, **settings)
         prefix = f"bench-{uuid.uuid4().hex[:8]}"
         self.names = [f"{prefix}-{number:05d}" for number in range(topics)]
         self.partitions = partitions

@@ -43,3 +43,15 @@ def test_a_cluster_is_measured(bootstrap: str, command: str, figures: set[str]) 
     done = CliRunner().invoke(main, arguments, catch_exceptions=False)
 
     assert json.loads(done.stdout)["cases"][0]["figures"].keys() >= figures
+
+
+@pytest.mark.timeout(180)
+def test_a_secured_cluster_is_measured_beside_a_plain_one() -> None:
+    options = "--no-kafka --rounds 1 --seconds 0.1 --partitions 10 --acls 3 -o json"
+
+    done = CliRunner().invoke(main, ["secured", *options.split()], catch_exceptions=False)
+
+    shapes = [case["shape"] for case in json.loads(done.stdout)["cases"]]
+    measured = {shape["measured"] for shape in shapes if shape.get("secured")}
+    assert measured == {"start", "produce", "consume", "failover"}
+    assert {shape["measured"] for shape in shapes if "ratio" in shape} == {"produce", "consume"}

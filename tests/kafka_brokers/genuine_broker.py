@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final, Self
 
@@ -78,6 +78,7 @@ class GenuineBroker:
 
     ``settings`` are Kafka's. ``jaas``: the file with the login of ZooKeeper, if it has one.
     ``login``: librdkafka's settings of a client of its listener, whose protocol is ``protocol``.
+    ``jvm_options``: other ones than those for a small broker that starts quickly.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class GenuineBroker:
         settings: Mapping[str, object] | None = None,
         protocol: str = "PLAINTEXT",
         login: Mapping[str, str] | None = None,
+        jvm_options: Sequence[str] = _JVM_OPTIONS,
     ) -> None:
         self.broker_id = broker_id
         self.directory = directory
@@ -98,6 +100,7 @@ class GenuineBroker:
         self._version = version
         self._jaas = jaas
         self._login = login or {}
+        self._jvm_options = jvm_options
         self._process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True, exist_ok=True)
         self._output: IO[bytes] = (directory / "output.log").open("ab")
@@ -140,7 +143,7 @@ class GenuineBroker:
         login = () if self._jaas is None else (f"-Djava.security.auth.login.config={self._jaas}",)
         self._process = subprocess.Popen(
             [
-                *(str(find_java().executable), *_JVM_OPTIONS, *login),
+                *(str(find_java().executable), *self._jvm_options, *login),
                 f"-Dlog4j.configuration=file:{self.directory / 'log4j.properties'}",
                 *("-cp", classpath, "kafka.Kafka", str(self.directory / "server.properties")),
             ],
