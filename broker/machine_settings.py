@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 from regent.config.settings import (
     DYNAMIC_LISTENER_SETTINGS,
     KAFKA_SETTINGS,
+    LIMITS_OF_ONE_LISTENER,
     LISTENER_OPTIONS,
     Settings,
     rows,
@@ -27,6 +28,7 @@ T = TypeVar("T")
 
 LIMITS_OF_CONNECTIONS: Final = (
     "max.connections",
+    "max.connection.creation.rate",
     "max.connections.per.ip",
     "max.connections.per.ip.overrides",
 )
@@ -80,7 +82,8 @@ def kafka_limits(
 ) -> KafkaLimits:
     """Return the limits of clients of a listener, with other dynamic ``values`` if there are some.
 
-    Several listeners have ``max_connections`` together, without that of brokers, as in Kafka.
+    Several listeners have ``max_connections`` and ``max_connection_creation_rate`` together,
+    without that of brokers, as in Kafka.
     Raises ``SettingsError`` for a contradiction.
     """
     values = dynamic_values(settings) if values is None else values
@@ -96,8 +99,13 @@ def kafka_limits(
         max_connections_of_listener=(
             of_listener if is_apart else min(of_listener, broker.max_connections)
         ),
+        max_connection_creation_rate_of_listener=values[
+            listener_setting(listener, "max_connection_creation_rate")
+        ],
     )
-    return replace(limits, max_connections=INT_MAX) if is_apart else limits
+    if not is_apart:
+        return limits
+    return replace(limits, max_connections=INT_MAX, max_connection_creation_rate=INT_MAX)
 
 
 def dynamic_values(settings: Settings) -> SettingValues:
@@ -152,7 +160,7 @@ def _listener_names(settings: Settings) -> list[str]:
 
 def _of_listener(settings: Settings, listener: str, name: str) -> Any:
     """Return the value of a listener at the start; it has no limit of connections but its own."""
-    if name == "max_connections":
+    if name in LIMITS_OF_ONE_LISTENER:
         return settings.listener_name.get(listener.lower(), {}).get(name, INT_MAX)
     return getattr(getattr(settings.of_listener(listener), LISTENER_OPTIONS[name][0]), name)
 

@@ -38,7 +38,7 @@ from regent.broker.machine_settings import (
     listener_setting,
 )
 from regent.broker.user_credentials import UserCredentials
-from regent.config.settings import Settings
+from regent.config.settings import LIMITS_OF_ONE_LISTENER, Settings
 from regent.config.threads import named_executor
 from regent.core.model import BrokerId
 from regent.core.security.authorizer import ALLOW_ALL, Authorizer
@@ -71,7 +71,7 @@ _LIMITS = KafkaLimits(max_connections=4_000, max_connections_per_ip=1_000)
 class Replication:
     """Used by the thread that starts and stops the broker, except where stated."""
 
-    reconfigurable_configs: Final = ("max.connections",)
+    reconfigurable_configs: Final = ("max.connections", "max.connection.creation.rate")
 
     def __init__(
         self,
@@ -85,9 +85,7 @@ class Replication:
     ) -> None:
         """Raise ``RegentError`` if the security of the brokers' listener cannot be served."""
         self._security = security_to_brokers(settings)
-        self._of_listener = listener_setting(
-            settings.listeners.inter_broker_name, "max_connections"
-        )
+        self._listener_name = settings.listeners.inter_broker_name
         self._limits = self._limits_of(dynamic_values(settings))
         self.tls: Mapping[str, ServerTls] = {}
         """The keys of the brokers' listener, by its name, if it is not for clients too."""
@@ -133,7 +131,11 @@ class Replication:
             self._listener.limit_connections(self._limits)
 
     def _limits_of(self, values: SettingValues) -> KafkaLimits:
-        return replace(_LIMITS, max_connections_of_listener=values[self._of_listener])
+        own = {
+            f"{name}_of_listener": values[listener_setting(self._listener_name, name)]
+            for name in LIMITS_OF_ONE_LISTENER
+        }
+        return replace(_LIMITS, **own)
 
     @property
     def fetch_metrics(self) -> RequestMetrics | None:

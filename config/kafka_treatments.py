@@ -117,8 +117,6 @@ _IGNORED: Final[Mapping[str, str]] = {
     "consumers read from leaders": "replica.selector.class",
     "the limit is the client's own": "fetch.max.bytes max.request.partition.size.limit",
     "fetch sessions are limited by the broker itself": "max.incremental.fetch.session.cache.slots",
-    "quotas of addresses limit new connections (connection_creation_rate)": """
-        max.connection.creation.rate""",
     "a commit always waits for all replicas in sync": "offsets.commit.required.acks",
     "files of logs grow as they are written": "log.preallocate",
     "tasks of logs begin a few seconds after the start": """

@@ -77,12 +77,12 @@ max_connections = 100
 ```
 
 The settings of `[tls]` and `[sasl]` can be set so, and `max_connections`: this listener has at most
-so many, and all together at most `[broker] max_connections`. While a broker runs it follows these,
-in ZooKeeper for one broker, by Kafka's names: `listener.name.LISTENER.max.connections`, and
-`ssl.keystore.location`, `ssl.keystore.type`, `ssl.truststore.location` and `ssl.truststore.type` of
-a listener. Whenever one of these four is set, also to the value that it has, the files are read. If
-they cannot serve, the change is refused, and the keys in use stay. Other settings of a listener
-change with a restart.
+so many, and all together at most `[broker] max_connections`. `max_connection_creation_rate` is the
+same for new connections a second. While a broker runs it follows these two, in ZooKeeper for one
+broker, by Kafka's names (`listener.name.LISTENER.max.connections`), and `ssl.keystore.location`,
+`ssl.keystore.type`, `ssl.truststore.location` and `ssl.truststore.type` of a listener. Whenever one
+of these four is set, also to the value that it has, the files are read. If they cannot serve, the
+change is refused, and the keys in use stay. Other settings of a listener change with a restart.
 
 *Scope* says where a setting can be set, and when that takes effect:
 

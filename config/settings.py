@@ -111,19 +111,22 @@ With those that are only in ZooKeeper, and those that have no effect here.
 """
 
 
-_OF_ONE_LISTENER: Final = frozenset({"max_connections"})
+LIMITS_OF_ONE_LISTENER: Final = ("max_connections", "max_connection_creation_rate")
+"""Limits of all listeners together, of which each may have its own beside them."""
+
 _TABLES_OF_LISTENERS: Final = frozenset({"tls", "sasl"})
 
 LISTENER_OPTIONS: Final[Mapping[str, tuple[str, Setting]]] = {
     row.name: (table, row)
     for table, row in rows()
-    if table in _TABLES_OF_LISTENERS or row.name in _OF_ONE_LISTENER
+    if table in _TABLES_OF_LISTENERS or row.name in LIMITS_OF_ONE_LISTENER
 }
 """Tables and settings by the names of those that a single listener may have."""
 
 
 DYNAMIC_LISTENER_SETTINGS: Final = (
-    *("max_connections", "ssl_keystore_location", "ssl_keystore_type"),
+    *LIMITS_OF_ONE_LISTENER,
+    *("ssl_keystore_location", "ssl_keystore_type"),
     *("ssl_truststore_location", "ssl_truststore_type"),
 )
 """Those of them that can change while a broker runs."""

@@ -104,7 +104,8 @@ ACCEPTOR: Final = MetricTable[ListenerMetrics](
     "kafka.network:type=Acceptor,name=",
     share(
         "AcceptorBlockedPercent",
-        "share of the last minute in which max_connections kept clients waiting",
+        "share of the last minute in which max_connections or max_connection_creation_rate kept"
+        " clients waiting",
         "accept_paused_s",
     ),
     labels=("listener",),
@@ -170,7 +171,11 @@ PAUSES: Final = MetricTable[ListenerMetrics](
         "throttled",
         details="it has too many requests in progress, or it uses too much memory or quota",
     ),
-    counter("regent_accept_pauses_total", "pauses because of max_connections", "accept_pauses"),
+    counter(
+        "regent_accept_pauses_total",
+        "pauses because of max_connections or max_connection_creation_rate",
+        "accept_pauses",
+    ),
     counter("regent_client_errors_total", "errors outside of a connection", "errors"),
 )
 CLOSINGS: Final = MetricTable[int](

@@ -63,7 +63,8 @@ class BrokerConfig:
         " means all addresses; port 0 is any free port. Each listener is for clients, which are"
         " told the addresses of the listener that they came by; that of"
         " inter_broker_listener_name is for brokers too, as in Kafka. Settings of one listener are"
-        " in the table [listener_name.NAME], with the name in lower case: max_connections. Empty:"
+        " in the table [listener_name.NAME], with the name in lower case: max_connections,"
+        " max_connection_creation_rate. Empty:"
         " host, port and replication_port say it.",
     )
     advertised_listeners: str = setting(
@@ -293,6 +294,14 @@ class BrokerConfig:
         " that has waited longest at the address with the most of them is closed. 128 file"
         " descriptors are always kept for logs and other brokers.",
         limits=(1, INT_MAX),
+        scope=Scope.CLUSTER_WIDE,
+    )
+    max_connection_creation_rate: int = setting(
+        INT_MAX,
+        "How many connections a second clients may open, by the windows of quota_window_num."
+        " Further ones wait, at most quota_window_size_seconds each. A listener may have a limit of"
+        " its own, and that of brokers, if it is one by itself, has no other.",
+        limits=NOT_NEGATIVE,
         scope=Scope.CLUSTER_WIDE,
     )
     max_connections_per_ip: int = setting(

@@ -39,7 +39,6 @@ compression.zstd.level int 3 -131072..22
 log.local.retention.bytes long -2 -2..
 log.local.retention.ms long -2 -2..
 log.preallocate boolean false
-max.connection.creation.rate int 2147483647 0..
 metric.reporters list ""
 num.io.threads int 8 1..
 num.network.threads int 3 1..

@@ -1,6 +1,7 @@
-"""Limits how many connections a second each address may open (KIP-612).
+"""Limits how many connections a second each address may open, and all together (KIP-612).
 
-Mirrors ``kafka.network.ConnectionQuotas`` for ``connection_creation_rate``.
+Mirrors ``kafka.network.ConnectionQuotas`` for ``connection_creation_rate`` and
+``max.connection.creation.rate``.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from regent.core.quota.client_quota_manager import MAX_CLIENTS
 from regent.core.quota.quota_config import QuotaWindow
 from regent.core.quota.quota_entities import DEFAULT_NAME, IPS, sanitised
 from regent.core.quota.rates import Rate
+from regent.core.setting import INT_MAX
 
 
 class ConnectionRates:
     """The rates of addresses that have a quota. One thread records; any may set the quotas."""
 
     def __init__(self, window: QuotaWindow) -> None:
-        self._window = window
+        self.window = window
         self._limits: Mapping[str, float] = {}
         self._rates: OrderedDict[str, Rate] = OrderedDict()
 
@@ -35,7 +37,7 @@ class ConnectionRates:
         limit = _limit(limits, address) if limits else None
         if limit is None:
             return 0
-        rate = self._rates.pop(address, None) or Rate(self._window)
+        rate = self._rates.pop(address, None) or Rate(self.window)
         if len(self._rates) >= MAX_CLIENTS:
             self._rates.popitem(last=False)
         self._rates[address] = rate
@@ -43,7 +45,33 @@ class ConnectionRates:
         throttle_time_ms = rate.throttle_time_ms(limit, now_ms)
         if throttle_time_ms:
             rate.record(-1, now_ms)
-        return min(throttle_time_ms, self._window.sample_ms)
+        return min(throttle_time_ms, self.window.sample_ms)
+
+
+class ConnectionRate:
+    """The rate of all connections of a listener, or of a broker; ``limit`` a second.
+
+    Belongs to one thread.
+    """
+
+    def __init__(self, window: QuotaWindow, limit: int) -> None:
+        self.limit = limit
+        self._window = window
+        self._rate = Rate(window)
+
+    def record(self, now_ms: int) -> int:
+        """Count a new connection; return for how many milliseconds it must wait."""
+        if self.limit == INT_MAX:
+            return 0
+        self._rate.record(1, now_ms)
+        if not self.limit:
+            return self._window.sample_ms
+        return min(self._rate.throttle_time_ms(self.limit, now_ms), self._window.sample_ms)
+
+    def take_back(self, now_ms: int) -> None:
+        """Do not count a connection that was counted and refused."""
+        if self.limit != INT_MAX:
+            self._rate.record(-1, now_ms)
 
 
 def _limit(limits: Mapping[str, float], address: str) -> float | None:

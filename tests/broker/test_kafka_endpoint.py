@@ -93,6 +93,24 @@ def test_the_limit_of_one_listener_follows_its_setting_in_zookeeper():
         assert served.closed == {}
 
 
+@pytest.mark.parametrize("name", ["", "listener.name.plaintext."])
+def test_the_rate_of_new_connections_follows_its_settings_in_zookeeper(name: str):
+    settings = load_settings(None, {})
+    with ExitStack() as stack:
+        served = ServedEndpoint(stack, MemoryLogs(), settings)
+        started = dynamic_values(settings)
+        served.endpoint.reconfigure(started, {**started, f"{name}max.connection.creation.rate": 0})
+        (metrics,) = served.endpoint.metrics.values()
+        for count in (1, 2):
+            stack.enter_context(RawClient(served)).ask(NO_TOPICS)
+            assert metrics.accept_pauses >= count
+        served.endpoint.reconfigure(started, started)
+        stack.enter_context(RawClient(served)).ask(NO_TOPICS)
+        pauses = metrics.accept_pauses
+        stack.enter_context(RawClient(served)).ask(NO_TOPICS)
+        assert metrics.accept_pauses == pauses
+
+
 def test_connections_are_limited():
     limits = {"max_connections_per_ip": 1, "max_connections_per_ip_overrides": "127.0.0.2:2"}
     with ExitStack() as stack:
@@ -152,6 +170,9 @@ def test_connections_of_brokers_do_not_count_among_those_of_clients():
     settings = two_listeners(max_connections=2)
     assert kafka_limits(settings, "CLIENT").max_connections == 2
     assert kafka_limits(settings, "BROKER").max_connections == INT_MAX
+    settings = two_listeners(max_connection_creation_rate=3)
+    assert kafka_limits(settings, "CLIENT").max_connection_creation_rate == 3
+    assert kafka_limits(settings, "BROKER").max_connection_creation_rate == INT_MAX
     with ExitStack() as stack:
         served = ServedEndpoint(stack, MemoryLogs(), settings)
         clients, brokers = (Port(served.endpoint.ports[name]) for name in ("CLIENT", "BROKER"))

@@ -117,8 +117,9 @@ def test_every_client_limit_is_used():
         "queued_requests_per_connection": 3,
         "connections_max_idle_ms": 4,
         "queued_max_request_bytes": 5,
+        "max_connection_creation_rate": 8,
     }
     settings = load_settings(None, {"broker": limits})
     assert kafka_limits(settings, "PLAINTEXT") == KafkaLimits(
-        1, 2, 6, {"localhost": 7, "::1": 8, "::2": 9}, 3, 4, 5, 2
+        1, 2, 6, {"localhost": 7, "::1": 8, "::2": 9}, 3, 4, 5, 2, 8
     )

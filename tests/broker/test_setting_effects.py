@@ -797,6 +797,14 @@ def second_connection(host: str = "127.0.0.1") -> Look:
     return look
 
 
+def a_new_connection_waits(settings: Settings, place: Place) -> bool:
+    """Return whether a client waited before it was accepted, and was answered."""
+    served = ServedEndpoint(place.undo, MemoryLogs(), settings)
+    ask_versions(place.undo.enter_context(RawClient(served)))
+    (metrics,) = served.endpoint.metrics.values()
+    return metrics.accept_pauses > 0
+
+
 def is_answered_as_second(settings: Settings, place: Place) -> bool:
     """Return whether a second client is answered while the first is connected."""
     served = ServedEndpoint(place.undo, MemoryLogs(), settings)
@@ -884,6 +892,7 @@ BROKER: dict[str, Effect] = {
     ),
     "queued_requests_per_connection": Effect(1, waiting_requests, 0, 1),
     "max_connections": Effect(1, is_answered_as_second, True, False),
+    "max_connection_creation_rate": Effect(0, a_new_connection_waits, False, True),
     "socket_request_max_bytes": Effect(
         100, closed_after(struct.pack(">i", 101), 0.3), set(), {Closed.MALFORMED}
     ),

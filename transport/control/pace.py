@@ -3,8 +3,9 @@
 A broker needs little of another one: the proposals of its ISRs and some forwarded requests. Only
 the controller needs much, and its requests are not counted, nor those of operators. What a request
 costs is measured: the time of the thread that reads it, the time of the actor that handles it, and
-its bytes, which ZeroMQ decrypts. What an actor does for a client, whose request a broker forwards,
-is not counted: that is limited by the quotas of clients.
+its bytes, which ZeroMQ decrypts. So is what ZeroMQ does for a broker without a message, which
+nobody needs: commands (PING) and repeated handshakes. What an actor does for a client, whose
+request a broker forwards, is not counted: that is limited by the quotas of clients.
 
 A broker that has not caused much work lately may cause ``_BURST_S`` at once, for example when
 thousands of partitions change. The more of that it has used, the less it may do: see ``Pace``. So a
@@ -74,7 +75,7 @@ class Pace:
         self._work_since_rest = 0.0  # of peers that are slow
 
     def charge(
-        self, peer: KeyOwner, work_s: float, size: int = 0, changed: Collection[Hashable] = ()
+        self, peer: KeyOwner, work_s: float, changed: Collection[Hashable] = (), size: int = 0
     ) -> None:
         """Note work that a broker has caused, and the bytes of a message of it.
 

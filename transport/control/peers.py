@@ -11,7 +11,9 @@ connection after it has accepted it. On loopback those of other users are closed
 
 A peer with a key can send a message that never ends, or more messages than we read, and ZeroMQ
 keeps them without a word to us. So ``sweep`` asks the kernel how much each connection has received,
-and compares that with the messages that were read.
+and compares that with the messages that were read. It can also send commands of ZeroMQ (PING),
+which ZeroMQ answers itself. Then its thread works, and what was received is no message: see
+``unseen_work``.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeVar
@@ -36,6 +38,7 @@ from regent.transport.control.codec import Frames
 from regent.transport.control.key_files import KeyPair
 from regent.transport.control.sockets import (
     FRAME_OVERHEAD,
+    IoThread,
     ReceivedFrames,
     listen_at,
     new_context,
@@ -76,6 +79,10 @@ _MAX_OF_KEY: Final = 256  # connections that have sent a message; commands of op
 _MAX_WAITING: Final = 1000  # questions, while all keys are read again
 _UNREAD_MESSAGES: Final = 2  # of the largest size: what the owner of a key may have sent us
 _HANDSHAKE_BYTES: Final = 567
+_S_PER_HANDSHAKE: Final = 0.001
+_S_PER_UNREAD_BYTE: Final = 50e-9  # at most: a PING has 42 bytes, and takes ZeroMQ 2 microseconds
+_UNNOTICED_SHARE: Final = 0.05  # of the time of ZeroMQ's thread
+_WEIGHT_OF_UNSEEN: Final = 4  # nobody needs such work, so a broker is given little of it
 _BYTES_RECEIVED: Final = struct.Struct("=128xQ")  # in Linux's struct tcp_info
 
 
@@ -150,6 +157,7 @@ class _OurEnd:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self.peer_name: object = None
+        self.looked_at_bytes = 0  # that were not read when ``growth`` was last called
         with suppress(OSError):
             self.peer_name = self._ask(socket.socket.getpeername)
 
@@ -173,6 +181,12 @@ class _OurEnd:
         except OSError:
             return 0  # it has left
         return int(*_BYTES_RECEIVED.unpack(info)) if len(info) == size else 0
+
+    def growth(self, read_bytes: int) -> int:
+        """Return how many bytes more than before have come that were not read."""
+        size = max(0, self.received_bytes() - read_bytes)
+        before, self.looked_at_bytes = self.looked_at_bytes, size
+        return max(0, size - before)
 
     def _ask(self, question: Callable[[socket.socket], T]) -> T:
         # Told what it is, Python does not ask the kernel; IPv6 is no different for our questions.
@@ -243,6 +257,8 @@ class Peers:
         self._admitted: set[str] = set()  # keys
         self._strangers: dict[int, _OurEnd] = {}  # by descriptor; they have sent no message yet
         self._silent = 0  # how many strangers have proved a key
+        self._let_in_keys: Counter[str] = Counter()  # of strangers, since there were none
+        self._handshakes: Counter[str] = Counter()  # let in since ``unseen_work`` was called
         self._is_refused: bool | None = None  # the next to leave: by a reason that is counted?
         self._connections: dict[bytes, _Connection] = {}  # by route
         self._routes: dict[int, bytes] = {}  # by descriptor
@@ -262,6 +278,8 @@ class Peers:
         except BaseException:
             self._context.destroy(linger=0)
             raise
+        self._io_thread = IoThread(self._context)
+        self._looked_at = time.monotonic(), self._io_thread.worked_s()
         self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         """The address listened on, with the real port."""
 
@@ -375,6 +393,45 @@ class Peers:
                 errors.append(MessageTooLargeError(f"{who}: {size} bytes are not read", peer))
         return errors
 
+    def unseen_work(self) -> Mapping[KeyOwner, float]:
+        """Return for whom ZeroMQ has worked since the last call without a message, in seconds.
+
+        Work for commands is shared by the bytes that came and were not read, and counted more than
+        once. A long message that has arrived in part costs little for its bytes.
+        """
+        then, worked_s = self._looked_at
+        self._looked_at = now, now_s = time.monotonic(), self._io_thread.worked_s()
+        unseen_s = {key: count * _S_PER_HANDSHAKE for key, count in self._handshakes.items()}
+        self._handshakes.clear()
+        if now_s - worked_s >= (now - then) * _UNNOTICED_SHARE:
+            grown = self._unread_growth()
+            s_per_byte = min(_S_PER_UNREAD_BYTE, (now_s - worked_s) / max(1, grown.total()))
+            for key, size in grown.items():
+                unseen_s[key] = unseen_s.get(key, 0.0) + _WEIGHT_OF_UNSEEN * size * s_per_byte
+        owners = {self._known.peer(key): spent_s for key, spent_s in unseen_s.items() if spent_s}
+        return {owner: spent_s for owner, spent_s in owners.items() if owner is not None}
+
+    def end_connections(self, owner: KeyOwner) -> None:
+        """End the connections of a peer, and the strangers that may be its own."""
+        for route, connection in self._connections.items():
+            if self._known.peer(connection.key) == owner:
+                self.cut_off(route)
+        for end in self._strangers.values():
+            if end.looked_at_bytes:
+                end.break_off()
+
+    def _unread_growth(self) -> Counter[str]:
+        """Return how many bytes more than before are not read, by the keys that sent them."""
+        grown: Counter[str] = Counter()
+        for connection in self._connections.values():
+            if connection.end is not None:
+                grown[connection.key] += connection.end.growth(connection.read_bytes)
+        for end in self._strangers.values():
+            size = end.growth(_HANDSHAKE_BYTES)
+            for key in self._let_in_keys:
+                grown[key] += size // len(self._let_in_keys)
+        return grown
+
     def _cut_off_revoked(self) -> None:
         revoked = {key for key in self._admitted if self._known.peer(key) is None}
         if not revoked:
@@ -425,6 +482,8 @@ class Peers:
         is_full = self._of_key[question.key] >= _MAX_OF_KEY
         if self._may_connect(peer) and not is_full and question.key not in self._cut_off.values():
             self._admitted.add(question.key)
+            self._let_in_keys[question.key] += 1
+            self._handshakes[question.key] += 1
             self._answer(question, _WELCOME)
         else:
             self._answer(question, _NOT_NOW)
@@ -472,6 +531,8 @@ class Peers:
         if end is None or is_refused:
             return None
         self._silent = min(self._silent, len(self._strangers) + 1)
+        if not self._strangers:
+            self._let_in_keys.clear()
         if is_refused is None and self._silent:
             self._silent -= 1
         else:
@@ -512,6 +573,8 @@ class Peers:
             end = self._strangers.pop(descriptor, None)  # None also if the connection has ended
             if end is not None:
                 self._silent = max(0, self._silent - 1)
+                self._let_in_keys[key] -= 1
+                self._let_in_keys += Counter()
                 self._routes[descriptor] = route
                 self._of_key[key] += 1
                 is_surplus = self._of_key[key] > _MAX_OF_KEY

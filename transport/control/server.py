@@ -59,6 +59,7 @@ _BYTES_OF_ONE: Final = 64 * 1024  # a longer body counts as several requests
 _MAX_REQUEST_BYTES: Final = codec.max_request_bytes(ApiKey.PLACE_TOPICS)  # the largest of all
 _TURN_S: Final = 0.01  # of receiving; then answers are sent
 _SWEEP_S: Final = 2.0  # between two looks for revoked keys and endless messages
+_LOOK_S: Final = 0.25  # between two looks for work of ZeroMQ without messages
 _SWEEP_BEHIND_S: Final = 0.05  # while messages wait
 _WORK_OF_UNREAD_S: Final = 2.0  # so who sends more than is read may not connect for a long time
 _STOP_TIMEOUT_S: Final = 5.0
@@ -296,7 +297,7 @@ class ControlServer:
         self._outstanding = 0
         self._outstanding_of: Counter[KeyOwner] = Counter()
         self._last_answer_at = -_LAST_ANSWERS_S
-        self._swept_at = 0.0
+        self._swept_at = self._looked_at = 0.0
         self._is_behind = False  # whether messages wait
         self._rests_until = 0.0  # they wait until then
         self._outbox: deque[_Answer] = deque()
@@ -368,7 +369,8 @@ class ControlServer:
         now = time.monotonic()
         is_resting = self._rests_until > now
         if is_resting or not self._is_behind:
-            until = self._rests_until if is_resting else self._swept_at + _SWEEP_S
+            until = min(self._swept_at + _SWEEP_S, self._looked_at + _LOOK_S)
+            until = self._rests_until if is_resting else until
             peers.heed_messages(poller, are_heeded=not is_resting)
             poller.poll(max(0, math.ceil((until - now) * 1000)))
         self._wakeup.clear()
@@ -377,14 +379,28 @@ class ControlServer:
         self._send_answers(peers)
         if time.monotonic() >= self._rests_until:
             self._receive(peers)
-        sweep_s = _SWEEP_BEHIND_S if self._is_behind else _SWEEP_S
-        if time.monotonic() >= self._swept_at + sweep_s:
-            self._swept_at = time.monotonic()
+        self._watch(peers)
+
+    def _watch(self, peers: Peers) -> None:
+        now = time.monotonic()
+        if now >= self._looked_at + _LOOK_S:
+            self._looked_at = now
+            for peer, work_s in peers.unseen_work().items():
+                self._charge(peer, work_s)
+                if peer.broker_id is not None and self._pace.leeway(peer) is Leeway.CUT_OFF:
+                    self.rejected.add(Rejection.TOO_MUCH_WORK, f"of {peer.name}, no requests")
+                    self.overdone[peer.name] += 1
+                    peers.end_connections(peer)
+        if now >= self._swept_at + (_SWEEP_BEHIND_S if self._is_behind else _SWEEP_S):
+            self._swept_at = now
             for error in peers.sweep():
                 self.rejected.add(_REASONS_TO_CUT_OFF[type(error)], error)
-                if error.peer is not None and error.peer.broker_id is not None:
-                    # What it has sent is in our memory until it was read and dropped.
-                    self._pace.charge(error.peer, _WORK_OF_UNREAD_S)
+                # What it has sent is in our memory until it was read and dropped.
+                self._charge(error.peer, _WORK_OF_UNREAD_S)
+
+    def _charge(self, peer: KeyOwner | None, work_s: float, size: int = 0) -> None:
+        if peer is not None and peer.broker_id is not None:
+            self._pace.charge(peer, work_s, size=size)
 
     def _send_answers(self, peers: Peers) -> None:
         while self._outbox:
@@ -413,9 +429,7 @@ class ControlServer:
                 self.rejected.add(_REASONS_TO_CUT_OFF[type(error)], error)
                 payer, size = error.peer, error.sent_bytes
             before_s, worked_s = worked_s, time.thread_time()
-            if payer is None or payer.broker_id is None:
-                continue
-            self._pace.charge(payer, worked_s - before_s, size)
+            self._charge(payer, worked_s - before_s, size)
             rest_s = self._pace.take_rest()
             if rest_s:
                 self._rests_until = time.monotonic() + rest_s
@@ -475,7 +489,7 @@ class ControlServer:
             header.client_id,
             body,
             reply,
-            functools.partial(self._charge, message.peer) if is_counted else _charge_nothing,
+            functools.partial(self._pace.charge, message.peer) if is_counted else _charge_nothing,
         )
         try:
             self._dispatch(request)
@@ -484,11 +498,6 @@ class ControlServer:
             self.rejected.add(Rejection.DISPATCH_FAILED, error)
             reply.fail(Errors.UNKNOWN_SERVER_ERROR)
         return is_controller
-
-    def _charge(
-        self, peer: KeyOwner, work_s: float, changed: Collection[TopicPartition] = ()
-    ) -> None:
-        self._pace.charge(peer, work_s, changed=changed)
 
     def _check_leeway(self, peer: KeyOwner) -> Leeway:
         """Return what may be done for a peer; raises _RefusalError."""

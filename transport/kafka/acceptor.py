@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from regent.core.errors import RegentError
 from regent.core.model import EndPoint
+from regent.core.quota.connection_rates import ConnectionRate
 from regent.core.quota.quota_config import QuotaConfig
 from regent.core.quota.quota_managers import QuotaManagers
 from regent.core.security.session import ANONYMOUS, KafkaPrincipal
@@ -68,6 +69,8 @@ class SharedLimits:
         self.quotas = quotas or QuotaManagers(QuotaConfig())
         self.descriptors = descriptors
         self.max_connections = limits.max_connections
+        window = self.quotas.connections.window
+        self.rate = ConnectionRate(window, limits.max_connection_creation_rate)
         self.addresses = AddressQuotas(
             limits.max_connections_per_ip,
             limits_of_addresses(limits.max_connections_per_ip_overrides),
@@ -139,6 +142,10 @@ class Acceptor:
             self._handshakes = Handshakes(tls, loop.loop, self._let_in, self._refuse)
         self._addresses = self._shared.addresses
         self._rates = self._shared.quotas.connections
+        self._rate = ConnectionRate(
+            self._rates.window, limits.max_connection_creation_rate_of_listener
+        )
+        self._is_counted = False  # the next connection, in its rate
         self._connections: set[KafkaConnection] = set()
         self._logging_in: dict[KafkaConnection, None] = {}  # the oldest first
         self._delayed: set[socket.socket] = set()  # to be closed
@@ -195,6 +202,8 @@ class Acceptor:
         """Change the limits of connections; ``of_addresses`` has those of single addresses."""
         self.max_connections = limits.max_connections_of_listener
         self._shared.max_connections = limits.max_connections
+        self._shared.rate.limit = limits.max_connection_creation_rate
+        self._rate.limit = limits.max_connection_creation_rate_of_listener
         self._addresses.change(limits.max_connections_per_ip, of_addresses)
         self._shared.resume()
 
@@ -242,6 +251,8 @@ class Acceptor:
                 self.watch_pace()
                 self._loop.remove_reader(self._listening)
                 return
+            if self._must_wait():
+                return
             try:
                 sock, address = self._listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -251,8 +262,26 @@ class Acceptor:
                 self._loop.remove_reader(self._listening)
                 self._loop.call_later(_ACCEPT_RETRY_S, self._listen)
                 return
+            self._is_counted = False
             # A socket for IPv6 names a client that uses IPv4 by a mapped address.
             self._add(sock, address[0].removeprefix("::ffff:"))
+
+    def _must_wait(self) -> bool:
+        """Count the next connection; stop accepting for some time if there are too many a second.
+
+        Mirrors ``ConnectionQuotas.waitForConnectionSlot``.
+        """
+        if self._is_counted:
+            return False
+        self._is_counted = True
+        now_ms = int(self._loop.time() * 1_000)
+        wait_s = max(rate.record(now_ms) for rate in (self._rate, self._shared.rate)) / 1_000
+        if wait_s:
+            self._metrics.accept_pauses += 1
+            self._metrics.accept_paused_s += wait_s
+            self._loop.remove_reader(self._listening)
+            self._loop.call_later(wait_s, self._listen)
+        return wait_s > 0
 
     @property
     def _shared_are_full(self) -> bool:
@@ -272,8 +301,11 @@ class Acceptor:
             self._metrics.count_closed(Closed.TOO_MANY_OF_ADDRESS, self._name, client_host, refusal)
             sock.close()
             return
-        wait_ms = self._rates.record(client_host, int(self._loop.time() * 1_000))
+        now_ms = int(self._loop.time() * 1_000)
+        wait_ms = self._rates.record(client_host, now_ms)
         if wait_ms:
+            self._rate.take_back(now_ms)
+            self._shared.rate.take_back(now_ms)
             self._delay(sock, client_host, wait_ms)
             return
         if self._handshakes is not None or self._parts.sasl is not None:

@@ -22,6 +22,7 @@ class KafkaLimits:
     ``max_connections_per_ip_overrides`` has the limits of hosts, by name or address.
     ``max_connections`` counts all listeners for clients together, and
     ``max_connections_of_listener`` one: Kafka's ``listener.name.NAME.max.connections``.
+    ``max_connection_creation_rate``, new connections a second, has the same two limits.
     ``queued_max_request_bytes`` limits all requests of more than 64 KiB together. The smaller
     requests of a connection take about 64 KiB at most.
     """
@@ -34,3 +35,5 @@ class KafkaLimits:
     connections_max_idle_ms: int = BrokerConfig.connections_max_idle_ms
     queued_max_request_bytes: int = BrokerConfig.queued_max_request_bytes
     max_connections_of_listener: int = INT_MAX
+    max_connection_creation_rate: int = BrokerConfig.max_connection_creation_rate
+    max_connection_creation_rate_of_listener: int = INT_MAX

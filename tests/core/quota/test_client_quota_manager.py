@@ -10,9 +10,10 @@ from regent.core.quota.client_quota_manager import (
     ControllerMutationQuotaManager,
     QuotaClient,
 )
-from regent.core.quota.connection_rates import ConnectionRates
+from regent.core.quota.connection_rates import ConnectionRate, ConnectionRates
 from regent.core.quota.quota_config import QuotaConfig, QuotaWindow
 from regent.core.quota.quota_managers import QuotaManagers
+from regent.core.setting import INT_MAX
 
 WINDOW = QuotaWindow(11, 1_000)
 BURST = 10  # bytes a second over the window may be used at once, ten times as many
@@ -125,6 +126,25 @@ def test_each_address_has_the_default_for_itself():
     for address in ("10.0.0.1", "10.0.0.2"):
         assert [rates.record(address, 0) for _ in range(10)] == [0] * 10
         assert rates.record(address, 0) > 0
+
+
+def test_new_connections_wait_while_there_are_too_many_a_second():
+    rate = ConnectionRate(WINDOW, 1)
+    assert [rate.record(0) for _ in range(12)] == [0] * 10 + [1_000] * 2
+    assert rate.record(13_000) == 0
+
+
+def test_connections_that_were_refused_do_not_count():
+    rate = ConnectionRate(WINDOW, 1)
+    for _ in range(20):
+        assert rate.record(0) == 0
+        rate.take_back(0)
+
+
+@pytest.mark.parametrize(("limit", "wait_ms"), [(0, 1_000), (INT_MAX, 0)])
+def test_a_rate_of_connections_may_be_nothing_or_without_limit(limit: int, wait_ms: int):
+    rate = ConnectionRate(WINDOW, limit)
+    assert {rate.record(0) for _ in range(100)} == {wait_ms}
 
 
 def test_invalid_quotas_are_ignored():

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
-from collections.abc import Callable
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import zmq
@@ -20,7 +24,15 @@ from regent.transport.control.key_files import new_key_pair
 from regent.transport.control.pace import Leeway, Pace
 from regent.transport.control.peers import MessageTooLargeError, Peers
 from regent.transport.control.server import IncomingRequest, Rejection, Screen
-from regent.transport.control.sockets import Context, Socket, connect_to, new_context, open_socket
+from regent.transport.control.sockets import (
+    Context,
+    IoThread,
+    Socket,
+    connect_to,
+    new_context,
+    open_socket,
+    pieces,
+)
 from tests.support.keys import EVERYBODY_OPERATES, KEYS, everybody_is_broker
 from tests.support.topic_requests import delete_topics
 from tests.transport.control.conftest import Connect, Serve
@@ -67,7 +79,7 @@ def test_the_more_work_a_broker_has_caused_the_less_it_may_do(
 
 
 def test_the_bytes_of_a_message_are_work_too(pace: Pace) -> None:
-    pace.charge(ONE, 0.0, 220_000_000)
+    pace.charge(ONE, 0.0, size=220_000_000)
     assert pace.leeway(ONE) is Leeway.REFUSED
 
 
@@ -88,7 +100,7 @@ def test_a_broker_is_served_again_after_twenty_seconds_whatever_it_did(
 def test_a_broker_may_propose_isrs_of_all_its_partitions_at_once(pace: Pace) -> None:
     """After a crash, ten thousand in each request; a change takes the controller 0.2 ms."""
     for first in range(0, 30_000, 10_000):
-        pace.charge(ONE, 0.1, 1_500_000)  # to decode it
+        pace.charge(ONE, 0.1, size=1_500_000)  # to decode it
         pace.charge(ONE, 2.0, changed=range(first, first + 10_000))
         assert pace.leeway(ONE) < Leeway.REFUSED
 
@@ -286,6 +298,103 @@ def test_a_peer_that_sends_faster_than_it_is_read_is_cut_off(context: Context) -
     finally:
         dealer.close()
         listening.close()
+
+
+# --- what ZeroMQ does without a message -----------------------------------------------------------
+
+
+@pytest.fixture
+def busy_zeromq(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ZeroMQ's thread has always worked a second more than before."""
+    worked_s = itertools.count(1.0)
+    monkeypatch.setattr(IoThread, "worked_s", lambda _: next(worked_s))
+
+
+@contextmanager
+def connected_peers(context: Context, heartbeat_ms: int) -> Iterator[tuple[Peers, Socket]]:
+    """Listening peers, and a connected one, of broker 1, that sends ZeroMQ's PING so often."""
+    listening = Peers(KEYS, everybody_is_broker(1), "tcp://127.0.0.1:0", 1_000_000)
+    dealer = open_socket(context, zmq.DEALER)
+    try:
+        dealer.setsockopt(zmq.HEARTBEAT_IVL, heartbeat_ms)
+        dealer.setsockopt(zmq.HEARTBEAT_TIMEOUT, TIMEOUT_MS)
+        connect_to(dealer, f"{listening.endpoint}#{KEYS.public}")
+
+        def is_connected() -> bool:
+            listening.take_events()
+            return bool(dealer.poll(0, zmq.POLLOUT))
+
+        eventually(is_connected, "it is let in")
+        yield listening, dealer
+    finally:
+        dealer.close()
+        listening.close()
+
+
+@pytest.mark.usefixtures("busy_zeromq")
+@pytest.mark.parametrize("has_sent", [True, False])
+def test_commands_of_zeromq_are_work_of_the_peer_that_sends_them(
+    context: Context, has_sent: bool
+) -> None:
+    with connected_peers(context, heartbeat_ms=1) as (peers, dealer):
+        assert peers.unseen_work()[ONE] > 0, "the proof of its key"
+        if has_sent:
+            flood(dealer, 1)
+            eventually(lambda: peers.receive() is not None, "a message arrives")
+        for _ in range(3):
+            eventually(lambda: peers.unseen_work().get(ONE, 0.0) > 0, "more PINGs come")
+
+
+@pytest.mark.usefixtures("busy_zeromq")
+def test_messages_that_are_read_are_no_unseen_work(context: Context) -> None:
+    with connected_peers(context, heartbeat_ms=0) as (peers, dealer):
+        assert peers.unseen_work()[ONE] == pytest.approx(0.001)
+        for size in (0, 300, 20_000, 500_000):
+            dealer.send_multipart(list(pieces([b"", b"", bytes(size)])))
+            eventually(lambda: peers.receive() is not None, "a message arrives")
+            assert sum(peers.unseen_work().values()) < 0.0001
+
+
+def test_commands_cost_nothing_while_zeromq_has_little_to_do(context: Context) -> None:
+    with connected_peers(context, heartbeat_ms=1) as (peers, _):
+        peers.unseen_work()
+        assert not any(peers.unseen_work() for _ in range(100))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+def test_the_time_of_the_thread_of_zeromq_is_measured(context: Context) -> None:
+    with connected_peers(context, heartbeat_ms=0):
+        router = open_socket(context, zmq.ROUTER)
+        try:
+            thread = IoThread(context)
+            assert 0 < thread.worked_s() < time.process_time()
+        finally:
+            router.close()
+
+
+@pytest.mark.usefixtures("busy_zeromq")
+def test_a_broker_that_floods_a_server_with_commands_is_cut_off(
+    serve: Serve, connect: Connect, context: Context, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regent.transport.control.peers._S_PER_UNREAD_BYTE", 1.0)
+    server = serve(answer_ready, screen=Screen(pace=Pace(clock)))
+    dealer = open_socket(context, zmq.DEALER)
+    monitor = dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    try:
+        dealer.setsockopt(zmq.HEARTBEAT_IVL, 1)
+        dealer.setsockopt(zmq.HEARTBEAT_TIMEOUT, TIMEOUT_MS)
+        connect_to(dealer, server.endpoint)
+        assert monitor.poll(TIMEOUT_MS)
+    finally:
+        dealer.disable_monitor()
+        monitor.close()
+        dealer.close()
+    assert server.overdone == {"broker-1": 1}
+    assert server.rejected.counts == {Rejection.TOO_MUCH_WORK: 1}
+    with pytest.raises(PeerUnreachableError):
+        connect(server.endpoint, 300).request(STATUS, timeout_ms=TIMEOUT_MS)
+    clock.now_s += 21
+    assert connect(server.endpoint).request(STATUS, timeout_ms=TIMEOUT_MS) == READY
 
 
 def test_a_server_sends_no_heartbeats(context: Context) -> None:
