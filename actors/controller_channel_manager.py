@@ -40,7 +40,8 @@ from regent.core.protocol.controller import (
     DepartedBroker,
     UnansweredRequest,
 )
-from regent.core.timers import quantile
+from regent.core.replication.follower_times import SLOW_MS
+from regent.core.timers import count_beyond, quantile
 from regent.transport.control.codec import encode_request
 from regent.transport.kafka.control_channel import KafkaControlBody
 
@@ -167,7 +168,8 @@ class ControllerChannelManager:
             counts = channel.stats.recent_latency.counts(time.monotonic())
             if answers := sum(counts):
                 median_ms, slowest_ms = (ceil(quantile(counts, share)) for share in (0.5, 0.99))
-                yield AnswerTimes(broker_id, answers, median_ms, slowest_ms)
+                slow = count_beyond(counts, SLOW_MS)
+                yield AnswerTimes(broker_id, answers, median_ms, slowest_ms, slow)
 
     def await_answers(
         self, timeout_ms: int, on_answered: Callable[[BrokerId], None]
