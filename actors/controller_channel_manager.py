@@ -40,7 +40,6 @@ from regent.core.protocol.controller import (
     DepartedBroker,
     UnansweredRequest,
 )
-from regent.core.replication.follower_times import SLOW_MS
 from regent.core.timers import count_beyond, quantile
 from regent.transport.control.codec import encode_request
 from regent.transport.kafka.control_channel import KafkaControlBody
@@ -49,6 +48,8 @@ logger = logging.getLogger(__name__)
 
 _STOP_TIMEOUT_S = 5.0
 _SILENT_FACTOR = 3
+SLOW_ANSWER_MS = 1_000
+"""An answer that takes longer is slow."""
 
 
 class BrokerChannel(NamedTuple):
@@ -168,7 +169,7 @@ class ControllerChannelManager:
             counts = channel.stats.recent_latency.counts(time.monotonic())
             if answers := sum(counts):
                 median_ms, slowest_ms = (ceil(quantile(counts, share)) for share in (0.5, 0.99))
-                slow = count_beyond(counts, SLOW_MS)
+                slow = count_beyond(counts, SLOW_ANSWER_MS)
                 yield AnswerTimes(broker_id, answers, median_ms, slowest_ms, slow)
 
     def await_answers(

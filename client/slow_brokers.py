@@ -16,8 +16,9 @@ from regent.core.model import BrokerId
 from regent.core.protocol.broker import DescribeMetadataResponse, FollowerPace
 from regent.core.protocol.controller import AnswerTimes, DescribeControllerResponse
 from regent.core.quantities import span_text
+from regent.core.replication.follower_times import SLOW_FETCH_MS
 
-SLOW_MS: Final = 1_000
+_SLOW_ANSWER_MS: Final = 1_000
 _SLOW_ANSWERS: Final = 3  # of a minute, to call a broker slow
 _SILENT_MS: Final = range(3_000, 60_000)  # later it has left the ISRs, which is said elsewhere
 
@@ -47,11 +48,15 @@ class BrokerPace:
     def warning(self) -> str | None:
         """Return a sentence if it is slow."""
         found = []
-        if (row := self.answers) and row.slow >= _SLOW_ANSWERS and row.slowest_ms >= SLOW_MS:
-            found.append(f"the controller waits {span_text(row.slowest_ms / 1000)} (p99)")
+        if (
+            (row := self.answers)
+            and row.slow >= _SLOW_ANSWERS
+            and row.slowest_ms >= _SLOW_ANSWER_MS
+        ):
+            found.append(f"the controller waits {row.slowest_ms / 1000:.1f} s (p99)")
         for leader, pace in sorted(self.followed.items()):
-            if pace.slow >= _SLOW_ANSWERS and pace.slowest_ms >= SLOW_MS:
-                waits = span_text(pace.slowest_ms / 1000)
+            if pace.slow >= _SLOW_ANSWERS and pace.slowest_ms >= SLOW_FETCH_MS:
+                waits = f"{pace.slowest_ms / 1000:.1f} s"
                 found.append(f"leader {leader} waits {waits} (p99) for its next fetch")
             elif pace.silent_ms in _SILENT_MS:
                 silent = span_text(pace.silent_ms / 1000)

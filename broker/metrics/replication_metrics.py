@@ -148,7 +148,7 @@ FOLLOWERS: Final = MetricTable[FollowerPace](
         "regent_follower_turnaround_p99_ms",
         "the same: 99 of 100 took no longer",
         "slowest_ms",
-        details="above 1000 ms the follower is slow; pauses of this broker do not count",
+        details="above 500 ms the follower is slow; pauses of this broker do not count",
     ),
     gauge(
         "regent_follower_silent_ms",

@@ -37,7 +37,7 @@ class MetadataPartition(NamedTuple):
 class FollowerPace(NamedTuple):
     """How soon a follower asked this broker again after each answer, in the last minute (ms).
 
-    ``slowest_ms``: 99 of 100 took no longer. ``slow``: how many took more than a second.
+    ``slowest_ms``: 99 of 100 took no longer. ``slow``: how many took more than half a second.
     ``silent_ms``: how long ago the last answer was, if it has not asked again. ``isr_shrinks``: how
     often this broker took it out of an ISR since its start.
     """

@@ -18,8 +18,8 @@ from regent.core.protocol.broker import FollowerPace
 from regent.core.timers import RecentDurations, count_beyond, quantile
 
 TICK_S: Final = 0.25
-SLOW_MS: Final = 1_000
-"""An answer that takes longer is slow."""
+SLOW_FETCH_MS: Final = 500
+"""A follower that takes longer to ask again is slow: others take milliseconds."""
 _LATE_S: Final = 0.2  # a tick, because this process could not run
 _IDLE_S: Final = 5.0  # without any fetch: there is nothing to measure
 
@@ -76,5 +76,5 @@ class FollowerTimes:
                 ceil(quantile(counts, share)) if fetches else 0 for share in (0.5, 0.99)
             )
             silent_ms = 0 if answered_s is None else round((now_s - answered_s) * 1000)
-            slow = count_beyond(counts, SLOW_MS)
+            slow = count_beyond(counts, SLOW_FETCH_MS)
             yield FollowerPace(broker_id, fetches, median_ms, slowest_ms, slow, max(silent_ms, 0))

@@ -38,8 +38,8 @@ def test_a_slow_broker_is_named_with_who_waits_for_it():
     assert found == [
         (
             2,
-            "broker 2 answers slowly (the controller waits 1 s (p99); leader 1 waits 1 s (p99) for"
-            " its next fetch)",
+            "broker 2 answers slowly (the controller waits 1.3 s (p99); leader 1 waits 1.1 s (p99)"
+            " for its next fetch)",
         )
     ]
 
