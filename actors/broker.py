@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from time import monotonic
 from typing import NamedTuple, TypeAlias
 
 from pykka import ActorDeadError, ActorRef
@@ -369,4 +370,5 @@ class Broker(RegentActor):
                 for partition, row in sorted(snapshot.topics.get(topic, {}).items())
             ),
             self.status.warnings,
+            self.replica_manager.follower_paces(monotonic()),
         )

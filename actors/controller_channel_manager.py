@@ -40,7 +40,7 @@ from regent.core.protocol.controller import (
     DepartedBroker,
     UnansweredRequest,
 )
-from regent.core.timers import quantile
+from regent.core.timers import count_beyond, quantile
 from regent.transport.control.codec import encode_request
 from regent.transport.kafka.control_channel import KafkaControlBody
 
@@ -48,6 +48,8 @@ logger = logging.getLogger(__name__)
 
 _STOP_TIMEOUT_S = 5.0
 _SILENT_FACTOR = 3
+SLOW_ANSWER_MS = 1_000
+"""An answer that takes longer is slow."""
 
 
 class BrokerChannel(NamedTuple):
@@ -167,7 +169,8 @@ class ControllerChannelManager:
             counts = channel.stats.recent_latency.counts(time.monotonic())
             if answers := sum(counts):
                 median_ms, slowest_ms = (ceil(quantile(counts, share)) for share in (0.5, 0.99))
-                yield AnswerTimes(broker_id, answers, median_ms, slowest_ms)
+                slow = count_beyond(counts, SLOW_ANSWER_MS)
+                yield AnswerTimes(broker_id, answers, median_ms, slowest_ms, slow)
 
     def await_answers(
         self, timeout_ms: int, on_answered: Callable[[BrokerId], None]

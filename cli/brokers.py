@@ -16,12 +16,14 @@ from regent.cli.waiting import Waiting
 from regent.client.cluster_connection import Cluster, pass_cluster
 from regent.client.live_brokers import not_registered
 from regent.client.obstacles import shutdown_obstacles
+from regent.client.overview import BrokerOverview, read_overview
 from regent.client.wording import counted
 from regent.config.addresses import bracketed
 from regent.core.errors import BadDataError, Errors, RegentError
 from regent.core.model import BrokerId, BrokerRegistration
 from regent.core.protocol.broker import ShutdownBrokerRequest, ShutdownBrokerResponse
 from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
+from regent.core.quantities import bytes_text
 from regent.zk.stores.admin_store import ZkAdminStore, control_endpoint
 
 _POLL_S = 0.1
@@ -29,6 +31,13 @@ _SOFTWARE_LIMIT_S = 2.0  # without an answer the list says kafka, without the re
 _COLUMNS = (
     *("id", "host", "port", "control port", "replication port"),
     *("rack", "broker epoch", "is controller", "software"),
+)
+
+
+_WIDE_COLUMNS = (
+    *("id", "host", "rack", "is controller", "software", "leads", "replicas"),
+    *("log bytes", "free bytes", "answer p50", "answer p99", "fetch p50", "fetch p99"),
+    *("fetch age", "isr shrinks", "catching up"),
 )
 
 
@@ -76,11 +85,36 @@ def _cells(row: Mapping[str, object]) -> list[object]:
     return [row["id"], row["host"], row["port"], *ports, *last]
 
 
+def _wide_cells(row: BrokerOverview, controller_id: BrokerId) -> list[object]:
+    broker, pace, left = broker_json(row.registration, controller_id), row.pace.facts(), None
+    if row.catching_up is not None:
+        left = row.catching_up.short()
+    sizes = [None if size is None else bytes_text(size) for size in (row.log_bytes, row.free_bytes)]
+    names = ("id", "host", "rack", "is_controller", "software")
+    held = (row.leads, row.replicas)
+    return [*(broker[name] for name in names), *held, *sizes, *pace.values(), left]
+
+
 @brokers.command("list")
 @output_option
 @pass_cluster
 def list_brokers(cluster: Cluster, /, output: str) -> None:
-    """List the brokers that are registered now."""
+    """List the brokers that are registered now.
+
+    With -o wide: what each leads and holds, the bytes of its logs and what is free on the fullest
+    of its disks; how long the controller waits for its answers, and its leaders for its next fetch,
+    in the last minute in milliseconds; the age of its last fetch, if it should have asked again;
+    how often its leaders took it out of an ISR since they started; what it has to fetch until it is
+    in sync, and how long that takes.
+    """
+    if output == Output.WIDE:
+        with cluster.admin() as admin:
+            controller = admin.read_controller()
+            overview = read_overview(admin)
+        leader = -1 if controller is None else controller.broker_id
+        wide = [_wide_cells(row, leader) for row in overview.brokers.values()]
+        print_table(_WIDE_COLUMNS, wide)
+        return
     with cluster.admin() as admin:
         registrations = admin.read_brokers()
         controller = admin.read_controller()

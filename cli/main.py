@@ -56,6 +56,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
         "regent.cli.metadata", "metadata", "Show the metadata cache of a broker."
     ),
     "status": LazyCommand("regent.cli.status", "status", "Show whether the cluster is healthy."),
+    "logs": LazyCommand("regent.cli.logs", "logs", "Show what fills the disks of brokers."),
     "doctor": LazyCommand("regent.cli.doctor", "doctor", "Say what is wrong, and what mends it."),
     "migrate": LazyCommand(
         "regent.cli.migrate", "migrate", "Move a cluster from Kafka's brokers to Regent's."

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 import orjson
@@ -17,28 +18,62 @@ from regent.config.command_line import program
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_PLAIN_KEY = re.compile("(?!(?:y|n|yes|no|on|off|true|false|null)$)[a-z_][a-z0-9_]*")
 _NONE = "-"  # an empty cell
 _GAP = 2  # between the columns of a table
 _MIN_SENTENCE = 20  # columns of a terminal, to wrap it
 
 
 class Output(StrEnum):
-    """The values of ``-o``."""
+    """The values of ``-o`` that commands tell apart; ``yaml`` is another form of JSON."""
 
     TABLE = "table"
+    WIDE = "wide"
     JSON = "json"
 
 
+_YAML: Final = "yaml"
+_FORM: Final = "regent.output.form"  # in the meta data of the context
+_NO_HEADERS: Final = "regent.output.no_headers"
+
+
 def output_option(command: F) -> F:
-    """Add ``-o table|json``, the argument ``output``."""
-    return click.option(
+    """Add ``-o table|wide|json|yaml``, the argument ``output``, and ``--no-headers``.
+
+    The command gets ``json`` for ``yaml``: ``print_json`` knows. A table without more columns is
+    the same when it is wide.
+    """
+    headers = click.option(
+        "--no-headers",
+        is_flag=True,
+        expose_value=False,
+        callback=_note_no_headers,
+        help="Print tables without their first line.",
+    )
+    form = click.option(
         "-o",
         "--output",
-        type=click.Choice([output.value for output in Output]),
+        type=click.Choice([output.value for output in Output] + [_YAML]),
         default=Output.TABLE.value,
         show_default=True,
-        help="How to print the result.",
-    )(command)
+        callback=_note_form,
+        help="How to print the result; wide: with more columns, where there are any.",
+    )
+    return form(headers(command))
+
+
+def _note_form(context: click.Context, _: click.Parameter, value: str) -> str:
+    context.meta[_FORM] = value
+    return Output.JSON.value if value == _YAML else value
+
+
+def _note_no_headers(context: click.Context, _: click.Parameter, value: bool) -> None:
+    context.meta[_NO_HEADERS] = value
+
+
+def _meta(name: str) -> object:
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get(name)
 
 
 def examples(*lines: str) -> str:
@@ -61,7 +96,11 @@ def quoted(name: str) -> str:
 
 
 def print_json(value: object) -> None:
-    """Print one JSON document: indented for people, on one line for programs."""
+    """Print one JSON document: indented for people, on one line for programs; or as YAML."""
+    if _meta(_FORM) == _YAML:
+        for line in _yaml(orjson.loads(orjson.dumps(value))):
+            click.echo(line)
+        return
     option = orjson.OPT_INDENT_2 if sys.stdout.isatty() else None
     click.echo(orjson.dumps(value, option=option))
 
@@ -72,10 +111,12 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     On a terminal that is too narrow, each row is a block of names and values.
     """
     cells = [[_cell(value) for value in row] for row in rows]
+    has_headers = not _meta(_NO_HEADERS)
     if sys.stdout.isatty():
-        _print_rich(columns, cells)
+        _print_rich(columns, cells, has_headers=has_headers)
         return
-    lines = [[column.upper().replace(" ", "-") for column in columns], *cells]
+    headings = [[column.upper().replace(" ", "-") for column in columns]] if has_headers else []
+    lines = [*headings, *cells]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
@@ -119,7 +160,32 @@ def _cell(value: object) -> str:
     return text if text.isprintable() else quoted(text)
 
 
-def _print_rich(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+def _yaml(value: Any, indent: str = "") -> Iterator[str]:
+    """Yield the lines of a JSON value as YAML in block style: its scalars are those of JSON."""
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            name = key if _PLAIN_KEY.fullmatch(key) else json.dumps(key)
+            yield from _yaml_entry(f"{indent}{name}:", inner, f"{indent}  ")
+    elif isinstance(value, list) and value:
+        for inner in value:
+            lines = list(_yaml(inner, f"{indent}  "))
+            yield f"{indent}- {lines[0].removeprefix(indent + '  ')}"
+            yield from lines[1:]
+    else:
+        yield f"{indent}{json.dumps(value, ensure_ascii=False)}"
+
+
+def _yaml_entry(head: str, value: Any, indent: str) -> Iterator[str]:
+    if isinstance(value, dict | list) and value:
+        yield head
+        yield from _yaml(value, indent)
+    else:
+        yield f"{head} {json.dumps(value, ensure_ascii=False)}"
+
+
+def _print_rich(
+    columns: Sequence[str], cells: Sequence[Sequence[str]], *, has_headers: bool
+) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.markup import escape
@@ -135,7 +201,14 @@ def _print_rich(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
             print_facts(zip(columns, row, strict=True))
         return
     gap = (0, _GAP - 1, 0, 0)  # one more for the border, which this box lacks
-    table = Table(*headings, box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=gap)
+    table = Table(
+        *headings,
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=gap,
+        show_header=has_headers,
+    )
     for row in cells:
         table.add_row(*map(escape, row))
     console.print(table)

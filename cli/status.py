@@ -10,17 +10,19 @@ from pathlib import Path
 
 import click
 
-from regent.cli.broker_warnings import broker_warnings
 from regent.cli.brokers import broker_json
 from regent.cli.controller import controller_json
 from regent.cli.output import Output, output_option, print_facts, print_json
 from regent.cli.placement import placement_status
+from regent.client.broker_answers import ask_brokers, warnings_of
 from regent.client.cluster_connection import Cluster, ClusterNotFoundError, pass_cluster
 from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.client.deletion_obstacles import deletion_obstacles
 from regent.client.group_states import group_states
+from regent.client.log_sizes import catching_up
 from regent.client.missing_brokers import EndsOfBrokers
-from regent.client.partitions import read_partitions
+from regent.client.partitions import DescribedPartition, read_partitions
+from regent.client.slow_brokers import remedy_of_slow, slow_brokers
 from regent.client.wording import counted, listed
 from regent.cluster.cluster_file import ClusterFile
 from regent.config.command_line import program
@@ -77,6 +79,8 @@ class Health:
     brokers: list[dict[str, object]] = field(default_factory=list)
     missing_brokers: list[int] = field(default_factory=list)
     missing: list[dict[str, object]] = field(default_factory=list)
+    slow_brokers: list[int] = field(default_factory=list)
+    catching_up: list[dict[str, object]] = field(default_factory=list)
     placement: dict[str, object] | None = None
     topics: int = 0
     topics_being_deleted: int = 0
@@ -106,6 +110,7 @@ def status(context: click.Context, cluster: Cluster, /, output: str) -> None:
     else:
         if health.zookeeper["connected"]:
             _print(health)
+        _say("catching up", [str(row["message"]) for row in health.catching_up])
         _say("warning", health.warnings)
         _say("unhealthy", health.reasons)
     if not is_healthy:
@@ -159,15 +164,25 @@ def _examine_cluster(
         described = _examine_controller(admin, health)
     with _bad_data_is_a_reason(health):
         _examine_failures(admin, health)
-    assigned: set[BrokerId] = set()
+    partitions: Sequence[DescribedPartition] = ()
     with _bad_data_is_a_reason(health):
-        assigned = _examine_partitions(admin, described, health)
+        partitions = _examine_partitions(admin, described, health)
     with _bad_data_is_a_reason(health):
+        assigned = {replica for p in partitions for replica in p.assignment.replicas}
         _examine_missing(admin, file, assigned, described, health)
     with _bad_data_is_a_reason(health):
         registered = admin.read_brokers().values()
         live = [broker for broker in registered if isinstance(broker, BrokerRegistration)]
-        health.warnings += broker_warnings(live)
+        answers = ask_brokers(live)
+        health.warnings += warnings_of(answers)
+        of_live = {broker.info.broker_id: broker for broker in live}
+        slow = list(slow_brokers(of_live, described, answers))
+        health.slow_brokers = [broker_id for broker_id, _ in slow]
+        health.warnings += [f"{warning}: {remedy_of_slow()}" for _, warning in slow]
+        health.catching_up = [
+            {**row._asdict(), "seconds_left": row.seconds_left, "message": row.sentence()}
+            for row in catching_up(partitions, of_live)
+        ]
         endpoints = [e for b in live if (e := SECURITY_OF_COMMAND.endpoint_of(b.info)) is not None]
         health.groups = group_states(endpoints, _GROUPS_LIMIT_S)
         for path, quotas in admin.configs.read_client_quotas().items():
@@ -332,11 +347,8 @@ def _examine_failures(admin: ZkAdminStore, health: Health) -> None:
 
 def _examine_partitions(
     admin: ZkAdminStore, described: DescribeControllerResponse | None, health: Health
-) -> set[BrokerId]:
-    """Examine the topics that are not being deleted: those have no leaders any more.
-
-    Return the brokers that are to have replicas.
-    """
+) -> Sequence[DescribedPartition]:
+    """Examine the topics that are not being deleted: those have no leaders any more."""
     registered = admin.read_brokers()
     live = {b for b, r in registered.items() if not isinstance(r, BadDataError)}
     deleted = admin.topics.read_topics_being_deleted()
@@ -375,7 +387,7 @@ def _examine_partitions(
     health.reasons += [f"{partition} {reason}" for partition, reason in waiting if reason][
         :_NAMED_PARTITIONS
     ]
-    return {replica for p in found.partitions for replica in p.assignment.replicas}
+    return found.partitions
 
 
 def _ignored(owner: str, problems: Mapping[str, str]) -> Iterator[str]:

@@ -91,6 +91,11 @@ class RecentDurations:
         return tuple(a + b for a, b in zip(present.counts, before.counts, strict=True))
 
 
+def count_beyond(counts: Sequence[int], limit_ms: float) -> int:
+    """Return how many are certainly longer than ``limit_ms``."""
+    return sum(counts[bisect_left(BOUNDS_MS, limit_ms) + 1 :])
+
+
 def quantile(counts: Sequence[float], share: float) -> float:
     """Return the duration that ``share`` of the counted ones do not exceed; NaN if there are none.
 

@@ -40,6 +40,7 @@ from regent.core.protocol.control import TopicId
 from regent.core.replica_logs import AbortedTransactionStart
 from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.delayed_operation import DelayedOperation
+from regent.core.replication.follower_times import TICK_S, FollowerTimes
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.security.acls import AclOperation, ResourceType
 from regent.core.setting import INT_MAX
@@ -107,6 +108,11 @@ class FetchSource(Protocol):
 
     def expire(self, operation: DelayedOperation, now_ms: int, *, is_early: bool = False) -> None:
         """Make an operation respond now; ``is_early``: its wait is not over."""
+        ...
+
+    @property
+    def follower_times(self) -> FollowerTimes:
+        """How soon followers ask again."""
         ...
 
     @property
@@ -461,6 +467,7 @@ class FollowerFetchHandler:
         self._registered = registered
         self._replies = Replies()
         self._waiting: dict[_FetchAnswer, None] = {}
+        self._ticks = False
 
     def answer(self, request: KafkaRequest, fetch: FollowerFetch) -> AwaitedReply[KafkaAnswer]:
         """Answer at once or later; on the event loop."""
@@ -472,6 +479,9 @@ class FollowerFetchHandler:
                 answer.respond(FetchResponse(refusal))
                 return answer
         request.exempt_from_quotas()
+        answer.measure(self._source.follower_times)
+        if not self._ticks:
+            self._tick()
         longest_ms = 0 if fetch.unknown else MAX_WAIT_MS
         if asked.max_wait_ms > longest_ms:
             asked = replace(asked, max_wait_ms=longest_ms)
@@ -481,6 +491,13 @@ class FollowerFetchHandler:
         if self._source.has_proposals:
             self._on_proposals()
         return answer
+
+    def _tick(self) -> None:
+        """Notice the pauses of this process, as long as followers fetch."""
+        loop = self._replies.loop()
+        self._ticks = self._source.follower_times.tick(loop.time())
+        if self._ticks:
+            loop.call_later(TICK_S, self._tick)
 
     def decode(self, request: KafkaRequest) -> FollowerFetch | None:
         """Return the fetch in a request; None: it is of no follower.
@@ -512,6 +529,7 @@ class _FetchAnswer(AwaitedReply[KafkaAnswer]):
         "_may_end_at",
         "_request",
         "_timer",
+        "_times",
         "_waiting",
     )
 
@@ -530,10 +548,16 @@ class _FetchAnswer(AwaitedReply[KafkaAnswer]):
         self._may_end_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._end_wait: Callable[[bool], None] | None = None  # gets whether it is early
+        self._times: FollowerTimes | None = None
 
     def respond(self, response: FetchResponse) -> None:
         """Answer; on any thread."""
         self._replies.run(lambda: self._give(response))
+
+    def measure(self, times: FollowerTimes) -> None:
+        """Note when the fetch came, and when it is answered."""
+        asked, self._times = self._fetch.request, times
+        times.on_fetch(asked.replica_id, self._loop.time(), goes_on=asked.is_incremental)
 
     def wait(self, wait_ms: int, end_wait: Callable[[bool], None]) -> None:
         """Call ``end_wait`` after ``wait_ms``, or early, unless the answer is given by then."""
@@ -567,6 +591,8 @@ class _FetchAnswer(AwaitedReply[KafkaAnswer]):
         timer, self._timer, self._end_wait = self._timer, None, None
         if timer is not None:
             timer.cancel()
+        if self._times is not None:
+            self._times.on_answer(self._fetch.request.replica_id, self._loop.time())
         if self._fetch.unknown:
             response = with_unknown(response, self._fetch.unknown)
         self._take(encode_response(self._request, response))

@@ -40,7 +40,7 @@ SECTIONS: Final[Mapping[str, Sequence[MetricTable[Any]]]] = {
         broker.OPEN_FILES,
         *(broker.CLEANER_MANAGER, broker.UNCLEANABLE, broker.CLEANER, replication.LAG),
         *(replication.SLOWEST_FETCHER, replication.DEAD_FETCHERS, replication.FETCHERS),
-        replication.SESSIONS,
+        *(replication.SESSIONS, replication.FOLLOWERS),
     ),
     "Controller": (
         *(controller.GAUGES, controller.STATE, controller.TIMERS, controller.ELECTIONS),

@@ -14,6 +14,7 @@ from typing import Final
 from regent.actors.replica_fetcher_manager import Fetcher, ReplicaFetcherManager
 from regent.broker.metrics.metric_table import Family, Metric, MetricTable, counter, gauge
 from regent.broker.metrics.recent import Recent
+from regent.core.protocol.broker import FollowerPace
 from regent.core.replica_logs import PartitionLog, ProducerSummary
 from regent.core.replication.broker_topic_stats import TopicStats
 from regent.core.replication.partition import Partition, Role
@@ -136,6 +137,32 @@ LOGS: Final = MetricTable[PartitionLog](
     gauge("Size", "bytes of records", "size"),
     labels=("topic", "partition"),
 )
+FOLLOWERS: Final = MetricTable[FollowerPace](
+    "",
+    gauge(
+        "regent_follower_turnaround_median_ms",
+        "from the answer to a fetch to the next fetch of a follower, in the last minute",
+        "median_ms",
+    ),
+    gauge(
+        "regent_follower_turnaround_p99_ms",
+        "the same: 99 of 100 took no longer",
+        "slowest_ms",
+        details="above 500 ms the follower is slow; pauses of this broker do not count",
+    ),
+    gauge(
+        "regent_follower_silent_ms",
+        "how long ago this broker answered a follower that has not fetched again",
+        "silent_ms",
+        details="0 while a fetch waits",
+    ),
+    counter(
+        "regent_isr_removals_total",
+        "how often this broker, as leader, took a follower out of an ISR",
+        "isr_shrinks",
+    ),
+    labels=("broker_id",),
+)
 DEAD_FETCHERS: Final = MetricTable[int](
     "kafka.server:type=ReplicaFetcherManager,name=",
     gauge("DeadThreadCount", "fetchers that have died"),
@@ -162,6 +189,8 @@ def replication_metrics(replicas: ReplicaManager, recent: Recent) -> Iterable[Fa
     yield from PARTITION_COUNTS.of(counts, recent)
     yield from LAG.of(max_lag, recent, _REPLICA)
     yield from ISR_CHANGES.of(replicas, recent)
+    paces = replicas.follower_paces(time.monotonic())
+    yield from FOLLOWERS.families((((str(pace.broker_id),), pace) for pace in paces), recent)
     yield from SESSIONS.of(replicas.fetch_sessions, recent)
     delayed = replicas.delayed_counts
     kinds = ("Produce", "Fetch", "DeleteRecords")

@@ -16,6 +16,7 @@ from regent.client.deletion_obstacles import deletion_obstacles
 from regent.client.live_brokers import read_live_brokers
 from regent.client.obstacles import move_obstacles
 from regent.client.partitions import DescribedPartition, read_partitions
+from regent.client.slow_brokers import slow_brokers
 from regent.core.errors import BadDataError, Errors, RegentError
 from regent.core.model import BrokerId, BrokerRegistration, EndPoint
 from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
@@ -49,6 +50,7 @@ class ServedCluster:
     deletions: Mapping[str, str] = field(default_factory=dict)
     move_obstacles: Sequence[str] = ()
     old_transactions: Sequence[str] = ()
+    slow_brokers: Mapping[BrokerId, str] = field(default_factory=dict)
 
     def min_insync(self, topic: str) -> int:
         """Return ``min.insync.replicas`` of a topic."""
@@ -85,6 +87,7 @@ def read_served(
         deletion_obstacles(admin, sorted(deleted), answer),
         move_obstacles(admin, moving) if moving else (),
         sorted({name for names_of_one in old for name in names_of_one}),
+        dict(slow_brokers(live, answer, {b: cache for b, cache in caches.items() if cache})),
     )
 
 

@@ -13,6 +13,7 @@ from regent.client.doctor.examined_cluster import ExaminedCluster
 from regent.client.doctor.findings import Finding, Severity
 from regent.client.doctor.served_cluster import ServedCluster
 from regent.client.partitions import DescribedPartition
+from regent.client.slow_brokers import remedy_of_slow
 from regent.client.wording import counted, listed
 from regent.config.command_line import program
 from regent.core.model import TopicPartition
@@ -65,6 +66,11 @@ def _missing_brokers(cluster: ExaminedCluster, served: ServedCluster) -> Iterato
         remedy = f"start it, on this machine with `{program()} brokers start {broker}`; if it is"
         remedy += f" gone for good, move its replicas with `{program()} reassign`"
         yield _problem(f"broker {broker}", message, remedy)
+
+
+def _slow_brokers(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
+    for broker, message in served.slow_brokers.items():
+        yield _warning(f"broker {broker}", message, remedy_of_slow())
 
 
 def _suspect_replicas(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
@@ -283,6 +289,7 @@ SERVICE_CHECKS: Final[Sequence[ServiceCheck]] = (
     _missing_brokers,
     _leaderless,
     _behind,
+    _slow_brokers,
     _suspect_replicas,
     _leader_skew,
     _stale_caches,

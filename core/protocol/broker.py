@@ -34,9 +34,26 @@ class MetadataPartition(NamedTuple):
     partition_epoch: int
 
 
+class FollowerPace(NamedTuple):
+    """How soon a follower asked this broker again after each answer, in the last minute (ms).
+
+    ``slowest_ms``: 99 of 100 took no longer. ``slow``: how many took more than half a second.
+    ``silent_ms``: how long ago the last answer was, if it has not asked again. ``isr_shrinks``: how
+    often this broker took it out of an ISR since its start.
+    """
+
+    broker_id: BrokerId
+    fetches: int
+    median_ms: int
+    slowest_ms: int
+    slow: int
+    silent_ms: int
+    isr_shrinks: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class DescribeMetadataResponse:
-    """A broker's metadata cache, its state, and its warnings, one line each."""
+    """A broker's metadata cache, its state, its warnings, one line each, and its followers."""
 
     error_code: Errors
     broker_id: BrokerId
@@ -46,6 +63,7 @@ class DescribeMetadataResponse:
     brokers: tuple[UpdateMetadataBroker, ...] = ()
     partitions: tuple[MetadataPartition, ...] = ()
     warnings: tuple[str, ...] = ()
+    followers: tuple[FollowerPace, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,13 +118,15 @@ class DepartedBroker(NamedTuple):
 class AnswerTimes(NamedTuple):
     """How long a broker took for control requests in the last minute, in milliseconds.
 
-    ``slowest_ms`` is the time that 99 of 100 answers did not exceed.
+    ``slowest_ms`` is the time that 99 of 100 answers did not exceed. ``slow``: how many took more
+    than a second.
     """
 
     broker_id: BrokerId
     answers: int
     median_ms: int
     slowest_ms: int
+    slow: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ all of them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -76,6 +77,8 @@ class IsrCounters:
     isr_expands: int = 0
     isr_shrinks: int = 0
     failed_isr_updates: int = 0
+    removed: Counter[BrokerId] = field(default_factory=Counter)
+    """How often each broker was taken out of an ISR."""
 
 
 class Leadership(NamedTuple):
@@ -125,6 +128,10 @@ class LeaderPartitions:
         return len(self._led)
 
     # --- counts; each looks through all of them ---
+
+    def followers(self) -> Collection[BrokerId]:
+        """Return the other brokers that have replicas of what this one leads."""
+        return {follower for partition in self._led.values() for follower in partition.followers}
 
     @property
     def under_replicated_count(self) -> int:
@@ -375,6 +382,7 @@ class LeaderPartitions:
             return
         self.counters.isr_expands += len(answer.isr) > len(partition.isr)
         self.counters.isr_shrinks += len(answer.isr) < len(partition.isr)
+        self.counters.removed.update({*partition.isr} - {*answer.isr})
         self._commit(partition, answer, now_ms)
 
     def _on_refused(

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from regent.core.errors import DamagedRecordsError, Errors, StorageError
 from regent.core.model import NO_EPOCH, NO_LEADER, BrokerId, TopicPartition
-from regent.core.protocol.broker import FetchRequest, FetchResponse
+from regent.core.protocol.broker import FetchRequest, FetchResponse, FollowerPace
 from regent.core.protocol.client import (
     ACKS_ALL,
     ConsumerFetch,
@@ -55,6 +55,7 @@ from regent.core.replication.delayed_operation import (
 from regent.core.replication.delete_records import DeleteRecords, RespondToDeleteRecords
 from regent.core.replication.fetch_session import FetchSessionCache
 from regent.core.replication.follower_fetches import FollowerFetches, RespondToFollower
+from regent.core.replication.follower_times import FollowerTimes
 from regent.core.replication.leader_partitions import IsrCounters, LeaderPartitions, Leadership
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.offset_lookups import OffsetLookups
@@ -134,6 +135,7 @@ class ReplicaManager:
         self._fetches = FollowerFetches(
             partitions, leaders, cache, sessions, delayed, quotas.leader, prefetches
         )
+        self.follower_times = FollowerTimes()
         self._consumers = ConsumerFetches(partitions, delayed, prefetches)
         self._deletions = DeleteRecords(partitions, leaders, cache, delayed)
         self._lookups = OffsetLookups(partitions, self._lock)
@@ -201,7 +203,15 @@ class ReplicaManager:
     def counters(self) -> IsrCounters:
         """Outcomes of ISR changes since the start."""
         with self._lock:
-            return replace(self._leaders.counters)
+            counters = self._leaders.counters
+            return replace(counters, removed=counters.removed.copy())
+
+    def follower_paces(self, now_s: float) -> tuple[FollowerPace, ...]:
+        """Return how soon those ask who follow a partition that this broker leads."""
+        with self._lock:
+            followers, removed = self._leaders.followers(), self._leaders.counters.removed
+            paces = self.follower_times.paces(followers, now_s)
+            return tuple(pace._replace(isr_shrinks=removed[pace.broker_id]) for pace in paces)
 
     @property
     def under_replicated_count(self) -> int:

@@ -76,6 +76,8 @@ def test_a_healthy_cluster(healthy: FakeCluster, tmp_path: Path) -> None:
         "unanswered": [],
         "missing_brokers": [],
         "missing": [],
+        "slow_brokers": [],
+        "catching_up": [],
         "placement": {"endpoint": endpoint, "state": "ready", "message": ""},
         "topics": 1,
         "topics_being_deleted": 0,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+import threading
 from pathlib import Path
 
 import pytest
 
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually
+from tests.support.breakable_cluster import BreakableCluster
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -57,3 +59,35 @@ def test_a_registered_broker_that_answers_nothing_loses_its_leaderships_until_it
         cluster.await_isr("t", {0, 1, 2})
         assert cluster.broker_epoch(paused) == registration
         assert (cluster.controller(), cluster.controller_epoch()) == (controller, epoch)
+
+
+def test_a_broker_that_runs_for_a_seventh_of_the_time_is_named_as_slow(
+    tmp_path: Path,
+) -> None:
+    with BreakableCluster(tmp_path) as cluster:
+        cluster.create_topic("t", 3, 3)
+        cluster.await_isr("t", {0, 1, 2})
+        assert cluster.status()["slow_brokers"] == [], "all are sound"
+        stopped = next(b for b in (0, 1, 2) if b != cluster.controller())
+        done = threading.Event()
+
+        def stop_again_and_again() -> None:
+            while not done.is_set():
+                cluster.signal(stopped, signal.SIGSTOP)
+                done.wait(1.3)
+                cluster.signal(stopped, signal.SIGCONT)
+                done.wait(0.2)
+
+        turns = threading.Thread(target=stop_again_and_again)
+        turns.start()
+        try:
+            named = f"broker {stopped} answers slowly ("
+            warning = eventually(
+                lambda: [w for w in cluster.status()["warnings"] if w.startswith(named)],
+                "it is named",
+            )[0]
+        finally:
+            done.set()
+            turns.join()
+            cluster.signal(stopped, signal.SIGCONT)
+        assert "brokers list -o wide" in warning

@@ -24,6 +24,7 @@ from regent.core.protocol.control import TopicId, UpdateMetadataBroker, UpdateMe
 from regent.core.records import RecordBytes
 from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.delayed_operation import Answer, DelayedOperation
+from regent.core.replication.follower_times import FollowerTimes
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.core.replication.produce import OF_CLIENT, AppendRules
 from tests.support.memory_logs import MemoryLogs
@@ -75,6 +76,7 @@ class CannedReplicas:
 
     def __init__(self, *, holds: bool = False) -> None:
         self.holds = holds
+        self.follower_times = FollowerTimes()
         self.held: list[Held] = []
         self.expired: list[DelayedOperation] = []
         self.acks: int | None = None
