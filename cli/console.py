@@ -13,12 +13,13 @@ import click
 from regent.cli.output import examples
 from regent.client.cluster_connection import Cluster, pass_cluster
 from regent.cluster.child_process import when_parent_ends
+from regent.cluster.cluster_plan import HOST
+from regent.cluster.console_child import LISTENING_FD, address_with, new_token
 from regent.config.addresses import listening_socket
 from regent.config.command_line import DISTRIBUTION, pip_install
 from regent.config.private_files import read_private
 from regent.core.errors import RegentError
 
-HOST = "127.0.0.1"
 PORT = 8080
 _LIBRARIES = ("starlette", "uvicorn", "jinja2")
 
@@ -46,7 +47,7 @@ def is_installed() -> bool:
     is_flag=True,
     help="Let the pages change the cluster; each change is asked about and written down.",
 )
-@click.option("--listening-fd", type=int, hidden=True)
+@click.option(LISTENING_FD, type=int, hidden=True)
 @click.option("--token-file", type=click.Path(path_type=Path), hidden=True)
 @click.option("--death-pipe-fd", type=int, hidden=True)
 @pass_cluster
@@ -68,7 +69,7 @@ def console(
         raise ConsoleError(
             f"the console needs three packages: {pip_install(f'{DISTRIBUTION}[console]')}"
         )
-    from regent.console.browser_gate import BrowserGate, address_with, new_token
+    from regent.console.browser_gate import BrowserGate
     from regent.console.web_server import Console, server_of
 
     _ = cluster.zookeeper_address  # a command without a cluster ends here

@@ -12,12 +12,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-import secrets
 from collections.abc import Mapping
 from typing import Final, NamedTuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
-TOKEN: Final = "token"
 FORM_TOKEN: Final = "form_token"
 
 HEADERS: Final[Mapping[str, str]] = {
@@ -108,13 +106,3 @@ def is_of_this_machine(host: str) -> bool:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
-
-
-def new_token() -> str:
-    """Return a random token."""
-    return secrets.token_urlsafe(24)
-
-
-def address_with(token: str, port: int) -> str:
-    """Return the address to open in a browser."""
-    return f"http://127.0.0.1:{port}/?{TOKEN}={quote(token)}"

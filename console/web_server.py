@@ -26,7 +26,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from regent.client.cluster_connection import Cluster
-from regent.console.browser_gate import HEADERS, TOKEN, BrowserGate, is_of_this_machine
+from regent.cluster.console_child import TOKEN
+from regent.console.browser_gate import HEADERS, BrowserGate, is_of_this_machine
 from regent.console.operator_actions import OPERATIONS, perform
 from regent.console.pages import (
     PAGES,
