@@ -185,6 +185,8 @@ def verdict(view: ClusterView) -> ClusterVerdict:
             if partitions is table.leaderless:
                 sentence = f"{counted(len(partitions), 'partition')} {has} {what}: {named}."
             return ClusterVerdict("problem", sentence, f"{program()} doctor")
+    if not table.at_ms:
+        return ClusterVerdict("warning", "The partitions are being read.")
     if table.unreadable:
         return ClusterVerdict("problem", _capital(table.unreadable[0]), f"{program()} doctor")
     live = sum(broker.is_registered for broker in view.brokers)
