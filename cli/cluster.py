@@ -18,6 +18,7 @@ from typing import Any
 import click
 from click.types import convert_type
 
+from regent.cli.console import PORT, is_installed
 from regent.client.wording import counted
 from regent.cluster.child_process import when_parent_ends
 from regent.cluster.cluster_file import listed_processes
@@ -124,6 +125,19 @@ class ClusterOptionsError(RegentError):
     show_default=True,
     help="Create the topics of groups and transactions right after the start, in the background.",
 )
+@click.option(
+    "--console/--no-console",
+    default=True,
+    show_default=True,
+    help="Serve a web page of the cluster on 127.0.0.1, if the extra `console` is installed.",
+)
+@click.option(
+    "--console-port",
+    type=click.IntRange(0, 65_535),
+    show_default=f"{PORT}, or a free port with --base-port 0",
+    help="Port of this page; another one is taken if it is in use.",
+)
+@click.option("--console-write", is_flag=True, help="Let this page change the cluster.")
 @click.option("--restart", is_flag=True, help="Restart processes that die.")
 @click.option(
     "--session-timeout-ms",
@@ -171,6 +185,8 @@ def cluster(
         restart=options["restart"],
         zookeeper_login=options["zookeeper_login"],
         zookeeper_heap_mb=options["zookeeper_heap_mb"],
+        console_port=_console_port(options, base_port),
+        console_write=options["console_write"],
         defaults=_defaults(settings, broker_count, internal_topics=options["internal_topics"]),
         broker_settings=_by_broker(options["broker_settings"], options["racks"], broker_count),
     )
@@ -181,6 +197,14 @@ def cluster(
         _await_predecessor(data_dir)
         _check(plan)
         sys.exit(ClusterSupervisor(plan, announce=_announce, say=_say).run())
+
+
+def _console_port(options: Mapping[str, Any], base_port: int) -> int | None:
+    """Return the port of the console; None: there is none."""
+    if not options["console"] or not is_installed():
+        return None
+    asked: int | None = options["console_port"]
+    return asked if asked is not None else PORT if base_port else 0
 
 
 def _by_broker(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import os
 import sys
 import time
 from collections import deque
@@ -11,21 +10,23 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple
+from typing import Final
 
 import click
-import orjson
 
 from regent.cli.output import Output, examples, note, output_option
 from regent.client.cluster_connection import data_dir_option
+from regent.client.journals import (
+    JOURNAL,
+    Event,
+    EventsError,
+    JournalReader,
+    journal_directories,
+)
 from regent.client.wording import counted
 from regent.config.moments import parse_moment
-from regent.core.errors import RegentError
 from regent.core.model import BrokerId
 
-JOURNAL: Final = "events.jsonl"
-_PREVIOUS: Final = "events.jsonl.1"
-_MAX_LINE_BYTES: Final = 4 * 1024 * 1024
 _POLL_S: Final = 0.2
 _CONTEXT: Final = 10  # events shown before --follow, as with tail -f
 
@@ -40,84 +41,6 @@ class Shown(Enum):
     LINES = "every event, as its line"
     ALL = "every event in the table"
     TELLING = "without answers of brokers that changed nothing"
-
-
-class EventsError(RegentError):
-    """There are no journals to read."""
-
-
-class Event(NamedTuple):
-    """One line of a journal."""
-
-    ts_ms: int
-    line: bytes
-    fields: dict[str, Any]
-
-
-class JournalReader:
-    """Reads one broker's journal from its beginning; each call continues after the last one."""
-
-    def __init__(self, directory: Path) -> None:
-        self._path = directory / JOURNAL
-        self._next = [path for path in (directory / _PREVIOUS, self._path) if path.exists()]
-        self._file: IO[bytes] | None = None
-        self.unreadable = 0
-        """Number of unreadable lines, which a crash left incomplete."""
-
-    def read(self) -> Iterator[Event]:
-        """Yield the complete events; an incomplete last line is left for the next call."""
-        while (file := self._open()) is not None:
-            for line in self._complete_lines(file):
-                event = _parse(line)
-                if event is None:
-                    self.unreadable += 1
-                else:
-                    yield event
-            if not self._next and not self._is_replaced(file):
-                return
-            file.close()
-            self._file = None
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
-
-    def _open(self) -> IO[bytes] | None:
-        if self._file is None:
-            path = self._next.pop(0) if self._next else self._path
-            try:
-                self._file = path.open("rb")
-            except FileNotFoundError:
-                return None
-            except OSError as error:
-                raise EventsError(f"{path}: {error.strerror}") from None
-        return self._file
-
-    def _complete_lines(self, file: IO[bytes]) -> Iterator[bytes]:
-        while True:
-            position = file.tell()
-            line = file.readline(_MAX_LINE_BYTES)
-            if not line.endswith(b"\n") and len(line) < _MAX_LINE_BYTES:
-                file.seek(position)
-                return
-            yield line
-
-    def _is_replaced(self, file: IO[bytes]) -> bool:
-        """Whether a new journal was begun because this one was full."""
-        try:
-            return self._path.stat().st_ino != os.fstat(file.fileno()).st_ino
-        except FileNotFoundError:
-            return False
-
-
-def _parse(line: bytes) -> Event | None:
-    try:
-        fields = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return None
-    ts_ms = fields.get("ts_ms") if isinstance(fields, dict) else None
-    return Event(ts_ms, line, fields) if isinstance(ts_ms, int) else None
 
 
 def _moment(_context: object, _option: object, text: str | None) -> int | None:
@@ -178,7 +101,7 @@ def events(
     write_header = output == Output.TABLE
     try:
         while True:
-            for directory in set(_directories(data_dir, broker_id)) - readers.keys():
+            for directory in set(journal_directories(data_dir, broker_id)) - readers.keys():
                 readers[directory] = JournalReader(directory)
             if not readers and not (follow and data_dir.is_dir()):
                 raise EventsError(_nothing_to_read(data_dir, broker_id))
@@ -197,12 +120,6 @@ def events(
     unreadable = sum(reader.unreadable for reader in readers.values())
     if unreadable:
         note(f"{counted(unreadable, 'unreadable line')} left out")
-
-
-def _directories(data_dir: Path, broker_id: BrokerId | None) -> list[Path]:
-    """Return the folders of brokers that have a journal."""
-    pattern = "broker-*" if broker_id is None else f"broker-{broker_id}"
-    return sorted(path.parent for path in data_dir.glob(f"{pattern}/{JOURNAL}"))
 
 
 def _nothing_to_read(data_dir: Path, broker_id: BrokerId | None) -> str:

@@ -61,6 +61,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "migrate": LazyCommand(
         "regent.cli.migrate", "migrate", "Move a cluster from Kafka's brokers to Regent's."
     ),
+    "console": LazyCommand("regent.cli.console", "console", "Show the cluster on a web page."),
     "events": LazyCommand("regent.cli.events", "events", "Read the journal of the controllers."),
     "jobs": LazyCommand("regent.cli.jobs", "jobs", "Run Spark jobs."),
     "placement-service": LazyCommand("regent.cli.placement_service", "placement_service", None),

@@ -125,8 +125,10 @@ def when_parent_ends(pipe: int, act: Callable[[], None]) -> None:
 class ChildProcess:
     """A Regent program that follows the contract of this module, in its own process session.
 
-    ``command`` is called at each launch. Standard error goes to the file ``output``, because a slow
-    or closed reader of a pipe would block or end the child. Each launch truncates the file.
+    ``command`` is called at each launch, and so is ``inherited``, which returns descriptors that
+    the program gets beside those of this contract. Standard error goes to the file ``output``,
+    because a slow or closed reader of a pipe would block or end the child. Each launch truncates
+    the file.
     """
 
     def __init__(
@@ -136,12 +138,14 @@ class ChildProcess:
         *,
         output: Path,
         death_pipe: DeathPipe,
+        inherited: Callable[[], Sequence[int]] = tuple,
     ) -> None:
         self.name = name
         self.ready: str | None = None
         self._command = command
         self._output = output
         self._death_pipe = death_pipe
+        self._inherited = inherited
         self._process: subprocess.Popen[bytes] | None = None
         self._line = bytearray()
         self._reason = ""  # of its end, as it said itself
@@ -169,7 +173,7 @@ class ChildProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=output,
-                    pass_fds=(pipe,),
+                    pass_fds=(pipe, *self._inherited()),
                     start_new_session=True,  # Ctrl-C reaches only the parent, which stops the child
                 )
         except OSError as error:

@@ -84,7 +84,7 @@ class ClusterFileError(RegentError):
 
 @dataclass(slots=True)
 class ClusterFile:
-    """What ``cluster.json`` holds; ``zookeeper`` is a connect string.
+    """What ``cluster.json`` holds; ``zookeeper`` is a connect string, port 0: no console.
 
     A broker that crashed stays listed, so that commands report it as missing. A broker that shut
     down normally is removed.
@@ -95,6 +95,7 @@ class ClusterFile:
     zookeeper_nodes: list[ZooKeeperEntry] = field(default_factory=list)
     brokers: dict[BrokerId, BrokerEntry] = field(default_factory=dict)
     placement: PlacementEntry | None = None
+    console_port: int = 0
 
     @classmethod
     def read(cls, path: Path) -> ClusterFile | None:
@@ -117,6 +118,7 @@ class ClusterFile:
                 for node in json.objects("zookeeper_nodes")
             ],
             placement=None if json.values.get("placement") is None else _placement(json),
+            console_port=json.integer("console_port", maximum=_MAX_PORT, default=0),
         )
 
     def write(self) -> None:
@@ -126,6 +128,7 @@ class ClusterFile:
             "zookeeper_nodes": [asdict(node) for node in self.zookeeper_nodes],
             "brokers": [_row(self.brokers[broker_id]) for broker_id in sorted(self.brokers)],
             "placement": None if self.placement is None else asdict(self.placement),
+            **({"console_port": self.console_port} if self.console_port else {}),
         }
         write_atomically(self.path, (json.dumps(content, indent=2) + "\n").encode())
 

@@ -34,7 +34,8 @@ class ClusterPlan:
     ``program`` is the command line of this program without the command. ``zookeeper`` is the
     connect string of external servers. ``defaults`` are settings of all brokers, and
     ``broker_settings`` are options of single ones. ``names_listeners``: ``config`` has Kafka's
-    ``listeners``, which say the ports for clients and followers.
+    ``listeners``, which say the ports for clients and followers. ``console_port`` None: there is
+    no console; 0: on any free port.
     """
 
     program: tuple[str, ...]
@@ -51,6 +52,8 @@ class ClusterPlan:
     zookeeper_heap_mb: int = HEAP_MB
     connection_timeout_ms: int = 18_000
     names_listeners: bool = False
+    console_port: int | None = None
+    console_write: bool = False
     restart_backoff_s: float = 1.0
     broker_stop_timeout_s: float = 30.0
     defaults: Mapping[str, int] = field(default_factory=dict)

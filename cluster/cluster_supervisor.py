@@ -21,6 +21,7 @@ from regent.cluster.cluster_file import (
     ZooKeeperEntry,
 )
 from regent.cluster.cluster_plan import HOST, BrokerPorts, ClusterPlan
+from regent.cluster.console_child import ConsoleChild
 from regent.cluster.embedded_zookeeper import HEAP_MB, EmbeddedZooKeeper, start_ensemble
 from regent.cluster.process_supervisor import (
     Backoff,
@@ -89,6 +90,7 @@ class ClusterSupervisor(SupervisionListener):
         self._former_ports: dict[BrokerId, BrokerPorts] = {}
         self._brokers = {id_: self._broker(id_) for id_ in range(plan.broker_count)}
         self._placement = self._placement_service() if plan.placement_service else None
+        self._console: ConsoleChild | None = None
         self._starts: list[_Start] = []
         self._failure: str | None = None  # why the cluster cannot start
         self._serving = False
@@ -130,6 +132,8 @@ class ClusterSupervisor(SupervisionListener):
             self._processes.wait(lambda: self._processes.stop_requests > 0)
         finally:
             requests.close()
+            if self._console is not None:
+                self._console.close()
 
     # --- start ---
 
@@ -153,6 +157,17 @@ class ClusterSupervisor(SupervisionListener):
         if not self._processes.stop_requests:
             self._serving = True
             self._announce(self._ready_line())
+            if self._plan.console_port is not None:
+                self._open_console()
+
+    def _open_console(self) -> None:
+        """Open the console's port, and print its address."""
+        self._console = ConsoleChild(self._plan, self._processes, self._death_pipe, self._say)
+        address = self._console.open()
+        if address is not None:
+            self._file.console_port = self._console.port
+            self._save()
+            self._announce(f"console: {address}")
 
     def _start_zookeeper(self) -> None:
         ports = self._plan.zookeeper_ports()
@@ -304,6 +319,9 @@ class ClusterSupervisor(SupervisionListener):
             death_pipe=self._death_pipe,
         )
 
+    def _is_console(self, child: Child) -> bool:
+        return self._console is not None and child is self._console.child
+
     def _broker_id(self, child: Child) -> BrokerId | None:
         return next((id_ for id_, broker in self._brokers.items() if broker is child), None)
 
@@ -366,6 +384,8 @@ class ClusterSupervisor(SupervisionListener):
 
     def on_ready(self, child: Child) -> None:
         """Add a child that is ready to ``cluster.json``."""
+        if self._is_console(child):
+            return
         assert child.ready is not None
         assert child.pid is not None
         broker_id = self._broker_id(child)
@@ -407,6 +427,8 @@ class ClusterSupervisor(SupervisionListener):
     def on_exit(self, child: Child, status: int, restart_in_s: float | None) -> None:
         """Report that a child has ended; remove it from ``cluster.json`` if it ended normally."""
         broker_id = self._broker_id(child)
+        if self._console is not None and self._is_console(child):
+            self._console.ended()
         if child is self._placement:
             self._file.placement = None
         last_line = child.last_line()
@@ -496,7 +518,10 @@ class ClusterSupervisor(SupervisionListener):
         if len(running) > 1 and (not self._nodes or any(map(is_running, self._nodes))):
             last = self._find_controller(self._file.zookeeper)
         broker_ids = sorted(running, key=lambda broker_id: broker_id == last)
-        order: list[tuple[Child, float]] = [
+        order: list[tuple[Child, float]] = (
+            [] if self._console is None else [(self._console.child, _STOP_TIMEOUT_S)]
+        )
+        order += [
             (self._brokers[broker_id], self._plan.broker_stop_timeout_s) for broker_id in broker_ids
         ]
         if self._placement is not None:

@@ -221,7 +221,7 @@ class Environment:
         too: hence no build isolation. mypy finds the package regent through a link to the checkout.
         """
         self._pip("setuptools", "wheel")
-        self._pip("--no-build-isolation", "-e", ".[jobs,dev]")
+        self._pip("--no-build-isolation", "-e", ".[jobs,console,dev]")
         link = self._folder / "typing" / "regent"
         link.parent.mkdir(exist_ok=True)
         if not link.is_symlink():

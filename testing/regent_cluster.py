@@ -84,7 +84,7 @@ class RegentCluster(ClusterObserver):
         self._network = network
         self._death_pipe = DeathPipe()
         self.process = self._start(
-            [*COMMAND, "cluster", "--data-dir", str(data_dir), "--base-port", "0"],
+            [*COMMAND, "cluster", "--data-dir", str(data_dir), "--base-port", "0", "--no-console"],
             *("--session-timeout-ms", str(_session_timeout_ms(SESSION_TIMEOUT_MS))),
             *("--connection-timeout-ms", str(int(scaled(START_TIMEOUT_S) * 1000)), *options),
         )

@@ -25,12 +25,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "actors": {"core", "config", "records", "storage", "zk", "transport"},
     "broker": {"core", "config", "records", "storage", "zk", "transport", "cluster", "actors"},
     "client": {"core", "config", "zk", "transport", "cluster"},
+    "console": {"core", "config", "zk", "transport", "cluster", "client"},
     "jobs": {"core", "config", "records", "storage", "zk", "transport", "client"},
     "testing": {"core", "config", "zk", "transport", "cluster"},
     "designs": {"core", "config", "zk", "transport", "cluster", "actors", "testing", "jobs", "cli"},
     "cli": {
         *("core", "config", "storage", "zk", "transport"),
-        *("cluster", "broker", "client", "jobs", ""),
+        *("cluster", "broker", "client", "console", "jobs", ""),
     },
 }
 """The packages inside ``regent``, and which each may import beside itself; "" is the top level."""
@@ -79,6 +80,10 @@ HOMES = {
     "numpy": {"jobs"},
     "pyarrow": {"jobs"},
     "matplotlib": {"jobs/reports/page.py"},
+    "starlette": {"console"},
+    "uvicorn": {"console"},
+    "jinja2": {"console"},
+    "markupsafe": {"console"},
     "confluent_kafka": {"jobs", "cli/produce.py", "cli/consume.py", "cli/group_admin.py"},
 }
 """Libraries, and the only places that may import them."""

@@ -36,6 +36,7 @@ def test_every_package_is_pinned_and_so_is_what_it_needs() -> None:
     declared = project()["project"]
     optional = declared["optional-dependencies"]
     waiting = [*declared["dependencies"], *optional["jobs"], *optional["dev"]]
+    waiting += optional["console"]
     names: set[str] = {canonicalize_name(name) for name in optional["jdk"]}
     names |= {canonicalize_name(Requirement(r).name) for r in project()["build-system"]["requires"]}
     while waiting:

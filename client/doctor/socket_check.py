@@ -40,6 +40,7 @@ from regent.client.doctor.listening_sockets import (
 )
 from regent.client.doctor.spark_ports import SparkPort, spark_port
 from regent.cluster.cluster_file import BrokerEntry
+from regent.cluster.console_child import LISTENING_FD
 from regent.cluster.embedded_zookeeper import PEER_FILE
 from regent.config.addresses import port_of
 from regent.config.command_line import program
@@ -55,6 +56,7 @@ _SPARK_LIMIT_S: Final = 2.0
 _SHOWN_COMMAND: Final = 60  # characters
 _METRICS_TOKEN: Final = "regent.metrics.token.file"
 _TOKEN_OF_PY4J: Final = Access("who has Py4J's token", "it is in the memory of two processes")
+_CONSOLE: Final = "console"
 _UNKNOWN: Final = Access(
     "nobody knows who",
     "it is not in the list of sockets that a cluster has",
@@ -116,6 +118,8 @@ def _name(pid: int, command: str) -> str:
         return _SPARKS_JVM
     if "python_daemon" in command:
         return _SPARKS_DAEMON
+    if LISTENING_FD in command:
+        return _CONSOLE
     return f"process {pid} ({command[:_SHOWN_COMMAND] or 'without a name'})"
 
 
@@ -246,6 +250,11 @@ def _peers(cluster: ExaminedCluster) -> Iterator[int]:
 def _use(cluster: ExaminedCluster, found: ListeningSocket, name: str) -> _Use:
     """Return what a socket is for that no table of ports has."""
     assert cluster.data_dir is not None
+    assert cluster.file is not None
+    if found.kind == "tcp" and found.port == cluster.file.console_port and found.is_on_loopback:
+        local = local_access(SAME, _user(found.pid))
+        who = f"{local.who} with the token in the address that `cluster` printed"
+        return _Use("web page", local._replace(who=who, why="the uid check and the token"))
     known = _of_owner(found, cluster.data_dir) if found.kind == "unix" else None
     if found.kind == "unix" and name in (SUPERVISOR, PLACEMENT, _SPARKS_DAEMON):
         purpose = "commands that start brokers" if name == SUPERVISOR else "Python workers"

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from regent.cli.events import JournalReader
 from regent.cli.main import cli
+from regent.client.journals import JournalReader
 from regent.config.command_line import COMMAND
 from regent.testing.waits import next_line, scaled
 

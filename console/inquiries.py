@@ -1,0 +1,424 @@
+"""What a page asks the brokers when it is opened: each question goes to all that are registered.
+
+A broker that does not answer is named in ``Answers.problems``; the page shows the others' answers.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from regent.client.broker_request import NoAnswerError, ask_broker
+from regent.client.cluster_connection import Cluster
+from regent.client.command_config import SECURITY_OF_COMMAND
+from regent.client.live_brokers import read_live_brokers
+from regent.core.admin.config_descriptions import ConfigSource
+from regent.core.errors import Errors, RegentError
+from regent.core.model import BrokerId, EndPoint, TopicPartition
+from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
+from regent.core.protocol.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from regent.core.protocol.messages.groups import (
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+)
+from regent.core.protocol.messages.log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from regent.core.protocol.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from regent.core.protocol.messages.transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+from regent.transport.control.client import RequestError
+from regent.transport.control.remote_ref import actor_at, ask
+from regent.transport.kafka.api import KafkaApiKey
+
+_TIMEOUT_S: Final = 3.0
+_AT_ONCE: Final = 16
+_TOPIC: Final = 2  # a type of resources
+_LATEST: Final = -1  # a timestamp
+_LIST_GROUPS: Final = (KafkaApiKey.LIST_GROUPS, 4)
+_DESCRIBE_GROUPS: Final = (KafkaApiKey.DESCRIBE_GROUPS, 5)
+_OFFSET_FETCH: Final = (KafkaApiKey.OFFSET_FETCH, 8)
+_LIST_OFFSETS: Final = (KafkaApiKey.LIST_OFFSETS, 7)
+_LIST_TRANSACTIONS: Final = (KafkaApiKey.LIST_TRANSACTIONS, 0)
+_DESCRIBE_TRANSACTIONS: Final = (KafkaApiKey.DESCRIBE_TRANSACTIONS, 0)
+_DESCRIBE_LOG_DIRS: Final = (KafkaApiKey.DESCRIBE_LOG_DIRS, 4)
+_DESCRIBE_CONFIGS: Final = (KafkaApiKey.DESCRIBE_CONFIGS, 4)
+_CLIENT_ID: Final = "regent-console"
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Answers(Generic[T]):
+    """What was found, and a line for each broker that did not tell."""
+
+    found: T
+    problems: list[str] = field(default_factory=list)
+
+
+class SettingRow(NamedTuple):
+    """A setting of a topic, and where its value comes from."""
+
+    name: str
+    value: str
+    source: str
+
+
+class LagRow(NamedTuple):
+    """How far a group has read a partition; ``member`` reads it now. None: not known."""
+
+    topic_partition: TopicPartition
+    committed: int | None
+    end: int | None
+    member: str
+
+    @property
+    def lag(self) -> int | None:
+        """How many offsets are not committed yet."""
+        if self.committed is None or self.end is None:
+            return None
+        return max(self.end - self.committed, 0)
+
+
+class GroupRow(NamedTuple):
+    """A group, its members, and how far it has read."""
+
+    group: str
+    state: str
+    coordinator: BrokerId
+    members: tuple[str, ...]
+    rows: tuple[LagRow, ...]
+
+    @property
+    def lag(self) -> int:
+        """The lag of all partitions that is known."""
+        return sum(row.lag or 0 for row in self.rows)
+
+    @property
+    def lag_by_topic(self) -> dict[str, int]:
+        """The lag of each topic."""
+        return _summed((row.topic_partition.topic, row.lag or 0) for row in self.rows)
+
+    @property
+    def lag_by_member(self) -> dict[str, int]:
+        """The lag of the partitions that each member reads."""
+        return _summed((row.member, row.lag or 0) for row in self.rows if row.member)
+
+
+class TransactionRow(NamedTuple):
+    """A transactional id and its last transaction; ``began_ms`` -1: none is open."""
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    coordinator: BrokerId
+    began_ms: int
+    timeout_ms: int
+    partitions: tuple[TopicPartition, ...]
+
+
+class PartitionBelief(NamedTuple):
+    """What one broker knows of a partition. ``problem``: why it has not told."""
+
+    broker_id: BrokerId
+    leader: int | None = None
+    leader_epoch: int | None = None
+    isr: tuple[BrokerId, ...] = ()
+    replicas: tuple[BrokerId, ...] = ()
+    controller_epoch: int | None = None
+    problem: str = ""
+
+
+def _summed(rows: Iterable[tuple[str, int]]) -> dict[str, int]:
+    sums: dict[str, int] = defaultdict(int)
+    for name, number in rows:
+        sums[name] += number
+    return dict(sorted(sums.items()))
+
+
+class BrokerQuestions:
+    """Asks the brokers that are registered when a page is opened. Raises ``RegentError``."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        with cluster.admin() as admin:
+            self._live = read_live_brokers(admin)
+
+    # --- topics ---
+
+    def sizes(self) -> Answers[dict[TopicPartition, dict[BrokerId, int]]]:
+        """Return the bytes of every replica."""
+        sizes: dict[TopicPartition, dict[BrokerId, int]] = defaultdict(dict)
+        request = DescribeLogDirsRequest(topics=None)
+        answers = self._ask_all(_DESCRIBE_LOG_DIRS, request, DescribeLogDirsResponse)
+        for broker_id, answer in answers.found.items():
+            for result in answer.results:
+                for topic in result.topics:
+                    for row in topic.partitions:
+                        if not row.is_future_key:
+                            at = TopicPartition(topic.name, row.partition_index)
+                            sizes[at][broker_id] = row.partition_size
+        return Answers(dict(sizes), answers.problems)
+
+    def settings(self, topic: str) -> Answers[list[SettingRow]]:
+        """Return the settings of a topic, those that were changed first."""
+        resource = DescribeConfigsResource(
+            resource_type=_TOPIC, resource_name=topic, configuration_keys=None
+        )
+        request = DescribeConfigsRequest(resources=(resource,), include_synonyms=False)
+        problems = []
+        for broker_id, endpoint in self._endpoints().items():
+            try:
+                answer = ask_broker(
+                    endpoint, _DESCRIBE_CONFIGS, request, DescribeConfigsResponse, _TIMEOUT_S
+                )
+            except (NoAnswerError, RegentError) as error:
+                problems.append(f"broker {broker_id} does not tell: {error}")
+                continue
+            rows = [
+                SettingRow(row.name, row.value or "", _source(row.config_source))
+                for result in answer.results
+                for row in result.configs
+            ]
+            rows.sort(key=lambda row: (row.source == _source(ConfigSource.DEFAULT), row.name))
+            return Answers(rows, problems)
+        return Answers([], problems)
+
+    # --- groups ---
+
+    def groups(self) -> Answers[list[GroupRow]]:
+        """Return all groups, with their lags."""
+        listed = self._ask_all(_LIST_GROUPS, ListGroupsRequest(), ListGroupsResponse)
+        names = {b: [g.group_id for g in answer.groups] for b, answer in listed.found.items()}
+        asked = {b: of_broker for b, of_broker in names.items() if of_broker}
+        questions = {b: DescribeGroupsRequest(groups=tuple(of)) for b, of in asked.items()}
+        described = self._ask_each(_DESCRIBE_GROUPS, questions, DescribeGroupsResponse)
+        committed = self._committed(asked)
+        groups = [(b, g) for b, answer in described.found.items() for g in answer.groups]
+        readers = {
+            group.group_id: {
+                partition: f"{member.client_id} {member.client_host}"
+                for member in group.members
+                for partition in assigned_partitions(member.member_assignment)
+            }
+            for _, group in groups
+        }
+        wanted = {p for found in committed.found.values() for p in found}
+        wanted |= {p for found in readers.values() for p in found}
+        ends = self._ends(wanted)
+
+        def rows(group: str) -> Iterator[LagRow]:
+            positions, members = committed.found.get(group, {}), readers[group]
+            for partition in sorted({*positions, *members}):
+                member = members.get(partition, "")
+                yield LagRow(partition, positions.get(partition), ends.found.get(partition), member)
+
+        rows_of = [
+            GroupRow(
+                group.group_id,
+                group.group_state,
+                broker_id,
+                tuple(f"{m.client_id} {m.client_host}" for m in group.members),
+                tuple(rows(group.group_id)),
+            )
+            for broker_id, group in groups
+        ]
+        answers = (listed, described, committed, ends)
+        return Answers(sorted(rows_of), [line for each in answers for line in each.problems])
+
+    def _committed(
+        self, groups: Mapping[BrokerId, Sequence[str]]
+    ) -> Answers[dict[str, dict[TopicPartition, int]]]:
+        """Return what each group has committed; ``groups`` has those of each coordinator."""
+        kind = OffsetFetchRequestGroup
+        requests = {
+            b: OffsetFetchRequest(groups=tuple(kind(group_id=g, topics=None) for g in of))
+            for b, of in groups.items()
+        }
+        answers = self._ask_each(_OFFSET_FETCH, requests, OffsetFetchResponse)
+        committed = {
+            group.group_id: {
+                TopicPartition(topic.name, row.partition_index): row.committed_offset
+                for topic in group.topics
+                for row in topic.partitions
+                if row.committed_offset >= 0
+            }
+            for answer in answers.found.values()
+            for group in answer.groups
+        }
+        return Answers(committed, answers.problems)
+
+    def _ends(self, partitions: set[TopicPartition]) -> Answers[dict[TopicPartition, int]]:
+        """Return the end offsets of partitions, as their leaders know them."""
+        if not partitions or not self._live:
+            return Answers({})
+        leaders: dict[BrokerId, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        topics = tuple(sorted({p.topic for p in partitions}))
+        for row in self._metadata(next(iter(self._live)), topics).partitions:
+            if TopicPartition(row.topic, row.partition) in partitions:
+                leaders[row.leader][row.topic].append(row.partition)
+        requests = {
+            broker_id: ListOffsetsRequest(
+                replica_id=-1,
+                topics=tuple(
+                    ListOffsetsTopic(
+                        name=topic,
+                        partitions=tuple(
+                            ListOffsetsPartition(partition_index=n, timestamp=_LATEST)
+                            for n in numbers
+                        ),
+                    )
+                    for topic, numbers in of.items()
+                ),
+            )
+            for broker_id, of in leaders.items()
+        }
+        answers = self._ask_each(_LIST_OFFSETS, requests, ListOffsetsResponse)
+        found = {
+            TopicPartition(topic.name, row.partition_index): row.offset
+            for answer in answers.found.values()
+            for topic in answer.topics
+            for row in topic.partitions
+            if row.error_code == Errors.NONE
+        }
+        return Answers(found, answers.problems)
+
+    def transactions(self) -> Answers[list[TransactionRow]]:
+        """Return the transactional ids of all coordinators, open transactions first."""
+        every = ListTransactionsRequest(state_filters=(), producer_id_filters=())
+        listed = self._ask_all(_LIST_TRANSACTIONS, every, ListTransactionsResponse)
+        requests = {
+            broker_id: DescribeTransactionsRequest(
+                transactional_ids=tuple(t.transactional_id for t in answer.transaction_states)
+            )
+            for broker_id, answer in listed.found.items()
+            if answer.transaction_states
+        }
+        described = self._ask_each(_DESCRIBE_TRANSACTIONS, requests, DescribeTransactionsResponse)
+        rows = [
+            TransactionRow(
+                row.transactional_id,
+                row.transaction_state,
+                row.producer_id,
+                broker_id,
+                row.transaction_start_time_ms,
+                row.transaction_timeout_ms,
+                tuple(TopicPartition(t.topic, n) for t in row.topics for n in t.partitions),
+            )
+            for broker_id, answer in described.found.items()
+            for row in answer.transaction_states
+        ]
+        rows.sort(key=lambda row: (row.state != "Ongoing", row.transactional_id))
+        return Answers(rows, listed.problems + described.problems)
+
+    # --- one partition ---
+
+    def beliefs(self, topic_partition: TopicPartition) -> list[PartitionBelief]:
+        """Return what each broker knows of a partition, side by side."""
+
+        def believes(broker_id: BrokerId) -> PartitionBelief:
+            try:
+                answer = self._metadata(broker_id, (topic_partition.topic,))
+            except RegentError as error:
+                return PartitionBelief(broker_id, problem=str(error))
+            for row in answer.partitions:
+                if (row.topic, row.partition) == topic_partition:
+                    epochs = row.leader_epoch, row.isr, row.replicas, row.controller_epoch
+                    return PartitionBelief(broker_id, row.leader, *epochs)
+            return PartitionBelief(broker_id, problem="it does not know the partition")
+
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            return list(threads.map(believes, self._live))
+
+    def _metadata(self, broker_id: BrokerId, topics: tuple[str, ...]) -> DescribeMetadataResponse:
+        """Ask one broker for its metadata cache. Raises ``RegentError``."""
+        endpoint = self._live[broker_id].info.control_peer
+        if endpoint is None:
+            raise RegentError(f"broker {broker_id} is one of Kafka, without a control port")
+        try:
+            with actor_at(endpoint, client_id=_CLIENT_ID) as actor:
+                request = DescribeMetadataRequest(topics)
+                return ask(actor, request, DescribeMetadataResponse, timeout_s=_TIMEOUT_S)
+        except RequestError as error:
+            raise RegentError(f"broker {broker_id} does not answer: {error}") from None
+
+    # --- asking ---
+
+    def _endpoints(self) -> dict[BrokerId, EndPoint]:
+        found = {b: SECURITY_OF_COMMAND.endpoint_of(r.info) for b, r in self._live.items()}
+        return {b: endpoint for b, endpoint in found.items() if endpoint is not None}
+
+    def _ask_all(
+        self, api: tuple[KafkaApiKey, int], request: object, answer: type[T]
+    ) -> Answers[dict[BrokerId, T]]:
+        return self._ask_each(api, dict.fromkeys(self._endpoints(), request), answer)
+
+    def _ask_each(
+        self, api: tuple[KafkaApiKey, int], requests: Mapping[BrokerId, object], answer: type[T]
+    ) -> Answers[dict[BrokerId, T]]:
+        """Send each broker its request, all at once."""
+        endpoints = self._endpoints()
+        answers: Answers[dict[BrokerId, T]] = Answers({})
+
+        def send(broker_id: BrokerId) -> T | str:
+            try:
+                endpoint = endpoints[broker_id]
+                return ask_broker(endpoint, api, requests[broker_id], answer, _TIMEOUT_S)
+            except (NoAnswerError, RegentError) as error:
+                return f"broker {broker_id} does not tell: {error}"
+
+        asked = [broker_id for broker_id in requests if broker_id in endpoints]
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            for broker_id, told in zip(asked, threads.map(send, asked), strict=True):
+                if isinstance(told, str):
+                    answers.problems.append(told)
+                else:
+                    answers.found[broker_id] = told
+        return answers
+
+
+def assigned_partitions(assignment: bytes) -> list[TopicPartition]:
+    """Return the partitions in a consumer's assignment; none if it is of another kind."""
+    partitions = []
+    try:
+        (topics,) = struct.unpack_from(">i", assignment, 2)
+        position = 6
+        for _ in range(topics):
+            (length,) = struct.unpack_from(">h", assignment, position)
+            position += 2
+            topic = assignment[position : position + length].decode()
+            position += length
+            (count,) = struct.unpack_from(">i", assignment, position)
+            numbers = struct.unpack_from(f">{max(count, 0)}i", assignment, position + 4)
+            position += 4 + 4 * max(count, 0)
+            partitions += [TopicPartition(topic, number) for number in numbers]
+    except (struct.error, UnicodeDecodeError, MemoryError):
+        return []
+    return partitions
+
+
+def _source(number: int) -> str:
+    """Return where a value comes from, in words."""
+    try:
+        return ConfigSource(number).name.lower().replace("_", " ")
+    except ValueError:
+        return str(number)

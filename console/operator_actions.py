@@ -1,0 +1,228 @@
+"""What an operator can change from the console, if it was started with ``--console-write``.
+
+Each operation is asked about before it is done, and written down with who did it.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from regent.client.cluster_connection import Cluster
+from regent.client.controller_ref import ControllerRef, refusal
+from regent.client.wording import counted, listed
+from regent.cluster.cluster_file import BrokerEntry
+from regent.cluster.supervisor_socket import start_brokers
+from regent.console.cluster_view import BrokerRow, ClusterView
+from regent.core.errors import ApiError, Errors, RegentError
+from regent.core.model import TopicPartition
+from regent.core.protocol.messages.partitions import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ElectionType,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+)
+
+logger = logging.getLogger(__name__)
+
+CHANGES_FILE: Final = "console.log"
+"""In the data directory: a line of JSON for each change, with who did it."""
+
+_CLIENT_ID: Final = "regent-console"
+_TIMEOUT_S: Final = 30.0
+_START_TIMEOUT_S: Final = 600.0
+_PROC: Final = Path("/proc")
+
+
+class OperationError(RegentError):
+    """An operation cannot be done; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """``question``: what is asked before, with the target in ``{}``; ``act`` does it.
+
+    ``act`` returns what was done, in a sentence, and raises ``RegentError``.
+    """
+
+    title: str
+    question: str
+    act: Callable[[Cluster, str], str]
+
+
+def _entry(cluster: Cluster, target: str) -> BrokerEntry:
+    """Return a broker of this machine whose process lives and is the one that was started."""
+    file = cluster.file
+    entries = {} if file is None else {str(entry.id): entry for entry in file.brokers.values()}
+    if target not in entries:
+        raise OperationError(f"broker {target} was not started on this machine")
+    return entries[target]
+
+
+def _signal(cluster: Cluster, target: str, number: signal.Signals) -> BrokerEntry:
+    """Send a signal to the process of a broker, and to no other that has its id now."""
+    entry = _entry(cluster, target)
+    assert cluster.data_dir is not None
+    folder = str(cluster.data_dir.resolve() / f"broker-{entry.id}")
+    try:
+        process = os.pidfd_open(entry.pid)
+    except OSError:
+        raise OperationError(f"broker {target} does not run") from None
+    try:
+        arguments = (_PROC / str(entry.pid) / "cmdline").read_bytes().split(b"\0")
+        if entry.ended or os.fsencode(folder) not in arguments:
+            raise OperationError(f"broker {target} does not run")
+        signal.pidfd_send_signal(process, number)
+    except OSError as error:
+        raise OperationError(f"broker {target}: {error.strerror}") from None
+    finally:
+        os.close(process)
+    return entry
+
+
+def _kill(cluster: Cluster, target: str) -> str:
+    return f"broker {target} (process {_signal(cluster, target, signal.SIGKILL).pid}) was killed"
+
+
+def _stop(cluster: Cluster, target: str) -> str:
+    _signal(cluster, target, signal.SIGCONT)
+    _signal(cluster, target, signal.SIGTERM)
+    return f"broker {target} was asked to stop: it hands over its leaderships first"
+
+
+def _pause(cluster: Cluster, target: str) -> str:
+    _signal(cluster, target, signal.SIGSTOP)
+    return f"broker {target} is paused"
+
+
+def _resume(cluster: Cluster, target: str) -> str:
+    _signal(cluster, target, signal.SIGCONT)
+    return f"broker {target} goes on"
+
+
+def _start(cluster: Cluster, target: str) -> str:
+    entry = _entry(cluster, target)
+    assert cluster.data_dir is not None
+    (started,) = start_brokers(cluster.data_dir, (entry.id,), _START_TIMEOUT_S)
+    return f"broker {target} serves as process {started['pid']}"
+
+
+def _move_controller(cluster: Cluster, _target: str) -> str:
+    with cluster.admin() as admin:
+        old = admin.read_controller()
+        if old is None or old.is_of_kraft:
+            raise OperationError("there is no controller that can be moved")
+        if not admin.depose_controller(old):
+            raise OperationError("another broker has become the controller meanwhile")
+    return f"broker {old.broker_id} (epoch {old.controller_epoch}) is not the controller any more"
+
+
+def _elect(cluster: Cluster, _target: str) -> str:
+    deadline = time.monotonic() + _TIMEOUT_S
+    request = ElectLeadersRequest.of(ElectionType.PREFERRED)
+    with (
+        cluster.admin() as admin,
+        ControllerRef(admin.read_controller_endpoint, client_id=_CLIENT_ID) as controller,
+    ):
+        answer = controller.ask_until_answered(request, ElectLeadersResponse, deadline=deadline)
+    _raise_failures(answer.results)
+    return f"{counted(len(answer.leaders), 'partition')} got the preferred leader"
+
+
+def _cancel(cluster: Cluster, target: str) -> str:
+    topic, _, number = target.rpartition("-")
+    if not number.isdecimal():
+        raise OperationError(f"{target!r} is not a partition")
+    deadline = time.monotonic() + _TIMEOUT_S
+    request = AlterPartitionReassignmentsRequest.of({TopicPartition(topic, int(number)): None})
+    with (
+        cluster.admin() as admin,
+        ControllerRef(admin.read_controller_endpoint, client_id=_CLIENT_ID) as controller,
+    ):
+        answer = controller.ask_until_answered(
+            request, AlterPartitionReassignmentsResponse, deadline=deadline
+        )
+    _raise_failures(answer.results)
+    return f"the move of {target} is cancelled"
+
+
+def _raise_failures(results: Mapping[TopicPartition, ApiError]) -> None:
+    fine = (Errors.NONE, Errors.ELECTION_NOT_NEEDED)
+    failed = [f"{p}: {refusal(p, r)}" for p, r in results.items() if r.error_code not in fine]
+    if failed:
+        raise OperationError(listed(failed, 5, separator="; "))
+
+
+OPERATIONS: Final[Mapping[str, Operation]] = {
+    "kill": Operation(
+        "Kill", "Kill broker {} (SIGKILL)? Others take over what it leads; it stays dead.", _kill
+    ),
+    "stop": Operation(
+        "Stop", "Stop broker {} in order? It hands over its leaderships, then it ends.", _stop
+    ),
+    "pause": Operation(
+        "Pause",
+        "Pause broker {} (SIGSTOP)? It answers nobody; after its session timeout others take over.",
+        _pause,
+    ),
+    "resume": Operation("Resume", "Let broker {} go on (SIGCONT)?", _resume),
+    "start": Operation("Start", "Start broker {} again?", _start),
+    "move-controller": Operation(
+        "Move the controller",
+        "Depose the controller? The brokers elect the next one.",
+        _move_controller,
+    ),
+    "elect-preferred": Operation(
+        "Elect preferred leaders", "Let every partition's preferred replica lead it?", _elect
+    ),
+    "cancel-move": Operation("Cancel", "Cancel the move of {}? Its former replicas stay.", _cancel),
+}
+"""The operations by the names in addresses."""
+
+
+def offered(view: ClusterView, row: BrokerRow) -> tuple[str, ...]:
+    """Return the operations that a broker's lane has: only processes of this machine can be hit."""
+    if view.data_dir is None or not row.process:
+        return ()
+    return ("kill", "stop", "pause", "resume") if row.is_registered else ("start", "resume")
+
+
+def perform(cluster: Cluster, name: str, target: str) -> str:
+    """Do an operation and write it down; return what was done. Raises ``RegentError``."""
+    operation = OPERATIONS[name]
+    try:
+        done = operation.act(cluster, target)
+    except RegentError as error:
+        _note(cluster, name, target, f"failed: {error}")
+        raise
+    _note(cluster, name, target, done)
+    return done
+
+
+def _note(cluster: Cluster, name: str, target: str, result: str) -> None:
+    user = getpass.getuser()
+    logger.warning("%s of %r by %s: %s", name, target, user, result)
+    if cluster.data_dir is None:
+        return
+    line = {
+        "ts_ms": time.time_ns() // 1_000_000,
+        "user": user,
+        "operation": name,
+        "target": target,
+        "result": result,
+    }
+    path = cluster.data_dir / CHANGES_FILE
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
+            file.write(json.dumps(line) + "\n")
+    except OSError as error:
+        logger.error("%s: %s", path, error.strerror)

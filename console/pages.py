@@ -1,0 +1,328 @@
+"""The pages: which parts each has, and the HTML of every part.
+
+A part is a piece of HTML with an id. A page is loaded with all of its parts; afterwards only those
+that have changed are sent. Templates escape every value.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from regent.client.cluster_connection import Cluster
+from regent.client.doctor.diagnosis import TITLES, diagnose
+from regent.client.wording import counted
+from regent.config.command_line import program
+from regent.console.cluster_view import (
+    WINDOW_MS,
+    ClusterView,
+    Lane,
+    grid,
+    history,
+    journal,
+    lanes,
+    verdict,
+)
+from regent.console.inquiries import BrokerQuestions
+from regent.console.operator_actions import offered
+from regent.core.errors import RegentError
+from regent.core.model import TopicPartition
+
+Parts: TypeAlias = Mapping[str, Markup]
+
+STATIC: Final = Path(__file__).parent / "static"
+_TEMPLATES: Final = Path(__file__).parent / "templates"
+_JOURNAL_LINES: Final = 300
+_LANE_HEIGHT: Final = 28.0
+_TICK_FULL_MS: Final = 100.0  # an answer that took so long is as high as the lane
+
+
+class PageNotFoundError(RegentError):
+    """There is no such page, topic, partition or failover."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageLook:
+    """What a page is made of: the view, the cluster for questions, and the query of the address."""
+
+    view: ClusterView
+    cluster: Cluster
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    may_write: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConsolePage:
+    """A page; ``every_s``: how often brokers are asked while it is open, 0: never, None: no need.
+
+    ``parts`` makes the HTML of its parts, by id.
+    """
+
+    title: str
+    parts: Callable[[PageLook], Parts]
+    every_s: float | None = None
+    needs_partitions: bool = True
+
+
+def _moment(at_ms: float | None) -> str:
+    if at_ms is None:
+        return "-"
+    moment = datetime.fromtimestamp(at_ms / 1000)
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{int(at_ms) % 1000:03}"
+
+
+def _clock(at_ms: float | None) -> str:
+    return _moment(at_ms)[11:] if at_ms is not None else "-"
+
+
+def _bytes(number: int) -> str:
+    size = float(number)
+    for unit in ("B", "KB", "MB", "GB", "TB"):
+        if size < 1000 or unit == "TB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return ""
+
+
+def _ids(brokers: Any) -> str:
+    return ", ".join(map(str, brokers)) or "none"
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"moment": _moment, "clock": _clock, "bytes": _bytes, "ids": _ids}
+    environment.globals |= {"counted": counted, "program": program()}
+    return environment
+
+
+_ENVIRONMENT: Final = _environment()
+
+
+def render(template: str, **values: Any) -> Markup:
+    """Return the HTML of a template."""
+    return Markup(_ENVIRONMENT.get_template(template).render(**values))
+
+
+# --- the pages ------------------------------------------------------------------------------------
+
+
+def _overview(look: PageLook) -> Parts:
+    view = look.view
+    drawn = [lane_drawing(lane, view.at_ms) for lane in lanes(view)]
+    offers = {row.broker_id: offered(view, row) for row in view.brokers} if look.may_write else {}
+    return {
+        "lanes": render("lanes.html", lanes=drawn, offers=offers, base_ms=_base_ms(view.at_ms)),
+        "failovers": render("failovers.html", failovers=view.failovers, view=view),
+    }
+
+
+def _base_ms(at_ms: float) -> int:
+    """Return the origin of the coordinates of lanes: numbers stay small, and change rarely."""
+    return int(at_ms) // 600_000 * 600_000
+
+
+def lane_drawing(lane: Lane, at_ms: float) -> dict[str, Any]:
+    """Return a lane in the coordinates of its drawing: seconds, and a height of 28.
+
+    What lasts ends an hour later: the drawing moves, and shows the part until now.
+    """
+    base_ms = _base_ms(at_ms)
+
+    def seconds(ms: float) -> float:
+        return round((ms - base_ms) / 1000, 3)
+
+    def bar(from_ms: float, until_ms: float | None) -> tuple[float, float]:
+        start = max(from_ms, base_ms - 2 * WINDOW_MS)
+        end = start + 3_600_000 if until_ms is None else until_ms
+        return seconds(start), round(max(end - start, 150) / 1000, 3)
+
+    def height(took_ms: float) -> float:
+        return round(min(max(took_ms / _TICK_FULL_MS, 0.06), 1.0) * _LANE_HEIGHT, 1)
+
+    return {
+        "lane": lane,
+        "gaps": [bar(*span) for span in lane.gaps],
+        "crowns": [bar(*span) for span in lane.crowns],
+        "ticks": [
+            (seconds(tick.at_ms), height(tick.took_ms), round(tick.took_ms, 1), tick.event)
+            for tick in lane.ticks
+        ],
+    }
+
+
+def _failover(look: PageLook) -> Parts:
+    found = look.view.failover(look.arguments.get("key", ""))
+    if found is None:
+        raise PageNotFoundError("this failover is not among the last ten that the journals tell")
+    total = max(found.duration_ms, 1.0)
+    rows = [
+        (
+            name,
+            start,
+            end,
+            round(100 * start / total, 2),
+            max(round(100 * (end - start) / total, 2), 0.4),
+        )
+        for name, start, end in found.spans
+    ]
+    return {"waterfall": render("waterfall.html", failover=found, rows=rows)}
+
+
+def _partitions(look: PageLook) -> Parts:
+    view = look.view
+    cells = grid(view)
+    parts = {"legend": render("legend.html", view=view, topics=len(cells))}
+    for topic, classes in cells.items():
+        parts[f"grid-{topic}"] = grid_row(topic, classes)
+    return parts
+
+
+def grid_row(topic: str, classes: list[str]) -> Markup:
+    """Return the row of a topic: its name, and a cell for each partition.
+
+    There may be 20,000 cells: they are joined here, because a template takes ten times as long.
+    """
+    cells = "".join(f'<i class="{each}"></i>' for each in classes)
+    name = Markup('<a href="/topic?name={}">{}</a>').format(topic, topic)
+    return name + Markup(f'<span class="cells">{cells}</span>')
+
+
+def _partition(look: PageLook) -> Parts:
+    at = _asked_partition(look)
+    found = next((p for p in look.view.table.partitions if p.topic_partition == at), None)
+    if found is None:
+        raise PageNotFoundError(f"there is no partition {at}")
+    beliefs = BrokerQuestions(look.cluster).beliefs(at)
+    changes = history(look.view, at)
+    return {
+        "partition": render(
+            "partition.html", partition=found, beliefs=beliefs, changes=changes, view=look.view
+        )
+    }
+
+
+def _asked_partition(look: PageLook) -> TopicPartition:
+    number = look.arguments.get("partition", "")
+    if not (number.isascii() and number.isdecimal()):
+        raise PageNotFoundError(f"{number!r} is not the number of a partition")
+    return TopicPartition(look.arguments.get("topic", ""), int(number))
+
+
+def _topics(look: PageLook) -> Parts:
+    sizes = BrokerQuestions(look.cluster).sizes()
+    rows = []
+    for topic, partitions in sorted(look.view.table.by_topic.items()):
+        replicas = [sizes.found.get(p.topic_partition, {}) for p in partitions]
+        rows.append(
+            {
+                "topic": topic,
+                "partitions": len(partitions),
+                "factor": max(len(p.assignment.replicas) for p in partitions),
+                "behind": sum(p.is_under_replicated for p in partitions),
+                "bytes": sum(sum(of.values()) for of in replicas),
+                "largest": max((max(of.values(), default=0) for of in replicas), default=0),
+            }
+        )
+    return {"topics": render("topics.html", rows=rows, problems=sizes.problems)}
+
+
+def _topic(look: PageLook) -> Parts:
+    name = look.arguments.get("name", "")
+    partitions = look.view.table.by_topic.get(name)
+    if partitions is None:
+        raise PageNotFoundError(f"there is no topic {name!r}")
+    questions = BrokerQuestions(look.cluster)
+    sizes, settings = questions.sizes(), questions.settings(name)
+    return {
+        "topic": render(
+            "topic.html",
+            name=name,
+            partitions=partitions,
+            sizes=sizes.found,
+            settings=settings.found,
+            problems=sizes.problems + settings.problems,
+        )
+    }
+
+
+def _groups(look: PageLook) -> Parts:
+    questions = BrokerQuestions(look.cluster)
+    groups, transactions = questions.groups(), questions.transactions()
+    return {
+        "groups": render("groups.html", groups=groups.found, problems=groups.problems),
+        "transactions": render(
+            "transactions.html", rows=transactions.found, problems=transactions.problems
+        ),
+    }
+
+
+def _moves(look: PageLook) -> Parts:
+    moving = [p for p in look.view.table.partitions if p.assignment.is_being_reassigned]
+    return {"moves": render("moves.html", moving=moving, may_write=look.may_write)}
+
+
+def _doctor(look: PageLook) -> Parts:
+    began = time.monotonic()
+    findings = diagnose(look.cluster, look.view.data_dir)
+    groups: dict[str, list[Any]] = {}
+    for finding in findings:
+        groups.setdefault(TITLES[finding.check], []).append(finding)
+    took_s = time.monotonic() - began
+    return {"doctor": render("doctor.html", groups=groups, took_s=took_s)}
+
+
+def _journal(look: PageLook) -> Parts:
+    text, broker = look.arguments.get("text", ""), look.arguments.get("broker", "")
+    lines = journal(look.view, text, broker, limit=_JOURNAL_LINES)
+    return {"journal": render("journal.html", lines=lines, view=look.view, limit=_JOURNAL_LINES)}
+
+
+PAGES: Final[Mapping[str, ConsolePage]] = {
+    "overview": ConsolePage("Overview", _overview, needs_partitions=False),
+    "partitions": ConsolePage("Partitions", _partitions),
+    "topics": ConsolePage("Topics", _topics, every_s=5.0),
+    "groups": ConsolePage("Groups", _groups, every_s=2.0),
+    "moves": ConsolePage("Moves", _moves),
+    "doctor": ConsolePage("Doctor", _doctor, every_s=0.0),
+    "journal": ConsolePage("Journal", _journal, needs_partitions=False),
+    "failover": ConsolePage("Failover", _failover, needs_partitions=False),
+    "partition": ConsolePage("Partition", _partition, every_s=2.0),
+    "topic": ConsolePage("Topic", _topic, every_s=5.0),
+}
+"""The pages by name; those with a place in the menu first."""
+
+MENU: Final = ("overview", "partitions", "topics", "groups", "moves", "doctor", "journal")
+
+
+def parts_of(page: ConsolePage, look: PageLook) -> Parts:
+    """Return all parts of a page; the first one is the verdict. Raises ``RegentError``."""
+    head = render("verdict.html", verdict=verdict(look.view), view=look.view)
+    return {"verdict": head, **page.parts(look)}
+
+
+def whole(name: str, parts: Parts, look: PageLook) -> str:
+    """Return a page with its parts."""
+    menu = [(each, PAGES[each].title) for each in MENU]
+    return render(
+        "page.html",
+        name=name,
+        title=PAGES[name].title,
+        menu=menu,
+        parts=parts,
+        is_live=PAGES[name].every_s != 0.0,
+        arguments=look.arguments,
+        may_write=look.may_write,
+    )

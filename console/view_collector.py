@@ -1,0 +1,365 @@
+"""Collects what the pages show, while somebody looks at one of them.
+
+Two threads ask. The quick one reads the journals, ``cluster.json``, ``/controller`` and
+``/brokers/ids`` five times a second. The slow one reads the partitions when a journal tells of a
+change, and every few seconds; it also asks the controller. Without a page both wait, and no session
+with ZooKeeper is open. ``view`` is replaced as a whole, so that any thread may read it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from regent.client.cluster_connection import Cluster
+from regent.client.controller_ref import ControllerRef
+from regent.client.journals import EventsError, JournalReader, journal_directories
+from regent.client.missing_brokers import EndsOfBrokers, MissingBroker
+from regent.client.partitions import read_partitions
+from regent.cluster.cluster_file import BrokerEntry, ClusterFile
+from regent.console.cluster_view import (
+    BrokerRow,
+    ClusterView,
+    PartitionTable,
+    recent_failovers,
+)
+from regent.console.failovers import Deaths, Failover, Fields
+from regent.core.errors import BadDataError, RegentError
+from regent.core.model import NO_CONTROLLER, BrokerId, BrokerRegistration
+from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
+from regent.zk.stores.admin_store import ZkAdminStore
+
+logger = logging.getLogger(__name__)
+
+CLIENT_ID: Final = "regent-console"
+POLL_S: Final = 0.2
+
+_KEPT_EVENTS: Final = 20_000
+_READ_BYTES: Final = 8 * 1024 * 1024  # of the end of each journal
+_KEPT_DEATHS: Final = 20
+_IDLE_S: Final = 5.0  # after the last page, sessions stay for a reload
+_FIRST_S: Final = 10.0
+_SLOW_S: Final = 3.0
+_RETRY_S: Final = 1.0
+_CLOCK_S: Final = 1.0
+_REDRAW_S: Final = 30.0
+_ASK_CONTROLLER_S: Final = 1.0
+_NO_TABLE: Final = PartitionTable()
+_REST: Final = 1.5  # after a read of the partitions, in units of its own time
+
+
+class ViewCollector:
+    """Keeps ``view`` as it is in the cluster; ``on_change`` is called on a thread of its own."""
+
+    def __init__(self, cluster: Cluster, on_change: Callable[[], None] = lambda: None) -> None:
+        self._cluster = cluster
+        self._on_change = on_change
+        self._changed = threading.Condition()
+        self._watchers = 0
+        self._wanted_until = 0.0
+        self._closing = False
+        self._is_dirty = threading.Event()
+        self._wake_up = threading.Event()
+        self._readers: dict[Path, JournalReader] = {}
+        self._events: deque[Fields] = deque(maxlen=_KEPT_EVENTS)
+        self._deaths: dict[BrokerId, list[int]] = {}
+        self._table = PartitionTable()
+        self._described: DescribeControllerResponse | None = None
+        self._is_complete = False  # whether the partitions were read since somebody looks
+        self._is_changed = True  # whether the failovers must be found again
+        self._told_at = 0.0
+        self.view = ClusterView(0.0, "")
+        self._threads = [
+            threading.Thread(target=self._run, args=(once,), name=name, daemon=True)
+            for name, once in (("console-quick", self._quick), ("console-slow", self._slow))
+        ]
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """End the threads; a question to the cluster that is under way ends by itself."""
+        self._closing = True
+        self._wake_up.set()
+        self._is_dirty.set()
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Collect for the block: a page is open."""
+        with self._changed:
+            self._watchers += 1
+        self._wake_up.set()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._watchers -= 1
+                self._wanted_until = time.monotonic() + _IDLE_S
+
+    def current(self, partitions_s: float = _FIRST_S) -> ClusterView:
+        """Return a view that is at most a moment old.
+
+        It waits so long for the partitions; without them the table is an earlier one, or empty.
+        """
+        self._wanted_until = time.monotonic() + _IDLE_S
+        self._wake_up.set()
+        began = time.monotonic()
+        with self._changed:
+            while True:
+                is_late = time.monotonic() - began >= partitions_s
+                if self._is_young() and (self._has_all() or is_late):
+                    return self.view
+                if (left_s := began + _FIRST_S - time.monotonic()) <= 0:
+                    return self.view
+                self._changed.wait(min(left_s, POLL_S))
+
+    def _is_young(self) -> bool:
+        return time.time() * 1000 - self.view.at_ms < 5 * POLL_S * 1000
+
+    def _has_all(self) -> bool:
+        return bool(self.view.problem) or (self._is_complete and self.view.table is self._table)
+
+    @property
+    def _is_wanted(self) -> bool:
+        return self._watchers > 0 or time.monotonic() < self._wanted_until
+
+    def refresh(self) -> None:
+        """Read the partitions again soon: somebody has changed something."""
+        self._is_dirty.set()
+
+    # --- the threads ---
+
+    def _run(self, rounds: Callable[[ZkAdminStore], None]) -> None:
+        while not self._closing:
+            if not self._is_wanted:
+                self._is_complete = False
+                self._wake_up.clear()
+                if not self._is_wanted:
+                    self._wake_up.wait()
+                continue
+            try:
+                with self._cluster.admin() as admin:
+                    rounds(admin)
+            except (RegentError, OSError) as error:
+                self._publish_problem(str(error))
+                time.sleep(_RETRY_S)
+
+    def _publish_problem(self, problem: str) -> None:
+        address = self.view.zookeeper
+        with suppress(RegentError):
+            address = self._cluster.zookeeper_address
+        self._publish(
+            replace(self.view, at_ms=time.time() * 1000, zookeeper=address, problem=problem)
+        )
+
+    def _publish(self, view: ClusterView) -> None:
+        with self._changed:
+            before, self.view = self.view, view
+            self._changed.notify_all()
+        now = time.monotonic()
+        period_s = _CLOCK_S if view.missing else _REDRAW_S  # "missing since 5 s" grows
+        if now - self._told_at >= period_s or _differ(before, view):
+            self._told_at = now
+            self._on_change()
+
+    def _quick(self, admin: ZkAdminStore) -> None:
+        """Collect what changes in a failover, until nobody looks."""
+        while self._is_wanted and not self._closing:
+            began = time.monotonic()
+            self._publish(self._look(admin))
+            time.sleep(max(POLL_S - (time.monotonic() - began), POLL_S / 4))
+
+    def _slow(self, admin: ZkAdminStore) -> None:
+        """Collect the partitions, and what the controller tells, until nobody looks."""
+        with ControllerRef(admin.read_controller_endpoint, client_id=CLIENT_ID) as controller:
+            while self._is_wanted and not self._closing:
+                began = time.monotonic()
+                self._is_dirty.clear()
+                live = _live(admin.read_brokers())
+                found = read_partitions(admin, admin.topics.read_topic_names())
+                at_ms = time.time() * 1000
+                table = PartitionTable.of(found.partitions, found.unreadable, live, at_ms)
+                if not self._is_complete or not table.has_same(self._table):
+                    self._table = table
+                self._is_complete = True
+                deadline = time.monotonic() + _ASK_CONTROLLER_S
+                request = DescribeControllerRequest()
+                self._described = controller.ask(
+                    request, DescribeControllerResponse, deadline=deadline
+                )
+                time.sleep(min((time.monotonic() - began) * _REST, _SLOW_S))
+                self._is_dirty.wait(_SLOW_S)
+
+    # --- one look ---
+
+    def _look(self, admin: ZkAdminStore) -> ClusterView:
+        file = self._cluster.file
+        self._note_deaths(file)
+        has_journals = self._follow_journals()
+        controller = admin.read_controller()
+        registered = admin.read_brokers()
+        controller_id = NO_CONTROLLER if controller is None else controller.broker_id
+        epoch = self.view.controller_epoch if controller is None else controller.controller_epoch
+        rows = _rows(registered, {} if file is None else file.brokers)
+        if not has_journals:
+            self._note_without_journals(rows, controller_id, epoch)
+        missing = self._missing(admin, registered, file)
+        events = tuple(self._events) if self._is_changed else self.view.events
+        deaths = {broker_id: tuple(times) for broker_id, times in self._deaths.items()}
+        return ClusterView(
+            time.time() * 1000,
+            self._cluster.zookeeper_address,
+            self._cluster.data_dir,
+            "",
+            controller_id,
+            epoch,
+            _with_missing(rows, missing),
+            missing,
+            () if self._described is None else self._described.unanswered,
+            self._table,
+            events,
+            deaths,
+            self._failovers(events, deaths),
+            has_journals,
+        )
+
+    def _failovers(self, events: Sequence[Fields], deaths: Deaths) -> Sequence[Failover]:
+        if not self._is_changed:
+            return self.view.failovers
+        self._is_changed = False
+        return recent_failovers(events, deaths)
+
+    def _note_deaths(self, file: ClusterFile | None) -> None:
+        for entry in () if file is None else file.brokers.values():
+            known = self._deaths.setdefault(entry.id, [])
+            if entry.ended and entry.ended_ms not in known:
+                known.append(entry.ended_ms)
+                self._is_changed = True
+                del known[:-_KEPT_DEATHS]
+
+    def _follow_journals(self) -> bool:
+        """Read the new lines of all journals; False if there are none on this machine."""
+        data_dir = self._cluster.data_dir
+        if data_dir is None:
+            return False
+        for directory in journal_directories(data_dir):
+            if directory not in self._readers:
+                self._readers[directory] = JournalReader(directory, _READ_BYTES)
+        with suppress(EventsError):
+            reads = [reader.read() for reader in self._readers.values()]
+            new: list[Fields] = [
+                event.fields for event in heapq.merge(*reads, key=lambda event: event.ts_ms)
+            ]
+            self._add(new)
+        return bool(self._readers)
+
+    def _add(self, new: list[Fields]) -> None:
+        if not new:
+            return
+        if self._events and new[0]["ts_ms"] < self._events[-1]["ts_ms"]:
+            merged = sorted([*self._events, *new], key=lambda fields: fields["ts_ms"])
+            self._events = deque(merged, maxlen=_KEPT_EVENTS)
+        else:
+            self._events.extend(new)
+        self._is_changed = True
+        if any(fields.get("changes") for fields in new):
+            self._is_dirty.set()
+
+    def _note_without_journals(
+        self, rows: tuple[BrokerRow, ...], controller_id: BrokerId, epoch: int
+    ) -> None:
+        """Write down what this process sees, in the form of a journal."""
+        now = {row.broker_id for row in rows if row.is_registered}
+        before = {row.broker_id for row in self.view.brokers if row.is_registered}
+        now_ms = round(time.time() * 1000)
+        common: dict[str, object] = {
+            "ts_ms": now_ms,
+            "broker_id": controller_id,
+            "controller_epoch": epoch,
+            "event_id": now_ms,
+            "cause": "seen by the console",
+        }
+        seen: list[Fields] = []
+        if controller_id != NO_CONTROLLER and epoch != self.view.controller_epoch:
+            is_first = not self.view.brokers
+            event = "Startup" if is_first else "Reelect"
+            changes = [f"broker {controller_id}: controller epoch {epoch}"]
+            seen.append({**common, "event": event, "elected": epoch, "changes": changes})
+        elif self.view.brokers and now != before:
+            for name, brokers in (("started", now - before), ("failed", before - now)):
+                if brokers:
+                    changes = [f"brokers {sorted(brokers)}: {name}"]
+                    seen.append(
+                        {
+                            **common,
+                            "event": "BrokerChange",
+                            name: sorted(brokers),
+                            "changes": changes,
+                        }
+                    )
+        self._add(seen)
+
+    def _missing(
+        self,
+        admin: ZkAdminStore,
+        registered: Mapping[BrokerId, object],
+        file: ClusterFile | None,
+    ) -> tuple[MissingBroker, ...]:
+        supervised = {} if file is None else file.brokers
+        assigned = {r for p in self._table.partitions for r in p.assignment.replicas}
+        absent = sorted({*supervised, *assigned} - registered.keys())
+        if not absent:
+            return ()
+        ends = EndsOfBrokers(admin.read_ends(), supervised, self._described)
+        return tuple(ends.of(broker_id) for broker_id in absent)
+
+
+def _differ(before: ClusterView, now: ClusterView) -> bool:
+    """Whether a page shows something else now; big parts are the same objects if they are equal."""
+    if before.table is not now.table or before.events is not now.events:
+        return True
+    return replace(before, at_ms=0.0, table=_NO_TABLE, events=()) != replace(
+        now, at_ms=0.0, table=_NO_TABLE, events=()
+    )
+
+
+def _live(
+    registered: Mapping[BrokerId, BrokerRegistration | BadDataError],
+) -> dict[BrokerId, BrokerRegistration]:
+    return {b: r for b, r in registered.items() if isinstance(r, BrokerRegistration)}
+
+
+def _rows(
+    registered: Mapping[BrokerId, BrokerRegistration | BadDataError],
+    supervised: Mapping[BrokerId, BrokerEntry],
+) -> tuple[BrokerRow, ...]:
+    rows = []
+    for broker_id in sorted({*registered, *supervised}):
+        registration, entry = registered.get(broker_id), supervised.get(broker_id)
+        address = process = ""
+        if isinstance(registration, BrokerRegistration):
+            endpoint = next(iter(registration.info.endpoints), None)
+            address = "" if endpoint is None else f"{endpoint.host}:{endpoint.port}"
+        if entry is not None:
+            address = address or f"{entry.host}:{entry.port}"
+            process = f"process {entry.pid} {entry.ended}".strip()
+        rows.append(BrokerRow(broker_id, broker_id in registered, address, process))
+    return tuple(rows)
+
+
+def _with_missing(
+    rows: tuple[BrokerRow, ...], missing: tuple[MissingBroker, ...]
+) -> tuple[BrokerRow, ...]:
+    known = {row.broker_id for row in rows}
+    more = [BrokerRow(m.broker_id, False) for m in missing if m.broker_id not in known]
+    return tuple(sorted([*rows, *more], key=lambda row: row.broker_id))
