@@ -1,13 +1,16 @@
-"""Warnings of the brokers about themselves, requested from all at once."""
+"""Warnings of the brokers about themselves, requested from all at once.
+
+A broker of Kafka gives none; it is asked for its log directories.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from regent.core.errors import RegentError
-from regent.core.model import BrokerRegistration
+from regent.core.errors import Errors, RegentError
+from regent.core.model import BrokerId, BrokerInfo, BrokerRegistration
 from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
 
 if TYPE_CHECKING:
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 32
 _ASK_TIMEOUT_S = 0.5
+_LOG_DIRS_VERSION = 1  # all releases that can be in the cluster know it
 _MAX_BROKERS = 200  # metrics are better for a larger cluster
 
 
@@ -27,15 +31,56 @@ def broker_warnings(registrations: Collection[BrokerRegistration]) -> Iterator[s
     try:
         with ThreadPoolExecutor(_AT_ONCE) as executor:
             asked = [
-                (registration.info.broker_id, executor.submit(_ask, context, endpoint))
-                for registration in list(registrations)[:_MAX_BROKERS]
-                if (endpoint := registration.info.control_peer) is not None
+                (info.broker_id, executor.submit(_ask, context, endpoint))
+                if (endpoint := info.control_peer) is not None
+                else (info.broker_id, executor.submit(_warnings_of_kafka, info))
+                for info in (r.info for r in list(registrations)[:_MAX_BROKERS])
             ]
             for broker_id, answer in asked:
                 for warning in answer.result():
                     yield f"broker {broker_id}: {warning}"
     finally:
         context.destroy(linger=0)
+
+
+def failed_log_dirs(brokers: Iterable[BrokerInfo]) -> Mapping[BrokerId, list[str]]:
+    """Return the failed log directories of brokers of Kafka; none of one that does not answer."""
+    of_kafka = [info for info in brokers if info.is_of_kafka][:_MAX_BROKERS]
+    with ThreadPoolExecutor(_AT_ONCE) as executor:
+        found = executor.map(_failed_log_dirs, of_kafka)
+        return {info.broker_id: paths for info, paths in zip(of_kafka, found, strict=True)}
+
+
+def _failed_log_dirs(info: BrokerInfo) -> list[str]:
+    from regent.client.broker_request import NoAnswerError, ask_broker
+    from regent.client.command_config import SECURITY_OF_COMMAND
+    from regent.core.protocol.messages.log_dirs import (
+        DescribeLogDirsRequest,
+        DescribeLogDirsResponse,
+    )
+    from regent.transport.kafka.api import KafkaApiKey
+
+    endpoint = SECURITY_OF_COMMAND.endpoint_of(info)
+    if endpoint is None:
+        return []
+    request = DescribeLogDirsRequest(topics=())
+    api = (KafkaApiKey.DESCRIBE_LOG_DIRS, _LOG_DIRS_VERSION)
+    try:
+        answer = ask_broker(endpoint, api, request, DescribeLogDirsResponse, _ASK_TIMEOUT_S)
+    except (NoAnswerError, RegentError):
+        return []
+    return [
+        result.log_dir
+        for result in answer.results
+        if result.error_code == Errors.KAFKA_STORAGE_ERROR
+    ]
+
+
+def _warnings_of_kafka(info: BrokerInfo) -> tuple[str, ...]:
+    return tuple(
+        f"log directory {path} has failed: replace its disk, and restart the broker"
+        for path in _failed_log_dirs(info)
+    )
 
 
 def _ask(context: Context, endpoint: str) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.client.deletion_obstacles import deletion_obstacles
 from regent.client.group_states import group_states
 from regent.client.missing_brokers import EndsOfBrokers
-from regent.client.partitions import read_partitions
+from regent.client.partitions import DescribedPartition, read_partitions
 from regent.client.wording import counted, listed
 from regent.cluster.cluster_file import ClusterFile
 from regent.config.command_line import program
@@ -288,6 +288,12 @@ def _examine_controller(admin: ZkAdminStore, health: Health) -> DescribeControll
     software = dict(answer.software)
     for broker in health.brokers:
         broker["software"] = software.get(int(str(broker["id"])), broker["software"])
+    health.reasons += [
+        f"broker {row.broker_id}: {counted(row.number, 'replica')} offline:"
+        f" {listed(row.some, total=row.number)}: see its log for the reason, then restart it"
+        for row in answer.offline_replicas
+        if software.get(row.broker_id, OUR_SOFTWARE) != OUR_SOFTWARE
+    ]
     health.unanswered = [row._asdict() for row in answer.unanswered]
     health.reasons += [
         f"broker {row.broker_id} has left {row.request} unanswered for"
@@ -371,11 +377,29 @@ def _examine_partitions(
         if partitions:
             named = listed(partitions, _NAMED_PARTITIONS)
             health.reasons.append(f"{counted(len(partitions), 'partition')} {what}: {named}")
+    health.warnings += _on_brokers_without_replicas(found.partitions, registered)
     waiting = [(p.topic_partition, p.waiting_reason(registered)) for p in found.partitions]
     health.reasons += [f"{partition} {reason}" for partition, reason in waiting if reason][
         :_NAMED_PARTITIONS
     ]
     return {replica for p in found.partitions for replica in p.assignment.replicas}
+
+
+def _on_brokers_without_replicas(
+    partitions: Sequence[DescribedPartition],
+    registered: Mapping[BrokerId, BrokerRegistration | BadDataError],
+) -> Iterator[str]:
+    """Yield a line for each broker with ``no_replicas`` that has some, with the command."""
+    for broker_id, registration in registered.items():
+        if isinstance(registration, BadDataError) or not registration.info.no_replicas:
+            continue
+        placed = [p.topic_partition for p in partitions if broker_id in p.assignment.replicas]
+        if placed:
+            yield (
+                f"broker {broker_id} has the setting no_replicas, and"
+                f" {counted(len(placed), 'replica')}: {listed(placed, _NAMED_PARTITIONS)}: move"
+                f" them: {program()} jobs plan decommission --from {broker_id}"
+            )
 
 
 def _ignored(owner: str, problems: Mapping[str, str]) -> Iterator[str]:

@@ -8,7 +8,6 @@ from unittest.mock import patch
 from regent.broker.api import control_requests, controller_requests
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.protocol.control import LeaderAndIsrType
-from regent.core.replication.suspect_replicas import SuspectTracker
 
 
 def deletions_of_brokers_of_kafka_forgotten() -> Any:
@@ -24,11 +23,6 @@ def requests_of_kafka_taken_for_full() -> Any:
 def missing_broker_epochs_taken_for_0() -> Any:
     """In a proposal without the broker epochs of members, their epoch is 0."""
     return patch.object(controller_requests, "UNKNOWN_BROKER_EPOCH", 0)
-
-
-def given_up_replicas_not_announced() -> Any:
-    """A broker does not register again after a controller of Kafka took replicas for failed."""
-    return patch.object(SuspectTracker, "take_given_up", lambda _: False)
 
 
 SEARCH_FROM = {

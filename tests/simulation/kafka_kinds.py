@@ -18,7 +18,7 @@ RULING_PROBABILITY = 0.5  # of a history with brokers of Kafka
 MOVE_PROBABILITY = 0.3  # of a restart
 DEPOSED_PROBABILITY = 0.02  # of a controller of Kafka, in a step
 OBSERVED_MS = 10_000
-REPLACED_PROBABILITY = 0.01  # of a controller of Kafka, in a step, while brokers move
+REPLACED_PROBABILITY = 0.04  # of a controller of Kafka, in a step
 COUNTS = (1, 1, 2, BROKERS - 1)
 
 
@@ -73,7 +73,7 @@ class KafkaKinds:
         dice = self._random.random()
         if dice < DEPOSED_PROBABILITY:
             self._depose()
-        elif dice < DEPOSED_PROBABILITY + REPLACED_PROBABILITY and self._is_moving:
+        elif dice < DEPOSED_PROBABILITY + REPLACED_PROBABILITY:
             self._replace_ruler()
 
     def _replace_ruler(self) -> None:

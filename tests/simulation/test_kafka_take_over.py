@@ -6,6 +6,7 @@ import pytest
 
 from regent.core.model import BrokerId, LeaderAndIsr, TopicPartition
 from regent.core.protocol.client import ACKS_ALL
+from regent.core.replication.suspect_replicas import SuspectTracker
 from regent.zk.znodes import ControllerZNode
 from tests.simulation.client_requests import ProduceRequest
 from tests.simulation.cluster import Cluster
@@ -97,3 +98,15 @@ def test_its_replicas_are_used_again_although_they_refuse_to_lead_on(
     shared = range(PARTITIONS - 1)
     assert {tuple(sorted(leadership(cluster, n).isr)) for n in shared} == {(0, 1, 2)}
     assert leadership(cluster, ALONE).leader == DEAD
+
+
+def test_a_broker_that_does_not_register_again_is_found(
+    cluster: Cluster,
+    kinds: dict[BrokerId, KafkaRelease | None],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(SuspectTracker, "take_given_up", lambda _: False)
+    take_over(cluster, kinds)
+    cluster.run_for(12_000)
+    with pytest.raises(AssertionError, match=f"1 of Kafka does not use .* of {DEAD}"):
+        assert_online_under_kafka(cluster)

@@ -141,7 +141,7 @@ class ZkBrokerStore(WatchingStore):
         is_ours = node is not None and node.stat.ephemeral_owner == self._zookeeper.session_id
         if node is None or not is_ours or not self._is_ruled_by_kafka():
             return None
-        operations = [
+        operations: list[Operation] = [
             Delete(path, node.stat.version),
             Create(path, ephemeral=True),
             SetData(path, node.data, 0),
