@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from regent.core.errors import Errors, RegentError
+from regent.core.errors import RegentError
 from regent.core.model import BrokerId, BrokerInfo, BrokerRegistration
 from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 32
 _ASK_TIMEOUT_S = 0.5
-_LOG_DIRS_VERSION = 1  # all releases that can be in the cluster know it
 _MAX_BROKERS = 200  # metrics are better for a larger cluster
 
 
@@ -43,43 +42,22 @@ def broker_warnings(registrations: Collection[BrokerRegistration]) -> Iterator[s
         context.destroy(linger=0)
 
 
-def failed_log_dirs(brokers: Iterable[BrokerInfo]) -> Mapping[BrokerId, list[str]]:
+def failed_log_dirs_of(brokers: Iterable[BrokerInfo]) -> Mapping[BrokerId, list[str]]:
     """Return the failed log directories of brokers of Kafka; none of one that does not answer."""
+    from regent.client.broker_request import failed_log_dirs
+
     of_kafka = [info for info in brokers if info.is_of_kafka][:_MAX_BROKERS]
     with ThreadPoolExecutor(_AT_ONCE) as executor:
-        found = executor.map(_failed_log_dirs, of_kafka)
+        found = executor.map(lambda info: failed_log_dirs(info, _ASK_TIMEOUT_S), of_kafka)
         return {info.broker_id: paths for info, paths in zip(of_kafka, found, strict=True)}
 
 
-def _failed_log_dirs(info: BrokerInfo) -> list[str]:
-    from regent.client.broker_request import NoAnswerError, ask_broker
-    from regent.client.command_config import SECURITY_OF_COMMAND
-    from regent.core.protocol.messages.log_dirs import (
-        DescribeLogDirsRequest,
-        DescribeLogDirsResponse,
-    )
-    from regent.transport.kafka.api import KafkaApiKey
-
-    endpoint = SECURITY_OF_COMMAND.endpoint_of(info)
-    if endpoint is None:
-        return []
-    request = DescribeLogDirsRequest(topics=())
-    api = (KafkaApiKey.DESCRIBE_LOG_DIRS, _LOG_DIRS_VERSION)
-    try:
-        answer = ask_broker(endpoint, api, request, DescribeLogDirsResponse, _ASK_TIMEOUT_S)
-    except (NoAnswerError, RegentError):
-        return []
-    return [
-        result.log_dir
-        for result in answer.results
-        if result.error_code == Errors.KAFKA_STORAGE_ERROR
-    ]
-
-
 def _warnings_of_kafka(info: BrokerInfo) -> tuple[str, ...]:
+    from regent.client.broker_request import failed_log_dirs
+
     return tuple(
         f"log directory {path} has failed: replace its disk, and restart the broker"
-        for path in _failed_log_dirs(info)
+        for path in failed_log_dirs(info, _ASK_TIMEOUT_S)
     )
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import click
 
-from regent.cli.broker_warnings import failed_log_dirs
+from regent.cli.broker_warnings import failed_log_dirs_of
 from regent.cli.brokers_config import config
 from regent.cli.local_brokers import pid, start
 from regent.cli.output import Output, examples, note, output_option, print_json, print_table
@@ -91,7 +91,7 @@ def list_brokers(cluster: Cluster, /, output: str) -> None:
         software = _software(admin, registrations.values())
     controller_id = -1 if controller is None else controller.broker_id
     known = [r.info for r in registrations.values() if isinstance(r, BrokerRegistration)]
-    failed = failed_log_dirs(known)
+    failed = failed_log_dirs_of(known)
     rows = []
     for registration in registrations.values():
         if isinstance(registration, BadDataError):

@@ -56,7 +56,7 @@ class MovedCluster:
             )
             for broker in BROKERS
         }
-        self._ours: dict[BrokerId, subprocess.Popen[str]] = {}
+        self.ours: dict[BrokerId, subprocess.Popen[str]] = {}
         self._stack = ExitStack()
         self._page = PAGE.read_text()
         self._public_key = ""
@@ -71,7 +71,7 @@ class MovedCluster:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        for process in self._ours.values():
+        for process in self.ours.values():
             process.kill()
             process.communicate(timeout=WAIT_S)
         self._stack.close()
@@ -131,7 +131,7 @@ class MovedCluster:
         else:
             output = self._shell(line, kafka.directory)
             if line.startswith("regent brokers shutdown"):
-                self._ours.pop(broker).communicate(timeout=WAIT_S)
+                self.ours.pop(broker).communicate(timeout=WAIT_S)
             return output
         return ""
 
@@ -159,7 +159,7 @@ class MovedCluster:
                 stderr=errors,
                 text=True,
             )
-        self._ours[broker] = process
+        self.ours[broker] = process
         line = next_line(process, f"broker {broker} is ready", WAIT_S)
         assert line.startswith("ready: "), (folder / "regent.out").read_text()
         return line

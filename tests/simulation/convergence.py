@@ -408,7 +408,7 @@ def assert_online_under_kafka(cluster: Cluster) -> None:
         for broker_id, broker in cluster.brokers.items():
             failed = {
                 name
-                for name in ruler.controller.failed_replicas(broker_id)
+                for name in ruler.ruler.failed_replicas(broker_id)
                 if not broker.disk.is_offline(name)
             }
             assert not failed, f"{ruler.broker_id} of Kafka does not use {failed} of {broker_id}"

@@ -100,10 +100,16 @@ class KafkaBroker(SimulatedBroker):
         return KafkaChannel(self, registration)
 
     @property
+    def ruler(self) -> KafkaController:
+        """Its controller, which may rule the cluster or not."""
+        ruler: Any = self.controller
+        assert isinstance(ruler, KafkaController)
+        return ruler
+
+    @property
     def is_controller(self) -> bool:
         """Whether it rules the cluster."""
-        ruler: Any = self.controller
-        return bool(ruler.rules)
+        return self.ruler.rules
 
     def _begin_shutdown(self) -> None:
         """Follow on until the controller stops the replicas."""
