@@ -29,6 +29,7 @@ from regent.actors.replica_fetcher_manager import ReplicaFetcherManager
 from regent.actors.replica_fetcher_thread import OpenFetchChannel
 from regent.actors.runtime import RegentActor, Supervisor, launch, stop_actor
 from regent.actors.scheduler import Scheduler, monotonic_ms
+from regent.core.controller.events import ReplicasGivenUp, SuspectReplicasChanged
 from regent.core.errors import Errors, SessionExpiredError
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.broker import (
@@ -149,8 +150,8 @@ class BrokerCallbacks:
     """There may be ISR proposals to send."""
     on_replicas_offline: Callable[[], None] = lambda: None
     """Replicas went offline because of log failures, or damaged logs can be replaced."""
-    on_suspects_changed: Callable[[], None] = lambda: None
-    """The suspect replicas have changed."""
+    on_suspects_changed: Callable[[SuspectReplicasChanged | ReplicasGivenUp], None] = lambda _: None
+    """The suspect replicas have changed, or a controller of Kafka has given some up."""
     on_metadata_changed: Callable[[], None] = lambda: None
     """The metadata cache has been updated."""
     catch_up_with_configs: Callable[[], None] = lambda: None
@@ -284,12 +285,17 @@ class Broker(RegentActor):
             reply.set(response)
         self.fetchers.update()
         self._callbacks.on_isrs_proposed()
-        if self.replica_manager.take_suspect_changes():
-            self._callbacks.on_suspects_changed()
+        self._report_suspects()
         if isinstance(request, UpdateMetadataRequest):
             self._callbacks.on_metadata_changed()
             if self.replica_manager.replaceable_logs():
                 self._callbacks.on_replicas_offline()
+
+    def _report_suspects(self) -> None:
+        if self.replica_manager.take_suspect_changes():
+            self._callbacks.on_suspects_changed(SuspectReplicasChanged())
+        if self.replica_manager.take_given_up():
+            self._callbacks.on_suspects_changed(ReplicasGivenUp(self.replica_manager.broker_epoch))
 
     def _load_configs(self, request: ControlRequest) -> None:
         """Load the settings that the request needs; raises ``SessionExpiredError``."""

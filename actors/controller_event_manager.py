@@ -38,11 +38,13 @@ from regent.core.protocol.controller import (
     ControllerRequest,
     DescribeControllerRequest,
     DescribeControllerResponse,
+    OfflineReplicas,
 )
 
 logger = logging.getLogger(__name__)
 
 _MAX_REFUSED_STATES = 100  # listed in an answer
+_MAX_OFFLINE_NAMED = 5  # of one broker
 
 
 class ControllerListener:
@@ -253,6 +255,11 @@ class ControllerEventManager(RegentActor):
             tuple(self.channels.software()),
             tuple(self.channels.departed()),
             tuple(self.channels.answer_times()),
+            tuple(
+                OfflineReplicas(b, len(names), tuple(sorted(names)[:_MAX_OFFLINE_NAMED]))
+                for b, names in sorted(context.replicas_on_offline_dirs.items())
+                if names
+            ),
         )
 
     def _await_brokers(self, timeout_ms: int, reply: Reply) -> None:

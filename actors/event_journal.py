@@ -68,6 +68,7 @@ _CAUSES: dict[type[object], str] = {
     events.Expire: "end of the session",
     events.RegisterBrokerAndReelect: "new session",
     events.SuspectReplicasChanged: "list of suspect replicas",
+    events.ReplicasGivenUp: "StopReplica of a controller of Kafka",
     events.AdvertisedListenersChanged: "advertised.listeners",
     events.Resign: "unexpected error",
     events.StandAgain: "timer",

@@ -77,11 +77,7 @@ from regent.config.threads import thread_names_begin_with
 from regent.core.admin.config_handlers import TopicConfigHandler
 from regent.core.admin.dynamic_config_manager import DynamicConfigManager
 from regent.core.controller.controller import Controller
-from regent.core.controller.events import (
-    RegisterBrokerAndReelect,
-    Startup,
-    SuspectReplicasChanged,
-)
+from regent.core.controller.events import ControllerEvent, RegisterBrokerAndReelect, Startup
 from regent.core.errors import Errors, RegentError, SessionExpiredError, StorageError
 from regent.core.model import UNKNOWN_BROKER_EPOCH, BrokerId, BrokerInfo, TopicPartition
 from regent.core.protocol.api import ApiKey
@@ -518,10 +514,10 @@ class BrokerProcess(ControllerListener):
         except StorageError as error:
             self.on_must_end(error)
 
-    def _on_suspects_changed(self) -> None:
+    def _on_suspects_changed(self, event: ControllerEvent) -> None:
         """Save the suspect replicas and report them to the controller."""
         self._storage.logs.save_suspects()
-        self._controller.tell(SuspectReplicasChanged())
+        self._controller.tell(event)
 
     def on_broker_registered(self, broker_epoch: int) -> None:
         """Pass on our new broker epoch, unless another broker took our addresses meanwhile."""

@@ -13,6 +13,7 @@ from regent.cli.brokers_config import config
 from regent.cli.local_brokers import pid, start
 from regent.cli.output import Output, examples, note, output_option, print_json, print_table
 from regent.cli.waiting import Waiting
+from regent.client.broker_answers import failed_log_dirs_of
 from regent.client.cluster_connection import Cluster, pass_cluster
 from regent.client.live_brokers import not_registered
 from regent.client.obstacles import shutdown_obstacles
@@ -81,6 +82,9 @@ def _cells(row: Mapping[str, object]) -> list[object]:
         for endpoint in (row["control_endpoint"], row["replication_endpoint"])
     ]
     software = f"{row['software']}{', no replicas' if row['no_replicas'] else ''}"
+    failed = row.get("failed_log_dirs")
+    if isinstance(failed, list) and failed:
+        software += f", failed: {' '.join(failed)}"
     last = (row["rack"], row["broker_epoch"], row["is_controller"], software)
     return [row["id"], row["host"], row["port"], *ports, *last]
 
@@ -120,15 +124,18 @@ def list_brokers(cluster: Cluster, /, output: str) -> None:
         controller = admin.read_controller()
         software = _software(admin, registrations.values())
     controller_id = -1 if controller is None else controller.broker_id
+    known = [r.info for r in registrations.values() if isinstance(r, BrokerRegistration)]
+    failed = failed_log_dirs_of(known)
     rows = []
     for registration in registrations.values():
         if isinstance(registration, BadDataError):
             note(f"regent: {registration}")
         else:
             row = broker_json(registration, controller_id)
-            rows.append(
-                row | {"software": software.get(registration.info.broker_id, row["software"])}
-            )
+            row["software"] = software.get(registration.info.broker_id, row["software"])
+            if registration.info.is_of_kafka:
+                row["failed_log_dirs"] = failed[registration.info.broker_id]
+            rows.append(row)
     if output == Output.JSON:
         print_json(rows)
     elif rows:

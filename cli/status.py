@@ -14,7 +14,7 @@ from regent.cli.brokers import broker_json
 from regent.cli.controller import controller_json
 from regent.cli.output import Output, output_option, print_facts, print_json
 from regent.cli.placement import placement_status
-from regent.client.broker_answers import ask_brokers, warnings_of
+from regent.client.broker_answers import ask_brokers, warnings_of, warnings_of_kafka
 from regent.client.cluster_connection import Cluster, ClusterNotFoundError, pass_cluster
 from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.client.deletion_obstacles import deletion_obstacles
@@ -175,6 +175,7 @@ def _examine_cluster(
         live = [broker for broker in registered if isinstance(broker, BrokerRegistration)]
         answers = ask_brokers(live)
         health.warnings += warnings_of(answers)
+        health.warnings += warnings_of_kafka(row.info for row in live)
         of_live = {broker.info.broker_id: broker for broker in live}
         slow = list(slow_brokers(of_live, described, answers))
         health.slow_brokers = [broker_id for broker_id, _ in slow]
@@ -303,6 +304,12 @@ def _examine_controller(admin: ZkAdminStore, health: Health) -> DescribeControll
     software = dict(answer.software)
     for broker in health.brokers:
         broker["software"] = software.get(int(str(broker["id"])), broker["software"])
+    health.reasons += [
+        f"broker {row.broker_id}: {counted(row.number, 'replica')} offline:"
+        f" {listed(row.some, total=row.number)}: see its log for the reason, then restart it"
+        for row in answer.offline_replicas
+        if software.get(row.broker_id, OUR_SOFTWARE) != OUR_SOFTWARE
+    ]
     health.unanswered = [row._asdict() for row in answer.unanswered]
     health.reasons += [
         f"broker {row.broker_id} has left {row.request} unanswered for"
@@ -383,11 +390,29 @@ def _examine_partitions(
         if partitions:
             named = listed(partitions, _NAMED_PARTITIONS)
             health.reasons.append(f"{counted(len(partitions), 'partition')} {what}: {named}")
+    health.warnings += _on_brokers_without_replicas(found.partitions, registered)
     waiting = [(p.topic_partition, p.waiting_reason(registered)) for p in found.partitions]
     health.reasons += [f"{partition} {reason}" for partition, reason in waiting if reason][
         :_NAMED_PARTITIONS
     ]
     return found.partitions
+
+
+def _on_brokers_without_replicas(
+    partitions: Sequence[DescribedPartition],
+    registered: Mapping[BrokerId, BrokerRegistration | BadDataError],
+) -> Iterator[str]:
+    """Yield a line for each broker with ``no_replicas`` that has some, with the command."""
+    for broker_id, registration in registered.items():
+        if isinstance(registration, BadDataError) or not registration.info.no_replicas:
+            continue
+        placed = [p.topic_partition for p in partitions if broker_id in p.assignment.replicas]
+        if placed:
+            yield (
+                f"broker {broker_id} has the setting no_replicas, and"
+                f" {counted(len(placed), 'replica')}: {listed(placed, _NAMED_PARTITIONS)}: move"
+                f" them: {program()} jobs plan decommission --from {broker_id}"
+            )
 
 
 def _ignored(owner: str, problems: Mapping[str, str]) -> Iterator[str]:

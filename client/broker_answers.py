@@ -1,13 +1,16 @@
-"""What the brokers say about themselves and their followers, requested from all at once."""
+"""What the brokers say about themselves and their followers, requested from all at once.
+
+A broker of Kafka says nothing of this kind; it is asked for its log directories.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from regent.core.errors import RegentError
-from regent.core.model import BrokerId, BrokerRegistration
+from regent.core.model import BrokerId, BrokerInfo, BrokerRegistration
 from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
 
 if TYPE_CHECKING:
@@ -45,6 +48,26 @@ def warnings_of(answers: BrokerAnswers) -> Iterator[str]:
     for broker_id, answer in answers.items():
         for warning in answer.warnings:
             yield f"broker {broker_id}: {warning}"
+
+
+def failed_log_dirs_of(brokers: Iterable[BrokerInfo]) -> Mapping[BrokerId, list[str]]:
+    """Return the failed log directories of brokers of Kafka; none of one that does not answer."""
+    from regent.client.broker_request import failed_log_dirs
+
+    of_kafka = [info for info in brokers if info.is_of_kafka][:_MAX_BROKERS]
+    with ThreadPoolExecutor(_AT_ONCE) as executor:
+        found = executor.map(lambda info: failed_log_dirs(info, _ASK_TIMEOUT_S), of_kafka)
+        return {info.broker_id: paths for info, paths in zip(of_kafka, found, strict=True)}
+
+
+def warnings_of_kafka(brokers: Iterable[BrokerInfo]) -> Iterator[str]:
+    """Yield a line for each failed log directory of a broker of Kafka."""
+    for broker_id, paths in failed_log_dirs_of(brokers).items():
+        for path in paths:
+            yield (
+                f"broker {broker_id}: log directory {path} has failed: replace its disk, and"
+                " restart the broker"
+            )
 
 
 def _ask(context: Context, endpoint: str) -> DescribeMetadataResponse | None:

@@ -8,7 +8,11 @@ from typing import Final, TypeVar
 from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.config.addresses import tcp_endpoint
 from regent.core.errors import Errors, RegentError
-from regent.core.model import EndPoint
+from regent.core.model import BrokerInfo, EndPoint
+from regent.core.protocol.messages.log_dirs import (
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
 from regent.transport.control.client import (
     PeerUnreachableError,
     RequestError,
@@ -23,6 +27,7 @@ T = TypeVar("T")
 
 _CONNECT_S: Final = 5.0  # a host that is down must not use up the time for the others
 _CLIENT_ID: Final = "regent"
+_LOG_DIRS_VERSION: Final = 1  # all releases that can be in the cluster know it
 
 
 class NoAnswerError(Exception):
@@ -65,3 +70,17 @@ def ask_broker(
             raise NoAnswerError(str(error)) from None
         except (RequestError, MalformedRequestError) as error:
             raise NoAnswerError(str(error)) from None
+
+
+def failed_log_dirs(info: BrokerInfo, timeout_s: float) -> list[str]:
+    """Return the failed log directories of a broker; none if it does not answer in time."""
+    endpoint = SECURITY_OF_COMMAND.endpoint_of(info)
+    if endpoint is None:
+        return []
+    request = DescribeLogDirsRequest(topics=())
+    api = (KafkaApiKey.DESCRIBE_LOG_DIRS, _LOG_DIRS_VERSION)
+    try:
+        answer = ask_broker(endpoint, api, request, DescribeLogDirsResponse, timeout_s)
+    except (NoAnswerError, RegentError):
+        return []
+    return [r.log_dir for r in answer.results if r.error_code == Errors.KAFKA_STORAGE_ERROR]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from regent.client.broker_request import NoAnswerError, ask_broker
+from regent.client.broker_request import NoAnswerError, ask_broker, failed_log_dirs
 from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.client.partitions import DescribedPartition, Topics, read_partitions
 from regent.client.wording import counted, listed
@@ -39,6 +40,7 @@ _ANSWER_S: Final = 5.0
 _BROKER: Final = 4  # the resource type of a broker
 _NAMED: Final = 5
 _FORMAT: Final = "message.format.version"
+_TOKEN_SECRET: Final = "delegation_token_secret_key_file"
 _MIN_ISR: Final = "min.insync.replicas"
 
 
@@ -70,6 +72,7 @@ def obstacles_of(admin: ZkAdminStore, files: Sequence[Path]) -> list[tuple[str, 
         "topics": lambda: _of_topics(admin),
         "partitions": lambda: _of_partitions(admin, max(minima)),
         "users": lambda: _of_users(admin),
+        "tokens": lambda: _of_tokens(admin, files),
         "zookeeper": lambda: [f"{line}: allow it" for line in admin.read_denied()],
     }
     for name, check in checks.items():
@@ -130,6 +133,19 @@ def _of_brokers(admin: ZkAdminStore, known: set[BrokerId], minima: set[int]) -> 
         elif registration.info.is_of_kafka:
             is_known = registration.info.broker_id in known
             yield from _of_broker(registration.info, minima, is_file_given=is_known)
+    known_ones = [r.info for r in registrations.values() if not isinstance(r, BadDataError)]
+    yield from _of_listeners(known_ones)
+
+
+def _of_listeners(brokers: Sequence[BrokerInfo]) -> Iterator[str]:
+    """Brokers find each other by the name of a listener, so that all must have one name."""
+    names = {info.broker_id: {e.listener for e in info.endpoints} for info in brokers}
+    if names and not set.intersection(*names.values()):
+        each = [f"broker {b} has {' and '.join(sorted(n)) or 'none'}" for b, n in names.items()]
+        yield (
+            f"the brokers have no name of a listener in common ({_named(each)}): give all the"
+            " listener of the same inter.broker.listener.name first"
+        )
 
 
 def _of_broker(info: BrokerInfo, minima: set[int], *, is_file_given: bool) -> Iterator[str]:
@@ -168,6 +184,8 @@ def _of_broker(info: BrokerInfo, minima: set[int], *, is_file_given: bool) -> It
     except (NoAnswerError, RegentError) as error:
         yield f"{name} cannot be asked: {error}: start it, or correct --command-config"
         return
+    for path in failed_log_dirs(info, _ANSWER_S):
+        yield f"{name}: log directory {path} has failed: replace its disk, and restart it first"
     (result,) = described.results
     if result.error_code:
         yield (
@@ -329,3 +347,17 @@ def _of_users(admin: ZkAdminStore) -> Iterator[str]:
                 yield f"/config/{path}: {error}: set the password of the user again"
     for pattern in admin.read_damaged_acls():
         yield f"the ACLs of {pattern} cannot be read: remove them, and add them again"
+
+
+def _of_tokens(admin: ZkAdminStore, files: Sequence[Path]) -> Iterator[str]:
+    """Name the files of brokers at which users of delegation tokens could not log in."""
+    count = admin.count_delegation_tokens()
+    for path in files if count else ():
+        with suppress(RegentError):  # named already
+            tables = read_kafka_properties(path, {}).tables
+            if not tables.get("delegation_tokens", {}).get(_TOKEN_SECRET):
+                yield (
+                    f"{path} has no delegation.token.secret.key, and the cluster has"
+                    f" {counted(count, 'delegation token')}: write the key of the other brokers in"
+                    " it, else their users cannot log in there"
+                )

@@ -192,6 +192,14 @@ class ControllerStore(Protocol):
         """
         ...
 
+    def renew_registration(self, broker_id: BrokerId) -> int | None:
+        """Replace our registration by an equal one, and return its broker epoch.
+
+        One transaction does it, so that the broker is never missing. None: no controller of Kafka
+        rules, or this session has no registration; nothing is changed.
+        """
+        ...
+
     def publish_suspects(self, info: BrokerInfo, suspects: SuspectReplicas) -> None:
         """Write which replicas are suspect; no-op if the broker is not registered."""
         ...

@@ -11,12 +11,12 @@ Every broker has one. It is *active* from the time that it wins an election unti
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from typing import assert_never
 
 from regent.core.controller import quarantine
 from regent.core.controller.brokers.broker_changes import BrokerChanges
 from regent.core.controller.brokers.broker_health import BrokerHealth
+from regent.core.controller.brokers.broker_registrar import BrokerRegistrar
 from regent.core.controller.brokers.controlled_shutdown import ControlledShutdowns
 from regent.core.controller.brokers.notifications import Notifications
 from regent.core.controller.brokers.responses import ControlResponses
@@ -24,8 +24,6 @@ from regent.core.controller.context import ControllerContext
 from regent.core.controller.controller_election import ControllerElection
 from regent.core.controller.delegation_token_deletion import DelegationTokenDeletion
 from regent.core.controller.effects import (
-    BrokerMustEnd,
-    BrokerRegistered,
     CancelScheduledEvents,
     ControllerElected,
     ControllerResigned,
@@ -72,6 +70,7 @@ from regent.core.controller.events import (
     RegisterBrokerAndReelect,
     RegistrationDeleted,
     ReplicaLeaderElection,
+    ReplicasGivenUp,
     RequestId,
     Resign,
     StandAgain,
@@ -97,7 +96,6 @@ from regent.core.errors import (
     ControllerMovedError,
     Errors,
     ForeignDirectoryError,
-    RegentError,
     SessionExpiredError,
     UnreadableError,
 )
@@ -107,7 +105,6 @@ from regent.core.protocol.control import ControlHeader
 from regent.core.protocol.controller import ControllerResponse, MoveControllerResponse
 
 MAX_RESIGNATION_BACKOFF_MS = 60_000
-COMPLAINT_INTERVAL_MS = 60_000
 
 
 class Controller:
@@ -126,13 +123,12 @@ class Controller:
         accepted_epoch: Callable[[], int] = lambda: 0,
         suspects: Callable[[], SuspectReplicas] = lambda: NO_SUSPECTS,
     ) -> None:
-        self._info = broker_info
-        self._suspects = suspects  # of this broker
         self._services = ControllerServices(
             broker_info.broker_id, store, topic_ids, settings or ControllerSettings()
         )
         self._log = self._services.log(__name__)
         self._election = ControllerElection(broker_info, store, accepted_epoch)
+        self._registration = BrokerRegistrar(self._services, broker_info, suspects)
         self._partitions = PartitionStateMachine(self._services)
         self._replicas = ReplicaStateMachine(self._services)
         machines = (self._services, self._partitions, self._replicas)
@@ -157,7 +153,6 @@ class Controller:
         self._reads_again_in = 0  # the epoch of the term that scheduled a ReadAgain
         self._will_reelect = False  # a Reelect is scheduled
         self._no_election_before_ms = 0
-        self._complaint = ("", 0)  # the last repeated error, and when it was logged
 
     @property
     def is_active(self) -> bool:
@@ -229,22 +224,23 @@ class Controller:
                 self._election.reset()
                 self._resign()
             case RegisterBrokerAndReelect():
-                if self._register_broker(now_ms):
+                if self._registration.create(now_ms):
                     self._reconsider(now_ms)
             case RegistrationDeleted():
-                self._register_broker(now_ms)
-            case BrokerModifications(broker_id) if broker_id == self._info.broker_id:
-                self._register_broker(now_ms)  # the watch on our registration has fired
+                self._registration.create(now_ms)
+            case BrokerModifications(broker_id) if broker_id == self._services.broker_id:
+                self._registration.create(now_ms)  # the watch on our registration has fired
                 if self._is_active:
                     self._brokers.on_broker_modifications(broker_id)
             case ElectionDoubted():
                 if self._is_active:
                     self._election.check_in_force(self.context.epoch_zk_version)
             case SuspectReplicasChanged():
-                self._update_registration()
+                self._registration.update()
             case AdvertisedListenersChanged(endpoints):
-                self._info = replace(self._info, endpoints=endpoints)
-                self._update_registration()
+                self._registration.move(endpoints)
+            case ReplicasGivenUp(broker_epoch):
+                self._registration.renew(broker_epoch, now_ms)
             case Resign():
                 self._move(event, now_ms)
             case MoveController():
@@ -253,7 +249,7 @@ class Controller:
                 self._no_election_before_ms = 0
                 self._reconsider(now_ms)
             case EventsLost():
-                self._register_broker(now_ms)  # the watch on our registration may have fired
+                self._registration.create(now_ms)  # the watch on it may have fired
                 self._begin_a_new_term(now_ms)
             case _ if self._quarantine.has_event(event_name(event)):
                 self._refuse_quarantined(event)
@@ -412,7 +408,7 @@ class Controller:
         try:
             won = self._election.elect(now_ms)
         except (BadDataError, ForeignDirectoryError) as error:  # until an operator corrects it
-            self._complain(f"cannot stand for election: {error}", now_ms)
+            self._registration.complain(f"cannot stand for election: {error}", now_ms)
             self._reelect_later()
             return
         if won is not None:
@@ -435,32 +431,6 @@ class Controller:
                 self._failover(won)
         self._reply(asked.request_id, answer)
 
-    def _register_broker(self, now_ms: int) -> bool:
-        """Register and return whether that succeeded; if not, schedule another attempt."""
-        try:
-            broker_epoch = self._services.store.register_broker(self._info, self._suspects())
-        except SessionExpiredError:
-            raise
-        except ForeignDirectoryError as error:
-            self._services.outbox.add(BrokerMustEnd(error))
-            return False
-        except Exception as error:  # noqa: BLE001 - an unregistered broker cannot serve clients
-            what = str(error) if isinstance(error, RegentError) else repr(error)
-            self._complain(f"{what}; trying again", now_ms)
-            retry_ms = self._services.settings.registration_retry_ms
-            self._services.schedule(retry_ms, RegisterBrokerAndReelect())
-            return False
-        self._services.outbox.add(BrokerRegistered(broker_epoch))
-        self._services.outbox.note("broker %d: epoch %d", self._info.broker_id, broker_epoch)
-        return True
-
-    def _complain(self, what: str, now_ms: int) -> None:
-        """Log a repeated error: the first time, and then once a minute."""
-        said, when_ms = self._complaint
-        if what != said or not 0 <= now_ms - when_ms < COMPLAINT_INTERVAL_MS:
-            self._complaint = what, now_ms
-            self._log.error("%s", what)
-
     def _raise_epoch_above(self, controller_epoch: int, now_ms: int) -> None:
         """Raise our epoch above one that a broker has accepted, and begin the term again.
 
@@ -470,22 +440,10 @@ class Controller:
         try:
             raised = self._election.raise_epoch(controller_epoch, self.context.epoch_zk_version)
         except BadDataError as error:
-            self._complain(f"cannot raise the controller epoch: {error}", now_ms)
+            self._registration.complain(f"cannot raise the controller epoch: {error}", now_ms)
             return
         self._resign()
         self._failover(raised)
-
-    def _update_registration(self) -> None:
-        """Write our endpoints and suspect replicas, if we are registered with others."""
-        try:
-            self._services.store.publish_suspects(self._info, self._suspects())
-        except SessionExpiredError:
-            raise  # the registration in the next session has them
-        except RegentError as error:
-            self._log.warning("%s; trying again", error)
-            self._services.schedule(
-                self._services.settings.registration_retry_ms, SuspectReplicasChanged()
-            )
 
     def _failover(self, won: ControllerEpoch) -> None:
         """Become the active controller, as ``KafkaController.onControllerFailover``.
@@ -497,7 +455,7 @@ class Controller:
         self._is_active = True
         context.epoch, context.epoch_zk_version = won
         self._services.outbox.add(ControllerRoleChanged(is_active=True, controller_epoch=won.epoch))
-        self._services.outbox.record(ControllerElected, self._info.broker_id, won.epoch)
+        self._services.outbox.record(ControllerElected, self._services.broker_id, won.epoch)
         for name, step in (
             (quarantine.LOADING_QUARANTINE, self._quarantine.load),
             ("IsrChangeNotification", self._notifications.load),
@@ -544,7 +502,8 @@ class Controller:
             ControllerRoleChanged(is_active=False, controller_epoch=self.context.epoch)
         )
         self._shutdowns.refuse_all()
-        self._services.outbox.record(ControllerResigned, self._info.broker_id, self.context.epoch)
+        broker_id = self._services.broker_id
+        self._services.outbox.record(ControllerResigned, broker_id, self.context.epoch)
         self._log.info("Resigned")
         self.context.reset()
 

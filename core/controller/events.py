@@ -86,6 +86,16 @@ class SuspectReplicasChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicasGivenUp:
+    """A controller of Kafka takes replicas of this broker, in this broker epoch, for failed.
+
+    They are not: they have refused to lead on in one leader epoch.
+    """
+
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class AdvertisedListenersChanged:
     """This broker shall be registered with other endpoints, which clients are told (KIP-226)."""
 
@@ -373,6 +383,7 @@ ControllerEvent: TypeAlias = (
     | RegistrationDeleted
     | ElectionDoubted
     | SuspectReplicasChanged
+    | ReplicasGivenUp
     | AdvertisedListenersChanged
     | Resign
     | MoveController
@@ -421,6 +432,7 @@ _EVENTS: tuple[type[ControllerEvent], ...] = get_args(ControllerEvent)
 
 _IDEMPOTENT_TRIGGERS = (
     SuspectReplicasChanged,
+    ReplicasGivenUp,
     ElectionDoubted,
     ControllerChange,
     Reelect,
@@ -491,7 +503,9 @@ def collapse_key(event: object) -> Hashable | None:
 
 def outlives_term(event: ControllerEvent) -> bool:
     """Whether a scheduled event concerns the broker, so that it stays scheduled after the term."""
-    return isinstance(event, RegisterBrokerAndReelect | SuspectReplicasChanged | StandAgain)
+    return isinstance(
+        event, RegisterBrokerAndReelect | SuspectReplicasChanged | ReplicasGivenUp | StandAgain
+    )
 
 
 def event_of(request: ControllerRequest, request_id: RequestId) -> ControllerEvent:

@@ -121,6 +121,7 @@ _STATES: dict[type[ControllerEvent], ControllerState] = {
     events.RegistrationDeleted: ControllerState.CONTROLLER_CHANGE,
     events.ElectionDoubted: ControllerState.CONTROLLER_CHANGE,
     events.SuspectReplicasChanged: ControllerState.BROKER_CHANGE,
+    events.ReplicasGivenUp: ControllerState.BROKER_CHANGE,
     events.AdvertisedListenersChanged: ControllerState.BROKER_CHANGE,
     events.Resign: ControllerState.CONTROLLER_CHANGE,
     events.MoveController: ControllerState.CONTROLLER_CHANGE,

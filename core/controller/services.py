@@ -24,7 +24,8 @@ class ControllerSettings:
     is sent again, and unreadable znodes are read again. After ``controlled_shutdown_abandoned_ms``
     a broker that asked to stop, and did not, is used again. After ``changes_at_once`` elections, or
     removals of a replica from ISRs, their requests are sent, before the next ones are decided.
-    ``delegation_tokens_are_on``: expired delegation tokens are deleted.
+    ``delegation_tokens_are_on``: expired delegation tokens are deleted. A registration is renewed
+    ``registration_renewal_ms`` after the last renewal at the earliest, and each time twice as late.
     """
 
     unclean_leader_election_enable: bool = False
@@ -32,6 +33,7 @@ class ControllerSettings:
     delete_topic_enable: bool = True
     topic_deletion_retry_ms: int = 10_000
     registration_retry_ms: int = 500
+    registration_renewal_ms: int = 30_000
     election_retry_ms: int = 1000
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_per_broker_percentage: int = 10

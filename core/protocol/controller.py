@@ -115,6 +115,14 @@ class DepartedBroker(NamedTuple):
     at_ms: int
 
 
+class OfflineReplicas(NamedTuple):
+    """How many replicas of a broker are offline although it lives, and some of them."""
+
+    broker_id: BrokerId
+    number: int
+    some: tuple[TopicPartition, ...]
+
+
 class AnswerTimes(NamedTuple):
     """How long a broker took for control requests in the last minute, in milliseconds.
 
@@ -148,6 +156,7 @@ class DescribeControllerResponse:
     software: tuple[BrokerSoftware, ...] = ()
     departed: tuple[DepartedBroker, ...] = ()
     answer_times: tuple[AnswerTimes, ...] = ()
+    offline_replicas: tuple[OfflineReplicas, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,6 +194,7 @@ class ControlRequestHandler:
                 else:
                     self._failed.discard(topic_partition)
                 errors.append(PartitionError(*topic_partition, error))
+                self._suspects.on_answer(topic_partition, state, error)
                 if self._logs.has_suspects:
                     self._suspects.on_leadership(topic_partition, state)
 
@@ -379,6 +380,8 @@ class ControlRequestHandler:
     def _stop(
         self, topic_partition: TopicPartition, topic_id: TopicId | None, stop: StopReplicaPartition
     ) -> Errors:
+        if not stop.delete_partition and not self.is_shutting_down:
+            self._suspects.on_stop(topic_partition)
         if self._logs.is_offline(topic_partition) and not (
             stop.delete_partition and self._logs.is_damaged(topic_partition)
         ):

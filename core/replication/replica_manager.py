@@ -569,6 +569,14 @@ class ReplicaManager:
         with self._lock:
             return self._suspects.take_changes()
 
+    def take_given_up(self) -> bool:
+        """Return whether a controller of Kafka has given up replicas that could serve.
+
+        The caller then registers this broker again. Call after every control request.
+        """
+        with self._lock:
+            return self._suspects.take_given_up()
+
     def checkpoint_high_watermarks(self) -> None:
         """Write the high watermarks of all replicas to disk. Thread-safe."""
         locked_slices(self._lock, self._partitions.note_high_watermarks())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TypeAlias
 
+from regent.core.errors import Errors
 from regent.core.model import NO_LEADER, BrokerId, TopicPartition
 from regent.core.protocol.control import (
     LeaderAndIsrPartition,
@@ -33,6 +34,8 @@ class SuspectTracker:
         self._logs = logs
         # Leader epoch and partition epoch in which a replica was known not to be in sync.
         self._out_of_sync_in: dict[TopicPartition, tuple[int, int]] = {}
+        self._refused: set[TopicPartition] = set()  # have refused the last leadership
+        self._are_given_up = False
 
     def must_refuse(
         self,
@@ -109,6 +112,31 @@ class SuspectTracker:
     def forget(self, topic_partition: TopicPartition) -> None:
         """Forget a replica whose log was removed: a new topic of this name has new epochs."""
         self._out_of_sync_in.pop(topic_partition, None)
+        self._refused.discard(topic_partition)
+
+    def on_answer(
+        self, topic_partition: TopicPartition, row: LeaderAndIsrPartition, error: Errors
+    ) -> None:
+        """Note whether a replica has refused to lead in this leader epoch."""
+        if error is Errors.CORRUPT_MESSAGE and row.leader == self._broker_id:
+            self._refused.add(topic_partition)
+        elif error is Errors.NONE:
+            self._refused.discard(topic_partition)
+
+    def on_stop(self, topic_partition: TopicPartition) -> None:
+        """Note that a replica is stopped and not deleted.
+
+        A controller of Kafka does so after such a refusal: for it the log has failed. It never asks
+        again. A controller of this project begins a later leader epoch instead.
+        """
+        if topic_partition in self._refused:
+            self._refused.discard(topic_partition)
+            self._are_given_up = True
+
+    def take_given_up(self) -> bool:
+        """Return whether replicas were given up since the last call that could serve."""
+        were_given_up, self._are_given_up = self._are_given_up, False
+        return were_given_up
 
     def take_changes(self) -> bool:
         """Return whether to notify the controller: suspects changed, or one lost its leader."""

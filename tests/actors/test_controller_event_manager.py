@@ -366,7 +366,9 @@ def test_a_full_queue_loses_no_change(stage: Stage, monkeypatch: pytest.MonkeyPa
     assert handled().index(EventsLost()) < handled().index(TopicChange())
 
 
-FIELDS_OF_THE_BROKER = {"reason", "event", "topic", "controller_epoch", "enabled", "endpoints"}
+FIELDS_OF_THE_BROKER = {
+    *("reason", "event", "topic", "controller_epoch", "enabled", "endpoints", "broker_epoch")
+}
 
 
 @pytest.mark.parametrize("kind", get_args(ControllerEvent))

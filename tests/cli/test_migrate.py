@@ -17,6 +17,7 @@ from regent.core.protocol.messages.configs import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
+from regent.core.protocol.messages.log_dirs import DescribeLogDirsResponse, DescribeLogDirsResult
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.listener import KafkaListener
 from regent.transport.kafka.message_codec import encoded
@@ -39,7 +40,11 @@ def serve() -> Iterator[Serve]:
     with ExitStack() as stack:
 
         def serve_one(
-            settings: dict[str, str], error: Errors = Errors.NONE, *, is_old: bool = False
+            settings: dict[str, str],
+            error: Errors = Errors.NONE,
+            *,
+            is_old: bool = False,
+            failed_log_dir: str = "",
         ) -> int:
             rows = tuple(
                 DescribeConfigsResourceResult(
@@ -59,11 +64,22 @@ def serve() -> Iterator[Serve]:
                 answer = DescribeConfigsResponse(results=(result,))
                 return (encoded(answer, request.api_version, is_flexible=False),)
 
+            async def describe_log_dirs(request: KafkaRequest) -> KafkaAnswer:
+                failed = DescribeLogDirsResult(
+                    error_code=Errors.KAFKA_STORAGE_ERROR, log_dir=failed_log_dir, topics=()
+                )
+                log_dirs = DescribeLogDirsResponse(results=(failed,) if failed_log_dir else ())
+                return (encoded(log_dirs, request.api_version, is_flexible=False),)
+
             async def refuse(_: KafkaRequest) -> KafkaAnswer:
                 raise NotImplementedError
 
             newest = [] if is_old else [KafkaApi(KafkaApiKey.LEADER_AND_ISR, 0, 7, refuse)]
-            apis = [*newest, KafkaApi(KafkaApiKey.DESCRIBE_CONFIGS, 1, 1, handle)]
+            apis = [
+                *newest,
+                KafkaApi(KafkaApiKey.DESCRIBE_CONFIGS, 1, 1, handle),
+                KafkaApi(KafkaApiKey.DESCRIBE_LOG_DIRS, 1, 1, describe_log_dirs),
+            ]
             listener = KafkaListener("127.0.0.1", 0, apis)
             listener.start()
             stack.callback(listener.close, 0.1)
@@ -135,7 +151,8 @@ def test_brokers_that_are_too_old_or_do_not_answer(cluster: FakeCluster, serve: 
     register(cluster, 2, 1)  # nobody listens
     register(cluster, 3, 1, "SSL")
     cluster.elect(0)
-    old, closed, gone, encrypted = obstacles(cluster)
+    old, closed, gone, encrypted, listeners = obstacles(cluster)
+    assert "no name of a listener in common" in listeners
     assert old == (
         "broker 0 is older than Kafka 2.4, which the controller cannot rule: upgrade it first"
     )
@@ -251,3 +268,38 @@ def test_files_of_brokers_are_examined_instead_of_what_the_brokers_say(
     assert "allow-unauthenticated" in strangers
     twice = obstacles(cluster, "--kafka-properties", str(good), "--kafka-properties", str(good))
     assert "broker.id=0 is that of another file" in twice[0]
+
+
+def test_brokers_without_a_common_name_of_a_listener(kafka: FakeCluster, serve: Serve):
+    port = serve({})
+    inside = EndPoint("INSIDE", "127.0.0.1", port, "PLAINTEXT")
+    kafka.unregister(1)
+    kafka.register_as(BrokerInfo(1, (inside,)))
+    kafka.elect(1)
+    assert obstacles(kafka) == [
+        "the brokers have no name of a listener in common (broker 0 has PLAINTEXT, broker 1 has"
+        " INSIDE): give all the listener of the same inter.broker.listener.name first"
+    ]
+
+
+def test_a_file_without_the_key_of_the_delegation_tokens(kafka: FakeCluster, tmp_path: Path):
+    text = "broker.id=0\nzookeeper.connect=z\nlisteners=PLAINTEXT://127.0.0.1:1\n"
+    without, having = tmp_path / "without", tmp_path / "with"
+    without.write_text(text)
+    having.write_text(f"{text}broker.id=1\ndelegation.token.secret.key=secret\n")
+    having.chmod(0o600)
+    files = [part for path in (without, having) for part in ("--kafka-properties", str(path))]
+    assert kafka.json("migrate", "check", *files)["ready"]
+    kafka.put("/delegation_token/tokens/abc", b"{}")
+    (line,) = obstacles(kafka, *files)
+    assert line.startswith(
+        f"{without} has no delegation.token.secret.key, and the cluster has 1 delegation token:"
+    )
+
+
+def test_a_failed_log_directory_of_a_broker_of_kafka(cluster: FakeCluster, serve: Serve):
+    register(cluster, 0, serve({}, failed_log_dir="/b"))
+    cluster.elect(0)
+    assert obstacles(cluster) == [
+        "broker 0: log directory /b has failed: replace its disk, and restart it first"
+    ]

@@ -271,7 +271,7 @@ class SimulatedBroker:
     def _new_fetchers(self) -> Fetchers:
         return Fetchers(self)
 
-    def note_end(self) -> None:
+    def note_end(self, *, is_clean: bool) -> None:
         """Note in the log directories what the end of this process leaves there."""
 
     @property
@@ -304,7 +304,7 @@ class SimulatedBroker:
 
     def move(self, info: BrokerInfo) -> None:
         """Register with other addresses, in the same broker epoch."""
-        self.info = self.controller._info = info
+        self.info = self.controller._registration.info = info
         self.tell(events.BrokerModifications(self.broker_id))
 
     def listen_at(self, control_endpoint: str, replication_endpoint: str) -> None:
@@ -672,6 +672,8 @@ class SimulatedBroker:
             self.world.time.schedule(
                 self, SUSPECTS_DELAY_MS, lambda: self.tell(events.SuspectReplicasChanged())
             )
+        if self.replica_manager.take_given_up():
+            self.tell(events.ReplicasGivenUp(self.replica_manager.broker_epoch))
 
     @property
     def is_about_to_list_suspects(self) -> bool:

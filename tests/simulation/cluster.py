@@ -73,6 +73,7 @@ REPLICATION = BusyFollowers(
 def short_settings() -> ControllerSettings:
     """Return settings under which all delays end within ``QUIET_MS``."""
     return ControllerSettings(
+        registration_renewal_ms=1_000,
         topic_deletion_retry_ms=2_000,
         election_retry_ms=250,
         leader_imbalance_check_interval_seconds=5,
@@ -227,7 +228,7 @@ class Cluster(Znodes):
         """
         broker = self.brokers.pop(broker_id)
         broker.is_dead = True
-        broker.note_end()
+        broker.note_end(is_clean=is_clean)
         self.network.leave(broker)
         self.time.forget(broker)
         disk = broker.disk.ended(is_clean=is_clean, lost_batches=lost_batches)

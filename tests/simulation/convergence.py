@@ -397,3 +397,32 @@ def _assert_balanced(context: ControllerContext) -> None:
         is_usable = broker_id in context.live_broker_ids and not movable.isdisjoint(partitions)
         share = len(partitions) / totals[broker_id]
         assert not is_usable or share <= MAX_IMBALANCE, f"broker {broker_id}: {partitions}"
+
+
+def assert_online_under_kafka(cluster: Cluster) -> None:
+    """Check that a controller of Kafka at rest uses every replica whose broker has its log.
+
+    No partition is without a leader while a member of its ISR lives and has its log.
+    """
+    for ruler in cluster.kafka_controllers:
+        for broker_id, broker in cluster.brokers.items():
+            failed = {
+                name
+                for name in ruler.ruler.failed_replicas(broker_id)
+                if not broker.disk.is_offline(name)
+            }
+            assert not failed, f"{ruler.broker_id} of Kafka does not use {failed} of {broker_id}"
+        for topic, stored in _topics(cluster.zookeeper.snapshot()).items():
+            if cluster.zookeeper.node(DeleteTopicsTopicZNode.path(topic)) is not None:
+                continue
+            for number in stored.partitions:
+                name = TopicPartition(topic, number)
+                state = cluster.state(name)
+                if state is None or state.leader_and_isr.leader != NO_LEADER:
+                    continue
+                able = [
+                    b
+                    for b in state.leader_and_isr.isr
+                    if b in cluster.brokers and not cluster.disks[b].is_offline(name)
+                ]
+                assert not able, f"{name} has no leader, although {able} could lead: {state}"

@@ -78,9 +78,14 @@ class KafkaBroker(SimulatedBroker):
         super().__init__(world, broker_id, port, disk)
         self.settings.isr_changes_through_zookeeper = release.alter_partition is None
 
-    def note_end(self) -> None:
-        """Leave the notes of this project in the log directories: Kafka does not know them."""
+    def note_end(self, *, is_clean: bool) -> None:
+        """Leave the notes of this project in the log directories: Kafka does not know them.
+
+        It notes no ends of logs: unless they were closed cleanly, all of them are suspect for ours.
+        """
         self._disk.restore_suspects(self._suspects_before)
+        if not is_clean:
+            self._disk.suspect |= set(self._disk.hosted())
 
     def _info(self) -> BrokerInfo:
         return BrokerInfo(self.broker_id, (EndPoint("PLAINTEXT", "127.0.0.1", self.port),))
@@ -95,10 +100,16 @@ class KafkaBroker(SimulatedBroker):
         return KafkaChannel(self, registration)
 
     @property
+    def ruler(self) -> KafkaController:
+        """Its controller, which may rule the cluster or not."""
+        ruler: Any = self.controller
+        assert isinstance(ruler, KafkaController)
+        return ruler
+
+    @property
     def is_controller(self) -> bool:
         """Whether it rules the cluster."""
-        ruler: Any = self.controller
-        return bool(ruler.rules)
+        return self.ruler.rules
 
     def _begin_shutdown(self) -> None:
         """Follow on until the controller stops the replicas."""

@@ -43,6 +43,9 @@ from regent.core.protocol.control import (
     LeaderAndIsrRequest,
     LeaderAndIsrTopic,
     LeaderAndIsrType,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    StopReplicaTopic,
     UpdateMetadataBroker,
     UpdateMetadataEndPoint,
     UpdateMetadataPartition,
@@ -309,18 +312,39 @@ class KafkaController:
         self._states[name] = state._replace(leader_and_isr=with_version)
 
     def _note_offline(self, event: events.LeaderAndIsrResponseReceived) -> None:
-        registration = self._brokers.get(event.broker_id)
-        if registration is None or registration.broker_epoch != event.header.broker_epoch:
-            return
-        failed = {
-            row.topic_partition
-            for row in event.response.partition_errors
-            if row.error_code is Errors.KAFKA_STORAGE_ERROR
-        }
+        """Take replicas for failed, or not any more; Kafka compares no broker epochs here."""
+        rows = event.response.partition_errors
         known = self._offline.setdefault(event.broker_id, set())
-        if failed - known:
+        known -= {row.topic_partition for row in rows if row.error_code is Errors.NONE}
+        failed = {
+            row.topic_partition for row in rows if row.error_code is Errors.KAFKA_STORAGE_ERROR
+        } - known
+        if failed:
             known |= failed
             self._react()
+            self._stop_failed(event.broker_id, failed & self.failed_replicas(event.broker_id))
+
+    def failed_replicas(self, broker_id: BrokerId) -> set[TopicPartition]:
+        """Return the replicas of a broker that it takes for failed."""
+        return self._offline.get(broker_id, set()) & self._states.keys()
+
+    def _stop_failed(self, broker_id: BrokerId, names: Collection[TopicPartition]) -> None:
+        topics = tuple(
+            StopReplicaTopic(
+                name.topic,
+                None,
+                (
+                    StopReplicaPartition(
+                        name.partition,
+                        self._states[name].leader_and_isr.leader_epoch,
+                        delete_partition=False,
+                    ),
+                ),
+            )
+            for name in sorted(names)
+        )
+        if topics and broker_id in self._brokers:
+            self._send(broker_id, StopReplicaRequest(topics))
 
     def _altered(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         sender = self._brokers.get(request.broker_id)
@@ -434,7 +458,8 @@ class KafkaController:
         for broker_id in sorted(self._brokers if broker_ids is None else broker_ids):
             rows: dict[str, list[LeaderAndIsrPartition]] = {}
             for name in sorted(names):
-                if broker_id in self._assignments[name].replicas:
+                is_failed = name in self._offline.get(broker_id, ())
+                if broker_id in self._assignments[name].replicas and not is_failed:
                     rows.setdefault(name.topic, []).append(self._row(name))
             if rows:
                 topics = tuple(

@@ -6,14 +6,19 @@ import random
 from collections.abc import Callable
 
 from regent.core.model import BrokerId
+from regent.zk.znodes import ControllerZNode
 from tests.simulation.cluster import Cluster
+from tests.simulation.convergence import assert_online_under_kafka
 from tests.simulation.kafka_protocol import RELEASES, KafkaRelease
 from tests.simulation.odds import BROKERS
+from tests.support.fake_zookeeper import Call, Moment
 
 KAFKA_HISTORIES = 0.12
 RULING_PROBABILITY = 0.5  # of a history with brokers of Kafka
 MOVE_PROBABILITY = 0.3  # of a restart
 DEPOSED_PROBABILITY = 0.02  # of a controller of Kafka, in a step
+OBSERVED_MS = 10_000
+REPLACED_PROBABILITY = 0.04  # of a controller of Kafka, in a step
 COUNTS = (1, 1, 2, BROKERS - 1)
 
 
@@ -31,6 +36,7 @@ class KafkaKinds:
         self._started: set[BrokerId] = set()
         self._may_rule = self._random.random() < RULING_PROBABILITY
         self._is_moving = self._random.random() < 0.5
+        self._is_observed = False
         for broker_id in self._random.sample(range(BROKERS), self._random.choice(COUNTS)):
             self._releases[broker_id] = self._random.choice(RELEASES)
 
@@ -62,14 +68,66 @@ class KafkaKinds:
 
     def act(self) -> None:
         """Sometimes end a controller of Kafka, so that another broker rules."""
-        if self.is_on and self._random.random() < DEPOSED_PROBABILITY:
+        if not self.is_on:
+            return
+        dice = self._random.random()
+        if dice < DEPOSED_PROBABILITY:
             self._depose()
+        elif dice < DEPOSED_PROBABILITY + REPLACED_PROBABILITY:
+            self._replace_ruler()
+
+    def _replace_ruler(self) -> None:
+        """Start ours in the place of a dead controller of Kafka, before its death is handled.
+
+        The next controller of Kafka is elected first, and then reads the brokers: among them ours.
+        """
+        cluster = self._cluster
+        free = [
+            broker
+            for broker_id, broker in sorted(cluster.brokers.items())
+            if broker_id not in cluster.in_call and not broker.is_paused and broker.has_session()
+        ]
+        rulers = [b for b in free if b.is_of_kafka and b.is_controller and not b.disk.has_failed]
+        others = [b for b in free if b.is_of_kafka and b not in rulers]
+        if not rulers or not others:
+            return
+        dead, heir = rulers[0], self._random.choice(others)
+        self._note("%d of Kafka dies, and ours takes its place", dead.broker_id)
+        cluster.kill(dead.broker_id)
+        self._releases[dead.broker_id] = None
+        ours = cluster.start(dead.broker_id)
+        cluster.expire(dead.session.session_id)
+        faults = heir.session.hook
+
+        def register_first(call: Call) -> None:
+            if faults is not None:
+                faults(call)
+            is_elected = call.method == "multi" and ControllerZNode.PATH in call.paths
+            if is_elected and call.moment is Moment.AFTER and ours.broker_epoch < 0 and ours.inbox:
+                cluster.take(("event", ours.broker_id))
+
+        heir.session.hook = register_first
+        for _ in range(len(heir.inbox)):
+            if not heir.is_dead and heir.inbox and not heir.is_controller:
+                cluster.take(("event", heir.broker_id))
+        heir.session.hook = faults
+
+    def end_moves(self) -> None:
+        """Let brokers stay of their kind from now on."""
+        self._is_moving = False
+
+    def observe(self) -> None:
+        """Let a controller of Kafka rule on without faults, and look at what it uses then."""
+        if self.is_on and self._may_rule:
+            self._is_observed = True
+            self._cluster.run_for(OBSERVED_MS)
+            assert_online_under_kafka(self._cluster)
+            self._is_observed = False
 
     def rest(self) -> None:
         """Let no broker of Kafka rule any more: only ours are checked at rest."""
-        if self.is_on:
+        if self.is_on and not self._is_observed:
             self._cluster.let_kafka_rule(may_rule=False)
-            self._is_moving = False
             self._depose()
 
     def _depose(self) -> None:

@@ -282,6 +282,7 @@ class Simulation:
         for _ in range(steps):
             self._advance()
         self._heal()
+        self._kinds.observe()
         self._converge()
         if self._missing is not None:
             self._boot(self._missing)
@@ -405,7 +406,7 @@ class Simulation:
         self.cluster.take(step)
 
     def _heal(self) -> None:
-        self._kinds.rest()
+        self._kinds.end_moves()
         self._faults_are_on = False
         self.cluster.bound_inboxes()
         self.cluster.widen_channels()

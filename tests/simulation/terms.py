@@ -6,6 +6,7 @@ from regent.core.controller.effects import error_response
 from regent.core.controller.events import (
     Reelect,
     RegisterBrokerAndReelect,
+    ReplicasGivenUp,
     StandAgain,
     SuspectReplicasChanged,
 )
@@ -78,7 +79,13 @@ class Terms:
         assert context.offline_partition_count == 0, f"{where} counts offline partitions"
         assert context.preferred_replica_imbalance_count == 0, f"{where} counts imbalance"
         scheduled = self._cluster.time.events_of(broker)
-        allowed = (Reelect, RegisterBrokerAndReelect, StandAgain, SuspectReplicasChanged)
+        allowed = (
+            Reelect,
+            RegisterBrokerAndReelect,
+            ReplicasGivenUp,
+            StandAgain,
+            SuspectReplicasChanged,
+        )
         assert all(isinstance(event, allowed) for event in scheduled), f"{where} waits: {scheduled}"
         watched = self._cluster.zookeeper.watched(broker.session.session_id)
         allowed_watches = {

@@ -7,8 +7,8 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final
@@ -89,11 +89,9 @@ class Peer:
             self._thread.join(scaled(10.0))
             self._thread = None
 
-    @contextmanager
-    def channel(self) -> Iterator[ControlChannel]:
+    def channel(self) -> AbstractContextManager[ControlChannel]:
         """Open a channel to this peer for a block."""
         raise NotImplementedError
-        yield
 
     def body(self, request: StopReplicaRequest) -> ControlBody:
         """Return a request in the form of the channel."""
@@ -153,7 +151,7 @@ class PeerOfOurs(Peer):
             if not body:
                 continue  # it asks whether a silent peer still runs
             api_key, correlation_id = msgpack.unpackb(header)[1], msgpack.unpackb(header)[3]
-            request = codec.decode_request_body(api_key, b"".join(body))
+            request: Any = codec.decode_request_body(api_key, b"".join(body))
             number = request.topic_states[0].partition_states[0].partition_index
             match self._next_act(number):
                 case Act.SILENCE:
@@ -281,7 +279,7 @@ def attempt(
     *numbers: int,
     timeout_ms: int = TIMEOUT_MS,
     stop: Closing | None = None,
-) -> list[object]:
+) -> Sequence[object]:
     """Send requests once; return what came for each, in their order."""
     bodies = [
         (peer.body(stops(number)), ControlHeader(7, 8, 9, sequence=number, broker_id=1))

@@ -225,6 +225,10 @@ class ZkAdminStore(ZnodeStore):
 
     # --- the cluster id, the age and the permissions of the data ---
 
+    def count_delegation_tokens(self) -> int:
+        """Return how many delegation tokens there are, expired ones included."""
+        return len(self._zookeeper.children(znodes.DelegationTokensZNode.PATH) or ())
+
     def read_denied(self) -> list[str]:
         """Return a line for each znode that brokers watch for requests but cannot read."""
         nodes = self._zookeeper.get_many(WATCHED_PATHS)

@@ -130,6 +130,37 @@ class ZkBrokerStore(WatchingStore):
         self._check_cluster(None if node is None else znodes.ClusterIdZNode.decode(node.data))
         return [] if node is None else [Check(znodes.ClusterIdZNode.PATH, node.stat.version)]
 
+    def renew_registration(self, broker_id: BrokerId) -> int | None:
+        """Replace our registration by an equal one, and return its broker epoch.
+
+        None: no controller of Kafka rules, or this session has no registration. After a lost answer
+        the transaction is repeated, and may replace the new registration once more.
+        """
+        path = znodes.BrokerIdZNode.path(broker_id)
+        node = self._zookeeper.get(path)
+        is_ours = node is not None and node.stat.ephemeral_owner == self._zookeeper.session_id
+        if node is None or not is_ours or not self._is_ruled_by_kafka():
+            return None
+        operations: list[Operation] = [
+            Delete(path, node.stat.version),
+            Create(path, ephemeral=True),
+            SetData(path, node.data, 0),
+        ]
+        apply(self._zookeeper, operations)
+        renewed = self._zookeeper.get(path, watch=True)
+        return None if renewed is None else renewed.stat.czxid
+
+    def _is_ruled_by_kafka(self) -> bool:
+        node = self._zookeeper.get(znodes.ControllerZNode.PATH)
+        if node is None:
+            return False
+        with suppress(BadDataError):
+            ruler = znodes.ControllerZNode.decode(node.data)
+            registration = self._zookeeper.get(znodes.BrokerIdZNode.path(ruler))
+            if registration is not None:
+                return znodes.BrokerIdZNode.decode(registration.data, ruler).is_of_kafka
+        return False
+
     def publish_suspects(self, info: BrokerInfo, suspects: SuspectReplicas) -> None:
         """Write a new list of suspect replicas, and change the registration to name it."""
         node = self._zookeeper.get(znodes.BrokerIdZNode.path(info.broker_id))
@@ -146,14 +177,16 @@ class ZkBrokerStore(WatchingStore):
         """
         broker_id, session = info.broker_id, self._zookeeper.session_id
         former: list[str] = []
+        path, version = znodes.BrokerIdZNode.path(broker_id), node.stat.version
+        generation = version
         with suppress(BadDataError):
             before = SuspectZnodes.decode(node.data, znodes.BrokerIdZNode.PATH)
+            generation = max(version, before.generation + 1)  # a renewal sets the version back
             if node.data == znodes.BrokerIdZNode.encode(info, before):
                 former = znodes.suspect_paths(before, broker_id, session)
                 if self._lists(former, suspects):
                     return
-        path, version = znodes.BrokerIdZNode.path(broker_id), node.stat.version
-        listed = self._list_suspects(broker_id, session, suspects, generation=version)
+        listed = self._list_suspects(broker_id, session, suspects, generation=generation)
         data = znodes.BrokerIdZNode.encode(info, listed)
         written = apply(self._zookeeper, [SetData(path, data, version)])
         if isinstance(written, Refused):

@@ -21,7 +21,7 @@ from regent.core.replication.partition import Role
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.replication.suspect_replicas import SuspectTracker
 from tests.core.replication.record_stage import RecordBroker
-from tests.core.replication.stage import T0
+from tests.core.replication.stage import T0, stop_replica
 from tests.support.memory_logs import MemoryLogs
 
 ME, OTHER = 2, 3
@@ -126,6 +126,32 @@ def test_a_suspect_leader_does_not_lead_in_an_epoch_of_its_log() -> None:
     assert broker.logs.is_suspect(T0)
     assert broker.apply(1, 6) == {T0: Errors.NONE}
     assert not broker.logs.is_suspect(T0)
+
+
+def stopped(broker: RecordBroker, *, delete: bool = False) -> bool:
+    """Stop the replica; return whether it was given up although it could serve."""
+    broker.handle(stop_replica(T0, 5, delete=delete))
+    given_up = broker.manager.take_given_up()
+    assert not broker.manager.take_given_up()
+    return given_up
+
+
+def test_a_replica_that_is_stopped_because_it_refused_to_lead_could_serve() -> None:
+    broker = restarted(b"0", b"1", last_epoch=5)
+    broker.apply(1, 5)
+    assert stopped(broker)
+    assert not stopped(broker), "once for each refusal"
+    broker.apply(1, 5)
+    broker.apply(2, 6)  # it follows now
+    assert not stopped(broker)
+
+
+def test_a_deleted_replica_and_one_of_a_broker_that_shuts_down_are_not_given_up() -> None:
+    broker = restarted(b"0", b"1", last_epoch=5)
+    broker.apply(1, 5)
+    broker.manager.begin_shutdown()
+    assert not stopped(broker)
+    assert not stopped(broker, delete=True)
 
 
 @pytest.mark.parametrize("values", [(), (b"0",)], ids=["empty", "short"])
