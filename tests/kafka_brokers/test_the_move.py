@@ -81,7 +81,7 @@ def test_no_client_notices_deaths_in_the_middle_of_the_move(
             eventually(lambda: not cluster.differing_logs(), "equal logs", WAIT_S)
 
 
-@pytest.mark.timeout(1_200)
+@pytest.mark.timeout(1_500)
 @pytest.mark.parametrize("version", [VERSION])
 def test_logins_encryption_and_acls_stay_through_the_move(
     version: str, jars: None, zookeeper_server: EmbeddedZooKeeper, tmp_path: Path
