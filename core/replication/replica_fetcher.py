@@ -279,8 +279,9 @@ class ReplicaFetcher:
 
 
 _NOT_ALLOWED: Final = (
-    "[Broker id=%d] Leader %d does not let this broker follow: the user of this broker at the"
-    " brokers' listener needs the ACL ClusterAction on the cluster, or must be one of super_users"
+    "[Broker id=%d] Leader %d does not let this broker follow. If this broker is not registered"
+    " now, it follows when it is again; else its user at the brokers' listener needs the ACL"
+    " ClusterAction on the cluster, or must be one of super_users"
 )
 
 

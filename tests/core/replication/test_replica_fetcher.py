@@ -383,3 +383,4 @@ def test_a_broker_that_may_not_follow_is_told_what_its_user_needs(
         take(follower, ask(follower), answer(*denied))
     (line,) = caplog.messages
     assert "needs the ACL ClusterAction on the cluster" in line
+    assert "If this broker is not registered now, it follows when it is again" in line
