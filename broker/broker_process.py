@@ -55,6 +55,7 @@ from regent.broker.machine_settings import (
     controller_settings,
     dynamic_rows,
     dynamic_values,
+    followed_configs,
     replication_settings,
 )
 from regent.broker.metrics.broker_metrics import BrokerMetrics, GuardianMetrics, TopicMetrics
@@ -93,7 +94,6 @@ from regent.zk.client.operations import WatchEvent
 from regent.zk.client.session import SessionKeeper
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.stores.cluster_identity import PROGRESS_MARK, check_cluster, join_cluster
-from regent.zk.stores.config_store import ZkConfigStore
 from regent.zk.stores.controller_store import ZkControllerStore, read_control_facts
 from regent.zk.stores.producer_ids import ZkProducerIds
 from regent.zk.stores.watches import controller_event
@@ -435,7 +435,7 @@ class BrokerProcess(ControllerListener):
         parts = throttles, self._kafka_endpoint, self._kafka_endpoint.keys, self._storage
         self._configs = DynamicConfigManager(
             broker_id,
-            ZkConfigStore(self._keeper),
+            followed_configs(self._settings, broker_id, self._keeper),
             dynamic_rows(self._settings, described),
             started,
             TopicConfigHandler(self._storage.logs, throttles, started, threading.Lock()),

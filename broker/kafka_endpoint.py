@@ -66,6 +66,7 @@ from regent.broker.group_service import BrokerGroupService
 from regent.broker.listener_security import ListenerKeys, ListenerSecurity, security_of
 from regent.broker.machine_settings import (
     LIMITS_OF_CONNECTIONS,
+    broker_passwords,
     dynamic_rows,
     dynamic_values,
     kafka_limits,
@@ -462,7 +463,8 @@ class KafkaEndpoint:
         configs = ZkConfigStore(served.zookeeper)
         view = ConfigView(self._broker_id, served.cache, described, configs.read_configs)
         brokers = BrokerConfigManager(
-            configs, KAFKA_SETTINGS, described, self._check, self.keys.check
+            *(configs, KAFKA_SETTINGS, described, self._check, self.keys.check),
+            broker_passwords(self._settings),
         )
         alterations = ConfigAlterations(self._broker_id, served.topics, brokers, self._calls)
         quotas = configs.read_client_quotas

@@ -93,6 +93,7 @@ class ListenerKeys:
     reconfigurable_configs: Final = (
         *("ssl.keystore.location", "ssl.keystore.type"),
         *("ssl.truststore.location", "ssl.truststore.type"),
+        *("ssl.key.password", "ssl.keystore.password", "ssl.truststore.password"),
     )
 
     def __init__(self, settings: Settings) -> None:

@@ -20,9 +20,12 @@ from regent.config.tables.broker import ISR_CHANGES_THROUGH_ZOOKEEPER
 from regent.core.admin.config_descriptions import DYNAMIC_ONLY, BrokerSetting
 from regent.core.controller.services import ControllerSettings
 from regent.core.log_config import LogConfig
+from regent.core.model import BrokerId
 from regent.core.replication.replication_settings import ReplicationSettings
 from regent.core.setting import INT_MAX, Scope, Setting, SettingValues
 from regent.transport.kafka.limits import KafkaLimits
+from regent.zk.client.zookeeper import ZooKeeper
+from regent.zk.stores.broker_passwords import BrokerPasswords, FollowedConfigs
 
 T = TypeVar("T")
 
@@ -169,6 +172,21 @@ def with_values(table: T, values: SettingValues, names: Iterable[str]) -> T:
     """Return a table with other values of the settings with these names, which are Kafka's."""
     changes: dict[str, Any] = {name.replace(".", "_"): values[name] for name in names}
     return replace(table, **changes)  # type: ignore[type-var]
+
+
+def broker_passwords(settings: Settings) -> BrokerPasswords:
+    """Return what encodes the passwords of this broker's listeners in ZooKeeper."""
+    broker = settings.broker
+    return BrokerPasswords(
+        broker.password_encoder_secret, broker.password_encoder_old_secret, KAFKA_SETTINGS
+    )
+
+
+def followed_configs(
+    settings: Settings, broker_id: BrokerId, zookeeper: ZooKeeper
+) -> FollowedConfigs:
+    """Return the configurations in ZooKeeper that a broker follows."""
+    return FollowedConfigs(zookeeper, broker_id, broker_passwords(settings))
 
 
 def isr_changes_through_zookeeper(settings: Settings) -> bool:

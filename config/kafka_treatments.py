@@ -98,10 +98,9 @@ _IGNORED: Final[Mapping[str, str]] = {
     "TLS is OpenSSL's, not Java's": """
         ssl.keymanager.algorithm ssl.trustmanager.algorithm ssl.protocol
         ssl.secure.random.implementation""",
-    "there are no passwords in ZooKeeper": """
+    "passwords are encoded with Kafka's defaults; those that were encoded otherwise are read": """
         password.encoder.cipher.algorithm password.encoder.iterations password.encoder.key.length
-        password.encoder.keyfactory.algorithm password.encoder.old.secret
-        password.encoder.secret""",
+        password.encoder.keyfactory.algorithm""",
     "batches stay as the producer compressed them": """
         compression.type compression.gzip.level compression.lz4.level compression.zstd.level""",
     "Kafka ignores it too: the name must begin with the listener's and the mechanism's": """

@@ -79,10 +79,13 @@ max_connections = 100
 The settings of `[tls]` and `[sasl]` can be set so, and `max_connections`: this listener has at most
 so many, and all together at most `[broker] max_connections`. `max_connection_creation_rate` is the
 same for new connections a second. While a broker runs it follows these two, in ZooKeeper for one
-broker, by Kafka's names (`listener.name.LISTENER.max.connections`), and `ssl.keystore.location`,
-`ssl.keystore.type`, `ssl.truststore.location` and `ssl.truststore.type` of a listener. Whenever one
-of these four is set, also to the value that it has, the files are read. If they cannot serve, the
-change is refused, and the keys in use stay. Other settings of a listener change with a restart.
+broker, by Kafka's names (`listener.name.LISTENER.max.connections`), and where the keys of a
+listener are: `ssl.keystore.location`, `ssl.keystore.type`, `ssl.keystore.password`,
+`ssl.key.password`, `ssl.truststore.location`, `ssl.truststore.type` and `ssl.truststore.password`.
+Passwords need `password_encoder_secret`: they are stored encoded, and Kafka's brokers and tools
+with the same secret read and write them, too. Whenever one of these seven is set, also to the value
+that it has, the files are read. If they cannot serve, the change is refused, and the keys in use
+stay. Other settings of a listener change with a restart.
 
 *Scope* says where a setting can be set, and when that takes effect:
 
@@ -141,8 +144,7 @@ Refused are these values, and negative numbers without a meaning. Others of Kafk
 | `quota.window.num`, `controller.quota.window.num` | 2 to 1,000 | one sample has no rate;\
  more take memory for each client |
 | `listeners` of a running broker | only its present value | it listens where its file says |
-| passwords in ZooKeeper | none | they would be readable; Kafka refuses them without\
- `password.encoder.secret` |
+| passwords in ZooKeeper | those of keys of one listener | others change with a restart |
 | `remote.storage.enable` and `remote.log.*` of topics | `false` | there is no tiered storage |
 """
 _KAFKA_PAGE: Final = """\

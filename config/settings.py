@@ -128,6 +128,7 @@ DYNAMIC_LISTENER_SETTINGS: Final = (
     *LIMITS_OF_ONE_LISTENER,
     *("ssl_keystore_location", "ssl_keystore_type"),
     *("ssl_truststore_location", "ssl_truststore_type"),
+    *("ssl_key_password", "ssl_keystore_password", "ssl_truststore_password"),
 )
 """Those of them that can change while a broker runs."""
 

@@ -296,6 +296,21 @@ class BrokerConfig:
         limits=(1, INT_MAX),
         scope=Scope.CLUSTER_WIDE,
     )
+    password_encoder_secret: str = setting(
+        "",
+        "The secret with which the passwords of listeners in ZooKeeper are encoded, as by Kafka:"
+        " for example listener.name.NAME.ssl.key.password, which can change while the broker runs."
+        " Empty: such a password cannot be set there.",
+        type=ConfigType.PASSWORD,
+        pattern=r"(?s:.*)",
+    )
+    password_encoder_old_secret: str = setting(
+        "",
+        "The secret before password_encoder_secret: what was encoded with it is encoded again when"
+        " the broker starts.",
+        type=ConfigType.PASSWORD,
+        pattern=r"(?s:.*)",
+    )
     max_connection_creation_rate: int = setting(
         INT_MAX,
         "How many connections a second clients may open, by the windows of quota_window_num."

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from regent.core.admin.config_descriptions import BrokerSetting
 from regent.core.admin.config_handlers import DEFAULT_BROKER
-from regent.core.admin.config_problems import broker_config_problem
+from regent.core.admin.config_problems import broker_config_problem, is_password
 from regent.core.admin.topic_settings import (
     TOPIC_SETTINGS,
     topic_config_conflict,
@@ -182,6 +182,23 @@ class BrokerConfigStore(Protocol):
         ...
 
 
+class PasswordEncoder(Protocol):
+    """Encodes the passwords of brokers. Implemented in ``zk.stores.broker_passwords``."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is a secret."""
+        ...
+
+    def encode(self, password: str) -> str:
+        """Return a password as it is stored."""
+        ...
+
+    def decoded(self, config: Mapping[str, str]) -> Mapping[str, str]:
+        """Return overrides with their passwords, without those that cannot be decoded."""
+        ...
+
+
 class BrokerConfigAlteration(NamedTuple):
     """Changes of one broker's settings, or of all brokers' (``broker_id`` None).
 
@@ -207,12 +224,14 @@ class BrokerConfigManager:
         static: Mapping[str, BrokerSetting],
         check: Callable[[Mapping[str, str]], object],
         check_changed: Callable[[Mapping[str, str], Collection[str]], object] = lambda *_: None,
+        passwords: PasswordEncoder | None = None,
     ) -> None:
         self._store = store
         self._settings = {**settings, **{name: row.setting for name, row in static.items()}}
         self._defaults = {name: row.value for name, row in static.items() if row.value is not None}
         self._check = check
         self._check_changed = check_changed
+        self._passwords = passwords if passwords is not None and passwords.is_on else None
 
     def alter(self, wanted: BrokerConfigAlteration, *, validate_only: bool = False) -> None:
         """Validate the changes, and write them unless ``validate_only``.
@@ -225,9 +244,9 @@ class BrokerConfigManager:
 
         def change(current: Mapping[str, str]) -> Mapping[str, str | None]:
             changes = self._changes(wanted, current)
-            config = {n: v for n, v in {**current, **changes}.items() if v is not None}
+            config = {n: v for n, v in {**self._read(current), **changes}.items() if v is not None}
             self._refuse(config if broker_id is None else {**of_all, **config}, changes)
-            return changes
+            return {name: self._stored(name, value) for name, value in changes.items()}
 
         if validate_only:
             change(of_all if broker_id is None else _readable(found[str(broker_id)]))
@@ -251,9 +270,24 @@ class BrokerConfigManager:
 
     def _refusal(self, owner: str, name: str, value: str, of_all: bool) -> RefusedError | None:
         problem = broker_config_problem(name, value, self._settings, of_all=of_all)
+        if problem is None and self._passwords is None and is_password(name, self._settings):
+            problem = "cannot be stored: Password encoder secret not configured"
         if problem is None:
             return None
         return RefusedError(Errors.INVALID_REQUEST, f"{owner} config {name} {problem}")
+
+    def _read(self, stored: Mapping[str, str]) -> Mapping[str, str]:
+        """Return overrides with their passwords, without those that cannot be decoded."""
+        if self._passwords is not None:
+            return self._passwords.decoded(stored)
+        return {
+            name: text for name, text in stored.items() if not is_password(name, self._settings)
+        }
+
+    def _stored(self, name: str, value: str | None) -> str | None:
+        if value is None or self._passwords is None or not is_password(name, self._settings):
+            return value
+        return self._passwords.encode(value)
 
     def _refuse(self, config: Mapping[str, str], changed: Collection[str]) -> None:
         try:

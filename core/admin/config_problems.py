@@ -47,6 +47,17 @@ def base_name(name: str) -> str:
     return name if found is None else found[1]
 
 
+def is_password(name: str, settings: Mapping[str, Setting]) -> bool:
+    """Whether a setting is stored encoded: a password, also of a mechanism of a listener.
+
+    ``settings`` are those of brokers by Kafka's names. Mirrors ``isPasswordConfig``.
+    """
+    return any(
+        row.type is ConfigType.PASSWORD and (name == known or name.endswith(f".{known}"))
+        for known, row in settings.items()
+    )
+
+
 def broker_config_problem(
     name: str, value: str, settings: Mapping[str, Setting], *, of_all: bool
 ) -> str | None:
@@ -62,10 +73,10 @@ def broker_config_problem(
         return None
     if base == name and row.scope is Scope.READ_ONLY:
         return row.change_problem(value)
-    if name in _CHANGED_FOR_A_LISTENER_ONLY:
+    if name in _CHANGED_FOR_A_LISTENER_ONLY or (base == name and row.type is ConfigType.PASSWORD):
         return f"can be changed for one listener only: listener.name.LISTENER.{name}"
-    if row.type is ConfigType.PASSWORD:
-        return "cannot be stored: Password encoder secret not configured"
+    if row.type is ConfigType.PASSWORD and of_all:
+        return "cannot be set for all brokers: broker id must be specified"
     if of_all and (row.scope is Scope.PER_BROKER if base == name else base not in _FOR_ALL_BROKERS):
         return "cannot be set for all brokers: broker id must be specified"
     return row.text_problem(value)

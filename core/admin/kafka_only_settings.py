@@ -149,8 +149,6 @@ password.encoder.cipher.algorithm string AES/CBC/PKCS5Padding
 password.encoder.iterations int 4096 1024..
 password.encoder.key.length int 128 8..
 password.encoder.keyfactory.algorithm string -
-password.encoder.old.secret password -
-password.encoder.secret password -
 process.roles list "" broker|controller
 producer.purgatory.purge.interval.requests int 1000
 queued.max.requests int 500 1..

@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from regent.broker.listener_security import (
     ListenerKeys,
@@ -243,6 +248,28 @@ def test_a_listener_takes_the_keys_of_another_file_that_zookeeper_names(
     authority.keystore("broker")
     listener_keys.reconfigure(new, started)  # the setting is removed
     assert tls.reload_failures == 1
+
+
+def test_a_listener_takes_keys_whose_password_zookeeper_has(
+    keys: tuple[ListenerKeys, ServerTls, Settings], authority: Authority, tmp_path: Path
+):
+    listener_keys, tls, settings = keys
+    before, started = subject(tls), dynamic_values(settings)
+    other = authority.keystore("broker").rename(tmp_path / "other.pem")
+    pem = other.read_bytes()
+    key = load_pem_private_key(pem, None).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"of the key")
+    )
+    other.write_bytes(key + pem[pem.index(b"-----BEGIN CERTIFICATE") :])
+    password = "listener.name.one.ssl.key.password"
+    wrong = {LOCATION: str(other), password: "another"}
+    with pytest.raises(RegentError):
+        listener_keys.check(wrong, [*wrong])
+    right = {**wrong, password: "of the key"}
+    listener_keys.check(right, [*right])
+    listener_keys.reconfigure(started, {**started, **right})
+    assert subject(tls) != before
+    assert tls.reload_failures == 0
 
 
 def test_changed_files_are_read_again_when_that_is_asked_for(

@@ -34,7 +34,13 @@ from regent.broker.broker_storage import BrokerStorage
 from regent.broker.controlled_shutdown import hand_over
 from regent.broker.kafka_endpoint import KafkaEndpoint
 from regent.broker.listener_security import ListenerKeys, controllers_of_kafka
-from regent.broker.machine_settings import controller_settings, dynamic_values, filled, log_defaults
+from regent.broker.machine_settings import (
+    broker_passwords,
+    controller_settings,
+    dynamic_values,
+    filled,
+    log_defaults,
+)
 from regent.broker.placement_client import placement_finder
 from regent.broker.topic_service import BrokerTopicService
 from regent.cli.broker import _log_to
@@ -69,6 +75,7 @@ from regent.storage.log.unified_log import UnifiedLog
 from regent.testing.waits import scaled
 from regent.transport.control.server import ControlServer, IncomingRequest
 from regent.transport.kafka.metrics import Closed
+from regent.zk.codecs.encoded_passwords import encode_password
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.core.replication.record_stage import RecordBroker
 from tests.support.controller_parts import Candidate, ControllerParts, of_type
@@ -99,6 +106,7 @@ class Place(NamedTuple):
 Look: TypeAlias = Callable[[Settings, Place], object]
 """Returns what is seen with the settings."""
 
+KEY_PASSWORD = "listener.name.one.ssl.key.password"
 _NOT_LOOKED_AT = object()
 
 
@@ -892,6 +900,13 @@ BROKER: dict[str, Effect] = {
     ),
     "queued_requests_per_connection": Effect(1, waiting_requests, 0, 1),
     "max_connections": Effect(1, is_answered_as_second, True, False),
+    "password_encoder_secret": Effect("s", lambda s, _: broker_passwords(s).is_on, False, True),
+    "password_encoder_old_secret": Effect(
+        "old",
+        lambda s, _: broker_passwords(s).decoded({KEY_PASSWORD: encode_password("old", "p")}),
+        {},
+        {KEY_PASSWORD: "p"},
+    ),
     "max_connection_creation_rate": Effect(0, a_new_connection_waits, False, True),
     "socket_request_max_bytes": Effect(
         100, closed_after(struct.pack(">i", 101), 0.3), set(), {Closed.MALFORMED}

@@ -5,10 +5,14 @@ frames of any size and hangs on close. ``MAXMSGSIZE`` limits one frame only, als
 not proved its key yet. So frames are small, a long one is sent in pieces, and ``receive_message``
 limits the whole message.
 
+ZeroMQ stops reading a connection when too many of its messages wait (``RCVHWM``). When the peer
+resets it then, and ZeroMQ has to send it something later, ZeroMQ ends our process (``Assertion
+failed: !_io_error``, https://github.com/zeromq/libzmq/issues/4364). A PING that has arrived behind
+the messages is answered, so any peer with a key could end us. Hence no number of messages is too
+many for ZeroMQ, and ``Peers.sweep`` limits their bytes.
+
 There are no heartbeats of ZeroMQ. The kernel asks for the host, and a client that waits for an
-answer asks for the process (``client``). A server must not send them: when a peer resets its
-connection while ZeroMQ does not read it, because too many of its messages wait, the next heartbeat
-ends our process (``Assertion failed: !_io_error``, https://github.com/zeromq/libzmq/issues/4364).
+answer asks for the process (``client``).
 """
 
 from __future__ import annotations
@@ -48,8 +52,7 @@ FRAME_OVERHEAD: Final = 35
 _LONG_SIZE: Final = 7  # more, for a frame that is not
 _SHORT: Final = 255 - 33
 QUEUED_MESSAGES: Final = 100
-"""Maximum number of waiting messages, for each peer and direction."""
-_UNREAD_REQUESTS: Final = 8  # of a connection; more wait at the peer
+"""Maximum number of messages that wait to be sent, for each peer."""
 FLUSH_MS: Final = 200
 """Time for sent messages to leave after the close of a client, in milliseconds."""
 
@@ -61,7 +64,7 @@ _context_ids: Final = itertools.count()
 _OPTIONS: Final = {
     zmq.LINGER: 0,
     zmq.SNDHWM: QUEUED_MESSAGES,
-    zmq.RCVHWM: QUEUED_MESSAGES,
+    zmq.RCVHWM: 0,
     zmq.HANDSHAKE_IVL: 5000,
     zmq.RECONNECT_IVL: 50,
     zmq.RECONNECT_IVL_MAX: 2000,
@@ -84,7 +87,6 @@ _OPTIONS_OF_KIND: Final = {
     zmq.ROUTER: {
         zmq.ROUTER_MANDATORY: 1,
         zmq.BACKLOG: 128,
-        zmq.RCVHWM: _UNREAD_REQUESTS,
     },
 }
 

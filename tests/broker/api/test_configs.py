@@ -354,7 +354,17 @@ def test_valid_settings_of_a_broker_are_not_written_when_only_validated(configs:
         (("num.partitions", SET, "3"), Errors.INVALID_REQUEST, "restart the broker"),
         (("broker.id", SET, "3"), Errors.INVALID_REQUEST, "restart the broker"),
         (("num.io.threads", SET, "0"), Errors.INVALID_REQUEST, "must be a number from 1"),
-        (("sasl.jaas.config", SET, "x"), Errors.INVALID_REQUEST, "Password encoder secret"),
+        (("sasl.jaas.config", SET, "x"), Errors.INVALID_REQUEST, "for one listener only"),
+        (
+            ("listener.name.a.ssl.key.password", SET, "x"),
+            Errors.INVALID_REQUEST,
+            "Password encoder secret not configured",
+        ),
+        (
+            ("listener.name.a.plain.sasl.jaas.config", SET, "x"),
+            Errors.INVALID_REQUEST,
+            "Password encoder secret not configured",
+        ),
         (("log.segment.bytes", SET, "3"), Errors.INVALID_REQUEST, "must be a number from 14"),
         (("log.segment.bytes", SET, None), Errors.INVALID_REQUEST, "has no value"),
         (("log.segment.bytes", 9, "3"), Errors.INVALID_REQUEST, "unknown operation 9"),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import queue
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import zmq
@@ -397,8 +399,45 @@ def test_a_broker_that_floods_a_server_with_commands_is_cut_off(
     assert connect(server.endpoint).request(STATUS, timeout_ms=TIMEOUT_MS) == READY
 
 
+RESETS = """
+from regent.transport.control.server import ControlServer
+from tests.support.keys import KEYS, everybody_is_broker
+from tests.transport.control.curve_peer import reset_behind_a_ping
+from tests.transport.control.raw_peer import answer_ready
+
+server = ControlServer(
+    KEYS, everybody_is_broker(1), "tcp://127.0.0.1:0", answer_ready, name="server"
+)
+server.start()
+for _ in range(30):
+    reset_behind_a_ping(server.endpoint, KEYS)
+server.stop()
+print("it serves")
+"""
+
+
+def test_a_ping_of_a_connection_that_was_reset_does_not_end_the_process() -> None:
+    """In a process of its own, because that may end."""
+    done = subprocess.run(
+        [sys.executable, "-c", RESETS],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        timeout=scaled(50),
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "it serves\n"), done.stderr
+
+
+@pytest.mark.parametrize("kind", [zmq.ROUTER, zmq.DEALER])
+def test_zeromq_never_stops_reading(context: Context, kind: zmq.SocketType) -> None:
+    # It would end the process when it has to send something to a peer that has reset then.
+    socket = open_socket(context, kind)
+    assert socket.getsockopt(zmq.RCVHWM) == 0
+    socket.close()
+
+
 def test_a_server_sends_no_heartbeats(context: Context) -> None:
-    # They would end the process when a peer whose messages wait resets its connection.
     router = open_socket(context, zmq.ROUTER)
     assert router.getsockopt(zmq.HEARTBEAT_IVL) == 0
     router.close()

@@ -325,6 +325,26 @@ def test_limits_of_connections_change_while_clients_are_connected(listen: Listen
     assert +listener.metrics.closed == {Closed.TOO_MANY_OF_ADDRESS: 1}
 
 
+@pytest.mark.parametrize(
+    "limits",
+    [
+        KafkaLimits(max_connection_creation_rate=1),
+        KafkaLimits(max_connection_creation_rate_of_listener=1),
+    ],
+)
+def test_connections_beyond_the_rate_of_all_wait_and_are_served(
+    listen: Listen, limits: KafkaLimits
+):
+    listener = listen(Desk().apis, limits)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(listener)) for _ in range(11)]
+        for client in clients:
+            assert client.ask(b"now") == b"now"
+    assert listener.metrics.accept_pauses >= 1
+    assert listener.metrics.accept_paused_s > 0
+    assert not +listener.metrics.closed
+
+
 def test_the_last_descriptors_are_not_for_clients(listen: Listen):
     listener = listen(Desk().apis)
     with RawClient(listener) as early:

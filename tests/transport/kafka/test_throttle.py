@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Sequence
-from contextlib import ExitStack
 
 import pytest
 
@@ -162,26 +161,6 @@ def test_connections_that_come_too_fast_are_closed(listen: Listen):
             client.socket.close()
     assert listener.metrics.closed[Closed.RATE_OF_ADDRESS] == 1
     assert listener.metrics.accepted == 10
-
-
-@pytest.mark.parametrize(
-    "limits",
-    [
-        KafkaLimits(max_connection_creation_rate=1),
-        KafkaLimits(max_connection_creation_rate_of_listener=1),
-    ],
-)
-def test_connections_beyond_the_rate_of_all_wait_and_are_served(
-    listen: Listen, limits: KafkaLimits
-):
-    listener = listen(Waiter().apis, limits)
-    with ExitStack() as stack:
-        clients = [stack.enter_context(RawClient(listener)) for _ in range(11)]
-        for client in clients:
-            assert client.ask(b"now") == b"now"
-    assert listener.metrics.accept_pauses >= 1
-    assert listener.metrics.accept_paused_s >= 1
-    assert not listener.metrics.closed
 
 
 # --- the quotas of bytes --------------------------------------------------------------------------
