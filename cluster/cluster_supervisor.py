@@ -156,18 +156,20 @@ class ClusterSupervisor(SupervisionListener):
     def _serve(self) -> None:
         if not self._processes.stop_requests:
             self._serving = True
+            console = self._open_console()
             self._announce(self._ready_line())
-            if self._plan.console_port is not None:
-                self._open_console()
+            if console is not None:
+                self._announce(f"console: {console}")
 
-    def _open_console(self) -> None:
-        """Open the console's port, and print its address."""
+    def _open_console(self) -> str | None:
+        """Open the console's port; return its address. None: there is no console."""
+        if self._plan.console_port is None:
+            return None
         self._console = ConsoleChild(self._plan, self._processes, self._death_pipe, self._say)
         address = self._console.open()
-        if address is not None:
-            self._file.console_port = self._console.port
-            self._save()
-            self._announce(f"console: {address}")
+        self._file.console_port = self._console.port
+        self._save()
+        return address
 
     def _start_zookeeper(self) -> None:
         ports = self._plan.zookeeper_ports()

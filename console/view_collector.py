@@ -49,6 +49,7 @@ _IDLE_S: Final = 5.0  # after the last page, sessions stay for a reload
 _FIRST_S: Final = 10.0
 _SLOW_S: Final = 3.0
 _RETRY_S: Final = 1.0
+_END_S: Final = 2.0
 _CLOCK_S: Final = 1.0
 _REDRAW_S: Final = 30.0
 _ASK_CONTROLLER_S: Final = 1.0
@@ -76,6 +77,7 @@ class ViewCollector:
         self._is_complete = False  # whether the partitions were read since somebody looks
         self._is_changed = True  # whether the failovers must be found again
         self._told_at = 0.0
+        self._sessions = 0
         self.view = ClusterView(0.0, "")
         self._threads = [
             threading.Thread(target=self._run, args=(once,), name=name, daemon=True)
@@ -88,10 +90,16 @@ class ViewCollector:
             thread.start()
 
     def close(self) -> None:
-        """End the threads; a question to the cluster that is under way ends by itself."""
+        """End the threads; one that waits for an answer of the cluster ends with the process."""
         self._closing = True
         self._wake_up.set()
         self._is_dirty.set()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(_END_S)
+        if not any(thread.is_alive() for thread in self._threads):
+            for reader in self._readers.values():
+                reader.close()
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -133,6 +141,11 @@ class ViewCollector:
     def _is_wanted(self) -> bool:
         return self._watchers > 0 or time.monotonic() < self._wanted_until
 
+    @property
+    def has_sessions(self) -> bool:
+        """Whether a session with ZooKeeper is open; without a page there is none."""
+        return self._sessions > 0
+
     def refresh(self) -> None:
         """Read the partitions again soon: somebody has changed something."""
         self._is_dirty.set()
@@ -149,7 +162,11 @@ class ViewCollector:
                 continue
             try:
                 with self._cluster.admin() as admin:
-                    rounds(admin)
+                    self._sessions += 1
+                    try:
+                        rounds(admin)
+                    finally:
+                        self._sessions -= 1
             except (RegentError, OSError) as error:
                 self._publish_problem(str(error))
                 time.sleep(_RETRY_S)
@@ -258,7 +275,9 @@ class ViewCollector:
         with suppress(EventsError):
             reads = [reader.read() for reader in self._readers.values()]
             new: list[Fields] = [
-                event.fields for event in heapq.merge(*reads, key=lambda event: event.ts_ms)
+                event.fields
+                for event in heapq.merge(*reads, key=lambda event: event.ts_ms)
+                if _is_usable(event.fields)
             ]
             self._add(new)
         return bool(self._readers)
@@ -331,6 +350,14 @@ def _differ(before: ClusterView, now: ClusterView) -> bool:
     return replace(before, at_ms=0.0, table=_NO_TABLE, events=()) != replace(
         now, at_ms=0.0, table=_NO_TABLE, events=()
     )
+
+
+_NEEDED: Final = {"event": str, "broker_id": int, "controller_epoch": int, "event_id": int}
+
+
+def _is_usable(fields: Fields) -> bool:
+    """Whether a line has what every line of a journal has; a damaged disk may give others."""
+    return all(isinstance(fields.get(name), kind) for name, kind in _NEEDED.items())
 
 
 def _live(

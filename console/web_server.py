@@ -240,7 +240,7 @@ def _form(body: bytes) -> dict[str, str]:
 # --- serving --------------------------------------------------------------------------------------
 
 
-class _QuietServer(uvicorn.Server):
+class QuietServer(uvicorn.Server):
     """uvicorn's server, without a timer that wakes it ten times a second."""
 
     def __init__(self, config: uvicorn.Config, console: Console) -> None:
@@ -268,7 +268,7 @@ class _QuietServer(uvicorn.Server):
             self._serving_loop.call_soon_threadsafe(self._ended.set)
 
 
-def server_of(console: Console) -> uvicorn.Server:
+def server_of(console: Console) -> QuietServer:
     """Return a server; its ``run`` takes sockets that listen, and ends with SIGINT or SIGTERM."""
     users = local_users("same")
     config = uvicorn.Config(
@@ -283,7 +283,7 @@ def server_of(console: Console) -> uvicorn.Server:
         date_header=False,
         timeout_graceful_shutdown=_STOP_S,
     )
-    return _QuietServer(config, console)
+    return QuietServer(config, console)
 
 
 def _protocol(users: LocalUsers) -> type[asyncio.Protocol]:

@@ -12,7 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from regent.client.doctor.examined_cluster import PLACEMENT, ExaminedCluster, Settings
+from regent.client.doctor.examined_cluster import (
+    PLACEMENT,
+    SUPERVISOR,
+    ExaminedCluster,
+    Settings,
+)
 from regent.client.doctor.findings import Finding, Severity
 from regent.client.doctor.socket_check import check_sockets
 from regent.cluster.cluster_file import (
@@ -161,3 +166,24 @@ def test_the_port_of_the_placement_service_has_keys(tmp_path: Path):
         examined.file.placement = PlacementEntry(os.getpid(), f"tcp://127.0.0.1:{port}#aa")
         found = found_at(examined, port)
     assert (found.severity, found.facts["why"]) == (OK, "CURVE")
+
+
+@pytest.mark.parametrize("name", [SUPERVISOR, "console"])
+def test_the_port_of_the_console_is_for_one_user_with_the_token(tmp_path: Path, name: str):
+    """The supervisor has it until the first connection, then the console's process, too."""
+    with listening() as port:
+        examined = cluster(tmp_path, name)
+        assert found_at(examined, port).severity is PROBLEM
+        assert examined.file is not None
+        examined.file.console_port = port
+        found = found_at(examined, port)
+    assert found.severity is OK
+    assert found.facts["purpose"] == "web page"
+    assert "with the token" in found.message
+
+
+def test_the_port_of_the_console_is_in_the_cluster_file(tmp_path: Path):
+    file = ClusterFile(tmp_path / "cluster.json", "")
+    file.console_port = 8080
+    file.write()
+    assert ClusterFile.read(file.path) == file

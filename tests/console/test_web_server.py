@@ -1,0 +1,347 @@
+"""Whom the console answers, and what its pages say about a cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from starlette.testclient import TestClient
+
+from regent.client.cluster_connection import Cluster, ClusterLocation
+from regent.cluster.console_child import TOKEN
+from regent.config.addresses import listening_socket
+from regent.console import operator_actions, web_server
+from regent.console.browser_gate import FORM_TOKEN, HEADERS, BrowserGate
+from regent.console.inquiries import GroupRow, LagRow
+from regent.console.pages import MENU, render
+from regent.console.web_server import Console, server_of
+from regent.core.model import TopicPartition
+from regent.testing.waits import eventually, scaled
+from regent.transport.local_users import LocalUsers
+from tests.support.fake_cluster import ADDRESS, FakeCluster, write_cluster_file
+
+SECRET = "the-token"
+BASE = "http://127.0.0.1:8080"
+JOURNAL: list[dict[str, Any]] = [
+    {"ts_ms": 1_795_987_600_000, "broker_id": 0, "event": "Startup", "elected": 1},
+    {"ts_ms": 1_795_987_601_000, "broker_id": 0, "event": "BrokerChange", "failed": [2]},
+    {"ts_ms": 1_795_987_602_000, "elected": 3},  # a damaged line
+]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
+    """Three brokers with a topic, found by a data directory with a journal."""
+    with closing(FakeCluster()) as cluster:
+        cluster.with_brokers(3)
+        cluster.put_topic("payments", {0: (0, 1, 2), 1: (1, 2, 0)})
+        write_cluster_file(tmp_path, zookeeper=ADDRESS)
+        (tmp_path / "broker-0").mkdir()
+        common = {"controller_epoch": 1, "event_id": 1, "cause": "", "changes": []}
+        lines = [orjson.dumps({**line, **common}) for line in JOURNAL]
+        (tmp_path / "broker-0" / "events.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+        yield cluster
+
+
+def console_of(cluster: FakeCluster, folder: Path, *, may_write: bool = False) -> Console:
+    found = Cluster(lambda: ClusterLocation(ADDRESS, folder), cluster.open)
+    return Console(found, BrowserGate(SECRET, 8080), may_write=may_write)
+
+
+@pytest.fixture
+def console(cluster: FakeCluster, tmp_path: Path) -> Iterator[Console]:
+    """A console that only shows."""
+    console = console_of(cluster, tmp_path)
+    console.collector.start()
+    yield console
+    console.stop()
+
+
+@pytest.fixture
+def writing(cluster: FakeCluster, tmp_path: Path) -> Iterator[Console]:
+    """A console that may change the cluster."""
+    console = console_of(cluster, tmp_path, may_write=True)
+    console.collector.start()
+    yield console
+    console.stop()
+
+
+def stranger(console: Console) -> TestClient:
+    """A browser without the token."""
+    return TestClient(console.application, base_url=BASE, follow_redirects=False)
+
+
+def browser(console: Console) -> TestClient:
+    """A browser that has opened the printed address."""
+    client = stranger(console)
+    assert client.get("/", params={TOKEN: SECRET}).status_code == 200
+    return client
+
+
+# --- who is answered ------------------------------------------------------------------------------
+
+
+def test_a_browser_with_the_token_gets_the_page(console: Console) -> None:
+    answer = browser(console).get("/")
+    assert answer.status_code == 200
+    assert "Controller: broker 0, epoch 1" in answer.text
+
+
+@pytest.mark.parametrize("path", ["/", "/partitions", "/live/overview", "/static/console.js"])
+def test_a_browser_without_the_token_gets_nothing(console: Console, path: str) -> None:
+    assert stranger(console).get(path).status_code == 403
+
+
+def test_a_wrong_token_sets_no_cookie(console: Console) -> None:
+    answer = stranger(console).get("/", params={TOKEN: "another"})
+    assert answer.status_code == 403
+    assert "set-cookie" not in answer.headers
+
+
+def test_the_cookie_is_for_this_site_only_and_not_for_scripts(console: Console) -> None:
+    cookie = stranger(console).get("/", params={TOKEN: SECRET}).headers["set-cookie"].lower()
+    assert "samesite=strict" in cookie
+    assert "httponly" in cookie
+    assert SECRET not in cookie
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8080", "10.0.0.1", "", "127.0.0.1.x"]
+)
+def test_a_name_that_another_site_points_at_this_machine_is_refused(
+    console: Console, host: str
+) -> None:
+    client = browser(console)
+    assert client.get("/", headers={"host": host}).status_code == 421
+    assert client.get("/", params={TOKEN: SECRET}, headers={"host": host}).status_code == 421
+
+
+@pytest.mark.parametrize("host", ["localhost:9999", "[::1]:8080", "127.0.0.1"])
+def test_loopback_is_answered_by_any_of_its_names_and_through_a_tunnel(
+    console: Console, host: str
+) -> None:
+    gate = BrowserGate(SECRET, 8080)
+    headers = {"host": host, "cookie": f"{gate.cookie_name}={gate.cookie}"}
+    assert stranger(console).get("/static/console.css", headers=headers).status_code == 200
+
+
+def test_every_answer_forbids_frames_and_foreign_scripts(console: Console) -> None:
+    for answer in (browser(console).get("/journal"), stranger(console).get("/")):
+        assert {name: answer.headers[name] for name in HEADERS} == HEADERS
+        assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+
+
+def test_no_page_has_a_script_or_a_style_of_its_own(console: Console) -> None:
+    """The policy would refuse them: the page would silently lack something."""
+    client = browser(console)
+    for name in MENU:
+        text = client.get(f"/{name}").text
+        assert text.count("<script") == text.count('<script src="/static/')
+        assert " style=" not in text
+        assert "onclick" not in text
+
+
+def answer_to_a_request(connection: socket.socket) -> bytes:
+    """Return the beginning of the answer; nothing if the connection was closed instead."""
+    try:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        return connection.recv(100)
+    except (ConnectionResetError, BrokenPipeError):
+        return b""
+
+
+def test_other_users_of_this_machine_are_refused(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Nobody(LocalUsers):
+        def admits(self, connection: socket.socket, port_name: str) -> bool:
+            return False
+
+    monkeypatch.setattr(web_server, "local_users", lambda setting: Nobody({os.geteuid()}))
+    with listening_socket("127.0.0.1", 0) as listening:
+        server = server_of(console)
+        thread = threading.Thread(target=server.run, args=([listening],))
+        thread.start()
+        try:
+            with socket.create_connection(listening.getsockname(), scaled(10)) as connection:
+                assert answer_to_a_request(connection) == b""
+        finally:
+            server.end()
+            thread.join(scaled(10))
+        assert not thread.is_alive()
+
+
+# --- changes --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """The operations that were performed, instead of performing them."""
+    performed: list[tuple[str, str]] = []
+
+    def perform(cluster: Cluster, name: str, target: str) -> str:
+        performed.append((name, target))
+        return "done"
+
+    monkeypatch.setattr(web_server, "perform", perform)
+    return performed
+
+
+def form(**fields: str) -> dict[str, str]:
+    return {FORM_TOKEN: BrowserGate(SECRET, 8080).form_token, "target": "1", **fields}
+
+
+OURS = {"origin": BASE}
+
+
+def test_a_change_is_asked_about_and_then_done(
+    writing: Console, done: list[tuple[str, str]]
+) -> None:
+    client = browser(writing)
+    question = client.get("/ask/kill", params={"target": "1"})
+    assert "Kill broker 1" in question.text
+    assert done == []
+    assert client.post("/do/kill", data=form(), headers=OURS).status_code == 303
+    assert done == [("kill", "1")]
+
+
+@pytest.mark.parametrize(
+    ("headers", "fields"),
+    [
+        ({"origin": "http://evil.example"}, {}),
+        ({"origin": "http://127.0.0.1:9999"}, {}),
+        ({"origin": "null"}, {}),
+        ({}, {}),
+        (OURS, {FORM_TOKEN: ""}),
+        (OURS, {FORM_TOKEN: "guessed"}),
+    ],
+)
+def test_a_form_of_another_site_is_refused(
+    writing: Console,
+    done: list[tuple[str, str]],
+    headers: dict[str, str],
+    fields: dict[str, str],
+) -> None:
+    answer = browser(writing).post("/do/kill", data=form(**fields), headers=headers)
+    assert answer.status_code == 403
+    assert done == []
+
+
+def test_a_form_without_the_cookie_is_refused(
+    writing: Console, done: list[tuple[str, str]]
+) -> None:
+    assert stranger(writing).post("/do/kill", data=form(), headers=OURS).status_code == 403
+    assert done == []
+
+
+def test_reading_a_page_changes_nothing(writing: Console, done: list[tuple[str, str]]) -> None:
+    client = browser(writing)
+    for name in operator_actions.OPERATIONS:
+        assert client.get(f"/do/{name}", params=form()).status_code == 405
+        assert client.head(f"/do/{name}").status_code == 405
+    assert done == []
+
+
+def test_a_console_that_only_shows_does_nothing(
+    console: Console, done: list[tuple[str, str]]
+) -> None:
+    client = browser(console)
+    assert client.get("/ask/kill", params={"target": "1"}).status_code == 404
+    assert client.post("/do/kill", data=form(), headers=OURS).status_code == 404
+    assert "/ask/" not in client.get("/").text
+    assert done == []
+
+
+def test_a_long_form_is_refused(writing: Console, done: list[tuple[str, str]]) -> None:
+    answer = browser(writing).post("/do/kill", data=form(more="x" * 20_000), headers=OURS)
+    assert answer.status_code == 413
+    assert done == []
+
+
+def test_what_fails_is_told(writing: Console, tmp_path: Path) -> None:
+    answer = browser(writing).post("/do/kill", data=form(target="7"), headers=OURS)
+    assert answer.status_code == 409
+    assert "broker 7 was not started on this machine" in answer.text
+    (line,) = (tmp_path / operator_actions.CHANGES_FILE).read_text().splitlines()
+    written = json.loads(line)
+    assert written["operation"] == "kill"
+    assert written["user"]
+    assert "failed" in written["result"]
+
+
+# --- pages ----------------------------------------------------------------------------------------
+
+
+def test_the_overview_shows_the_brokers_and_a_failover_of_the_journal(console: Console) -> None:
+    client = browser(console)
+    text = client.get("/").text
+    assert "broker 2 died" in text
+    assert text.count('<div class="lane">') == 3
+    assert "epoch 1" in client.get("/failover", params={"key": "1-1"}).text
+
+
+def test_the_grid_has_a_cell_for_each_partition(console: Console) -> None:
+    text = browser(console).get("/partitions").text
+    assert '<section id="grid-payments"' in text
+    assert text.count("<i class=") == 2
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/nothing",
+        "/topic?name=absent",
+        "/partition?topic=payments&partition=7",
+        "/partition?topic=payments&partition=x",
+        "/failover?key=9-9",
+        "/live/nothing",
+        "/static/../pages.py",
+    ],
+)
+def test_what_does_not_exist_is_not_found(console: Console, path: str) -> None:
+    assert browser(console).get(path).status_code == 404
+
+
+def test_a_cluster_that_is_away_is_a_problem_on_the_page(
+    cluster: FakeCluster, console: Console
+) -> None:
+    cluster.is_reachable = False
+    client = browser(console)
+    assert "no ZooKeeper answers" in client.get("/").text
+
+
+def test_names_that_others_choose_are_escaped() -> None:
+    evil = "<script>alert(1)</script>"
+    rows = (LagRow(TopicPartition("t", 0), 1, 2, evil),)
+    groups = [GroupRow(evil, evil, 0, (evil,), rows)]
+    html = render("groups.html", groups=groups, problems=[evil])
+    assert "<script" not in html
+    assert "&lt;script&gt;" in html
+
+
+def test_nothing_is_asked_of_the_cluster_while_nobody_looks(
+    cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regent.console.view_collector._IDLE_S", 0.0)
+    calls: list[str] = []
+    cluster.hook = lambda call: calls.append(str(call))
+    console = console_of(cluster, tmp_path)
+    console.collector.start()
+    try:
+        assert calls == []
+        with console.collector.watched():
+            eventually(lambda: len(calls) > 3, "a page is collected for", scaled(10))
+        eventually(lambda: not console.collector.has_sessions, "it rests", scaled(10))
+        calls.clear()
+        assert threading.Event().wait(0.5) is False
+        assert calls == []
+    finally:
+        console.stop()

@@ -1,0 +1,160 @@
+"""The console in a real browser: a failover is watched while brokers are killed.
+
+Chromium and its driver are Debian's packages `chromium` and `chromium-driver`. Without them these
+tests are skipped; in continuous integration they fail.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from regent.cluster.console_child import address_with
+from regent.console.pages import MENU
+from regent.testing.regent_cluster import RegentCluster
+from regent.testing.waits import eventually, scaled
+
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+
+PHONE, DESK = 390, 1400
+OPTIONS = ("--no-placement-service", "--console", "--console-write")
+
+
+class Window:
+    """A window of a headless Chromium that has opened the console."""
+
+    def __init__(self, address: str, chromium: str, driver: str) -> None:
+        options = Options()
+        options.binary_location = chromium
+        # Root has no sandbox, and containers have a small /dev/shm.
+        for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):
+            options.add_argument(argument)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        self.driver = webdriver.Chrome(options=options, service=Service(driver))
+        self.driver.set_page_load_timeout(scaled(20))
+        self.base = address.partition("/?")[0]
+        self.driver.get(address)
+        self.await_text("All is well")
+
+    def open(self, page: str, width: int = DESK) -> None:
+        """Open a page in a window of this width."""
+        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width == PHONE}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        self.driver.get(f"{self.base}/{page}")
+
+    def click(self, selector: str) -> None:
+        """Click on the first element; a part may be replaced between two calls of the driver."""
+        self.driver.execute_script("document.querySelector(arguments[0]).click()", selector)
+
+    @property
+    def text(self) -> str:
+        """The text that is shown."""
+        return str(self.driver.execute_script("return document.body.innerText"))
+
+    def await_text(self, wanted: str) -> None:
+        """Wait until the page shows a text, without loading it again."""
+        eventually(lambda: wanted in self.text, f"{wanted!r} is shown", scaled(20))
+
+    def errors(self) -> list[str]:
+        """Return what the browser has complained of."""
+        return [str(entry["message"]) for entry in self.driver.get_log("browser")]
+
+    def is_wider_than_its_window(self) -> bool:
+        """Whether one must scroll sideways."""
+        width = "document.documentElement.scrollWidth > window.innerWidth"
+        return bool(self.driver.execute_script(f"return {width}"))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegentCluster]:
+    """Three brokers and a topic, with a console that may change them."""
+    with RegentCluster(tmp_path_factory.mktemp("cluster"), *OPTIONS) as cluster:
+        cluster.create_topic("payments", 3)
+        cluster.await_isr("payments", {0, 1, 2})
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def window(cluster: RegentCluster) -> Iterator[Window]:
+    """A browser that has opened the address that the cluster printed."""
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        message = "Chromium is missing: apt-get install chromium chromium-driver"
+        if os.environ.get("CI") == "true":
+            pytest.fail(message)
+        pytest.skip(message)
+    token = (cluster.data_dir / "console.token").read_text()
+    window = Window(address_with(token, cluster.description["console_port"]), chromium, driver)
+    yield window
+    window.driver.quit()
+
+
+@pytest.mark.parametrize("width", [DESK, PHONE])
+def test_every_page_fits_its_window_and_the_browser_complains_of_nothing(
+    window: Window, width: int
+) -> None:
+    for page in (*MENU, "topic?name=payments", "partition?topic=payments&partition=0"):
+        window.open(page, width)
+        assert window.driver.find_element(By.TAG_NAME, "h1").text
+        assert not window.is_wider_than_its_window(), page
+        assert window.errors() == [], page
+
+
+def test_a_page_is_left_by_the_keyboard_alone(window: Window) -> None:
+    window.open("")
+    for _ in range(3):  # past the link to the content and the first page
+        window.driver.switch_to.active_element.send_keys(Keys.TAB)
+    window.driver.switch_to.active_element.send_keys(Keys.ENTER)
+    window.await_text("Colour: the leader")
+
+
+def test_a_failover_is_watched_while_the_controller_is_killed(
+    cluster: RegentCluster, window: Window
+) -> None:
+    window.open("")
+    window.await_text("All is well")
+    controller = cluster.await_controller()
+    cluster.kill(controller)
+    window.await_text(f"controller {controller} died, broker ")
+    window.await_text("until every live broker knew it")
+    window.await_text(f"Broker {controller} not registered")
+    assert window.driver.find_elements(By.CSS_SELECTOR, "rect.gap")
+    window.click(".bars a")
+    for step in ("session closed, /controller deleted", "first LeaderAndIsr answered"):
+        window.await_text(step)
+    window.open("")
+    # Started again from the page: the question, the answer, and the broker is back.
+    window.click("a[href^='/ask/start']")
+    window.await_text(f"Start broker {controller} again?")
+    window.click("button")
+    window.await_text("All is well")
+    assert window.errors() == []
+
+
+def test_a_cell_of_the_grid_changes_its_colour_with_the_leader(
+    cluster: RegentCluster, window: Window
+) -> None:
+    window.open("partitions")
+    before = cluster.leader_of("payments")
+    cell = "#grid-payments .cells i:first-child"
+    assert f"l{before}" in str(
+        window.driver.find_element(By.CSS_SELECTOR, cell).get_attribute("class")
+    )
+    cluster.kill(before)
+
+    def classes() -> str:
+        found = window.driver.execute_script(f"return document.querySelector('{cell}').className")
+        return str(found)
+
+    eventually(
+        lambda: f"l{before}" not in classes() and " s" in classes(), "it changes", scaled(20)
+    )
+    cluster.restart(before)
