@@ -35,6 +35,7 @@ from regent.config.tables.logging import LoggingConfig
 from regent.config.threads import NamedThread, thread_names_begin_with
 from regent.core.errors import RegentError
 from regent.core.model import MAX_BROKER_ID
+from regent.transport.control.server import PortInUseError
 from regent.zk.client.login import log_in, read_login
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,10 @@ _LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s (%(name)s)"
 _LOG_BYTES = 32 * 1024 * 1024
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SIGNALS = (*_STOP_SIGNALS, signal.SIGHUP)
+_SECOND_BROKER = (
+    "a second broker on a machine needs another --port, --control-port, --replication-port and"
+    " --metrics-port"
+)
 
 
 _SHOWN = {
@@ -197,16 +202,23 @@ def _run(options: BrokerOptions, settings: Settings, death_pipe_fd: int | None) 
         sys.stdout.flush()
         for line in open_listeners(settings):
             note(line)
+        if settings.broker.metrics_port not in (0, address["metrics_port"]):
+            note(
+                f"port {settings.broker.metrics_port} is in use, so metrics are on port"
+                f" {address['metrics_port']} until the next start; --metrics-port names another"
+            )
         if death_pipe_fd is None:
             _note_cluster_of(options)
         process.wait()
         logger.info("broker %d shuts down", options.broker_id)
         remaining = process.shut_down()
     except RegentError as error:
+        if isinstance(error, PortInUseError) and death_pipe_fd is None:
+            error = RegentError(f"{error}; {_SECOND_BROKER}")
         logger.error("broker %d ends: %s", options.broker_id, error)
         if death_pipe_fd is not None:
             _tell_parent(error)
-        raise
+        raise error from None
     logger.info("broker %d has shut down", options.broker_id)
     if remaining:
         click.echo(

@@ -167,8 +167,7 @@ count before the file, and the file counts before `--config`.
   serves both.
 
 The port of the controller's requests and the metrics are at the address of the brokers' listener.
-Name their ports by `regent.control.port` and `regent.metrics.port`; otherwise they are free ones,
-which the line `ready:` names.
+Their ports are 10092 and 12092, unless `regent.control.port` and `regent.metrics.port` name others.
 A relative log directory is below the working directory, as in Kafka. The broker's own folder
 (`--data-dir`) is `regent-ID` beside the first log directory.
 

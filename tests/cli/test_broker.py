@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from regent.cli.broker import _given, _log_to, broker
+from regent.cluster.cluster_plan import ClusterPlan
 from regent.config.settings import Settings, rows
 from regent.config.settings_file import load_settings
 from regent.config.tables.logging import LoggingConfig
@@ -152,3 +153,11 @@ def test_sighup_reads_the_keys_again_unless_the_terminal_was_closed(
         process.wait(scaled(START_TIMEOUT_S))
         assert process.stdout is not None
         process.stdout.close()
+
+
+def test_a_broker_has_the_ports_of_the_first_broker_of_a_local_cluster(tmp_path: Path) -> None:
+    """So a rule of a firewall that fits one fits the other."""
+    plan = ClusterPlan(("regent",), tmp_path, 1, 9_092, None, 1, 6_000, None, False, False)
+    config = Settings().broker
+    for name, port in plan.broker_ports(0)._asdict().items():
+        assert getattr(config, name) == port
