@@ -337,12 +337,20 @@ def find_cluster(context: click.Context, zookeeper: str | None, data_dir: Path) 
     return found
 
 
-def _located(context: click.Context, zookeeper: str | None, data_dir: Path) -> ClusterLocation:
-    names_zookeeper, names_data_dir = (
-        context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        for name in ("zookeeper", "data_dir")
+def named_by_zookeeper(context: click.Context) -> bool:
+    """Whether the options of a command name its cluster by ZooKeeper, not by a folder."""
+    return bool(context.params["zookeeper"]) and (
+        _is_given(context, "zookeeper") or not _is_given(context, "data_dir")
     )
-    if zookeeper and (names_zookeeper or not names_data_dir):
+
+
+def _is_given(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def _located(context: click.Context, zookeeper: str | None, data_dir: Path) -> ClusterLocation:
+    names_data_dir = _is_given(context, "data_dir")
+    if zookeeper and (_is_given(context, "zookeeper") or not names_data_dir):
         try:
             file = ClusterFile.read(data_dir / CLUSTER_FILE)
         except RegentError:

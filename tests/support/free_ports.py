@@ -7,7 +7,7 @@ import random
 import socket
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from regent.cluster.embedded_zookeeper import ANY_PORTS
 from regent.config.settings import Settings
@@ -52,4 +52,5 @@ def on_free_ports(settings: Settings) -> Settings:
     """Return the settings with free ports in the place of the fixed ones that are the defaults."""
     broker = settings.broker
     fixed = [name for name in _PORTS if getattr(broker, name) == getattr(BrokerConfig, name)]
-    return replace(settings, broker=replace(broker, **dict.fromkeys(fixed, 0)))
+    free: dict[str, Any] = dict.fromkeys(fixed, 0)
+    return replace(settings, broker=replace(broker, **free))

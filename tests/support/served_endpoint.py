@@ -89,7 +89,9 @@ class ServedEndpoint:
         self.topics = topics
         self.quotas = quotas = QuotaManagers(settings.quotas)
         topics.start(cache, zookeeper, lambda: True, quotas.controller_mutation, authorizer)
-        router = topics.router(stage.broker(BROKER), stage.controller(BROKER))
+        router = topics.router(
+            stage.broker(BROKER), stage.controller(BROKER), stage.journal_reader(BROKER)
+        )
         control = ControlServer(
             KEYS, everybody_is_broker(BROKER), "tcp://127.0.0.1:0", router, name="control"
         )
