@@ -65,6 +65,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     ),
     "events": LazyCommand("regent.cli.events", "events", "Read the journal of the controllers."),
     "jobs": LazyCommand("regent.cli.jobs", "jobs", "Run Spark jobs."),
+    "profile": LazyCommand("regent.cli.profile", "profile", "Name clusters, and use them by name."),
     "placement-service": LazyCommand("regent.cli.placement_service", "placement_service", None),
 }
 
@@ -146,7 +147,8 @@ def cli(verbose: bool) -> None:
     """Regent: a replicated, partitioned log cluster with Kafka's ZooKeeper-mode control plane.
 
     Commands find the cluster by --data-dir (default ./data, environment REGENT_DATA_DIR) or by
-    --zookeeper HOST:PORT[/chroot] (environment REGENT_ZOOKEEPER).
+    --zookeeper HOST:PORT[/chroot] (environment REGENT_ZOOKEEPER), or by a name that `profile add`
+    gave it: --profile (environment REGENT_PROFILE), or `profile use`.
     """
     if verbose:
         logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
