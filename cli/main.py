@@ -43,6 +43,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "consume": LazyCommand("regent.cli.consume", "consume", "Print the records of a topic."),
     "groups": LazyCommand("regent.cli.groups", "groups", "List, describe, reset, delete groups."),
     "brokers": LazyCommand("regent.cli.brokers", "brokers", "List, stop and start brokers."),
+    "restart": LazyCommand("regent.cli.restart", "restart", "Restart brokers one by one."),
     "controller": LazyCommand(
         "regent.cli.controller", "controller", "Show or move the controller."
     ),

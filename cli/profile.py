@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import click
 
 from regent.cli.output import Output, examples, output_option, print_json, print_table
 from regent.client.profiles import NAMES_A_CLUSTER, Profile, Profiles
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _COLUMNS: Final = ("name", "used", "zookeeper", "bootstrap_server", "data_dir", "keys")
 
@@ -24,8 +27,8 @@ def profile() -> None:
     """
 
 
-def _path_option(name: str, text: str) -> click.decorators.FC:
-    return click.option(  # type: ignore[return-value]
+def _path_option(name: str, text: str) -> Callable[[F], F]:
+    return click.option(
         name, type=click.Path(path_type=Path, resolve_path=True, exists=True), help=text
     )
 

@@ -238,7 +238,7 @@ def _profile_of(context: click.Context, options: Mapping[str, Any]) -> Mapping[s
         if wanted or not (named or any(os.environ.get(name) for name in elsewhere)):
             profiles = Profiles.read()
             name = wanted or os.environ.get(PROFILE_VARIABLE) or profiles.used
-            values = profile_values(profiles.get(name)) | {"name": name} if name else {}
+            values = {**profile_values(profiles.get(name)), "name": name} if name else {}
         context.meta[_PROFILE] = values
     found: Mapping[str, Any] = context.meta[_PROFILE]
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.client.profiles import profiles_file
 from regent.config.cluster_location import KEYS_OF_COMMAND
+from regent.zk.client.zookeeper import ZooKeeper
 from tests.support.fake_cluster import FakeCluster, failing, write_cluster_file
 
 LIST = ("topics", "list")
@@ -22,7 +24,7 @@ def asked(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     addresses: list[str] = []
     opened = cluster.open
 
-    def open_noted(address: str, limit_s: float | None):  # type: ignore[no-untyped-def]
+    def open_noted(address: str, limit_s: float | None) -> AbstractContextManager[ZooKeeper]:
         addresses.append(address)
         return opened(address, limit_s)
 
@@ -89,10 +91,17 @@ def test_keys_and_command_config_are_the_profiles_unless_options_name_others(
     assert SECURITY_OF_COMMAND.protocol.value == "SSL"
     cluster.run(*LIST, "--profile", "a", "--keys", str(other))
     assert KEYS_OF_COMMAND.given == other
-    monkeypatch.delenv("REGENT_KEYS")
+    assert asked == ["a:1", "a:1"]
+
+
+def test_keys_of_a_profile_are_not_used_for_another_cluster(
+    cluster: FakeCluster, asked: list[str], tmp_path: Path
+) -> None:
+    add(cluster, "a", "--zookeeper", "a:1", "--keys", str(tmp_path))
+    cluster.run("profile", "use", "a")
     cluster.run(*LIST, "--zookeeper", "b:1")
     assert KEYS_OF_COMMAND.given is None
-    assert asked == ["a:1", "a:1", "b:1"]
+    assert asked == ["b:1"]
 
 
 def test_brokers_of_a_profile_are_asked_without_zookeeper(
