@@ -71,6 +71,7 @@ def _settings_options(command: Any) -> Any:
             metavar=row.type.name,
             help=row.meaning,
             hidden=name not in _SHOWN,
+            envvar=f"REGENT_{name.upper()}",
             **alone,
         )
         command = option(command)
@@ -78,7 +79,7 @@ def _settings_options(command: Any) -> Any:
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the settings that the command line has, by table and name."""
+    """Return the settings that the command line or the environment has, by table and name."""
     given: dict[str, dict[str, Any]] = {}
     for name, value in options.items():
         if value is not None:
@@ -127,7 +128,8 @@ def broker(
     former ports and settings (see `brokers start`).
 
     Each setting of docs/configuration.md has an option of the same name, with dashes. This page
-    lists the common ones. Options override the file.
+    lists the common ones. Options override the file. A variable of the environment, REGENT_ and the
+    name of a setting in capital letters, is an option that the command line does not have.
     """
     given = _given(options)
     if kafka_properties is not None:

@@ -61,9 +61,10 @@ _PAGE: Final = """\
 A broker reads a TOML file (`regent broker --config FILE`, `regent cluster --config FILE`) with the
 tables below; [config/broker.toml](../config/broker.toml) has all of them. Each setting but
 `logging.levels` and passwords is also an option of `regent broker`, by its name with dashes:
-`--num-partitions 3`; `--log-level` is `logging.level`. Options override the file. `regent cluster
---broker-setting 1:rack=b` gives broker 1 a setting of its own. Times are in milliseconds and sizes
-in bytes.
+`--num-partitions 3`; `--log-level` is `logging.level`. Options override the file. A variable of
+the environment is such an option, too, unless the command line has it: `REGENT_NUM_PARTITIONS=3`.
+`regent cluster --broker-setting 1:rack=b` gives broker 1 a setting of its own. Times are in
+milliseconds and sizes in bytes.
 
 The name of a setting is Kafka's with underscores for dots. Settings without Kafka's name are
 Regent's own.
