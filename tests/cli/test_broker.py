@@ -172,6 +172,15 @@ def test_a_broker_has_the_ports_of_the_first_broker_of_a_local_cluster(tmp_path:
         assert getattr(config, name) == port
 
 
+def test_a_second_cluster_on_a_machine_shares_no_port_with_the_first(tmp_path: Path) -> None:
+    taken: list[int] = []
+    for base in (9_092, 9_192, 19_092):
+        plan = ClusterPlan(("regent",), tmp_path, 5, base, None, 3, 6_000, None, False, False)
+        taken += [port for broker in range(5) for port in plan.broker_ports(broker)]
+        taken += plan.zookeeper_ports()
+    assert len(set(taken)) == len(taken)
+
+
 def test_a_variable_of_the_environment_is_an_option_that_is_not_given(tmp_path: Path) -> None:
     where = ["--id", "1", "--zookeeper", "localhost:1", "--data-dir", str(tmp_path / "b")]
     wrong = {"REGENT_NUM_PARTITIONS": "0"}

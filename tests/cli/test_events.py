@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from regent.cli.journals import JournalReader
+from regent.cli.journals import JournalReader, Journals
 from regent.cli.main import cli
+from regent.client.cluster_connection import Cluster, ClusterLocation
 from regent.config.command_line import COMMAND
 from regent.core.errors import Errors
 from regent.core.protocol.broker import DescribeEventsRequest
@@ -260,6 +261,20 @@ def test_a_journal_that_cannot_be_read_is_named(cluster: FakeCluster, far: Path)
     assert fourth == (
         "the journal of broker 4 cannot be read: it is a broker of Kafka, which keeps none"
     )
+
+
+def test_new_events_of_brokers_follow_the_last_ones(cluster: FakeCluster, far: Path) -> None:
+    """What --follow does: no event is lost or repeated between two looks."""
+    append(far, 0, *(event(n) for n in range(1, 2_001)))
+    located = Cluster(lambda: ClusterLocation(ADDRESS, None), cluster.open)
+    with closing(Journals(located, None, None, 0)) as journals:
+        assert journals.look() == 2
+        assert [e.ts_ms for e in journals.last(2, lambda _: True)] == [1_999, 2_000]
+        assert list(journals.new()) == []
+        append(far, 1, event(2_002, 1))  # its first
+        append(far, 0, event(2_001))
+        assert [e.ts_ms for e in journals.new()] == [2_001, 2_002]
+        assert list(journals.new()) == []
 
 
 def test_without_any_journal_the_command_fails(cluster: FakeCluster) -> None:
