@@ -43,6 +43,8 @@ from typing import IO, Protocol
 
 import orjson
 
+from regent.actors.inbox import Reply
+from regent.actors.runtime import RegentActor
 from regent.core.controller import events
 from regent.core.controller.effects import (
     BrokersFailed,
@@ -55,7 +57,10 @@ from regent.core.controller.effects import (
     RecordChanges,
 )
 from regent.core.controller.events import ControllerEvent
+from regent.core.errors import Errors
 from regent.core.model import BrokerId, LeaderAndIsr, LeaderIsrAndControllerEpoch, TopicPartition
+from regent.core.protocol.broker import DescribeEventsRequest, DescribeEventsResponse
+from regent.storage.journal_reader import JOURNAL, read_part
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +102,27 @@ class HandledEvent:
     handling_ms: float
     changes: RecordChanges | None
     event_id: int
+
+
+class EventJournalReader(RegentActor):
+    """Reads the journal for other machines, on a thread of its own: a disk may be slow."""
+
+    inbox_limit = 100
+
+    def __init__(self, directory: Path, broker_id: BrokerId) -> None:
+        super().__init__(f"journal-reader-{broker_id}")
+        self._directory = directory
+        self._broker_id = broker_id
+
+    def handle(self, message: DescribeEventsRequest, reply: Reply | None) -> None:
+        """Answer with a part of the journal."""
+        if reply is None:
+            return
+        try:
+            reply.set(read_part(self._directory, self._broker_id, message))
+        except OSError as error:
+            logger.warning("%s: cannot read events: %s", self._directory / JOURNAL, error.strerror)
+            reply.set(DescribeEventsResponse(Errors.KAFKA_STORAGE_ERROR, self._broker_id))
 
 
 class EventJournal(Protocol):

@@ -12,6 +12,7 @@ from pykka import ActorDeadError, ActorRef
 from regent.actors.broker import Broker, BrokerView
 from regent.actors.control_request_check import ControlRequestReceived
 from regent.actors.controller_event_manager import ControllerEventManager
+from regent.actors.event_journal import EventJournalReader
 from regent.actors.inbox import InboxFullError, MessageWithReply, Reply
 from regent.actors.scheduler import monotonic_ms
 from regent.actors.topic_request_handler import TopicRequestHandler
@@ -19,7 +20,11 @@ from regent.core.admin.client_authorization import refused_to_client
 from regent.core.errors import BadDataError, Errors, SessionExpiredError
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.api import ApiKey
-from regent.core.protocol.broker import DescribeMetadataRequest, ShutdownBrokerRequest
+from regent.core.protocol.broker import (
+    DescribeEventsRequest,
+    DescribeMetadataRequest,
+    ShutdownBrokerRequest,
+)
 from regent.core.protocol.control import (
     ControlHeader,
     ControlResponse,
@@ -46,12 +51,14 @@ class RequestRouter:
         self,
         broker: ActorRef[Broker],
         controller: ActorRef[ControllerEventManager],
+        journal: ActorRef[EventJournalReader],
         topics: ActorRef[TopicRequestHandler],
         authorizer: Authorizer,
     ) -> None:
         """``authorizer`` decides what the clients may do for whom brokers forward requests."""
         self._broker = broker
         self._controller = controller
+        self._journal = journal
         self._topics = topics
         self._authorizer = authorizer
         self._lines = RepeatedLines()
@@ -68,6 +75,8 @@ class RequestRouter:
                 self._pass(incoming, self._broker, ControlRequestReceived(numbered, incoming.body))
             case DescribeMetadataRequest() | ShutdownBrokerRequest():
                 self._pass(incoming, self._broker, incoming.body)
+            case DescribeEventsRequest():
+                self._pass(incoming, self._journal, incoming.body)
             case EnvelopeRequest():
                 self._open(incoming, incoming.body)
             case body if isinstance(body, ControllerRequest):

@@ -190,6 +190,7 @@ class Mixed:
             str(self._folder / f"regent-{broker_id}"),
         ]
         command += ["--listeners", f"PLAINTEXT://127.0.0.1:{self._ports[broker_id]}"]
+        command += ["--control-port", "0", "--metrics-port", "0"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self._ours[broker_id] = process
         next_line(process, f"broker {broker_id} is ready", TIMEOUT_S)

@@ -12,11 +12,11 @@ from pathlib import Path
 from pykka import ActorDeadError, ActorRef
 
 from regent.actors.controller_event_manager import ControllerEventManager, ControllerListener
-from regent.actors.event_journal import EventJournalFile
+from regent.actors.event_journal import EventJournalFile, EventJournalReader
 from regent.actors.inbox import ClearAndPut, InboxFullError, MessageWithReply, Reply
 from regent.actors.request_router import controller_client_id
 from regent.actors.request_send_thread import ControlChannel, DeliverySettings
-from regent.actors.runtime import launch, stop_actor
+from regent.actors.runtime import launch, start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.broker.listener_security import security_to_brokers
 from regent.config.settings import Settings
@@ -77,6 +77,13 @@ class BrokerController:
         self.view = manager.view
         self.ref: ActorRef[ControllerEventManager] = launch(manager)
         self._undo.callback(stop_actor, self.ref, _ACTOR_TIMEOUT_S)
+        self._journal_reader = start_actor(EventJournalReader, journal_file.parent, broker_id)
+        self._undo.callback(stop_actor, self._journal_reader, _ACTOR_TIMEOUT_S)
+
+    @property
+    def refs(self) -> tuple[ActorRef[ControllerEventManager], ActorRef[EventJournalReader]]:
+        """The actors that answer requests: the controller, and what reads its journal."""
+        return self.ref, self._journal_reader
 
     def is_active(self) -> bool:
         """Whether this broker is the active controller. Thread-safe."""

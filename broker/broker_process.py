@@ -451,7 +451,7 @@ class BrokerProcess(ControllerListener):
 
     def _dispatch(self, incoming: IncomingRequest) -> None:
         if self._router is None and self._is_serving:
-            self._router = self._topics.router(self._broker, self._controller.ref)
+            self._router = self._topics.router(self._broker, *self._controller.refs)
         if self._router is None:
             incoming.reply.fail(Errors.BROKER_NOT_AVAILABLE)
         else:

@@ -25,6 +25,7 @@ from regent.actors.broker_to_controller_channel import (
     refuse_forwarded,
 )
 from regent.actors.controller_event_manager import ControllerEventManager
+from regent.actors.event_journal import EventJournalReader
 from regent.actors.forwarding_manager import CreateMissing, ForwardingManager, MetadataChanged
 from regent.actors.inbox import InboxFullError, MessageWithReply, Reply
 from regent.actors.request_router import RequestRouter
@@ -189,11 +190,14 @@ class BrokerTopicService:
                 stop_actor(actor, _STOP_TIMEOUT_S)
 
     def router(
-        self, broker: ActorRef[Broker], controller: ActorRef[ControllerEventManager]
+        self,
+        broker: ActorRef[Broker],
+        controller: ActorRef[ControllerEventManager],
+        journal: ActorRef[EventJournalReader],
     ) -> RequestRouter:
         """Return what routes control requests, and has the clients of forwarded ones authorized."""
         assert self._handler is not None
-        return RequestRouter(broker, controller, self._handler, self._authorizer)
+        return RequestRouter(broker, controller, journal, self._handler, self._authorizer)
 
     @property
     def pending_count(self) -> int:

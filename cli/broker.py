@@ -35,6 +35,7 @@ from regent.config.tables.logging import LoggingConfig
 from regent.config.threads import NamedThread, thread_names_begin_with
 from regent.core.errors import RegentError
 from regent.core.model import MAX_BROKER_ID
+from regent.transport.control.server import PortInUseError
 from regent.zk.client.login import log_in, read_login
 from regent.zk.client.zookeeper_client import check_address
 
@@ -44,6 +45,10 @@ _LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s (%(name)s)"
 _LOG_BYTES = 32 * 1024 * 1024
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SIGNALS = (*_STOP_SIGNALS, signal.SIGHUP)
+_SECOND_BROKER = (
+    "a second broker on a machine needs another --port, --control-port, --replication-port and"
+    " --metrics-port"
+)
 
 
 _SHOWN = {
@@ -67,6 +72,7 @@ def _settings_options(command: Any) -> Any:
             metavar=row.type.name,
             help=row.meaning,
             hidden=name not in _SHOWN,
+            envvar=f"REGENT_{name.upper()}",
             **alone,
         )
         command = option(command)
@@ -74,7 +80,7 @@ def _settings_options(command: Any) -> Any:
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the settings that the command line has, by table and name."""
+    """Return the settings that the command line or the environment has, by table and name."""
     given: dict[str, dict[str, Any]] = {}
     for name, value in options.items():
         if value is not None:
@@ -123,7 +129,8 @@ def broker(
     former ports and settings (see `brokers start`).
 
     Each setting of docs/configuration.md has an option of the same name, with dashes. This page
-    lists the common ones. Options override the file.
+    lists the common ones. Options override the file. A variable of the environment, REGENT_ and the
+    name of a setting in capital letters, is an option that the command line does not have.
     """
     given = _given(options)
     if kafka_properties is not None:
@@ -202,16 +209,23 @@ def _run(options: BrokerOptions, settings: Settings, death_pipe_fd: int | None) 
         sys.stdout.flush()
         for line in open_listeners(settings):
             note(line)
+        if settings.broker.metrics_port not in (0, address["metrics_port"]):
+            note(
+                f"port {settings.broker.metrics_port} is in use, so metrics are on port"
+                f" {address['metrics_port']} until the next start; --metrics-port names another"
+            )
         if death_pipe_fd is None:
             _note_cluster_of(options)
         process.wait()
         logger.info("broker %d shuts down", options.broker_id)
         remaining = process.shut_down()
     except RegentError as error:
+        if isinstance(error, PortInUseError) and death_pipe_fd is None:
+            error = RegentError(f"{error}; {_SECOND_BROKER}")
         logger.error("broker %d ends: %s", options.broker_id, error)
         if death_pipe_fd is not None:
             _tell_parent(error)
-        raise
+        raise error from None
     logger.info("broker %d has shut down", options.broker_id)
     if remaining:
         click.echo(

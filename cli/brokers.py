@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 import click
@@ -21,7 +21,7 @@ from regent.client.overview import BrokerOverview, read_overview
 from regent.client.wording import counted
 from regent.config.addresses import bracketed
 from regent.core.errors import BadDataError, Errors, RegentError
-from regent.core.model import BrokerId, BrokerRegistration
+from regent.core.model import BrokerId, BrokerRegistration, TopicPartition
 from regent.core.protocol.broker import ShutdownBrokerRequest, ShutdownBrokerResponse
 from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
 from regent.core.quantities import bytes_text
@@ -190,14 +190,9 @@ def shutdown(cluster: Cluster, /, broker_id: BrokerId, timeout_ms: int, output: 
                 f"broker {broker_id} is one of Kafka, which no request shuts down: send SIGTERM to"
                 " its process, then it hands its leaderships over"
             )
-        process = _process(cluster, broker_id)
         with Waiting() as waiting:
             waiting.say(f"broker {broker_id} hands its leaderships to other brokers")
-            response = _ask_to_shut_down(admin, registration, timeout_s=timeout_ms / 1000)
-            waiting.say(f"broker {broker_id} closes its logs")
-            _await_departure(admin, registration, deadline)
-            _await_end(process, deadline)
-    remaining = [] if response is None else response.remaining_partitions
+            remaining = await_shutdown(cluster, admin, registration, deadline, waiting)
     if output == Output.JSON:
         partitions = [{"topic": p.topic, "partition": p.partition} for p in sorted(remaining)]
         print_json({"broker_id": broker_id, "remaining_partitions": partitions})
@@ -206,6 +201,28 @@ def shutdown(cluster: Cluster, /, broker_id: BrokerId, timeout_ms: int, output: 
         click.echo(f"{partition} could not be moved")
     moved = f", {counted(len(remaining), 'partition')} not moved" if remaining else ""
     click.echo(f"Broker {broker_id} has shut down{moved}.")
+
+
+def await_shutdown(
+    cluster: Cluster,
+    admin: ZkAdminStore,
+    registration: BrokerRegistration,
+    deadline: float,
+    waiting: Waiting | None = None,
+) -> Sequence[TopicPartition]:
+    """Shut a broker down and wait for its end; return the partitions that could not be moved.
+
+    Raises ``BrokerError``, at ``deadline`` (monotonic seconds) if it is still registered.
+    """
+    broker_id = registration.info.broker_id
+    process = _process(cluster, broker_id)
+    timeout_s = max(deadline - time.monotonic(), 0.0)
+    response = _ask_to_shut_down(admin, registration, timeout_s=timeout_s)
+    if waiting is not None:
+        waiting.say(f"broker {broker_id} closes its logs")
+    _await_departure(admin, registration, deadline)
+    _await_end(process, deadline)
+    return () if response is None else response.remaining_partitions
 
 
 def _process(cluster: Cluster, broker_id: BrokerId) -> int | None:

@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import heapq
+import re
 import sys
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from datetime import datetime
 from enum import Enum
-from pathlib import Path
+from functools import partial
 from typing import Final
 
 import click
 
 from regent.cli.output import Output, examples, note, output_option
-from regent.client.cluster_connection import data_dir_option
-from regent.client.journals import (
-    JOURNAL,
-    Event,
-    EventsError,
-    JournalReader,
-    journal_directories,
-)
+from regent.client.cluster_connection import Cluster, named_by_zookeeper, pass_cluster
+from regent.client.journals import Event, EventsError, Journals
 from regent.client.wording import counted
 from regent.config.moments import parse_moment
 from regent.core.model import BrokerId
+from regent.core.topic_validation import INTERNAL_TOPICS
 
 _POLL_S: Final = 0.2
+_POLL_BROKERS_S: Final = 0.5
 _CONTEXT: Final = 10  # events shown before --follow, as with tail -f
 
 _LINE: Final = "{:23}  {:>6}  {:>9}  {:40}  {:33}  {:>9}  {:>11}"
 _HEADER: Final = _LINE.format("TIME", "BROKER", "ID", "EVENT", "CAUSE", "QUEUE-MS", "HANDLING-MS")
+_INTERNAL: Final = re.compile(rf"(?<![\w.-])({'|'.join(INTERNAL_TOPICS)})(-[0-9]+)?(?![\w.-])")
 _CHANGE: Final = "    "  # a change is printed below its event
 
 
@@ -51,7 +48,11 @@ def _moment(_context: object, _option: object, text: str | None) -> int | None:
 
 
 @click.command(
-    epilog=examples("events --follow", "events --since 10m", "events --broker 0 -o json")
+    epilog=examples(
+        "events --follow",
+        "events --since 10m --zookeeper zk1:2181 --keys ~/regent-keys",
+        "events --broker 0 -o json",
+    )
 )
 @click.option(
     "--follow",
@@ -77,68 +78,109 @@ def _moment(_context: object, _option: object, text: str | None) -> int | None:
 @click.option(
     "--all", "show_all", is_flag=True, help="Also show answers of brokers that changed nothing."
 )
-@data_dir_option
+@click.option(
+    "--internal", "show_internal", is_flag=True, help="Also show changes of internal topics."
+)
 @output_option
+@pass_cluster
 def events(
+    cluster: Cluster,
+    /,
     follow: bool,
     tail: int | None,
     since_ms: int | None,
     broker_id: BrokerId | None,
     show_all: bool,
-    data_dir: Path,
+    show_internal: bool,
     output: str,
 ) -> None:
     """Show the events that the controllers of all brokers handled, by time.
 
-    The table leaves out the brokers' answers that changed nothing; JSON has a line for every event.
+    The journals are read from the data directory of a cluster on this machine; with --zookeeper,
+    the brokers read them for us. The table leaves out the brokers' answers that changed nothing,
+    and internal topics; JSON has a line for every event.
     With --follow, --tail and --since select the past events to show first.
     """
     if follow and tail is None and since_ms is None:
         tail = _CONTEXT
         note(f"the last {tail} events, then new ones; --tail N or --since TIME shows more")
-    readers: dict[Path, JournalReader] = {}
     shown = Shown.LINES if output == Output.JSON else Shown.ALL if show_all else Shown.TELLING
-    write_header = output == Output.TABLE
-    try:
-        while True:
-            for directory in set(journal_directories(data_dir, broker_id)) - readers.keys():
-                readers[directory] = JournalReader(directory)
-            if not readers and not (follow and data_dir.is_dir()):
-                raise EventsError(_nothing_to_read(data_dir, broker_id))
-            new = _new_events(readers.values(), shown, since_ms or 0)
-            _print(new if tail is None else deque(new, tail), shown, write_header=write_header)
-            write_header, tail = False, None
+    is_shown = partial(_is_shown, shown, since_ms or 0, show_internal)
+    show = partial(_print, shown, show_internal)
+    with closing(_journals(cluster, broker_id, since_ms or 0)) as journals:
+        try:
+            _show(journals, show, is_shown, follow=follow, tail=tail)
+        except KeyboardInterrupt:
             if not follow:
-                break
-            time.sleep(_POLL_S)
-    except KeyboardInterrupt:
-        if not follow:
-            raise
-    finally:
-        for reader in readers.values():
-            reader.close()
-    unreadable = sum(reader.unreadable for reader in readers.values())
-    if unreadable:
-        note(f"{counted(unreadable, 'unreadable line')} left out")
+                raise
+        if journals.unreadable:
+            note(f"{counted(journals.unreadable, 'unreadable line')} left out")
 
 
-def _nothing_to_read(data_dir: Path, broker_id: BrokerId | None) -> str:
-    whose = "any broker" if broker_id is None else f"broker {broker_id}"
-    return f"no {JOURNAL} of {whose} in {data_dir}; --data-dir names the folder of a cluster"
+def _journals(cluster: Cluster, broker_id: BrokerId | None, since_ms: int) -> Journals:
+    if named_by_zookeeper(click.get_current_context()):
+        return Journals(cluster, cluster.data_dir, broker_id, since_ms, note)
+    data_dir = click.get_current_context().params["data_dir"]
+    return Journals(None, data_dir, broker_id, since_ms, note)
 
 
-def _new_events(readers: Iterable[JournalReader], shown: Shown, since_ms: int) -> Iterator[Event]:
-    for event in heapq.merge(*(reader.read() for reader in readers), key=_ts_ms):
-        if event.ts_ms >= since_ms and (shown is not Shown.TELLING or _tells_something(event)):
-            yield event
+def _show(
+    journals: Journals,
+    show: Callable[..., None],
+    is_shown: Callable[[Event], bool],
+    *,
+    follow: bool,
+    tail: int | None,
+) -> None:
+    """Print the events, with ``follow`` until Ctrl-C. Raises ``RegentError``."""
+    if not journals.look() and not (follow and journals.can_appear):
+        raise EventsError(journals.none())
+    past = journals.new() if tail is None else journals.last(tail, is_shown)
+    show(filter(is_shown, past), write_header=True)
+    if not follow:
+        if journals.none_was_read():
+            raise EventsError("no broker could be asked for its journal")
+        return
+    while True:
+        time.sleep(_POLL_BROKERS_S if journals.is_far else _POLL_S)
+        journals.look()
+        show(filter(is_shown, journals.new()))
 
 
-def _print(events: Iterable[Event], shown: Shown, *, write_header: bool) -> None:
+def _is_shown(shown: Shown, since_ms: int, show_internal: bool, event: Event) -> bool:
+    if event.ts_ms < since_ms or shown is Shown.LINES:
+        return event.ts_ms >= since_ms
+    if not show_internal and _is_internal(event):
+        return False
+    return shown is Shown.ALL or _tells_something(event)
+
+
+def _is_internal(event: Event) -> bool:
+    """Whether an event tells of internal topics only."""
+    changes = _changes(event)
+    if not changes:
+        return event.fields.get("topic") in INTERNAL_TOPICS
+    return all(_is_about_internal_topic(change) for change in changes)
+
+
+def _changes(event: Event) -> list[str]:
+    changes = event.fields.get("changes")
+    return [str(change) for change in changes] if isinstance(changes, list) else []
+
+
+def _is_about_internal_topic(change: str) -> bool:
+    return _INTERNAL.search(change) is not None
+
+
+def _print(
+    shown: Shown, show_internal: bool, events: Iterable[Event], *, write_header: bool = False
+) -> None:
     stream = sys.stdout.buffer
-    if write_header:
+    if write_header and shown is not Shown.LINES:
         stream.write(f"{_HEADER}\n".encode())
     for event in events:
-        stream.write(event.line if shown is Shown.LINES else _rows(event).encode())
+        text = f"{event.line}\n" if shown is Shown.LINES else _rows(event, show_internal)
+        stream.write(text.encode())
     stream.flush()
 
 
@@ -147,11 +189,7 @@ def _tells_something(event: Event) -> bool:
     return bool(event.fields.get("changes")) or not is_answer
 
 
-def _ts_ms(event: Event) -> int:
-    return event.ts_ms
-
-
-def _rows(event: Event) -> str:
+def _rows(event: Event, show_internal: bool) -> str:
     fields = event.fields
     moment = datetime.fromtimestamp(event.ts_ms / 1000)
     names = ("event", "cause", "queue_ms", "handling_ms")
@@ -161,6 +199,15 @@ def _rows(event: Event) -> str:
         f"{fields.get('controller_epoch', '')}-{fields.get('event_id', '')}",
         *(str(fields.get(name, "-")) for name in names),
     )
-    changes = fields.get("changes")
-    below = [f"{_CHANGE}{change}" for change in changes] if isinstance(changes, list) else []
-    return "".join(f"{line.rstrip()}\n" for line in (row, *below))
+    changes = _changes(event)
+    if not show_internal:
+        changes = [change for change in changes if not _is_about_internal_topic(change)]
+        if left_out := len(_changes(event)) - len(changes):
+            changes.append(f"and {counted(left_out, 'change')} of internal topics (--internal)")
+    below = [f"{_CHANGE}{change}" for change in changes]
+    return "".join(f"{_printable(line.rstrip())}\n" for line in (row, *below))
+
+
+def _printable(line: str) -> str:
+    """Return a line of another machine without characters that a terminal would obey."""
+    return line if line.isprintable() else "".join(c if c.isprintable() else "?" for c in line)

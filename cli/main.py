@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -24,6 +24,9 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 _NAME = "regent"  # in help texts; where it is not on the PATH, its path would wrap their lines
 
+
+_PRINTING = ["events"], ["consume"], ["metadata"]
+_PRINTING_OF_GROUPS = ["list"], ["describe"], ["show"]
 
 COMMANDS: Mapping[str, LazyCommand] = {
     "cluster": LazyCommand(
@@ -40,6 +43,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "consume": LazyCommand("regent.cli.consume", "consume", "Print the records of a topic."),
     "groups": LazyCommand("regent.cli.groups", "groups", "List, describe, reset, delete groups."),
     "brokers": LazyCommand("regent.cli.brokers", "brokers", "List, stop and start brokers."),
+    "restart": LazyCommand("regent.cli.restart", "restart", "Restart brokers one by one."),
     "controller": LazyCommand(
         "regent.cli.controller", "controller", "Show or move the controller."
     ),
@@ -64,12 +68,24 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "console": LazyCommand("regent.cli.console", "console", "Show the cluster on a web page."),
     "events": LazyCommand("regent.cli.events", "events", "Read the journal of the controllers."),
     "jobs": LazyCommand("regent.cli.jobs", "jobs", "Run Spark jobs."),
+    "profile": LazyCommand("regent.cli.profile", "profile", "Name clusters, and use them by name."),
     "placement-service": LazyCommand("regent.cli.placement_service", "placement_service", None),
 }
 
 
+class _ReaderLeftError(Exception):
+    """Who read what a command prints has left, as `head` does."""
+
+
 class RegentGroup(LazyGroup):
     """The root: reports every expected error in one line."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; click itself would end the process with 1 at a closed pipe."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise _ReaderLeftError from None
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run a command line and exit; the arguments are those of ``click.Command.main``."""
@@ -93,16 +109,22 @@ class RegentGroup(LazyGroup):
             sys.exit(EXIT_FAILED)
         except click.Abort:
             sys.exit(EXIT_INTERRUPTED)
-        except BrokenPipeError:
+        except (BrokenPipeError, _ReaderLeftError):
             # The reader has left: the interpreter must not report that when it flushes stdout.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(EXIT_FAILED)
+            sys.exit(0 if _only_shows(args[0] if args else kwargs.get("args")) else EXIT_FAILED)
         except OSError as error:
             if error.filename is None:
                 raise
             _report(f"{os.fsdecode(error.filename)}: {error.strerror}")
             sys.exit(EXIT_FAILED)
         sys.exit(result if isinstance(result, int) else 0)
+
+
+def _only_shows(words: Sequence[str] | None) -> bool:
+    """Whether a command does nothing but print, so that a reader that leaves has all it wants."""
+    named = [w for w in (sys.argv[1:] if words is None else words) if not w.startswith("-")]
+    return named[:1] in _PRINTING or named[1:2] in _PRINTING_OF_GROUPS
 
 
 def _report(message: str) -> None:
@@ -128,7 +150,8 @@ def cli(verbose: bool) -> None:
     """Regent: a replicated, partitioned log cluster with Kafka's ZooKeeper-mode control plane.
 
     Commands find the cluster by --data-dir (default ./data, environment REGENT_DATA_DIR) or by
-    --zookeeper HOST:PORT[/chroot] (environment REGENT_ZOOKEEPER).
+    --zookeeper HOST:PORT[/chroot] (environment REGENT_ZOOKEEPER), or by a name that `profile add`
+    gave it: --profile (environment REGENT_PROFILE), or `profile use`.
     """
     if verbose:
         logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)

@@ -14,15 +14,16 @@ import functools
 import os
 import shlex
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from regent.client.command_config import SECURITY_OF_COMMAND, CommandConfig
+from regent.client.profiles import NAMES_A_CLUSTER, PROFILE_VARIABLE, Profiles, profile_values
 from regent.cluster.cluster_file import ClusterFile
 from regent.config.cluster_location import (
     BOOTSTRAP_SERVER_VARIABLE,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:  # a command that asks brokers only does not load the client o
 CONNECT_TIMEOUT_S = 5.0
 
 _SESSION_TIMEOUT_MS = 6_000
+_PROFILE: Final = "regent.profile"
 _NO_SUCH_LISTENER = (
     "no broker listens for {}: does security.protocol of --command-config fit the listeners?"
 )
@@ -219,10 +221,51 @@ def _use_keys_of(_context: click.Context, _option: click.Parameter, data_dir: Pa
     return data_dir
 
 
-def data_dir_option(command: F) -> F:
+def _profile_of(context: click.Context, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what the profile of a command says, by option; nothing: there is no profile.
+
+    A profile counts as a whole: it is not used where an option, or without ``--profile`` the
+    environment, names a cluster. ``options`` are those of the command line.
+    """
+    if _PROFILE not in context.meta:
+        named = [name for name in NAMES_A_CLUSTER if options.get(name)]
+        wanted = options.get("profile")
+        if wanted and named:
+            option = f"--{named[0].replace('_', '-')}"
+            raise click.UsageError(f"--profile and {option} both name a cluster: give one of them")
+        elsewhere = (ZOOKEEPER_VARIABLE, BOOTSTRAP_SERVER_VARIABLE, DATA_DIR_VARIABLE)
+        values: Mapping[str, Any] = {}
+        if wanted or not (named or any(os.environ.get(name) for name in elsewhere)):
+            profiles = Profiles.read()
+            name = wanted or os.environ.get(PROFILE_VARIABLE) or profiles.used
+            values = {**profile_values(profiles.get(name)), "name": name} if name else {}
+        context.meta[_PROFILE] = values
+    found: Mapping[str, Any] = context.meta[_PROFILE]
+    return found
+
+
+class _ClusterOption(click.Option):
+    """An option that a profile may have, too. What the command line says counts before that."""
+
+    def consume_value(
+        self, ctx: click.Context, opts: Mapping[str, Any]
+    ) -> tuple[Any, ParameterSource]:
+        """Return the value, and where it is from."""
+        assert self.name is not None
+        profile = _profile_of(ctx, opts)
+        if opts.get(self.name) is None and profile:
+            if self.name in profile:
+                return profile[self.name], ParameterSource.DEFAULT_MAP
+            if self.name in NAMES_A_CLUSTER:  # the environment may name another cluster
+                return self.get_default(ctx), ParameterSource.DEFAULT
+        return super().consume_value(ctx, opts)
+
+
+def data_dir_option(command: F, kind: type[click.Option] = click.Option) -> F:
     """Add ``--data-dir``."""
     return click.option(
         "--data-dir",
+        cls=kind,
         type=click.Path(path_type=Path, file_okay=False),
         default=DATA_DIR,
         show_default=True,
@@ -235,8 +278,15 @@ def data_dir_option(command: F) -> F:
 
 def cluster_options(command: F) -> F:
     """Add ``--zookeeper``, ``--data-dir``, and how to connect to brokers."""
+    profile = click.option(
+        "--profile",
+        metavar="NAME",
+        expose_value=False,
+        help=f"Name of the cluster, see `profile add`.  [env var: {PROFILE_VARIABLE}]",
+    )
     zookeeper = click.option(
         "--zookeeper",
+        cls=_ClusterOption,
         metavar="HOST:PORT[/chroot]",
         envvar=ZOOKEEPER_VARIABLE,
         show_envvar=True,
@@ -244,6 +294,7 @@ def cluster_options(command: F) -> F:
     )
     keys = click.option(
         "--keys",
+        cls=_ClusterOption,
         type=click.Path(path_type=Path, file_okay=False),
         envvar=KEYS_VARIABLE,
         show_envvar=True,
@@ -253,6 +304,7 @@ def cluster_options(command: F) -> F:
     )
     command_config = click.option(
         "--command-config",
+        cls=_ClusterOption,
         type=click.Path(path_type=Path, dir_okay=False),
         envvar=COMMAND_CONFIG_VARIABLE,
         show_envvar=True,
@@ -261,7 +313,7 @@ def cluster_options(command: F) -> F:
         help="File of properties with which to connect to brokers, as Kafka's tools have it:"
         " security.protocol, ssl.*, sasl.*.",
     )
-    return zookeeper(command_config(keys(data_dir_option(command))))
+    return profile(zookeeper(command_config(keys(data_dir_option(command, _ClusterOption)))))
 
 
 def pass_cluster(
@@ -291,6 +343,7 @@ def bootstrap_option(command: F) -> F:
     """Add ``--bootstrap-server`` to a command with ``pass_cluster``."""
     return click.option(
         "--bootstrap-server",
+        cls=_ClusterOption,
         metavar="HOST:PORT[,…]",
         envvar=BOOTSTRAP_SERVER_VARIABLE,
         show_envvar=True,
@@ -330,19 +383,34 @@ def find_cluster(context: click.Context, zookeeper: str | None, data_dir: Path) 
     ``cluster.json``, and ``RegentError`` for a bad secret.
     """
     found = _located(context, zookeeper, data_dir)
-    if named := os.environ.get(SECRET_VARIABLE):
+    profile = context.meta.get(_PROFILE, {})
+    if named := profile.get("zookeeper_secret") or os.environ.get(SECRET_VARIABLE):
         log_in(found.zookeeper_address, read_login(Path(named)))
     elif found.data_dir is not None:
         log_in_of(found.data_dir, found.zookeeper_address)
     return found
 
 
-def _located(context: click.Context, zookeeper: str | None, data_dir: Path) -> ClusterLocation:
-    names_zookeeper, names_data_dir = (
-        context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        for name in ("zookeeper", "data_dir")
+def named_by_zookeeper(context: click.Context) -> bool:
+    """Whether the options of a command name its cluster by ZooKeeper, not by a folder."""
+    return bool(context.params["zookeeper"]) and (
+        _is_given(context, "zookeeper") or not _is_given(context, "data_dir")
     )
-    if zookeeper and (names_zookeeper or not names_data_dir):
+
+
+def _is_given(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def _located(context: click.Context, zookeeper: str | None, data_dir: Path) -> ClusterLocation:
+    profile = context.meta.get(_PROFILE, {})
+    if profile and not zookeeper and "data_dir" not in profile:
+        raise ClusterNotFoundError(
+            f"the profile {profile['name']} has no ZooKeeper, and this command needs it: remove"
+            " the profile, and add it with --zookeeper"
+        )
+    names_data_dir = _is_given(context, "data_dir")
+    if zookeeper and (_is_given(context, "zookeeper") or not names_data_dir):
         try:
             file = ClusterFile.read(data_dir / CLUSTER_FILE)
         except RegentError:

@@ -377,7 +377,7 @@ class _Reading:
             broker["listeners"] = _DEFAULT_LISTENERS
         both = {**broker, **self._given.get("broker", {})}
         try:
-            listeners = Listeners.of(BrokerConfig(**both))
+            listeners = Listeners.of(BrokerConfig(**both), {f"broker.{name}" for name in both})
         except ListenersError as error:
             self._problems.append(f"{self._path}: {error}")
             return

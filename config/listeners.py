@@ -11,7 +11,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -99,11 +99,16 @@ class Listeners:
         return tuple(replace(e, port=ports[e.listener]) for e in shown)
 
     @staticmethod
-    def of(config: BrokerConfig) -> Listeners:
-        """Return the listeners of the settings. Raises ``ListenersError``."""
+    def of(config: BrokerConfig, given: Container[str] = ()) -> Listeners:
+        """Return the listeners of the settings; those that a user has set are in ``given``.
+
+        Raises ``ListenersError``.
+        """
         if not config.listeners:
             return _of_ports(config)
-        both = [name for name in _IN_LISTENERS if getattr(config, name)]
+        both = [
+            name for name in _IN_LISTENERS if f"broker.{name}" in given and getattr(config, name)
+        ]
         if both:
             raise ListenersError(
                 f"broker.listeners and broker.{both[0]} say where the broker listens: remove one"

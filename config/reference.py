@@ -61,9 +61,10 @@ _PAGE: Final = """\
 A broker reads a TOML file (`regent broker --config FILE`, `regent cluster --config FILE`) with the
 tables below; [config/broker.toml](../config/broker.toml) has all of them. Each setting but
 `logging.levels` and passwords is also an option of `regent broker`, by its name with dashes:
-`--num-partitions 3`; `--log-level` is `logging.level`. Options override the file. `regent cluster
---broker-setting 1:rack=b` gives broker 1 a setting of its own. Times are in milliseconds and sizes
-in bytes.
+`--num-partitions 3`; `--log-level` is `logging.level`. Options override the file. A variable of
+the environment is such an option, too, unless the command line has it: `REGENT_NUM_PARTITIONS=3`.
+`regent cluster --broker-setting 1:rack=b` gives broker 1 a setting of its own. Times are in
+milliseconds and sizes in bytes.
 
 The name of a setting is Kafka's with underscores for dots. Settings without Kafka's name are
 Regent's own.
@@ -170,8 +171,7 @@ count before the file, and the file counts before `--config`.
   named, too.
 
 The port of the controller's requests and the metrics are at the address of the brokers' listener.
-Name their ports by `regent.control.port` and `regent.metrics.port`; otherwise they are free ones,
-which the line `ready:` names.
+Their ports are 10092 and 12092, unless `regent.control.port` and `regent.metrics.port` name others.
 A relative log directory is below the working directory, as in Kafka. The broker's own folder
 (`--data-dir`) is `regent-ID` beside the first log directory.
 

@@ -60,7 +60,7 @@ class Settings:
     @property
     def listeners(self) -> Listeners:
         """The listeners of the broker. Raises ``ListenersError``."""
-        return Listeners.of(self.broker)
+        return Listeners.of(self.broker, self.given)
 
     def of_listener(self, name: str) -> Settings:
         """Return the settings of a listener: its own, and those of all listeners."""

@@ -8,7 +8,6 @@ with ZooKeeper is open. ``view`` is replaced as a whole, so that any thread may 
 
 from __future__ import annotations
 
-import heapq
 import logging
 import threading
 import time
@@ -16,12 +15,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from regent.client.cluster_connection import Cluster
 from regent.client.controller_ref import ControllerRef
-from regent.client.journals import EventsError, JournalReader, journal_directories
+from regent.client.journals import EventsError, Journals
 from regent.client.missing_brokers import EndsOfBrokers, MissingBroker
 from regent.client.partitions import read_partitions
 from regent.cluster.cluster_file import BrokerEntry, ClusterFile
@@ -69,7 +67,7 @@ class ViewCollector:
         self._closing = False
         self._is_dirty = threading.Event()
         self._wake_up = threading.Event()
-        self._readers: dict[Path, JournalReader] = {}
+        self._journals: Journals | None = None
         self._events: deque[Fields] = deque(maxlen=_KEPT_EVENTS)
         self._deaths: dict[BrokerId, list[int]] = {}
         self._table = PartitionTable()
@@ -97,9 +95,6 @@ class ViewCollector:
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join(_END_S)
-        if not any(thread.is_alive() for thread in self._threads):
-            for reader in self._readers.values():
-                reader.close()
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -269,18 +264,12 @@ class ViewCollector:
         data_dir = self._cluster.data_dir
         if data_dir is None:
             return False
-        for directory in journal_directories(data_dir):
-            if directory not in self._readers:
-                self._readers[directory] = JournalReader(directory, _READ_BYTES)
+        if self._journals is None:
+            self._journals = Journals(None, data_dir, None, 0, logger.warning, _READ_BYTES)
+        found = self._journals.look()
         with suppress(EventsError):
-            reads = [reader.read() for reader in self._readers.values()]
-            new: list[Fields] = [
-                event.fields
-                for event in heapq.merge(*reads, key=lambda event: event.ts_ms)
-                if _is_usable(event.fields)
-            ]
-            self._add(new)
-        return bool(self._readers)
+            self._add([e.fields for e in self._journals.new() if _is_usable(e.fields)])
+        return found > 0
 
     def _add(self, new: list[Fields]) -> None:
         if not new:

@@ -31,27 +31,26 @@ class BrokerConfig:
         ours=True,
     )
     port: int = setting(
-        0,
-        "The port for Kafka clients. 0 takes any free port; clients need one that they know,"
-        " usually 9092. Not with listeners.",
+        9_092,
+        "The port for Kafka clients. 0: any free port. Not with listeners.",
         limits=_PORT,
         ours=True,
     )
     control_port: int = setting(
-        0,
+        10_092,
         "The port for control requests of the controller and for requests of the command line. 0:"
         " any free port, which others learn from ZooKeeper.",
         limits=_PORT,
         ours=True,
     )
     replication_port: int = setting(
-        0,
+        11_092,
         "The port that followers fetch from. 0: any free port. Not with listeners.",
         limits=_PORT,
         ours=True,
     )
     metrics_port: int = setting(
-        0,
+        12_092,
         "The port for Prometheus. 0: any free port. If the port is taken, a free one is used, with"
         " a warning.",
         limits=_PORT,

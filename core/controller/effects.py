@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import NamedTuple, ParamSpec, TypeAlias
 
 from regent.core.controller import events
@@ -32,6 +33,7 @@ from regent.core.protocol.messages.partitions import (
     ElectLeadersResponse,
     ListPartitionReassignmentsResponse,
 )
+from regent.core.topic_validation import INTERNAL_TOPICS
 
 MAX_NAMED_CHANGES = 20  # an event may move 100,000 leaders; the journal names the first few
 
@@ -292,9 +294,15 @@ class Outbox:
         if len(self._changes) < MAX_NAMED_CHANGES:
             self._changes.append(kind(*args, **kwargs))
 
-    def record_each(self, kind: Callable[..., Change], rows: Sequence[tuple[object, ...]]) -> None:
-        """Note a change of one kind for each row."""
-        for row in rows[:MAX_NAMED_CHANGES]:
+    def record_each(
+        self,
+        kind: Callable[..., Change],
+        rows: Sequence[tuple[TopicPartition, *tuple[object, ...]]],
+    ) -> None:
+        """Note a change of one kind for each row; those of internal topics are named last."""
+        internal = (row for row in rows if row[0].topic in INTERNAL_TOPICS)
+        others = (row for row in rows if row[0].topic not in INTERNAL_TOPICS)
+        for row in islice(chain(others, internal), MAX_NAMED_CHANGES):
             self.record(kind, *row)
         self._change_count += max(len(rows) - MAX_NAMED_CHANGES, 0)
 

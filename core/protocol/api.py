@@ -6,6 +6,8 @@ from enum import IntEnum
 from typing import TypeAlias
 
 from regent.core.protocol.broker import (
+    DescribeEventsRequest,
+    DescribeEventsResponse,
     DescribeMetadataRequest,
     DescribeMetadataResponse,
     ShutdownBrokerRequest,
@@ -34,6 +36,7 @@ class ApiKey(IntEnum):
     ALTER_PARTITION = 56
     ENVELOPE = 58
     DESCRIBE_METADATA = 1000
+    DESCRIBE_EVENTS = 1001
     SHUTDOWN_BROKER = 1002
     DESCRIBE_CONTROLLER = 1003
     AWAIT_BROKERS = 1004
@@ -46,6 +49,7 @@ ActorRequest: TypeAlias = (
     ControllerRequest
     | EnvelopeRequest
     | DescribeMetadataRequest
+    | DescribeEventsRequest
     | ShutdownBrokerRequest
     | PlaceTopicsRequest
     | PlacementStatusRequest
@@ -54,6 +58,7 @@ ActorResponse: TypeAlias = (
     ControllerResponse
     | EnvelopeResponse
     | DescribeMetadataResponse
+    | DescribeEventsResponse
     | ShutdownBrokerResponse
     | PlaceTopicsResponse
     | PlacementStatusResponse

@@ -79,6 +79,44 @@ class ShutdownBrokerResponse:
     remaining_partitions: tuple[TopicPartition, ...] = ()
 
 
+class JournalPosition(NamedTuple):
+    """Where a line of a journal begins: the number of its file, and the offset in bytes."""
+
+    file_number: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeEventsRequest:
+    """Asks a broker for a part of the journal of its controller, at most ``max_bytes`` of it.
+
+    ``position`` is that of the last answer. None: the part begins with the journal, or near the
+    first event after ``since_ms`` (wall clock), or not before the last ``last_bytes`` bytes.
+    """
+
+    position: JournalPosition | None = None
+    since_ms: int = 0
+    last_bytes: int | None = None
+    max_bytes: int = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeEventsResponse:
+    """Complete lines of a journal, and the position of the next one.
+
+    ``is_end``: there are no more lines now. ``is_cut``: ``last_bytes`` left out earlier ones.
+    ``unreadable`` lines are damaged, or too long, and left out.
+    """
+
+    error_code: Errors
+    broker_id: BrokerId
+    lines: tuple[str, ...] = ()
+    position: JournalPosition | None = None
+    is_end: bool = True
+    is_cut: bool = False
+    unreadable: int = 0
+
+
 class FetchPartition(NamedTuple):
     """The position of a follower in one partition.
 

@@ -12,6 +12,7 @@ from regent.actors.coordinator import PartitionsDeleted
 from regent.actors.coordinator_log import Appended, Flush, Loaded
 from regent.actors.group_coordinator import GroupCoordinatorActor
 from regent.actors.group_coordinator_log import GroupCoordinatorLog
+from regent.actors.inbox import inbox_of
 from regent.actors.runtime import stop_actor
 from regent.core.coordinator.group.group_metadata_manager import GroupLogSettings
 from regent.core.coordinator.group.group_records import OffsetKey, Record
@@ -152,7 +153,7 @@ def test_requests_that_come_together_and_wait_when_the_broker_stops_are_refused(
     answers = [groups.send(committing(offset)) for offset in (1, 2)]
     stopping = threading.Thread(target=stop_actor, args=(groups.actor, TIMEOUT_S))
     stopping.start()
-    eventually(groups.actor.actor_inbox.closing.is_set, "the stop is queued", TIMEOUT_S)
+    eventually(inbox_of(groups.actor).closing.is_set, "the stop is queued", TIMEOUT_S)
     may_go_on.set()
     refused = {ORDERS_0: Errors.COORDINATOR_NOT_AVAILABLE}
     assert [answer.get(timeout=TIMEOUT_S) for answer in answers] == [refused, refused]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from regent.core.admin.admin_manager import AdminManager
 from regent.core.errors import ApiError, BadDataError, Errors, SessionExpiredError
 from regent.core.model import TopicPartition
 from regent.core.protocol.api import ApiKey
+from regent.core.protocol.broker import DescribeEventsRequest, DescribeEventsResponse
 from regent.core.protocol.control import (
     ControlHeader,
     UpdateMetadataRequest,
@@ -64,7 +66,7 @@ HEADER = ControlHeader(controller_id=3, controller_epoch=5, broker_epoch=-1, bro
 
 
 @pytest.fixture
-def router() -> Iterator[RequestRouter]:
+def router(tmp_path: Path) -> Iterator[RequestRouter]:
     with Stage() as stage:
         inactive = AdminManager(
             MetadataCache(),
@@ -74,7 +76,8 @@ def router() -> Iterator[RequestRouter]:
             LocalPlacer(),
         )
         topics = start_actor(TopicRequestHandler, 0, inactive, MetadataCache())
-        yield RequestRouter(stage.broker(0), stage.controller(0), topics, ONLY_ALICE)
+        journal = stage.journal_reader(0, tmp_path)
+        yield RequestRouter(stage.broker(0), stage.controller(0), journal, topics, ONLY_ALICE)
         stop_actor(topics, TIMEOUT_S)
 
 
@@ -105,6 +108,20 @@ def update_metadata(router: RequestRouter, client_id: str, correlation_id: int) 
     response = answer(router, client_id, correlation_id, UpdateMetadataRequest((), ()))
     assert isinstance(response, UpdateMetadataResponse)
     return response.error_code
+
+
+def test_a_part_of_the_journal_is_told(router: RequestRouter, tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_text('{"ts_ms":1}\n{"ts_ms":2}\n')
+    part = answer(router, "any", 8, DescribeEventsRequest())
+    assert isinstance(part, DescribeEventsResponse)
+    assert part.lines == ('{"ts_ms":1}', '{"ts_ms":2}')
+    assert (part.broker_id, part.is_end) == (0, True)
+
+
+def test_a_journal_that_cannot_be_read_is_an_error(router: RequestRouter, tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").mkdir()
+    part = answer(router, "any", 8, DescribeEventsRequest())
+    assert part == DescribeEventsResponse(Errors.KAFKA_STORAGE_ERROR, 0)
 
 
 def test_a_late_request_of_the_same_controller_is_refused(router: RequestRouter) -> None:
@@ -169,7 +186,7 @@ def test_a_charge_names_the_partitions_that_were_changed_as_proposed() -> None:
 
     controller: Any = start_actor(AcceptsOne, "accepts-one")
     try:
-        router = RequestRouter(controller, controller, controller, ONLY_ALICE)
+        router = RequestRouter(controller, controller, controller, controller, ONLY_ALICE)
         router(IncomingRequest(KeyOwner.broker(3), key, None, 8, "any", request, reply, charge))
         assert charged.get(timeout=TIMEOUT_S) == [TopicPartition("t", 0)]
     finally:

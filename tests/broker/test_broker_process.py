@@ -33,7 +33,7 @@ from regent.zk.stores.broker_ends import read_ends
 from regent.zk.znodes import BrokerIdZNode
 from tests.support.connected_sessions import Session
 from tests.support.followed_configs import reconfigurables
-from tests.support.free_ports import free_ports
+from tests.support.free_ports import free_ports, on_free_ports
 from tests.support.killed_threads import kill_thread
 from tests.support.world import topic_id
 from tests.transport.control.raw_peer import TIMEOUT_MS
@@ -60,7 +60,7 @@ def test_control_requests_before_the_registration_are_refused(
     path = BrokerIdZNode.path(BROKER)
     former_session.multi([Create("/brokers"), Create("/brokers/ids"), Create(path, ephemeral=True)])
     (port,) = free_ports(1)
-    settings = Settings()
+    settings = on_free_ports(Settings())
     broker_config = dataclasses.replace(
         settings.broker, control_port=port, rack="r1", no_replicas=True, thread_name_prefix="b1"
     )
@@ -119,7 +119,9 @@ def test_control_requests_before_the_registration_are_refused(
 def test_a_broker_ends_when_a_thread_that_lets_others_in_has_died(
     zookeeper_address: str, tmp_path: Path, name: str, function: str
 ) -> None:
-    process = BrokerProcess(BrokerOptions(BROKER, zookeeper_address, tmp_path), Settings())
+    process = BrokerProcess(
+        BrokerOptions(BROKER, zookeeper_address, tmp_path), on_free_ports(Settings())
+    )
     process.start()
     try:
         kill_thread(name, function)

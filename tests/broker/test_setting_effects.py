@@ -82,7 +82,7 @@ from tests.support.controller_parts import Candidate, ControllerParts, of_type
 from tests.support.disk_logs import Machine, create, files, fill, log_of, send
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.followed_configs import reconfigurables
-from tests.support.free_ports import free_ports
+from tests.support.free_ports import free_ports, on_free_ports
 from tests.support.keys import KEYS, context_for_test, everybody_is_broker
 from tests.support.memory_logs import MemoryLogs
 from tests.support.record_batches import TIMESTAMP_MS, batch, keyed_batch, records_of
@@ -1082,10 +1082,11 @@ def test_a_changed_setting_has_an_effect(table: str, name: str, tmp_path: Path) 
     value, look, by_default, changed, others = EFFECTS[table, name]
     tables = {table: dict(others)}
     if by_default is not _NOT_LOOKED_AT:
-        assert seen(look, load_settings(None, tables), tmp_path / "default") == by_default
+        settings = on_free_ports(load_settings(None, tables))
+        assert seen(look, settings, tmp_path / "default") == by_default
         assert by_default != changed
     tables[table][name] = value() if callable(value) else value
-    assert seen(look, load_settings(None, tables), tmp_path / "changed") == changed
+    assert seen(look, on_free_ports(load_settings(None, tables)), tmp_path / "changed") == changed
 
 
 def seen(look: Look, settings: Settings, path: Path) -> object:

@@ -65,7 +65,11 @@ class TwoBrokers:
                 lambda broker_id=broker_id: broker_id == ACTIVE,  # type: ignore[misc]
                 ControllerMutationQuotaManager(QuotaConfig().controller_window),
             )
-            router = topics.router(stage.broker(broker_id), stage.controller(broker_id))
+            router = topics.router(
+                stage.broker(broker_id),
+                stage.controller(broker_id),
+                stage.journal_reader(broker_id),
+            )
             server = ControlServer(
                 KEYS, everybody_is_broker(broker_id), "tcp://127.0.0.1:0", router, name="control"
             )

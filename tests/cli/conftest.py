@@ -10,6 +10,13 @@ import pytest
 from tests.support.fake_cluster import ADDRESS, FakeCluster, warm_placement, write_cluster_file
 
 
+@pytest.fixture(autouse=True)
+def no_profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands see no profile of the user who runs the tests."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "of-the-user"))
+    monkeypatch.delenv("REGENT_PROFILE", raising=False)
+
+
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
     """A cluster that commands find by default, at a ZooKeeper address."""

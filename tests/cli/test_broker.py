@@ -13,12 +13,22 @@ import pytest
 from click.testing import CliRunner
 
 from regent.cli.broker import _given, _log_to, broker
-from regent.config.settings import Settings, rows
+from regent.client.profiles import PROFILE_VARIABLE
+from regent.cluster.cluster_plan import ClusterPlan
+from regent.config.cluster_location import (
+    BOOTSTRAP_SERVER_VARIABLE,
+    COMMAND_CONFIG_VARIABLE,
+    DATA_DIR_VARIABLE,
+    KEYS_VARIABLE,
+    ZOOKEEPER_VARIABLE,
+)
+from regent.config.settings import SETTING_OPTIONS, Settings, rows
 from regent.config.settings_file import load_settings
 from regent.config.tables.logging import LoggingConfig
 from regent.core.setting import ConfigType
 from regent.testing.regent_cluster import START_TIMEOUT_S
 from regent.testing.waits import next_line, scaled
+from regent.zk.client.login import SECRET_VARIABLE
 
 LOGGERS = ("", "state.change", "pykka")
 
@@ -168,3 +178,38 @@ def test_sighup_reads_the_keys_again_unless_the_terminal_was_closed(
         process.wait(scaled(START_TIMEOUT_S))
         assert process.stdout is not None
         process.stdout.close()
+
+
+def test_a_broker_has_the_ports_of_the_first_broker_of_a_local_cluster(tmp_path: Path) -> None:
+    """So a rule of a firewall that fits one fits the other."""
+    plan = ClusterPlan(("regent",), tmp_path, 1, 9_092, None, 1, 6_000, None, False, False)
+    config = Settings().broker
+    for name, port in plan.broker_ports(0)._asdict().items():
+        assert getattr(config, name) == port
+
+
+def test_a_second_cluster_on_a_machine_shares_no_port_with_the_first(tmp_path: Path) -> None:
+    taken: list[int] = []
+    for base in (9_092, 9_192, 19_092):
+        plan = ClusterPlan(("regent",), tmp_path, 5, base, None, 3, 6_000, None, False, False)
+        taken += [port for broker in range(5) for port in plan.broker_ports(broker)]
+        taken += plan.zookeeper_ports()
+    assert len(set(taken)) == len(taken)
+
+
+def test_a_variable_of_the_environment_is_an_option_that_is_not_given(tmp_path: Path) -> None:
+    where = ["--id", "1", "--zookeeper", "localhost:1", "--data-dir", str(tmp_path / "b")]
+    wrong = {"REGENT_NUM_PARTITIONS": "0"}
+    expected = "broker.num_partitions must be a number from 1"
+    result = CliRunner(env=wrong).invoke(broker, where)
+    assert expected in str(result.exception)
+    over = [*where, "--num-partitions", "1", "--replica-fetch-max-bytes", "0"]
+    result = CliRunner(env=wrong).invoke(broker, over)
+    assert "broker.replica_fetch_max_bytes must be" in str(result.exception)
+
+
+def test_no_variable_of_a_setting_is_one_of_commands() -> None:
+    variables = {f"REGENT_{name.upper()}" for name in SETTING_OPTIONS}
+    of_commands = {ZOOKEEPER_VARIABLE, DATA_DIR_VARIABLE, BOOTSTRAP_SERVER_VARIABLE, KEYS_VARIABLE}
+    of_commands |= {COMMAND_CONFIG_VARIABLE, PROFILE_VARIABLE, SECRET_VARIABLE}
+    assert not variables & {*of_commands, "REGENT_BROKER_ID", "REGENT_TIMEOUT_FACTOR"}

@@ -137,7 +137,7 @@ def test_every_setting_can_be_set_to_its_default(write: Write) -> None:
         (
             '[broker]\nport = "9092"\n',
             "broker.port must be a number from 0 to 65535, not '9092': correct it, or remove it for"
-            " the default, 0",
+            " the default, 9092",
         ),
         ("[broker]\nport = true\n", "broker.port must be a number from 0 to 65535, not True"),
         ("[broker]\nport = 1.5\n", "broker.port must be a number from 0 to 65535, not 1.5"),

@@ -111,6 +111,8 @@ class GenuineBroker:
             "zookeeper.connect": zookeeper,
             "zookeeper.set.acl": str(jaas is not None).lower(),
             "log.dirs": directory / "data",
+            "regent.control.port": 0,
+            "regent.metrics.port": 0,
             **_SETTINGS,
             **(settings or {}),
         }

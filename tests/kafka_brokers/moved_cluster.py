@@ -85,7 +85,7 @@ class MovedCluster:
             for kafka in self.kafkas.values():
                 text = secured.command_config(BROKER)
                 write_private(kafka.directory / "admin.properties", text)
-        self.ours: dict[BrokerId, subprocess.Popen[str]] = {}
+        self.processes: dict[BrokerId, subprocess.Popen[str]] = {}
         self._stack = ExitStack()
         self._page = PAGE.read_text()
         self._public_key = ""
@@ -111,7 +111,7 @@ class MovedCluster:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        for process in self.ours.values():
+        for process in self.processes.values():
             process.kill()
             process.communicate(timeout=WAIT_S)
         self._stack.close()
@@ -206,7 +206,7 @@ class MovedCluster:
         else:
             output = self._shell(line, kafka.directory)
             if line.startswith("regent brokers shutdown"):
-                self.ours.pop(broker).communicate(timeout=WAIT_S)
+                self.processes.pop(broker).communicate(timeout=WAIT_S)
             return output
         return ""
 
@@ -234,7 +234,7 @@ class MovedCluster:
                 stderr=errors,
                 text=True,
             )
-        self.ours[broker] = process
+        self.processes[broker] = process
         line = next_line(process, f"broker {broker} is ready", WAIT_S)
         assert line.startswith("ready: "), (folder / "regent.out").read_text()
         return line
@@ -244,7 +244,7 @@ class MovedCluster:
     @property
     def ours(self) -> set[BrokerId]:
         """Return the brokers that are of this project now."""
-        return {*self.ours}
+        return {*self.processes}
 
     @property
     def controller(self) -> BrokerId | None:
@@ -285,7 +285,7 @@ class MovedCluster:
         self.follow("move" if is_ours else "back", broker, has_ended=True)
 
     def _signal(self, broker: BrokerId, number: signal.Signals) -> None:
-        process = self.ours.get(broker)
+        process = self.processes.get(broker)
         if process is None:
             self.kafkas[broker].signal(number)
         else:
@@ -296,7 +296,7 @@ class MovedCluster:
 
         The guardian of one of ours ends its session. So no paused broker loses its session.
         """
-        process = self.ours.pop(broker, None)
+        process = self.processes.pop(broker, None)
         if process is not None:
             process.kill()
             process.communicate(timeout=WAIT_S)

@@ -31,7 +31,8 @@ def controller_only(
     """Run a broker of ours with ``--no-replicas`` until the end of the block."""
     (port,) = free_ports(1)
     command = [*COMMAND, "broker", "--id", str(broker_id), "--no-replicas"]
-    command += ["--zookeeper", zookeeper, "--session-timeout-ms", "4000"]
+    command += ["--zookeeper", zookeeper, "--session-timeout-ms", "4000", "--control-port", "0"]
+    command += ["--metrics-port", "0"]
     command += ["--data-dir", str(directory), "--listeners", f"PLAINTEXT://127.0.0.1:{port}"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:

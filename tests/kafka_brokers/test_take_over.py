@@ -44,12 +44,12 @@ def let_ours_register_first(cluster: MovedCluster, znodes: KazooClient, dead: Br
         return now is not None and now.czxid > former
 
     eventually(is_registered, "ours is registered", WAIT_S)
-    cluster.ours[dead].send_signal(signal.SIGSTOP)
+    cluster.processes[dead].send_signal(signal.SIGSTOP)
     for kafka in others:
         kafka.signal(signal.SIGCONT)
     znodes.delete(ControllerZNode.PATH)
     eventually(lambda: znodes.exists(ControllerZNode.PATH) is not None, "one is elected", WAIT_S)
-    cluster.ours[dead].send_signal(signal.SIGCONT)
+    cluster.processes[dead].send_signal(signal.SIGCONT)
 
 
 @pytest.mark.timeout(600)

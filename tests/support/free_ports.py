@@ -6,9 +6,12 @@ import os
 import random
 import socket
 from contextlib import ExitStack, suppress
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 from regent.cluster.embedded_zookeeper import ANY_PORTS
+from regent.config.settings import Settings
+from regent.config.tables.broker import BrokerConfig
 
 _FOR_TESTS: Final = range(10_000, ANY_PORTS.start)
 
@@ -35,3 +38,19 @@ def free_ports(count: int) -> list[int]:
                 held.enter_context(socket.socket()).bind(("127.0.0.1", port))
                 found.append(port)
     return found
+
+
+_PORTS: Final = ("port", "control_port", "replication_port", "metrics_port")
+
+ANY_PORTS_OF_A_BROKER: Final = tuple(
+    word for name in _PORTS for word in (f"--{name.replace('_', '-')}", "0")
+)
+"""Options of ``regent broker``: it takes free ports."""
+
+
+def on_free_ports(settings: Settings) -> Settings:
+    """Return the settings with free ports in the place of the fixed ones that are the defaults."""
+    broker = settings.broker
+    fixed = [name for name in _PORTS if getattr(broker, name) == getattr(BrokerConfig, name)]
+    free: dict[str, Any] = dict.fromkeys(fixed, 0)
+    return replace(settings, broker=replace(broker, **free))

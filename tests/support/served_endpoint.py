@@ -38,6 +38,7 @@ from regent.zk.codecs.topic_znodes import encode_topic_id
 from regent.zk.stores.acl_store import ZkAclStore
 from regent.zk.stores.producer_ids import ZkProducerIds
 from tests.support.fake_zookeeper import FakeZooKeeper
+from tests.support.free_ports import on_free_ports
 from tests.support.keys import KEYS, context_for_test, everybody_is_broker
 from tests.support.led_partitions import lead
 from tests.support.stage import Stage
@@ -88,13 +89,15 @@ class ServedEndpoint:
         self.topics = topics
         self.quotas = quotas = QuotaManagers(settings.quotas)
         topics.start(cache, zookeeper, lambda: True, quotas.controller_mutation, authorizer)
-        router = topics.router(stage.broker(BROKER), stage.controller(BROKER))
+        router = topics.router(
+            stage.broker(BROKER), stage.controller(BROKER), stage.journal_reader(BROKER)
+        )
         control = ControlServer(
             KEYS, everybody_is_broker(BROKER), "tcp://127.0.0.1:0", router, name="control"
         )
         stack.callback(control.stop)
         control.start()
-        self.endpoint = KafkaEndpoint(BROKER, settings, quotas)
+        self.endpoint = KafkaEndpoint(BROKER, on_free_ports(settings), quotas)
         stack.callback(self.endpoint.close)
         self.port: int = self.endpoint.port
         self._lead(topic, control.endpoint)

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -23,7 +24,7 @@ from pykka import Actor, ActorRef
 from regent.actors.broker import Broker, BrokerCallbacks, BrokerStatus
 from regent.actors.control_request_check import ControlRequestReceived
 from regent.actors.controller_event_manager import ControllerEventManager, ControllerListener
-from regent.actors.event_journal import HandledEvent
+from regent.actors.event_journal import EventJournalReader, HandledEvent
 from regent.actors.inbox import Reply
 from regent.actors.request_send_thread import (
     DeliverySettings,
@@ -290,6 +291,14 @@ class Stage(World):
             scheduler=self.scheduler(f"scheduler-{broker_id}"),
             settings=settings,
         )
+        self._undo.callback(stop_actor, ref, TIMEOUT_S)
+        return ref
+
+    def journal_reader(
+        self, broker_id: BrokerId, directory: Path = Path("/no-journal")
+    ) -> ActorRef[EventJournalReader]:
+        """Start what reads the journal of a broker for others."""
+        ref = start_actor(EventJournalReader, directory, broker_id)
         self._undo.callback(stop_actor, ref, TIMEOUT_S)
         return ref
 

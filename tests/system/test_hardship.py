@@ -20,7 +20,7 @@ from regent.testing.waits import eventually, next_line, pause_process, scaled
 from regent.zk.client.login import SECRET_FILE
 from regent.zk.client.operations import ANY_VERSION, Create, SetData
 from regent.zk.znodes import TopicZNode
-from tests.support.free_ports import free_ports
+from tests.support.free_ports import ANY_PORTS_OF_A_BROKER, free_ports
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
@@ -50,6 +50,7 @@ def start_second(
             str(SESSION_TIMEOUT_MS),
             "--secret-file",
             str(cluster.data_dir / SECRET_FILE),
+            *ANY_PORTS_OF_A_BROKER,
             *arguments,
         ],
         capture_output=True,
@@ -96,7 +97,7 @@ def test_a_taken_port_is_named(cluster: RegentCluster, tmp_path: Path, option: s
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         ended = start_second(cluster, tmp_path, option, port, broker_id=7)
-    assert_one_line(ended, f"127.0.0.1:{port} is in use", "another")
+    assert_one_line(ended, f"127.0.0.1:{port} is in use", "a second broker", option)
     last = (tmp_path / "broker.log").read_text().splitlines()[-1]
     assert f"127.0.0.1:{port} is in use" in last
 

@@ -33,10 +33,6 @@ TIMEOUT_S = scaled(60.0)
 ZOOKEEPER_PORT, KAFKA_PORT = 2181, 9092
 SETTINGS = """
 [broker]
-port = 9092
-control_port = 9093
-replication_port = 9094
-metrics_port = 9095
 allow_unauthenticated = true
 replica_lag_time_max_ms = 2000
 [zookeeper]

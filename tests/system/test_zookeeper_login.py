@@ -22,6 +22,7 @@ from regent.testing import RegentCluster
 from regent.testing.waits import scaled
 from regent.zk.client.login import SECRET_FILE, Acl, acl_of, read_login
 from regent.zk.client.operations import Delete
+from tests.support.free_ports import ANY_PORTS_OF_A_BROKER
 from tests.support.zookeeper_sessions import apply
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
@@ -82,7 +83,16 @@ def test_a_stranger_can_change_no_znode_and_reads_no_secret(tmp_path: Path) -> N
                     client.get(path)
         # A broker without the login, and a command that does not know the folder.
         other = tmp_path / "other"
-        refused = run("broker", "--id", "9", "--zookeeper", address, "--data-dir", other)
+        refused = run(
+            "broker",
+            "--id",
+            "9",
+            "--zookeeper",
+            address,
+            "--data-dir",
+            other,
+            *ANY_PORTS_OF_A_BROKER,
+        )
         assert refused.returncode == 1
         assert "NO_AUTH: it asks for a login" in refused.stderr
         assert "secret_file" in refused.stderr

@@ -109,6 +109,9 @@ _APIS: Final[Mapping[ApiKey, _Api]] = {
     ),
     ApiKey.ENVELOPE: _Api(envelope.EnvelopeRequest, envelope.EnvelopeResponse, _TOPICS),
     ApiKey.DESCRIBE_METADATA: _Api(broker.DescribeMetadataRequest, broker.DescribeMetadataResponse),
+    ApiKey.DESCRIBE_EVENTS: _Api(
+        broker.DescribeEventsRequest, broker.DescribeEventsResponse, _SMALL
+    ),
     ApiKey.SHUTDOWN_BROKER: _Api(
         broker.ShutdownBrokerRequest, broker.ShutdownBrokerResponse, _SMALL
     ),

@@ -121,7 +121,7 @@ def _write(
     _report_unclean(services, decided)
     outcomes = services.store.update_partition_states(states, context.epoch_zk_version)
     conflicts: list[TopicPartition] = []
-    changes: list[tuple[object, ...]] = []
+    changes: list[tuple[TopicPartition, *tuple[object, ...]]] = []
     stored: dict[tuple[DecidedGroup, int], tuple[PartitionChange, LeaderIsrAndControllerEpoch]] = {}
     for topic_partition in states:
         decision, outcome = decided[topic_partition], outcomes[topic_partition]

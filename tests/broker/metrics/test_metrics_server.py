@@ -26,6 +26,7 @@ from regent.core.errors import RegentError
 from regent.testing.waits import eventually, scaled
 from regent.transport.local_users import EVERYBODY
 from tests.support.certificates import Authority
+from tests.support.free_ports import on_free_ports
 
 HOST = "127.0.0.1"
 
@@ -110,7 +111,7 @@ def page(server: MetricsServer, scheme: str = "http", **options: Any) -> int:
 def opened(**settings: Any) -> MetricsServer:
     tls = settings.pop("tls", TlsConfig())
     config = replace(BrokerConfig(), host=HOST, **settings)
-    return open_metrics_server(Settings(broker=config, tls=tls), EVERYBODY)
+    return open_metrics_server(on_free_ports(Settings(broker=config, tls=tls)), EVERYBODY)
 
 
 def test_without_the_token_there_are_no_metrics(tmp_path: Path) -> None:

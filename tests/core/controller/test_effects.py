@@ -82,3 +82,14 @@ def test_only_the_first_changes_are_created_and_formatted() -> None:
     assert effect.changes[0] == "change 0"
     assert effect.changes[-1] == BrokersStarted((1,))
     assert outbox.drain(7) == []
+
+
+def test_internal_topics_are_named_after_the_others() -> None:
+    outbox = Outbox()
+    internal = [TopicPartition("__consumer_offsets", p) for p in range(MAX_NAMED_CHANGES)]
+    created = LeaderAndIsr(1, (1,))
+    outbox.record_each(PartitionCreated, [(tp, created) for tp in (*internal, T0)])
+    [effect] = outbox.drain(7)
+    assert isinstance(effect, RecordChanges)
+    assert effect.changes[0] == PartitionCreated(T0, created)
+    assert (len(effect.changes), effect.total) == (MAX_NAMED_CHANGES, MAX_NAMED_CHANGES + 1)

@@ -59,7 +59,7 @@ def test_only_brokers_forward_requests_of_clients() -> None:
 
 def test_brokers_and_operators_send_everything_else() -> None:
     others = [api_key for api_key, sender in SENDERS.items() if sender is Sender.MEMBER]
-    assert len(others) == 5
+    assert len(others) == 6
     for api_key in others:
         assert all(may_send(peer, api_key, None) for peer in (*BROKERS, OPERATOR))
 

@@ -1,0 +1,143 @@
+"""``restart --rolling``: the sequence of the brokers, and what stops it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from regent.core.errors import Errors
+from regent.core.model import BrokerId
+from regent.core.protocol.broker import ShutdownBrokerRequest, ShutdownBrokerResponse
+from regent.transport.control.codec import Request, Response
+from tests.support.fake_cluster import FakeCluster, failing
+from tests.support.world import T0
+
+ROLLING = ("restart", "--rolling", "--start", ":", "--timeout-ms", "3000")
+SOON = ("--timeout-ms", "300")
+
+
+class Brokers:
+    """Three brokers that end when they are asked to, and are back at once, unless ``stay_away``."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.stopped: list[BrokerId] = []
+        self.stay_away: set[BrokerId] = set()
+        self._cluster = cluster
+        for broker_id in (0, 1, 2):
+            self.start(broker_id)
+        cluster.put_topic("t", {0: (0, 1, 2)})
+        cluster.put_state(T0, 0, (0, 1, 2))
+
+    def start(self, broker_id: BrokerId) -> None:
+        def shut_down(request: Request) -> Response:
+            assert isinstance(request, ShutdownBrokerRequest)
+            self.stopped.append(broker_id)
+            was_controller = self._cluster.controller_id() == broker_id
+            self._cluster.unregister(broker_id)
+            if broker_id not in self.stay_away:
+                self.start(broker_id)
+            if was_controller:
+                self._cluster.elect(min(self._cluster.sessions))
+            return ShutdownBrokerResponse(Errors.NONE)
+
+        endpoint = self._cluster.serve(shut_down)
+        self._cluster.add_broker(broker_id, control_endpoint=endpoint)
+
+
+@pytest.fixture
+def brokers(cluster: FakeCluster) -> Brokers:
+    """Broker 1 is the controller."""
+    brokers = Brokers(cluster)
+    cluster.elect(1)
+    return brokers
+
+
+def epoch_to_go_on(message: str) -> str:
+    found = re.search(r"; to go on, repeat the command with --after ([0-9]+)$", message)
+    assert found is not None, message
+    return found[1]
+
+
+def test_the_controller_is_the_last(cluster: FakeCluster, brokers: Brokers) -> None:
+    result = cluster.run(*ROLLING)
+    assert (result.exit_code, result.stdout) == (0, "Restarted 0, 2, 1.\n"), result.stderr
+    assert brokers.stopped == [0, 2, 1]
+    assert cluster.run(*ROLLING, "2").stdout == "Restarted 2.\n"
+
+
+def test_the_command_stops_at_a_broker_that_does_not_return_and_goes_on_later(
+    cluster: FakeCluster, brokers: Brokers
+) -> None:
+    brokers.stay_away.add(2)
+    message = last_line(cluster.run(*ROLLING, *SOON).stderr)
+    assert "broker 2 was started, but has not registered within" in message
+    assert brokers.stopped == [0, 2]
+    assert "broker 2 is not registered: start it first" in last_line(cluster.run(*ROLLING).stderr)
+    brokers.stay_away.clear()
+    brokers.start(2)
+    result = cluster.run(*ROLLING, "--after", epoch_to_go_on(message))
+    assert (result.exit_code, result.stdout) == (0, "Restarted 1.\n"), result.stderr
+    assert brokers.stopped == [0, 2, 1]
+
+
+def test_a_broker_that_does_not_run_is_started_when_the_command_goes_on(
+    cluster: FakeCluster, brokers: Brokers, tmp_path: Path
+) -> None:
+    brokers.stay_away.add(2)
+    epoch = epoch_to_go_on(last_line(cluster.run(*ROLLING, *SOON).stderr))
+    ids = tmp_path / "ids"
+    start = f"echo {{id}} $REGENT_BROKER_ID >> {ids}"
+    cluster.run("restart", "--rolling", "--start", start, "--after", epoch, *SOON)
+    assert ids.read_text() == "2 2\n"
+
+
+def test_no_broker_is_stopped_while_replicas_are_behind(
+    cluster: FakeCluster, brokers: Brokers
+) -> None:
+    cluster.put_state(T0, 0, (0, 1))
+    message = last_line(cluster.run(*ROLLING, *SOON).stderr)
+    assert "before broker 0 is stopped: not all replicas are in sync: t-0" in message
+    assert brokers.stopped == []
+
+
+def test_no_broker_is_stopped_without_a_controller(cluster: FakeCluster, brokers: Brokers) -> None:
+    cluster.zookeeper.expire(cluster.sessions[1].session_id)
+    cluster.add_broker(1, control_endpoint="tcp://127.0.0.1:1")
+    assert "there is no controller" in last_line(cluster.run(*ROLLING, *SOON).stderr)
+    assert brokers.stopped == []
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--rolling",), "does not belong to a cluster on this machine: say with --start"),
+        (("--rolling", "--start", ":", "7"), "broker 7 is not registered"),
+    ],
+)
+def test_what_cannot_be_started_again_is_not_stopped(
+    cluster: FakeCluster, brokers: Brokers, words: tuple[str, ...], expected: str
+) -> None:
+    assert expected in failing(cluster.run("restart", *words))
+    assert brokers.stopped == []
+
+
+def test_brokers_of_kafka_are_left_to_their_tools(cluster: FakeCluster, brokers: Brokers) -> None:
+    cluster.add_broker(5)
+    assert "broker 5 is one of Kafka" in failing(cluster.run(*ROLLING))
+    assert cluster.run(*ROLLING, "0").stdout == "Restarted 0.\n"
+
+
+def test_a_command_that_fails_stops_the_restart(cluster: FakeCluster, brokers: Brokers) -> None:
+    result = cluster.run("restart", "--rolling", "--start", "exit 3")
+    assert "broker 0: 'exit 3' ended with 3" in last_line(result.stderr)
+    assert brokers.stopped == [0]
+
+
+def test_the_way_must_be_named(cluster: FakeCluster) -> None:
+    assert cluster.run("restart").exit_code == 2
+
+
+def last_line(text: str) -> str:
+    return text.splitlines()[-1]

@@ -1,0 +1,125 @@
+"""The files of deploy/ as text: they parse, and name settings, options and ports that exist.
+
+No container is started here.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from regent.cli.broker import broker
+from regent.config.settings import SETTING_OPTIONS
+from regent.config.settings_file import load_settings
+from regent.config.tables.broker import BrokerConfig
+
+DEPLOY = Path(__file__).parents[1] / "deploy"
+FILES = sorted(path for path in DEPLOY.rglob("*") if path.is_file())
+PORTS = {
+    "clients": BrokerConfig.port,
+    "control": BrokerConfig.control_port,
+    "replication": BrokerConfig.replication_port,
+    "metrics": BrokerConfig.metrics_port,
+}
+OPTIONS = {option for parameter in broker.params for option in parameter.opts}
+OTHER_VARIABLES = {"REGENT_PORT"}  # a comment warns of it
+
+
+def documents(name: str) -> list[Any]:
+    return list(yaml.safe_load_all((DEPLOY / name).read_text()))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_variable_is_a_setting(path: Path) -> None:
+    named = set(re.findall(r"\bREGENT_[A-Z_]+[A-Z]\b", path.read_text())) - OTHER_VARIABLES
+    known = {f"REGENT_{name.upper()}" for name in SETTING_OPTIONS}
+    assert named - known - {"REGENT_NAME"} == set()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_option_of_a_broker_exists(path: Path) -> None:
+    lines = re.findall(r"\bbroker --id.*(?:\n +--.*)*", path.read_text())
+    given = {word for line in lines for word in shlex.split(line) if word.startswith("--")}
+    assert given <= OPTIONS
+
+
+def environments() -> Iterator[dict[str, str]]:
+    for service in documents("compose.yaml")[0]["services"].values():
+        if "environment" in service:
+            yield service["environment"]
+    for document in documents("kubernetes/brokers.yaml"):
+        if document["kind"] == "StatefulSet":
+            (container,) = document["spec"]["template"]["spec"]["containers"]
+            rows = {row["name"]: row["value"] for row in container["env"]}
+            yield {**rows, "REGENT_ADVERTISED_HOST": "regent-0.regent"}
+
+
+@pytest.mark.parametrize("environment", list(environments()))
+def test_a_broker_takes_these_settings(environment: dict[str, str]) -> None:
+    tables: dict[str, dict[str, Any]] = {}
+    for name, text in environment.items():
+        if name.startswith("REGENT_"):
+            table, row = SETTING_OPTIONS[name.removeprefix("REGENT_").lower()]
+            value = text == "true" if isinstance(row.default, bool) else text
+            tables.setdefault(table, {})[row.name] = value
+    assert load_settings(None, tables).broker.allow_unauthenticated
+
+
+def test_the_ports_of_kubernetes_are_the_defaults() -> None:
+    service, _, brokers = documents("kubernetes/brokers.yaml")
+    assert {row["name"]: row["port"] for row in service["spec"]["ports"]} == PORTS
+    pod = brokers["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    assert {row["name"]: row["containerPort"] for row in container["ports"]} == PORTS
+    assert pod["metadata"]["annotations"]["prometheus.io/port"] == str(PORTS["metrics"])
+    for probe in ("readinessProbe", "livenessProbe"):
+        assert container[probe]["httpGet"]["port"] == "metrics"
+    assert pod["spec"]["enableServiceLinks"] is False, "else REGENT_PORT is a service's address"
+
+
+def test_the_parts_of_the_statefulset_belong_together() -> None:
+    service, budget, brokers = documents("kubernetes/brokers.yaml")
+    labels = brokers["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"] == labels
+    assert budget["spec"]["selector"]["matchLabels"] == labels
+    assert brokers["spec"]["selector"]["matchLabels"] == labels
+    assert brokers["spec"]["serviceName"] == service["metadata"]["name"]
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    (container,) = brokers["spec"]["template"]["spec"]["containers"]
+    (claim,) = brokers["spec"]["volumeClaimTemplates"]
+    assert [row["name"] for row in container["volumeMounts"]] == [claim["metadata"]["name"]]
+
+
+def test_each_broker_of_compose_has_its_own_id_address_and_data() -> None:
+    (compose,) = documents("compose.yaml")
+    services = {n: s for n, s in compose["services"].items() if n.startswith("broker")}
+    for number, (name, service) in enumerate(services.items()):
+        words = shlex.split(service["command"])
+        assert words[words.index("--id") + 1] == str(number)
+        assert service["environment"]["REGENT_ADVERTISED_HOST"] == name
+        (volume,) = service["volumes"]
+        assert volume == f"{name}:{words[words.index('--data-dir') + 1]}"
+        assert name in compose["volumes"]
+    assert len(services) == 3
+
+
+def test_the_image_shows_the_default_ports() -> None:
+    text = (DEPLOY / "Dockerfile").read_text()
+    exposed = re.search(r"^EXPOSE (.*)$", text, re.MULTILINE)
+    assert exposed is not None
+    assert [int(port) for port in exposed[1].split()] == list(PORTS.values())
+    assert f"127.0.0.1:{PORTS['metrics']}/health" in text
+
+
+def test_the_unit_waits_for_a_controlled_shutdown() -> None:
+    text = (DEPLOY / "regent-broker.service").read_text()
+    found = re.search(r"^TimeoutStopSec=([0-9]+)$", text, re.MULTILINE)
+    assert found is not None
+    tries, pause_ms = 3, 5_000
+    assert int(found[1]) * 1_000 > tries * pause_ms + BrokerConfig.controlled_shutdown_timeout_ms
