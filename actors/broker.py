@@ -37,6 +37,7 @@ from regent.core.protocol.broker import (
     DescribeMetadataResponse,
     MetadataPartition,
     ShutdownBrokerRequest,
+    Traffic,
 )
 from regent.core.protocol.control import (
     ControlRequest,
@@ -352,6 +353,7 @@ class Broker(RegentActor):
 
     def _describe(self, topics: tuple[str, ...] | None) -> DescribeMetadataResponse:
         snapshot = self.cache.snapshot
+        written = self.replica_manager.topic_stats.all_topics()
         return DescribeMetadataResponse(
             Errors.NONE,
             self.replica_manager.broker_id,
@@ -377,4 +379,5 @@ class Broker(RegentActor):
             ),
             self.status.warnings,
             self.replica_manager.follower_paces(monotonic()),
+            Traffic(written.messages_in, written.bytes_in, written.bytes_out),
         )

@@ -13,6 +13,7 @@ from regent.cli.brokers_config import config
 from regent.cli.local_brokers import pid, start
 from regent.cli.output import Output, examples, note, output_option, print_json, print_table
 from regent.cli.waiting import Waiting
+from regent.cli.watching import complete_brokers
 from regent.client.broker_answers import failed_log_dirs_of
 from regent.client.cluster_connection import Cluster, pass_cluster
 from regent.client.live_brokers import not_registered
@@ -162,7 +163,9 @@ def _software(
 
 
 @brokers.command(epilog=examples("brokers shutdown 2"))
-@click.argument("broker_id", metavar="ID", type=click.IntRange(min=0))
+@click.argument(
+    "broker_id", metavar="ID", type=click.IntRange(min=0), shell_complete=complete_brokers
+)
 @click.option(
     "--timeout-ms",
     type=click.IntRange(min=1),

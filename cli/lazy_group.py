@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from collections.abc import Mapping
 from types import ModuleType
@@ -55,6 +56,19 @@ class LazyGroup(click.Group):
         command = getattr(load(lazy.module, cmd_name), lazy.attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; for an unknown one name those that are meant, perhaps."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            names = [name for name, lazy in self._lazy.items() if lazy.summary]
+            close = difflib.get_close_matches(args[0], names) if args else []
+            if close:
+                error.message = f"{error.message.rstrip('.')}: did you mean {' or '.join(close)}?"
+            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""

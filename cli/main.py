@@ -60,6 +60,8 @@ COMMANDS: Mapping[str, LazyCommand] = {
         "regent.cli.metadata", "metadata", "Show the metadata cache of a broker."
     ),
     "status": LazyCommand("regent.cli.status", "status", "Show whether the cluster is healthy."),
+    "top": LazyCommand("regent.cli.top", "top", "Watch brokers, traffic and lags."),
+    "support": LazyCommand("regent.cli.support", "support", "Collect what explains a failure."),
     "logs": LazyCommand("regent.cli.logs", "logs", "Show what fills the disks of brokers."),
     "doctor": LazyCommand("regent.cli.doctor", "doctor", "Say what is wrong, and what mends it."),
     "migrate": LazyCommand(
@@ -136,7 +138,7 @@ def _report(message: str) -> None:
     _NAME,
     cls=RegentGroup,
     commands=COMMANDS,
-    context_settings={"max_content_width": 100},
+    context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
     epilog=examples(
         "cluster                               start three brokers in ./data",
         "topics create payments --partitions 12 --replication-factor 3",

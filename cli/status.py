@@ -14,6 +14,7 @@ from regent.cli.brokers import broker_json
 from regent.cli.controller import controller_json
 from regent.cli.output import Output, output_option, print_facts, print_json
 from regent.cli.placement import placement_status
+from regent.cli.watching import watch_option, watched
 from regent.client.broker_answers import ask_brokers, warnings_of, warnings_of_kafka
 from regent.client.cluster_connection import Cluster, ClusterNotFoundError, pass_cluster
 from regent.client.command_config import SECURITY_OF_COMMAND
@@ -93,16 +94,25 @@ class Health:
 
 
 @click.command()
+@watch_option
 @output_option
 @pass_cluster
 @click.pass_context
-def status(context: click.Context, cluster: Cluster, /, output: str) -> None:
+def status(context: click.Context, cluster: Cluster, /, output: str, watch_s: float | None) -> None:
     """Show whether the cluster is healthy; the exit code is 1 when it is not.
 
     It is unhealthy without ZooKeeper or a controller, with partitions that have no leader or
     replicas out of sync, with a missing broker of the local cluster, with a broker that does not
     answer the controller, or with a controller that does not answer.
     """
+    states: list[bool] = []
+    watched(lambda: states.append(_show(cluster, output)), watch_s)
+    if states and not states[-1]:
+        context.exit(1)
+
+
+def _show(cluster: Cluster, output: str) -> bool:
+    """Print the state of the cluster; return whether it is healthy."""
     health = _examine(cluster)
     is_healthy = not health.reasons
     if output == Output.JSON:
@@ -113,8 +123,13 @@ def status(context: click.Context, cluster: Cluster, /, output: str) -> None:
         _say("catching up", [str(row["message"]) for row in health.catching_up])
         _say("warning", health.warnings)
         _say("unhealthy", health.reasons)
-    if not is_healthy:
-        context.exit(1)
+    return is_healthy
+
+
+def examine_status(cluster: Cluster) -> dict[str, object]:
+    """Return what ``status -o json`` prints."""
+    health = _examine(cluster)
+    return {"healthy": not health.reasons, **asdict(health)}
 
 
 def _say(kind: str, messages: Sequence[str]) -> None:

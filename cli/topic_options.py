@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from regent.cli.waiting import Explained
+from regent.cli.watching import complete_topics
 from regent.client.cluster_connection import Cluster
 from regent.client.topics import TopicsClient
 from regent.core.errors import BadDataError, RegentError
@@ -28,7 +29,7 @@ class TopicError(RegentError):
 def topic_argument(command: F) -> F:
     """Add the argument ``name``; Kafka's ``--topic`` is accepted too."""
 
-    @click.argument("name", required=False)
+    @click.argument("name", required=False, shell_complete=complete_topics)
     @click.option("--topic", metavar="NAME", hidden=True)
     @functools.wraps(command)
     def with_topic(*args: Any, name: str | None, topic: str | None, **kwargs: Any) -> Any:

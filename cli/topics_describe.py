@@ -9,6 +9,7 @@ import click
 
 from regent.cli.output import Output, examples, note, output_option, print_json, quoted
 from regent.cli.topic_options import TopicError, named, topic_argument
+from regent.cli.watching import watch_option, watched
 from regent.client.cluster_connection import Cluster, pass_cluster
 from regent.client.partitions import DescribedPartition, Topics, read_partitions
 from regent.core.admin.config_problems import unusable_in_topic
@@ -32,6 +33,7 @@ from regent.core.model import BrokerId, BrokerRegistration
 @click.option(
     "--unavailable-partitions", is_flag=True, help="Only partitions without a live leader."
 )
+@watch_option
 @output_option
 @pass_cluster
 def describe(
@@ -41,8 +43,15 @@ def describe(
     under_replicated_partitions: bool,
     unavailable_partitions: bool,
     output: str,
+    watch_s: float | None,
 ) -> None:
     """Show the partitions of one topic or of all: leader, replicas, ISR."""
+    only = (under_replicated_partitions, unavailable_partitions)
+    watched(lambda: _show(cluster, name, output, only), watch_s)
+
+
+def _show(cluster: Cluster, name: str | None, output: str, only: tuple[bool, bool]) -> None:
+    under_replicated_partitions, unavailable_partitions = only
     is_filtered = under_replicated_partitions or unavailable_partitions
     with cluster.admin() as admin:
         live = admin.read_brokers()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from regent.core.errors import Errors
 from regent.core.model import NO_EPOCH, UNKNOWN_BROKER_EPOCH, BrokerId, TopicPartition
@@ -51,6 +51,17 @@ class FollowerPace(NamedTuple):
     isr_shrinks: int = 0
 
 
+class Traffic(NamedTuple):
+    """What clients have written to a broker and read from it since its start."""
+
+    messages_in: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
+NO_TRAFFIC: Final = Traffic()
+
+
 @dataclass(frozen=True, slots=True)
 class DescribeMetadataResponse:
     """A broker's metadata cache, its state, its warnings, one line each, and its followers."""
@@ -64,6 +75,7 @@ class DescribeMetadataResponse:
     partitions: tuple[MetadataPartition, ...] = ()
     warnings: tuple[str, ...] = ()
     followers: tuple[FollowerPace, ...] = ()
+    traffic: Traffic = NO_TRAFFIC
 
 
 @dataclass(frozen=True, slots=True)

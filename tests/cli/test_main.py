@@ -66,7 +66,9 @@ def test_an_unknown_command_is_a_usage_error_in_one_line() -> None:
     result = CliRunner().invoke(cli, ["topcs", "list"])
 
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == "regent: No such command 'topcs'. (regent --help)\n"
+    assert result.stderr == (
+        "regent: No such command 'topcs': did you mean topics? (regent --help)\n"
+    )
 
 
 def test_a_missing_module_fails_only_when_its_command_is_called() -> None:

@@ -38,7 +38,7 @@ from regent.zk.stores.broker_ends import read_ends
 from regent.zk.stores.cluster_identity import read_cluster_id, read_mark
 from regent.zk.stores.fenced_writes import apply, change_znodes
 from regent.zk.stores.topic_store import ZkTopicStore
-from regent.zk.stores.tree_acls import read_tree
+from regent.zk.stores.tree_acls import read_tree, read_tree_data
 from regent.zk.stores.znode_store import ZnodeStore
 from regent.zk.znodes import (
     ConfigEntityChangeNotificationZNode,
@@ -99,6 +99,10 @@ class ZkAdminStore(ZnodeStore):
     def read_acls(self) -> Iterator[tuple[str, Sequence[AclEntry]]]:
         """Yield the path and the ACL of every znode, see ``tree_acls.read_tree``."""
         return read_tree(self._zookeeper)
+
+    def read_data(self) -> Iterator[tuple[str, bytes | None]]:
+        """Yield the path and the data of every znode; None for those that have secrets."""
+        return read_tree_data(self._zookeeper)
 
     # --- controller ---
 

@@ -19,6 +19,7 @@ _ROOT: Final = "/"
 _EVERYTHING: Final = ~Permission(0)
 _LEVELS_OF_NEW_SERVER: Final = 3  # /, /zookeeper, and what is in that
 _SESSION_TIMEOUT_MS: Final = 30_000
+_SECRET_WORDS: Final = ("/delegation_token", "secret", "password")
 
 
 def secure_tree(hosts: str, *, again: bool = False) -> bool:
@@ -57,6 +58,21 @@ def read_tree(zookeeper: ZooKeeper) -> Iterator[tuple[str, Sequence[AclEntry]]]:
         for path, acl in zip(level, zookeeper.acls_many(level), strict=True):
             if acl is not None:
                 yield path, acl
+
+
+def read_tree_data(zookeeper: ZooKeeper) -> Iterator[tuple[str, bytes | None]]:
+    """Yield the path and the data of every znode; None if it has secrets, or may not be read."""
+    for level in _levels(zookeeper):
+        public = [path for path in level if not _may_have_secrets(path)]
+        yield from ((path, None) for path in level if _may_have_secrets(path))
+        found = zookeeper.get_many(public)
+        for path, znode in zip(public, found, strict=True):
+            yield path, None if znode is None else znode.data
+
+
+def _may_have_secrets(path: str) -> bool:
+    """Whether only the cluster may read a znode, or its name says that it has secrets."""
+    return acl_of(path) is Acl.SENSITIVE or any(word in path for word in _SECRET_WORDS)
 
 
 @contextmanager

@@ -1,0 +1,188 @@
+"""``top``: brokers, traffic, the lag of groups and the last changes, again and again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+import click
+
+from regent.cli.groups_list import GroupLag, GroupLags, time_to_clear
+from regent.cli.output import (
+    Output,
+    examples,
+    output_option,
+    print_facts,
+    print_json,
+    print_table,
+    quoted,
+)
+from regent.cli.watching import watched
+from regent.client.broker_answers import ask_brokers
+from regent.client.cluster_connection import Cluster, pass_cluster
+from regent.client.overview import Overview, read_overview
+from regent.core.errors import RegentError
+from regent.core.model import BrokerId
+from regent.core.protocol.broker import Traffic
+from regent.core.quantities import bytes_text
+
+_SAMPLE_S: Final = 1.0
+_GROUPS: Final = 10
+_GROUP_TIMEOUT_MS: Final = 2_000
+_BROKERS: Final = (
+    *("broker", "leads", "replicas", "records/s in", "in/s", "out/s", "log bytes", "free"),
+    *("answer p99", "fetch p99", "isr shrinks", "catching up"),
+)
+_GROUP_COLUMNS: Final = ("group", "state", "lag", "read per s", "time to clear")
+
+
+class Rates(NamedTuple):
+    """What clients write to a broker and read from it in a second; None: unknown."""
+
+    messages_in: float | None = None
+    bytes_in: float | None = None
+    bytes_out: float | None = None
+
+
+class Screen(NamedTuple):
+    """What is shown at one moment. ``controller``: id and epoch, None without one."""
+
+    controller: tuple[BrokerId, int] | None
+    overview: Overview
+    rates: Mapping[BrokerId, Rates]
+    groups: list[GroupLag]
+
+    def json(self) -> dict[str, object]:
+        """Return what programs get."""
+        described = self.overview.described
+        return {
+            "controller": self.controller and self.controller[0],
+            "controller_epoch": self.controller and self.controller[1],
+            "departed": [] if described is None else [row._asdict() for row in described.departed],
+            "brokers": [
+                {"id": broker_id, **row.facts(), **self.rates.get(broker_id, Rates())._asdict()}
+                for broker_id, row in self.overview.brokers.items()
+            ],
+            "groups": [
+                {**row._asdict(), "seconds_to_clear": row.seconds_to_clear} for row in self.groups
+            ],
+        }
+
+
+class Top:
+    """Looks at a cluster; rates are those since the look before."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._lags: GroupLags | None = None
+        self._before: tuple[float, Mapping[BrokerId, Traffic]] = (0.0, {})
+
+    def prepare(self) -> None:
+        """Look once, for the first rates."""
+        with self._cluster.admin() as admin:
+            live = [r for r in admin.read_brokers().values() if not isinstance(r, RegentError)]
+        told = {broker: answer.traffic for broker, answer in ask_brokers(live).items()}
+        self._before = time.monotonic(), told
+        self._groups()
+
+    def look(self) -> Screen:
+        """Look again. Raises ``RegentError``."""
+        with self._cluster.admin() as admin:
+            controller = admin.read_controller()
+            overview = read_overview(admin)
+        told = {broker: answer.traffic for broker, answer in overview.answers.items()}
+        (since_s, before), now_s = self._before, time.monotonic()
+        self._before = now_s, told
+        rates = {
+            broker: Rates(
+                *(
+                    max(new - old, 0) / (now_s - since_s)
+                    for new, old in zip(traffic, before[broker], strict=True)
+                )
+            )
+            for broker, traffic in told.items()
+            if broker in before and now_s > since_s
+        }
+        who = controller and (controller.broker_id, controller.controller_epoch)
+        return Screen(who, overview, rates, self._groups())
+
+    def _groups(self) -> list[GroupLag]:
+        """Return the groups that are furthest behind; none if brokers do not tell."""
+        with suppress(RegentError, ImportError):
+            from regent.cli.group_admin import GroupAdmin
+
+            admin = GroupAdmin(self._cluster, _GROUP_TIMEOUT_MS)
+            self._lags = self._lags or GroupLags(admin)
+            rows = self._lags.look(admin.groups())
+            return sorted(rows, key=lambda row: (-(row.lag or 0), row.group))[:_GROUPS]
+        return []
+
+
+@click.command(epilog=examples("top", "top --every 5", "top --once -o json"))
+@click.option("--once", is_flag=True, help="Show it once; rates are those of one second.")
+@click.option(
+    "--every",
+    "every_s",
+    type=click.FloatRange(min=0.5),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two looks.",
+)
+@output_option
+@pass_cluster
+def top(cluster: Cluster, /, once: bool, every_s: float, output: str) -> None:
+    """Watch brokers, traffic and the groups that are furthest behind, until Ctrl-C.
+
+    Rates are those between two looks. Times are milliseconds in the last minute: how long the
+    controller waits for answers of a broker, and its slowest leader for its next fetch.
+    """
+    screen = Top(cluster)
+    screen.prepare()
+    time.sleep(_SAMPLE_S)
+    watched(lambda: _show(screen.look(), output), None if once else every_s)
+
+
+def _show(screen: Screen, output: str) -> None:
+    if output == Output.JSON:
+        print_json(screen.json())
+        return
+    described, active = screen.overview.described, "none"
+    if screen.controller is not None:
+        active = f"broker {screen.controller[0]} (epoch {screen.controller[1]})"
+    left = [] if described is None else sorted(described.departed, key=lambda row: -row.at_ms)
+    print_facts(
+        [
+            ("controller", active),
+            ("events queued", described and described.event_queue_size),
+            ("partitions", len(screen.overview.partitions)),
+            ("left", [f"broker {row.broker_id} at {_time(row.at_ms)}" for row in left]),
+        ]
+    )
+    click.echo()
+    print_table(_BROKERS, [_cells(screen, broker_id) for broker_id in screen.overview.brokers])
+    if screen.groups:
+        click.echo()
+        print_table(_GROUP_COLUMNS, [_group_cells(row) for row in screen.groups])
+
+
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%H:%M:%SZ")
+
+
+def _cells(screen: Screen, broker_id: BrokerId) -> list[object]:
+    row, rates = screen.overview.brokers[broker_id], screen.rates.get(broker_id, Rates())
+    pace = row.pace.facts()
+    left = None if row.catching_up is None else row.catching_up.short()
+    sizes = (rates.bytes_in, rates.bytes_out, row.log_bytes, row.free_bytes)
+    records = None if rates.messages_in is None else f"{rates.messages_in:.0f}"
+    shown = [None if size is None else bytes_text(size) for size in sizes]
+    times = (pace["answer_p99_ms"], pace["fetch_p99_ms"], pace["isr_shrinks"])
+    return [broker_id, row.leads, row.replicas, records, *shown, *times, left]
+
+
+def _group_cells(row: GroupLag) -> tuple[object, ...]:
+    rate = None if row.read_per_s is None else f"{row.read_per_s:.0f}"
+    return quoted(row.group), row.state, row.lag, rate, time_to_clear(row)

@@ -1,0 +1,80 @@
+"""``--watch``: shows something again and again until Ctrl-C; and names for shell completion."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from regent.client.cluster_connection import cluster_admin, find_cluster, open_session
+from regent.config.cluster_location import DATA_DIR
+from regent.core.errors import RegentError
+from regent.zk.stores.admin_store import ZkAdminStore
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_EVERY_S: Final = 2.0
+_LEAST_S: Final = 0.1
+_COMPLETION_S: Final = 2.0
+
+
+def watch_option(command: F) -> F:
+    """Add ``--watch [SECONDS]``, the argument ``watch_s``: None, or the time between two looks."""
+    return click.option(
+        "--watch",
+        "watch_s",
+        is_flag=False,
+        flag_value=_EVERY_S,
+        type=click.FloatRange(min=_LEAST_S),
+        metavar="[SECONDS]",
+        help="Show it again every 2 seconds, or as often as you say, until Ctrl-C.",
+    )(command)
+
+
+def watched(show: Callable[[], object], watch_s: float | None) -> None:
+    """Call ``show`` once, or again and again; a failure is shown and does not end the watch."""
+    if watch_s is None:
+        show()
+        return
+    try:
+        while True:
+            if sys.stdout.isatty():
+                click.clear()
+            click.echo(time.strftime("%Y-%m-%d %H:%M:%S"))
+            try:
+                show()
+            except RegentError as error:
+                click.echo(f"regent: {error}", err=True)
+            click.echo()
+            sys.stdout.flush()
+            time.sleep(watch_s)
+    except KeyboardInterrupt:
+        return
+
+
+def completing(
+    names: Callable[[ZkAdminStore], list[str]],
+) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Return what completes the name of something in the cluster; nothing without a cluster."""
+
+    def complete(context: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
+        zookeeper, data_dir = context.params.get("zookeeper"), context.params.get("data_dir")
+        try:
+            address = find_cluster(context, zookeeper, Path(data_dir or DATA_DIR))
+            opened = context.find_root().obj or open_session
+            with cluster_admin(address.zookeeper_address, _COMPLETION_S, opened) as admin:
+                found = names(admin)
+        except (RegentError, OSError):
+            return []
+        return [CompletionItem(name) for name in found if name.startswith(begun)]
+
+    return complete
+
+
+complete_topics = completing(lambda admin: admin.topics.read_topic_names())
+complete_brokers = completing(lambda admin: [str(broker) for broker in admin.read_brokers()])

@@ -1,0 +1,63 @@
+"""The alerts and the dashboard of deploy/prometheus ask for metrics that brokers have."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from regent.testing.waits import scaled
+
+ROOT = Path(__file__).parents[3]
+RULES = ROOT / "deploy" / "prometheus" / "regent-alerts.yml"
+DASHBOARD = RULES.with_name("regent-dashboard.json")
+METRIC = re.compile(r"\b(?:regent|kafka)_[a-z0-9_]+")
+OF_PROMETHEUS = {"up"}
+
+
+def exported() -> set[str]:
+    """Return the metrics of the generated page."""
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    return set(re.findall(r"^\| `([a-z0-9_]+)` \|", page, re.MULTILINE))
+
+
+def expressions() -> list[str]:
+    text = RULES.read_text()
+    return re.findall(r"expr: (.*(?:\n {10}\S.*)*)", text)
+
+
+def test_every_alert_asks_for_metrics_that_exist_and_names_a_remedy() -> None:
+    found = expressions()
+    assert len(found) >= 12
+    assert len(found) == RULES.read_text().count("remedy: ")
+    names = {name for expression in found for name in METRIC.findall(expression)}
+    assert names
+    assert names - exported() == set()
+    asked = [e for e in found if not METRIC.search(e)]
+    assert all(e.split("{")[0] in OF_PROMETHEUS for e in asked)
+
+
+def test_every_panel_asks_for_metrics_that_exist() -> None:
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    asked = [target["expr"] for panel in panels for target in panel["targets"]]
+    names = {name for expression in asked for name in METRIC.findall(expression)}
+    assert len(names) >= 10
+    assert names - exported() == set()
+
+
+def test_remedies_name_commands_that_exist() -> None:
+    from regent.cli.main import COMMANDS
+
+    named = set(re.findall(r"\bregent ([a-z-]+)", RULES.read_text()))
+    assert named - COMMANDS.keys() == set()
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool of Prometheus")
+def test_prometheus_takes_the_rules() -> None:
+    command = ["promtool", "check", "rules", str(RULES)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=scaled(30), check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,78 @@
+"""The total lag of groups, their rates, and the time until they have read everything."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, cast
+
+import pytest
+
+from regent.cli import groups_list
+from regent.cli.group_admin import GroupAdmin, ListedGroup
+from regent.cli.groups_list import GroupLags, time_to_clear
+from regent.core.model import TopicPartition
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+GROUP = ListedGroup("g", "Stable", False)
+
+
+class Positions:
+    """A group admin with the positions and ends of the moment."""
+
+    def __init__(self) -> None:
+        self.committed_now: dict[TopicPartition, int] = {}
+        self.ends: dict[TopicPartition, int | None] = {}
+
+    def committed(self, groups: list[str]) -> dict[str, dict[TopicPartition, int]]:
+        return dict.fromkeys(groups, self.committed_now)
+
+    def offsets(
+        self, partitions: Collection[TopicPartition], _: Any
+    ) -> dict[TopicPartition, int | None]:
+        return {p: self.ends.get(p) for p in partitions}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(groups_list.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_the_time_to_clear_counts_what_is_written_meanwhile(clock: list[float]) -> None:
+    positions = Positions()
+    lags = GroupLags(cast("GroupAdmin", positions))
+    positions.committed_now, positions.ends = {T0: 10, T1: 0}, {T0: 110, T1: 50}
+    (first,) = lags.look([GROUP])
+    assert (first.lag, first.read_per_s, time_to_clear(first)) == (150, None, None)
+    clock[0] += 2
+    positions.committed_now, positions.ends = {T0: 70, T1: 0}, {T0: 120, T1: 50}
+    (row,) = lags.look([GROUP])
+    assert (row.lag, row.read_per_s, row.written_per_s) == (100, 30.0, 5.0)
+    assert row.seconds_to_clear == 4.0
+    assert time_to_clear(row) == "4 s"
+
+
+def test_a_group_that_falls_behind_never_clears(clock: list[float]) -> None:
+    positions = Positions()
+    lags = GroupLags(cast("GroupAdmin", positions))
+    positions.committed_now, positions.ends = {T0: 10}, {T0: 110}
+    lags.look([GROUP])
+    clock[0] += 1
+    positions.ends = {T0: 200}
+    (row,) = lags.look([GROUP])
+    assert time_to_clear(row) == "never at this rate"
+
+
+def test_a_group_that_has_read_everything_is_done_and_one_without_positions_has_no_lag(
+    clock: list[float],
+) -> None:
+    positions = Positions()
+    lags = GroupLags(cast("GroupAdmin", positions))
+    positions.committed_now, positions.ends = {T0: 10, T1: 3}, {T0: 10, T1: None}
+    lags.look([GROUP])
+    clock[0] += 1
+    (row,) = lags.look([GROUP])
+    assert (row.lag, time_to_clear(row)) == (0, "now")
+    positions.committed_now = {}
+    assert lags.look([GROUP])[0].lag is None

@@ -1,0 +1,140 @@
+"""``--watch``, ``-o wide|yaml``, ``--no-headers``, and what the shell completes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.shell_completion import ShellComplete
+
+from regent.cli import watching
+from regent.cli.main import cli
+from regent.cli.output import print_json
+from regent.cli.watching import watched
+from regent.core.errors import Errors, RegentError
+from regent.core.model import LeaderAndIsr, ReplicaAssignment
+from regent.core.protocol.broker import (
+    DescribeMetadataRequest,
+    DescribeMetadataResponse,
+    FollowerPace,
+    Traffic,
+)
+from regent.core.protocol.controller import (
+    AnswerTimes,
+    DescribeControllerRequest,
+    DescribeControllerResponse,
+)
+from tests.support.fake_cluster import FakeCluster
+
+
+def test_a_watch_shows_again_until_ctrl_c_and_survives_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looks: Iterator[int] = iter(range(9))
+
+    def show() -> None:
+        number = next(looks)
+        if number == 1:
+            raise RegentError("no answer")
+        click.echo(f"look {number}")
+
+    def sleep(_: float) -> None:
+        if next(pauses) == 2:
+            raise KeyboardInterrupt
+
+    pauses = iter(range(9))
+    monkeypatch.setattr(watching.time, "sleep", sleep)
+    watched(show, 2.0)
+    shown = capsys.readouterr()
+    assert re.findall("look .", shown.out) == ["look 0", "look 2"]
+    assert shown.err == "regent: no answer\n"
+
+
+def complete(cluster: FakeCluster, *arguments: str) -> list[str]:
+    *before, begun = arguments
+    shell = ShellComplete(cli, {"obj": cluster.open}, "regent", "_REGENT_COMPLETE")
+    return [item.value for item in shell.get_completions(before, begun)]
+
+
+def test_the_shell_completes_topics_and_brokers(cluster: FakeCluster) -> None:
+    cluster.with_brokers(2)
+    cluster.put_topic("payments", {0: ReplicaAssignment((0,))})
+    cluster.put_topic("orders", {0: ReplicaAssignment((0,))})
+    assert complete(cluster, "topics", "describe", "pay") == ["payments"]
+    assert complete(cluster, "brokers", "shutdown", "") == ["0", "1"]
+    assert "describe" in complete(cluster, "topics", "des")
+    cluster.is_reachable = False
+    assert complete(cluster, "topics", "describe", "pay") == [], "without a cluster"
+
+
+def test_an_unknown_command_is_told_what_is_meant(cluster: FakeCluster) -> None:
+    for arguments in (("topcs",), ("topics", "lst")):
+        result = cluster.run(*arguments)
+        assert result.exit_code == 2
+        assert f"did you mean {'topics' if len(arguments) == 1 else 'list'}?" in result.stderr
+    assert "did you mean" not in cluster.run("xyzzy").stderr
+
+
+def test_h_is_help(cluster: FakeCluster) -> None:
+    assert cluster.run("topics", "describe", "-h").stdout.startswith("Usage: ")
+
+
+@pytest.fixture
+def paced(cluster: FakeCluster) -> FakeCluster:
+    traffic = iter(range(100))
+
+    def told(_: object) -> DescribeMetadataResponse:
+        pace, number = FollowerPace(1, 100, 2, 9, 0, 0, 3), next(traffic)
+        return DescribeMetadataResponse(
+            *(Errors.NONE, 0, "RunningAsBroker", 0, 1),
+            followers=(pace,),
+            traffic=Traffic(number, 1_000 * number, 0),
+        )
+
+    cluster.answers[DescribeMetadataRequest] = told
+    cluster.answers[DescribeControllerRequest] = lambda _: DescribeControllerResponse(
+        Errors.NONE, answer_times=(AnswerTimes(1, 4, 5, 40),)
+    )
+    cluster.with_brokers(2)
+    cluster.put_topic("t", {0: ReplicaAssignment((0, 1))}, leaders={0: LeaderAndIsr(0, (0, 1))})
+    return cluster
+
+
+def test_a_wide_list_of_brokers_has_their_pace(paced: FakeCluster) -> None:
+    header, _, row = paced.run("brokers", "list", "-o", "wide").stdout.splitlines()
+    columns = dict(zip(header.split(), row.split(), strict=True))
+    assert (columns["ID"], columns["LEADS"], columns["REPLICAS"]) == ("1", "0", "1")
+    assert (columns["ANSWER-P50"], columns["ANSWER-P99"]) == ("5", "40")
+    assert (columns["FETCH-P50"], columns["FETCH-P99"]) == ("2", "9")
+    assert columns["FREE-BYTES"] == "-", "its Kafka port does not tell"
+
+
+def test_top_shows_all_once(paced: FakeCluster) -> None:
+    first, second = paced.json("top", "--once")["brokers"]
+    assert (first["id"], first["leads"], second["fetch_p99_ms"]) == (0, 1, 9)
+    assert first["bytes_in"] > 0
+    shown = paced.run("top", "--once").stdout
+    assert "controller     broker 0 (epoch 1)" in shown
+
+
+def test_tables_without_headers_and_yaml(cluster: FakeCluster) -> None:
+    cluster.add_broker(7)
+    (line,) = cluster.run("brokers", "list", "--no-headers").stdout.splitlines()
+    assert line.startswith("7 ")
+    shown = cluster.run("brokers", "list", "-o", "yaml").stdout
+    assert shown.startswith("- id: 7\n  broker_epoch: ")
+    assert '\n  host: "127.0.0.1"\n' in shown
+    assert "\n  rack: null\n" in shown
+
+
+def test_yaml_has_the_values_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+    yaml = pytest.importorskip("yaml")
+    value = {"a": [1, {"b": "x: y", "no": []}, [[2], {}]], "0": None, "c": {"d": 'q"\n'}}
+    context = click.Context(click.Command("x"))
+    context.meta["regent.output.form"] = "yaml"
+    with context:
+        print_json(value)
+    assert yaml.safe_load(capsys.readouterr().out) == json.loads(json.dumps(value))
