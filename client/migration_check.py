@@ -13,10 +13,12 @@ from regent.client.partitions import DescribedPartition, Topics, read_partitions
 from regent.client.wording import counted, listed
 from regent.config.kafka_properties import read_kafka_properties
 from regent.config.kafka_treatments import REFUSED, TAKEN
-from regent.config.settings import KAFKA_SETTINGS
+from regent.config.settings import DYNAMIC_LISTENER_SETTINGS, KAFKA_SETTINGS
 from regent.config.settings_file import load_settings
 from regent.core.admin.config_descriptions import ConfigSource
 from regent.core.admin.config_problems import (
+    base_name,
+    is_password,
     unusable_in_broker,
     unusable_in_quota,
     unusable_in_topic,
@@ -238,6 +240,12 @@ def _of_broker_configs(admin: ZkAdminStore) -> Iterator[str]:
             if refusal is not None and setting not in problems and not refusal.allows(value):
                 what = f"the setting {setting}={value} of {whose} in ZooKeeper"
                 yield _remove(f"{what} cannot be honoured ({refusal.remedy})", "brokers")
+            is_followed = base_name(setting).replace(".", "_") in DYNAMIC_LISTENER_SETTINGS
+            if setting not in problems and is_password(setting, KAFKA_SETTINGS) and not is_followed:
+                what = f"the password {setting} of {whose} in ZooKeeper"
+                yield _remove(
+                    f"{what} cannot be followed (write it in the broker's file)", "brokers"
+                )
 
 
 def _remove(problem: str, kind: str) -> str:

@@ -181,12 +181,16 @@ def test_configs_in_zookeeper_that_cannot_be_used(kafka: FakeCluster):
     put_config(kafka, "topics/t", message_format_version="0.10.2", remote_storage_enable="true")
     put_config(kafka, "brokers/<default>", log_cleaner_backoff_ms="x")
     put_config(kafka, "brokers/1", principal_builder_class="my.Builder")
+    passwords = {"ssl.key.password": "encoded", "plain.sasl.jaas.config": "encoded"}
+    passwords = {f"listener.name.one.{name}": text for name, text in passwords.items()}
+    kafka.put("/config/brokers/0", ConfigEntityZNode.encode(passwords))
     put_config(kafka, "users/u", producer_byte_rate="-5", SCRAM_SHA_256="no")
     kafka.put("/config/users/v", ConfigEntityZNode.encode({"SCRAM-SHA-512": "salt=x"}))
     kafka.put("/kafka-acl/Topic/secret", b"no JSON")
     lines = obstacles(kafka)
     assert [line.split(" cannot")[0].split(" must")[0].split(":")[0] for line in lines] == [
         "the setting log.cleaner.backoff.ms of all brokers in ZooKeeper",
+        "the password listener.name.one.plain.sasl.jaas.config of broker 0 in ZooKeeper",
         "the setting principal.builder.class=my.Builder of broker 1 in ZooKeeper",
         "topic t",
         "topic t has message.format.version=0.10.2",

@@ -372,7 +372,9 @@ class ControlServer:
             until = min(self._swept_at + _SWEEP_S, self._looked_at + _LOOK_S)
             until = self._rests_until if is_resting else until
             peers.heed_messages(poller, are_heeded=not is_resting)
-            poller.poll(max(0, math.ceil((until - now) * 1000)))
+            if not poller.poll(max(0, math.ceil((until - now) * 1000))) and not is_resting:
+                self._watch(peers)
+                return
         self._wakeup.clear()
         for error in peers.take_events():
             self.rejected.add(_REASONS_TO_CUT_OFF[type(error)], error)
