@@ -252,7 +252,11 @@ class LeadershipHistory:
             return
         fence, *_ = transaction.operations
         is_fenced = isinstance(fence, Check) and fence.path == ControllerEpochZNode.PATH
-        assert is_fenced, f"an unfenced write: {fenced[0]}"
+        takes_over = any(  # the election of one that takes the place of a controller
+            isinstance(op, SetData) and op.path == ControllerEpochZNode.PATH and op.version >= 0
+            for op in transaction.operations
+        )
+        assert is_fenced or takes_over, f"an unfenced write: {fenced[0]}"
         if fenced[0].path != ControllerZNode.PATH:  # a candidate may remove it as well
             assert transaction.session_id == self._controller_session, (
                 f"session {transaction.session_id} wrote {fenced[0]} and is not the controller"

@@ -94,6 +94,8 @@ class Terms:
             ConfigEntityChangeNotificationZNode.PATH,
             DelegationTokenChangeNotificationZNode.PATH,
         }
+        if broker.info.no_replicas:  # it looks what kind of broker the controller is
+            allowed_watches |= set(map(BrokerIdZNode.path, self._cluster.disks))
         assert watched <= allowed_watches, f"{where} watches {sorted(watched)}"
 
     def _check_memory(self, broker: SimulatedBroker) -> None:

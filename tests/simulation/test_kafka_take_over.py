@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from regent.core.model import BrokerId, LeaderAndIsr, TopicPartition
+from regent.core.errors import Errors
+from regent.core.model import BrokerId, BrokerInfo, LeaderAndIsr, TopicPartition
 from regent.core.protocol.client import ACKS_ALL
+from regent.core.protocol.controller import MoveControllerRequest, MoveControllerResponse
 from regent.core.replication.suspect_replicas import SuspectTracker
 from regent.zk.znodes import ControllerZNode
+from tests.simulation.broker import SimulatedBroker
 from tests.simulation.client_requests import ProduceRequest
 from tests.simulation.cluster import Cluster
-from tests.simulation.convergence import assert_online_under_kafka
+from tests.simulation.convergence import assert_converged, assert_online_under_kafka
 from tests.simulation.invariants import Invariants
 from tests.simulation.kafka_protocol import RELEASES, KafkaRelease
 from tests.support.fake_zookeeper import Call, Moment
@@ -18,6 +23,7 @@ from tests.support.record_batches import batch
 
 NEWEST = RELEASES[-1]
 DEAD = 0
+FIRST, SECOND = 3, 4  # of ours
 PARTITIONS = 7
 ALONE = 6
 
@@ -110,3 +116,30 @@ def test_a_broker_that_does_not_register_again_is_found(
     cluster.run_for(12_000)
     with pytest.raises(AssertionError, match=f"1 of Kafka does not use .* of {DEAD}"):
         assert_online_under_kafka(cluster)
+
+
+def test_ours_without_replicas_takes_the_rule_and_hands_it_to_another(
+    cluster: Cluster,
+    kinds: dict[BrokerId, KafkaRelease | None],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    usual = SimulatedBroker._info
+
+    def without_replicas(broker: SimulatedBroker) -> BrokerInfo:
+        return replace(usual(broker), no_replicas=True)
+
+    monkeypatch.setattr(SimulatedBroker, "_info", without_replicas)
+    for broker_id in (FIRST, SECOND):
+        kinds[broker_id] = None
+        cluster.start(broker_id)
+        cluster.run_for(3_000)
+    assert [broker.broker_id for broker in cluster.active_controllers] == [FIRST]
+    assert cluster.kafka_controllers == []
+    former = cluster.brokers[FIRST].controller.context
+    request = MoveControllerRequest(former.epoch, former.epoch_zk_version)
+    assert cluster.request(request, to=SECOND) == MoveControllerResponse(Errors.NONE)
+    cluster.run_until_quiet()
+    assert [broker.broker_id for broker in cluster.active_controllers] == [SECOND]
+    assert_converged(cluster)
+    placed = {leadership(cluster, number).isr for number in range(PARTITIONS)}
+    assert not {FIRST, SECOND} & {replica for isr in placed for replica in isr}

@@ -49,7 +49,7 @@ SOON_MS: Final = round(scaled(0.4) * 1000)
 TIMEOUT_MS: Final = round(scaled(10.0) * 1000)
 LIMIT: Final = 2_000  # of an answer, in bytes
 _STOP_VERSION: Final = 3
-_POLL_MS: Final = 20
+_POLL_S: Final = 0.02
 
 
 class Act(Enum):
@@ -103,7 +103,7 @@ class Peer:
     def _next_act(self, number: int) -> Act:
         self.received.append(number)
         self.arrived.put(number)
-        return Act.ANSWER if self.acts.empty() else self.acts.get()
+        return Act.ANSWER if self.acts.empty() else self.acts.get_nowait()
 
 
 class PeerOfOurs(Peer):
@@ -136,7 +136,11 @@ class PeerOfOurs(Peer):
                 with context.socket(zmq.ROUTER) as router:
                     router.linger = 0
                     router.curve_server = True
-                    router.bind(f"tcp://127.0.0.1:{self.port}")
+                    try:
+                        router.bind(f"tcp://127.0.0.1:{self.port}")
+                    except zmq.ZMQError:  # ZeroMQ closes the former socket a little later
+                        router.poll(round(_POLL_S * 1000))
+                        continue
                     listening()
                     self._serve(router)
         finally:
@@ -145,7 +149,7 @@ class PeerOfOurs(Peer):
     def _serve(self, router: Any) -> None:
         """Answer until the peer stops, or hangs up."""
         while not self._is_stopping.is_set():
-            if not router.poll(_POLL_MS):
+            if not router.poll(round(_POLL_S * 1000)):
                 continue
             route, _, header, *body = router.recv_multipart()
             if not body:
@@ -182,12 +186,12 @@ class PeerOfKafka(Peer):
 
     def _run(self, listening: Callable[[], None]) -> None:
         with socket.create_server(("127.0.0.1", self.port)) as listener:
-            listener.settimeout(_POLL_MS / 1000)
+            listener.settimeout(_POLL_S)
             listening()
             while not self._is_stopping.is_set():
                 with suppress(TimeoutError, EOFError, ConnectionError):
                     connection, _ = listener.accept()
-                    connection.settimeout(_POLL_MS / 1000)
+                    connection.settimeout(_POLL_S)
                     with connection:
                         while self._serve(connection):
                             pass
@@ -240,9 +244,9 @@ class PeerOfKafka(Peer):
 
 
 def _send(connection: socket.socket, data: bytes) -> None:
-    connection.settimeout(None)
+    connection.settimeout(scaled(10.0))
     connection.sendall(struct.pack(">i", len(data)) + data)
-    connection.settimeout(_POLL_MS / 1000)
+    connection.settimeout(_POLL_S)
 
 
 def answered(*numbers: int) -> StopReplicaResponse:
