@@ -143,8 +143,9 @@ class BreakableCluster(RegentCluster):
         eventually(lambda: self.zookeeper.get(f"/brokers/topics/{topic}") is None, "it is gone")
 
     def _admin(self) -> AdminClient:
-        servers = {"bootstrap.servers": self.bootstrap_servers, "log_level": 0}
-        return AdminClient({**servers, **self.client_settings(OPERATOR)})
+        settings: dict[str, str | int | float | bool] = {**self.client_settings(OPERATOR)}
+        settings |= {"bootstrap.servers": self.bootstrap_servers, "log_level": 0}
+        return AdminClient(settings)
 
     # --- disks ---
 

@@ -14,7 +14,6 @@ from tests.support.load import Load
 from tests.support.transaction_load import TransactionLoad, check_transactions, read_committed
 
 _TRANSACTIONAL_PARTITIONS = 4
-_TRANSACTIONAL_PRODUCERS = 2
 
 
 class Round(NamedTuple):
@@ -33,10 +32,13 @@ def run_round(
     *,
     partitions: int,
     records_per_s: float = 1_000,
+    transactional_producers: int = 2,
     before: Callable[[Load, Fault], None] = lambda load, _: load.await_progress(),
     after: Callable[[Fault], None] = lambda _: None,
 ) -> Round:
     """Create a topic, and one for transactions; have the faults happen; check and delete both.
+
+    Without ``transactional_producers`` there are no transactions.
 
     ``before`` and ``after`` are called around each fault. Raises what faults raise that are not
     repaired in time: ``AssertionError``, ``TimeoutError``, ``KafkaException``.
@@ -44,10 +46,12 @@ def run_round(
     writer, reader = cluster.client_settings(WRITER), cluster.client_settings(READER)
     servers = cluster.bootstrap_servers
     written = cluster.create_safe_topic(topic, partitions)
-    in_transactions = cluster.create_safe_topic(f"{topic}-t", _TRANSACTIONAL_PARTITIONS)
+    in_transactions = []
+    if transactional_producers:
+        in_transactions = cluster.create_safe_topic(f"{topic}-t", _TRANSACTIONAL_PARTITIONS)
     transactions = [
         TransactionLoad(f"{topic}-{number}", servers, in_transactions, chance.random(), writer)
-        for number in range(_TRANSACTIONAL_PRODUCERS)
+        for number in range(transactional_producers)
     ]
     with Load(
         servers,
@@ -71,8 +75,9 @@ def run_round(
         logs = cluster.agreed_logs(written)
         load.finish_consumers({p: len(next(iter(logs[p].values()))) for p in written})
     violations = check(load.history, logs)
-    values = read_committed(servers, in_transactions, reader)
-    violations += check_transactions(transactions, values)
-    for name in (topic, f"{topic}-t"):
+    if transactions:
+        values = read_committed(servers, in_transactions, reader)
+        violations += check_transactions(transactions, values)
+    for name in dict.fromkeys(partition.topic for partition in (*written, *in_transactions)):
         cluster.delete_topic(name)
     return Round(violations, load.acknowledged, sum(t.committed for t in transactions))

@@ -172,8 +172,10 @@ def rotate_a_key(cluster: BreakableCluster, load: Load, chance: random.Random) -
     broker_dir = cluster.data_dir / f"broker-{victim}"
     new = _rotate_keys(cluster, "--broker", str(broker_dir))
     load.await_progress()
-    end = chance.choice([cluster.kill, cluster.shut_down])
-    end(victim)
+    if chance.random() < 0.5:
+        cluster.kill(victim)
+    else:
+        cluster.shut_down(victim)
     load.await_progress()
     cluster.revive(victim)
     keys = KeysDirectory(cluster.data_dir / KEYS_DIR)

@@ -156,8 +156,8 @@ def certificate(chance: random.Random, key: EllipticCurvePrivateKey) -> bytes:
     return builder.sign(key, SHA256()).public_bytes(Encoding.DER)
 
 
-def _attributes(chance: random.Random) -> list[x509.NameAttribute]:
-    found = {}
+def _attributes(chance: random.Random) -> list[x509.NameAttribute[str]]:
+    found: dict[ObjectIdentifier, x509.NameAttribute[str]] = {}
     for _ in range(chance.choice((1, 1, 1, 2))):
         kind = chance.choice(_ATTRIBUTES)
         value = "".join(chance.choice(_CHARACTERS) for _ in range(chance.randrange(1, 6)))

@@ -6,7 +6,7 @@ They are librdkafka's: idempotent, ``acks=all``, checksums verified. Each has a 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from time import monotonic
 from typing import Self
@@ -232,6 +232,10 @@ class Load:
             self._new_consumer(f"{topic}-consumer-{number}") for number in range(consumers)
         ]
 
+    def _all_producers(self) -> Iterator[LoadProducer | TransactionLoad]:
+        yield from self._producers
+        yield from self._transactions
+
     def _new_consumer(self, name: str) -> LoadConsumer:
         return LoadConsumer(
             name, self._bootstrap, self.partitions, self.history, self._consumer_settings
@@ -260,12 +264,12 @@ class Load:
 
     def log_in_producers_with(self, user: str, password: str) -> None:
         """Give all producers another password."""
-        for producer in (*self._producers, *self._transactions):
+        for producer in self._all_producers():
             producer.log_in_with(user, password)
 
     def stop_producers(self) -> None:
         """Stop sending and wait until everything is answered or given up."""
-        for producer in (*self._producers, *self._transactions):
+        for producer in self._all_producers():
             producer.stop()
         for transactional in self._transactions:
             transactional.join(3 * TIMEOUT_S)

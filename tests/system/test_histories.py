@@ -33,12 +33,22 @@ SMALL_DISK_BYTES = 64 * 1024 * 1024
 NIGHTLY_FAULTS = set(FAULTS) - {kill_the_leader, tear_a_log}
 
 
-def run_faults(cluster: BreakableCluster, faults: Sequence[Fault], chance: random.Random) -> str:
+def run_faults(
+    cluster: BreakableCluster,
+    faults: Sequence[Fault],
+    chance: random.Random,
+    *,
+    transactional_producers: int = 0,
+) -> str:
     """Run faults under load; return the violations."""
     topic = f"history-{uuid.uuid4().hex[:8]}"
-    done = run_round(cluster, topic, faults, chance, partitions=PARTITIONS)
+    done = run_round(
+        *(cluster, topic, faults, chance),
+        partitions=PARTITIONS,
+        transactional_producers=transactional_producers,
+    )
     assert done.acknowledged
-    assert done.committed
+    assert bool(done.committed) is bool(transactional_producers)
     return summary(done.violations)
 
 
@@ -87,5 +97,6 @@ def test_acknowledged_records_survive_all_faults_with_all_security_on(
             faults.append(fill_a_disk)
         cluster = stack.enter_context(BreakableCluster(tmp_path, is_secured=True))
         for chance in rounds:
-            broken = run_faults(cluster, chance.sample(faults, len(faults)), chance)
+            order = chance.sample(faults, len(faults))
+            broken = run_faults(cluster, order, chance, transactional_producers=2)
             assert not broken, broken
