@@ -36,7 +36,7 @@ from regent.transport.kafka.api import (
     KafkaApiKey,
     KafkaRequest,
 )
-from tests.support.fuzzed_requests import GENUINE, TOPIC, _build, ask, ask_versions, request
+from tests.support.fuzzed_requests import GENUINE, TOPIC, ask, ask_versions, build, request
 from tests.support.memory_logs import MemoryLogs
 from tests.support.record_batches import batch
 from tests.support.served_endpoint import ServedEndpoint
@@ -121,7 +121,7 @@ class Guarded(NamedTuple):
         return response.decode(body, version=version)
 
     def ask_bytes(self, kind: Any, values: Mapping[str, Any], version: int) -> bytes:
-        data = request(kind.API_KEY, version, bytes(_build(kind, values).encode(version=version)))
+        data = request(kind.API_KEY, version, bytes(build(kind, values).encode(version=version)))
         body = ask(("127.0.0.1", self.served.port), data)
         is_flexible = version >= FIRST_FLEXIBLE_VERSION[KafkaApiKey(kind.API_KEY)]
         return body[1:] if is_flexible else body

@@ -23,9 +23,9 @@ from tests.support.fuzzed_requests import (
     CLIENT_ID,
     GENUINE,
     TOPIC,
-    _build,
     ask,
     ask_versions,
+    build,
     framed,
     genuine_requests,
     request,
@@ -123,7 +123,7 @@ def told_to(
         ):
             client.send(framed(data))
             assert client.answer()[1][:2] == bytes(2)
-        body = bytes(_build(KINDS[key], values).encode(version=version))
+        body = bytes(build(KINDS[key], values).encode(version=version))
         client.send(framed(request(key, version, body)))
         return told_ms(KINDS[key], version, without_tags(client.answer()[1], key, version))
 
