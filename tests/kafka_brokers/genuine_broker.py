@@ -164,8 +164,8 @@ class GenuineBroker:
         def serves() -> bool:
             assert self._process is not None
             assert self._process.poll() is None, (self.directory / "output.log").read_text()
-            server = {"bootstrap.servers": self.bootstrap_server, "log_level": 0}
-            admin = AdminClient({**server, **self._login})
+            server = self.bootstrap_server
+            admin = AdminClient({"bootstrap.servers": server, "log_level": 0, **self._login})
             try:
                 return self.broker_id in admin.list_topics(timeout=scaled(5.0)).brokers
             except KafkaException:

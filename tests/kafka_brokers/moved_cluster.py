@@ -10,6 +10,7 @@ import signal
 import subprocess
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
@@ -24,7 +25,7 @@ from regent.config.private_files import write_private
 from regent.core.model import BrokerId
 from regent.testing.waits import eventually, next_line, scaled
 from tests.kafka_brokers.genuine_broker import VERSION, GenuineBroker
-from tests.kafka_brokers.moving_load import COMPACTED, COPIES, PARTITIONS, TOPICS
+from tests.kafka_brokers.moving_load import COMPACTED, COPIES, PARTITIONS, TOPICS, Settings
 from tests.kafka_brokers.secured import (
     APP,
     BROKER,
@@ -39,7 +40,7 @@ from tests.kafka_brokers.secured import (
 PAGE: Final = Path(__file__).parents[2] / "docs" / "migration.md"
 BROKERS: Final = (1, 2, 3)
 WAIT_S: Final = scaled(90.0)
-_REFUSED_S: Final = 2.0
+_REFUSED_S: Final = scaled(1.0)
 _BLOCK: Final = r"<!-- {name} -->\n```\n(.*?)```"
 _ZOOKEEPER: Final = "zk1:2181/kafka"
 _SETTINGS: Final[Mapping[str, object]] = {
@@ -51,6 +52,11 @@ _SETTINGS: Final[Mapping[str, object]] = {
     "default.replication.factor": 3,
 }
 _COMPACTED: Final = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+
+
+def shows(client: AdminClient, topics: set[str]) -> bool:
+    """Whether these are the topics that a client may see."""
+    return {*client.list_topics(timeout=WAIT_S).topics} == topics
 
 
 class MovedCluster:
@@ -117,7 +123,7 @@ class MovedCluster:
         self._stack.close()
 
     @property
-    def clients(self) -> dict[str, str]:
+    def clients(self) -> Settings:
         """What a client of the load needs."""
         return self.clients_of(APP)
 
@@ -129,7 +135,7 @@ class MovedCluster:
 
     def admin(self, *brokers: BrokerId) -> AdminClient:
         """Return a client that may do everything."""
-        return AdminClient(self.clients_of(BROKER, *brokers))
+        return AdminClient({**self.clients_of(BROKER, *brokers)})
 
     def create_topics(self) -> None:
         """Create the topics of the load."""
@@ -161,12 +167,9 @@ class MovedCluster:
         expected = {COPIES} if is_allowed else set()
         for broker in BROKERS:
             server = self.kafkas[broker].bootstrap_server
-            client = AdminClient(self.clients_of(STRANGER, broker))
-            eventually(
-                lambda client=client: {*client.list_topics(timeout=WAIT_S).topics} == expected,
-                f"broker {broker} shows {STRANGER} {expected}",
-                WAIT_S,
-            )
+            client = AdminClient({**self.clients_of(STRANGER, broker)})
+            what = f"broker {broker} shows {STRANGER} {expected}"
+            eventually(partial(shows, client, expected), what, WAIT_S)
             logins = {"bootstrap.servers": server, **self._secured.client(STRANGER, "wrong")}
             with pytest.raises(KafkaException):
                 AdminClient({**logins, "log_level": 0}).list_topics(timeout=_REFUSED_S)

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka import TopicPartition as Position
 
 from regent.core.model import TopicPartition
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 from tests.support.histories import History, Outcome, check, summary
 from tests.support.load import TIMEOUT_S, LoadConsumer, LoadProducer
 from tests.support.record_batches import Record
@@ -30,7 +30,7 @@ _KEYS: Final = 30
 _POLL_S: Final = 0.2
 _BATCH: Final = 40
 _ABORT_EVERY: Final = 5
-_SEND_OFFSETS_S: Final = 10.0
+_SEND_OFFSETS_S: Final = scaled(5.0)
 """librdkafka may never return from this call when a broker has died, of either kind: it waits for
 the coordinator that it remembers, and ignores the limit (its issues 5456 and 5511)."""
 _HAS_ENDED: Final = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError._FATAL}

@@ -17,6 +17,7 @@ from confluent_kafka.admin import (
     ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
+    UserScramCredentialAlteration,
     UserScramCredentialUpsertion,
 )
 from cryptography.hazmat.primitives.serialization import (
@@ -118,7 +119,9 @@ def add_first_user(zookeeper: str, version: str) -> None:
 def add_users(admin: AdminClient, names: Iterable[str]) -> None:
     """Add users who may do nothing yet."""
     info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
-    changes = [UserScramCredentialUpsertion(name, info, PASSWORD.encode()) for name in names]
+    changes: list[UserScramCredentialAlteration] = [
+        UserScramCredentialUpsertion(name, info, PASSWORD.encode()) for name in names
+    ]
     for changed in admin.alter_user_scram_credentials(changes).values():
         changed.result(WAIT_S)
 

@@ -65,7 +65,7 @@ def asked(other: BrokerId) -> list[Asked]:
     moved = {"name": TOPIC, "partitions": [{"partition_index": 0, "replicas": [1, 2]}]}
     scram = {"name": "alice", "mechanism": 2, "iterations": 4096}
     scram |= {"salt": b"salt", "salted_password": b"p" * 64}
-    quota = {"entity": [{"entity_type": "user", "entity_name": "alice"}]}
+    quota: dict[str, Any] = {"entity": [{"entity_type": "user", "entity_name": "alice"}]}
     quota["ops"] = [{"key": "producer_byte_rate", "value": 1e6, "remove": False}]
     pattern = {"resource_type": 2, "resource_name": TOPIC, "resource_pattern_type": 3}
     any_acl = {"resource_type_filter": 2, "resource_name_filter": None, "pattern_type_filter": 1}
