@@ -27,7 +27,7 @@ from regent.core.replication.leader_partitions import Leadership
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Questions:
     """Requests of clients, in their sequence: a turn of a listener's loop has received them."""
 
     questions: Sequence[MessageWithReply]
@@ -132,7 +132,7 @@ class CoordinatorActor(RegentActor):
     ) -> None:
         """Handle one message."""
         match message:
-            case Asked(questions):
+            case Questions(questions):
                 self.handle_each(questions, lambda asked, own: self.answer(asked, own.set))
             case Flush():
                 self._log.flush()
@@ -159,7 +159,7 @@ class CoordinatorActor(RegentActor):
 
     def on_preempted(self, message: Any) -> None:
         """Refuse the requests of a message that is not handled: this coordinator stops."""
-        if isinstance(message, Asked):
+        if isinstance(message, Questions):
             for asked in message.questions:
                 asked.reply.fail(ActorDeadError(f"{self.name} has stopped"))
 
@@ -188,7 +188,7 @@ class CoordinatorActorService:
             for question in questions
         ]
         try:
-            self._actor.tell(Asked(asked))
+            self._actor.tell(Questions(asked))
         except (ActorDeadError, InboxFullError) as gone:
             for message in asked:
                 message.reply.fail(gone)

@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cluster": {"core", "config", "storage", "zk", "transport"},
     "actors": {"core", "config", "records", "storage", "zk", "transport"},
     "broker": {"core", "config", "records", "storage", "zk", "transport", "cluster", "actors"},
-    "client": {"core", "config", "zk", "transport", "cluster"},
+    "client": {"core", "config", "storage", "zk", "transport", "cluster"},
     "console": {"core", "config", "zk", "transport", "cluster", "client"},
     "jobs": {"core", "config", "records", "storage", "zk", "transport", "client"},
     "testing": {"core", "config", "zk", "transport", "cluster"},

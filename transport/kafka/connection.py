@@ -448,14 +448,14 @@ class KafkaConnection:
             exchange.later = later
             later.then(lambda: self._on_given(exchange, later))
             return
-        self._finish(exchange, later.result())
+        self._finish(exchange, later.outcome())
 
     def _on_given(self, exchange: Exchange, later: AwaitedReply[KafkaAnswer]) -> None:
         """Send an answer at once: nothing else of this connection needs a turn."""
         if self._state is _CLOSED or exchange.is_done:
             return
         try:
-            self._finish(exchange, later.result())
+            self._finish(exchange, later.outcome())
             if exchange is not self._under_way[0]:
                 return
             self._send_answers()

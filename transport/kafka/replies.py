@@ -8,6 +8,7 @@ it. The event loop is woken once for a burst of answers: waking it is a system c
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 import threading
 import time
@@ -25,6 +26,8 @@ from regent.transport.kafka.throttle import Throttle
 R = TypeVar("R")
 S = TypeVar("S")
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 _SIZE: Final = struct.Struct(">i")
 _ANSWER_HEADER: Final = struct.Struct(">ii")  # size of what follows, correlation id
@@ -210,7 +213,7 @@ class AwaitedReply(Awaitable[T]):
         """Whether the answer is here, or the error instead of it."""
         return bool(self._value) or self._error is not None
 
-    def result(self) -> T:
+    def outcome(self) -> T:
         """Return the answer, which is here. Raises the error of the call that was to make it."""
         if self._error is not None:
             raise self._error
@@ -238,7 +241,7 @@ class AwaitedReply(Awaitable[T]):
             waiter: asyncio.Future[None] = self._replies.loop().create_future()
             self._on_given = lambda: None if waiter.done() else waiter.set_result(None)
             yield from waiter
-        return self.result()
+        return self.outcome()
 
     async def wait_for(
         self,
@@ -278,9 +281,10 @@ class AwaitedReply(Awaitable[T]):
 
     def _take_converted(self, convert: Callable[[S], T], given: AwaitedReply[S]) -> None:
         try:
-            self._value.append(convert(given.result()))
-        except Exception as error:  # noqa: BLE001  it is raised where the answer is received
-            self._error = error
+            self._value.append(convert(given.outcome()))
+        except Exception as error:
+            logger.exception("An answer cannot be made")
+            self._error = error.with_traceback(None)
         self._on_taken()
 
     def _on_taken(self) -> None:

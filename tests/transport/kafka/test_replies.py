@@ -84,7 +84,7 @@ def test_an_answer_is_converted_on_the_thread_of_the_loop_and_its_error_is_raise
         loop.call_soon(thread.start)
         with pytest.raises(ZeroDivisionError):
             await failed
-        assert doubled.result() == (10, threading.get_ident())
+        assert doubled.outcome() == (10, threading.get_ident())
         thread.join(WAIT_S)
 
     run(main)
