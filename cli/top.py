@@ -47,7 +47,7 @@ class Rates(NamedTuple):
     bytes_out: float | None = None
 
 
-class Screen(NamedTuple):
+class TopScreen(NamedTuple):
     """What is shown at one moment. ``controller``: id and epoch, None without one."""
 
     controller: tuple[BrokerId, int] | None
@@ -88,7 +88,7 @@ class Top:
         self._before = time.monotonic(), told
         self._groups()
 
-    def look(self) -> Screen:
+    def look(self) -> TopScreen:
         """Look again. Raises ``RegentError``."""
         with self._cluster.admin() as admin:
             controller = admin.read_controller()
@@ -107,7 +107,7 @@ class Top:
             if broker in before and now_s > since_s
         }
         who = controller and (controller.broker_id, controller.controller_epoch)
-        return Screen(who, overview, rates, self._groups())
+        return TopScreen(who, overview, rates, self._groups())
 
     def _groups(self) -> list[GroupLag]:
         """Return the groups that are furthest behind; none if brokers do not tell."""
@@ -145,7 +145,7 @@ def top(cluster: Cluster, /, once: bool, every_s: float, output: str) -> None:
     watched(lambda: _show(screen.look(), output), None if once else every_s)
 
 
-def _show(screen: Screen, output: str) -> None:
+def _show(screen: TopScreen, output: str) -> None:
     if output == Output.JSON:
         print_json(screen.json())
         return
@@ -172,7 +172,7 @@ def _time(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%H:%M:%SZ")
 
 
-def _cells(screen: Screen, broker_id: BrokerId) -> list[object]:
+def _cells(screen: TopScreen, broker_id: BrokerId) -> list[object]:
     row, rates = screen.overview.brokers[broker_id], screen.rates.get(broker_id, Rates())
     pace = row.pace.facts()
     left = None if row.catching_up is None else row.catching_up.short()

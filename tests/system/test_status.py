@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from regent.testing.regent_cluster import RegentCluster
-from regent.testing.waits import eventually
+from regent.testing.waits import eventually, scaled
 from tests.support.breakable_cluster import BreakableCluster
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
@@ -88,6 +88,6 @@ def test_a_broker_that_runs_for_a_seventh_of_the_time_is_named_as_slow(
             )[0]
         finally:
             done.set()
-            turns.join()
+            turns.join(scaled(10))
             cluster.signal(stopped, signal.SIGCONT)
         assert "brokers list -o wide" in warning
