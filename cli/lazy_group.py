@@ -66,9 +66,10 @@ class LazyGroup(click.Group):
         except click.UsageError as error:
             names = [name for name, lazy in self._lazy.items() if lazy.summary]
             close = difflib.get_close_matches(args[0], names) if args else []
-            if close:
-                error.message = f"{error.message.rstrip('.')}: did you mean {' or '.join(close)}?"
-            raise
+            if not close:
+                raise
+            meant = f"{error.message.rstrip('.')}: did you mean {' or '.join(close)}?"
+            raise click.UsageError(meant, ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""

@@ -67,7 +67,7 @@ def test_an_unknown_command_is_a_usage_error_in_one_line() -> None:
 
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == (
-        "regent: No such command 'topcs': did you mean topics? (regent --help)\n"
+        "regent: No such command 'topcs': did you mean topics or top? (regent --help)\n"
     )
 
 

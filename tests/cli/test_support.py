@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from regent.cli.support import Bundle
+from regent.transport.control.key_files import make_secret
 from tests.support.fake_cluster import FakeCluster, failing
 
 SECRETS = (
     "zookeeper-password-1",
-    "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
     "scram-salt-of-alice",
     "encoded-keystore-password",
     "token-hmac-value",
@@ -26,19 +26,20 @@ def secured(local: FakeCluster, tmp_path: Path) -> FakeCluster:
     """A local cluster with secrets in files, znodes and logs."""
     (tmp_path / "keys").mkdir()
     (tmp_path / "zookeeper.secret").write_text(f"regent:{SECRETS[0]}\n")
-    (tmp_path / "keys" / "operator.secret").write_text(f"{'ab' * 32}\n{SECRETS[1]}\n")
+    key = make_secret(tmp_path / "keys" / "operator.secret").secret
+    (tmp_path / "zookeeper.secret").chmod(0o600)
     folder = tmp_path / "broker-0"
     (folder / "log" / "t-0").mkdir(parents=True)
     (folder / "log" / "t-0" / "0.log").write_text("records of clients")
-    pem = f"-----BEGIN PRIVATE KEY-----\n{SECRETS[6]}\n-----END PRIVATE KEY-----"
+    pem = f"-----BEGIN PRIVATE KEY-----\n{SECRETS[5]}\n-----END PRIVATE KEY-----"
     (folder / "broker.log").write_text(
-        f"all is well\nkey {SECRETS[1]}\nsasl.jaas.password={SECRETS[5]}, then\n{pem}\n"
+        f"all is well\nkey {key}\nsasl.jaas.password={SECRETS[4]}, then\n{pem}\n"
     )
     (folder / "events.jsonl").write_text('{"ts_ms": 1}\n')
     for path, data in (
-        ("/config/users/alice", SECRETS[2]),
-        ("/config/brokers/0", SECRETS[3]),
-        ("/delegation_token/tokens/1", SECRETS[4]),
+        ("/config/users/alice", SECRETS[1]),
+        ("/config/brokers/0", SECRETS[2]),
+        ("/delegation_token/tokens/1", SECRETS[3]),
         ("/config/topics/t", '{"version":1,"config":{"retention.ms":"1"}}'),
     ):
         local.zookeeper.put(path, data.encode())
@@ -63,15 +64,16 @@ def test_a_bundle_has_what_explains_a_failure_and_no_secret(
     assert result.exit_code == 0, result.output
     assert target.stat().st_mode & 0o777 == 0o600
     found = members(target)
+    assert b"status" not in found["problems.txt"], found["problems.txt"]
     assert found.keys() >= {
         *("status.json", "doctor.json", "settings.json", "znodes.json", "problems.txt"),
         *("files/broker-0/broker.log", "files/broker-0/events.jsonl"),
     }
     assert b"all is well" in found["files/broker-0/broker.log"]
     assert b"retention.ms" in found["znodes.json"]
-    assert b"metrics of broker-" in found["problems.txt"] or b"cluster" in found["problems.txt"]
     everything = b"\n".join(found.values())
-    assert [secret for secret in SECRETS if secret.encode() in everything] == []
+    key = (tmp_path / "keys" / "operator.secret").read_text().split()[1]
+    assert [secret for secret in (*SECRETS, key) if secret.encode() in everything] == []
     assert b"records of clients" not in everything
 
 

@@ -10,7 +10,6 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 
-from regent.cli import watching
 from regent.cli.main import cli
 from regent.cli.output import print_json
 from regent.cli.watching import watched
@@ -46,7 +45,7 @@ def test_a_watch_shows_again_until_ctrl_c_and_survives_a_failure(
             raise KeyboardInterrupt
 
     pauses = iter(range(9))
-    monkeypatch.setattr(watching.time, "sleep", sleep)
+    monkeypatch.setattr("regent.cli.watching.time.sleep", sleep)
     watched(show, 2.0)
     shown = capsys.readouterr()
     assert re.findall("look .", shown.out) == ["look 0", "look 2"]
@@ -71,10 +70,10 @@ def test_the_shell_completes_topics_and_brokers(cluster: FakeCluster) -> None:
 
 
 def test_an_unknown_command_is_told_what_is_meant(cluster: FakeCluster) -> None:
-    for arguments in (("topcs",), ("topics", "lst")):
+    for arguments in (("statsu",), ("topics", "lst")):
         result = cluster.run(*arguments)
         assert result.exit_code == 2
-        assert f"did you mean {'topics' if len(arguments) == 1 else 'list'}?" in result.stderr
+        assert f"did you mean {'status' if len(arguments) == 1 else 'list'}?" in result.stderr
     assert "did you mean" not in cluster.run("xyzzy").stderr
 
 
