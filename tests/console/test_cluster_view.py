@@ -182,7 +182,10 @@ def test_the_history_of_a_partition_has_its_changes_only() -> None:
 def test_the_journal_leaves_out_answers_that_changed_nothing_unless_they_are_asked_for() -> None:
     answered = line(9_000, "UpdateMetadataResponseReceived", broker=2)
     view = seen(answered, line(8_000, "BrokerChange", 0, changes=["brokers [2]: started"]))
-    names = lambda text, broker: [f["event"] for f in journal(view, text, broker, limit=9)]  # noqa: E731
+
+    def names(text: str, broker: str) -> list[str]:
+        return [fields["event"] for fields in journal(view, text, broker, limit=9)]
+
     assert names("", "") == ["BrokerChange"]
     assert names("updatemetadata", "") == ["UpdateMetadataResponseReceived"]
     assert names("STARTED", "0") == ["BrokerChange"]

@@ -65,7 +65,8 @@ class Window:
 
     def errors(self) -> list[str]:
         """Return what the browser has complained of."""
-        return [str(entry["message"]) for entry in self.driver.get_log("browser")]
+        log = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
+        return [str(entry["message"]) for entry in log]
 
     def is_wider_than_its_window(self) -> bool:
         """Whether one must scroll sideways."""
