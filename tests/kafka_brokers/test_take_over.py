@@ -65,7 +65,7 @@ def test_all_replicas_are_in_sync_again_under_the_next_controller_of_kafka(
             for partition in range(PARTITIONS):
                 producer.produce(topic, b"value", key=b"key", partition=partition)
         assert producer.flush(WAIT_S) == 0
-        admin = AdminClient(cluster.clients)
+        admin = AdminClient({**cluster.clients})
         dead = int(admin.list_topics(timeout=WAIT_S).controller_id)
         znodes = KazooClient(zookeeper)
         znodes.start()
