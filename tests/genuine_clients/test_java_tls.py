@@ -198,6 +198,8 @@ def test_random_rules_make_the_names_that_java_makes(java: JavaClients):
                 expected = theirs.fromRules(rules).getName(subject) or None
             except Py4JJavaError:
                 expected = None
+            if expected is not None and "?" in expected:
+                expected = None  # a half of a character of UTF-16, which py4j cannot send
             found = name_of(mapper, subject)
             assert (rules, subject, found) == (rules, subject, expected), f"seed {seed}"
             named += found is not None

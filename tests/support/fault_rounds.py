@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from regent.core.model import TopicPartition
 from tests.support.breakable_cluster import BROKERS, BreakableCluster
 from tests.support.cluster_security import READER, WRITER
 from tests.support.faults import Fault
@@ -46,7 +47,7 @@ def run_round(
     writer, reader = cluster.client_settings(WRITER), cluster.client_settings(READER)
     servers = cluster.bootstrap_servers
     written = cluster.create_safe_topic(topic, partitions)
-    in_transactions = []
+    in_transactions: list[TopicPartition] = []
     if transactional_producers:
         in_transactions = cluster.create_safe_topic(f"{topic}-t", _TRANSACTIONAL_PARTITIONS)
     transactions = [
