@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from time import monotonic, sleep
 from typing import Final, NamedTuple
 
 import click
@@ -65,7 +65,7 @@ class GroupLags:
         """Return the lag of each group. Raises ``GroupError``."""
         committed = self._admin.committed([row.group for row in found])
         ends = self._admin.offsets({p for rows in committed.values() for p in rows}, LATEST)
-        now_s, rows = time.monotonic(), []
+        now_s, rows = monotonic(), []
         for row in found:
             known = {p: (o, ends[p]) for p, o in committed[row.group].items() if p in ends}
             told = [(offset, end) for offset, end in known.values() if end is not None]
@@ -125,7 +125,7 @@ def list_groups(
     lags = GroupLags(admin)
     lags.look(admin.groups())
     if watch_s is None:
-        time.sleep(_SAMPLE_S)
+        sleep(_SAMPLE_S)
 
     def show() -> None:
         rows = lags.look(admin.groups())

@@ -106,7 +106,9 @@ class Top:
             for broker, traffic in told.items()
             if broker in before and now_s > since_s
         }
-        who = controller and (controller.broker_id, controller.controller_epoch)
+        who = None
+        if controller is not None:
+            who = controller.broker_id, controller.controller_epoch
         return TopScreen(who, overview, rates, self._groups())
 
     def _groups(self) -> list[GroupLag]:

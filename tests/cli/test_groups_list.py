@@ -35,7 +35,7 @@ class Positions:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr(groups_list.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(groups_list, "monotonic", lambda: now[0])
     return now
 
 
