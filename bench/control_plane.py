@@ -49,6 +49,8 @@ class Candidate(WatchedProcess):
             "zookeeper": zookeeper,
             "data-dir": data_dir,
             "port": 0,
+            "control-port": 0,
+            "replication-port": 0,
             "metrics-port": 0,
             "session-timeout-ms": SESSION_TIMEOUT_MS,
         }

@@ -54,6 +54,9 @@ READER_TIMEOUT_MS: Final = 10_000
 MAX_SESSION_TIMEOUT_MS: Final = 60_000  # of the embedded server
 START_TIMEOUT_S: Final = 60.0
 CLUSTER_START_TIMEOUT_S: Final = 180.0
+_ANY_PORTS: Final = tuple(
+    word for name in ("", "control-", "replication-", "metrics-") for word in (f"--{name}port", "0")
+)
 _NUM_THREADS: Final = 17  # in /proc/PID/stat, after the name of the program
 _NO_REBALANCE_DELAY: Final = "group_initial_rebalance_delay_ms=0"
 _INTERNAL_TOPICS_TIMEOUT_S: Final = 20.0
@@ -328,7 +331,10 @@ class RegentCluster(ClusterObserver):
         return process
 
     def broker_command(self, broker_id: BrokerId, *options: str) -> list[str]:
-        """Return the command line that starts a broker on its own data."""
+        """Return the command line that starts a broker on its own data.
+
+        It takes free ports, in the place of the fixed ones that are the defaults.
+        """
         secret_file = self.data_dir / SECRET_FILE
         login = ("--secret-file", str(secret_file)) if secret_file.exists() else ()
         return [
@@ -336,7 +342,7 @@ class RegentCluster(ClusterObserver):
             *("--zookeeper", self.description["zookeeper"]),
             *("--data-dir", str(self.data_dir / f"broker-{broker_id}")),
             *("--session-timeout-ms", str(_session_timeout_ms(SESSION_TIMEOUT_MS))),
-            *(*login, *options),
+            *(*_ANY_PORTS, *login, *options),
         ]
 
     # --- faults ---

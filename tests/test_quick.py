@@ -14,7 +14,7 @@ from tests.quick import ROOT, belonging_to, main
     [
         ("core/controller/controller_election.py", "core/controller/test_controller_election.py"),
         ("core/coordinator/record_fields.py", "core/coordinator"),
-        ("cli/groups_list.py", "cli/test_groups.py"),
+        ("cli/groups_list.py", "cli/test_groups_list.py"),
         ("tests/records/test_compression.py", "records/test_compression.py"),
     ],
     ids=["with a test file", "imported by others", "a lazy command", "a test file"],

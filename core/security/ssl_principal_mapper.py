@@ -46,6 +46,7 @@ _REFERENCE: Final = re.compile(
     re.DOTALL,
 )
 _LAST_OF_ONE_UNIT: Final = "\uffff"
+_CAPITAL_SIGMA: Final = "\u03a3"  # Java's word ends, and so its small letters, are not Python's
 _MAX_INT: Final = 2**31 - 1
 
 _Mapping = Callable[[str], str | None]
@@ -124,6 +125,8 @@ def _apply(rule: _Rule, subject: str) -> str | None:
     try:
         name = "".join(_replaced(rule, subject))
     except _HalfCharacterError:
+        return ""
+    if rule.case == "L" and _CAPITAL_SIGMA in name:
         return ""
     return {"L": name.lower(), "U": name.upper()}.get(rule.case, name)
 

@@ -21,7 +21,9 @@ def figures_of(*arguments: str) -> dict[str, float]:
 def test_a_new_controller_tells_stub_brokers_all_about_the_cluster() -> None:
     figures = figures_of("failover-load", "--partitions", "200", "--failovers", "1")
 
-    assert 0 < figures["elected_s"] < figures["leadership_s"] <= figures["seconds"]
+    # The benchmark may see the epoch later than the stubs see their requests.
+    assert 0 < figures["leadership_s"] <= figures["seconds"]
+    assert figures["elected_s"] > 0
     assert figures.keys() >= {"handled_s", "cpu_s", "controller_cpu_s", "zookeeper_cpu_s", "rss_mb"}
     assert figures.keys() >= {"sync_seconds", "pipelined_seconds", "ratio_to_pipelined"}
     assert figures.keys() >= {"pauses.longest_ms", "machine_pauses.longest_ms"}

@@ -19,6 +19,7 @@ from regent.core.model import NO_SUSPECTS, BrokerInfo, EndPoint
 from regent.zk.stores.controller_store import ZkControllerStore
 from regent.zk.znodes import BrokerIdZNode
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
+from tests.support.free_ports import on_free_ports
 
 INFO = BrokerInfo(broker_id=1, endpoints=(EndPoint("PLAINTEXT", "127.0.0.1", 9092),))
 KEY = "0" * 64
@@ -148,7 +149,7 @@ def test_registration_gives_up_when_the_broker_stops(
 
 
 def test_the_advertised_addresses_are_the_listening_ones_unless_configured():
-    settings = load_settings(None, {"broker": {"host": "::1"}})
+    settings = on_free_ports(load_settings(None, {"broker": {"host": "::1"}}))
     listening = AdvertisedListeners.of(settings, PORTS, 2)
     info = listening.broker_info(7, rack="", control_key=KEY)
     assert info.endpoints == (EndPoint("PLAINTEXT", "::1", 9092),)

