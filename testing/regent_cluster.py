@@ -54,9 +54,6 @@ READER_TIMEOUT_MS: Final = 10_000
 MAX_SESSION_TIMEOUT_MS: Final = 60_000  # of the embedded server
 START_TIMEOUT_S: Final = 60.0
 CLUSTER_START_TIMEOUT_S: Final = 180.0
-_ANY_PORTS: Final = tuple(
-    word for name in ("", "control-", "replication-", "metrics-") for word in (f"--{name}port", "0")
-)
 _NUM_THREADS: Final = 17  # in /proc/PID/stat, after the name of the program
 _NO_REBALANCE_DELAY: Final = "group_initial_rebalance_delay_ms=0"
 _INTERNAL_TOPICS_TIMEOUT_S: Final = 20.0
@@ -331,18 +328,15 @@ class RegentCluster(ClusterObserver):
         return process
 
     def broker_command(self, broker_id: BrokerId, *options: str) -> list[str]:
-        """Return the command line that starts a broker on its own data.
-
-        It takes free ports, in the place of the fixed ones that are the defaults.
-        """
-        secret_file = self.data_dir / SECRET_FILE
-        login = ("--secret-file", str(secret_file)) if secret_file.exists() else ()
+        """Return the command line that starts a broker on its own data and on free ports."""
+        ports = [f"--{name}port=0" for name in ("", "control-", "replication-", "metrics-")]
+        login = ("--secret-file", str(f)) if (f := self.data_dir / SECRET_FILE).exists() else ()
         return [
             *(*COMMAND, "broker", "--id", str(broker_id)),
             *("--zookeeper", self.description["zookeeper"]),
             *("--data-dir", str(self.data_dir / f"broker-{broker_id}")),
             *("--session-timeout-ms", str(_session_timeout_ms(SESSION_TIMEOUT_MS))),
-            *(*_ANY_PORTS, *login, *options),
+            *(*ports, *login, *options),
         ]
 
     # --- faults ---

@@ -32,6 +32,7 @@ from regent.jobs.source.options import OptionError, WriteOptions
 
 _ANY_PARTITION: Final = -1
 _POLL_S: Final = 0.1
+_POLLS: Final = 20
 _FULL_S: Final = 0.01  # pause until there may be room for a record
 _TIMEOUT_S: Final = 60.0
 _QUERY_ID: Final = "sql.streaming.queryId"  # a local property of the jobs of a streaming query
@@ -84,16 +85,10 @@ def send_once(batches: Iterable[pa.RecordBatch], options: WriteOptions, query_id
     number, name = options.number, options.kafka["transactional.id"]
     group = {"group.id": f"{name}-batches", "enable.auto.commit": False, "log_level": 0}
     place = KafkaPosition(options.topic, 0)
-    failures: list[str] = []
-
-    def note_failure(error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            of = message.partition()  # None: no partition was chosen
-            where = message.topic() if of is None else f"{message.topic()}-{of}"
-            failures.append(f"{where}: {error.str()}")
+    failures = _Failures()
 
     try:
-        callback = {"on_delivery": note_failure}
+        callback = {"on_delivery": failures.on_delivery, "error_cb": failures.on_error}
         client = Producer({**_DEFAULTS, **options.kafka, **_FIXED, **callback})
         with closing(Consumer({**options.kafka, **group})) as consumer:
             client.init_transactions(_TIMEOUT_S)
@@ -112,39 +107,69 @@ def send_once(batches: Iterable[pa.RecordBatch], options: WriteOptions, query_id
                 )
                 client.commit_transaction(_TIMEOUT_S)
                 is_committed = True
-            except (KafkaException, SendError):
-                client.poll(_POLL_S)  # raises the reason, if librdkafka said only "fatal error"
+            except (KafkaException, SendError) as error:
+                failures.await_reason(client, error)
                 raise
             finally:
                 if not is_committed:
                     with suppress(KafkaException):  # rows that are not sent yet never will be
                         client.abort_transaction(_TIMEOUT_S)
-    except KafkaException as error:
+    except (KafkaException, SendError) as error:
         text = f"batch {number} of {name} into {options.topic}"
-        raise SendError(f"{text}: {error.args[0].str()}") from None
+        told = error.args[0]
+        said = told if isinstance(told, str) else f"{text}: {told.str()}"
+        raise SendError("; ".join([said, *failures.reasons])) from None
+
+
+class _Failures:
+    """What librdkafka tells of records that were not sent, and why a producer cannot go on."""
+
+    def __init__(self) -> None:
+        self.of_records: list[str] = []
+        self.reasons: list[str] = []
+
+    def on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        """Note a record that was not sent."""
+        if error is not None:
+            of = message.partition()  # None: no partition was chosen
+            where = message.topic() if of is None else f"{message.topic()}-{of}"
+            self.of_records.append(f"{where}: {error.str()}")
+
+    def on_error(self, error: KafkaError) -> None:
+        """Note why the producer cannot go on; other errors are repaired by librdkafka."""
+        if error.fatal():
+            self.reasons.append(error.str())
+
+    def await_reason(self, client: Producer, error: KafkaException | SendError) -> None:
+        """Wait for the reason: a call that fails may say "fatal error" and no more."""
+        told = error.args[0]
+        is_fatal = isinstance(told, KafkaError) and told.code() == KafkaError._FATAL
+        for _ in range(_POLLS if is_fatal else 1):
+            if not self.reasons:
+                client.poll(_POLL_S)
+
+    def check(self) -> None:
+        """Raise ``SendError`` if a record was not sent."""
+        if self.of_records:
+            raise SendError(self.of_records[0])
 
 
 def _send_all(
-    client: Producer, batches: Iterable[pa.RecordBatch], topic: str, failures: list[str]
+    client: Producer, batches: Iterable[pa.RecordBatch], topic: str, failures: _Failures
 ) -> None:
     """Send all rows, and wait until they are acknowledged. Raises ``SendError``."""
-
-    def check() -> None:
-        if failures:
-            raise SendError(failures[0])
-
     for row in chain.from_iterable(_rows(batch, topic) for batch in batches):
-        check()
+        failures.check()
         while True:
             try:
                 client.produce(**row)
                 break
             except BufferError:
                 client.poll(_FULL_S)
-                check()
+                failures.check()
     while client.flush(_POLL_S):
-        check()
-    check()
+        failures.check()
+    failures.check()
 
 
 def _rows(batch: pa.RecordBatch, topic: str) -> Iterator[dict[str, Any]]:

@@ -199,7 +199,9 @@ def test_random_rules_make_the_names_that_java_makes(java: JavaClients):
             except Py4JJavaError:
                 expected = None
             found = name_of(mapper, subject)
-            if found is None and (max(subject, default="") > "\uffff" or "\u03a3" in subject):
+            if found is None and (
+                max(subject, default="") > "\uffff" or "\u03a3" in rules + subject
+            ):
                 continue  # Java may cut such a character in two, or has another small letter
             assert (rules, subject, found) == (rules, subject, expected), f"seed {seed}"
             named += found is not None
