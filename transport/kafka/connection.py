@@ -441,21 +441,30 @@ class KafkaConnection:
                 self._parts.loop.call_soon(waiting.later.hurry)
 
     def _await_later(self, exchange: Exchange, later: AwaitedReply[KafkaAnswer]) -> None:
+        if later.is_given:
+            answer = later.outcome()
+            if exchange.throttle is not None:
+                exchange.throttle.end_step()
+            self._finish(exchange, answer)
+            return
+        exchange.first_waited_at = self._now = _clock()
         if exchange.throttle is not None:
             exchange.throttle.end_step()
-        if not later.is_given:
-            exchange.first_waited_at = self._now = _clock()
-            exchange.later = later
-            later.then(lambda: self._on_given(exchange, later))
-            return
-        self._finish(exchange, later.outcome())
+            self._mute(exchange.throttle)
+        exchange.later = later
+        later.then(lambda: self._on_given(exchange, later))
 
     def _on_given(self, exchange: Exchange, later: AwaitedReply[KafkaAnswer]) -> None:
         """Send an answer at once: nothing else of this connection needs a turn."""
         if self._state is _CLOSED or exchange.is_done:
             return
         try:
-            self._finish(exchange, later.outcome())
+            if exchange.throttle is not None:
+                exchange.throttle.begin_step()
+            answer = later.outcome()
+            if exchange.throttle is not None:
+                exchange.throttle.end_step()
+            self._finish(exchange, answer)
             if exchange is not self._under_way[0]:
                 return
             self._send_answers()

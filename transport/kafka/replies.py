@@ -8,7 +8,6 @@ it. The event loop is woken once for a burst of answers: waking it is a system c
 from __future__ import annotations
 
 import asyncio
-import logging
 import struct
 import threading
 import time
@@ -24,10 +23,7 @@ from regent.transport.kafka.request_memory import Reservation
 from regent.transport.kafka.throttle import Throttle
 
 R = TypeVar("R")
-S = TypeVar("S")
 T = TypeVar("T")
-
-logger = logging.getLogger(__name__)
 
 _SIZE: Final = struct.Struct(">i")
 _ANSWER_HEADER: Final = struct.Struct(">ii")  # size of what follows, correlation id
@@ -200,24 +196,22 @@ class AwaitedReply(Awaitable[T]):
     that gives it, and no task waits.
     """
 
-    __slots__ = ("_error", "_on_given", "_replies", "_value")
+    __slots__ = ("_make", "_on_given", "_replies", "_value")
 
     def __init__(self, replies: Replies) -> None:
         self._replies = replies
         self._value: list[T] = []  # empty until it is given
-        self._error: Exception | None = None
+        self._make: Callable[[], T] | None = None  # what makes the answer of another one
         self._on_given: Callable[[], None] | None = None
 
     @property
     def is_given(self) -> bool:
-        """Whether the answer is here, or the error instead of it."""
-        return bool(self._value) or self._error is not None
+        """Whether the answer is here."""
+        return bool(self._value) or self._make is not None
 
     def outcome(self) -> T:
-        """Return the answer, which is here. Raises the error of the call that was to make it."""
-        if self._error is not None:
-            raise self._error
-        return self._value[0]
+        """Return the answer, which is here; call it once. Raises what ``mapped`` says."""
+        return self._value[0] if self._make is None else self._make()
 
     def give(self, value: T) -> None:
         """Set the answer; call it on any thread."""
@@ -231,9 +225,12 @@ class AwaitedReply(Awaitable[T]):
             self._on_given = on_given
 
     def mapped(self, convert: Callable[[T], R]) -> AwaitedReply[R]:
-        """Return the reply ``convert(answer)``, which is computed on the loop's thread."""
+        """Return the reply ``convert(answer)``: its ``outcome`` calls ``convert``, which may raise.
+
+        So this is work of the connection that sends the answer, and its error closes only that.
+        """
         mapped: AwaitedReply[R] = AwaitedReply(self._replies)
-        self.then(lambda: mapped._take_converted(convert, self))
+        self.then(lambda: mapped._take_maker(lambda: convert(self.outcome())))
         return mapped
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -279,12 +276,8 @@ class AwaitedReply(Awaitable[T]):
         self._value.append(value)
         self._on_taken()
 
-    def _take_converted(self, convert: Callable[[S], T], given: AwaitedReply[S]) -> None:
-        try:
-            self._value.append(convert(given.outcome()))
-        except Exception as error:
-            logger.exception("An answer cannot be made")
-            self._error = error.with_traceback(None)
+    def _take_maker(self, make: Callable[[], T]) -> None:
+        self._make = make
         self._on_taken()
 
     def _on_taken(self) -> None:

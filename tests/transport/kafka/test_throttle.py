@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import time
 from collections.abc import Generator, Sequence
 
@@ -13,10 +14,10 @@ from regent.core.quota.quota_managers import QuotaManagers
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaRequest
 from regent.transport.kafka.limits import KafkaLimits
 from regent.transport.kafka.metrics import Closed
-from regent.transport.kafka.replies import TimedSteps
+from regent.transport.kafka.replies import AwaitedReply, Replies, TimedSteps
 from regent.transport.kafka.throttle import Throttle
 from tests.transport.kafka.conftest import Listen
-from tests.transport.kafka.raw_client import METADATA, RawClient, request_bytes
+from tests.transport.kafka.raw_client import METADATA, WAIT_S, RawClient, request_bytes
 
 CLIENT = QuotaClient("ANONYMOUS", "client")
 WAIT_MS = 200
@@ -59,6 +60,33 @@ def test_the_next_request_is_read_after_the_wait(listen: Listen, name: bytes):
     (_, first_at), (_, next_at) = waiter.begun
     assert next_at - first_at >= WAIT_MS / 1_000
     assert listener.metrics.throttled >= 1
+
+
+def test_the_next_request_is_not_read_while_one_that_must_wait_awaits_its_reply(listen: Listen):
+    replies, begun = Replies(), queue.Queue[tuple[bytes, AwaitedReply[KafkaAnswer]]]()
+
+    def handle(request: KafkaRequest) -> AwaitedReply[KafkaAnswer]:
+        reply: AwaitedReply[KafkaAnswer] = replies.new()
+        if request.throttle is not None and bytes(request.body) == b"first":
+            request.throttle.wait(LONG_MS)
+        begun.put((bytes(request.body), reply))
+        return reply
+
+    quotas = quotas_of(producer_byte_rate=NO_BOUND)
+    listener = listen([KafkaApi(METADATA, 0, 8, handle)], quotas=quotas)
+    with RawClient(listener) as client, RawClient(listener) as other:
+        client.send(request_bytes(b"first") + request_bytes(b"next"))
+        name, reply = begun.get(timeout=WAIT_S)
+        assert name == b"first"
+        for _ in range(3):  # the loop goes round
+            other.send(request_bytes(b"other"))
+            name, of_other = begun.get(timeout=WAIT_S)
+            assert name == b"other"
+            of_other.give((b"",))
+            other.answer()
+        reply.give((b"",))
+        client.answer()
+        assert begun.empty()
 
 
 def test_the_response_is_sent_before_the_wait(listen: Listen):
@@ -135,6 +163,29 @@ def test_a_client_that_takes_too_much_time_waits_at_its_next_request(listen: Lis
             client.ask(b"")
     assert throttles[0] == 0
     assert throttles[1] == 1_000, "20 ms are 20 times what may be used in 10 s"
+
+
+def test_the_work_on_an_answer_that_came_later_counts_too(listen: Listen):
+    throttles: list[int] = []
+    replies = Replies()
+
+    def encode(_: None) -> KafkaAnswer:
+        until = time.thread_time() + 0.02
+        while time.thread_time() < until:
+            pass
+        return (b"done",)
+
+    def handle(request: KafkaRequest) -> AwaitedReply[KafkaAnswer]:
+        throttles.append(request.throttle_time_ms)
+        reply: AwaitedReply[None] = replies.new()
+        replies.loop().call_soon(reply.give, None)
+        return reply.mapped(encode)
+
+    quotas = quotas_of(request_percentage="0.01")
+    with RawClient(listen([KafkaApi(METADATA, 0, 8, handle)], quotas=quotas)) as client:
+        for _ in range(2):
+            client.ask(b"")
+    assert throttles == [0, 1_000]
 
 
 def test_without_quotas_requests_have_no_throttle(listen: Listen):
