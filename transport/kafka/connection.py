@@ -441,15 +441,13 @@ class KafkaConnection:
                 self._parts.loop.call_soon(waiting.later.hurry)
 
     def _await_later(self, exchange: Exchange, later: AwaitedReply[KafkaAnswer]) -> None:
+        if exchange.throttle is not None:
+            exchange.throttle.end_step()
         if later.is_given:
-            answer = later.outcome()
-            if exchange.throttle is not None:
-                exchange.throttle.end_step()
-            self._finish(exchange, answer)
+            self._finish(exchange, exchange.take(later))
             return
         exchange.first_waited_at = self._now = _clock()
         if exchange.throttle is not None:
-            exchange.throttle.end_step()
             self._mute(exchange.throttle)
         exchange.later = later
         later.then(lambda: self._on_given(exchange, later))
@@ -459,12 +457,7 @@ class KafkaConnection:
         if self._state is _CLOSED or exchange.is_done:
             return
         try:
-            if exchange.throttle is not None:
-                exchange.throttle.begin_step()
-            answer = later.outcome()
-            if exchange.throttle is not None:
-                exchange.throttle.end_step()
-            self._finish(exchange, answer)
+            self._finish(exchange, exchange.take(later))
             if exchange is not self._under_way[0]:
                 return
             self._send_answers()

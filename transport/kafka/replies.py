@@ -86,6 +86,16 @@ class Exchange:
         size += _CORRELATION_ID_BYTES + len(end)
         return _ANSWER_HEADER.pack(size, self.correlation_id) + end
 
+    def take(self, later: AwaitedReply[KafkaAnswer]) -> KafkaAnswer:
+        """Return an answer that is here; the work on it counts for the quota of the client."""
+        if self.throttle is None:
+            return later.outcome()
+        self.throttle.begin_step()
+        try:
+            return later.outcome()
+        finally:
+            self.throttle.end_step()
+
     def on_sent(self, now: float) -> None:
         """Record the times of the request: its response was sent, or there is none."""
         if not self.metrics.is_to_be_timed(now):

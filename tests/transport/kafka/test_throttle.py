@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import time
 from collections.abc import Generator, Sequence
 
@@ -11,6 +10,7 @@ import pytest
 from regent.core.quota.client_quota_manager import QuotaClient
 from regent.core.quota.quota_config import QuotaConfig
 from regent.core.quota.quota_managers import QuotaManagers
+from regent.testing.waits import eventually
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaRequest
 from regent.transport.kafka.limits import KafkaLimits
 from regent.transport.kafka.metrics import Closed
@@ -63,30 +63,28 @@ def test_the_next_request_is_read_after_the_wait(listen: Listen, name: bytes):
 
 
 def test_the_next_request_is_not_read_while_one_that_must_wait_awaits_its_reply(listen: Listen):
-    replies, begun = Replies(), queue.Queue[tuple[bytes, AwaitedReply[KafkaAnswer]]]()
+    replies, begun = Replies(), list[tuple[bytes, AwaitedReply[KafkaAnswer]]]()
 
     def handle(request: KafkaRequest) -> AwaitedReply[KafkaAnswer]:
         reply: AwaitedReply[KafkaAnswer] = replies.new()
-        if request.throttle is not None and bytes(request.body) == b"first":
+        body = bytes(request.body)
+        if request.throttle is not None and body == b"first":
             request.throttle.wait(LONG_MS)
-        begun.put((bytes(request.body), reply))
+        begun.append((body, reply))
+        if body == b"other":
+            reply.give((body,))
         return reply
 
     quotas = quotas_of(producer_byte_rate=NO_BOUND)
     listener = listen([KafkaApi(METADATA, 0, 8, handle)], quotas=quotas)
     with RawClient(listener) as client, RawClient(listener) as other:
         client.send(request_bytes(b"first") + request_bytes(b"next"))
-        name, reply = begun.get(timeout=WAIT_S)
-        assert name == b"first"
+        eventually(lambda: begun, "the first is begun", WAIT_S)
         for _ in range(3):  # the loop goes round
-            other.send(request_bytes(b"other"))
-            name, of_other = begun.get(timeout=WAIT_S)
-            assert name == b"other"
-            of_other.give((b"",))
-            other.answer()
-        reply.give((b"",))
-        client.answer()
-        assert begun.empty()
+            assert other.ask(b"other") == b"other"
+        begun[0][1].give((b"done",))
+        assert client.answer()[1] == b"done"
+        assert [name for name, _ in begun] == [b"first", *[b"other"] * 3]
 
 
 def test_the_response_is_sent_before_the_wait(listen: Listen):
