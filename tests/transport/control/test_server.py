@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import resource
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
 
@@ -14,9 +14,16 @@ import zmq
 
 from regent.config.addresses import port_of
 from regent.core.errors import Errors, RegentError
+from regent.core.model import TopicPartition
 from regent.core.protocol.api import ApiKey
 from regent.core.protocol.control import ControlHeader, StopReplicaRequest, StopReplicaResponse
 from regent.core.protocol.envelope import EnvelopeRequest, EnvelopeResponse
+from regent.core.protocol.messages.partitions import (
+    NO_ERROR,
+    ElectionType,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+)
 from regent.core.protocol.placement import PlacementStatusResponse
 from regent.testing.waits import scaled
 from regent.transport.control.client import RequestFailedError
@@ -30,7 +37,7 @@ from regent.transport.control.sockets import Context, open_socket
 from tests.support.ipv6 import needs_ipv6
 from tests.support.keys import EVERYBODY_OPERATES, KEYS, everybody_is_broker
 from tests.support.killed_threads import kill_thread
-from tests.support.topic_requests import deleted, forwarded_deletion, name_in
+from tests.support.topic_requests import forwarded_deletion
 from tests.transport.control.conftest import Connect, Serve
 from tests.transport.control.raw_peer import READY, STATUS, TIMEOUT_MS, RawPeer, answer_ready
 
@@ -147,11 +154,18 @@ def many_open_files() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def elected(partitions: Iterable[TopicPartition]) -> ElectLeadersResponse:
+    return ElectLeadersResponse.of(dict.fromkeys(partitions, NO_ERROR))
+
+
 def test_200_clients_at_once_get_their_own_answers(serve: Serve, connect: Connect) -> None:
     def echo(request: IncomingRequest) -> None:
-        request.reply(deleted(name_in(request.body)))
+        asked = request.body
+        assert isinstance(asked, ElectLeadersRequest)
+        request.reply(elected(asked.partitions or ()))
 
-    server = serve(echo)
+    # Commands of operators: 200 connections of one broker would be more work than it may cause.
+    server = serve(echo, known=EVERYBODY_OPERATES)
     everybody = threading.Barrier(200)
     wrong: queue.Queue[object] = queue.Queue()
 
@@ -159,9 +173,10 @@ def test_200_clients_at_once_get_their_own_answers(serve: Serve, connect: Connec
         client = connect(server.endpoint)
         for offset in (0, 1000):
             everybody.wait(scaled(20))
-            request = forwarded_deletion(str(number + offset))
+            asked = [TopicPartition("t", number + offset)]
+            request = ElectLeadersRequest.of(ElectionType.PREFERRED, asked)
             response = client.request(request, timeout_ms=TIMEOUT_MS)
-            if response != deleted(str(number + offset)):
+            if response != elected(asked):
                 wrong.put(response)
         client.close()
 
