@@ -56,6 +56,8 @@ from tests.simulation.kafka_protocol import (
 from tests.simulation.network import AnswerBody, Exchange
 from tests.simulation.simulated_logs import SimulatedDisk
 
+TRUNCATION_BACKOFF_MS = 1_000  # ``replica.fetch.backoff.ms``
+
 
 class KafkaBroker(SimulatedBroker):
     """A process of one release."""
@@ -206,11 +208,13 @@ class KafkaFetchers(Fetchers):
 
     def _ask_for_ends(self, leader: BrokerId, endpoint: str) -> bool:
         """Ask for those of partitions that are not truncated yet; return whether there are any."""
-        manager = self._broker.replica_manager
+        manager, now_ms = self._broker.replica_manager, self._broker.now_ms
+        delays = manager._fetcher._followed[leader]._delayed_until_ms
+        waiting = {name for name, until_ms in delays.items() if until_ms > now_ms}
         asked = {
             name: partition
             for name, followed in manager._fetcher._leaders.items()
-            if followed == leader
+            if followed == leader and name not in waiting
             for partition in [manager.partitions[name]]
             if self._truncated.get(name) != partition.leader_epoch
         }
@@ -240,10 +244,12 @@ class KafkaFetchers(Fetchers):
         manager = self._broker.replica_manager
         if manager.partitions.get(name) is not partition or partition.log is None:
             return
-        if (
-            partition.leader_epoch != query.current_leader_epoch
-            or end.error_code is not Errors.NONE
-        ):
+        followed = manager._fetcher._followed.get(partition.leader)
+        if partition.leader_epoch != query.current_leader_epoch or followed is None:
+            return
+        if end.error_code is not Errors.NONE:
+            # It waits alone. Kafka fetches the other partitions meanwhile.
+            followed.delay(name, self._broker.now_ms + TRUNCATION_BACKOFF_MS)
             return
         log, is_done = partition.local_log, True
         offset = min(partition.high_watermark, log.log_end_offset)
@@ -257,8 +263,6 @@ class KafkaFetchers(Fetchers):
         except StorageError:
             return
         partition.on_truncation()
-        followed = manager._fetcher._followed.get(partition.leader)
-        if followed is not None:
-            followed.on_change(name)
+        followed.on_change(name)
         if is_done:
             self._truncated[name] = partition.leader_epoch
