@@ -78,6 +78,7 @@ class TransactionLoad(threading.Thread):
         self._chance = random.Random(seed)
         self._stopping = threading.Event()
         self._client: Producer | None = None
+        self._last_error: KafkaException | None = None
 
     @property
     def committed(self) -> int:
@@ -93,7 +94,14 @@ class TransactionLoad(threading.Thread):
     def await_progress(self, transactions: int = 3) -> None:
         """Wait for this number of further committed transactions."""
         goal = self.committed + transactions
-        eventually(lambda: self.committed >= goal, f"{transactions} transactions", TIMEOUT_S)
+
+        def is_over() -> bool:
+            if self.committed >= goal or not self.is_alive():
+                return True
+            raise LookupError(f"{self.transactions[-1:]}, the last error: {self._last_error}")
+
+        eventually(is_over, f"{self.name}: {transactions} transactions", TIMEOUT_S)
+        assert self.committed >= goal, f"{self.name} has ended: {self.complaints}"
 
     def stop(self) -> None:
         """Stop after the current transaction; the thread ends when none is open."""
@@ -110,6 +118,7 @@ class TransactionLoad(threading.Thread):
                 self._run_one(done)
                 deadline = monotonic() + TIMEOUT_S
             except KafkaException as error:
+                self._last_error = error
                 self._client = None  # the next one ends what this one has left open
                 if monotonic() > deadline:
                     self.complaints.append(f"{self.name}: no transaction ended: {error}")
