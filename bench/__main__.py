@@ -30,6 +30,7 @@ BENCHMARKS: Final[Mapping[str, tuple[str, str]]] = {
     "produce": ("produce", "throughput of a producer, on any cluster"),
     "tls": ("encryption", "what TLS costs a listener, for each byte and connection"),
     "secured": ("secured", "what securing a whole cluster costs, beside Kafka"),
+    "floods": ("floods", "a producer beside floods of strangers and of a stolen key"),
     "latency": ("latency", "acknowledgements at a steady rate, on any cluster"),
     "first-record": ("first_record", "the first record of a new topic, on any cluster"),
     "groups": ("groups", "commits, rebalances and loading of groups, on any cluster"),

@@ -1,0 +1,159 @@
+"""What floods of strangers and of a stolen key cost an innocent producer.
+
+A `regent cluster` of three brokers, as it is by default. One producer sends ``--rate`` records a
+second, acks=all, three replicas, to six partitions. It is measured alone, and during each flood, in
+turn. Times are in milliseconds, from ``produce`` to the acknowledgement.
+
+``spin``                   two processes that only compute: they take processor time as any flood
+                           does, and disturb nobody else
+``connections``            another user (``nobody``; only root can start it) connects to every port
+                           of every broker as often as it can, and sends some bytes
+``silent``                 it holds as many connections to every port as it gets
+``send_requests``          the owner of a stolen key of broker 1 sends requests to the control port
+                           of broker 0 as fast as it can, over 16 connections, and reads no answer
+``prove_again_and_again``  it connects and proves the key as often as it can
+
+Floods have a low priority (``nice 10``), because attackers have processors of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Final, NamedTuple, NoReturn
+
+import click
+import msgpack
+import zmq
+
+from bench.clients import TIMEOUT_S
+from bench.frame import benchmark
+from bench.latency import measure
+from bench.result import Case
+from bench.topics import topic_of
+from regent.config.addresses import keyed_endpoint
+from regent.core.protocol.api import ApiKey
+from regent.testing.regent_cluster import RegentCluster
+from regent.transport.control.key_files import BROKER_SECRET, read_secret
+from regent.transport.control.sockets import connect_to, new_context, open_socket
+
+PARTITIONS: Final = 6
+RECORD_BYTES: Final = 100
+CONNECTIONS: Final = 16
+_PORTS: Final = ("port", "replication_port", "control_port", "metrics_port")
+
+_SPIN: Final = "while True: pass"
+# Another user may not read this file, so these are given as text.
+_CONNECT: Final = """\
+import itertools, socket, sys
+for port in itertools.cycle(map(int, sys.argv[1:])):
+    try:
+        with socket.create_connection(("127.0.0.1", port), 1) as peer:
+            peer.sendall(bytes(200))
+    except OSError:
+        pass
+"""
+_HOLD: Final = """\
+import itertools, socket, sys, time
+held = []
+for port in itertools.cycle(map(int, sys.argv[1:])):
+    try:
+        held.append(socket.create_connection(("127.0.0.1", port), 1))
+    except OSError:
+        time.sleep(0.01)
+    if len(held) > 800:
+        held.pop(0).close()
+"""
+
+
+@benchmark()
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True)
+@click.option("--rate", type=click.FloatRange(1), default=100.0, show_default=True)
+def floods(rounds: int, seconds: float, rate: float) -> Iterator[Case]:
+    """Measure the producer alone and during each flood in turn."""
+    with ExitStack() as stack:
+        data = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "data"
+        cluster = stack.enter_context(RegentCluster(data, "--no-placement-service"))
+        servers = cluster.bootstrap_servers
+        topic = stack.enter_context(topic_of(servers, PARTITIONS))
+        for flood in _floods(cluster, data) * rounds:
+            with flood.running():
+                figures = measure(
+                    servers, topic, PARTITIONS, RECORD_BYTES, rate, seconds.__gt__, {"acks": "all"}
+                )
+            yield Case({"flood": flood.name}, figures)
+
+
+class _Flood(NamedTuple):
+    name: str
+    program: Sequence[str] = ()
+    processes: int = 1
+    user: str | None = None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Let its processes run for the block; raises ``AssertionError`` if one ends before."""
+        with ExitStack() as stack:
+            for _ in range(self.processes if self.program else 0):
+                stack.enter_context(self._process())
+            yield
+
+    @contextmanager
+    def _process(self) -> Iterator[None]:
+        command = ["nice", "-n", "10", *self.program]
+        process = subprocess.Popen(command, user=self.user, stderr=subprocess.PIPE, text=True)
+        try:
+            yield
+            assert process.poll() is None, f"{self.name} has ended: {process.communicate()[1]}"
+        finally:
+            process.kill()
+            process.communicate(timeout=TIMEOUT_S)
+
+
+def _floods(cluster: RegentCluster, data: Path) -> list[_Flood]:
+    ports = [str(broker[port]) for broker in cluster.description["brokers"] for port in _PORTS]
+    of_all_users = shutil.which("python3", path=os.defpath) or "python3"
+    found = [_Flood("none"), _Flood("spin", [of_all_users, "-c", _SPIN], processes=2)]
+    if os.geteuid() == 0:
+        for name, text in (("connections", _CONNECT), ("silent", _HOLD)):
+            found.append(_Flood(name, [of_all_users, "-c", text, *ports], user="nobody"))
+    folders = [data / f"broker-{broker_id}" / BROKER_SECRET for broker_id in (0, 1)]
+    control_port = cluster.description["brokers"][0]["control_port"]
+    endpoint = keyed_endpoint(f"tcp://127.0.0.1:{control_port}", read_secret(folders[0]).public)
+    for flood in (send_requests, prove_again_and_again):
+        call = f"from bench.floods import *; {flood.__name__}({str(folders[1])!r}, {endpoint!r})"
+        found.append(_Flood(flood.__name__, [sys.executable, "-c", call]))
+    return found
+
+
+# --- what the owner of a key does ---
+
+
+def send_requests(secret: str, endpoint: str) -> NoReturn:
+    """Send requests without reading an answer."""
+    context = new_context(read_secret(Path(secret)))
+    header = msgpack.packb([1, ApiKey.DESCRIBE_METADATA, 0, 1, "flood", None, None, None])
+    peers = [open_socket(context, zmq.DEALER) for _ in range(CONNECTIONS)]
+    for peer in peers:
+        connect_to(peer, endpoint)
+    while True:
+        for peer in peers:
+            with suppress(zmq.Again):
+                peer.send_multipart((b"", header, b"\x80"), zmq.NOBLOCK)
+
+
+def prove_again_and_again(secret: str, endpoint: str) -> NoReturn:
+    """Connect, prove the key, and leave."""
+    context = new_context(read_secret(Path(secret)))
+    while True:
+        peer = open_socket(context, zmq.DEALER)
+        connect_to(peer, endpoint)
+        peer.poll(100, zmq.POLLOUT)  # it is connected
+        peer.close()
