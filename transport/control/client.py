@@ -121,12 +121,15 @@ class _Link:
         self.unanswered = 0
         self._silent_s = silent_s
         self._gone_s = gone_s
+        self._is_connected = False  # as far as the events have been read
         self._heard_at = 0.0
         self._asked_at: float | None = None
         with ExitStack() as undo:
             self.dealer = open_socket(context, zmq.DEALER)
             undo.callback(self.dealer.close)
-            self._monitor = open_monitor(context, self.dealer, zmq.EVENT_DISCONNECTED)
+            self._monitor = open_monitor(
+                context, self.dealer, zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+            )
             undo.callback(self._monitor.close)
             connect_to(self.dealer, endpoint)
             undo.pop_all()
@@ -167,11 +170,17 @@ class _Link:
         self._poller.poll(min(timeout_ms, max(1, int(self._silent_s * 1000))))
 
     def take_disconnected(self) -> bool:
-        """Return whether the connection broke since this was last asked."""
+        """Return whether the connection broke since this was last asked.
+
+        ZeroMQ tries again by itself until it is connected; attempts that fail are not reported.
+        """
         disconnected = False
         while self._monitor.poll(0):
-            self._monitor.recv_multipart(zmq.NOBLOCK)
-            disconnected = True
+            event, _ = self._monitor.recv_multipart(zmq.NOBLOCK)
+            if int.from_bytes(event[:2], "little") == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._is_connected = True
+            elif self._is_connected:
+                self._is_connected, disconnected = False, True
         return disconnected
 
     def close(self, *, linger_ms: int) -> None:

@@ -125,6 +125,27 @@ def test_a_key_that_is_allowed_later_is_let_in_then(serve: Serve, client_of: Cli
     assert client.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
 
 
+def test_attempts_to_connect_that_were_refused_do_not_fail_the_request_that_waited_for_them(
+    serve: Serve, client_of: ClientOf
+) -> None:
+    keys = new_key_pair()
+
+    class KnownLater(Known):
+        def read_again(self, then: Callable[[], None]) -> None:
+            if self.reads == 2:
+                self.found[keys.public] = KeyOwner.broker(3)
+            super().read_again(then)
+
+    def answer_late(request: IncomingRequest) -> None:
+        timer = threading.Timer(0.1, request.reply, [READY])
+        timer.start()
+
+    known = KnownLater()
+    client = client_of(keys, serve(answer_late, known=known).endpoint)
+    assert client.request(STATUS, timeout_ms=TIMEOUT_MS) == READY
+    assert known.reads == 3, "two attempts were refused"
+
+
 def test_a_key_that_is_found_when_all_are_read_again_is_let_in_at_once(
     serve: Serve, client_of: ClientOf
 ) -> None:
