@@ -72,6 +72,7 @@ def broker_json(registration: BrokerRegistration, controller_id: BrokerId) -> di
         "is_controller": info.broker_id == controller_id,
         "software": info.software,
         "no_replicas": info.no_replicas,
+        "node_host": info.node_host,
     }
 
 

@@ -38,6 +38,7 @@ def test_brokers_are_listed_with_exactly_the_documented_keys(cluster: FakeCluste
         "is_controller": True,
         "software": "regent",
         "no_replicas": False,
+        "node_host": None,
     }
     assert rows[0]["broker_epoch"] > rows[1]["broker_epoch"] > 0
     assert (rows[1]["control_endpoint"], rows[1]["is_controller"]) == (None, False)
