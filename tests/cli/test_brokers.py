@@ -58,6 +58,16 @@ def test_a_table_of_brokers_can_be_split_into_words(cluster: FakeCluster) -> Non
     assert words[7:] == ["no", "kafka"], "it has no control port"
 
 
+def test_the_machines_that_brokers_share_are_shown(cluster: FakeCluster) -> None:
+    cluster.add_broker(0)
+    cluster.add_broker(1, node_host="m1")
+
+    header, first, second = cluster.run("brokers", "list").stdout.splitlines()
+
+    assert header.split()[-1] == "NODE-HOST"
+    assert [first.split()[-1], second.split()[-1]] == ["-", "m1"]
+
+
 def test_an_endpoint_elsewhere_is_shown_with_its_host(cluster: FakeCluster) -> None:
     cluster.add_broker(0, control_endpoint="tcp://10.0.0.1:19092")
 
