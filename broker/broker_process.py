@@ -182,7 +182,7 @@ class BrokerProcess(ControllerListener):
             lambda e: self._controller.tell(e),
         )
         key = self._keys.own.public
-        info = advertised.broker_info(broker_id, config.rack, key, no_replicas=config.no_replicas)
+        info = advertised.broker_info(broker_id, config, key)
         self._join(info)
         self._tokens.load()
         self._serve()

@@ -17,6 +17,7 @@ from regent.broker.machine_settings import log_directories
 from regent.config.addresses import bracketed, port_of, tcp_endpoint
 from regent.config.listeners import Listeners, ListenersError, parse_advertised
 from regent.config.settings import Settings
+from regent.config.tables.broker import BrokerConfig
 from regent.core.controller.events import AdvertisedListenersChanged, ControllerEvent
 from regent.core.errors import BadDataError, BrokerIdInUseError, RegentError, SessionExpiredError
 from regent.core.model import BrokerId, BrokerInfo, EndPoint, SuspectReplicas
@@ -107,18 +108,19 @@ class AdvertisedListeners(NamedTuple):
         )
 
     def broker_info(
-        self, broker_id: BrokerId, rack: str, control_key: str, *, no_replicas: bool = False
+        self, broker_id: BrokerId, config: BrokerConfig, control_key: str
     ) -> BrokerInfo:
         """Return the content of the registration, with the current time."""
         return BrokerInfo(
             broker_id=broker_id,
             endpoints=self.endpoints,
-            rack=rack or None,
+            rack=config.rack or None,
             control_endpoint=self.control_endpoint,
             replication_endpoint=self.replication_endpoint,
             timestamp_ms=time.time_ns() // 1_000_000,
             control_key=control_key,
-            no_replicas=no_replicas,
+            no_replicas=config.no_replicas,
+            node_host=config.node_host or None,
         )
 
 

@@ -13,7 +13,7 @@ from time import monotonic
 
 from regent.cluster.cluster_file import placement_endpoint
 from regent.core.errors import Errors, RegentError
-from regent.core.placement.replica_placer import place
+from regent.core.placement.replica_placer import hosts_in_use, place
 from regent.core.protocol.placement import (
     PlacedPartition,
     PlacementStatusRequest,
@@ -113,6 +113,11 @@ class PlacementClient:
         if not _is_complete(request, answer.partitions):
             message = "the placement service returned other partitions than requested"
             raise PlacementUnavailableError(message)
+        if not _is_apart(request, answer.partitions):
+            message = (
+                "the placement service put two replicas on one host: it is of an older version"
+            )
+            raise PlacementUnavailableError(message)
         return answer
 
 
@@ -146,4 +151,12 @@ def _is_complete(request: PlaceTopicsRequest, placed: Sequence[PlacedPartition])
             len(row.replicas) == factors[row.topic] == len(brokers.intersection(row.replicas))
             for row in placed
         )
+    )
+
+
+def _is_apart(request: PlaceTopicsRequest, placed: Sequence[PlacedPartition]) -> bool:
+    """Whether no partition has two replicas on one host: an old service knows no hosts."""
+    hosts = hosts_in_use(request)
+    return not hosts or all(
+        len({hosts[replica] for replica in row.replicas}) == len(row.replicas) for row in placed
     )

@@ -264,8 +264,7 @@ class BrokerTopicService:
             for topic in COORDINATED_TOPICS
             if snapshot.is_complete
             and topic not in snapshot.topic_ids
-            and creatable_topic(self._settings, topic).replication_factor
-            <= len(snapshot.brokers_for_replicas)
+            and creatable_topic(self._settings, topic).replication_factor <= snapshot.most_replicas
         ]
 
     def coordinator_obstacle(self, topic: str, error: ApiError) -> str:

@@ -72,6 +72,7 @@ def broker_json(registration: BrokerRegistration, controller_id: BrokerId) -> di
         "is_controller": info.broker_id == controller_id,
         "software": info.software,
         "no_replicas": info.no_replicas,
+        "node_host": info.node_host,
     }
 
 
@@ -86,8 +87,16 @@ def _cells(row: Mapping[str, object]) -> list[object]:
     failed = row.get("failed_log_dirs")
     if isinstance(failed, list) and failed:
         software += f", failed: {' '.join(failed)}"
-    last = (row["rack"], row["broker_epoch"], row["is_controller"], software)
+    last = (row["rack"], row["broker_epoch"], row["is_controller"], software, row["node_host"])
     return [row["id"], row["host"], row["port"], *ports, *last]
+
+
+def _print_with_hosts(columns: Sequence[str], rows: Sequence[list[object]]) -> None:
+    """Print rows whose last cell is the machine; that column only if a broker names one."""
+    if any(row[-1] is not None for row in rows):
+        print_table((*columns, "node host"), rows)
+    else:
+        print_table(columns, [row[:-1] for row in rows])
 
 
 def _wide_cells(row: BrokerOverview, controller_id: BrokerId) -> list[object]:
@@ -97,7 +106,8 @@ def _wide_cells(row: BrokerOverview, controller_id: BrokerId) -> list[object]:
     sizes = [None if size is None else bytes_text(size) for size in (row.log_bytes, row.free_bytes)]
     names = ("id", "host", "rack", "is_controller", "software")
     held = (row.leads, row.replicas)
-    return [*(broker[name] for name in names), *held, *sizes, *pace.values(), left]
+    last = (left, broker["node_host"])
+    return [*(broker[name] for name in names), *held, *sizes, *pace.values(), *last]
 
 
 @brokers.command("list")
@@ -118,7 +128,7 @@ def list_brokers(cluster: Cluster, /, output: str) -> None:
             overview = read_overview(admin)
         leader = -1 if controller is None else controller.broker_id
         wide = [_wide_cells(row, leader) for row in overview.brokers.values()]
-        print_table(_WIDE_COLUMNS, wide)
+        _print_with_hosts(_WIDE_COLUMNS, wide)
         return
     with cluster.admin() as admin:
         registrations = admin.read_brokers()
@@ -140,7 +150,7 @@ def list_brokers(cluster: Cluster, /, output: str) -> None:
     if output == Output.JSON:
         print_json(rows)
     elif rows:
-        print_table(_COLUMNS, [_cells(row) for row in rows])
+        _print_with_hosts(_COLUMNS, [_cells(row) for row in rows])
     else:
         note("no broker is registered")
 

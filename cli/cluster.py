@@ -11,9 +11,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 from click.types import convert_type
@@ -37,6 +37,7 @@ from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 
 MAX_BROKERS = 100
+MAX_NODE_PORT = 65_535 - 4 * PORT_SPACING - MAX_BROKERS
 _MAX_BASE_PORT = 65_535 - 3 * PORT_SPACING - MAX_BROKERS
 _OWN_ZOOKEEPER_TIMEOUT_MS = 120_000
 _CHECK_SESSION_MS = 6_000
@@ -166,7 +167,7 @@ def cluster(
     nothing running; the data stays.
     """
     if death_pipe_fd is not None:
-        when_parent_ends(death_pipe_fd, _stop_at_once)
+        when_parent_ends(death_pipe_fd, stop_at_once)
     keep_files_private()
     settings = _load(config, session_timeout_ms, connection_timeout_ms)
     with_placement_service = _with_placement_service(options["placement_service"], zookeeper)
@@ -190,13 +191,23 @@ def cluster(
         defaults=_defaults(settings, broker_count, internal_topics=options["internal_topics"]),
         broker_settings=_by_broker(options["broker_settings"], options["racks"], broker_count),
     )
-    _check_settings(plan)
-    if not os.access(data_dir / LOCK_FILE, os.F_OK):
+    check_settings(plan)
+    run(plan)
+
+
+def run(plan: ClusterPlan, beside: AbstractContextManager[object] | None = None) -> NoReturn:
+    """Run a plan in the foreground, with ``beside`` entered; end this process with its status.
+
+    Raises ``ClusterOptionsError`` before anything is started or written.
+    """
+    if not os.access(plan.data_dir / LOCK_FILE, os.F_OK):
         _check(plan)  # a cluster that is refused leaves no directory behind
-    with _locked(data_dir):
-        _await_predecessor(data_dir)
+    with _locked(plan.data_dir):
+        _await_predecessor(plan.data_dir)
         _check(plan)
-        sys.exit(ClusterSupervisor(plan, announce=_announce, say=_say).run())
+        with beside or nullcontext():
+            status = ClusterSupervisor(plan, announce=_announce, say=_say).run()
+        sys.exit(status)
 
 
 def _console_port(options: Mapping[str, Any], base_port: int) -> int | None:
@@ -236,9 +247,9 @@ def _by_broker(
     return settings
 
 
-def _check_settings(plan: ClusterPlan) -> None:
+def check_settings(plan: ClusterPlan) -> None:
     """Check the settings of the brokers as these will; raises ``ClusterOptionsError``."""
-    for broker_id in range(plan.broker_count):
+    for broker_id in plan.broker_ids:
         settings = plan.broker_settings.get(broker_id, {})
         tables: dict[str, dict[str, Any]] = {}
         try:
@@ -292,7 +303,7 @@ def _connection_timeout_ms(settings: Settings, zookeeper: str | None) -> int:
     return settings.zookeeper.connection_timeout_ms
 
 
-def _stop_at_once() -> None:
+def stop_at_once() -> None:
     """Act as if Ctrl-C was pressed twice, because the parent process has ended."""
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(2 * SAME_SIGNAL_S)
@@ -395,7 +406,7 @@ def _check_connection(hosts: str, timeout_s: float) -> None:
 
 def _check_ports(plan: ClusterPlan) -> None:
     """Check that every port is free now. Metrics ports may be in use: another one is taken."""
-    brokers = [(plan.broker_host(id_), plan.broker_ports(id_)) for id_ in range(plan.broker_count)]
+    brokers = [(plan.broker_host(id_), plan.broker_ports(id_)) for id_ in plan.broker_ids]
     zookeeper_ports = plan.zookeeper_ports()
     wanted = [(HOST, port) for port in zookeeper_ports]
     wanted += [(host, port) for host, ports in brokers for port in ports]

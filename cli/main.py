@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "cluster": LazyCommand(
         "regent.cli.cluster", "cluster", "Start a whole cluster on this machine."
     ),
+    "node": LazyCommand("regent.cli.node", "node", "Run the brokers of one machine."),
     "broker": LazyCommand("regent.cli.broker", "broker", "Run one broker."),
     "zookeeper": LazyCommand(
         "regent.cli.zookeeper", "zookeeper", "Run the embedded ZooKeeper alone."

@@ -102,6 +102,7 @@ def _registration(broker: UpdateMetadataBroker) -> BrokerRegistration:
         broker.rack,
         broker.control_endpoint,
         broker.replication_endpoint,
+        node_host=broker.node_host,
     )
     return BrokerRegistration(info, broker.broker_epoch)
 

@@ -24,7 +24,12 @@ from regent.core.errors import BadDataError
 from regent.core.model import NO_ASSIGNMENT, BrokerId, BrokerRegistration, TopicPartition
 from regent.core.placement.replica_placer import IndexScope, Strategy, place
 from regent.core.ports import TopicAssignment
-from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from regent.core.protocol.placement import (
+    PlacementBroker,
+    PlacementSpec,
+    PlaceTopicsRequest,
+    hosts_of,
+)
 from regent.core.topic_validation import takes_no_replicas
 from regent.zk.stores.admin_store import ZkAdminStore
 
@@ -244,6 +249,7 @@ def _propose(
     request = PlaceTopicsRequest(
         topics=tuple(specs),
         brokers=tuple(PlacementBroker(b, broker.info.rack, 0) for b, broker in brokers.items()),
+        hosts=hosts_of((b, broker.info) for b, broker in brokers.items()),
         strategy=strategy,
         start_index="0",
         index=IndexScope.BATCH,

@@ -77,7 +77,8 @@ def restart(
     """Restart all brokers, or some, one after the other, while the cluster serves.
 
     A broker is stopped only while all brokers are registered and all replicas are in sync. It hands
-    its leaderships over first. The command stops at the first trouble, and says how to go on.
+    its leaderships over first. The brokers of one machine (`node`) come one after the other. The
+    command stops at the first trouble, and says how to go on.
     """
     if not rolling:
         raise click.UsageError("brokers are restarted one after the other only: give --rolling")
@@ -142,10 +143,20 @@ class _Roll:
         return done
 
     def _next(self, todo: Collection[BrokerId]) -> BrokerId:
-        """Return the broker that is next: the controller is the last."""
+        """Return the broker that is next: host after host, and the controller is the last."""
         controller = self.admin.read_controller()
         rules = -1 if controller is None else controller.broker_id
-        return min(todo, key=lambda broker_id: (broker_id == rules, broker_id))
+        hosts = {b: r.info.node_host or str(b) for b, r in self._live().items()}
+        first_on: dict[str, BrokerId] = {}
+        for broker_id, host in sorted(hosts.items()):
+            first_on.setdefault(host, broker_id)
+
+        def turn(broker_id: BrokerId) -> tuple[bool, BrokerId, bool, BrokerId]:
+            host = hosts.get(broker_id, str(broker_id))
+            is_last = rules in hosts and hosts[rules] == host
+            return is_last, first_on.get(host, broker_id), broker_id == rules, broker_id
+
+        return min(todo, key=turn)
 
     def _restart(self, broker_id: BrokerId) -> None:
         started = time.monotonic()

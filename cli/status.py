@@ -458,6 +458,7 @@ def _print(health: Health) -> None:
             ("controller", active),
             ("events queued", health.event_queue_size),
             ("brokers", listed(list(map(_named, health.brokers)), 20) or "none"),
+            *_host_facts(health.brokers),
             ("placement service", placement["state"] if placement else "none"),
             ("topics", health.topics),
             ("topics being deleted", health.topics_being_deleted),
@@ -469,6 +470,16 @@ def _print(health: Health) -> None:
             ("health", "unhealthy" if health.reasons else "ok"),
         ]
     )
+
+
+def _host_facts(brokers: Sequence[Mapping[str, object]]) -> list[tuple[str, str]]:
+    """Return the line about machines with their brokers; none if no broker names one."""
+    on_host: dict[str, list[object]] = {}
+    for broker in brokers:
+        if broker["node_host"] is not None:
+            on_host.setdefault(str(broker["node_host"]), []).append(broker["id"])
+    each = (f"{host} ({listed(ids, 20)})" for host, ids in on_host.items())
+    return [("hosts", ", ".join(each))] if on_host else []
 
 
 def _group_facts(groups: Mapping[str, int] | None) -> list[tuple[str, str]]:

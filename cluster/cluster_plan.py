@@ -35,7 +35,8 @@ class ClusterPlan:
     connect string of external servers. ``defaults`` are settings of all brokers, and
     ``broker_settings`` are options of single ones. ``names_listeners``: ``config`` has Kafka's
     ``listeners``, which say the ports for clients and followers. ``console_port`` None: there is
-    no console; 0: on any free port.
+    no console; 0: on any free port. The ids of the brokers begin at ``first_id``, which has the
+    base port. Brokers listen on ``host`` unless they have settings.
     """
 
     program: tuple[str, ...]
@@ -48,6 +49,8 @@ class ClusterPlan:
     config: Path | None
     placement_service: bool
     restart: bool
+    first_id: BrokerId = 0
+    host: str = HOST
     zookeeper_login: bool = True
     zookeeper_heap_mb: int = HEAP_MB
     connection_timeout_ms: int = 18_000
@@ -59,6 +62,11 @@ class ClusterPlan:
     defaults: Mapping[str, int] = field(default_factory=dict)
     broker_settings: Mapping[BrokerId, Mapping[str, str]] = field(default_factory=dict)
 
+    @property
+    def broker_ids(self) -> range:
+        """The ids of the brokers."""
+        return range(self.first_id, self.first_id + self.broker_count)
+
     def broker_ports(self, broker_id: BrokerId) -> BrokerPorts:
         """Return the ports of a broker: 1,000 apart from each other, unless it has settings.
 
@@ -68,7 +76,7 @@ class ClusterPlan:
         """
         ports = BrokerPorts(0, 0, 0, 0)
         if self.base_port:
-            port = self.base_port + broker_id
+            port = self.base_port + broker_id - self.first_id
             ports = BrokerPorts(*range(port, port + 4 * PORT_SPACING, PORT_SPACING))
         settings = self.broker_settings.get(broker_id, {})
         ports = ports._replace(
@@ -83,7 +91,7 @@ class ClusterPlan:
 
     def broker_host(self, broker_id: BrokerId) -> str:
         """Return the address that a broker listens on."""
-        return self.broker_settings.get(broker_id, {}).get("host", HOST)
+        return self.broker_settings.get(broker_id, {}).get("host", self.host)
 
     def broker_command(self, broker_id: BrokerId, ports: BrokerPorts, zookeeper: str) -> list[str]:
         """Return the command line of a broker."""
@@ -92,7 +100,7 @@ class ClusterPlan:
             "id": broker_id,
             "zookeeper": zookeeper,
             "data-dir": self.broker_dir(broker_id),
-            "host": HOST,
+            "host": self.host,
             **{name.replace("_", "-"): port for name, port in ports._asdict().items()},
             "session-timeout-ms": self.session_timeout_ms,
             "connection-timeout-ms": self.connection_timeout_ms,

@@ -20,7 +20,7 @@ from regent.cluster.cluster_file import (
     PlacementEntry,
     ZooKeeperEntry,
 )
-from regent.cluster.cluster_plan import HOST, BrokerPorts, ClusterPlan
+from regent.cluster.cluster_plan import BrokerPorts, ClusterPlan
 from regent.cluster.console_child import ConsoleChild
 from regent.cluster.embedded_zookeeper import HEAP_MB, EmbeddedZooKeeper, start_ensemble
 from regent.cluster.process_supervisor import (
@@ -88,7 +88,7 @@ class ClusterSupervisor(SupervisionListener):
         self._death_pipe = DeathPipe()
         self._nodes: list[ZooKeeperNode] = []
         self._former_ports: dict[BrokerId, BrokerPorts] = {}
-        self._brokers = {id_: self._broker(id_) for id_ in range(plan.broker_count)}
+        self._brokers = {id_: self._broker(id_) for id_ in plan.broker_ids}
         self._placement = self._placement_service() if plan.placement_service else None
         self._console: ConsoleChild | None = None
         self._starts: list[_Start] = []
@@ -273,7 +273,7 @@ class ClusterSupervisor(SupervisionListener):
     def _ready_line(self) -> str:
         ports = ",".join(str(self._file.brokers[broker_id].port) for broker_id in self._brokers)
         return (
-            f"ready: {_count(len(self._brokers), 'broker')} on {HOST}:{ports}; "
+            f"ready: {_count(len(self._brokers), 'broker')} on {self._plan.host}:{ports}; "
             f"zookeeper {self._file.zookeeper}; data {self._plan.data_dir}"
         )
 

@@ -200,7 +200,8 @@ class BrokerInfo:
     ``control_endpoint`` speaks ZeroMQ and ``replication_endpoint`` Kafka (``tcp://host:port``).
     ``control_key`` is the public key of the broker, in hexadecimal. Kafka has no such fields: they
     are None in the registration of a Kafka broker. ``no_replicas``: new replicas are not placed on
-    this broker.
+    this broker. ``node_host`` names the machine that several brokers share; None: no other broker
+    is on the machine of this one.
     """
 
     broker_id: BrokerId
@@ -213,6 +214,7 @@ class BrokerInfo:
     timestamp_ms: int = -1
     control_key: str | None = None
     no_replicas: bool = False
+    node_host: str | None = None
 
     @property
     def control_peer(self) -> str | None:

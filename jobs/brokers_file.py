@@ -17,7 +17,7 @@ from regent.zk.stores.admin_store import ZkAdminStore
 
 _MAX_ID: Final = 2**31 - 1
 _MAX_COUNT: Final = 2**63 - 1
-_KEYS: Final = ("id", "rack", "replica_count", "capacity")
+_KEYS: Final = ("id", "rack", "node_host", "replica_count", "capacity")
 _NO_REPLICAS: Final = "no_replicas"
 _OF_TOOLS: Final = frozenset(
     {
@@ -39,6 +39,7 @@ class PlannedBroker(NamedTuple):
     rack: str | None
     replica_count: int  # replicas that it has already
     capacity: int | None  # maximum number of replicas; None: no limit
+    node_host: str | None = None  # the machine, if other brokers are on it
 
 
 def read_brokers(
@@ -52,7 +53,7 @@ def read_brokers(
 
 
 def read_brokers_file(location: str, files: JobFiles) -> tuple[PlannedBroker, ...]:
-    """Read a list of ids or of ``{"id", "rack"?, "replica_count"?, "capacity"?}``, in any order.
+    """Read a list of ids, or of objects with an id and the other ``_KEYS``, in any order.
 
     The output of ``regent brokers list -o json`` is such a list. Returns the brokers sorted by id,
     without those that take no new replicas.
@@ -82,7 +83,8 @@ def read_registered_brokers(admin: ZkAdminStore) -> tuple[PlannedBroker, ...]:
         if isinstance(registration, BadDataError):
             raise registration
         if not registration.info.no_replicas:
-            brokers.append(PlannedBroker(broker_id, registration.info.rack, 0, None))
+            info = registration.info
+            brokers.append(PlannedBroker(broker_id, info.rack, 0, None, info.node_host))
     if not brokers:
         raise InputError(
             "all registered brokers have no_replicas: start others"
@@ -112,11 +114,13 @@ def _broker(entry: object, where: str) -> PlannedBroker:
         )
         return found
 
-    rack = field_of(
-        fields, "rack", where, "a text", lambda r: r is None or (isinstance(r, str) and r != "")
+    rack, node_host = (
+        field_of(fields, name, where, "a text", lambda r: r is None or (type(r) is str and r != ""))
+        for name in ("rack", "node_host")
     )
     broker_id = number("id", _MAX_ID)
     if broker_id is None:
         raise InputError(f"{where}: a broker needs an id")
     replica_count = number("replica_count", _MAX_COUNT) or 0
-    return PlannedBroker(broker_id, rack, replica_count, number("capacity", _MAX_COUNT))
+    capacity = number("capacity", _MAX_COUNT)
+    return PlannedBroker(broker_id, rack, replica_count, capacity, node_host)

@@ -66,6 +66,7 @@ _HELP: Final = """Place the partitions of many topics in one Spark job.
 --brokers FILE is a JSON list of ids, or of objects as "regent brokers list -o json" prints them:
   {"id": 1, "rack": "a", "replica_count": 70, "capacity": 4000}
   Only "id" is required. "replica_count" is what the broker holds now, "capacity" its maximum.
+  "node_host" names the machine that brokers share: no two replicas of a partition are on one.
 
 \b
 --format: what --out DIR will have.

@@ -10,7 +10,7 @@ row: ``first``, which is its index plus the start, and ``shift``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -20,13 +20,15 @@ import pyarrow
 from numpy.typing import NDArray
 
 from regent.core.model import BrokerId
-from regent.core.placement.copysets import Copyset
+from regent.core.placement.copysets import Copyset, Hosts
 from regent.core.placement.replica_placer import (
     Strategy,
     broker_order,
     check,
     copyset_rotas,
     first_indexes,
+    hosts_in_use,
+    place_rack_aware,
     racks_in_use,
     runs,
 )
@@ -157,6 +159,8 @@ def _rule(request: PlaceTopicsRequest, ids: Positions) -> Rule:
     if request.strategy == Strategy.COPYSET:
         rotas = copyset_rotas(request)
         return partial(copysets, {f: _positions(ids, rota) for f, rota in rotas.items()})
+    if hosts_in_use(request):
+        return partial(apart, SharedHosts.of(request), ids)
     if request.strategy == Strategy.RING:
         return partial(ring, len(ids))
     racks = racks_in_use(request)
@@ -167,6 +171,39 @@ def _rule(request: PlaceTopicsRequest, ids: Positions) -> Rule:
     widest = max((topic.replication_factor for topic in request.topics), default=1)
     walk = Walk(_positions(ids, order), rack_of, _next_racks(rack_of.tolist(), widest))
     return partial(rack_aware, walk)
+
+
+class SharedHosts(NamedTuple):
+    """The brokers in their order, their racks and hosts; ``step`` is 0 for ``ring``, else 1."""
+
+    order: Sequence[BrokerId]
+    racks: Mapping[BrokerId, Hashable]
+    hosts: Hosts
+    step: int
+
+    @classmethod
+    def of(cls, request: PlaceTopicsRequest) -> SharedHosts:
+        """Return what the rule of a request with shared hosts needs."""
+        hosts = hosts_in_use(request)
+        step = int(request.strategy != Strategy.RING)
+        return cls(broker_order(request), racks_in_use(request) or hosts, hosts, step)
+
+
+def apart(
+    on: SharedHosts, ids: Positions, first: Numbers, shift: Numbers, factor: int
+) -> Positions:
+    """Return replicas on different hosts, where brokers share some.
+
+    The replicas depend on ``first`` modulo n and on ``shift`` modulo n - 1 only, so the reference
+    is asked once for each such pair.
+    """
+    n = len(on.order)
+    pairs, rows = np.unique((first % n) * n + shift * on.step % max(n - 1, 1), return_inverse=True)
+    replicas = [
+        place_rack_aware(on.order, on.racks, pair // n, factor, pair % n, on.hosts)
+        for pair in pairs.tolist()
+    ]
+    return _positions(ids, replicas)[rows]
 
 
 def _positions(ids: Positions, brokers: Sequence[BrokerId] | Sequence[Copyset]) -> Positions:

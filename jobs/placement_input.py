@@ -21,7 +21,12 @@ from regent.core.errors import BadDataError
 from regent.core.model import BrokerId
 from regent.core.placement.replica_placer import LEAST_LOADED, RANDOM, Strategy, check
 from regent.core.protocol.messages.topics import CreatableTopicConfig
-from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from regent.core.protocol.placement import (
+    PlacementBroker,
+    PlacementSpec,
+    PlaceTopicsRequest,
+    hosts_of,
+)
 from regent.core.setting import text_of
 from regent.core.topic_validation import TopicNames, topic_name_problem
 from regent.jobs.assignment_source import ZOOKEEPER
@@ -98,6 +103,7 @@ def _request(
         seed=secrets.randbits(32) if is_drawn else seed or 0,
         scatter_width=options["scatter_width"] or 0,
         copyset_seed=seed or 0,  # never random, so that later topics share the copysets
+        hosts=hosts_of((b.broker_id, b) for b in brokers),
     )
 
 

@@ -77,7 +77,7 @@ _plan_options: Final = with_options(
         "--brokers",
         required=True,
         metavar=f"{ZOOKEEPER}|FILE",
-        help='The brokers that may be used: [{"id", "rack"?, "capacity"?}].',
+        help='The brokers that may be used: [{"id", "rack"?, "node_host"?, "capacity"?}].',
     ),
     click.option("--out", metavar="DIR", help="A new directory to write to."),
     click.option(

@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 
 class Probes(Protocol):
-    """What load balancers and supervisors ask of a broker; cheap, and on any thread."""
+    """What load balancers and supervisors ask of a broker, or of a node; on any thread."""
 
     def why_not_ready(self) -> str:
         """Return why clients should use other brokers; empty: this one serves them fully."""
@@ -198,6 +198,8 @@ class MetricsServer:
         self._sources: list[MetricSource] = []
         self.probes: Probes = _Starting()
         """What answers ``/ready`` and ``/controller``; may be replaced at any time."""
+        self.why_not_healthy: Callable[[], str] = lambda: ""
+        """What answers ``/health``: a broker that answers is healthy."""
         self._process = CollectorRegistry()
         for collector in (PROCESS_COLLECTOR, GC_COLLECTOR, PLATFORM_COLLECTOR):
             self._process.register(collector)
@@ -258,7 +260,7 @@ class MetricsServer:
         """Return the answer to a path about the broker's state; None for any other path."""
         match path:
             case "/health":
-                why_not = ""
+                why_not = self.why_not_healthy()
             case "/ready":
                 why_not = self.probes.why_not_ready()
             case "/controller":

@@ -122,6 +122,22 @@ def _leaderless(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
         yield _problem("partitions", message, remedy)
 
 
+def _shared_hosts(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
+    hosts = {b: registration.info.node_host or b for b, registration in served.live.items()}
+    together = [
+        p
+        for p in served.partitions
+        if max(Counter(hosts.get(b, b) for b in p.assignment.replicas).values(), default=0) > 1
+    ]
+    if together:
+        message = (
+            f"{counted(len(together), 'partition')} with two replicas on one host, which are lost"
+            f" with it: {_some(together)}"
+        )
+        remedy = f"move one to another host: `{program()} reassign --generate` proposes where"
+        yield _warning("partitions", message, remedy)
+
+
 def _behind(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
     few, behind = [], []
     for partition in served.partitions:
@@ -289,6 +305,7 @@ SERVICE_CHECKS: Final[Sequence[ServiceCheck]] = (
     _missing_brokers,
     _leaderless,
     _behind,
+    _shared_hosts,
     _slow_brokers,
     _suspect_replicas,
     _leader_skew,

@@ -163,6 +163,15 @@ class BrokerConfig:
         " replicas of a partition over racks.",
         prefix="broker.",
     )
+    node_host: str = setting(
+        "",
+        "The name of the machine, if other brokers run on it too; `regent node` sets it. Two"
+        " replicas of a partition are never placed on one machine. Empty: this broker is the only"
+        " one on its machine.",
+        pattern="[A-Za-z0-9._:-]{0,255}",
+        form="up to 255 letters, digits, dots, colons, dashes and underscores",
+        ours=True,
+    )
     thread_name_prefix: str = setting(
         "",
         "The beginning of the names of this broker's threads: with b1, the thread that fetches from"

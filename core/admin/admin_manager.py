@@ -62,6 +62,7 @@ from regent.core.protocol.placement import (
     PlacementBroker,
     PlacementSpec,
     PlaceTopicsRequest,
+    hosts_of,
 )
 from regent.core.protocol.topics import TopicsRequest, TopicsResponse
 from regent.core.replication.metadata_cache import MetadataCache
@@ -534,10 +535,8 @@ class AdminManager:
         brokers = sorted(self._cache.snapshot.brokers_for_replicas.items())
         return PlaceTopicsRequest(
             topics=tuple(specs),
-            brokers=tuple(
-                PlacementBroker(broker_id, broker.rack, loads.get(broker_id, 0))
-                for broker_id, broker in brokers
-            ),
+            brokers=tuple(PlacementBroker(b, of.rack, loads.get(b, 0)) for b, of in brokers),
+            hosts=hosts_of(brokers),
             strategy=options.strategy or self._settings.placement,
             start_index=options.start_index,
             index=options.index,

@@ -573,6 +573,7 @@ def _live_broker(registration: BrokerRegistration) -> UpdateMetadataBroker:
         replication_endpoint=info.replication_endpoint,
         control_key=info.control_key,
         no_replicas=info.no_replicas,
+        node_host=info.node_host,
     )
 
 

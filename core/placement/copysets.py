@@ -21,6 +21,10 @@ brokers of the large rack need for the scatter width. They carry less than the b
 racks, and their loads differ by at most one copyset. With fewer racks than replicas, racks are
 spread as evenly as equal load allows.
 
+Hosts. Brokers of one host are never in one copyset. A host is in one rack; so where there are
+enough racks nothing else is needed. With fewer racks than replicas the hosts take the place of
+racks in all of the above, and they are dealt rack after rack.
+
 The *rota* is a sequence of copysets with the leader first: partition i uses entry i modulo the
 length. Without large racks, all brokers hold and lead the same number of entries of the whole rota.
 After any number of entries from the first, the replicas of two brokers differ by at most one, or by
@@ -32,17 +36,24 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
+from operator import itemgetter
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from regent.core.model import BrokerId
 from regent.core.placement.splitmix64 import splitmix64
 
 Copyset: TypeAlias = tuple[BrokerId, ...]
+Hosts: TypeAlias = Mapping[BrokerId, BrokerId]
+"""The lowest id of a broker on the host of each broker; empty if each has a host of its own."""
+
+NO_HOSTS: Final[Hosts] = MappingProxyType({})
 
 DEFAULT_SCATTER_WIDTH: Final = 10  # Facebook's, from the paper
 MAX_ENTRIES: Final = 2_000_000
 
 _LEADER_TURNS: Final = 3
+_FIRST: Final = itemgetter(0)
 
 
 def rota_length(brokers: int, factor: int, scatter_width: int) -> int:
@@ -56,16 +67,19 @@ def rota(
     factor: int,
     scatter_width: int,
     seed: int,
+    hosts: Hosts = NO_HOSTS,
 ) -> list[Copyset]:
     """Return the copysets of ``factor`` brokers in the order of their use, the leader first.
 
-    ``racks`` has all brokers or none; ``factor`` is at most the number of brokers. The same
-    arguments give the same rota, for any order of ``brokers``.
+    ``racks`` has all brokers or none; ``factor`` is at most the number of brokers, and of hosts.
+    The same arguments give the same rota, for any order of ``brokers``.
     """
     dice = _Dice(seed)
+    hosts = hosts if len(set(racks.values())) < factor else NO_HOSTS
     by_rack: dict[str, list[BrokerId]] = defaultdict(list)
     for broker in sorted(brokers):
-        by_rack[racks[broker] if racks else str(broker)].append(broker)
+        on_host = str(hosts.get(broker, broker))
+        by_rack[racks[broker] if racks and not hosts else on_host].append(broker)
     large, others = _large_racks([by_rack[rack] for rack in sorted(by_rack)], factor)
     core_factor = factor - len(large)
     groups = sum(map(len, others)) // core_factor
@@ -74,7 +88,7 @@ def rota(
     turns = [_in_turn(rack, dice) for rack in large]
     entries: list[Copyset] = []
     for _ in range(rounds):
-        parts = _groups(others, groups, dice)
+        parts = _groups(others, racks, groups, dice)
         guests = [tuple(next(turn) for turn in turns) for _ in parts]
         entries += _laps(parts, guests, core_factor, factor)
     return _with_leaders(entries)
@@ -97,11 +111,18 @@ def _large_racks(
     return large, by_size
 
 
-def _groups(racks: list[list[BrokerId]], groups: int, dice: _Dice) -> list[list[BrokerId]]:
-    """Deal the brokers of a new permutation, rack after rack; within a group racks alternate."""
+def _groups(
+    racks: list[list[BrokerId]], names: Mapping[BrokerId, str], groups: int, dice: _Dice
+) -> list[list[BrokerId]]:
+    """Deal the brokers of a new permutation, rack after rack; within a group racks alternate.
+
+    ``racks`` may be hosts; ``names`` has the racks that keep hosts together.
+    """
+    order = dice.shuffled(range(len(racks)))
+    of_each = [names.get(racks[number][0]) for number in order]
     permutation = [
         (broker, rack)
-        for rack in dice.shuffled(range(len(racks)))
+        for _, rack in sorted(zip(map(of_each.index, of_each), order, strict=True), key=_FIRST)
         for broker in dice.shuffled(racks[rack])
     ]
     dealt = []

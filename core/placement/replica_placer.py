@@ -16,6 +16,16 @@ hold a replica are skipped until every rack holds one
 (``AdminUtils.assignReplicasToBrokersRackAware``, KIP-36). When no broker has a rack it is
 ``kafka``; when only some have one it is an error, as in Kafka.
 
+Machines. Brokers may share a machine (*host*, the setting ``node_host``). Then all strategies keep
+the replicas of a partition on as many hosts, so a replication factor above the number of hosts is
+refused; Kafka lets racks repeat, which need not be lost at once. In the order of the brokers hosts
+alternate: broker k (from 0) of the m on host r of h comes at (k + r / h) / m; hosts with the most
+brokers are first, then those with the lowest id. ``ring`` goes on with the next broker where it
+meets a host for the second time, which it does only if hosts have unequal numbers of brokers.
+Three hosts with brokers 0-1, 2-3, 4-5 have the order 0 2 4 1 3 5: ``[0,2,4] [2,4,1] [4,1,3] …``.
+``kafka`` is ``rack-aware`` with hosts for racks. Where each broker has a host of its own, all of
+this changes nothing.
+
 ``copyset``: partition ``i`` is on entry ``(i + start) mod length`` of a list of sets of brokers
 (``copysets``). Each replication factor has its own list and its own count ``i``.
 
@@ -32,9 +42,10 @@ also the first ``shift``; with a random start, the first ``shift`` is random too
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from fractions import Fraction
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -43,7 +54,9 @@ from regent.core.model import BrokerId
 from regent.core.placement.copysets import (
     DEFAULT_SCATTER_WIDTH,
     MAX_ENTRIES,
+    NO_HOSTS,
     Copyset,
+    Hosts,
     rota,
     rota_length,
 )
@@ -99,7 +112,7 @@ def place(request: PlaceTopicsRequest) -> list[PlacedPartition]:
     """
     check(request)
     brokers = broker_order(request)
-    racks = racks_in_use(request)
+    racks, hosts = racks_in_use(request), hosts_in_use(request)
     rotas = copyset_rotas(request)
     placed = []
     for run in runs(request):
@@ -110,10 +123,11 @@ def place(request: PlaceTopicsRequest) -> list[PlacedPartition]:
             first = index + run.start
             if rotas:
                 replicas = rotas[factor][first % len(rotas[factor])]
-            elif request.strategy == Strategy.RING:
+            elif request.strategy == Strategy.RING and not hosts:
                 replicas = place_ring(brokers, first, factor)
-            elif racks:
-                replicas = place_rack_aware(brokers, racks, first, factor, shift)
+            elif racks or hosts:
+                shift = 0 if request.strategy == Strategy.RING else shift
+                replicas = place_rack_aware(brokers, racks or hosts, first, factor, shift, hosts)
             else:
                 replicas = place_shifted(brokers, first, factor, shift)
             placed.append(PlacedPartition(topic, partition, replicas))
@@ -148,27 +162,32 @@ def place_shifted(
 
 def place_rack_aware(
     brokers: Sequence[BrokerId],
-    racks: Mapping[BrokerId, str],
+    racks: Mapping[BrokerId, Hashable],
     first: int,
     factor: int,
     shift: int,
+    hosts: Hosts = NO_HOSTS,
 ) -> tuple[BrokerId, ...]:
     """Return the broker at index ``first``, and followers in unused racks while there are any.
 
-    ``brokers`` is rack-alternated (``rack_alternated_brokers``) and ``factor`` at most its length.
+    ``brokers`` is in the order of ``broker_order``, and ``factor`` at most the number of hosts.
+    A host, which is in one rack, is never used twice.
     """
     n = len(brokers)
     rack_count = len(set(racks.values()))
     replicas = [brokers[first % n]]
     used_racks = {racks[replicas[0]]}
+    used_hosts = {hosts.get(replicas[0], replicas[0])}
     step = shift * rack_count
     while len(replicas) < factor:
         candidate = brokers[_follower_index(n, first, step)]
         step += 1
         rack_is_free = racks[candidate] not in used_racks or len(used_racks) == rack_count
-        if rack_is_free and candidate not in replicas:
+        host = hosts.get(candidate, candidate)
+        if rack_is_free and host not in used_hosts:
             replicas.append(candidate)
             used_racks.add(racks[candidate])
+            used_hosts.add(host)
     return tuple(replicas)
 
 
@@ -176,13 +195,31 @@ def _follower_index(n: int, first: int, distance: int) -> int:
     return (first + 1 + distance % (n - 1)) % n
 
 
-def rack_alternated_brokers(racks: Mapping[BrokerId, str]) -> list[BrokerId]:
-    """Return the brokers taken from each rack in turn: racks by name, within a rack by id."""
+def rack_alternated_brokers(
+    racks: Mapping[BrokerId, str], hosts: Hosts = NO_HOSTS
+) -> list[BrokerId]:
+    """Return the brokers taken from each rack in turn: racks by name; in a rack hosts alternate."""
     by_rack = [
-        sorted(b for b, rack in racks.items() if rack == name)
+        host_alternated_brokers((b for b, rack in racks.items() if rack == name), hosts)
         for name in sorted(set(racks.values()))
     ]
     return [b for turn in zip_longest(*by_rack) for b in turn if b is not None]
+
+
+def host_alternated_brokers(brokers: Iterable[BrokerId], hosts: Hosts) -> list[BrokerId]:
+    """Return the brokers in the order in which hosts alternate; without hosts sorted by id."""
+    if not hosts:
+        return sorted(brokers)
+    on_host: dict[BrokerId, list[BrokerId]] = defaultdict(list)
+    for broker in sorted(brokers):
+        on_host[hosts.get(broker, broker)].append(broker)
+    largest_first = sorted(on_host.values(), key=lambda row: (-len(row), row[0]))
+    places = {
+        broker: Fraction(number * len(on_host) + rank, len(row) * len(on_host))
+        for rank, row in enumerate(largest_first)
+        for number, broker in enumerate(row)
+    }
+    return sorted(places, key=places.__getitem__)
 
 
 # --- the input of the strategies ------------------------------------------------------------------
@@ -195,10 +232,23 @@ def racks_in_use(request: PlaceTopicsRequest) -> dict[BrokerId, str]:
     return {b.broker_id: b.rack for b in request.brokers if b.rack is not None}
 
 
+def hosts_in_use(request: PlaceTopicsRequest) -> Hosts:
+    """Return the host of every broker; empty if each has a host of its own."""
+    names = dict(request.hosts)
+    first_on: dict[str | BrokerId, BrokerId] = {}
+    hosts = {
+        broker: first_on.setdefault(names.get(broker, broker), broker)
+        for broker in sorted(broker.broker_id for broker in request.brokers)
+    }
+    return hosts if len(first_on) < len(hosts) else NO_HOSTS
+
+
 def broker_order(request: PlaceTopicsRequest) -> list[BrokerId]:
     """Return the broker ids in the sequence that the strategies index."""
-    racks = racks_in_use(request)
-    return rack_alternated_brokers(racks) if racks else sorted(b.broker_id for b in request.brokers)
+    racks, hosts = racks_in_use(request), hosts_in_use(request)
+    if racks:
+        return rack_alternated_brokers(racks, hosts)
+    return host_alternated_brokers((b.broker_id for b in request.brokers), hosts)
 
 
 def runs(request: PlaceTopicsRequest) -> list[Run]:
@@ -238,7 +288,8 @@ def copyset_rotas(request: PlaceTopicsRequest) -> dict[int, list[Copyset]]:
     width = scatter_width(request)
     rotas = {}
     for factor in sorted({spec.replication_factor for spec in request.topics}):
-        entries = rota(brokers, racks_in_use(request), factor, width, request.copyset_seed)
+        racks, hosts = racks_in_use(request), hosts_in_use(request)
+        entries = rota(brokers, racks, factor, width, request.copyset_seed, hosts)
         if request.start_index == LEAST_LOADED:
             first = _first_entry(entries, _least_loaded(request))
             entries = entries[first:] + entries[:first]
@@ -295,8 +346,9 @@ def check(request: PlaceTopicsRequest) -> None:
     duplicates = _duplicates(spec.topic for spec in request.topics)
     if duplicates:
         raise _invalid_request(f"topic {duplicates[0]} is listed more than once")
+    hosts = hosts_in_use(request)
     for spec in request.topics:
-        _check_topic(spec, len(request.brokers))
+        _check_topic(spec, len(request.brokers), len(set(hosts.values())))
     _check_copysets(request)
 
 
@@ -332,9 +384,17 @@ def _check_brokers(request: PlaceTopicsRequest) -> None:
             f"not all brokers have a rack (broker {without_rack[0]} has none): give every broker "
             f"one, or choose another strategy than {request.strategy}"
         )
+    racks, hosts = racks_in_use(request), hosts_in_use(request)
+    for broker, rack in sorted(racks.items()):
+        first = hosts.get(broker, broker)
+        if racks[first] != rack:
+            raise _invalid_request(
+                f"brokers {first} and {broker} are on one host and in racks {racks[first]} and "
+                f"{rack}: give all brokers of a host one rack"
+            )
 
 
-def _check_topic(spec: PlacementSpec, brokers: int) -> None:
+def _check_topic(spec: PlacementSpec, brokers: int, hosts: int) -> None:
     if spec.partitions <= 0:
         raise PlacementError(
             Errors.INVALID_PARTITIONS,
@@ -356,6 +416,13 @@ def _check_topic(spec: PlacementSpec, brokers: int) -> None:
             Errors.INVALID_REPLICATION_FACTOR,
             f"topic {spec.topic}: replication factor {spec.replication_factor} is larger than "
             f"the {brokers} available broker{'' if brokers == 1 else 's'}",
+        )
+    if 0 < hosts < spec.replication_factor:
+        raise PlacementError(
+            Errors.INVALID_REPLICATION_FACTOR,
+            f"topic {spec.topic}: replication factor {spec.replication_factor} is larger than "
+            f"the number of hosts, {hosts}, of the {brokers} available brokers, and two replicas "
+            "are never placed on one host: choose a smaller one, or add a host",
         )
 
 

@@ -220,6 +220,7 @@ class UpdateMetadataBroker:
     replication_endpoint: str | None
     control_key: str | None = None
     no_replicas: bool = False
+    node_host: str | None = None
 
     @property
     def control_peer(self) -> str | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from regent.core.errors import Errors
 from regent.core.model import BrokerId
@@ -26,13 +27,31 @@ class PlacementBroker(NamedTuple):
     replica_count: int
 
 
+class PlacementHost(NamedTuple):
+    """The machine of a broker that may share it with others."""
+
+    broker_id: BrokerId
+    host: str
+
+
+class _OnHost(Protocol):
+    @property
+    def node_host(self) -> str | None: ...
+
+
+def hosts_of(brokers: Iterable[tuple[BrokerId, _OnHost]]) -> tuple[PlacementHost, ...]:
+    """Return the machines of the brokers that name one."""
+    return tuple(PlacementHost(b, of.node_host) for b, of in brokers if of.node_host is not None)
+
+
 @dataclass(frozen=True, slots=True)
 class PlaceTopicsRequest:
     """Asks the placement service to place these partitions in one job.
 
     ``strategy`` is "ring", "kafka", "rack-aware" or "copyset"; ``start_index`` a decimal number,
-    "random" or "least-loaded"; ``index`` "batch" or "per-topic". The last two fields are for
-    "copyset": topics that are created one after the other share the copysets of one seed.
+    "random" or "least-loaded"; ``index`` "batch" or "per-topic". ``scatter_width`` and
+    ``copyset_seed`` are for "copyset": topics that are created one after the other share the
+    copysets of one seed. A broker without one of the ``hosts`` is alone on its machine.
     """
 
     topics: tuple[PlacementSpec, ...]
@@ -43,6 +62,7 @@ class PlaceTopicsRequest:
     seed: int
     scatter_width: int = 0  # 0: see ``replica_placer.scatter_width``
     copyset_seed: int = 0
+    hosts: tuple[PlacementHost, ...] = ()
 
 
 class PlacedPartition(NamedTuple):

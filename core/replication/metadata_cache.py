@@ -86,6 +86,11 @@ class MetadataSnapshot:
         return {b: broker for b, broker in self.brokers.items() if not broker.no_replicas}
 
     @property
+    def most_replicas(self) -> int:
+        """How many replicas a new partition may have: the number of machines of these brokers."""
+        return len({broker.node_host or b for b, broker in self.brokers_for_replicas.items()})
+
+    @property
     def partitions(self) -> PartitionRows:
         """Every partition of every topic."""
         return PartitionRows(self.topics)

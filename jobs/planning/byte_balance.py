@@ -154,6 +154,9 @@ class ByteBalance:
         if taker not in self.takers:
             can &= (layout.before[rows] == taker).any(axis=1)
         slots, rows, positions = slots[can], rows[can], positions[can]
+        if layout.brokers.hosts and layout.hosts[giver] != layout.hosts[taker]:
+            free = ~(layout.hosts[layout.after[rows]] == layout.hosts[taker]).any(axis=1)
+            slots, rows, positions = slots[free], rows[free], positions[free]
         if self._racks[giver] != self._racks[taker]:
             keeps = self._keeps_racks(rows, positions, taker)
             slots, rows = slots[keeps], rows[keeps]

@@ -1,6 +1,6 @@
 """Fills vacant slots, each with the least loaded broker that is allowed.
 
-In order of priority: never two replicas of a partition on a broker; no broker beyond its capacity;
+In order of priority: never two replicas of a partition on a host; no broker beyond its capacity;
 racks that hold no replica of the partition first, and never fewer racks than before; least loaded.
 
 Choosing brokers replica by replica can fail: a later replica finds its only possible broker full,
@@ -124,6 +124,8 @@ class LeastLoaded:
     def _outside(self, slot: Slot, racks: Collection[int]) -> int | None:
         worth = self._worth.copy()
         worth[self._layout.after[slot[0]]] = _FULL
+        if self._layout.brokers.hosts:
+            worth[np.isin(self._layout.hosts, self._layout.hosts_beside(slot))] = _FULL
         for rack in racks:
             worth[self._of_rack[rack]] = _FULL
         broker = int(worth.argmin())
@@ -218,6 +220,9 @@ def _why_not(layout: Layout, slot: Slot, takers: Sequence[int]) -> str:
             f"{name}: {layout.factors[row]} replicas need as many brokers, and there are no"
             f" others than {_named(layout, replicas)}"
         )
+    beside = layout.hosts_beside(slot)
+    if all(layout.hosts[broker] in beside for broker in others):
+        return f"hosts: {name} has a replica on the host of each broker that can take another one"
     fitting = [broker for broker in others if layout.fits(slot, broker)]
     if not fitting:
         return (

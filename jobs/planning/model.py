@@ -67,6 +67,7 @@ class Brokers:
     capacities: Sequence[int]
     replicas: Sequence[int]
     leaders: Sequence[int]  # preferred: first in the list of replicas
+    hosts: Sequence[int] = ()  # numbers from 0; empty if each broker has a host of its own
 
     def indexes(self, broker_ids: Iterable[BrokerId]) -> list[int]:
         """Return the indexes of brokers that are listed or hold replicas."""
@@ -80,8 +81,8 @@ class Layout:
 
     They are arrays: 32 bytes for a partition with three replicas, and its topic. A row is to have
     as many replicas as ``factors`` says, in no fewer racks than ``racks_needed``. ``load`` is the
-    number of replicas of each broker after the plan; it and ``racks`` have one more entry at the
-    end, which ``VACANT`` is the index of.
+    number of replicas of each broker after the plan; it, ``racks`` and ``hosts`` have one more
+    entry at the end, which ``VACANT`` is the index of.
     """
 
     brokers: Brokers
@@ -92,6 +93,7 @@ class Layout:
     after: Replicas = field(init=False)
     load: list[int] = field(init=False)
     racks: list[int] = field(init=False)
+    hosts: Ints = field(init=False)
     factors: Ints = field(init=False)
     racks_needed: Ints = field(init=False)
 
@@ -99,6 +101,8 @@ class Layout:
         self.after = self.before.copy()
         self.load = [*self.brokers.replicas, 0]
         self.racks = [*self.brokers.racks, NO_RACK]
+        hosts = self.brokers.hosts or range(len(self.brokers.ids))
+        self.hosts = np.array([*hosts, VACANT], np.int64)
         self.factors = (self.before != VACANT).sum(axis=1)
         self.racks_needed = self.racks_in(self.before)
 
@@ -131,13 +135,23 @@ class Layout:
         vacant = self.factors[row] - 1 - len(others)
         return racks, bool(len(racks) + vacant < self.racks_needed[row])
 
+    def hosts_beside(self, slot: Slot) -> Ints:
+        """Return the hosts of the other replicas of a row."""
+        row, position = slot
+        beside = self.hosts[self.after[row]]
+        beside[position] = VACANT
+        known: Ints = beside[beside != VACANT]
+        return known
+
     def racks_in(self, replicas: Replicas) -> Ints:
         """Return the number of known racks of each row."""
         return distinct_racks(np.array(self.racks, np.int32)[replicas])
 
     def fits(self, slot: Slot, broker: int) -> bool:
-        """Return whether a broker may hold a slot: no other replica there, and no rack lost."""
+        """Return whether a broker may hold a slot: no other replica on its host, no rack lost."""
         if broker in self.after[slot[0]]:
+            return False
+        if self.brokers.hosts and self.hosts[broker] in self.hosts_beside(slot):
             return False
         racks, are_closed = self.racks_beside(slot)
         return not (are_closed and self.racks[broker] in racks)

@@ -94,7 +94,17 @@ def broker_loads(
         capacities + [UNLIMITED] * dead,
         [replicas for replicas, _ in held],
         [leaders for _, leaders in held],
+        _hosts(listed, ids),
     )
+
+
+def _hosts(listed: Sequence[PlannedBroker], ids: Sequence[BrokerId]) -> Sequence[int]:
+    """Number the hosts of the brokers; none if no two listed brokers share one."""
+    names = {b.broker_id: b.node_host for b in listed if b.node_host is not None}
+    if len(set(names.values())) == len(names):
+        return ()
+    keys = [names.get(broker_id, broker_id) for broker_id in ids]
+    return [keys.index(key) for key in keys]
 
 
 def _loads(frame: DataFrame) -> tuple[dict[BrokerId, tuple[int, int]], int]:

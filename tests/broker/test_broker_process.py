@@ -62,7 +62,12 @@ def test_control_requests_before_the_registration_are_refused(
     (port,) = free_ports(1)
     settings = on_free_ports(Settings())
     broker_config = dataclasses.replace(
-        settings.broker, control_port=port, rack="r1", no_replicas=True, thread_name_prefix="b1"
+        settings.broker,
+        control_port=port,
+        rack="r1",
+        node_host="m1",
+        no_replicas=True,
+        thread_name_prefix="b1",
     )
     process = BrokerProcess(
         BrokerOptions(BROKER, zookeeper_address, tmp_path),
@@ -96,6 +101,7 @@ def test_control_requests_before_the_registration_are_refused(
             (registered,) = reader.get_many([path])
             assert registered is not None
             assert json.loads(registered.data)["rack"] == "r1"
+            assert json.loads(registered.data)["node_host"] == "m1"
             assert json.loads(registered.data)["no_replicas"] is True
             present = HEADER._replace(broker_epoch=registered.stat.czxid)
             answer = client.request(REQUESTS[1], control_header=present, timeout_ms=TIMEOUT_MS)

@@ -12,6 +12,7 @@ from regent.broker.broker_registration import AdvertisedListeners, RegisteredEnd
 from regent.broker.machine_settings import dynamic_values
 from regent.config.settings import KAFKA_SETTINGS, Settings
 from regent.config.settings_file import load_settings
+from regent.config.tables.broker import BrokerConfig
 from regent.core.admin.config_handlers import values_in_force
 from regent.core.controller.events import AdvertisedListenersChanged, ControllerEvent
 from regent.core.errors import BrokerIdInUseError
@@ -151,7 +152,7 @@ def test_registration_gives_up_when_the_broker_stops(
 def test_the_advertised_addresses_are_the_listening_ones_unless_configured():
     settings = on_free_ports(load_settings(None, {"broker": {"host": "::1"}}))
     listening = AdvertisedListeners.of(settings, PORTS, 2)
-    info = listening.broker_info(7, rack="", control_key=KEY)
+    info = listening.broker_info(7, BrokerConfig(), KEY)
     assert info.endpoints == (EndPoint("PLAINTEXT", "::1", 9092),)
     assert info.control_endpoint == "tcp://[::1]:2"
     assert info.replication_endpoint == "tcp://[::1]:9094"
@@ -163,7 +164,7 @@ def test_the_advertised_addresses_are_the_listening_ones_unless_configured():
         "allow_unauthenticated": True,
     }
     advertised = AdvertisedListeners.of(load_settings(None, {"broker": behind_a_gateway}), PORTS, 2)
-    info = advertised.broker_info(7, rack="r", control_key=KEY)
+    info = advertised.broker_info(7, BrokerConfig(rack="r"), KEY)
     assert info.endpoints == (EndPoint("PLAINTEXT", "b7.example", 10),)
     assert info.control_endpoint == "tcp://b7.example:2"
     assert info.replication_endpoint == "tcp://b7.example:30"
@@ -171,7 +172,7 @@ def test_the_advertised_addresses_are_the_listening_ones_unless_configured():
 
 def test_listeners_with_names_are_registered_as_kafka_registers_them():
     advertised = AdvertisedListeners.of(TWO_LISTENERS, {"CLIENT": 5, "BROKER": 6}, 2)
-    info = advertised.broker_info(7, rack="", control_key=KEY)
+    info = advertised.broker_info(7, BrokerConfig(), KEY)
     registration = json.loads(BrokerIdZNode.encode(info))
     assert registration["endpoints"] == ["CLIENT://127.0.0.1:5", "BROKER://b7:6"]
     protocols = {"CLIENT": "PLAINTEXT", "BROKER": "PLAINTEXT"}

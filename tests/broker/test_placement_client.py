@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from regent.core.placement.replica_placer import place
 from regent.core.protocol.placement import (
     PlacedPartition,
     PlacementBroker,
+    PlacementHost,
     PlacementSpec,
     PlacementStatusRequest,
     PlacementStatusResponse,
@@ -66,7 +68,8 @@ class Service:
         if isinstance(incoming.body, PlacementStatusRequest):
             incoming.reply(PlacementStatusResponse(Errors.NONE, self.state))
         else:
-            assert incoming.body == REQUEST
+            assert isinstance(incoming.body, PlaceTopicsRequest)
+            assert replace(incoming.body, hosts=()) == REQUEST
             self.answer(incoming)
 
 
@@ -149,6 +152,17 @@ def test_an_unusable_answer_is_replaced_by_the_same_algorithm(
     stage.service.answer = reply
     assert stage.place() == BY_THE_CLIENT
     assert (stage.client.placements, stage.client.fallbacks) == (1, 1)
+
+
+def test_a_service_that_knows_no_hosts_is_not_used_where_brokers_share_one(stage: Stage):
+    hosts = tuple(PlacementHost(broker_id, f"m{broker_id % 2}") for broker_id in (0, 1, 2))
+    asked = replace(REQUEST, hosts=hosts)
+    apart = PlacedPartition("t", 0, (0, 1)), PlacedPartition("t", 1, (1, 2)), U3
+    stage.service.answer = answer(*apart)
+    assert list(stage.client.place(asked, use_service=True).partitions) == list(apart)
+    stage.service.answer = answer(apart[0], apart[1]._replace(replicas=(0, 2)), U3)
+    assert list(stage.client.place(asked, use_service=True).partitions) == place(asked)
+    assert stage.client.fallbacks == 1
 
 
 @pytest.mark.parametrize("state", ["starting", "warming", "failed"])

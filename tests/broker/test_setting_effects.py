@@ -1065,6 +1065,7 @@ ELSEWHERE = {
     ("broker", "keys_dir"): "tests/broker/test_broker_keys.py",
     ("broker", "broker_keys"): "tests/broker/test_broker_keys.py",
     ("broker", "rack"): "tests/broker/test_broker_process.py",
+    ("broker", "node_host"): "tests/broker/test_broker_process.py",
     ("broker", "no_replicas"): "tests/broker/test_broker_process.py",
     ("broker", "isr_change_protocol"): "tests/broker/test_replication.py",
     ("broker", "queued_max_request_bytes"): "tests/broker/test_kafka_endpoint.py",

@@ -38,6 +38,7 @@ def test_brokers_are_listed_with_exactly_the_documented_keys(cluster: FakeCluste
         "is_controller": True,
         "software": "regent",
         "no_replicas": False,
+        "node_host": None,
     }
     assert rows[0]["broker_epoch"] > rows[1]["broker_epoch"] > 0
     assert (rows[1]["control_endpoint"], rows[1]["is_controller"]) == (None, False)
@@ -55,6 +56,16 @@ def test_a_table_of_brokers_can_be_split_into_words(cluster: FakeCluster) -> Non
     words = row.split()
     assert words[:6] == ["0", "127.0.0.1", "9092", "-", "29092", "r"]
     assert words[7:] == ["no", "kafka"], "it has no control port"
+
+
+def test_the_machines_that_brokers_share_are_shown(cluster: FakeCluster) -> None:
+    cluster.add_broker(0)
+    cluster.add_broker(1, node_host="m1")
+
+    header, first, second = cluster.run("brokers", "list").stdout.splitlines()
+
+    assert header.split()[-1] == "NODE-HOST"
+    assert [first.split()[-1], second.split()[-1]] == ["-", "m1"]
 
 
 def test_an_endpoint_elsewhere_is_shown_with_its_host(cluster: FakeCluster) -> None:

@@ -55,6 +55,7 @@ def test_a_cache_is_printed_with_exactly_the_documented_keys(cluster: FakeCluste
                 "replication_endpoint": "tcp://127.0.0.1:29092",
                 "rack": None,
                 "no_replicas": False,
+                "node_host": None,
                 "is_controller": True,
                 "software": "regent",
             }

@@ -22,6 +22,7 @@ class Brokers:
     """Three brokers that end when they are asked to, and are back at once, unless ``stay_away``."""
 
     def __init__(self, cluster: FakeCluster) -> None:
+        self.hosts: dict[BrokerId, str] = {}
         self.stopped: list[BrokerId] = []
         self.stay_away: set[BrokerId] = set()
         self._cluster = cluster
@@ -43,7 +44,8 @@ class Brokers:
             return ShutdownBrokerResponse(Errors.NONE)
 
         endpoint = self._cluster.serve(shut_down)
-        self._cluster.add_broker(broker_id, control_endpoint=endpoint)
+        host = self.hosts.get(broker_id)
+        self._cluster.add_broker(broker_id, control_endpoint=endpoint, node_host=host)
 
 
 @pytest.fixture
@@ -65,6 +67,20 @@ def test_the_controller_is_the_last(cluster: FakeCluster, brokers: Brokers) -> N
     assert (result.exit_code, result.stdout) == (0, "Restarted 0, 2, 1.\n"), result.stderr
     assert brokers.stopped == [0, 2, 1]
     assert cluster.run(*ROLLING, "2").stdout == "Restarted 2.\n"
+
+
+def test_the_brokers_of_a_host_come_one_after_the_other(
+    cluster: FakeCluster, brokers: Brokers
+) -> None:
+    brokers.hosts = {0: "m0", 1: "m1", 2: "m1", 3: "m0"}
+    for broker_id in (0, 1, 2, 3):
+        if broker_id < 3:
+            cluster.unregister(broker_id)
+        brokers.start(broker_id)
+    cluster.elect(1)
+    result = cluster.run(*ROLLING)
+    assert result.stdout == "Restarted 0, 3, 2, 1.\n", result.stderr
+    assert brokers.stopped == [0, 3, 2, 1]
 
 
 def test_the_command_stops_at_a_broker_that_does_not_return_and_goes_on_later(

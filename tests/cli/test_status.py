@@ -537,3 +537,11 @@ def test_without_zookeeper_there_is_one_line(cluster: FakeCluster) -> None:
 
 def test_without_a_cluster_file_there_is_an_error(cluster: FakeCluster, tmp_path: Path) -> None:
     assert "no cluster in" in failing(cluster.run("status", "--data-dir", str(tmp_path)))
+
+
+def test_the_machines_that_brokers_share_are_a_line(healthy: FakeCluster) -> None:
+    assert "hosts" not in healthy.run("status").stdout
+    for broker_id in (7, 8, 9):
+        healthy.add_broker(broker_id, node_host="m1" if broker_id < 9 else "m2")
+    (line,) = [row for row in healthy.run("status").stdout.splitlines() if row.startswith("hosts")]
+    assert line.split(maxsplit=1)[1] == "m1 (7, 8), m2 (9)"

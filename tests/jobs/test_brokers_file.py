@@ -103,7 +103,7 @@ def test_a_mark_in_front_and_compression_do_not_matter(tmp_path: Path, mark: str
         ('[{"id": 1, "rak": "a"}]', "entry 0: 'rak' is unknown; did you mean rack?"),
         ('[1, {"id": 2, "Rack": "a"}]', "entry 1: 'Rack' is unknown; did you mean rack?"),
         ('[{"id": 1, "replicas": 7}]', "'replicas' is unknown; did you mean replica_count?"),
-        ('[{"id": 1, "zone": "a"}]', "'zone' is unknown; those are capacity, id, rack, replica"),
+        ('[{"id": 1, "zone": "a"}]', "'zone' is unknown; those are capacity, id, node_host, rack"),
     ],
 )
 def test_an_invalid_file_is_one_line_that_names_the_problem(file: Path, content: str, message: str):
@@ -134,6 +134,14 @@ def test_registered_brokers_are_those_in_zookeeper(server: FakeZooKeeperServer):
         info = BrokerInfo(broker_id, (EndPoint("PLAINTEXT", "127.0.0.1", 9092),), rack)
         server.put(znodes.BrokerIdZNode.path(broker_id), znodes.BrokerIdZNode.encode(info))
     assert registered(server) == (PlannedBroker(2, None, 0, None), PlannedBroker(10, "a", 0, None))
+
+
+def test_the_machine_that_brokers_share_is_read(server: FakeZooKeeperServer, file: Path):
+    info = BrokerInfo(2, (), node_host="m")
+    server.put(znodes.BrokerIdZNode.path(2), znodes.BrokerIdZNode.encode(info))
+    assert registered(server) == (PlannedBroker(2, None, 0, None, "m"),)
+    file.write_text('[{"id": 2, "node_host": "m"}]')
+    assert read_brokers_file(str(file), LOCAL_FILES) == registered(server)
 
 
 def test_brokers_that_take_no_replicas_are_left_out(server: FakeZooKeeperServer, file: Path):

@@ -3,6 +3,8 @@
 import pickle
 import random
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from regent.core.placement.replica_placer import PlacementError, place, runs
 from regent.core.protocol.placement import (
     PlacedPartition,
     PlacementBroker,
+    PlacementHost,
     PlacementSpec,
     PlaceTopicsRequest,
 )
@@ -121,3 +124,16 @@ def test_an_empty_request_has_no_rows():
 def test_an_impossible_placement_is_refused_with_the_reason():
     with pytest.raises(PlacementError, match="larger than the 3 available brokers"):
         placement_arrays(request([PlacementSpec("t", 1, 4, 0)], [None] * 3))
+
+
+@pytest.mark.parametrize("strategy", ["ring", "kafka", "rack-aware", "copyset"])
+def test_it_equals_the_function_where_brokers_share_hosts(strategy: str):
+    for host_of, racks in product(("aabb", "abbbc", "aabbccdd", "cabcab"), (None, 2)):
+        hosts = len(set(host_of))
+        topics = [topic for topic in every_factor_and_growth(hosts) if topic.topic.endswith("-0")]
+        names = [f"r{ord(host) % racks}" if racks else None for host in host_of]
+        for start, index in product(("3", "random"), ("batch", "per-topic")):
+            asked = request(topics, names, strategy=strategy, start=start, index=index)
+            named = (PlacementHost(3 * b + 1, host) for b, host in enumerate(host_of))
+            asked = replace(asked, hosts=tuple(named))
+            assert placed(placement_arrays(asked)) == place(asked)

@@ -117,11 +117,13 @@ class FakeCluster(World):
         rack: str | None = None,
         control_endpoint: str | None = None,
         port: int | None = None,
+        node_host: str | None = None,
     ) -> None:
         """Register a broker; nothing listens at its ``port``, 9092 + id by default."""
         endpoint = EndPoint("PLAINTEXT", "127.0.0.1", port or 9092 + broker_id)
         replication = f"tcp://127.0.0.1:{29092 + broker_id}"
-        self.register_as(BrokerInfo(broker_id, (endpoint,), rack, control_endpoint, replication))
+        info = BrokerInfo(broker_id, (endpoint,), rack, control_endpoint, replication)
+        self.register_as(replace(info, node_host=node_host))
 
     @property
     def writes(self) -> list[str]:

@@ -167,6 +167,7 @@ def _encode_registration(info: BrokerInfo, suspects: SuspectZnodes | None = None
         if suspects and suspects.count
         else None,
         "no_replicas": info.no_replicas or None,
+        "node_host": info.node_host,
     }
     registration |= {key: value for key, value in optional.items() if value is not None}
     return orjson.dumps(registration)
@@ -188,6 +189,7 @@ def _decode_registration(node: str, data: bytes, broker_id: BrokerId) -> BrokerI
         timestamp_ms=_decode_timestamp(json),
         control_key=json.optional_string("curve_public_key"),
         no_replicas=json.values.get("no_replicas") is True,
+        node_host=json.optional_string("node_host"),
     )
 
 

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from regent.core.controller.assignments import write_assignments
 from regent.core.controller.services import ControllerServices
-from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
+from regent.core.model import BrokerId, BrokerInfo, ReplicaAssignment, TopicPartition
 
 
 def keep_off(services: ControllerServices, partitions: Iterable[TopicPartition]) -> None:
     """Give other replicas to those of these partitions that have no state and name such brokers.
 
-    A replica stays if there is no other live broker for it. Raises ``ControllerMovedError``.
+    A replica stays if no live broker of another host can have it. Raises ``ControllerMovedError``.
     """
     context = services.context
     barred = context.brokers_without_replicas
@@ -36,14 +36,10 @@ def keep_off(services: ControllerServices, partitions: Iterable[TopicPartition])
         return
     states = services.store.read_partition_states(named)
     without_state = {p: tuple(replicas_of(p)) for p in named if p not in states}
-    racks = {
-        broker_id: context.registrations[broker_id].info.rack
-        for broker_id in context.live_broker_ids
-        if broker_id not in barred
-    }
+    live = {b: context.registrations[b].info for b in context.live_broker_ids}
     moved = {
         p: ReplicaAssignment(replicas)
-        for p, replicas in _placed_elsewhere(without_state, barred, racks)
+        for p, replicas in _placed_elsewhere(without_state, barred, live)
     }
     failures = write_assignments(services, moved)
     for topic_partition, assignment in moved.items():
@@ -60,18 +56,24 @@ def keep_off(services: ControllerServices, partitions: Iterable[TopicPartition])
 def _placed_elsewhere(
     partitions: Mapping[TopicPartition, tuple[BrokerId, ...]],
     barred: frozenset[BrokerId],
-    racks: Mapping[BrokerId, str | None],
+    live: Mapping[BrokerId, BrokerInfo],
 ) -> Iterator[tuple[TopicPartition, tuple[BrokerId, ...]]]:
     """Yield the partitions whose replicas change, with the new ones.
 
-    Of the live brokers in ``racks`` the one comes first whose rack has no replica of the partition,
-    then the one with the fewest replicas of these partitions.
+    Of the ``live`` brokers that are not ``barred`` and whose host has no replica of the partition,
+    the one comes first whose rack has none, then the one with the fewest of these replicas.
     """
+
+    def host(broker: BrokerId) -> str | BrokerId:
+        return (live[broker].node_host if broker in live else None) or broker
+
+    racks = {broker_id: info.rack for broker_id, info in live.items()}
     load = Counter(replica for replicas in partitions.values() for replica in replicas)
     for topic_partition, replicas in partitions.items():
         placed = list(replicas)
         for place, replica in enumerate(replicas):
-            others = racks.keys() - set(placed)
+            used_hosts = {host(b) for b in placed if b != replica}
+            others = {b for b in live.keys() - barred - set(placed) if host(b) not in used_hosts}
             if replica not in barred or not others:
                 continue
             used = {racks.get(other) for other in placed} - {None}

@@ -81,6 +81,20 @@ def test_fewer_replicas_in_sync_than_required_is_a_problem():
     assert "broker 2, 3 catches up" in finding.remedy
 
 
+def test_two_replicas_on_one_host_are_named():
+    hosts = {1: "m", 2: "m", 3: None, 4: None}
+    of_hosts = {
+        b: BrokerRegistration(BrokerInfo(b, (), node_host=host), 7) for b, host in hosts.items()
+    }
+    apart = [partition(0, 1, (1, 3), (1, 3)), partition(1, 3, (3, 4), (3, 4))]
+    assert found(ServedCluster(of_hosts, partitions=apart)) == []
+    finding = only(ServedCluster(of_hosts, partitions=[*apart, partition(2, 1, (1, 2))]))
+    assert finding.severity is Severity.WARNING
+    assert finding.message == (
+        "1 partition with two replicas on one host, which are lost with it: t-2"
+    )
+
+
 def test_a_suspect_replica_is_named():
     suspects = SuspectReplicas({TopicPartition("t", 0): LogEnd(1, 5)})
     registered = {**live(1), 2: BrokerRegistration(BrokerInfo(2, ()), 7, suspects)}

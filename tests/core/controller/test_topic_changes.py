@@ -619,6 +619,16 @@ def test_a_replica_stays_where_there_is_no_other_broker_for_it(parts: Controller
     assert parts.leads(T0) == (1, (1, 2, 3), 0)
 
 
+def test_such_a_replica_is_not_placed_on_a_host_with_another_one(parts: ControllerParts) -> None:
+    for broker_id in (1, 2):
+        parts.unregister(broker_id)
+        parts.register_as(replace(broker_info(broker_id, 2), node_host="m"))
+    bar(parts, 3)
+    parts.put_topic("t", {0: (3, 1), 1: (3,)}, topic_id(77))
+    parts.topics.on_topic_change()
+    assert [replicas_of(parts, number) for number in range(2)] == [(3, 1), (2,)]
+
+
 def test_a_replica_with_records_stays_on_a_broker_that_takes_none(grown: ControllerParts) -> None:
     bar(grown, 3)
     grown.put_topic("t", {0: (1, 2), 1: (2, 3), 2: (3, 2)}, topic_id(77))

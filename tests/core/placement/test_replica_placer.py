@@ -2,8 +2,9 @@
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 
 import pytest
 
@@ -18,7 +19,12 @@ from regent.core.placement.replica_placer import (
     rack_alternated_brokers,
     runs,
 )
-from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from regent.core.protocol.placement import (
+    PlacementBroker,
+    PlacementHost,
+    PlacementSpec,
+    PlaceTopicsRequest,
+)
 
 SIX_BROKERS_THREE_RACKS = {0: "r1", 1: "r3", 2: "r3", 3: "r2", 4: "r2", 5: "r1"}
 
@@ -483,3 +489,89 @@ def test_either_all_brokers_have_racks_or_none():
     with pytest.raises(PlacementError, match="choose another strategy than copyset"):
         check(PlaceTopicsRequest((topic(1, 1),), some, "copyset", "0", "batch", 0))
     check(PlaceTopicsRequest((topic(1, 1),), some, "kafka", "0", "batch", 0))
+
+
+# --- brokers that share a machine -----------------------------------------------------------------
+
+
+def on_hosts(
+    sizes: Sequence[int], factor: int, strategy: str = "ring", racks: int = 0, start: str = "0"
+) -> PlaceTopicsRequest:
+    """Brokers 0, 1, … on hosts with so many brokers each, host h in rack h modulo ``racks``."""
+    host_of = [host for host, size in enumerate(sizes) for _ in range(size)]
+    names = {b: f"r{host % racks}" for b, host in enumerate(host_of)} if racks else len(host_of)
+    asked = request(topic(500, factor), brokers=names, strategy=strategy, start=start)
+    hosts = tuple(PlacementHost(b, f"m{host}") for b, host in enumerate(host_of))
+    return replace(asked, hosts=hosts)
+
+
+HOSTS = ((8, 8, 8), (2, 2, 2), (1, 2, 1, 1), (3, 1, 1, 1), (2, 2, 1), (8, 8, 8, 8, 2), (4, 1, 4))
+
+
+@pytest.mark.parametrize("strategy", ["ring", "kafka", "rack-aware", "copyset"])
+def test_no_partition_has_two_replicas_on_one_host(strategy: str):
+    for sizes, racks, start in product(HOSTS, (0, 2, 3), ("0", RANDOM, LEAST_LOADED)):
+        for factor in range(1, len(sizes) + 1):
+            asked = on_hosts(sizes, factor, strategy, racks, start=start)
+            host = dict(asked.hosts)
+            assert all(
+                len({host[replica] for replica in replicas}) == factor for replicas in placed(asked)
+            )
+
+
+@pytest.mark.parametrize("strategy", ["ring", "kafka", "rack-aware", "copyset"])
+def test_three_hosts_of_eight_brokers_hold_and_lead_the_same_number(strategy: str):
+    rows = placed(on_hosts((8, 8, 8), 3, strategy))
+    held, led = Counter(chain(*rows)), Counter(replicas[0] for replicas in rows)
+    assert max(held.values()) - min(held.values()) <= 3
+    assert max(led.values()) - min(led.values()) <= 1
+
+
+def test_the_ring_is_over_brokers_in_an_order_in_which_hosts_alternate():
+    rows = placed(on_hosts((2, 2, 2), 3))
+    assert rows[:3] == [[0, 2, 4], [2, 4, 1], [4, 1, 3]]
+    order = [0, 2, 4, 1, 3, 5]
+    assert rows == [[order[(i + j) % 6] for j in range(3)] for i in range(500)]
+
+
+@pytest.mark.parametrize("strategy", ["ring", "kafka", "rack-aware", "copyset"])
+def test_a_host_for_each_broker_changes_nothing(strategy: str):
+    for racks in (0, 2):
+        with_hosts = on_hosts((1,) * 5, 3, strategy, racks)
+        assert place(with_hosts) == place(replace(with_hosts, hosts=()))
+        assert place(with_hosts) == place(replace(with_hosts, hosts=with_hosts.hosts[1:4]))
+
+
+def test_a_broker_that_names_no_host_is_alone_on_it():
+    named = (PlacementHost(1, "m"), PlacementHost(2, "m"))
+    rows = placed(replace(request(topic(40, 3), brokers=4), hosts=named))
+    assert not any({1, 2} <= set(replicas) for replicas in rows)
+
+
+def test_racks_are_different_as_long_as_hosts_allow():
+    for strategy in ("rack-aware", "copyset"):
+        asked = on_hosts((8, 8, 8, 8), 3, strategy, 2)
+        rack = {broker.broker_id: broker.rack for broker in asked.brokers}
+        assert all(len({rack[b] for b in replicas}) == 2 for replicas in placed(asked))
+
+
+def test_more_replicas_than_hosts_are_refused():
+    with pytest.raises(PlacementError) as refused:
+        check(on_hosts((8, 8), 3))
+    assert refused.value.error_code is Errors.INVALID_REPLICATION_FACTOR
+    assert str(refused.value) == (
+        "topic t: replication factor 3 is larger than the number of hosts, 2, of the 16 available"
+        " brokers, and two replicas are never placed on one host: choose a smaller one, or add a"
+        " host"
+    )
+
+
+def test_a_host_in_two_racks_is_refused():
+    asked = replace(
+        request(topic(1, 1), brokers={4: "a", 5: "b"}, strategy="rack-aware"),
+        hosts=(PlacementHost(4, "m"), PlacementHost(5, "m")),
+    )
+    with pytest.raises(
+        PlacementError, match="brokers 4 and 5 are on one host and in racks a and b"
+    ):
+        check(asked)

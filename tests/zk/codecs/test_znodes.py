@@ -337,6 +337,14 @@ def test_equal_assignments_and_partition_ids_are_the_same_objects() -> None:
     assert next(iter(first)) is next(iter(second))
 
 
+def test_a_registration_names_the_machine_that_brokers_share() -> None:
+    info = BrokerInfo(7, (), node_host="m1")
+    assert BrokerIdZNode.decode(BrokerIdZNode.encode(info), 7).node_host == "m1"
+    others = BrokerIdZNode.encode(BrokerInfo(7, ()))
+    assert b"node_host" not in others
+    assert BrokerIdZNode.decode(others, 7).node_host is None
+
+
 def test_a_registration_says_that_its_broker_takes_no_replicas() -> None:
     info = BrokerInfo(7, (), no_replicas=True)
     assert BrokerIdZNode.decode(BrokerIdZNode.encode(info), 7).no_replicas
