@@ -1,9 +1,10 @@
 """Collects what the pages show, while somebody looks at one of them.
 
-Two threads ask. The quick one reads the journals, ``cluster.json``, ``/controller`` and
-``/brokers/ids`` five times a second. The slow one reads the partitions when a journal tells of a
-change, and every few seconds; it also asks the controller. Without a page both wait, and no session
-with ZooKeeper is open. ``view`` is replaced as a whole, so that any thread may read it.
+Three threads ask. The quick one reads the journals, ``cluster.json``, ``/controller`` and
+``/brokers/ids`` five times a second. The slow one reads the partitions every few seconds, and again
+and again after a change of brokers or of the controller, of which the quick one tells it. The
+third asks the controller, which may not answer. Without a page all wait, and no session with
+ZooKeeper is open. ``view`` is replaced as a whole, so that any thread may read it.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ _CLOCK_S: Final = 1.0
 _REDRAW_S: Final = 30.0
 _ASK_CONTROLLER_S: Final = 1.0
 _NO_TABLE: Final = PartitionTable()
+_UNSETTLED_S: Final = 3.0  # how long leaders may change after a change of brokers
 _REST: Final = 1.5  # after a read of the partitions, in units of its own time
 
 
@@ -64,9 +66,11 @@ class ViewCollector:
         self._changed = threading.Condition()
         self._watchers = 0
         self._wanted_until = 0.0
-        self._closing = False
+        self._end = threading.Event()
         self._is_dirty = threading.Event()
+        self._unsettled_until = 0.0
         self._wake_up = threading.Event()
+        self._look_now = threading.Event()
         self._journals: Journals | None = None
         self._events: deque[Fields] = deque(maxlen=_KEPT_EVENTS)
         self._deaths: dict[BrokerId, list[int]] = {}
@@ -79,7 +83,11 @@ class ViewCollector:
         self.view = ClusterView(0.0, "")
         self._threads = [
             threading.Thread(target=self._run, args=(once,), name=name, daemon=True)
-            for name, once in (("console-quick", self._quick), ("console-slow", self._slow))
+            for name, once in (
+                ("console-quick", self._quick),
+                ("console-slow", self._slow),
+                ("console-asking", self._ask_controller),
+            )
         ]
 
     def start(self) -> None:
@@ -89,7 +97,7 @@ class ViewCollector:
 
     def close(self) -> None:
         """End the threads; one that waits for an answer of the cluster ends with the process."""
-        self._closing = True
+        self._end.set()
         self._wake_up.set()
         self._is_dirty.set()
         for thread in self._threads:
@@ -148,7 +156,7 @@ class ViewCollector:
     # --- the threads ---
 
     def _run(self, rounds: Callable[[ZkAdminStore], None]) -> None:
-        while not self._closing:
+        while not self._end.is_set():
             if not self._is_wanted:
                 self._is_complete = False
                 self._wake_up.clear()
@@ -164,7 +172,7 @@ class ViewCollector:
                         self._sessions -= 1
             except (RegentError, OSError) as error:
                 self._publish_problem(str(error))
-                time.sleep(_RETRY_S)
+                self._end.wait(_RETRY_S)
 
     def _publish_problem(self, problem: str) -> None:
         address = self.view.zookeeper
@@ -186,31 +194,40 @@ class ViewCollector:
 
     def _quick(self, admin: ZkAdminStore) -> None:
         """Collect what changes in a failover, until nobody looks."""
-        while self._is_wanted and not self._closing:
+        while self._is_wanted and not self._end.is_set():
             began = time.monotonic()
             self._publish(self._look(admin))
-            time.sleep(max(POLL_S - (time.monotonic() - began), POLL_S / 4))
+            self._look_now.wait(max(POLL_S - (time.monotonic() - began), POLL_S / 4))
+            self._look_now.clear()
 
     def _slow(self, admin: ZkAdminStore) -> None:
-        """Collect the partitions, and what the controller tells, until nobody looks."""
+        """Collect the partitions, until nobody looks."""
+        while self._is_wanted and not self._end.is_set():
+            began = time.monotonic()
+            self._is_dirty.clear()
+            live = _live(admin.read_brokers())
+            found = read_partitions(admin, admin.topics.read_topic_names())
+            at_ms = time.time() * 1000
+            table = PartitionTable.of(found.partitions, found.unreadable, live, at_ms)
+            is_changed = not table.has_same(self._table)
+            if not self._is_complete or is_changed:
+                self._table = table
+            self._is_complete = True
+            self._look_now.set()
+            self._end.wait(min((time.monotonic() - began) * _REST, _SLOW_S))
+            if not is_changed and time.monotonic() >= self._unsettled_until:
+                self._is_dirty.wait(_SLOW_S)
+
+    def _ask_controller(self, admin: ZkAdminStore) -> None:
+        """Ask the controller which brokers do not answer it, until nobody looks."""
         with ControllerRef(admin.read_controller_endpoint, client_id=CLIENT_ID) as controller:
-            while self._is_wanted and not self._closing:
-                began = time.monotonic()
-                self._is_dirty.clear()
-                live = _live(admin.read_brokers())
-                found = read_partitions(admin, admin.topics.read_topic_names())
-                at_ms = time.time() * 1000
-                table = PartitionTable.of(found.partitions, found.unreadable, live, at_ms)
-                if not self._is_complete or not table.has_same(self._table):
-                    self._table = table
-                self._is_complete = True
+            while self._is_wanted and not self._end.is_set():
                 deadline = time.monotonic() + _ASK_CONTROLLER_S
                 request = DescribeControllerRequest()
                 self._described = controller.ask(
                     request, DescribeControllerResponse, deadline=deadline
                 )
-                time.sleep(min((time.monotonic() - began) * _REST, _SLOW_S))
-                self._is_dirty.wait(_SLOW_S)
+                self._end.wait(_SLOW_S)
 
     # --- one look ---
 
@@ -223,6 +240,7 @@ class ViewCollector:
         controller_id = NO_CONTROLLER if controller is None else controller.broker_id
         epoch = self.view.controller_epoch if controller is None else controller.controller_epoch
         rows = _rows(registered, {} if file is None else file.brokers)
+        self._note_change(rows, epoch)
         if not has_journals:
             self._note_without_journals(rows, controller_id, epoch)
         missing = self._missing(admin, registered, file)
@@ -244,6 +262,12 @@ class ViewCollector:
             self._failovers(events, deaths),
             has_journals,
         )
+
+    def _note_change(self, rows: tuple[BrokerRow, ...], epoch: int) -> None:
+        """Let the partitions be read soon if brokers or the controller have changed."""
+        if epoch != self.view.controller_epoch or _live_ids(rows) != _live_ids(self.view.brokers):
+            self._unsettled_until = time.monotonic() + _UNSETTLED_S
+            self._is_dirty.set()
 
     def _failovers(self, events: Sequence[Fields], deaths: Deaths) -> Sequence[Failover]:
         if not self._is_changed:
@@ -287,8 +311,7 @@ class ViewCollector:
         self, rows: tuple[BrokerRow, ...], controller_id: BrokerId, epoch: int
     ) -> None:
         """Write down what this process sees, in the form of a journal."""
-        now = {row.broker_id for row in rows if row.is_registered}
-        before = {row.broker_id for row in self.view.brokers if row.is_registered}
+        now, before = _live_ids(rows), _live_ids(self.view.brokers)
         now_ms = round(time.time() * 1000)
         common: dict[str, object] = {
             "ts_ms": now_ms,
@@ -353,6 +376,10 @@ def _live(
     registered: Mapping[BrokerId, BrokerRegistration | BadDataError],
 ) -> dict[BrokerId, BrokerRegistration]:
     return {b: r for b, r in registered.items() if isinstance(r, BrokerRegistration)}
+
+
+def _live_ids(rows: tuple[BrokerRow, ...]) -> set[BrokerId]:
+    return {row.broker_id for row in rows if row.is_registered}
 
 
 def _rows(

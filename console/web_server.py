@@ -122,11 +122,16 @@ class Console:
                     parts, look = await run_in_threadpool(self._parts, page, arguments)
                 except RegentError as error:
                     parts, look = {"problem": render("problem.html", problem=str(error))}, None
-                changed = {k: str(v) for k, v in parts.items() if sent.get(k) != v}
-                gone = [] if look is None else [k for k in sent if k not in parts]
+                changed = {id: str(part) for id, part in parts.items() if sent.get(id) != part}
+                gone = [] if look is None else [id for id in sent if id not in parts]
                 if changed or gone or time.monotonic() - said_at > _KEEP_ALIVE_S:
                     said_at = time.monotonic()
-                    content = {"parts": changed, "gone": gone, "now_ms": time.time() * 1000}
+                    content = {
+                        "parts": changed,
+                        "gone": gone,
+                        "is_whole": not sent,
+                        "now_ms": time.time() * 1000,
+                    }
                     yield b"data: " + orjson.dumps(content) + b"\n\n"
                     sent |= changed
                     for name in gone:

@@ -290,8 +290,7 @@ def test_the_overview_shows_the_brokers_and_a_failover_of_the_journal(console: C
 
 def test_the_grid_has_a_cell_for_each_partition(console: Console) -> None:
     text = browser(console).get("/partitions").text
-    assert '<section id="grid-payments"' in text
-    assert text.count("<i class=") == 2
+    assert '<div id="grid">payments ~~</div>' in text
 
 
 @pytest.mark.parametrize(
