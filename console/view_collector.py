@@ -1,9 +1,10 @@
 """Collects what the pages show, while somebody looks at one of them.
 
-Three threads ask. The quick one reads the journals, ``cluster.json``, ``/controller`` and
+Four threads ask. The quick one reads the journals, ``cluster.json``, ``/controller`` and
 ``/brokers/ids`` five times a second. The slow one reads the partitions every few seconds, and again
 and again after a change of brokers or of the controller, of which the quick one tells it. The
-third asks the controller, which may not answer. Without a page all wait, and no session with
+third asks the controller, and the fourth the brokers for their journals if those are on other
+machines: these may not answer. Without a page all wait, and no session with
 ZooKeeper is open. ``view`` is replaced as a whole, so that any thread may read it.
 """
 
@@ -43,6 +44,7 @@ POLL_S: Final = 0.2
 
 _KEPT_EVENTS: Final = 20_000
 _READ_BYTES: Final = 8 * 1024 * 1024  # of the end of each journal
+_READ_FAR_BYTES: Final = 1024 * 1024  # the same, of the journal that a broker reads for us
 _KEPT_DEATHS: Final = 20
 _IDLE_S: Final = 5.0  # after the last page, sessions stay for a reload
 _FIRST_S: Final = 10.0
@@ -72,6 +74,9 @@ class ViewCollector:
         self._wake_up = threading.Event()
         self._look_now = threading.Event()
         self._journals: Journals | None = None
+        self._far_journals: Journals | None = None
+        self._has_far_journals = True  # until they were looked for
+        self._arrived: deque[list[Fields]] = deque()  # of far journals, for the quick thread
         self._events: deque[Fields] = deque(maxlen=_KEPT_EVENTS)
         self._deaths: dict[BrokerId, list[int]] = {}
         self._table = PartitionTable()
@@ -81,17 +86,21 @@ class ViewCollector:
         self._told_at = 0.0
         self._sessions = 0
         self.view = ClusterView(0.0, "")
-        self._threads = [
-            threading.Thread(target=self._run, args=(once,), name=name, daemon=True)
-            for name, once in (
-                ("console-quick", self._quick),
-                ("console-slow", self._slow),
-                ("console-asking", self._ask_controller),
-            )
-        ]
+        self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Start the threads."""
+        """Start the threads. Raises ``ClusterNotFoundError``."""
+        rounds = {
+            "console-quick": self._quick,
+            "console-slow": self._slow,
+            "console-asking": self._ask_controller,
+        }
+        if self._cluster.data_dir is None:
+            rounds["console-journals"] = self._follow_far_journals
+        self._threads = [
+            threading.Thread(target=self._run, args=(once,), name=name, daemon=True)
+            for name, once in rounds.items()
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -101,8 +110,10 @@ class ViewCollector:
         self._wake_up.set()
         self._is_dirty.set()
         for thread in self._threads:
-            if thread.ident is not None:
-                thread.join(_END_S)
+            thread.join(_END_S)
+        far = self._far_journals
+        if far is not None and not any(thread.is_alive() for thread in self._threads):
+            far.close()
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -284,16 +295,31 @@ class ViewCollector:
                 del known[:-_KEPT_DEATHS]
 
     def _follow_journals(self) -> bool:
-        """Read the new lines of all journals; False if there are none on this machine."""
+        """Take the new lines of all journals; False if there are none that can be read."""
         data_dir = self._cluster.data_dir
         if data_dir is None:
-            return False
+            while self._arrived:
+                self._add(self._arrived.popleft())
+            return self._has_far_journals
         if self._journals is None:
             self._journals = Journals(None, data_dir, None, 0, logger.warning, _READ_BYTES)
         found = self._journals.look()
         with suppress(EventsError):
-            self._add([e.fields for e in self._journals.new() if _is_usable(e.fields)])
+            self._add(_new_lines(self._journals))
         return found > 0
+
+    def _follow_far_journals(self, _admin: ZkAdminStore) -> None:
+        """Let the brokers read their journals, until nobody looks; one of them may be slow."""
+        if self._far_journals is None:
+            say = logger.warning
+            self._far_journals = Journals(self._cluster, None, None, 0, say, _READ_FAR_BYTES)
+        while self._is_wanted and not self._end.is_set():
+            self._far_journals.look()
+            if new := _new_lines(self._far_journals):
+                self._arrived.append(new)
+                self._look_now.set()
+            self._has_far_journals = not self._far_journals.none_was_read()
+            self._end.wait(POLL_S)
 
     def _add(self, new: list[Fields]) -> None:
         if not new:
@@ -362,6 +388,10 @@ def _differ(before: ClusterView, now: ClusterView) -> bool:
     return replace(before, at_ms=0.0, table=_NO_TABLE, events=()) != replace(
         now, at_ms=0.0, table=_NO_TABLE, events=()
     )
+
+
+def _new_lines(journals: Journals) -> list[Fields]:
+    return [event.fields for event in journals.new() if _is_usable(event.fields)]
 
 
 _NEEDED: Final = {"event": str, "broker_id": int, "controller_epoch": int, "event_id": int}
