@@ -32,6 +32,7 @@ from regent.console.cluster_view import (
 )
 from regent.console.inquiries import BrokerQuestions
 from regent.console.operator_actions import offered
+from regent.console.record_browser import FORMS, SHOWN, STARTS, RecordQuery, read_records
 from regent.core.errors import RegentError
 from regent.core.model import TopicPartition
 
@@ -78,7 +79,10 @@ class ConsolePage:
 def _moment(at_ms: float | None) -> str:
     if at_ms is None:
         return "-"
-    moment = datetime.fromtimestamp(at_ms / 1000)
+    try:
+        moment = datetime.fromtimestamp(at_ms / 1000)
+    except (ValueError, OverflowError, OSError):  # a record may have any time
+        return f"{at_ms} ms"
     return f"{moment:%Y-%m-%d %H:%M:%S}.{int(at_ms) % 1000:03}"
 
 
@@ -244,8 +248,45 @@ def _topic(look: PageLook) -> Parts:
             sizes=sizes.found,
             settings=settings.found,
             problems=sizes.problems + settings.problems,
+            may_write=look.may_write,
         )
     }
+
+
+def _records(look: PageLook) -> Parts:
+    at, given = _asked_partition(look), look.arguments
+    if not any(p.topic_partition == at for p in look.view.table.by_topic.get(at.topic, ())):
+        raise PageNotFoundError(f"there is no partition {at}")
+    query = RecordQuery(
+        at,
+        _one_of(STARTS, given.get("start", "")),
+        given.get("at", "").strip(),
+        _one_of(FORMS, given.get("form", "")),
+        given.get("search", ""),
+        is_committed=given.get("open", "") != "yes",
+    )
+    found, problem = None, ""
+    try:
+        found = read_records(look.cluster, query)
+    except RegentError as error:
+        problem = str(error)
+    return {
+        "records": render(
+            "records.html",
+            query=query,
+            found=found,
+            problem=problem,
+            starts=STARTS,
+            forms=FORMS,
+            limit=SHOWN,
+            partitions=len(look.view.table.by_topic[at.topic]),
+            may_write=look.may_write,
+        )
+    }
+
+
+def _one_of(choices: tuple[str, ...], given: str) -> str:
+    return given if given in choices else choices[0]
 
 
 def _groups(look: PageLook) -> Parts:
@@ -291,6 +332,7 @@ PAGES: Final[Mapping[str, ConsolePage]] = {
     "failover": ConsolePage("Failover", _failover, needs_partitions=False),
     "partition": ConsolePage("Partition", _partition, every_s=2.0),
     "topic": ConsolePage("Topic", _topic, every_s=5.0),
+    "records": ConsolePage("Records", _records, every_s=0.0),
 }
 """The pages by name; those with a place in the menu first."""
 

@@ -162,14 +162,22 @@ class Console:
         operation = OPERATIONS.get(request.path_params["operation"])
         if operation is None or not self._may_write:
             return _refused(404, "this console only shows: --console-write lets it change things")
-        target = request.query_params.get("target", "")
+        given = dict(request.query_params)
+        fields, lines = operation.fields_of(given), None
+        if operation.preview is not None and "preview" in given:
+            try:
+                lines = await run_in_threadpool(operation.preview, self._cluster, fields)
+            except RegentError as error:
+                return _refused(409, str(error))
         return HTMLResponse(
             render(
                 "ask.html",
                 operation=operation,
                 name=request.path_params["operation"],
-                target=target,
-                question=operation.question.format(target),
+                fields=fields,
+                question=operation.question.format(fields["target"]),
+                lines=lines,
+                back=operation.page_after(fields["target"]),
                 form_token=self._gate.form_token,
             )
         )
@@ -184,11 +192,12 @@ class Console:
         if (refusal := self._gate.form_refusal(form)) is not None:
             return _refused(*refusal)
         try:
-            await run_in_threadpool(perform, self._cluster, name, form.get("target", ""))
+            fields = OPERATIONS[name].fields_of(form)
+            await run_in_threadpool(perform, self._cluster, name, fields)
         except RegentError as error:
             return _refused(409, str(error))
         self.collector.refresh()
-        return RedirectResponse("/", status_code=303)
+        return RedirectResponse(OPERATIONS[name].page_after(fields["target"]), status_code=303)
 
 
 class _Gated:

@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -191,8 +191,8 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """The operations that were performed, instead of performing them."""
     performed: list[tuple[str, str]] = []
 
-    def perform(cluster: Cluster, name: str, target: str) -> str:
-        performed.append((name, target))
+    def perform(cluster: Cluster, name: str, fields: Mapping[str, str]) -> str:
+        performed.append((name, fields["target"]))
         return "done"
 
     monkeypatch.setattr(web_server, "perform", perform)
