@@ -112,7 +112,8 @@ def _figures(
     overview_s, _ = browser.timed("/")
     overview_again_s, _ = browser.timed("/")
     grid_s, grid_bytes = browser.timed("/partitions")
-    overview, cells = _messages(browser.open("/live/overview")), {}
+    overview = _messages(browser.open("/live/overview"))
+    cells: dict[str, str] = {}
     grid = _messages(browser.open("/live/partitions"))
     next(overview)
     cells.update(next(grid)[0])

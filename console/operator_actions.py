@@ -22,7 +22,7 @@ from regent.client.controller_ref import ControllerRef, refusal
 from regent.client.wording import counted, listed
 from regent.cluster.cluster_file import BrokerEntry
 from regent.cluster.supervisor_socket import start_brokers
-from regent.console import topic_operations
+from regent.console import group_operations, topic_operations
 from regent.console.cluster_view import BrokerRow, ClusterView
 from regent.core.errors import ApiError, Errors, RegentError
 from regent.core.model import TopicPartition
@@ -224,6 +224,45 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         "Cancel the move of {}? Its former replicas stay, and what was copied is deleted.",
         _cancel,
         page="/moves",
+    ),
+    "throttle-moves": Operation(
+        "Throttle the moves",
+        "Limit what each broker sends and receives for the moves that are in progress?",
+        group_operations.throttle_moves,
+        (AskedField("rate", "Bytes a second", default="50000000"),),
+        "/moves",
+    ),
+    "unthrottle-moves": Operation(
+        "Remove all throttles",
+        "Remove the throttles of replication of all brokers and topics?",
+        group_operations.unthrottle_moves,
+        page="/moves",
+    ),
+    "reset-offsets": Operation(
+        "Reset the offsets",
+        "Change what group {} reads next? It must have no members.",
+        group_operations.reset_offsets,
+        (
+            AskedField("topic", "Topic; without one, all that the group has committed"),
+            AskedField("to", "To", group_operations.TO, "earliest"),
+            AskedField("value", "Offset, distance (-10: back), or time (10m, 2026-01-31T23:59:00)"),
+        ),
+        "/groups",
+        group_operations.preview_reset,
+    ),
+    "abort-transaction": Operation(
+        "Abort the transaction",
+        "Abort the open transaction of {}? Its producer is fenced: it must begin anew.",
+        group_operations.abort_transaction,
+        page="/groups",
+    ),
+    "abort-hanging": Operation(
+        "Abort in this partition",
+        "Abort a transaction in partition {} only? Do this if its coordinator has lost it: of a"
+        " transaction that is still committed, the records of this partition would be missing.",
+        group_operations.abort_hanging,
+        (AskedField("start", "Offset at which it began"),),
+        "/groups",
     ),
     "create-topic": Operation(
         "Create a topic",

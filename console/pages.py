@@ -199,12 +199,24 @@ def _partition(look: PageLook) -> Parts:
     found = next((p for p in look.view.table.partitions if p.topic_partition == at), None)
     if found is None:
         raise PageNotFoundError(f"there is no partition {at}")
-    beliefs = BrokerQuestions(look.cluster).beliefs(at)
-    changes = history(look.view, at)
+    questions = BrokerQuestions(look.cluster)
+    beliefs, changes = questions.beliefs(at), history(look.view, at)
+    problem, producers = "", []
+    try:
+        _, producers = questions.open_transactions(at)
+    except RegentError as error:
+        problem = str(error)
     return {
         "partition": render(
             "partition.html", partition=found, beliefs=beliefs, changes=changes, view=look.view
-        )
+        ),
+        "transactions": render(
+            "open_transactions.html",
+            at=at,
+            producers=producers,
+            problem=problem,
+            may_write=look.may_write,
+        ),
     }
 
 
@@ -293,9 +305,17 @@ def _groups(look: PageLook) -> Parts:
     questions = BrokerQuestions(look.cluster)
     groups, transactions = questions.groups(), questions.transactions()
     return {
-        "groups": render("groups.html", groups=groups.found, problems=groups.problems),
+        "groups": render(
+            "groups.html",
+            groups=groups.found,
+            problems=groups.problems,
+            may_write=look.may_write,
+        ),
         "transactions": render(
-            "transactions.html", rows=transactions.found, problems=transactions.problems
+            "transactions.html",
+            rows=transactions.found,
+            problems=transactions.problems,
+            may_write=look.may_write,
         ),
     }
 

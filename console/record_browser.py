@@ -248,7 +248,7 @@ def write_record(cluster: Cluster, fields: Mapping[str, str]) -> tuple[TopicPart
     topic, number = fields.get("target", ""), fields.get("partition", "").strip()
     if number and not (number.isascii() and number.isdecimal()):
         raise RecordsError(f"{number!r} is not the number of a partition")
-    headers = []
+    headers: list[tuple[str, str | bytes | None]] = []
     for line in fields.get("headers", "").splitlines():
         name, equals, value = line.partition("=")
         if not equals:

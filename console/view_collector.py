@@ -308,8 +308,9 @@ class ViewCollector:
             self._add(_new_lines(self._journals))
         return found > 0
 
-    def _follow_far_journals(self, _admin: ZkAdminStore) -> None:
+    def _follow_far_journals(self, admin: ZkAdminStore) -> None:
         """Let the brokers read their journals, until nobody looks; one of them may be slow."""
+        del admin
         if self._far_journals is None:
             say = logger.warning
             self._far_journals = Journals(self._cluster, None, None, 0, say, _READ_FAR_BYTES)

@@ -7,26 +7,30 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import TopicPartition as Position
 from starlette.testclient import TestClient
 
 from regent.client.cluster_connection import Cluster, ClusterLocation
 from regent.config.settings import Settings
 from regent.config.tables.groups import GroupsConfig
 from regent.console.browser_gate import FORM_TOKEN, BrowserGate
+from regent.console.inquiries import BrokerQuestions
 from regent.console.operator_actions import CHANGES_FILE, OPERATIONS, perform
 from regent.console.record_browser import RecordQuery, RecordsError, read_records, shown_bytes
 from regent.console.web_server import Console
 from regent.core.errors import RegentError
-from regent.core.model import TopicPartition
-from regent.testing.waits import scaled
+from regent.core.model import ReplicaAssignment, TopicPartition
+from regent.testing.waits import eventually, scaled
 from tests.support.fake_cluster import ADDRESS, FakeCluster, replicas, write_cluster_file
 from tests.support.memory_logs import MemoryLogs
 from tests.support.served_endpoint import BROKER, ServedEndpoint
 
 TOPIC = "payments"
+GROUP = "billing"
 AT = TopicPartition(TOPIC, 0)
 EVIL = "<script>alert(1)</script>"
 BASE = "http://127.0.0.1:8080"
@@ -41,6 +45,7 @@ def broker(tmp_path: Path) -> Iterator[tuple[ServedEndpoint, Cluster]]:
         served = ServedEndpoint(stack, MemoryLogs(), settings, TOPIC)
         fake.add_broker(BROKER, port=served.port)
         fake.put_topic(TOPIC, {0: (BROKER,)})
+        fake.put_state(AT, BROKER, (BROKER,))
         write_cluster_file(tmp_path, zookeeper=ADDRESS)
         producer = Producer({"bootstrap.servers": f"127.0.0.1:{served.port}", "log_level": 0})
         producer.produce(TOPIC, b'{"amount": 1}', b"k", 0, headers=[("trace", b"one")])
@@ -50,7 +55,18 @@ def broker(tmp_path: Path) -> Iterator[tuple[ServedEndpoint, Cluster]]:
         yield served, Cluster(lambda: ClusterLocation(ADDRESS, tmp_path), fake.open)
 
 
-def values(cluster: Cluster, **query: str) -> list[str | None]:
+def member_of(served: ServedEndpoint) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": f"127.0.0.1:{served.port}",
+            "group.id": GROUP,
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
+
+
+def values(cluster: Cluster, **query: Any) -> list[str | None]:
     found = read_records(cluster, RecordQuery(AT, **query))
     return [None if row.value is None else row.value.text for row in found.records]
 
@@ -137,6 +153,116 @@ def test_a_record_is_written_and_its_content_is_not_in_the_journal(
         perform(cluster, "produce", {**fields, "headers": "nothing"})
 
 
+# --- groups and transactions ----------------------------------------------------------------------
+
+
+def reset(cluster: Cluster, **fields: str) -> tuple[str, int]:
+    """Preview and reset the offsets of a group; return the preview and the position afterwards."""
+    operation = OPERATIONS["reset-offsets"]
+    form = operation.fields_of({"target": GROUP, **fields})
+    assert operation.preview is not None
+    (line,) = operation.preview(cluster, form)
+    perform(cluster, "reset-offsets", form)
+    (group,) = BrokerQuestions(cluster).groups().found
+    (row,) = group.rows
+    assert row.committed is not None
+    return line, row.committed
+
+
+def test_a_group_is_reset_as_the_preview_says(broker: tuple[ServedEndpoint, Cluster]) -> None:
+    served, cluster = broker
+    with closing(member_of(served)) as member:
+        member.commit(offsets=[Position(TOPIC, 0, 1)], asynchronous=False)
+    assert reset(cluster, to="latest") == ("payments-0: 1 -> 3", 3)
+    assert reset(cluster, to="shift", value="-2") == ("payments-0: 3 -> 1", 1)
+    assert reset(cluster, to="offset", value="99") == ("payments-0: 1 -> 3", 3)
+    assert reset(cluster, to="time", value="10m") == ("payments-0: 3 -> 0", 0)
+    assert reset(cluster, to="offset", value="2", topic=TOPIC) == ("payments-0: 0 -> 2", 2)
+    assert reset(cluster) == ("payments-0: 2 -> 0", 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"target": "absent"}, "there is no group absent"),
+        ({"to": "offset", "value": "x"}, "'x' is no number of offsets"),
+        ({"to": "time", "value": "soon"}, "soon"),
+        ({"to": "nowhere"}, "'nowhere'"),
+        ({"topic": "absent"}, "there is no topic absent"),
+    ],
+)
+def test_a_reset_that_cannot_be_done_is_told(
+    broker: tuple[ServedEndpoint, Cluster], fields: dict[str, str], problem: str
+) -> None:
+    served, cluster = broker
+    with closing(member_of(served)) as member:
+        member.commit(offsets=[Position(TOPIC, 0, 1)], asynchronous=False)
+    form = OPERATIONS["reset-offsets"].fields_of({"target": GROUP, **fields})
+    with pytest.raises(RegentError, match=problem):
+        perform(cluster, "reset-offsets", form)
+
+
+def test_a_group_with_members_is_not_reset(broker: tuple[ServedEndpoint, Cluster]) -> None:
+    served, cluster = broker
+    with closing(member_of(served)) as member:
+        member.subscribe([TOPIC])
+
+        def is_member() -> bool:
+            member.poll(0.1)
+            return bool(member.assignment())
+
+        eventually(is_member, "the member has its assignment", scaled(20))
+        with pytest.raises(RegentError, match="has 1 member and is Stable: stop them first"):
+            perform(cluster, "reset-offsets", {"target": GROUP, "to": "latest"})
+
+
+def transactional(served: ServedEndpoint) -> Producer:
+    """A producer with an open transaction that has a record in the partition."""
+    producer = Producer(
+        {
+            "bootstrap.servers": f"127.0.0.1:{served.port}",
+            "transactional.id": "orders",
+            "log_level": 0,
+        }
+    )
+    producer.init_transactions(scaled(20))
+    producer.begin_transaction()
+    producer.produce(TOPIC, b"open", partition=0)
+    producer.flush(scaled(20))
+    return producer
+
+
+def ends_of_transactions(cluster: Cluster) -> bool:
+    return BrokerQuestions(cluster).open_transactions(AT)[1] == []
+
+
+def test_an_open_transaction_is_aborted_and_its_producer_fenced(
+    broker: tuple[ServedEndpoint, Cluster],
+) -> None:
+    served, cluster = broker
+    producer = transactional(served)
+    assert values(cluster, is_committed=False)[-1] == "open"
+    assert "is aborted" in perform(cluster, "abort-transaction", {"target": "orders"})
+    eventually(lambda: ends_of_transactions(cluster), "the marker is written", scaled(20))
+    assert "open" not in values(cluster)
+    with pytest.raises(KafkaException) as fenced:
+        producer.commit_transaction(scaled(20))
+    assert fenced.value.args[0].fatal()
+    with pytest.raises(RegentError, match="'orders' has no open transaction"):
+        perform(cluster, "abort-transaction", {"target": "orders"})
+
+
+def test_a_transaction_is_aborted_in_one_partition(broker: tuple[ServedEndpoint, Cluster]) -> None:
+    served, cluster = broker
+    producer = transactional(served)
+    with pytest.raises(RegentError, match="no transaction is open since offset 1"):
+        perform(cluster, "abort-hanging", {"target": "payments-0", "start": "1"})
+    done = perform(cluster, "abort-hanging", {"target": "payments-0", "start": "3"})
+    assert done.startswith("payments-0: the transaction of producer")
+    assert ends_of_transactions(cluster)
+    del producer
+
+
 # --- topics ---------------------------------------------------------------------------------------
 
 
@@ -194,3 +320,16 @@ def test_a_field_that_cannot_be_understood_is_named(
     with pytest.raises(RegentError, match=problem):
         done(topics, operation, **fields)
     assert not topics.received
+
+
+def test_moves_are_throttled_and_all_throttles_removed(topics: FakeCluster) -> None:
+    with pytest.raises(RegentError, match="no partition is being reassigned"):
+        done(topics, "throttle-moves", rate="1000")
+    moving = ReplicaAssignment((2, 0, 1), (2,), (1,))
+    topics.put_topic(TOPIC, {0: moving, 1: (0, 1)})
+    with pytest.raises(RegentError, match="no number of bytes"):
+        done(topics, "throttle-moves", rate="1 MB")
+    assert done(topics, "throttle-moves", rate="1000") == (
+        "1 move: brokers 0, 1, 2 send and receive 1000 B/s each"
+    )
+    assert done(topics, "unthrottle-moves") == "the throttles of 3 brokers and 1 topic are removed"
