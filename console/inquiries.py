@@ -42,7 +42,11 @@ from regent.core.protocol.messages.groups import (
     OffsetFetchRequestGroup,
     OffsetFetchResponse,
 )
-from regent.core.protocol.messages.log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from regent.core.protocol.messages.log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
 from regent.core.protocol.messages.offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -169,19 +173,35 @@ def _summed(rows: Iterable[tuple[str, int]]) -> dict[str, int]:
 
 
 class BrokerQuestions:
-    """Asks the brokers that are registered when a page is opened. Raises ``RegentError``."""
+    """Asks the brokers that are registered when a page is opened. Raises ``RegentError``.
 
-    def __init__(self, cluster: Cluster) -> None:
+    ``known`` has the partitions by topic, if somebody has read them already.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        known: Mapping[str, Sequence[DescribedPartition]] | None = None,
+    ) -> None:
         self._cluster = cluster
+        self._known = known
         with cluster.admin() as admin:
             self._live = read_live_brokers(admin)
 
     # --- topics ---
 
-    def sizes(self) -> Answers[dict[TopicPartition, dict[BrokerId, int]]]:
-        """Return the bytes of every replica."""
+    def sizes(
+        self, topics: Mapping[str, Sequence[DescribedPartition]]
+    ) -> Answers[dict[TopicPartition, dict[BrokerId, int]]]:
+        """Return the bytes of every replica of these topics."""
         sizes: dict[TopicPartition, dict[BrokerId, int]] = defaultdict(dict)
-        request = DescribeLogDirsRequest(topics=None)
+        asked = tuple(
+            DescribableLogDirTopic(
+                topic=topic, partitions=tuple(p.topic_partition.partition for p in partitions)
+            )
+            for topic, partitions in topics.items()
+        )
+        request = DescribeLogDirsRequest(topics=asked)
         answers = self._ask_all(_DESCRIBE_LOG_DIRS, request, DescribeLogDirsResponse)
         for broker_id, answer in answers.found.items():
             for result in answer.results:
@@ -285,7 +305,7 @@ class BrokerQuestions:
     ) -> Answers[dict[TopicPartition, int]]:
         """Return the first offset of a time in partitions, as their leaders know it; -1: none."""
         leaders: dict[BrokerId, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-        for row in self._read({p.topic for p in partitions} if partitions else ()):
+        for row in self._read({p.topic for p in partitions}):
             if row.topic_partition in partitions:
                 leaders[row.leader][row.topic_partition.topic].append(row.topic_partition.partition)
         requests = {
@@ -382,6 +402,8 @@ class BrokerQuestions:
         return leader, [p for p in producers if p.current_txn_start_offset >= 0]
 
     def _read(self, topics: Collection[str]) -> Sequence[DescribedPartition]:
+        if self._known is not None:
+            return [p for topic in topics for p in self._known.get(topic, ())]
         if not topics:
             return ()
         with self._cluster.admin() as admin:

@@ -45,6 +45,8 @@ GRID_ROW: Final = "grid-"
 STATIC: Final = Path(__file__).parent / "static"
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 _JOURNAL_LINES: Final = 300
+_TOPICS_A_PAGE: Final = 200
+_MOVES_SHOWN: Final = 500
 _LANE_HEIGHT: Final = 28.0
 _TICK_FULL_MS: Final = 100.0  # an answer that took so long is as high as the lane
 
@@ -199,7 +201,7 @@ def _partition(look: PageLook) -> Parts:
     found = next((p for p in look.view.table.partitions if p.topic_partition == at), None)
     if found is None:
         raise PageNotFoundError(f"there is no partition {at}")
-    questions = BrokerQuestions(look.cluster)
+    questions = _questions(look)
     beliefs, changes = questions.beliefs(at), history(look.view, at)
     problem, producers = "", []
     try:
@@ -228,9 +230,17 @@ def _asked_partition(look: PageLook) -> TopicPartition:
 
 
 def _topics(look: PageLook) -> Parts:
-    sizes = BrokerQuestions(look.cluster).sizes()
+    text = look.arguments.get("text", "").lower()
+    names = sorted(name for name in look.view.table.by_topic if text in name.lower())
+    pages = max(-(-len(names) // _TOPICS_A_PAGE), 1)
+    page = _page_of(look.arguments.get("page", ""), pages)
+    shown = {
+        name: look.view.table.by_topic[name]
+        for name in names[(page - 1) * _TOPICS_A_PAGE : page * _TOPICS_A_PAGE]
+    }
+    sizes = _questions(look).sizes(shown)
     rows = []
-    for topic, partitions in sorted(look.view.table.by_topic.items()):
+    for topic, partitions in shown.items():
         replicas = [sizes.found.get(p.topic_partition, {}) for p in partitions]
         rows.append(
             {
@@ -242,7 +252,27 @@ def _topics(look: PageLook) -> Parts:
                 "largest": max((max(of.values(), default=0) for of in replicas), default=0),
             }
         )
-    return {"topics": render("topics.html", rows=rows, problems=sizes.problems)}
+    return {
+        "topics": render(
+            "topics.html",
+            rows=rows,
+            problems=sizes.problems,
+            found=len(names),
+            page=page,
+            pages=pages,
+            text=look.arguments.get("text", ""),
+        )
+    }
+
+
+def _page_of(text: str, pages: int) -> int:
+    """Return the number of a page that there is."""
+    is_number = text.isascii() and text.isdecimal() and len(text) < 10
+    return min(max(int(text), 1), pages) if is_number else 1
+
+
+def _questions(look: PageLook) -> BrokerQuestions:
+    return BrokerQuestions(look.cluster, look.view.table.by_topic)
 
 
 def _topic(look: PageLook) -> Parts:
@@ -250,8 +280,8 @@ def _topic(look: PageLook) -> Parts:
     partitions = look.view.table.by_topic.get(name)
     if partitions is None:
         raise PageNotFoundError(f"there is no topic {name!r}")
-    questions = BrokerQuestions(look.cluster)
-    sizes, settings = questions.sizes(), questions.settings(name)
+    questions = _questions(look)
+    sizes, settings = questions.sizes({name: partitions}), questions.settings(name)
     return {
         "topic": render(
             "topic.html",
@@ -302,7 +332,7 @@ def _one_of(choices: tuple[str, ...], given: str) -> str:
 
 
 def _groups(look: PageLook) -> Parts:
-    questions = BrokerQuestions(look.cluster)
+    questions = _questions(look)
     groups, transactions = questions.groups(), questions.transactions()
     return {
         "groups": render(
@@ -322,7 +352,8 @@ def _groups(look: PageLook) -> Parts:
 
 def _moves(look: PageLook) -> Parts:
     moving = [p for p in look.view.table.partitions if p.assignment.is_being_reassigned]
-    return {"moves": render("moves.html", moving=moving, may_write=look.may_write)}
+    shown, more = moving[:_MOVES_SHOWN], len(moving) - _MOVES_SHOWN
+    return {"moves": render("moves.html", moving=shown, more=more, may_write=look.may_write)}
 
 
 def _doctor(look: PageLook) -> Parts:

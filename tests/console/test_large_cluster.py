@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from http.client import HTTPConnection, HTTPResponse
@@ -16,9 +16,10 @@ import pytest
 from regent.client.cluster_connection import Cluster, ClusterLocation, open_session
 from regent.client.partitions import DescribedPartition
 from regent.config.addresses import listening_socket
-from regent.console import web_server
+from regent.console import pages, web_server
 from regent.console.browser_gate import BrowserGate
 from regent.console.cluster_view import BrokerRow, ClusterView, PartitionTable
+from regent.console.inquiries import Answers, BrokerQuestions
 from regent.console.view_collector import ViewCollector
 from regent.console.web_server import Console, server_of
 from regent.core.model import (
@@ -156,3 +157,31 @@ def test_only_rows_that_have_changed_are_sent(console: OpenConsole) -> None:
     assert rows == {"grid-topic-0000"}
     assert said["gone"] == ["grid-topic-0999"]
     assert size < 2_000
+
+
+def test_a_thousand_topics_have_pages_and_a_filter(
+    console: OpenConsole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    class Questions(BrokerQuestions):
+        def __init__(self, cluster: Cluster, known: object = None) -> None:
+            """Ask nobody."""
+
+        def sizes(self, topics: Mapping[str, object]) -> Answers[Any]:
+            asked.append(len(topics))
+            return Answers({})
+
+    monkeypatch.setattr(pages, "BrokerQuestions", Questions)
+    first, last, beyond, some = (
+        console.get(f"/topics?{query}").read().decode()
+        for query in ("", "page=5", "page=99", "text=PIC-099")
+    )
+    assert "page 1 of 5" in first
+    assert "topic-0199" in first
+    assert "topic-0200" not in first
+    assert "topic-0999" in last
+    assert last == beyond
+    assert "10 topics with PIC-099 in the name" in some
+    assert asked == [200, 200, 200, 10]
+    assert max(map(len, (first, last))) < 60_000
