@@ -207,13 +207,7 @@ def registered_brokers(admin: ZkAdminStore) -> Sequence[EndPoint]:
     return brokers
 
 
-def client_settings(
-    cluster: Cluster, client_id: str = "regent-cli"
-) -> dict[str, str | int | float | bool]:
-    """Return the settings of a client of librdkafka: it begins with all registered brokers.
-
-    It logs nothing, because its users report errors themselves. Raises ``ClusterNotFoundError``.
-    """
+def _registered(cluster: Cluster) -> Sequence[EndPoint]:
     with cluster.admin() as admin:
         registrations = admin.read_brokers().values()
     infos = [r.info for r in registrations if not isinstance(r, BadDataError)]
@@ -222,6 +216,19 @@ def client_settings(
     if not endpoints:
         why = f"no broker listens for {SECURITY_OF_COMMAND.protocol.value}: see --command-config"
         raise ClusterNotFoundError(why if infos else "no broker is registered")
+    return endpoints
+
+
+def client_settings(
+    cluster: Cluster, client_id: str = "regent-cli"
+) -> dict[str, str | int | float | bool]:
+    """Return the settings of a client of librdkafka.
+
+    It begins with the brokers that the command names, or with all that are registered.
+
+    It logs nothing, because its users report errors themselves. Raises ``ClusterNotFoundError``.
+    """
+    endpoints = cluster.bootstrap or _registered(cluster)
     return {
         "bootstrap.servers": ",".join(f"{bracketed(e.host)}:{e.port}" for e in endpoints),
         "client.id": client_id,

@@ -158,7 +158,15 @@ def recent_failovers(events: Sequence[Fields], deaths: Deaths) -> list[Failover]
 
 
 def verdict(view: ClusterView) -> ClusterVerdict:
-    """Say how the cluster is: the worst first, as ``status`` does."""
+    """Say how the cluster is: the worst first, as ``status`` does.
+
+    The commands that mend it need ZooKeeper: without its address none is named.
+    """
+    found = _verdict(view)
+    return found if view.zookeeper else found._replace(remedy="")
+
+
+def _verdict(view: ClusterView) -> ClusterVerdict:
     if view.problem:
         where = "" if view.data_dir is None else f" --data-dir {view.data_dir}"
         return ClusterVerdict("problem", view.problem, f"{program()} cluster{where}")

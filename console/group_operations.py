@@ -16,6 +16,7 @@ from regent.client.move_throttle import clear_throttles, throttled_brokers, writ
 from regent.client.partitions import read_partitions
 from regent.client.wording import counted, listed
 from regent.config.moments import parse_moment
+from regent.console.bootstrap_source import partitions_of, source_of
 from regent.console.inquiries import EARLIEST, LATEST, BrokerQuestions, GroupRow
 from regent.core.errors import Errors, RegentError
 from regent.core.model import TopicPartition
@@ -115,8 +116,8 @@ def _planned(
     committed = {r.topic_partition: r.committed for r in group.rows if r.committed is not None}
     wanted = {p for p in committed if topic in ("", p.topic)}
     if topic:
-        with cluster.admin() as admin:
-            found = read_partitions(admin, [topic]).partitions
+        with source_of(cluster) as source:
+            found = partitions_of(source, [topic]).partitions
         if not found:
             raise GroupChangeError(f"there is no topic {topic}")
         wanted |= {partition.topic_partition for partition in found}

@@ -15,12 +15,12 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from regent.client.broker_request import NoAnswerError, ask_broker
 from regent.client.cluster_connection import Cluster
 from regent.client.command_config import SECURITY_OF_COMMAND
-from regent.client.live_brokers import read_live_brokers
-from regent.client.partitions import DescribedPartition, read_partitions
+from regent.client.partitions import DescribedPartition
 from regent.client.wording import listed
+from regent.console.bootstrap_source import partitions_of, source_of
 from regent.core.admin.config_descriptions import ConfigSource
 from regent.core.errors import Errors, RegentError
-from regent.core.model import BrokerId, EndPoint, TopicPartition
+from regent.core.model import BrokerId, BrokerRegistration, EndPoint, TopicPartition
 from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
 from regent.core.protocol.messages.configs import (
     DescribeConfigsRequest,
@@ -185,8 +185,9 @@ class BrokerQuestions:
     ) -> None:
         self._cluster = cluster
         self._known = known
-        with cluster.admin() as admin:
-            self._live = read_live_brokers(admin)
+        with source_of(cluster) as source:
+            found = source.read_brokers()
+        self._live = {b: r for b, r in found.items() if isinstance(r, BrokerRegistration)}
 
     # --- topics ---
 
@@ -406,8 +407,8 @@ class BrokerQuestions:
             return [p for topic in topics for p in self._known.get(topic, ())]
         if not topics:
             return ()
-        with self._cluster.admin() as admin:
-            return read_partitions(admin, topics).partitions
+        with source_of(self._cluster) as source:
+            return partitions_of(source, topics).partitions
 
     def _metadata(self, broker_id: BrokerId, topics: tuple[str, ...]) -> DescribeMetadataResponse:
         """Ask one broker for its metadata cache. Raises ``RegentError``."""

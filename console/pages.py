@@ -7,7 +7,7 @@ that have changed are sent. Templates escape every value.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -35,6 +35,7 @@ from regent.console.operator_actions import offered
 from regent.console.record_browser import FORMS, SHOWN, STARTS, RecordQuery, read_records
 from regent.core.errors import RegentError
 from regent.core.model import TopicPartition
+from regent.core.protocol.messages.describe_producers import ProducerState
 
 Parts: TypeAlias = Mapping[str, str]
 """HTML, by id; a row of the grid has the characters of its cells instead."""
@@ -44,6 +45,7 @@ GRID_ROW: Final = "grid-"
 
 STATIC: Final = Path(__file__).parent / "static"
 _TEMPLATES: Final = Path(__file__).parent / "templates"
+_NEEDS_ZOOKEEPER: Final = "This page needs ZooKeeper: start the console with --zookeeper."
 _JOURNAL_LINES: Final = 300
 _TOPICS_A_PAGE: Final = 200
 _MOVES_SHOWN: Final = 500
@@ -203,7 +205,8 @@ def _partition(look: PageLook) -> Parts:
         raise PageNotFoundError(f"there is no partition {at}")
     questions = _questions(look)
     beliefs, changes = questions.beliefs(at), history(look.view, at)
-    problem, producers = "", []
+    problem = ""
+    producers: Sequence[ProducerState] = ()
     try:
         _, producers = questions.open_transactions(at)
     except RegentError as error:
@@ -351,12 +354,16 @@ def _groups(look: PageLook) -> Parts:
 
 
 def _moves(look: PageLook) -> Parts:
+    if look.cluster.bootstrap:
+        return {"moves": render("problem.html", problem=_NEEDS_ZOOKEEPER)}
     moving = [p for p in look.view.table.partitions if p.assignment.is_being_reassigned]
     shown, more = moving[:_MOVES_SHOWN], len(moving) - _MOVES_SHOWN
     return {"moves": render("moves.html", moving=shown, more=more, may_write=look.may_write)}
 
 
 def _doctor(look: PageLook) -> Parts:
+    if look.cluster.bootstrap:
+        return {"doctor": render("problem.html", problem=_NEEDS_ZOOKEEPER)}
     began = time.monotonic()
     findings = diagnose(look.cluster, look.view.data_dir)
     groups: dict[str, list[Any]] = {}

@@ -1,7 +1,7 @@
 """Collects what the pages show, while somebody looks at one of them.
 
 Four threads ask. The quick one reads the journals, ``cluster.json``, ``/controller`` and
-``/brokers/ids`` five times a second. The slow one reads the partitions every few seconds, and again
+``/brokers/ids`` ten times a second. The slow one reads the partitions every few seconds, and again
 and again after a change of brokers or of the controller, of which the quick one tells it. The
 third asks the controller, and the fourth the brokers for their journals if those are on other
 machines: these may not answer. Without a page all wait, and no session with
@@ -17,14 +17,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from regent.client.cluster_connection import Cluster
 from regent.client.controller_ref import ControllerRef
 from regent.client.journals import EventsError, Journals
 from regent.client.missing_brokers import EndsOfBrokers, MissingBroker
-from regent.client.partitions import read_partitions
 from regent.cluster.cluster_file import BrokerEntry, ClusterFile
+from regent.console.bootstrap_source import BootstrapSource, partitions_of, source_of
 from regent.console.cluster_view import (
     BrokerRow,
     ClusterView,
@@ -40,8 +40,11 @@ from regent.zk.stores.admin_store import ZkAdminStore
 logger = logging.getLogger(__name__)
 
 CLIENT_ID: Final = "regent-console"
-POLL_S: Final = 0.2
+POLL_S: Final = 0.1
 
+POLL_BROKERS_S: Final = 0.5  # without ZooKeeper: each question is a new connection
+_POLL_FAR_S: Final = 0.25  # between questions to brokers for their journals
+_YOUNG_S: Final = 1.5
 _KEPT_EVENTS: Final = 20_000
 _READ_BYTES: Final = 8 * 1024 * 1024  # of the end of each journal
 _READ_FAR_BYTES: Final = 1024 * 1024  # the same, of the journal that a broker reads for us
@@ -90,13 +93,14 @@ class ViewCollector:
 
     def start(self) -> None:
         """Start the threads. Raises ``ClusterNotFoundError``."""
-        rounds = {
+        rounds: dict[str, Callable[[Any], None]] = {
             "console-quick": self._quick,
             "console-slow": self._slow,
-            "console-asking": self._ask_controller,
         }
-        if self._cluster.data_dir is None:
-            rounds["console-journals"] = self._follow_far_journals
+        if not self._cluster.bootstrap:
+            rounds["console-asking"] = self._ask_controller
+            if self._cluster.data_dir is None:
+                rounds["console-journals"] = self._follow_far_journals
         self._threads = [
             threading.Thread(target=self._run, args=(once,), name=name, daemon=True)
             for name, once in rounds.items()
@@ -146,7 +150,7 @@ class ViewCollector:
                 self._changed.wait(min(left_s, POLL_S))
 
     def _is_young(self) -> bool:
-        return time.time() * 1000 - self.view.at_ms < 5 * POLL_S * 1000
+        return time.time() * 1000 - self.view.at_ms < _YOUNG_S * 1000
 
     def _has_all(self) -> bool:
         return bool(self.view.problem) or (self._is_complete and self.view.table is self._table)
@@ -166,7 +170,7 @@ class ViewCollector:
 
     # --- the threads ---
 
-    def _run(self, rounds: Callable[[ZkAdminStore], None]) -> None:
+    def _run(self, rounds: Callable[[Any], None]) -> None:
         while not self._end.is_set():
             if not self._is_wanted:
                 self._is_complete = False
@@ -175,10 +179,10 @@ class ViewCollector:
                     self._wake_up.wait()
                 continue
             try:
-                with self._cluster.admin() as admin:
+                with source_of(self._cluster) as source:
                     self._sessions += 1
                     try:
-                        rounds(admin)
+                        rounds(source)
                     finally:
                         self._sessions -= 1
             except (RegentError, OSError) as error:
@@ -203,21 +207,22 @@ class ViewCollector:
             self._told_at = now
             self._on_change()
 
-    def _quick(self, admin: ZkAdminStore) -> None:
+    def _quick(self, source: ZkAdminStore | BootstrapSource) -> None:
         """Collect what changes in a failover, until nobody looks."""
+        poll_s = POLL_BROKERS_S if self._cluster.bootstrap else POLL_S
         while self._is_wanted and not self._end.is_set():
             began = time.monotonic()
-            self._publish(self._look(admin))
-            self._look_now.wait(max(POLL_S - (time.monotonic() - began), POLL_S / 4))
+            self._publish(self._look(source))
+            self._look_now.wait(max(poll_s - (time.monotonic() - began), poll_s / 4))
             self._look_now.clear()
 
-    def _slow(self, admin: ZkAdminStore) -> None:
+    def _slow(self, source: ZkAdminStore | BootstrapSource) -> None:
         """Collect the partitions, until nobody looks."""
         while self._is_wanted and not self._end.is_set():
             began = time.monotonic()
             self._is_dirty.clear()
-            live = _live(admin.read_brokers())
-            found = read_partitions(admin, admin.topics.read_topic_names())
+            live = _live(source.read_brokers())
+            found = partitions_of(source)
             at_ms = time.time() * 1000
             table = PartitionTable.of(found.partitions, found.unreadable, live, at_ms)
             is_changed = not table.has_same(self._table)
@@ -242,19 +247,19 @@ class ViewCollector:
 
     # --- one look ---
 
-    def _look(self, admin: ZkAdminStore) -> ClusterView:
+    def _look(self, source: ZkAdminStore | BootstrapSource) -> ClusterView:
         file = self._cluster.file
         self._note_deaths(file)
         has_journals = self._follow_journals()
-        controller = admin.read_controller()
-        registered = admin.read_brokers()
+        registered = source.read_brokers()
+        controller = source.read_controller()
         controller_id = NO_CONTROLLER if controller is None else controller.broker_id
         epoch = self.view.controller_epoch if controller is None else controller.controller_epoch
         rows = _rows(registered, {} if file is None else file.brokers)
         self._note_change(rows, epoch)
         if not has_journals:
             self._note_without_journals(rows, controller_id, epoch)
-        missing = self._missing(admin, registered, file)
+        missing = self._missing(source, registered, file)
         events = tuple(self._events) if self._is_changed else self.view.events
         deaths = {broker_id: tuple(times) for broker_id, times in self._deaths.items()}
         return ClusterView(
@@ -297,6 +302,8 @@ class ViewCollector:
     def _follow_journals(self) -> bool:
         """Take the new lines of all journals; False if there are none that can be read."""
         data_dir = self._cluster.data_dir
+        if self._cluster.bootstrap:
+            return False
         if data_dir is None:
             while self._arrived:
                 self._add(self._arrived.popleft())
@@ -320,7 +327,7 @@ class ViewCollector:
                 self._arrived.append(new)
                 self._look_now.set()
             self._has_far_journals = not self._far_journals.none_was_read()
-            self._end.wait(POLL_S)
+            self._end.wait(_POLL_FAR_S)
 
     def _add(self, new: list[Fields]) -> None:
         if not new:
@@ -369,7 +376,7 @@ class ViewCollector:
 
     def _missing(
         self,
-        admin: ZkAdminStore,
+        source: ZkAdminStore | BootstrapSource,
         registered: Mapping[BrokerId, object],
         file: ClusterFile | None,
     ) -> tuple[MissingBroker, ...]:
@@ -378,7 +385,7 @@ class ViewCollector:
         absent = sorted({*supervised, *assigned} - registered.keys())
         if not absent:
             return ()
-        ends = EndsOfBrokers(admin.read_ends(), supervised, self._described)
+        ends = EndsOfBrokers(source.read_ends(), supervised, self._described)
         return tuple(ends.of(broker_id) for broker_id in absent)
 
 

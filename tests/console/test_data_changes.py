@@ -14,16 +14,18 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as Position
 from starlette.testclient import TestClient
 
-from regent.client.cluster_connection import Cluster, ClusterLocation
+from regent.client.cluster_connection import Cluster, ClusterLocation, open_session
+from regent.config.addresses import listening_socket
 from regent.config.settings import Settings
 from regent.config.tables.groups import GroupsConfig
+from regent.console.bootstrap_source import without_zookeeper
 from regent.console.browser_gate import FORM_TOKEN, BrowserGate
 from regent.console.inquiries import BrokerQuestions
 from regent.console.operator_actions import CHANGES_FILE, OPERATIONS, perform
 from regent.console.record_browser import RecordQuery, RecordsError, read_records, shown_bytes
 from regent.console.web_server import Console
 from regent.core.errors import RegentError
-from regent.core.model import ReplicaAssignment, TopicPartition
+from regent.core.model import EndPoint, ReplicaAssignment, TopicPartition
 from regent.testing.waits import eventually, scaled
 from tests.support.fake_cluster import ADDRESS, FakeCluster, replicas, write_cluster_file
 from tests.support.memory_logs import MemoryLogs
@@ -181,6 +183,28 @@ def test_a_group_is_reset_as_the_preview_says(broker: tuple[ServedEndpoint, Clus
     assert reset(cluster) == ("payments-0: 2 -> 0", 0)
 
 
+def test_a_reset_is_shown_before_it_is_confirmed(broker: tuple[ServedEndpoint, Cluster]) -> None:
+    served, cluster = broker
+    with closing(member_of(served)) as member:
+        member.commit(offsets=[Position(TOPIC, 0, 1)], asynchronous=False)
+    token = BrowserGate("token", 8080).form_token
+    console = Console(cluster, BrowserGate("token", 8080), may_write=True)
+    client = TestClient(console.application, base_url=BASE, follow_redirects=False)
+    client.get("/", params={"token": "token"})
+    asked = {"target": GROUP, "to": "latest", "value": EVIL}
+    form = client.get("/ask/reset-offsets", params=asked).text
+    assert "Show what would be done" in form
+    assert token not in form  # it would be in an address
+    shown = client.get("/ask/reset-offsets", params={**asked, "preview": "yes"}).text
+    assert "payments-0: 1 -&gt; 3" in shown
+    assert '<input type="hidden" name="to" value="latest">' in shown
+    assert token in shown
+    assert EVIL not in form + shown
+    absent = client.get("/ask/reset-offsets", params={"target": "absent", "preview": "yes"})
+    assert absent.status_code == 409
+    console.stop()
+
+
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
@@ -261,6 +285,52 @@ def test_a_transaction_is_aborted_in_one_partition(broker: tuple[ServedEndpoint,
     assert done.startswith("payments-0: the transaction of producer")
     assert ends_of_transactions(cluster)
     del producer
+
+
+# --- without ZooKeeper ----------------------------------------------------------------------------
+
+
+def test_brokers_alone_tell_of_a_cluster_whose_zookeeper_is_not_known(
+    broker: tuple[ServedEndpoint, Cluster],
+) -> None:
+    served, _ = broker
+    address = EndPoint("", "127.0.0.1", served.port)
+    cluster = without_zookeeper(Cluster(lambda: ClusterLocation("", None), open_session, [address]))
+    console = Console(cluster, BrowserGate("token", 8080), may_write=True)
+    console.collector.start()
+    try:
+        client = TestClient(console.application, base_url=BASE, follow_redirects=False)
+        client.get("/", params={"token": "token"})
+        grid = client.get("/partitions").text
+        assert f"\n{TOPIC} 0</div>" in grid
+        assert "All is well: 1 broker" in grid
+        assert "Controller: broker 0" in grid
+        assert "epoch" not in grid
+        for page in ("", "topics", f"topic?name={TOPIC}", "groups", "journal"):
+            assert client.get(f"/{page}").status_code == 200, page
+        record = client.get("/records", params={"topic": TOPIC, "partition": "0"}).text
+        assert "&#34;amount&#34;: 1" in record
+        for page in ("moves", "doctor"):
+            assert "This page needs ZooKeeper" in client.get(f"/{page}").text
+        with pytest.raises(RegentError, match="this needs ZooKeeper"):
+            perform(cluster, "move-controller", {})
+    finally:
+        console.stop()
+
+
+def test_brokers_that_do_not_answer_are_a_problem_on_the_page() -> None:
+    with listening_socket("127.0.0.1", 0) as closed:
+        port = closed.getsockname()[1]
+    nobody = [EndPoint("", "127.0.0.1", port)]
+    cluster = without_zookeeper(Cluster(lambda: ClusterLocation("", None), open_session, nobody))
+    console = Console(cluster, BrowserGate("token", 8080))
+    console.collector.start()
+    try:
+        client = TestClient(console.application, base_url=BASE, follow_redirects=False)
+        client.get("/", params={"token": "token"})
+        assert f"answers: 127.0.0.1:{port}" in client.get("/").text
+    finally:
+        console.stop()
 
 
 # --- topics ---------------------------------------------------------------------------------------
