@@ -23,6 +23,10 @@ BENCHMARKS: Final[Mapping[str, tuple[str, str]]] = {
         "kafka_controllers",
         "three brokers of Kafka under a controller of Kafka and under ours",
     ),
+    "console": (
+        "console_pages",
+        "pages of the console and a crash, 20,000 partitions, with stub brokers",
+    ),
     "create": ("topics", "a client creates topics, on any cluster"),
     "delete": ("topics", "a client deletes topics, on any cluster"),
     "idle": ("rest", "processor time and wakeups of idle brokers, on any cluster"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from regent.cli.output import examples
-from regent.client.cluster_connection import Cluster, pass_cluster
+from regent.client.cluster_connection import Cluster, bootstrap_option, pass_cluster
 from regent.cluster.child_process import when_parent_ends
 from regent.cluster.cluster_plan import HOST
 from regent.cluster.console_child import LISTENING_FD, address_with, new_token
@@ -33,7 +33,13 @@ def is_installed() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in _LIBRARIES)
 
 
-@click.command(epilog=examples("console", "console --zookeeper 192.0.2.1:2181 --port 8081"))
+@click.command(
+    epilog=examples(
+        "console",
+        "console --zookeeper 192.0.2.1:2181 --port 8081",
+        "console --bootstrap-server 192.0.2.1:9092",
+    )
+)
 @click.option(
     "--port",
     type=click.IntRange(0, 65_535),
@@ -47,6 +53,7 @@ def is_installed() -> bool:
     is_flag=True,
     help="Let the pages change the cluster; each change is asked about and written down.",
 )
+@bootstrap_option
 @click.option(LISTENING_FD, type=int, hidden=True)
 @click.option("--token-file", type=click.Path(path_type=Path), hidden=True)
 @click.option("--death-pipe-fd", type=int, hidden=True)
@@ -64,14 +71,18 @@ def console(
 
     Prints the address with a token: only a browser that has it is answered, and only one of the
     user who started the command. It listens on 127.0.0.1; from another machine, use `ssh -L`.
+    With --bootstrap-server it shows what any client may see: no journals, no doctor.
     """
     if not is_installed():
         raise ConsoleError(
             f"the console needs three packages: {pip_install(f'{DISTRIBUTION}[console]')}"
         )
+    from regent.console.bootstrap_source import without_zookeeper
     from regent.console.browser_gate import BrowserGate
     from regent.console.web_server import Console, server_of
 
+    if cluster.bootstrap:
+        cluster = without_zookeeper(cluster)
     _ = cluster.zookeeper_address  # a command without a cluster ends here
     with _listening(port, listening_fd) as listening:
         token = new_token() if token_file is None else read_private(token_file, "a token").decode()

@@ -21,7 +21,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from regent.cli.kafka_client import KafkaClientError, client_settings, tell_throttling
+from regent.cli.kafka_client import KafkaClientError, tell_throttling
 from regent.cli.output import Output, examples, note, output_option, quoted
 from regent.cli.record_lines import (
     Headers,
@@ -33,7 +33,7 @@ from regent.cli.record_lines import (
 )
 from regent.cli.topic_options import refuse_empty
 from regent.cli.waiting import Explained, timeout_option
-from regent.client.cluster_connection import Cluster, pass_cluster
+from regent.client.cluster_connection import Cluster, client_settings, pass_cluster
 from regent.client.obstacles import record_obstacles
 from regent.client.wording import counted, listed
 from regent.config.moments import parse_moment

@@ -17,10 +17,10 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, OffsetSpec
 
-from regent.cli.kafka_client import KafkaClientError, client_settings
+from regent.cli.kafka_client import KafkaClientError
 from regent.cli.output import quoted
 from regent.cli.waiting import Waiting
-from regent.client.cluster_connection import Cluster
+from regent.client.cluster_connection import Cluster, client_settings
 from regent.client.obstacles import record_obstacles
 from regent.config.addresses import bracketed
 from regent.config.command_line import program

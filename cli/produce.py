@@ -10,12 +10,12 @@ from typing import Any, BinaryIO, Final
 import click
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from regent.cli.kafka_client import KafkaClientError, client_settings, tell_throttling
+from regent.cli.kafka_client import KafkaClientError, tell_throttling
 from regent.cli.output import examples
 from regent.cli.record_lines import Headers, LineRecord, is_timestamp, json_records, text_records
 from regent.cli.topic_options import refuse_empty
 from regent.cli.waiting import Explained, Progress, timeout_option
-from regent.client.cluster_connection import Cluster, pass_cluster
+from regent.client.cluster_connection import Cluster, client_settings, pass_cluster
 from regent.client.obstacles import record_obstacles
 from regent.client.wording import counted
 from regent.config.moments import parse_moment

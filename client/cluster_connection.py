@@ -25,6 +25,7 @@ from click.core import ParameterSource
 from regent.client.command_config import SECURITY_OF_COMMAND, CommandConfig
 from regent.client.profiles import NAMES_A_CLUSTER, PROFILE_VARIABLE, Profiles, profile_values
 from regent.cluster.cluster_file import ClusterFile
+from regent.config.addresses import bracketed
 from regent.config.cluster_location import (
     BOOTSTRAP_SERVER_VARIABLE,
     CLUSTER_FILE,
@@ -204,6 +205,36 @@ def registered_brokers(admin: ZkAdminStore) -> Sequence[EndPoint]:
             else "no broker is registered: is the cluster running?"
         )
     return brokers
+
+
+def _registered(cluster: Cluster) -> Sequence[EndPoint]:
+    with cluster.admin() as admin:
+        registrations = admin.read_brokers().values()
+    infos = [r.info for r in registrations if not isinstance(r, BadDataError)]
+    found = map(SECURITY_OF_COMMAND.endpoint_of, infos)
+    endpoints = [endpoint for endpoint in found if endpoint is not None]
+    if not endpoints:
+        why = f"no broker listens for {SECURITY_OF_COMMAND.protocol.value}: see --command-config"
+        raise ClusterNotFoundError(why if infos else "no broker is registered")
+    return endpoints
+
+
+def client_settings(
+    cluster: Cluster, client_id: str = "regent-cli"
+) -> dict[str, str | int | float | bool]:
+    """Return the settings of a client of librdkafka.
+
+    It begins with the brokers that the command names, or with all that are registered.
+
+    It logs nothing, because its users report errors themselves. Raises ``ClusterNotFoundError``.
+    """
+    endpoints = cluster.bootstrap or _registered(cluster)
+    return {
+        "bootstrap.servers": ",".join(f"{bracketed(e.host)}:{e.port}" for e in endpoints),
+        "client.id": client_id,
+        "log_level": 0,
+        **SECURITY_OF_COMMAND.for_librdkafka(),
+    }
 
 
 def _use_keys(_context: click.Context, _option: click.Parameter, keys: Path | None) -> None:

@@ -14,7 +14,7 @@ from regent.client.wording import counted, listed
 from regent.cluster.supervisor_socket import start_command
 from regent.config.command_line import program
 from regent.console.failovers import ANSWERS, Deaths, Failover, Fields, find_failovers
-from regent.core.model import NO_CONTROLLER, NO_LEADER, BrokerId, TopicPartition
+from regent.core.model import NO_CONTROLLER, BrokerId, TopicPartition
 from regent.core.protocol.controller import UnansweredRequest
 
 WINDOW_MS: Final = 60_000
@@ -158,7 +158,15 @@ def recent_failovers(events: Sequence[Fields], deaths: Deaths) -> list[Failover]
 
 
 def verdict(view: ClusterView) -> ClusterVerdict:
-    """Say how the cluster is: the worst first, as ``status`` does."""
+    """Say how the cluster is: the worst first, as ``status`` does.
+
+    The commands that mend it need ZooKeeper: without its address none is named.
+    """
+    found = _verdict(view)
+    return found if view.zookeeper else found._replace(remedy="")
+
+
+def _verdict(view: ClusterView) -> ClusterVerdict:
     if view.problem:
         where = "" if view.data_dir is None else f" --data-dir {view.data_dir}"
         return ClusterVerdict("problem", view.problem, f"{program()} cluster{where}")
@@ -296,18 +304,28 @@ def _crowns(view: ClusterView) -> list[tuple[BrokerId, Span]]:
 # --- partitions -----------------------------------------------------------------------------------
 
 
-def cell_class(partition: DescribedPartition, live: Mapping[BrokerId, object] | set[int]) -> str:
-    """Return the classes of a cell: ``l3`` for leader 3, ``none``, and ``s`` for a small ISR."""
-    leader = partition.leader
-    colour = "none" if leader == NO_LEADER or leader not in live else f"l{leader % 10}"
-    return f"{colour} s" if partition.is_under_replicated else colour
+_LED: Final = "0123456789"  # a cell: the last digit of the leader, every replica in sync
+_BEHIND: Final = "abcdefghij"  # the same; replicas are out of sync
+_LEADERLESS: Final = ("-", "~")  # in sync, out of sync
 
 
-def grid(view: ClusterView) -> dict[str, list[str]]:
-    """Return the classes of all cells, by topic."""
+def grid(view: ClusterView) -> dict[str, str]:
+    """Return a character for each partition, by topic: what console.js draws as a cell.
+
+    ``3``: led by broker 3 (or 13, …); ``d``: the same, and replicas are out of sync; ``-``, ``~``:
+    no live broker leads it. A cluster may have 20,000 of them, so nothing is longer than it must.
+    """
     live = {row.broker_id for row in view.brokers if row.is_registered}
+    behind = frozenset(view.table.behind)
+
+    def cell(partition: DescribedPartition) -> str:
+        leader, is_behind = partition.leader, partition.topic_partition in behind
+        if leader not in live:
+            return _LEADERLESS[is_behind]
+        return (_BEHIND if is_behind else _LED)[leader % 10]
+
     return {
-        topic: [cell_class(partition, live) for partition in partitions]
+        topic: "".join(map(cell, partitions))
         for topic, partitions in sorted(view.table.by_topic.items())
     }
 

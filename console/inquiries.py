@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -15,15 +15,23 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from regent.client.broker_request import NoAnswerError, ask_broker
 from regent.client.cluster_connection import Cluster
 from regent.client.command_config import SECURITY_OF_COMMAND
-from regent.client.live_brokers import read_live_brokers
+from regent.client.partitions import DescribedPartition
+from regent.client.wording import listed
+from regent.console.bootstrap_source import partitions_of, source_of
 from regent.core.admin.config_descriptions import ConfigSource
 from regent.core.errors import Errors, RegentError
-from regent.core.model import BrokerId, EndPoint, TopicPartition
+from regent.core.model import BrokerId, BrokerRegistration, EndPoint, TopicPartition
 from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
 from regent.core.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
+)
+from regent.core.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeProducersTopic,
+    ProducerState,
 )
 from regent.core.protocol.messages.groups import (
     DescribeGroupsRequest,
@@ -34,7 +42,11 @@ from regent.core.protocol.messages.groups import (
     OffsetFetchRequestGroup,
     OffsetFetchResponse,
 )
-from regent.core.protocol.messages.log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from regent.core.protocol.messages.log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
 from regent.core.protocol.messages.offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -54,13 +66,16 @@ from regent.transport.kafka.api import KafkaApiKey
 _TIMEOUT_S: Final = 3.0
 _AT_ONCE: Final = 16
 _TOPIC: Final = 2  # a type of resources
-_LATEST: Final = -1  # a timestamp
+LATEST: Final = -1
+EARLIEST: Final = -2
+"""Timestamps that ask for the end and the first offset of a log."""
 _LIST_GROUPS: Final = (KafkaApiKey.LIST_GROUPS, 4)
 _DESCRIBE_GROUPS: Final = (KafkaApiKey.DESCRIBE_GROUPS, 5)
 _OFFSET_FETCH: Final = (KafkaApiKey.OFFSET_FETCH, 8)
 _LIST_OFFSETS: Final = (KafkaApiKey.LIST_OFFSETS, 7)
 _LIST_TRANSACTIONS: Final = (KafkaApiKey.LIST_TRANSACTIONS, 0)
 _DESCRIBE_TRANSACTIONS: Final = (KafkaApiKey.DESCRIBE_TRANSACTIONS, 0)
+_DESCRIBE_PRODUCERS: Final = (KafkaApiKey.DESCRIBE_PRODUCERS, 0)
 _DESCRIBE_LOG_DIRS: Final = (KafkaApiKey.DESCRIBE_LOG_DIRS, 4)
 _DESCRIBE_CONFIGS: Final = (KafkaApiKey.DESCRIBE_CONFIGS, 4)
 _CLIENT_ID: Final = "regent-console"
@@ -131,6 +146,7 @@ class TransactionRow(NamedTuple):
     transactional_id: str
     state: str
     producer_id: int
+    producer_epoch: int
     coordinator: BrokerId
     began_ms: int
     timeout_ms: int
@@ -157,18 +173,36 @@ def _summed(rows: Iterable[tuple[str, int]]) -> dict[str, int]:
 
 
 class BrokerQuestions:
-    """Asks the brokers that are registered when a page is opened. Raises ``RegentError``."""
+    """Asks the brokers that are registered when a page is opened. Raises ``RegentError``.
 
-    def __init__(self, cluster: Cluster) -> None:
-        with cluster.admin() as admin:
-            self._live = read_live_brokers(admin)
+    ``known`` has the partitions by topic, if somebody has read them already.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        known: Mapping[str, Sequence[DescribedPartition]] | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._known = known
+        with source_of(cluster) as source:
+            found = source.read_brokers()
+        self._live = {b: r for b, r in found.items() if isinstance(r, BrokerRegistration)}
 
     # --- topics ---
 
-    def sizes(self) -> Answers[dict[TopicPartition, dict[BrokerId, int]]]:
-        """Return the bytes of every replica."""
+    def sizes(
+        self, topics: Mapping[str, Sequence[DescribedPartition]]
+    ) -> Answers[dict[TopicPartition, dict[BrokerId, int]]]:
+        """Return the bytes of every replica of these topics."""
         sizes: dict[TopicPartition, dict[BrokerId, int]] = defaultdict(dict)
-        request = DescribeLogDirsRequest(topics=None)
+        asked = tuple(
+            DescribableLogDirTopic(
+                topic=topic, partitions=tuple(p.topic_partition.partition for p in partitions)
+            )
+            for topic, partitions in topics.items()
+        )
+        request = DescribeLogDirsRequest(topics=asked)
         answers = self._ask_all(_DESCRIBE_LOG_DIRS, request, DescribeLogDirsResponse)
         for broker_id, answer in answers.found.items():
             for result in answer.results:
@@ -224,7 +258,7 @@ class BrokerQuestions:
         }
         wanted = {p for found in committed.found.values() for p in found}
         wanted |= {p for found in readers.values() for p in found}
-        ends = self._ends(wanted)
+        ends = self.offsets(wanted)
 
         def rows(group: str) -> Iterator[LagRow]:
             positions, members = committed.found.get(group, {}), readers[group]
@@ -267,15 +301,14 @@ class BrokerQuestions:
         }
         return Answers(committed, answers.problems)
 
-    def _ends(self, partitions: set[TopicPartition]) -> Answers[dict[TopicPartition, int]]:
-        """Return the end offsets of partitions, as their leaders know them."""
-        if not partitions or not self._live:
-            return Answers({})
+    def offsets(
+        self, partitions: Collection[TopicPartition], timestamp: int = LATEST
+    ) -> Answers[dict[TopicPartition, int]]:
+        """Return the first offset of a time in partitions, as their leaders know it; -1: none."""
         leaders: dict[BrokerId, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-        topics = tuple(sorted({p.topic for p in partitions}))
-        for row in self._metadata(next(iter(self._live)), topics).partitions:
-            if TopicPartition(row.topic, row.partition) in partitions:
-                leaders[row.leader][row.topic].append(row.partition)
+        for row in self._read({p.topic for p in partitions}):
+            if row.topic_partition in partitions:
+                leaders[row.leader][row.topic_partition.topic].append(row.topic_partition.partition)
         requests = {
             broker_id: ListOffsetsRequest(
                 replica_id=-1,
@@ -283,7 +316,7 @@ class BrokerQuestions:
                     ListOffsetsTopic(
                         name=topic,
                         partitions=tuple(
-                            ListOffsetsPartition(partition_index=n, timestamp=_LATEST)
+                            ListOffsetsPartition(partition_index=n, timestamp=timestamp)
                             for n in numbers
                         ),
                     )
@@ -319,6 +352,7 @@ class BrokerQuestions:
                 row.transactional_id,
                 row.transaction_state,
                 row.producer_id,
+                row.producer_epoch,
                 broker_id,
                 row.transaction_start_time_ms,
                 row.transaction_timeout_ms,
@@ -349,6 +383,33 @@ class BrokerQuestions:
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             return list(threads.map(believes, self._live))
 
+    def open_transactions(
+        self, topic_partition: TopicPartition
+    ) -> tuple[BrokerId, list[ProducerState]]:
+        """Return the leader of a partition, and its producers with an open transaction."""
+        topic, number = topic_partition
+        found = [p for p in self._read({topic}) if p.topic_partition == topic_partition]
+        if not found:
+            raise RegentError(f"there is no partition {topic_partition}")
+        asked = DescribeProducersTopic(name=topic, partition_indexes=(number,))
+        request = DescribeProducersRequest(topics=(asked,))
+        leader = found[0].leader
+        answer = self.ask_one(leader, _DESCRIBE_PRODUCERS, request, DescribeProducersResponse)
+        rows = [row for told in answer.topics for row in told.partitions]
+        for row in rows:
+            if row.error_code != Errors.NONE:
+                raise RegentError(f"{topic_partition}: {Errors(row.error_code).name}")
+        producers = [p for row in rows for p in row.active_producers]
+        return leader, [p for p in producers if p.current_txn_start_offset >= 0]
+
+    def _read(self, topics: Collection[str]) -> Sequence[DescribedPartition]:
+        if self._known is not None:
+            return [p for topic in topics for p in self._known.get(topic, ())]
+        if not topics:
+            return ()
+        with source_of(self._cluster) as source:
+            return partitions_of(source, topics).partitions
+
     def _metadata(self, broker_id: BrokerId, topics: tuple[str, ...]) -> DescribeMetadataResponse:
         """Ask one broker for its metadata cache. Raises ``RegentError``."""
         endpoint = self._live[broker_id].info.control_peer
@@ -366,6 +427,15 @@ class BrokerQuestions:
     def _endpoints(self) -> dict[BrokerId, EndPoint]:
         found = {b: SECURITY_OF_COMMAND.endpoint_of(r.info) for b, r in self._live.items()}
         return {b: endpoint for b, endpoint in found.items() if endpoint is not None}
+
+    def ask_one(
+        self, broker_id: BrokerId, api: tuple[KafkaApiKey, int], request: object, answer: type[T]
+    ) -> T:
+        """Return the answer of one broker. Raises ``RegentError``."""
+        answers = self._ask_each(api, {broker_id: request}, answer)
+        if broker_id in answers.found:
+            return answers.found[broker_id]
+        raise RegentError(listed(answers.problems or [f"broker {broker_id} is not registered"], 1))
 
     def _ask_all(
         self, api: tuple[KafkaApiKey, int], request: object, answer: type[T]

@@ -11,16 +11,18 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
+from urllib.parse import quote
 
 from regent.client.cluster_connection import Cluster
 from regent.client.controller_ref import ControllerRef, refusal
 from regent.client.wording import counted, listed
 from regent.cluster.cluster_file import BrokerEntry
 from regent.cluster.supervisor_socket import start_brokers
+from regent.console import group_operations, topic_operations
 from regent.console.cluster_view import BrokerRow, ClusterView
 from regent.core.errors import ApiError, Errors, RegentError
 from regent.core.model import TopicPartition
@@ -47,16 +49,43 @@ class OperationError(RegentError):
     """An operation cannot be done; the message says why."""
 
 
+Fields: TypeAlias = Mapping[str, str]
+"""What a form says, by the names of its fields; ``target`` is what the operation is about."""
+
+
+class AskedField(NamedTuple):
+    """A field of a question. ``kind``: ``text``, ``area`` (several lines), or its choices by |."""
+
+    name: str
+    label: str
+    kind: str = "text"
+    default: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """``question``: what is asked before, with the target in ``{}``; ``act`` does it.
 
-    ``act`` returns what was done, in a sentence, and raises ``RegentError``.
+    ``act`` returns what was done, in a sentence, and raises ``RegentError``. ``page``: the address
+    to which the browser goes afterwards. ``preview`` returns what would be done, in lines; then the
+    fields are asked for first, and the question comes with the lines.
     """
 
     title: str
     question: str
-    act: Callable[[Cluster, str], str]
+    act: Callable[[Cluster, Fields], str]
+    fields: tuple[AskedField, ...] = ()
+    page: str = "/"
+    preview: Callable[[Cluster, Fields], Sequence[str]] | None = None
+
+    def fields_of(self, given: Fields) -> dict[str, str]:
+        """Return the fields of this operation, and no others."""
+        of_fields = {field.name: given.get(field.name, field.default) for field in self.fields}
+        return {"target": given.get("target", ""), **of_fields}
+
+    def page_after(self, target: str) -> str:
+        """Return where the browser goes afterwards."""
+        return self.page.format(quote(target, safe=""))
 
 
 def _entry(cluster: Cluster, target: str) -> BrokerEntry:
@@ -89,34 +118,39 @@ def _signal(cluster: Cluster, target: str, number: signal.Signals) -> BrokerEntr
     return entry
 
 
-def _kill(cluster: Cluster, target: str) -> str:
+def _kill(cluster: Cluster, fields: Fields) -> str:
+    target = fields["target"]
     return f"broker {target} (process {_signal(cluster, target, signal.SIGKILL).pid}) was killed"
 
 
-def _stop(cluster: Cluster, target: str) -> str:
+def _stop(cluster: Cluster, fields: Fields) -> str:
+    target = fields["target"]
     _signal(cluster, target, signal.SIGCONT)
     _signal(cluster, target, signal.SIGTERM)
     return f"broker {target} was asked to stop: it hands over its leaderships first"
 
 
-def _pause(cluster: Cluster, target: str) -> str:
+def _pause(cluster: Cluster, fields: Fields) -> str:
+    target = fields["target"]
     _signal(cluster, target, signal.SIGSTOP)
     return f"broker {target} is paused"
 
 
-def _resume(cluster: Cluster, target: str) -> str:
+def _resume(cluster: Cluster, fields: Fields) -> str:
+    target = fields["target"]
     _signal(cluster, target, signal.SIGCONT)
     return f"broker {target} goes on"
 
 
-def _start(cluster: Cluster, target: str) -> str:
+def _start(cluster: Cluster, fields: Fields) -> str:
+    target = fields["target"]
     entry = _entry(cluster, target)
     assert cluster.data_dir is not None
     (started,) = start_brokers(cluster.data_dir, (entry.id,), _START_TIMEOUT_S)
     return f"broker {target} serves as process {started['pid']}"
 
 
-def _move_controller(cluster: Cluster, _target: str) -> str:
+def _move_controller(cluster: Cluster, _fields: Fields) -> str:
     with cluster.admin() as admin:
         old = admin.read_controller()
         if old is None or old.is_of_kraft:
@@ -126,7 +160,7 @@ def _move_controller(cluster: Cluster, _target: str) -> str:
     return f"broker {old.broker_id} (epoch {old.controller_epoch}) is not the controller any more"
 
 
-def _elect(cluster: Cluster, _target: str) -> str:
+def _elect(cluster: Cluster, _fields: Fields) -> str:
     deadline = time.monotonic() + _TIMEOUT_S
     request = ElectLeadersRequest.of(ElectionType.PREFERRED)
     with (
@@ -138,7 +172,8 @@ def _elect(cluster: Cluster, _target: str) -> str:
     return f"{counted(len(answer.leaders), 'partition')} got the preferred leader"
 
 
-def _cancel(cluster: Cluster, target: str) -> str:
+def _cancel(cluster: Cluster, fields: Fields) -> str:
+    target = fields["target"]
     topic, _, number = target.rpartition("-")
     if not number.isdecimal():
         raise OperationError(f"{target!r} is not a partition")
@@ -184,7 +219,108 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "elect-preferred": Operation(
         "Elect preferred leaders", "Let every partition's preferred replica lead it?", _elect
     ),
-    "cancel-move": Operation("Cancel", "Cancel the move of {}? Its former replicas stay.", _cancel),
+    "cancel-move": Operation(
+        "Cancel",
+        "Cancel the move of {}? Its former replicas stay, and what was copied is deleted.",
+        _cancel,
+        page="/moves",
+    ),
+    "throttle-moves": Operation(
+        "Throttle the moves",
+        "Limit what each broker sends and receives for the moves that are in progress?",
+        group_operations.throttle_moves,
+        (AskedField("rate", "Bytes a second", default="50000000"),),
+        "/moves",
+    ),
+    "unthrottle-moves": Operation(
+        "Remove all throttles",
+        "Remove the throttles of replication of all brokers and topics?",
+        group_operations.unthrottle_moves,
+        page="/moves",
+    ),
+    "reset-offsets": Operation(
+        "Reset the offsets",
+        "Change what group {} reads next? It must have no members.",
+        group_operations.reset_offsets,
+        (
+            AskedField("topic", "Topic; without one, all that the group has committed"),
+            AskedField("to", "To", group_operations.TO, "earliest"),
+            AskedField("value", "Offset, distance (-10: back), or time (10m, 2026-01-31T23:59:00)"),
+        ),
+        "/groups",
+        group_operations.preview_reset,
+    ),
+    "abort-transaction": Operation(
+        "Abort the transaction",
+        "Abort the open transaction of {}? Its producer is fenced: it must begin anew.",
+        group_operations.abort_transaction,
+        page="/groups",
+    ),
+    "abort-hanging": Operation(
+        "Abort in this partition",
+        "Abort a transaction in partition {} only? Do this if its coordinator has lost it: of a"
+        " transaction that is still committed, the records of this partition would be missing.",
+        group_operations.abort_hanging,
+        (AskedField("start", "Offset at which it began"),),
+        "/groups",
+    ),
+    "create-topic": Operation(
+        "Create a topic",
+        "Create a topic? Without a number the default of the brokers counts.",
+        topic_operations.create,
+        (
+            AskedField("name", "Name"),
+            AskedField("partitions", "Partitions"),
+            AskedField("replicas", "Replicas of each"),
+            AskedField("settings", "Settings, NAME=VALUE in each line", "area"),
+        ),
+        "/topics",
+    ),
+    "grow-topic": Operation(
+        "Add partitions",
+        "Add partitions to topic {}? They cannot be removed again, and keys may move to others.",
+        topic_operations.grow,
+        (AskedField("partitions", "Partitions that it shall have"),),
+        "/topic?name={}",
+    ),
+    "configure-topic": Operation(
+        "Change a setting",
+        "Change a setting of topic {}? Without a value, that of the brokers counts again.",
+        topic_operations.configure,
+        (AskedField("setting", "Setting"), AskedField("value", "Value")),
+        "/topic?name={}",
+    ),
+    "protect-topic": Operation(
+        "Protect",
+        "Protect topic {}? Brokers refuse every request to delete it.",
+        topic_operations.protect,
+        page="/topic?name={}",
+    ),
+    "unprotect-topic": Operation(
+        "Take the protection away",
+        "Take the protection of topic {} away? It can be deleted then.",
+        topic_operations.unprotect,
+        page="/topic?name={}",
+    ),
+    "delete-topic": Operation(
+        "Delete the topic",
+        "Delete topic {} with all of its records? Nothing brings them back.",
+        topic_operations.delete,
+        (AskedField("again", "Write the name of the topic again"),),
+        "/topics",
+    ),
+    "produce": Operation(
+        "Write a record",
+        "Write a record to topic {}?",
+        topic_operations.produce,
+        (
+            AskedField("partition", "Partition; without one, the key chooses it"),
+            AskedField("key", "Key"),
+            AskedField("value", "Value", "area"),
+            AskedField("headers", "Headers, NAME=VALUE in each line", "area"),
+        ),
+        "/topic?name={}",
+    ),
 }
 """The operations by the names in addresses."""
 
@@ -196,11 +332,11 @@ def offered(view: ClusterView, row: BrokerRow) -> tuple[str, ...]:
     return ("kill", "stop", "pause", "resume") if row.is_registered else ("start", "resume")
 
 
-def perform(cluster: Cluster, name: str, target: str) -> str:
+def perform(cluster: Cluster, name: str, fields: Fields) -> str:
     """Do an operation and write it down; return what was done. Raises ``RegentError``."""
-    operation = OPERATIONS[name]
+    operation, target = OPERATIONS[name], fields.get("target", "")
     try:
-        done = operation.act(cluster, target)
+        done = operation.act(cluster, fields)
     except RegentError as error:
         _note(cluster, name, target, f"failed: {error}")
         raise

@@ -7,7 +7,7 @@ that have changed are sent. Templates escape every value.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -32,14 +32,23 @@ from regent.console.cluster_view import (
 )
 from regent.console.inquiries import BrokerQuestions
 from regent.console.operator_actions import offered
+from regent.console.record_browser import FORMS, SHOWN, STARTS, RecordQuery, read_records
 from regent.core.errors import RegentError
 from regent.core.model import TopicPartition
+from regent.core.protocol.messages.describe_producers import ProducerState
 
-Parts: TypeAlias = Mapping[str, Markup]
+Parts: TypeAlias = Mapping[str, str]
+"""HTML, by id; a row of the grid has the characters of its cells instead."""
+
+GRID_ROW: Final = "grid-"
+"""The ids of the rows of the grid begin so; the name of the topic follows."""
 
 STATIC: Final = Path(__file__).parent / "static"
 _TEMPLATES: Final = Path(__file__).parent / "templates"
+_NEEDS_ZOOKEEPER: Final = "This page needs ZooKeeper: start the console with --zookeeper."
 _JOURNAL_LINES: Final = 300
+_TOPICS_A_PAGE: Final = 200
+_MOVES_SHOWN: Final = 500
 _LANE_HEIGHT: Final = 28.0
 _TICK_FULL_MS: Final = 100.0  # an answer that took so long is as high as the lane
 
@@ -74,7 +83,10 @@ class ConsolePage:
 def _moment(at_ms: float | None) -> str:
     if at_ms is None:
         return "-"
-    moment = datetime.fromtimestamp(at_ms / 1000)
+    try:
+        moment = datetime.fromtimestamp(at_ms / 1000)
+    except (ValueError, OverflowError, OSError):  # a record may have any time
+        return f"{at_ms} ms"
     return f"{moment:%Y-%m-%d %H:%M:%S}.{int(at_ms) % 1000:03}"
 
 
@@ -182,22 +194,8 @@ def _failover(look: PageLook) -> Parts:
 
 
 def _partitions(look: PageLook) -> Parts:
-    view = look.view
-    cells = grid(view)
-    parts = {"legend": render("legend.html", view=view, topics=len(cells))}
-    for topic, classes in cells.items():
-        parts[f"grid-{topic}"] = grid_row(topic, classes)
-    return parts
-
-
-def grid_row(topic: str, classes: list[str]) -> Markup:
-    """Return the row of a topic: its name, and a cell for each partition.
-
-    There may be 20,000 cells: they are joined here, because a template takes ten times as long.
-    """
-    cells = "".join(f'<i class="{each}"></i>' for each in classes)
-    name = Markup('<a href="/topic?name={}">{}</a>').format(topic, topic)
-    return name + Markup(f'<span class="cells">{cells}</span>')
+    rows = {f"{GRID_ROW}{topic}": cells for topic, cells in grid(look.view).items()}
+    return {"legend": render("legend.html", view=look.view, topics=len(rows)), **rows}
 
 
 def _partition(look: PageLook) -> Parts:
@@ -205,12 +203,25 @@ def _partition(look: PageLook) -> Parts:
     found = next((p for p in look.view.table.partitions if p.topic_partition == at), None)
     if found is None:
         raise PageNotFoundError(f"there is no partition {at}")
-    beliefs = BrokerQuestions(look.cluster).beliefs(at)
-    changes = history(look.view, at)
+    questions = _questions(look)
+    beliefs, changes = questions.beliefs(at), history(look.view, at)
+    problem = ""
+    producers: Sequence[ProducerState] = ()
+    try:
+        _, producers = questions.open_transactions(at)
+    except RegentError as error:
+        problem = str(error)
     return {
         "partition": render(
             "partition.html", partition=found, beliefs=beliefs, changes=changes, view=look.view
-        )
+        ),
+        "transactions": render(
+            "open_transactions.html",
+            at=at,
+            producers=producers,
+            problem=problem,
+            may_write=look.may_write,
+        ),
     }
 
 
@@ -222,9 +233,17 @@ def _asked_partition(look: PageLook) -> TopicPartition:
 
 
 def _topics(look: PageLook) -> Parts:
-    sizes = BrokerQuestions(look.cluster).sizes()
+    text = look.arguments.get("text", "").lower()
+    names = sorted(name for name in look.view.table.by_topic if text in name.lower())
+    pages = max(-(-len(names) // _TOPICS_A_PAGE), 1)
+    page = _page_of(look.arguments.get("page", ""), pages)
+    shown = {
+        name: look.view.table.by_topic[name]
+        for name in names[(page - 1) * _TOPICS_A_PAGE : page * _TOPICS_A_PAGE]
+    }
+    sizes = _questions(look).sizes(shown)
     rows = []
-    for topic, partitions in sorted(look.view.table.by_topic.items()):
+    for topic, partitions in shown.items():
         replicas = [sizes.found.get(p.topic_partition, {}) for p in partitions]
         rows.append(
             {
@@ -236,7 +255,27 @@ def _topics(look: PageLook) -> Parts:
                 "largest": max((max(of.values(), default=0) for of in replicas), default=0),
             }
         )
-    return {"topics": render("topics.html", rows=rows, problems=sizes.problems)}
+    return {
+        "topics": render(
+            "topics.html",
+            rows=rows,
+            problems=sizes.problems,
+            found=len(names),
+            page=page,
+            pages=pages,
+            text=look.arguments.get("text", ""),
+        )
+    }
+
+
+def _page_of(text: str, pages: int) -> int:
+    """Return the number of a page that there is."""
+    is_number = text.isascii() and text.isdecimal() and len(text) < 10
+    return min(max(int(text), 1), pages) if is_number else 1
+
+
+def _questions(look: PageLook) -> BrokerQuestions:
+    return BrokerQuestions(look.cluster, look.view.table.by_topic)
 
 
 def _topic(look: PageLook) -> Parts:
@@ -244,8 +283,8 @@ def _topic(look: PageLook) -> Parts:
     partitions = look.view.table.by_topic.get(name)
     if partitions is None:
         raise PageNotFoundError(f"there is no topic {name!r}")
-    questions = BrokerQuestions(look.cluster)
-    sizes, settings = questions.sizes(), questions.settings(name)
+    questions = _questions(look)
+    sizes, settings = questions.sizes({name: partitions}), questions.settings(name)
     return {
         "topic": render(
             "topic.html",
@@ -254,27 +293,77 @@ def _topic(look: PageLook) -> Parts:
             sizes=sizes.found,
             settings=settings.found,
             problems=sizes.problems + settings.problems,
+            may_write=look.may_write,
         )
     }
 
 
+def _records(look: PageLook) -> Parts:
+    at, given = _asked_partition(look), look.arguments
+    if not any(p.topic_partition == at for p in look.view.table.by_topic.get(at.topic, ())):
+        raise PageNotFoundError(f"there is no partition {at}")
+    query = RecordQuery(
+        at,
+        _one_of(STARTS, given.get("start", "")),
+        given.get("at", "").strip(),
+        _one_of(FORMS, given.get("form", "")),
+        given.get("search", ""),
+        is_committed=given.get("open", "") != "yes",
+    )
+    found, problem = None, ""
+    try:
+        found = read_records(look.cluster, query)
+    except RegentError as error:
+        problem = str(error)
+    return {
+        "records": render(
+            "records.html",
+            query=query,
+            found=found,
+            problem=problem,
+            starts=STARTS,
+            forms=FORMS,
+            limit=SHOWN,
+            partitions=len(look.view.table.by_topic[at.topic]),
+            may_write=look.may_write,
+        )
+    }
+
+
+def _one_of(choices: tuple[str, ...], given: str) -> str:
+    return given if given in choices else choices[0]
+
+
 def _groups(look: PageLook) -> Parts:
-    questions = BrokerQuestions(look.cluster)
+    questions = _questions(look)
     groups, transactions = questions.groups(), questions.transactions()
     return {
-        "groups": render("groups.html", groups=groups.found, problems=groups.problems),
+        "groups": render(
+            "groups.html",
+            groups=groups.found,
+            problems=groups.problems,
+            may_write=look.may_write,
+        ),
         "transactions": render(
-            "transactions.html", rows=transactions.found, problems=transactions.problems
+            "transactions.html",
+            rows=transactions.found,
+            problems=transactions.problems,
+            may_write=look.may_write,
         ),
     }
 
 
 def _moves(look: PageLook) -> Parts:
+    if look.cluster.bootstrap:
+        return {"moves": render("problem.html", problem=_NEEDS_ZOOKEEPER)}
     moving = [p for p in look.view.table.partitions if p.assignment.is_being_reassigned]
-    return {"moves": render("moves.html", moving=moving, may_write=look.may_write)}
+    shown, more = moving[:_MOVES_SHOWN], len(moving) - _MOVES_SHOWN
+    return {"moves": render("moves.html", moving=shown, more=more, may_write=look.may_write)}
 
 
 def _doctor(look: PageLook) -> Parts:
+    if look.cluster.bootstrap:
+        return {"doctor": render("problem.html", problem=_NEEDS_ZOOKEEPER)}
     began = time.monotonic()
     findings = diagnose(look.cluster, look.view.data_dir)
     groups: dict[str, list[Any]] = {}
@@ -301,6 +390,7 @@ PAGES: Final[Mapping[str, ConsolePage]] = {
     "failover": ConsolePage("Failover", _failover, needs_partitions=False),
     "partition": ConsolePage("Partition", _partition, every_s=2.0),
     "topic": ConsolePage("Topic", _topic, every_s=5.0),
+    "records": ConsolePage("Records", _records, every_s=0.0),
 }
 """The pages by name; those with a place in the menu first."""
 
@@ -316,12 +406,14 @@ def parts_of(page: ConsolePage, look: PageLook) -> Parts:
 def whole(name: str, parts: Parts, look: PageLook) -> str:
     """Return a page with its parts."""
     menu = [(each, PAGES[each].title) for each in MENU]
+    rows = [f"{i[len(GRID_ROW) :]} {cells}" for i, cells in parts.items() if i.startswith(GRID_ROW)]
     return render(
         "page.html",
         name=name,
         title=PAGES[name].title,
         menu=menu,
-        parts=parts,
+        parts={i: html for i, html in parts.items() if not i.startswith(GRID_ROW)},
+        rows="\n".join(rows),
         is_live=PAGES[name].every_s != 0.0,
         arguments=look.arguments,
         may_write=look.may_write,

@@ -1,9 +1,11 @@
 """Collects what the pages show, while somebody looks at one of them.
 
-Two threads ask. The quick one reads the journals, ``cluster.json``, ``/controller`` and
-``/brokers/ids`` five times a second. The slow one reads the partitions when a journal tells of a
-change, and every few seconds; it also asks the controller. Without a page both wait, and no session
-with ZooKeeper is open. ``view`` is replaced as a whole, so that any thread may read it.
+Four threads ask. The quick one reads the journals, ``cluster.json``, ``/controller`` and
+``/brokers/ids`` ten times a second. The slow one reads the partitions every few seconds, and again
+and again after a change of brokers or of the controller, of which the quick one tells it. The
+third asks the controller, and the fourth the brokers for their journals if those are on other
+machines: these may not answer. Without a page all wait, and no session with
+ZooKeeper is open. ``view`` is replaced as a whole, so that any thread may read it.
 """
 
 from __future__ import annotations
@@ -15,14 +17,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from regent.client.cluster_connection import Cluster
 from regent.client.controller_ref import ControllerRef
 from regent.client.journals import EventsError, Journals
 from regent.client.missing_brokers import EndsOfBrokers, MissingBroker
-from regent.client.partitions import read_partitions
 from regent.cluster.cluster_file import BrokerEntry, ClusterFile
+from regent.console.bootstrap_source import BootstrapSource, partitions_of, source_of
 from regent.console.cluster_view import (
     BrokerRow,
     ClusterView,
@@ -38,10 +40,14 @@ from regent.zk.stores.admin_store import ZkAdminStore
 logger = logging.getLogger(__name__)
 
 CLIENT_ID: Final = "regent-console"
-POLL_S: Final = 0.2
+POLL_S: Final = 0.1
 
+POLL_BROKERS_S: Final = 0.5  # without ZooKeeper: each question is a new connection
+_POLL_FAR_S: Final = 0.25  # between questions to brokers for their journals
+_YOUNG_S: Final = 1.5
 _KEPT_EVENTS: Final = 20_000
 _READ_BYTES: Final = 8 * 1024 * 1024  # of the end of each journal
+_READ_FAR_BYTES: Final = 1024 * 1024  # the same, of the journal that a broker reads for us
 _KEPT_DEATHS: Final = 20
 _IDLE_S: Final = 5.0  # after the last page, sessions stay for a reload
 _FIRST_S: Final = 10.0
@@ -52,6 +58,7 @@ _CLOCK_S: Final = 1.0
 _REDRAW_S: Final = 30.0
 _ASK_CONTROLLER_S: Final = 1.0
 _NO_TABLE: Final = PartitionTable()
+_UNSETTLED_S: Final = 3.0  # how long leaders may change after a change of brokers
 _REST: Final = 1.5  # after a read of the partitions, in units of its own time
 
 
@@ -64,10 +71,15 @@ class ViewCollector:
         self._changed = threading.Condition()
         self._watchers = 0
         self._wanted_until = 0.0
-        self._closing = False
+        self._end = threading.Event()
         self._is_dirty = threading.Event()
+        self._unsettled_until = 0.0
         self._wake_up = threading.Event()
+        self._look_now = threading.Event()
         self._journals: Journals | None = None
+        self._far_journals: Journals | None = None
+        self._has_far_journals = True  # until they were looked for
+        self._arrived: deque[list[Fields]] = deque()  # of far journals, for the quick thread
         self._events: deque[Fields] = deque(maxlen=_KEPT_EVENTS)
         self._deaths: dict[BrokerId, list[int]] = {}
         self._table = PartitionTable()
@@ -77,24 +89,35 @@ class ViewCollector:
         self._told_at = 0.0
         self._sessions = 0
         self.view = ClusterView(0.0, "")
-        self._threads = [
-            threading.Thread(target=self._run, args=(once,), name=name, daemon=True)
-            for name, once in (("console-quick", self._quick), ("console-slow", self._slow))
-        ]
+        self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Start the threads."""
+        """Start the threads. Raises ``ClusterNotFoundError``."""
+        rounds: dict[str, Callable[[Any], None]] = {
+            "console-quick": self._quick,
+            "console-slow": self._slow,
+        }
+        if not self._cluster.bootstrap:
+            rounds["console-asking"] = self._ask_controller
+            if self._cluster.data_dir is None:
+                rounds["console-journals"] = self._follow_far_journals
+        self._threads = [
+            threading.Thread(target=self._run, args=(once,), name=name, daemon=True)
+            for name, once in rounds.items()
+        ]
         for thread in self._threads:
             thread.start()
 
     def close(self) -> None:
         """End the threads; one that waits for an answer of the cluster ends with the process."""
-        self._closing = True
+        self._end.set()
         self._wake_up.set()
         self._is_dirty.set()
         for thread in self._threads:
-            if thread.ident is not None:
-                thread.join(_END_S)
+            thread.join(_END_S)
+        far = self._far_journals
+        if far is not None and not any(thread.is_alive() for thread in self._threads):
+            far.close()
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -127,7 +150,7 @@ class ViewCollector:
                 self._changed.wait(min(left_s, POLL_S))
 
     def _is_young(self) -> bool:
-        return time.time() * 1000 - self.view.at_ms < 5 * POLL_S * 1000
+        return time.time() * 1000 - self.view.at_ms < _YOUNG_S * 1000
 
     def _has_all(self) -> bool:
         return bool(self.view.problem) or (self._is_complete and self.view.table is self._table)
@@ -147,8 +170,8 @@ class ViewCollector:
 
     # --- the threads ---
 
-    def _run(self, rounds: Callable[[ZkAdminStore], None]) -> None:
-        while not self._closing:
+    def _run(self, rounds: Callable[[Any], None]) -> None:
+        while not self._end.is_set():
             if not self._is_wanted:
                 self._is_complete = False
                 self._wake_up.clear()
@@ -156,15 +179,15 @@ class ViewCollector:
                     self._wake_up.wait()
                 continue
             try:
-                with self._cluster.admin() as admin:
+                with source_of(self._cluster) as source:
                     self._sessions += 1
                     try:
-                        rounds(admin)
+                        rounds(source)
                     finally:
                         self._sessions -= 1
             except (RegentError, OSError) as error:
                 self._publish_problem(str(error))
-                time.sleep(_RETRY_S)
+                self._end.wait(_RETRY_S)
 
     def _publish_problem(self, problem: str) -> None:
         address = self.view.zookeeper
@@ -184,48 +207,59 @@ class ViewCollector:
             self._told_at = now
             self._on_change()
 
-    def _quick(self, admin: ZkAdminStore) -> None:
+    def _quick(self, source: ZkAdminStore | BootstrapSource) -> None:
         """Collect what changes in a failover, until nobody looks."""
-        while self._is_wanted and not self._closing:
+        poll_s = POLL_BROKERS_S if self._cluster.bootstrap else POLL_S
+        while self._is_wanted and not self._end.is_set():
             began = time.monotonic()
-            self._publish(self._look(admin))
-            time.sleep(max(POLL_S - (time.monotonic() - began), POLL_S / 4))
+            self._publish(self._look(source))
+            self._look_now.wait(max(poll_s - (time.monotonic() - began), poll_s / 4))
+            self._look_now.clear()
 
-    def _slow(self, admin: ZkAdminStore) -> None:
-        """Collect the partitions, and what the controller tells, until nobody looks."""
+    def _slow(self, source: ZkAdminStore | BootstrapSource) -> None:
+        """Collect the partitions, until nobody looks."""
+        while self._is_wanted and not self._end.is_set():
+            began = time.monotonic()
+            self._is_dirty.clear()
+            live = _live(source.read_brokers())
+            found = partitions_of(source)
+            at_ms = time.time() * 1000
+            table = PartitionTable.of(found.partitions, found.unreadable, live, at_ms)
+            is_changed = not table.has_same(self._table)
+            if not self._is_complete or is_changed:
+                self._table = table
+            self._is_complete = True
+            self._look_now.set()
+            self._end.wait(min((time.monotonic() - began) * _REST, _SLOW_S))
+            if not is_changed and time.monotonic() >= self._unsettled_until:
+                self._is_dirty.wait(_SLOW_S)
+
+    def _ask_controller(self, admin: ZkAdminStore) -> None:
+        """Ask the controller which brokers do not answer it, until nobody looks."""
         with ControllerRef(admin.read_controller_endpoint, client_id=CLIENT_ID) as controller:
-            while self._is_wanted and not self._closing:
-                began = time.monotonic()
-                self._is_dirty.clear()
-                live = _live(admin.read_brokers())
-                found = read_partitions(admin, admin.topics.read_topic_names())
-                at_ms = time.time() * 1000
-                table = PartitionTable.of(found.partitions, found.unreadable, live, at_ms)
-                if not self._is_complete or not table.has_same(self._table):
-                    self._table = table
-                self._is_complete = True
+            while self._is_wanted and not self._end.is_set():
                 deadline = time.monotonic() + _ASK_CONTROLLER_S
                 request = DescribeControllerRequest()
                 self._described = controller.ask(
                     request, DescribeControllerResponse, deadline=deadline
                 )
-                time.sleep(min((time.monotonic() - began) * _REST, _SLOW_S))
-                self._is_dirty.wait(_SLOW_S)
+                self._end.wait(_SLOW_S)
 
     # --- one look ---
 
-    def _look(self, admin: ZkAdminStore) -> ClusterView:
+    def _look(self, source: ZkAdminStore | BootstrapSource) -> ClusterView:
         file = self._cluster.file
         self._note_deaths(file)
         has_journals = self._follow_journals()
-        controller = admin.read_controller()
-        registered = admin.read_brokers()
+        registered = source.read_brokers()
+        controller = source.read_controller()
         controller_id = NO_CONTROLLER if controller is None else controller.broker_id
         epoch = self.view.controller_epoch if controller is None else controller.controller_epoch
         rows = _rows(registered, {} if file is None else file.brokers)
+        self._note_change(rows, epoch)
         if not has_journals:
             self._note_without_journals(rows, controller_id, epoch)
-        missing = self._missing(admin, registered, file)
+        missing = self._missing(source, registered, file)
         events = tuple(self._events) if self._is_changed else self.view.events
         deaths = {broker_id: tuple(times) for broker_id, times in self._deaths.items()}
         return ClusterView(
@@ -245,6 +279,12 @@ class ViewCollector:
             has_journals,
         )
 
+    def _note_change(self, rows: tuple[BrokerRow, ...], epoch: int) -> None:
+        """Let the partitions be read soon if brokers or the controller have changed."""
+        if epoch != self.view.controller_epoch or _live_ids(rows) != _live_ids(self.view.brokers):
+            self._unsettled_until = time.monotonic() + _UNSETTLED_S
+            self._is_dirty.set()
+
     def _failovers(self, events: Sequence[Fields], deaths: Deaths) -> Sequence[Failover]:
         if not self._is_changed:
             return self.view.failovers
@@ -260,16 +300,34 @@ class ViewCollector:
                 del known[:-_KEPT_DEATHS]
 
     def _follow_journals(self) -> bool:
-        """Read the new lines of all journals; False if there are none on this machine."""
+        """Take the new lines of all journals; False if there are none that can be read."""
         data_dir = self._cluster.data_dir
-        if data_dir is None:
+        if self._cluster.bootstrap:
             return False
+        if data_dir is None:
+            while self._arrived:
+                self._add(self._arrived.popleft())
+            return self._has_far_journals
         if self._journals is None:
             self._journals = Journals(None, data_dir, None, 0, logger.warning, _READ_BYTES)
         found = self._journals.look()
         with suppress(EventsError):
-            self._add([e.fields for e in self._journals.new() if _is_usable(e.fields)])
+            self._add(_new_lines(self._journals))
         return found > 0
+
+    def _follow_far_journals(self, admin: ZkAdminStore) -> None:
+        """Let the brokers read their journals, until nobody looks; one of them may be slow."""
+        del admin
+        if self._far_journals is None:
+            say = logger.warning
+            self._far_journals = Journals(self._cluster, None, None, 0, say, _READ_FAR_BYTES)
+        while self._is_wanted and not self._end.is_set():
+            self._far_journals.look()
+            if new := _new_lines(self._far_journals):
+                self._arrived.append(new)
+                self._look_now.set()
+            self._has_far_journals = not self._far_journals.none_was_read()
+            self._end.wait(_POLL_FAR_S)
 
     def _add(self, new: list[Fields]) -> None:
         if not new:
@@ -287,8 +345,7 @@ class ViewCollector:
         self, rows: tuple[BrokerRow, ...], controller_id: BrokerId, epoch: int
     ) -> None:
         """Write down what this process sees, in the form of a journal."""
-        now = {row.broker_id for row in rows if row.is_registered}
-        before = {row.broker_id for row in self.view.brokers if row.is_registered}
+        now, before = _live_ids(rows), _live_ids(self.view.brokers)
         now_ms = round(time.time() * 1000)
         common: dict[str, object] = {
             "ts_ms": now_ms,
@@ -319,7 +376,7 @@ class ViewCollector:
 
     def _missing(
         self,
-        admin: ZkAdminStore,
+        source: ZkAdminStore | BootstrapSource,
         registered: Mapping[BrokerId, object],
         file: ClusterFile | None,
     ) -> tuple[MissingBroker, ...]:
@@ -328,7 +385,7 @@ class ViewCollector:
         absent = sorted({*supervised, *assigned} - registered.keys())
         if not absent:
             return ()
-        ends = EndsOfBrokers(admin.read_ends(), supervised, self._described)
+        ends = EndsOfBrokers(source.read_ends(), supervised, self._described)
         return tuple(ends.of(broker_id) for broker_id in absent)
 
 
@@ -339,6 +396,10 @@ def _differ(before: ClusterView, now: ClusterView) -> bool:
     return replace(before, at_ms=0.0, table=_NO_TABLE, events=()) != replace(
         now, at_ms=0.0, table=_NO_TABLE, events=()
     )
+
+
+def _new_lines(journals: Journals) -> list[Fields]:
+    return [event.fields for event in journals.new() if _is_usable(event.fields)]
 
 
 _NEEDED: Final = {"event": str, "broker_id": int, "controller_epoch": int, "event_id": int}
@@ -353,6 +414,10 @@ def _live(
     registered: Mapping[BrokerId, BrokerRegistration | BadDataError],
 ) -> dict[BrokerId, BrokerRegistration]:
     return {b: r for b, r in registered.items() if isinstance(r, BrokerRegistration)}
+
+
+def _live_ids(rows: tuple[BrokerRow, ...]) -> set[BrokerId]:
+    return {row.broker_id for row in rows if row.is_registered}
 
 
 def _rows(

@@ -122,11 +122,16 @@ class Console:
                     parts, look = await run_in_threadpool(self._parts, page, arguments)
                 except RegentError as error:
                     parts, look = {"problem": render("problem.html", problem=str(error))}, None
-                changed = {k: str(v) for k, v in parts.items() if sent.get(k) != v}
-                gone = [] if look is None else [k for k in sent if k not in parts]
+                changed = {id: str(part) for id, part in parts.items() if sent.get(id) != part}
+                gone = [] if look is None else [id for id in sent if id not in parts]
                 if changed or gone or time.monotonic() - said_at > _KEEP_ALIVE_S:
                     said_at = time.monotonic()
-                    content = {"parts": changed, "gone": gone, "now_ms": time.time() * 1000}
+                    content = {
+                        "parts": changed,
+                        "gone": gone,
+                        "is_whole": not sent,
+                        "now_ms": time.time() * 1000,
+                    }
                     yield b"data: " + orjson.dumps(content) + b"\n\n"
                     sent |= changed
                     for name in gone:
@@ -157,14 +162,22 @@ class Console:
         operation = OPERATIONS.get(request.path_params["operation"])
         if operation is None or not self._may_write:
             return _refused(404, "this console only shows: --console-write lets it change things")
-        target = request.query_params.get("target", "")
+        given = dict(request.query_params)
+        fields, lines = operation.fields_of(given), None
+        if operation.preview is not None and "preview" in given:
+            try:
+                lines = await run_in_threadpool(operation.preview, self._cluster, fields)
+            except RegentError as error:
+                return _refused(409, str(error))
         return HTMLResponse(
             render(
                 "ask.html",
                 operation=operation,
                 name=request.path_params["operation"],
-                target=target,
-                question=operation.question.format(target),
+                fields=fields,
+                question=operation.question.format(fields["target"]),
+                lines=lines,
+                back=operation.page_after(fields["target"]),
                 form_token=self._gate.form_token,
             )
         )
@@ -179,11 +192,12 @@ class Console:
         if (refusal := self._gate.form_refusal(form)) is not None:
             return _refused(*refusal)
         try:
-            await run_in_threadpool(perform, self._cluster, name, form.get("target", ""))
+            fields = OPERATIONS[name].fields_of(form)
+            await run_in_threadpool(perform, self._cluster, name, fields)
         except RegentError as error:
             return _refused(409, str(error))
         self.collector.refresh()
-        return RedirectResponse("/", status_code=303)
+        return RedirectResponse(OPERATIONS[name].page_after(fields["target"]), status_code=303)
 
 
 class _Gated:

@@ -84,7 +84,10 @@ HOMES = {
     "uvicorn": {"console"},
     "jinja2": {"console"},
     "markupsafe": {"console"},
-    "confluent_kafka": {"jobs", "cli/produce.py", "cli/consume.py", "cli/group_admin.py"},
+    "confluent_kafka": {
+        *("jobs", "cli/produce.py", "cli/consume.py", "cli/group_admin.py"),
+        *("console/record_browser.py", "console/bootstrap_source.py"),
+    },
 }
 """Libraries, and the only places that may import them."""
 

@@ -169,7 +169,7 @@ def test_each_answer_of_the_last_minute_is_a_tick() -> None:
 
 def test_a_cell_has_the_colour_of_its_leader_and_a_mark_for_a_small_isr() -> None:
     rows = table(partition(T0, 0, (0, 1)), partition(T1, 12, (0, 1, 2)))
-    assert grid(replace(HEALTHY, table=rows)) == {"t": ["l0 s", "none"]}
+    assert grid(replace(HEALTHY, table=rows)) == {"t": "a-"}
 
 
 def test_the_history_of_a_partition_has_its_changes_only() -> None:

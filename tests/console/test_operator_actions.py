@@ -41,7 +41,10 @@ def cluster_with(folder: Path, pid: int, ended: str = "") -> Cluster:
 def test_a_broker_is_killed_and_it_is_written_down_by_whom(tmp_path: Path) -> None:
     with process("--data-dir", str(tmp_path / "broker-0")) as broker:
         cluster = cluster_with(tmp_path, broker.pid)
-        assert perform(cluster, "kill", "0") == f"broker 0 (process {broker.pid}) was killed"
+        assert (
+            perform(cluster, "kill", {"target": "0"})
+            == f"broker 0 (process {broker.pid}) was killed"
+        )
         assert broker.wait(scaled(10)) == -signal.SIGKILL
     line = json.loads((tmp_path / CHANGES_FILE).read_text())
     assert (line["operation"], line["target"]) == ("kill", "0")
@@ -55,7 +58,7 @@ def test_a_process_that_has_the_id_of_a_broker_that_ended_is_left_alone(
     with process("--data-dir", "/elsewhere/broker-0") as stranger:
         cluster = cluster_with(tmp_path, stranger.pid)
         with pytest.raises(OperationError, match="broker 0 does not run"):
-            perform(cluster, name, "0")
+            perform(cluster, name, {"target": "0"})
         assert stranger.poll() is None
 
 
@@ -63,7 +66,7 @@ def test_a_broker_that_is_known_to_have_ended_is_left_alone(tmp_path: Path) -> N
     with process("--data-dir", str(tmp_path / "broker-0")) as broker:
         cluster = cluster_with(tmp_path, broker.pid, ended="by SIGKILL")
         with pytest.raises(OperationError, match="broker 0 does not run"):
-            perform(cluster, "kill", "0")
+            perform(cluster, "kill", {"target": "0"})
         assert broker.poll() is None
 
 

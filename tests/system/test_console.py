@@ -102,7 +102,9 @@ def window(cluster: RegentCluster) -> Iterator[Window]:
 def test_every_page_fits_its_window_and_the_browser_complains_of_nothing(
     window: Window, width: int
 ) -> None:
-    for page in (*MENU, "topic?name=payments", "partition?topic=payments&partition=0"):
+    of_topic = ("topic?name=payments", "partition?topic=payments&partition=0")
+    others = ("records?topic=payments&partition=0", "ask/create-topic", "ask/reset-offsets")
+    for page in (*MENU, *of_topic, *others):
         window.open(page, width)
         assert window.driver.find_element(By.TAG_NAME, "h1").text
         assert not window.is_wider_than_its_window(), page
