@@ -77,6 +77,7 @@ class TransactionLoad(threading.Thread):
         self._partitions = partitions
         self._chance = random.Random(seed)
         self._stopping = threading.Event()
+        self._login = threading.Lock()
         self._client: Producer | None = None
         self._last_error: KafkaException | None = None
 
@@ -87,9 +88,10 @@ class TransactionLoad(threading.Thread):
 
     def log_in_with(self, user: str, password: str) -> None:
         """Have another password from the next login on."""
-        self._settings["sasl.password"] = password
-        if self._client is not None:
-            self._client.set_sasl_credentials(user, password)
+        with self._login:
+            self._settings["sasl.password"] = password
+            if self._client is not None:
+                self._client.set_sasl_credentials(user, password)
 
     def await_progress(self, transactions: int = 3) -> None:
         """Wait for this number of further committed transactions."""
@@ -131,9 +133,9 @@ class TransactionLoad(threading.Thread):
 
     def _producer(self) -> Producer:
         if self._client is None:
-            client = Producer(self._settings)
+            with self._login:  # it learns a new password also while it begins
+                client = self._client = Producer(self._settings)
             _repeated(lambda: client.init_transactions(_CALL_S))
-            self._client = client
         return self._client
 
     def _run_one(self, done: Transaction) -> None:
