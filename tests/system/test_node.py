@@ -18,7 +18,7 @@ from regent.cluster.cluster_file import ClusterFile
 from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.config.command_line import COMMAND
 from regent.core.model import BrokerId, TopicPartition
-from regent.testing.waits import eventually, scaled
+from regent.testing.waits import eventually, next_line, scaled
 from tests.support.breakable_cluster import read_log
 from tests.support.histories import Logs, check, summary
 from tests.support.load import Load
@@ -42,8 +42,7 @@ class Node:
         command += ["--first-id", str(self.first_id), "--data-dir", str(self.data_dir)]
         command += ["--base-port", "0", "--node-host", f"m{self.first_id}"]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline().startswith("ready: 2 brokers on ")
+        assert next_line(self._process, "the node is ready").startswith("ready: 2 brokers on ")
 
     @property
     def file(self) -> ClusterFile:
@@ -89,7 +88,7 @@ class TwoNodes:
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
 
-    def partitions(self) -> list[DescribedPartition]:
+    def partitions(self) -> Sequence[DescribedPartition]:
         with cluster_admin(self.zookeeper) as admin:
             return read_partitions(admin, ["t"]).partitions
 
