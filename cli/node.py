@@ -180,8 +180,7 @@ def cores(cpu_max: Path = _CPU_MAX) -> int:
 
 
 def _advertised_host(settings: Settings) -> str:
-    config, listeners = settings.broker, settings.listeners
-    return config.advertised_host or next(iter(listeners.advertised)).host or config.host
+    return settings.broker.advertised_host or settings.listeners.advertised[0].host
 
 
 def _moved_ports(settings: Settings, number: int) -> dict[str, str]:

@@ -170,6 +170,11 @@ class ControllerContext(PartitionEntries):
         """The registered brokers that new replicas are not placed on."""
         return frozenset(b for b, r in self._registrations.items() if r.info.no_replicas)
 
+    def host_of(self, broker_id: BrokerId) -> str | BrokerId:
+        """Return the machine of a broker; its own id if it does not name one."""
+        registration = self._registrations.get(broker_id)
+        return (registration.info.node_host if registration else None) or broker_id
+
     @property
     def live_broker_epochs(self) -> dict[BrokerId, int]:
         """The broker epoch of every registered broker, shutting down or not."""

@@ -161,8 +161,9 @@ class ReplicationFactor(Goal):
     def plan(self, layout: Layout, seed: int) -> Planned:
         """Add or drop replicas.
 
-        New replicas are appended. Replicas on unusable brokers are dropped first, then those in a
-        rack with another replica, then those on the fullest broker; the preferred leader stays.
+        New replicas are appended. Replicas on unusable brokers are dropped first, then those on a
+        host and those in a rack with another replica, then those on the fullest broker; the
+        preferred leader stays.
         """
         layout.set_factor(self.factor)
         held = (layout.before != VACANT).sum(axis=1)
@@ -189,13 +190,15 @@ def _spread(layout: Layout, slots: Sequence[Slot], takers: list[int], seed: int)
 
 def _drop(layout: Layout, row: int) -> None:
     replicas, racks = layout.replicas_of(row), layout.racks
+    hosts = layout.hosts[replicas].tolist()
 
-    def worth(position: int) -> tuple[bool, bool, bool, int, int]:
+    def worth(position: int) -> tuple[bool, bool, bool, bool, int, int]:
         broker = replicas[position]
         rack = racks[broker]
         is_only_one = all(racks[b] != rack for b in replicas if b != broker) and rack != NO_RACK
         is_live = broker < layout.brokers.usable
-        return (is_live, position == 0, is_only_one, -layout.load[broker], -position)
+        is_alone = hosts.count(hosts[position]) == 1
+        return (is_live, position == 0, is_alone, is_only_one, -layout.load[broker], -position)
 
     position = min(range(len(replicas)), key=worth)
     layout.put((row, position), VACANT)

@@ -53,6 +53,7 @@ class PartitionReplicas:
     exists: Callable[[BrokerId], bool] = lambda _: True
     must_not_lead: Callable[[BrokerId], bool] = lambda _: False
     broker_epoch: Callable[[BrokerId], int | None] = lambda _: None
+    host: Callable[[BrokerId], str | BrokerId] = lambda replica: replica
     is_topic_queued_for_deletion: bool = False
     allows_unclean_election: bool = False
     unclean_election_error: str = ""
@@ -93,6 +94,7 @@ def partition_replicas(
         exists=lambda r: context.replica_exists(r, topic_partition),
         must_not_lead=lambda r: context.must_not_lead(r, topic_partition),
         broker_epoch=context.broker_epoch,
+        host=context.host_of,
         is_topic_queued_for_deletion=context.is_topic_queued_for_deletion(topic_partition.topic),
     )
 
@@ -310,8 +312,10 @@ def _elect_for_shutdown(
     current: LeaderAndIsr, replicas: PartitionReplicas
 ) -> PartitionChange | None:
     assigned = replicas.assignment.replicas
+    # A machine often stops broker by broker: a leader beside this one would be moved again soon.
+    leaving = replicas.host(current.leader)
     leader = controlled_shutdown_leader(
-        assigned,
+        tuple(sorted(assigned, key=lambda r: replicas.host(r) == leaving)),
         current.isr,
         lambda r: replicas.is_reachable(r) and replicas.suspect_end(r) is None,
         replicas.is_shutting_down,

@@ -32,7 +32,7 @@ from tests.support.controller_parts import (
     of_type,
     stop_replica_rows,
 )
-from tests.support.world import T0, T1
+from tests.support.world import T0, T1, broker_info
 
 DONE = ControlledShutdownResponse(Errors.NONE)
 
@@ -78,6 +78,18 @@ def test_leaderships_move_to_isr_members_and_the_broker_leaves_the_isr(
     assert sorted(leader_and_isr_rows(effects)) == [0, 1, 2], "it follows until it stops"
     assert leader_and_isr_rows(effects)[2][T0].leader == 0
     assert stop_replica_rows(effects) == {}
+
+
+def test_leaderships_move_to_another_host_if_one_has_a_replica() -> None:
+    parts = ControllerParts(brokers=())
+    for broker_id, host in ((0, "m"), (1, "m"), (2, None)):
+        parts.register_as(replace(broker_info(broker_id), node_host=host))
+    parts.brokers.load()
+    parts.lead(T0, (0, 1, 2), leader=0, isr=(0, 1, 2))
+    parts.lead(T1, (0, 1), leader=0, isr=(0, 1))
+    assert shut_down(parts, 0) == DONE
+    assert parts.leads(T0) == (2, (1, 2), 1)
+    assert parts.leads(T1) == (1, (1,), 1)
 
 
 def test_followers_stop_and_leave_the_isr(parts: ControllerParts) -> None:

@@ -100,6 +100,14 @@ def test_a_partition_that_cannot_leave_its_host_stays():
     assert not stuck.layout().fits((0, 0), 1)
 
 
+def test_a_replica_beside_another_one_on_its_host_is_dropped_first():
+    cluster = cluster_of([[0, 1, 2], [2, 0, 1]], {0: 0, 1: 0, 2: 0})
+    cluster = cluster._replace(brokers=replace(cluster.brokers, hosts=[0, 0, 1]))
+    layout = cluster.layout()
+    ReplicationFactor(2).plan(layout, seed=0)
+    assert [layout.replicas_of(row) for row in range(2)] == [[0, 2], [2, 1]]
+
+
 def test_hosts_are_numbered_only_where_brokers_share_them():
     named = [PlannedBroker(b, None, 0, None, host) for b, host in ((4, "m"), (5, None), (7, "m"))]
     assert list(_hosts(named, [4, 5, 7, 9])) == [0, 1, 0, 3]
