@@ -231,10 +231,10 @@ class ViewCollector:
                 self._table = table
             self._is_complete = True
             self._look_now.set()
-            is_unsettled = is_changed or time.monotonic() < self._unsettled_until
+            is_unsettled = time.monotonic() < self._unsettled_until
             rest = _SHORT_REST if is_unsettled else _REST
             self._end.wait(min((time.monotonic() - began) * rest, _SLOW_S))
-            if not is_unsettled:
+            if not is_unsettled and not is_changed:
                 self._is_dirty.wait(_SLOW_S)
 
     def _ask_controller(self, admin: ZkAdminStore) -> None:
