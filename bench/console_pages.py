@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -51,8 +51,8 @@ def console(counts: tuple[int, ...], topic_size: int) -> Iterator[Case]:
             plane.await_election(0)
             plane.await_told(lambda broker: Leaders(0, 0))
             plane.await_idle()
-            with _opened(plane.server.address) as console_process:
-                yield Case({"partitions": partitions}, _figures(plane, sizes, console_process))
+            with _opened(plane.server.address) as browser:
+                yield Case({"partitions": partitions}, _figures(plane, sizes, browser))
 
 
 class _Browser:
@@ -60,17 +60,22 @@ class _Browser:
 
     def __init__(self, process: subprocess.Popen[str], address: str) -> None:
         self.process = process
+        self._connections = ExitStack()
+        self._cookie = ""
         self._host = urlsplit(address).netloc
         answer, _ = self.get(address.partition(self._host)[2])
         self._cookie = (answer.getheader("set-cookie") or "").partition(";")[0]
 
-    _cookie = ""
-
     def open(self, path: str) -> HTTPResponse:
         """Send a request; return the beginning of the answer."""
         connection = HTTPConnection(self._host, timeout=TIMEOUT_S)
+        self._connections.callback(connection.close)
         connection.request("GET", path, headers={"Cookie": self._cookie})
-        return connection.getresponse()
+        return self._connections.enter_context(connection.getresponse())
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._connections.close()
 
     def get(self, path: str) -> tuple[HTTPResponse, bytes]:
         """Return a whole answer."""
@@ -93,7 +98,8 @@ def _opened(zookeeper: str) -> Iterator[_Browser]:
             assert process.stdout is not None
             line = process.stdout.readline()
             assert line.startswith("ready: "), f"the console did not start: {line}"
-            yield _Browser(process, line.removeprefix("ready: ").strip())
+            with closing(_Browser(process, line.removeprefix("ready: ").strip())) as browser:
+                yield browser
         finally:
             process.terminate()
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from regent.cli.output import examples
 from regent.client.cluster_connection import Cluster, bootstrap_option, pass_cluster
@@ -81,8 +82,10 @@ def console(
     from regent.console.browser_gate import BrowserGate
     from regent.console.web_server import Console, server_of
 
-    if cluster.bootstrap:
+    if _is_named_by_brokers(cluster):
         cluster = without_zookeeper(cluster)
+    else:
+        cluster.bootstrap = ()
     _ = cluster.zookeeper_address  # a command without a cluster ends here
     with _listening(port, listening_fd) as listening:
         token = new_token() if token_file is None else read_private(token_file, "a token").decode()
@@ -95,6 +98,13 @@ def console(
         click.echo(f"ready: {address_with(token, own_port)}")
         sys.stdout.flush()
         server.run(sockets=[listening])
+
+
+def _is_named_by_brokers(cluster: Cluster) -> bool:
+    """Whether there are brokers only: of a profile that has both, ZooKeeper tells more."""
+    context = click.get_current_context()
+    is_option = context.get_parameter_source("bootstrap_server") is ParameterSource.COMMANDLINE
+    return bool(cluster.bootstrap) and (is_option or not context.params["zookeeper"])
 
 
 def _listening(port: int, descriptor: int | None) -> socket.socket:

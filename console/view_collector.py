@@ -60,6 +60,7 @@ _ASK_CONTROLLER_S: Final = 1.0
 _NO_TABLE: Final = PartitionTable()
 _UNSETTLED_S: Final = 3.0  # how long leaders may change after a change of brokers
 _REST: Final = 1.5  # after a read of the partitions, in units of its own time
+_SHORT_REST: Final = 0.25  # the same, while leaders may change
 
 
 class ViewCollector:
@@ -230,8 +231,10 @@ class ViewCollector:
                 self._table = table
             self._is_complete = True
             self._look_now.set()
-            self._end.wait(min((time.monotonic() - began) * _REST, _SLOW_S))
-            if not is_changed and time.monotonic() >= self._unsettled_until:
+            is_unsettled = time.monotonic() < self._unsettled_until
+            rest = _SHORT_REST if is_unsettled else _REST
+            self._end.wait(min((time.monotonic() - began) * rest, _SLOW_S))
+            if not is_unsettled and not is_changed:
                 self._is_dirty.wait(_SLOW_S)
 
     def _ask_controller(self, admin: ZkAdminStore) -> None:

@@ -45,3 +45,13 @@ def test_survivors_get_the_leaders_after_the_crash_of_a_stub() -> None:
 
     assert 0 < figures["leadership_s"] <= figures["seconds"]
     assert figures["leaders_elected"] == 25
+
+
+@pytest.mark.nightly
+@pytest.mark.system
+def test_the_grid_of_the_console_follows_the_crash_of_a_stub() -> None:
+    figures = figures_of("console", "--partitions", "200")
+
+    assert figures["named_s"] > 0
+    assert 0 < figures["grey_s"] <= figures["led_s"]
+    assert 0 < figures["grid_bytes"] < 20_000

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -16,10 +17,13 @@ import pytest
 from starlette.testclient import TestClient
 
 from regent.client.cluster_connection import Cluster, ClusterLocation
+from regent.client.partitions import Topics
 from regent.cluster.console_child import TOKEN
 from regent.config.addresses import listening_socket
-from regent.console import operator_actions, web_server
+from regent.console import operator_actions, view_collector, web_server
+from regent.console.bootstrap_source import partitions_of
 from regent.console.browser_gate import FORM_TOKEN, HEADERS, BrowserGate
+from regent.console.cluster_view import grid
 from regent.console.inquiries import GroupRow, LagRow
 from regent.console.pages import MENU, render
 from regent.console.web_server import Console, server_of
@@ -349,6 +353,39 @@ def test_names_that_others_choose_are_escaped() -> None:
     html = render("groups.html", groups=groups, problems=[evil], may_write=True)
     assert "<script" not in html
     assert "&lt;script&gt;" in html
+
+
+def test_the_grid_follows_leaders_that_change_after_the_end_of_a_broker(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No journal tells of it, and the next reading in its turn is ten minutes away."""
+    monkeypatch.setattr(view_collector, "_SLOW_S", 600.0)
+    monkeypatch.setattr(view_collector, "_UNSETTLED_S", 1.0)
+    reads: list[float] = []
+
+    def counted(source: Any) -> Topics:
+        reads.append(time.monotonic())
+        return partitions_of(source)
+
+    monkeypatch.setattr(view_collector, "partitions_of", counted)
+    collector = console_of(cluster, None).collector
+    collector.start()
+
+    def first_cell() -> str:
+        return grid(collector.view).get("payments", " ")[0]
+
+    try:
+        with collector.watched():
+            eventually(
+                lambda: bool(reads) and time.monotonic() - reads[-1] > 0.5, "it rests", scaled(30)
+            )
+            before = len(reads)
+            cluster.unregister(2)
+            eventually(lambda: len(reads) > before, "it reads soon", scaled(10))
+            cluster.put_state(TopicPartition("payments", 0), 1, (1,))
+            eventually(lambda: first_cell() == "b", "it reads on", scaled(10))
+    finally:
+        collector.close()
 
 
 def test_nothing_is_asked_of_the_cluster_while_nobody_looks(
