@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 
 import pyarrow
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 from pyspark.sql.udf import _create_udf
 from pyspark.util import PythonEvalType
 
@@ -22,7 +23,9 @@ Batches: TypeAlias = Iterator[pyarrow.RecordBatch]
 _CANCEL_S: Final = 0.2
 
 
-def mapped(frame: DataFrame, function: Callable[[Batches], Batches], schema: str) -> DataFrame:
+def mapped(
+    frame: DataFrame, function: Callable[[Batches], Batches], schema: str | StructType
+) -> DataFrame:
     """Return what ``function`` makes of the batches of each task.
 
     ``DataFrame.mapInArrow`` does the same, but asks for pandas, which it does not use.
