@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from py4j.protocol import Py4JError
+
 from regent.jobs.command import InputError
 from regent.jobs.files import SUCCESS, JobFiles, is_remote, local_path
 
@@ -73,7 +75,7 @@ def new_table(out: str, files: JobFiles) -> Iterator[str]:
     try:
         yield out
     except BaseException:
-        with suppress(InputError):
+        with suppress(InputError, Py4JError, OSError):  # the file system, or the JVM, has ended
             files.remove(out)
         raise
 

@@ -175,6 +175,7 @@ def _command(spark: SparkSession | None, /, out: str | None, **options: Any) -> 
             elif target is not None:
                 table = placement_table(session, shared)
                 write_table(table, target, _FORMATS[options["file_format"]])
+        shared.destroy()
     summary = _summary(order, loads)
     summary["out"] = None if options["dry_run"] else out
     if applied:

@@ -1,6 +1,7 @@
 """``regent jobs place`` as a command, in an existing session."""
 
 import json
+import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -10,11 +11,12 @@ import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 
+from regent.config.command_line import COMMAND
 from regent.core.errors import BadDataError
 from regent.core.placement.replica_placer import place
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.jobs.place import main
-from regent.testing.waits import scaled
+from regent.testing.waits import eventually, scaled
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.stores.admin_store import ZkAdminStore
 from tests.support.topic_controller import brokers_of
@@ -349,3 +351,26 @@ def test_a_document_of_too_many_partitions_is_refused_before_spark_starts(
     assert "10000001 partitions are too many for one document" in said
     assert "--format jsonl or --format parquet" in said
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.nightly
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("file_format", ["json", "jsonl", "parquet"])
+def test_sigterm_while_it_writes_leaves_nothing(java: None, tmp_path: Path, file_format: str):
+    topics = [{"topic": "a", "partitions": 9_000_000, "replication_factor": 3}]
+    files = write_files(tmp_path, topics, [0, 1, 2])
+    before = sorted(tmp_path.iterdir())
+    options = ["--out", str(tmp_path / "out"), "--format", file_format, "--master", "local[2]"]
+    with subprocess.Popen(
+        [*COMMAND, "jobs", "place", *files, *options], stderr=subprocess.PIPE, text=True
+    ) as job:
+        try:
+            parts = (".out.*.part/placement.json", ".out.*.part/**/part-*")
+            eventually(lambda: any(map(list, map(tmp_path.glob, parts))), "it writes", scaled(50))
+            job.terminate()
+            said = job.communicate(timeout=scaled(40))[1]
+        finally:
+            job.kill()
+    assert (job.returncode, said) == (130, "")
+    assert sorted(tmp_path.iterdir()) == before
