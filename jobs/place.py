@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
 import click
+import pyarrow
 from pyspark.sql import SparkSession
 
 from regent.client.cluster_connection import cluster_options
@@ -160,22 +161,10 @@ def _command(spark: SparkSession | None, /, out: str | None, **options: Any) -> 
         if is_applied and options["seed"] is None and order.request.start_index == RANDOM:
             note = f"to continue after an interruption, add --seed {order.request.seed}"
             click.echo(note, err=True)
-        arrays = placement_arrays(order.request)
         session = job.start(is_small=is_document or order.partitions <= _SMALL)
         if isinstance(target, str):
             check_shared(session, [str(out)])
-        shared = session.sparkContext.broadcast(arrays)
-        with progress(f"placing {order.partitions} partitions", session):
-            loads = placement_loads(session, shared)
-        _check_room(order, loads)
-        applied = _apply(order, arrays) if is_applied else None
-        with progress(f"writing {order.partitions} partitions", session):
-            if isinstance(target, Path):
-                write_document(arrays, target)
-            elif target is not None:
-                table = placement_table(session, shared)
-                write_table(table, target, _FORMATS[options["file_format"]])
-        shared.destroy()
+        loads, applied = _placed(session, order, target, options)
     summary = _summary(order, loads)
     summary["out"] = None if options["dry_run"] else out
     if applied:
@@ -185,6 +174,35 @@ def _command(spark: SparkSession | None, /, out: str | None, **options: Any) -> 
     print_summary(summary)
     if applied:
         applied.raise_if_any_existed()
+
+
+def _placed(
+    session: SparkSession, order: PlacementOrder, target: str | Path | None, options: dict[str, Any]
+) -> tuple[Loads, Written | None]:
+    """Place, create the topics, and write to a table (text) or into a directory (path)."""
+    arrays = placement_arrays(order.request)
+    shared = session.sparkContext.broadcast(arrays)
+    loads = applied = None
+    if order.room or not isinstance(target, str):  # otherwise known after the only job
+        with progress(f"placing {order.partitions} partitions", session):
+            loads = placement_loads(session, shared)
+        _check_room(order, loads)
+    if options["apply"] and not options["dry_run"]:
+        applied = _apply(order, arrays)
+    with progress(f"writing {order.partitions} partitions", session):
+        if isinstance(target, Path):
+            write_document(_rows(arrays), target)
+        elif target is not None:
+            table, found = placement_table(session, shared)
+            write_table(table, target, _FORMATS[options["file_format"]])
+            loads = found.value
+    shared.destroy()
+    assert loads is not None
+    return loads, applied
+
+
+def _rows(arrays: PlacementArrays) -> Iterator[pyarrow.RecordBatch]:
+    return batches_of(arrays, range(arrays.rows), lambda _: None)
 
 
 def _check_document(order: PlacementOrder) -> None:
@@ -197,8 +215,7 @@ def _check_document(order: PlacementOrder) -> None:
 
 def _apply(order: PlacementOrder, arrays: PlacementArrays) -> Written:
     assert order.zookeeper is not None
-    rows = placed_partitions(batches_of(arrays, 0, arrays.rows))
-    topics = placed_topics(rows, order.configs)
+    topics = placed_topics(placed_partitions(_rows(arrays)), order.configs)
     with cluster_admin(order.zookeeper) as admin:
         return write_topics(admin, topics, len(order.request.topics))
 

@@ -6,13 +6,13 @@ harm.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
 
 import numpy as np
 import pyarrow
-from pyspark import Broadcast
+from pyspark import Accumulator, AccumulatorParam, Broadcast
 from pyspark.sql import DataFrame, SparkSession
 
 from regent.core.protocol.placement import PlacedPartition, PlaceTopicsRequest
@@ -23,7 +23,6 @@ _SCHEMA: Final = "topic string, partition int, replicas array<int>"
 _ONE_TASK: Final = 200_000  # partitions up to which a second task costs more than it saves
 _ROWS_OF_TASK: Final = 2**20
 _REPLICAS_AT_ONCE: Final = 2**18
-_SUMS_OF_CORE: Final = 4  # tasks that each hand a sum to the driver
 
 
 def place_with_spark(spark: SparkSession, request: PlaceTopicsRequest) -> list[PlacedPartition]:
@@ -46,26 +45,52 @@ def placed_partitions(tables: Iterable[pyarrow.RecordBatch]) -> Iterator[PlacedP
             yield PlacedPartition(topic, partition, tuple(replicas))
 
 
+class _Sum(AccumulatorParam[Loads]):
+    """Adds the loads of tasks. Spark counts each task once, also if it runs again."""
+
+    def zero(self, value: Loads) -> Loads:
+        """Return loads of zero."""
+        return Loads(*map(np.zeros_like, value))
+
+    def addInPlace(self, value1: Loads, value2: Loads) -> Loads:  # noqa: N802
+        """Return the sum."""
+        for total, added in zip(value1, value2, strict=True):
+            total += added
+        return value1
+
+
 def placement_loads(spark: SparkSession, arrays: Broadcast[PlacementArrays]) -> Loads:
     """Return the loads of the brokers, without a row of the placement."""
-    tasks = _ranges(spark, arrays.value)
-    slices = min(len(tasks), _SUMS_OF_CORE * spark.sparkContext.defaultParallelism)
-    sums = spark.sparkContext.parallelize(tasks, slices).mapPartitions(partial(_loads, arrays))
-    return _sum(arrays.value, sums.collect())
+    ranges, found = _ranges(spark, arrays.value), _found(spark, arrays.value)
+    tasks = spark.sparkContext.parallelize(ranges, len(ranges))
+    tasks.foreach(partial(_exhaust, arrays, found))
+    return found.value
 
 
-def placement_table(spark: SparkSession, arrays: Broadcast[PlacementArrays]) -> DataFrame:
-    """Return the rows of (topic, partition, replicas), sorted by the first two."""
-    ranges = _ranges(spark, arrays.value)
+def placement_table(
+    spark: SparkSession, arrays: Broadcast[PlacementArrays]
+) -> tuple[DataFrame, Accumulator[Loads]]:
+    """Return the rows of (topic, partition, replicas), sorted by the first two, and the loads.
+
+    The loads are there when the rows have been written, once.
+    """
+    ranges, found = _ranges(spark, arrays.value), _found(spark, arrays.value)
     numbers = spark.range(0, len(ranges), 1, len(ranges))
-    return mapped(numbers, partial(_batches, arrays, ranges), _SCHEMA)
+    return mapped(numbers, partial(_batches, arrays, ranges, found), _SCHEMA), found
 
 
-def batches_of(arrays: PlacementArrays, low: int, high: int) -> Batches:
-    """Place the rows from ``low`` to before ``high``, some at a time."""
+def batches_of(arrays: PlacementArrays, rows: range, add: Callable[[Loads], None]) -> Batches:
+    """Place a range of rows, some at a time; ``add`` gets the loads of each batch."""
     step = max(1, _REPLICAS_AT_ONCE // arrays.widest)
-    for first in range(low, high, step):
-        yield arrays.place(first, min(first + step, high))[0]
+    for first in rows[::step]:
+        placed, loads = arrays.place(first, min(first + step, rows.stop))
+        add(loads)
+        yield placed
+
+
+def _found(spark: SparkSession, arrays: PlacementArrays) -> Accumulator[Loads]:
+    none = Loads(*np.zeros((2, len(arrays.broker_ids)), np.int64))
+    return spark.sparkContext.accumulator(none, _Sum())
 
 
 def _ranges(spark: SparkSession, arrays: PlacementArrays) -> list[range]:
@@ -84,26 +109,20 @@ def _rows(arrays: PlacementArrays, bounds: tuple[int, int]) -> pyarrow.RecordBat
     return arrays.place(*bounds)[0]
 
 
-def _loads(shared: Broadcast[PlacementArrays], ranges: Iterable[range]) -> Iterator[Loads]:
-    arrays = shared.value
-    step = max(1, _REPLICAS_AT_ONCE // arrays.widest)
-    parts = (rows[first : first + step] for rows in ranges for first in range(0, len(rows), step))
-    yield _sum(arrays, (arrays.place(part.start, part.stop)[1] for part in parts))
+def _exhaust(shared: Broadcast[PlacementArrays], found: Accumulator[Loads], rows: range) -> None:
+    for _ in batches_of(shared.value, rows, found.add):
+        pass
 
 
-def _sum(arrays: PlacementArrays, parts: Iterable[Loads]) -> Loads:
-    total = Loads(*np.zeros((2, len(arrays.broker_ids)), np.int64))
-    for part in parts:
-        for sums, added in zip(total, part, strict=True):
-            sums += added
-    return total
-
-
-def _batches(shared: Broadcast[PlacementArrays], ranges: list[range], numbers: Batches) -> Batches:
+def _batches(
+    shared: Broadcast[PlacementArrays],
+    ranges: list[range],
+    found: Accumulator[Loads],
+    numbers: Batches,
+) -> Batches:
     for batch in numbers:
         for number in batch.column(0).to_pylist():
-            rows = ranges[number]
-            for placed in batches_of(shared.value, rows.start, rows.stop):
+            for placed in batches_of(shared.value, ranges[number], found.add):
                 topics, *others = placed.columns
                 columns = [topics.cast(pyarrow.string()), *others]
                 yield pyarrow.RecordBatch.from_arrays(columns, placed.schema.names)

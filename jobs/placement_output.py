@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 import pyarrow
 import pyarrow.compute as pc
-
-from regent.jobs.placement_arrays import PlacementArrays
-from regent.jobs.placement_job import batches_of
 
 NAME: Final = "placement.json"
 MAX_PARTITIONS: Final = 10_000_000
@@ -18,10 +16,10 @@ MAX_PARTITIONS: Final = 10_000_000
 _HEAD, _BETWEEN, _TAIL = b'{"version":1,"partitions":[\n', b",\n", b"\n]}\n"
 
 
-def write_document(arrays: PlacementArrays, directory: Path) -> None:
-    """Write all rows into one file, some at a time. Raises OSError."""
+def write_document(batches: Iterable[pyarrow.RecordBatch], directory: Path) -> None:
+    """Write batches of (topic, partition, replicas) into one file. Raises OSError."""
     with (directory / NAME).open("wb") as file:
-        for batch in batches_of(arrays, 0, arrays.rows):
+        for batch in batches:
             file.write(_BETWEEN if file.tell() else _HEAD)
             file.write(_objects(batch)[: -len(_BETWEEN)])
         file.write(_TAIL)

@@ -13,7 +13,12 @@ import regent.jobs.placement_job
 from regent.core.placement.replica_placer import PlacementError, place
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.jobs.placement_arrays import placement_arrays
-from regent.jobs.placement_job import place_with_spark, placement_loads, placement_table
+from regent.jobs.placement_job import (
+    batches_of,
+    place_with_spark,
+    placement_loads,
+    placement_table,
+)
 from regent.jobs.placement_output import write_document
 from regent.jobs.tables import write_table
 
@@ -42,11 +47,13 @@ def test_many_tasks_write_one_sequence_of_rows_in_every_format(
     large = request(topics, 5, strategy)
     arrays = placement_arrays(large)
     shared = spark.sparkContext.broadcast(arrays)
-    table = placement_table(spark, shared)
+    found = [placement_loads(spark, shared)]
     for file_format in ("parquet", "json"):
+        table, loads = placement_table(spark, shared)
         write_table(table, str(tmp_path / file_format), file_format)
+        found.append(loads.value)
         assert (tmp_path / file_format / "_SUCCESS").exists()
-    write_document(arrays, tmp_path)
+    write_document(batches_of(arrays, range(arrays.rows), lambda _: None), tmp_path)
 
     expected = place(large)
     rows = [{"topic": t, "partition": p, "replicas": list(r)} for t, p, r in expected]
@@ -63,10 +70,11 @@ def test_many_tasks_write_one_sequence_of_rows_in_every_format(
         for line in part.read_text().splitlines()
     ]
     assert lines == rows
-    loads = placement_loads(spark, shared)
-    brokers = [broker for row in expected for broker in row.replicas]
-    assert loads.replicas.tolist() == np.bincount(brokers).tolist()
-    assert loads.leaders.tolist() == np.bincount([row.replicas[0] for row in expected]).tolist()
+    brokers = np.bincount([broker for row in expected for broker in row.replicas])
+    leaders = np.bincount([row.replicas[0] for row in expected])
+    for each in found:
+        assert each.replicas.tolist() == brokers.tolist()
+        assert each.leaders.tolist() == leaders.tolist()
 
 
 def test_an_empty_request_is_accepted(spark: SparkSession):
