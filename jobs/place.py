@@ -156,8 +156,9 @@ def _command(spark: SparkSession | None, /, out: str | None, **options: Any) -> 
         if out is not None and not options["dry_run"]:
             if is_document:
                 _check_document(order)
-            new = new_directory if is_document else new_table
-            target = stack.enter_context(new(out, job.files))
+                target = stack.enter_context(new_directory(out, job.files))
+            else:
+                target = stack.enter_context(new_table(out, job.files))
         if is_applied and options["seed"] is None and order.request.start_index == RANDOM:
             note = f"to continue after an interruption, add --seed {order.request.seed}"
             click.echo(note, err=True)

@@ -67,7 +67,7 @@ def admin(zookeeper_address: str) -> Iterator[ZkAdminStore]:
             yield ZkAdminStore(client)
 
 
-def test_topics_are_created_and_written_as_placed_although_a_worker_dies_while_it_computes(
+def test_topics_are_created_and_written_as_placed_although_a_worker_dies(
     spark: StandaloneSpark,
     admin: ZkAdminStore,
     zookeeper_address: str,
@@ -91,7 +91,6 @@ def test_topics_are_created_and_written_as_placed_although_a_worker_dies_while_i
     try:
         computing = eventually(lambda: spark.computing_workers, "a task has begun", TIMEOUT_S)
         spark.kill_worker(computing[0])
-        assert admin.topics.read_topic_names() == []
         stdout, stderr = job.communicate(timeout=TIMEOUT_S)
     finally:
         job.kill()

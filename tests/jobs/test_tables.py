@@ -39,7 +39,7 @@ def endless(marker: Path, batches: Batches) -> Batches:
     for batch in batches:
         yield batch
         marker.touch()
-        threading.Event().wait()
+        signal.pause()
 
 
 def failing(batches: Batches) -> Batches:
@@ -79,7 +79,7 @@ def test_an_interrupted_write_ends_its_tasks_and_leaves_nothing(
     table = mapped(spark.range(0, ROWS, 1, 2), partial(endless, marker), "id long")
     with pytest.raises(KeyboardInterrupt), new_table(str(tmp_path / "out"), LOCAL_FILES) as out:
         write_table(table, out, "parquet")
-    interrupter.join()
+    interrupter.join(scaled(10))
     assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
     assert list(tmp_path.iterdir()) == [marker]
 
