@@ -100,15 +100,19 @@ def plain(data: bytes, location: str) -> bytes:
 
 
 def check_shared(spark: SparkSession, locations: Iterable[str]) -> None:
-    """Raise ``InputError`` for a location that the executors do not see: a path of the driver's."""
+    """Raise ``InputError`` for a location that the executors do not see: a path of the driver's.
+
+    ``file:///…`` is a path that all machines share.
+    """
     if is_local(spark):
         return
     for location in locations:
-        if not is_remote(location):
+        if not is_remote(location) and not _FILE.match(location):
             master = spark.sparkContext.master
             raise InputError(
                 f"{location} is on this machine, and the executors of {master} are not: use a file"
-                " system that they reach (hdfs://, s3a:// …), or --master local[*]"
+                " system that they reach (hdfs://, s3a:// …; file:///… is a directory that all"
+                " machines share), or --master local[*]"
             )
 
 
@@ -131,7 +135,7 @@ class JobFiles:
                 return _remote_entry(system.getFileStatus(path)) if found else None
         path = local_path(location)
         with _readable(location):
-            return _local_entry(path) if path.exists() else None
+            return _local_entry(path, location) if path.exists() else None
 
     def entries(self, directory: str) -> list[Entry]:
         """Return what is in a directory, sorted by name. Raises ``InputError``."""
@@ -140,7 +144,7 @@ class JobFiles:
                 found = [_remote_entry(status) for status in system.listStatus(path)]
         else:
             with _readable(directory):
-                found = [_local_entry(path) for path in local_path(directory).iterdir()]
+                found = [_local_entry(p, directory) for p in local_path(directory).iterdir()]
         return sorted(found)
 
     def head(self, entry: Entry, limit: int) -> bytes:
@@ -260,10 +264,12 @@ def _remote_entry(status: Any) -> Entry:
     return Entry(str(status.getPath().toString()), bool(status.isDirectory()), status.getLen())
 
 
-def _local_entry(path: Path) -> Entry:
+def _local_entry(path: Path, given: str) -> Entry:
     # Absolute: workers of a session may have another current directory.
+    scheme = "file://" if _FILE.match(given) else ""
     is_directory = path.is_dir()
-    return Entry(str(path.absolute()), is_directory, 0 if is_directory else path.stat().st_size)
+    size = 0 if is_directory else path.stat().st_size
+    return Entry(f"{scheme}{path.absolute()}", is_directory, size)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 On another file system than this machine's, which may have no atomic rename (an object store), the
 complete directory is known by its last file, ``_SUCCESS``, as that of Spark's own writers.
+``new_directory`` is for documents that the driver writes, ``new_table`` for tables of executors.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from py4j.protocol import Py4JError
 
 from regent.jobs.command import InputError
 from regent.jobs.files import SUCCESS, JobFiles, is_remote, local_path
@@ -55,6 +58,25 @@ def new_directory(out: str, files: JobFiles) -> Iterator[Path]:
         for parent in missing:
             with suppress(OSError):
                 parent.rmdir()
+        raise
+
+
+@contextmanager
+def new_table(out: str, files: JobFiles) -> Iterator[str]:
+    """Yield the location that executors shall write to, an empty or absent directory.
+
+    As ``new_directory``, but a remote directory is written where it is. Raises ``InputError``.
+    """
+    if not is_remote(out):
+        with new_directory(out, files) as directory:
+            yield str(directory)
+        return
+    check_is_new(out, files)
+    try:
+        yield out
+    except BaseException:
+        with suppress(InputError, Py4JError, OSError):  # the file system, or the JVM, has ended
+            files.remove(out)
         raise
 
 

@@ -6,28 +6,39 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
 import click
+import pyarrow
 from pyspark.sql import SparkSession
 
 from regent.client.cluster_connection import cluster_options
 from regent.core.errors import RegentError
 from regent.core.placement.replica_placer import RANDOM, Strategy, scatter_width
-from regent.jobs.command import cluster_admin, print_summary, progress, run_job
-from regent.jobs.job_session import JobSession, job_session, spark_options
-from regent.jobs.new_directory import new_directory
+from regent.jobs.command import InputError, cluster_admin, print_summary, progress, run_job
+from regent.jobs.files import check_shared
+from regent.jobs.job_session import job_session, spark_options
+from regent.jobs.new_directory import new_directory, new_table
 from regent.jobs.options import strategy_options
-from regent.jobs.placement_arrays import Loads, placement_arrays
+from regent.jobs.placement_arrays import Loads, PlacementArrays, placement_arrays
 from regent.jobs.placement_input import PlacementOrder, read_order
-from regent.jobs.placement_job import placed_parts
-from regent.jobs.placement_output import FORMATS, placed_partitions, read_placement, write_parts
+from regent.jobs.placement_job import (
+    batches_of,
+    placed_partitions,
+    placement_loads,
+    placement_table,
+)
+from regent.jobs.placement_output import MAX_PARTITIONS, write_document
+from regent.jobs.tables import write_table
 from regent.jobs.topic_writer import Written, placed_topics, write_topics
+
+_DOCUMENT: Final = "json"
+_FORMATS: Final = {"jsonl": "json", "parquet": "parquet"}  # and their names in Spark
+_SMALL: Final = 1_000_000  # partitions up to which a quick start is worth more than a fast JVM
 
 _HELP: Final = """Place the partitions of many topics in one Spark job.
 
@@ -70,9 +81,11 @@ _HELP: Final = """Place the partitions of many topics in one Spark job.
 
 \b
 --format: what --out DIR will have.
-  json     placement.json, one document for kafka-reassign-partitions.
+  json     placement.json, one document for kafka-reassign-partitions; the driver writes it, of
+           at most 10,000,000 partitions.
   jsonl    part-*.json, one object {"topic": "a", "partition": 0, "replicas": [1, 2]} in a line.
   parquet  part-*.parquet, with the columns topic, partition and replicas.
+The executors write jsonl and parquet, of any number of partitions.
 
 With --apply the topics are created; --out DIR appears after that. After an interruption, run the
 same command again: topics that exist already with these replicas are not changed.
@@ -110,7 +123,7 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
 @click.option(
     "--format",
     "file_format",
-    type=click.Choice(FORMATS),
+    type=click.Choice([_DOCUMENT, *_FORMATS]),
     default="json",
     show_default=True,
     help="The format of the output.",
@@ -139,19 +152,21 @@ def _command(spark: SparkSession | None, /, out: str | None, **options: Any) -> 
         job = stack.enter_context(job_session(spark, options, app_name="regent-place"))
         order = read_order(options, job.files)
         is_applied = options["apply"] and not options["dry_run"]
-        directories: dict[str, Path] = {}
+        is_document = options["file_format"] == _DOCUMENT
+        target: str | Path | None = None
         if out is not None and not options["dry_run"]:
-            target = stack.enter_context(new_directory(out, job.files))
-            directories[options["file_format"]] = target
-        if is_applied and "parquet" not in directories:  # the topics are read from it
-            scratch = tempfile.TemporaryDirectory(prefix="regent-place-")
-            directories["parquet"] = Path(stack.enter_context(scratch))
+            if is_document:
+                _check_document(order)
+                target = stack.enter_context(new_directory(out, job.files))
+            else:
+                target = stack.enter_context(new_table(out, job.files))
         if is_applied and options["seed"] is None and order.request.start_index == RANDOM:
             note = f"to continue after an interruption, add --seed {order.request.seed}"
             click.echo(note, err=True)
-        loads = _place(job, order, directories)
-        _check_room(order, loads)
-        applied = _apply(order, directories["parquet"]) if is_applied else None
+        session = job.start(is_small=is_document or order.partitions <= _SMALL)
+        if isinstance(target, str):
+            check_shared(session, [str(out)])
+        loads, applied = _placed(session, order, target, options)
     summary = _summary(order, loads)
     summary["out"] = None if options["dry_run"] else out
     if applied:
@@ -163,18 +178,46 @@ def _command(spark: SparkSession | None, /, out: str | None, **options: Any) -> 
         applied.raise_if_any_existed()
 
 
-def _place(job: JobSession, order: PlacementOrder, directories: dict[str, Path]) -> Loads:
-    """Write the placement into the directory of each format; return the loads of brokers."""
+def _placed(
+    session: SparkSession, order: PlacementOrder, target: str | Path | None, options: dict[str, Any]
+) -> tuple[Loads, Written | None]:
+    """Place, create the topics, and write to a table (text) or into a directory (path)."""
     arrays = placement_arrays(order.request)
-    session = job.start(is_small=True)  # Python computes, so the JVM only has to start fast
-    with progress(f"placing {order.partitions} partitions", session):
-        parts = placed_parts(session, arrays)
-        return write_parts(parts, directories, len(arrays.broker_ids))
+    shared = session.sparkContext.broadcast(arrays)
+    loads = applied = None
+    if order.room or not isinstance(target, str):  # otherwise known after the only job
+        with progress(f"placing {order.partitions} partitions", session):
+            loads = placement_loads(session, shared)
+        _check_room(order, loads)
+    if options["apply"] and not options["dry_run"]:
+        applied = _apply(order, arrays)
+    with progress(f"writing {order.partitions} partitions", session):
+        if isinstance(target, Path):
+            write_document(_rows(arrays), target)
+        elif target is not None:
+            table, found = placement_table(session, shared)
+            write_table(table, target, _FORMATS[options["file_format"]])
+            loads = found.value
+    shared.destroy()
+    assert loads is not None
+    return loads, applied
 
 
-def _apply(order: PlacementOrder, table: Path) -> Written:
+def _rows(arrays: PlacementArrays) -> Iterator[pyarrow.RecordBatch]:
+    return batches_of(arrays, range(arrays.rows), lambda _: None)
+
+
+def _check_document(order: PlacementOrder) -> None:
+    if order.partitions > MAX_PARTITIONS:
+        raise InputError(
+            f"{order.partitions} partitions are too many for one document, which has at most"
+            f" {MAX_PARTITIONS}: choose --format jsonl or --format parquet"
+        )
+
+
+def _apply(order: PlacementOrder, arrays: PlacementArrays) -> Written:
     assert order.zookeeper is not None
-    topics = placed_topics(placed_partitions(read_placement(table)), order.configs)
+    topics = placed_topics(placed_partitions(_rows(arrays)), order.configs)
     with cluster_admin(order.zookeeper) as admin:
         return write_topics(admin, topics, len(order.request.topics))
 

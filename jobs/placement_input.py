@@ -37,8 +37,6 @@ from regent.jobs.json_list import field_of, read_json_list
 from regent.jobs.topic_writer import check_new_topics
 from regent.zk.stores.admin_store import ZkAdminStore
 
-MAX_PARTITIONS: Final = 100_000_000
-
 _TOPICS_AT_ONCE: Final = 1_000
 _KEYS: Final = ("topic", "partitions", "replication_factor", "start_partition", "config")
 
@@ -64,8 +62,6 @@ def read_order(options: Mapping[str, Any], files: JobFiles) -> PlacementOrder:
     Raises ``InputError``, ``PlacementError``, ``NoClusterError``, ``BadDataError``.
     """
     specs, configs = _read_topics(options["topics"], files)
-    if sum(spec.partitions for spec in specs) > MAX_PARTITIONS:
-        raise InputError(f"more than {MAX_PARTITIONS} partitions in one run: split the topics")
     counts_replicas = options["brokers"] == ZOOKEEPER and options["start_index"] == LEAST_LOADED
     locate = partial(zookeeper_address, options["zookeeper"], options["data_dir"])
     brokers = read_brokers(options["brokers"], locate, files)

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from itertools import count
 from typing import Any, Final
 
 import click
@@ -21,24 +20,19 @@ from regent.client.wording import listed
 from regent.config.moments import parse_moment
 from regent.core.errors import RegentError
 from regent.jobs.command import InputError, progress, run_job
-from regent.jobs.files import check_shared
+from regent.jobs.files import Entry, check_shared
 from regent.jobs.job_session import JobSession
-from regent.jobs.new_directory import check_is_new, new_directory
+from regent.jobs.new_directory import check_is_new, new_table
 from regent.jobs.options import number_option
 from regent.jobs.reports.event_analysis import analyse_events
-from regent.jobs.reports.event_journals import (
-    Period,
-    find_journals,
-    read_journals,
-    write_tables,
-)
+from regent.jobs.reports.event_journals import Period, find_journals, read_journals
 from regent.jobs.reports.event_page import add_events, event_facts
-from regent.jobs.reports.event_parts import Parts, merged
 from regent.jobs.reports.event_tables import event_tables
 from regent.jobs.reports.event_verdict import event_verdict
 from regent.jobs.reports.output import Report, report_command, report_options
 
 _NAME: Final = "report events"
+_SMALL: Final = 64 << 20  # bytes up to which a quick start is worth more than a fast JVM
 
 
 class NoEventsError(RegentError):
@@ -75,7 +69,7 @@ def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
     if since_ms is not None and until_ms is not None and since_ms >= until_ms:
         raise InputError("--since must be before --until")
     places = options["journals"] or (str(options["data_dir"]),)
-    journals = [journal.location for journal in find_journals(places, job.files)]
+    journals = find_journals(places, job.files)
     found = _analysed(job, journals, Period(since_ms, until_ms), options)
     return Report(
         "The controllers' events",
@@ -88,32 +82,24 @@ def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
 
 
 def _analysed(
-    job: JobSession, journals: Sequence[str], period: Period, options: Mapping[str, Any]
+    job: JobSession, journals: Sequence[Entry], period: Period, options: Mapping[str, Any]
 ) -> dict[str, Any]:
     out, top = options["out"], options["top"]
     if out is not None:
         check_is_new(out, job.files)
-    session = job.start(is_small=True)  # Python computes, so the JVM only has to start fast
-    check_shared(session, journals)
-    whole: Parts = {}
-    unreadable: dict[str, int] = {}
-    numbers = count()
+    locations = [journal.location for journal in journals]
+    session = job.start(is_small=sum(journal.size for journal in journals) <= _SMALL)
+    check_shared(session, [*locations, *([] if out is None else [out])])
     with (
-        nullcontext() if out is None else new_directory(out, job.files) as directory,
+        nullcontext() if out is None else new_table(out, job.files) as table,
         progress(f"reading {len(journals)} journals", session),
     ):
-        keeps = directory is not None
-        for results in read_journals(session, journals, period, top=top, keeps=keeps):
-            whole = merged([whole, *(result.parts for result in results)], top)
-            unreadable |= {r.location: r.unreadable for r in results if r.unreadable}
-            if directory is not None:
-                for result in results:
-                    write_tables(directory, next(numbers), result)
-        if not whole:
+        found = read_journals(session, locations, period, top=top, table=table)
+        if not found.parts:
             what = "events of that time" if period != Period() else "line of an event"
-            raise NoEventsError(f"no {what} in {listed(journals, 1)}")
-        report = analyse_events(whole, top=top)
-    return {"journals": len(journals), "unreadable_lines": unreadable, **report}
+            raise NoEventsError(f"no {what} in {listed(locations, 1)}")
+    report = analyse_events(found.parts, top=top)
+    return {"journals": len(journals), "unreadable_lines": found.unreadable, **report}
 
 
 _command: Final = report_command(_NAME, "Analyse the event journals of the controllers.", _report)

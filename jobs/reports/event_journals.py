@@ -3,38 +3,37 @@
 A line of a journal is one event that a controller handled; ``actors/event_journal.py`` writes it.
 Unreadable lines (a crash leaves the last one incomplete) are counted, and skipped.
 
-One task reads a journal, a block at a time. It hands tables of few rows to the driver and, if the
-events are to be kept, Parquet: executors need no disk that the driver sees, and the driver none
-that has room for the journals.
+Spark reads lines, and its tasks parse a block of them at a time. They hand small tables to the
+driver. If the events are to be kept, they are rows of a table that executors write.
 """
 
 from __future__ import annotations
 
-import io
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
-from typing import IO, Final, NamedTuple
+from typing import Final, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
-import pyarrow.parquet as pq
-from pyspark import RDD, SparkContext
+from pyspark import Accumulator, AccumulatorParam
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from regent.core.controller.effects import MAX_NAMED_CHANGES
 from regent.jobs.command import InputError
 from regent.jobs.files import Entry, JobFiles, is_remote, local_path, path_to_read
 from regent.jobs.reports.earlier_journals import typed_fields
 from regent.jobs.reports.event_parts import Parts, merged, parts_of
+from regent.jobs.tables import Batches, mapped, write_table
 
 JOURNAL: Final = "events.jsonl"
 _NAMES: Final = (f"{JOURNAL}.1", JOURNAL)  # the first has the older events
 _END_OF_TIME_MS: Final = 250_000_000_000_000  # dates end with the year 9999
 _BLOCK_BYTES: Final = 16 << 20  # of lines that are in memory at a time
-_JOURNALS_OF_JOB: Final = 64  # their results are in the driver's memory
 _EPOCH: Final = "controller_epoch"
 
 _REQUIRED: Final = {
@@ -81,6 +80,7 @@ _EARLIER: Final = (
     (b'"cause":"answer of broker ', b'"broker":'),
 )
 """What lines of earlier versions have, and the field that lines of today have with it."""
+_ROWS: Final = pa.schema([*_LINE, pa.field("named_changes", pa.int32())])
 _WITHOUT_SENTENCES: Final = pa.schema([field for field in _LINE if field.name != "changes"])
 
 
@@ -127,15 +127,13 @@ def _journals_at(place: str, files: JobFiles) -> list[Entry]:
     return [entry for entry in entries if entry.name in _NAMES and not entry.is_directory]
 
 
-def read_journal(file: IO[bytes], period: Period, *, has_sentences: bool) -> Iterator[Block]:
-    """Yield the events of the period, in no particular order, a block of lines at a time.
+def read_lines(data: bytes, period: Period, *, has_sentences: bool) -> Block:
+    """Return the events of the period in some lines.
 
-    The tables have the fields of a line, of which ``change_count`` is never null, and
+    The table has the fields of a line, of which ``change_count`` is never null, and
     ``named_changes``, which have a sentence. ``has_sentences``: the field ``changes`` is there.
     """
-    schema = _LINE if has_sentences else _WITHOUT_SENTENCES
-    while lines := file.read(_BLOCK_BYTES):
-        yield _block(lines + file.readline(), period, schema)
+    return _block(data, period, _LINE if has_sentences else _WITHOUT_SENTENCES)
 
 
 def _block(data: bytes, period: Period, schema: pa.Schema) -> Block:
@@ -197,71 +195,78 @@ def _read_lines(data: bytes, schema: pa.Schema) -> pa.Table:
 # --- the tasks of Spark ---------------------------------------------------------------------------
 
 
-class JournalResult(NamedTuple):
-    """What a task returns for a journal; ``parts`` is empty if it has no event of the period.
+class Found(NamedTuple):
+    """What journals have: ``parts`` is empty without an event of the period.
 
-    ``tables`` has the events as Parquet, each with its controller epoch, if they are to be kept.
+    ``unreadable`` has the number of unreadable lines of each journal that has some.
     """
 
-    location: str
-    unreadable: int
     parts: Parts
-    tables: list[tuple[int, bytes]]
+    unreadable: dict[str, int]
+
+
+class _Sum(AccumulatorParam[Found]):
+    """Adds what tasks found. Spark counts each task once, also if it runs again."""
+
+    def __init__(self, top: int) -> None:
+        self._top = top
+
+    def zero(self, value: Found) -> Found:
+        """Return nothing."""
+        return Found({}, {})
+
+    def addInPlace(self, value1: Found, value2: Found) -> Found:  # noqa: N802
+        """Return the sum."""
+        unreadable = dict(value1.unreadable)
+        for location, lines in value2.unreadable.items():
+            unreadable[location] = unreadable.get(location, 0) + lines
+        return Found(merged([value1.parts, value2.parts], self._top), unreadable)
 
 
 def read_journals(
-    spark: SparkSession, locations: Sequence[str], period: Period, *, top: int, keeps: bool
-) -> Iterator[list[JournalResult]]:
-    """Yield the results of some journals after the other; ``keeps``: with the events themselves.
-
-    Raises ``InputError`` for a name with a comma on a remote file system.
-    """
-    for location in filter(is_remote, locations):
-        if "," in location:
-            raise InputError(
-                f"{location}: Hadoop takes the comma for the end of the name: rename it"
-            )
-    for first in range(0, len(locations), _JOURNALS_OF_JOB):
-        files = _contents(spark.sparkContext, locations[first : first + _JOURNALS_OF_JOB])
-        yield files.map(partial(_read, period, top, keeps)).collect()
-
-
-def _contents(context: SparkContext, locations: Sequence[str]) -> RDD[tuple[str, bytes | None]]:
-    """Return the content of remote journals. Local ones need not pass through the JVM."""
-    local = [(location, None) for location in locations if not is_remote(location)]
-    remote = [location for location in locations if is_remote(location)]
-    contents: list[RDD[tuple[str, bytes | None]]] = []
-    if local:
-        contents.append(context.parallelize(local, len(local)))
-    if remote:
-        contents.append(context.binaryFiles(",".join(map(path_to_read, remote)), len(remote)))
-    return context.union(contents)
+    spark: SparkSession, locations: Sequence[str], period: Period, *, top: int, table: str | None
+) -> Found:
+    """Read the journals once; write the events into the directory ``table``, if it is not None."""
+    reader = spark.read.options(lineSep="\n", recursiveFileLookup="true")
+    lines = reader.text([path_to_read(location) for location in locations])
+    found = spark.sparkContext.accumulator(Found({}, {}), _Sum(top))
+    read = partial(_read, period, top, table is not None, found)
+    events = mapped(lines.select("value", "_metadata.file_path"), read, from_arrow_schema(_ROWS))
+    if table is None:
+        events.write.format("noop").mode("append").save()
+    else:
+        write_table(events, table, "parquet", partition_by=[_EPOCH])
+    return found.value
 
 
-def _read(period: Period, top: int, keeps: bool, file: tuple[str, bytes | None]) -> JournalResult:
-    """Read a journal on an executor."""
-    location, content = file
-    unreadable, parts, tables = 0, Parts(), list[tuple[int, bytes]]()
-    with local_path(location).open("rb") if content is None else io.BytesIO(content) as lines:
-        for block in read_journal(lines, period, has_sentences=keeps):
-            unreadable += block.unreadable
-            if len(block.events):
-                parts = merged([parts, parts_of(block.events, top)], top)
-                tables += _parquet(block.events) if keeps else ()
-    return JournalResult(location, unreadable, parts, tables)
+def _read(
+    period: Period, top: int, keeps: bool, found: Accumulator[Found], batches: Batches
+) -> Batches:
+    """Read lines on an executor; yield the events if they are to be kept."""
+    for location, lines in _blocks(batches):
+        block = read_lines(lines, period, has_sentences=keeps)
+        unreadable = {location: block.unreadable} if block.unreadable else {}
+        found.add(Found(parts_of(block.events, top) if len(block.events) else {}, unreadable))
+        if keeps:
+            yield from block.events.select(_ROWS.names).to_batches()
 
 
-def _parquet(events: pa.Table) -> Iterator[tuple[int, bytes]]:
-    for epoch in pc.unique(events[_EPOCH]).to_pylist():
-        file = io.BytesIO()
-        of_epoch = events.filter(pc.equal(events[_EPOCH], epoch)).drop_columns([_EPOCH])
-        pq.write_table(of_epoch, file, compression="zstd", store_schema=False)
-        yield epoch, file.getvalue()
+def _blocks(batches: Batches) -> Iterator[tuple[str, bytes]]:
+    """Yield a location and some of its lines."""
+    waiting: dict[str, list[bytes]] = defaultdict(list)
+    for batch in batches:
+        lines, paths = batch.columns
+        for path in pc.unique(paths).to_pylist():
+            of_path = lines.filter(pc.equal(paths, path)).cast(pa.binary())
+            whole = pa.ListArray.from_arrays([0, len(of_path)], of_path)
+            waiting[path].append(pc.binary_join(whole, b"\n")[0].as_py())
+            if sum(map(len, waiting[path])) >= _BLOCK_BYTES:
+                yield _location(path), b"\n".join(waiting.pop(path))
+    for path, of_file in waiting.items():
+        yield _location(path), b"\n".join(of_file)
 
 
-def write_tables(directory: Path, number: int, result: JournalResult) -> None:
-    """Write the events of a journal into a table with a folder for each controller epoch."""
-    for block, (epoch, table) in enumerate(result.tables):
-        folder = directory / f"{_EPOCH}={epoch}"
-        folder.mkdir(exist_ok=True)
-        (folder / f"part-{number:05d}-{block:03d}.parquet").write_bytes(table)
+def _location(uri: str) -> str:
+    """Return the location of what is Spark's ``_metadata.file_path``."""
+    location = unquote(uri)
+    return location if is_remote(location) else str(local_path(location))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,8 @@ from regent.jobs import plan as plan_job
 from regent.jobs import report_balance, report_events
 from regent.jobs.command import InputError
 from regent.jobs.files import SUCCESS, JobFiles, path_to_read
-from regent.jobs.new_directory import new_directory
+from regent.jobs.new_directory import new_directory, new_table
+from regent.jobs.tables import write_table
 from regent.testing.waits import scaled
 from tests.jobs.journals import GeneratedHistory, write_journals
 from tests.support.maven_jars import JarsUnavailableError
@@ -37,7 +39,11 @@ INPUTS: dict[str, Any] = {
     "more.json": (*BROKERS, 3),
 }
 
-SUFFIXES = {"jsonl": "json", "parquet": "parquet"}
+PARTS = {
+    "json": r"placement\.json",
+    "jsonl": r"part-00000-.*\.json",
+    "parquet": r"part-00000-.*\.parquet",
+}
 
 
 def expected() -> list[dict[str, Any]]:
@@ -73,8 +79,9 @@ def test_a_placement_on_hdfs_is_read_by_a_plan_and_by_a_report(
     inputs = ["--topics", f"{hdfs}/topics.json", "--brokers", f"{hdfs}/brokers.json"]
     assert place_job.main([*inputs, "--out", placed, "--format", file_format], spark) == 0
     assert json.loads(capsys.readouterr().out)["out"] == placed
-    part = "placement.json" if file_format == "json" else f"part-00000.{SUFFIXES[file_format]}"
-    assert [entry.name for entry in files.entries(placed)] == [SUCCESS, part]
+    done, part = [entry.name for entry in files.entries(placed)]
+    assert done == SUCCESS
+    assert re.fullmatch(PARTS[file_format], part)
 
     assignment = f"{placed}/placement.json" if file_format == "json" else placed
     brokers = ["--brokers", f"{hdfs}/more.json"]
@@ -104,6 +111,21 @@ def test_journals_on_hdfs_give_the_same_report_as_a_local_copy(
     of_files, of_hdfs = [{**report, "out": None, "seconds": None} for report in reports]
     assert of_hdfs == of_files
     assert counts[0] == counts[1] > 0
+
+
+def test_a_table_that_is_not_complete_is_removed_from_hdfs(
+    hdfs: str, spark: SparkSession, files: JobFiles
+):
+    out = f"{hdfs}/unfinished"
+
+    def fail() -> None:
+        with new_table(out, files) as location:
+            write_table(spark.range(3), location, "parquet")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert files.entry(out) is None
 
 
 def test_files_on_hdfs_are_not_overwritten(
@@ -172,6 +194,17 @@ def test_a_placement_on_s3_is_read_by_a_plan(store: ObjectStore):
     rollback = json.loads(store.get("planned/rollback.json"))["partitions"]
     assert len(rollback) == planned["partitions_changed"]
     assert all(row in expected() for row in rollback)
+
+
+def test_events_on_s3_become_a_table_there(store: ObjectStore, tmp_path: Path):
+    events = list(GeneratedHistory(11).events(3, 40))
+    write_journals(tmp_path / "cluster", events)
+    for path in (tmp_path / "cluster").rglob("events.jsonl*"):
+        store.put(str(path.relative_to(tmp_path)), path.read_bytes())
+    options = ("--journals", f"{store.address}/cluster", "--out", f"{store.address}/table")
+    report = run(store, "report", "events", *options, "-o", "json")
+    assert (report["events"], report["unreadable_lines"]) == (len(events), {})
+    assert store.get("table/_SUCCESS") == b""
 
 
 def run(store: ObjectStore, *arguments: str) -> dict[str, Any]:

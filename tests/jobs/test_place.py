@@ -1,6 +1,7 @@
 """``regent jobs place`` as a command, in an existing session."""
 
 import json
+import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -10,11 +11,12 @@ import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 
+from regent.config.command_line import COMMAND
 from regent.core.errors import BadDataError
 from regent.core.placement.replica_placer import place
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.jobs.place import main
-from regent.testing.waits import scaled
+from regent.testing.waits import eventually, scaled
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.stores.admin_store import ZkAdminStore
 from tests.support.topic_controller import brokers_of
@@ -88,6 +90,8 @@ def test_rows_are_written_as_json_lines_or_parquet(
     [part] = lines.glob("part-*.json")
     assert [json.loads(line) for line in part.read_text().splitlines()] == ROWS
     assert pyarrow.parquet.read_table(table).to_pylist() == ROWS
+    assert (lines / "_SUCCESS").exists()
+    assert (table / "_SUCCESS").exists()
 
 
 @pytest.mark.spark
@@ -202,6 +206,7 @@ def cluster(address: str, brokers: int) -> Iterator[ZkAdminStore]:
         (["--out", "topics.json"], "choose a new directory"),
         (["--out", "topics.json/out"], "cannot write to topics.json/out: Not a directory"),
         (["--out", "x" * 300], "cannot be read: File name too long"),
+        (["--out", "topics.json/out", "--format", "parquet"], "cannot write to topics.json/out"),
         (["--out", "new", "--format", "csv"], "'csv' is not one of 'json', 'jsonl', 'parquet'"),
         (["--dry-run", "--start-index", "x"], "start index must be a number"),
         (["--dry-run", "--start-index", "-1"], "start index must be a number"),
@@ -264,7 +269,6 @@ def one(**changes: object) -> str:
         (one(partitions=True), "[0]", "partitions must be a whole number, not True"),
         (one(partitions=0), "[0]", "topic a: the number of partitions must be positive"),
         (one(partitions=-5), "[0]", "topic a: the number of partitions must be positive"),
-        (one(partitions=100_000_001), "[0]", "more than 100000000 partitions"),
         (ONE.replace("1", "1" * 30), "[0]", "partitions must be a whole number"),
         (one(start_partition=-1), "[0]", "topic a: partition ids must be from 0"),
         (one(start_partition=2**31 - 1), "[0]", "topic a: partition ids must be from 0"),
@@ -335,3 +339,38 @@ def test_without_java_it_is_one_line_and_status_1(
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     assert main([*files, "--dry-run"]) == 1
     assert "JAVA_HOME is /nowhere" in capsys.readouterr().err
+
+
+def test_a_document_of_too_many_partitions_is_refused_before_spark_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    topics = [{"topic": "a", "partitions": 10_000_001, "replication_factor": 1}]
+    files = write_files(tmp_path, topics, [0])
+    assert main([*files, "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert "10000001 partitions are too many for one document" in said
+    assert "--format jsonl or --format parquet" in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.nightly
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("file_format", ["json", "jsonl", "parquet"])
+def test_sigterm_while_it_writes_leaves_nothing(java: None, tmp_path: Path, file_format: str):
+    topics = [{"topic": "a", "partitions": 9_000_000, "replication_factor": 3}]
+    files = write_files(tmp_path, topics, [0, 1, 2])
+    before = sorted(tmp_path.iterdir())
+    options = ["--out", str(tmp_path / "out"), "--format", file_format, "--master", "local[2]"]
+    with subprocess.Popen(
+        [*COMMAND, "jobs", "place", *files, *options], stderr=subprocess.PIPE, text=True
+    ) as job:
+        try:
+            parts = (".out.*.part/placement.json", ".out.*.part/**/part-*")
+            eventually(lambda: any(map(list, map(tmp_path.glob, parts))), "it writes", scaled(50))
+            job.terminate()
+            said = job.communicate(timeout=scaled(40))[1]
+        finally:
+            job.kill()
+    assert (job.returncode, said) == (130, "")
+    assert sorted(tmp_path.iterdir()) == before

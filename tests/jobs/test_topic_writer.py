@@ -11,7 +11,7 @@ import regent.client.topics
 from regent.core.protocol.messages.topics import CreatableTopicConfig
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.jobs.command import InputError
-from regent.jobs.placement_output import placed_partitions
+from regent.jobs.placement_job import placed_partitions
 from regent.jobs.topic_writer import (
     TopicsExistError,
     Written,

@@ -1,10 +1,10 @@
 """The journals of all brokers become one table; lines that are not events are counted."""
 
-import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
@@ -14,9 +14,8 @@ from regent.jobs.reports import event_journals
 from regent.jobs.reports.event_journals import (
     Period,
     find_journals,
-    read_journal,
     read_journals,
-    write_tables,
+    read_lines,
 )
 from tests.jobs.journals import Event, GeneratedHistory, Leadership, write_journals
 from tests.jobs.local_files import LOCAL_FILES
@@ -111,9 +110,19 @@ def journal_of(events: Sequence[Event], *others: bytes, old: int = 0) -> bytes:
     return b"\n".join([*lines[:middle], *others, *lines[middle:], TORN])
 
 
+def batches_of(data: bytes) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the lines of a journal as Spark does, seven at a time."""
+    lines = pyarrow.array(data.split(b"\n"), pyarrow.binary()).view(pyarrow.string())
+    for first in range(0, len(lines), 7):
+        part = lines[first : first + 7]
+        paths = pyarrow.array(["file:///events.jsonl"] * len(part))
+        yield pyarrow.record_batch({"value": part, "file_path": paths})
+
+
 def read(data: bytes, period: Period = Period()) -> tuple[list[dict[str, Any]], int]:  # noqa: B008
     """Return the rows of all blocks, and the number of unreadable lines."""
-    blocks = list(read_journal(io.BytesIO(data), period, has_sentences=True))
+    parts = event_journals._blocks(batches_of(data))
+    blocks = [read_lines(lines, period, has_sentences=True) for _, lines in parts]
     rows = [row for block in blocks for row in rows_of(block.events)]
     return sorted(rows, key=lambda row: row["event_id"]), sum(b.unreadable for b in blocks)
 
@@ -136,7 +145,7 @@ def test_every_event_is_a_row_and_other_lines_are_counted(
 
 def test_sentences_can_be_omitted():
     [event, *_] = GeneratedHistory(3).events(1, 1)
-    [block] = read_journal(io.BytesIO(event.line().encode()), Period(), has_sentences=False)
+    block = read_lines(event.line().encode(), Period(), has_sentences=False)
     assert "changes" not in block.events.column_names
     assert block.events["change_count"].to_pylist() == [1]
 
@@ -164,12 +173,10 @@ def test_the_table_is_compressed_and_has_a_folder_for_each_controller_epoch(
     write_journals(cluster, events)
     torn = cluster / "broker-2" / "events.jsonl"
     torn.write_bytes(torn.read_bytes() + TORN)
-    table.mkdir()
-    [results] = read_journals(spark, found_in(cluster), Period(), top=1, keeps=True)
-    for number, result in enumerate(results):
-        write_tables(table, number, result)
-    assert [(r.location, r.unreadable) for r in results if r.unreadable] == [(str(torn), 1)]
-    folders = {path.name for path in table.iterdir()}
+    found = read_journals(spark, found_in(cluster), Period(), top=1, table=str(table))
+    assert found.unreadable == {str(torn): 1}
+    assert (table / "_SUCCESS").exists()
+    folders = {path.name for path in table.iterdir() if path.is_dir()}
     assert folders == {f"controller_epoch={event.controller_epoch}" for event in events}
     parts = [pyarrow.parquet.read_metadata(path) for path in table.rglob("*.parquet")]
     assert sum(part.num_rows for part in parts) == len(events)

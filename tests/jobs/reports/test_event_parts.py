@@ -1,16 +1,15 @@
 """What journals add to the report of events stays small, and does not depend on how it is cut."""
 
-import io
 from random import Random
 
-from regent.jobs.reports.event_journals import Period, read_journal
+from regent.jobs.reports.event_journals import Period, read_lines
 from regent.jobs.reports.event_parts import Parts, merged, parts_of
 from tests.jobs.journals import Event, GeneratedHistory
 
 
 def parts(events: list[Event]) -> Parts:
     lines = "\n".join(event.line() for event in events).encode()
-    [block] = read_journal(io.BytesIO(lines), Period(), has_sentences=False)
+    block = read_lines(lines, Period(), has_sentences=False)
     return parts_of(block.events, top=3)
 
 
