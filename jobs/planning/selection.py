@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from regent.core.model import BrokerId
-from regent.jobs.assignment_source import PROBLEM, AssignmentSource, check_counted
+from regent.jobs.assignment_source import AssignmentSource, check_assignment
 from regent.jobs.brokers_file import PlannedBroker
 from regent.jobs.command import InputError
 from regent.jobs.planning.model import NO_RACK, UNLIMITED, VACANT, Brokers, Layout
@@ -77,8 +77,8 @@ def broker_loads(
 
     Raises ``InputError`` when the assignment is invalid: see ``check_assignment``.
     """
-    loads, unsound = _loads(frame)
-    check_counted(frame, source, sum(led for _, led in loads.values()) + unsound, unsound)
+    check_assignment(frame, source)
+    loads = _loads(frame)
     listed = sorted(listed)
     usable = [broker.broker_id for broker in listed]
     ids = usable + sorted(loads.keys() - set(usable))
@@ -97,21 +97,15 @@ def broker_loads(
     )
 
 
-def _loads(frame: DataFrame) -> tuple[dict[BrokerId, tuple[int, int]], int]:
-    """Count replicas and preferred leaderships by broker in valid rows, and the invalid rows.
-
-    Both in one job, because reading the assignment takes longer than counting.
-    """
-    replicas = F.expr(f"CASE WHEN ({PROBLEM}) IS NULL THEN replicas END")
+def _loads(frame: DataFrame) -> dict[BrokerId, tuple[int, int]]:
+    """Count replicas and preferred leaderships by broker."""
     table = (
-        frame.select(F.posexplode_outer(replicas).alias("position", "broker"))
+        frame.select(F.posexplode("replicas").alias("position", "broker"))
         .groupBy("broker")
         .agg(F.count("*").alias("replicas"), F.count_if(F.col("position") == 0).alias("leaders"))
         .toArrow()
     )
-    rows = {row["broker"]: (row["replicas"], row["leaders"]) for row in table.to_pylist()}
-    unsound, _ = rows.pop(None, (0, 0))
-    return rows, unsound
+    return {row["broker"]: (row["replicas"], row["leaders"]) for row in table.to_pylist()}
 
 
 def _regex(globs: Sequence[str]) -> str:
