@@ -82,10 +82,7 @@ def measure(
     listed: Sequence[PlannedBroker] = (),
     bytes_by_id: Mapping[int, int] | None = None,
 ) -> Balance:
-    """Measure a valid assignment; ``frame`` is that of ``assignment_frame``.
-
-    ``listed`` brokers may hold no replica, those with ``bytes_by_id`` neither.
-    """
+    """Measure a valid ``assignment_frame``; ``listed`` brokers may hold no replica."""
     sizes = bytes_by_id or {}
     held = _by_broker(spark, _HELD, frame)
     led = _by_broker(spark, _LED, frame)
@@ -95,10 +92,8 @@ def measure(
     def column(rows: Mapping[int, Mapping[str, int]], name: str) -> Counts:
         return np.array([rows.get(b, {}).get(name, 0) for b in ids], np.int64)
 
-    loads = {
-        "replicas": column(held, "replicas"),
-        "preferred leaders": column(held, "preferred"),
-    }
+    loads = {"replicas": column(held, "replicas")}
+    loads["preferred leaders"] = column(held, "preferred")
     partitions = int(loads["preferred leaders"].sum())
     leaders = None
     if partitions > unknown:
@@ -111,12 +106,9 @@ def measure(
     racks = _racks(ids, listed)
     in_racks = _in_racks(spark, frame, ids, racks)
     shapes = in_racks.groupBy("factor", "known", "spread", "rack").count().toArrow().to_pylist()
-    factors, lost = Counter[int](), np.zeros(len(racks.names), np.int64)
-    for shape in shapes:
-        factors[shape["factor"]] += shape["count"]
-        if shape["rack"] >= 0:
-            lost[shape["rack"]] += shape["count"]
+    factors, lost = _by_factor_and_rack(shapes, len(racks.names))
     sets = _by_broker(spark, _COPYSETS, frame)
+    has_together = len(racks.names) > 1 and bool(lost.any())
     return Balance(
         np.array(ids, np.int64),
         loads,
@@ -130,10 +122,20 @@ def measure(
         _states(frame),
         column(held, "out_of_sync"),
         _topics(in_racks, "factor = 1") if factors[1] else Found(),
-        _topics(in_racks, "factor > 1 AND rack >= 0")
-        if lost.any() and len(racks.names) > 1
-        else Found(),
+        _topics(in_racks, "factor > 1 AND rack >= 0") if has_together else Found(),
     )
+
+
+def _by_factor_and_rack(
+    shapes: Sequence[Mapping[str, int]], racks: int
+) -> tuple[Counter[int], Counts]:
+    """Count partitions by replication factor, and for each rack those that are lost with it."""
+    factors, lost = Counter[int](), np.zeros(racks, np.int64)
+    for shape in shapes:
+        factors[shape["factor"]] += shape["count"]
+        if shape["rack"] >= 0:
+            lost[shape["rack"]] += shape["count"]
+    return factors, lost
 
 
 def _by_broker(spark: SparkSession, query: str, frame: DataFrame) -> dict[int, dict[str, int]]:
