@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
 
 import numpy as np
 import pyarrow
@@ -18,6 +22,31 @@ from regent.jobs.planning.model import NO_RACK, UNLIMITED, VACANT, Brokers, Layo
 from regent.jobs.planning.partition_sizes import Sizes
 
 _BY_PARTITION = ["topic", "partition"]
+_BYTES_OF_REPLICA: Final = 32
+_CGROUP_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
+
+
+def check_memory(brokers: Brokers) -> None:
+    """Raise ``InputError`` for an assignment that is too large for the driver, before it is loaded.
+
+    A replica takes 12 bytes: before and after the plan, and on its way from Spark. What its
+    partition takes, with its topic, is counted as 20 more.
+    """
+    replicas, available = sum(brokers.replicas), _memory()
+    if replicas * _BYTES_OF_REPLICA > available:
+        raise InputError(
+            f"a plan needs {_BYTES_OF_REPLICA} bytes of memory a replica on the driver:"
+            f" {replicas:,} replicas do not fit into {available / 2**30:.1f} GiB; at most"
+            f" {available // _BYTES_OF_REPLICA:,} do: use a machine with more memory"
+        )
+
+
+def _memory() -> int:
+    """Return the bytes of memory of this machine, or of the container if it has fewer."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with suppress(OSError, ValueError):  # no limit is the word "max"
+        memory = min(memory, int(_CGROUP_LIMIT.read_text()))
+    return memory
 
 
 def load_layout(

@@ -28,13 +28,14 @@ from regent.jobs.reports.verdict import (
 
 _PLAN: Final = ("assignment", "brokers", *CLUSTER, *SPARK)
 _TOPICS: Final = 10  # in a command
+_START: Final = "If brokers only stopped, to start them again"
 _UNCLEAN: Final = 3  # leaderless partitions that have a command each
 _Options = Mapping[str, Any]
 
 
 def balance_verdict(balance: Balance, options: _Options) -> Verdict:
     """Judge an assignment: what cannot be used comes first, then possible losses, then evenness."""
-    start = start_remedies("To start the brokers that are missing", balance.unlisted, options)
+    start = start_remedies(_START, balance.unlisted, options)
     problems = [
         *_leaderless(balance, start, options),
         *_out_of_sync(balance, start, options),
@@ -188,7 +189,7 @@ def _unlisted(balance: Balance, options: _Options) -> Iterator[Problem]:
         yield Problem(
             f"{missing_brokers(unlisted, options)}, and {are_there} there.",
             [
-                *start_remedies("If they only stopped, start them again", unlisted, options),
+                *start_remedies(_START, unlisted, options),
                 *plan_remedies("To give their replicas to others", goal, options),
             ],
         )

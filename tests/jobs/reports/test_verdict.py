@@ -429,7 +429,10 @@ def test_partitions_without_leaders_and_with_restless_isrs_are_named_and_unreada
     ]
     others = event_verdict({**report, "unnamed_changes": 4}, {**EVENTS, "journals": ["x"]})
     assert sentences(others)[0].startswith("At least 27 partitions had no leader")
-    assert remedies(others) == []
+    assert [remedy.command for remedy in remedies(others)] == [
+        "regent topics describe --under-replicated-partitions --zookeeper HOST:PORT"
+    ]
+    assert "HOST:PORT is the ZooKeeper of the journals' cluster" in remedies(others)[0].purpose
 
 
 @pytest.mark.parametrize(
