@@ -21,6 +21,7 @@ MOST_BARS: Final = 40
 _MOST_POINTS: Final = 500  # in a figure: more would overlap
 _FEW: Final = 30  # up to this many points are marked
 _BAR_IN: Final = 0.3
+_NARROW_IN: Final = 5
 
 
 class Line(NamedTuple):
@@ -259,6 +260,6 @@ def _name_levels(axes: Axes, label: str) -> None:
 def _add_legend(axes: Axes, names: int) -> None:
     """Add a legend above the plot, where it hides nothing."""
     if names > 1:
-        is_narrow = axes.get_figure(root=True).get_figwidth() < 5
-        columns = 1 if is_narrow else 5
+        figure = axes.get_figure(root=True)
+        columns = 1 if figure is not None and figure.get_figwidth() < _NARROW_IN else 5
         axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, borderaxespad=0.2)
