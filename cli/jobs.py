@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 from regent.cli.lazy_group import load
+from regent.config.command_line import program
 
 _OWN_OPTIONS: Final = {"ignore_unknown_options": True, "help_option_names": []}
 
@@ -23,6 +24,13 @@ def _job(name: str, module: str, summary: str) -> click.Command:
     return command
 
 
+@click.command("leaders", context_settings=_OWN_OPTIONS, hidden=True)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def _leaders(arguments: tuple[str, ...]) -> None:
+    del arguments
+    raise click.UsageError(f"leaders are a part of `{program()} jobs report balance`: use that")
+
+
 jobs = click.Group(
     "jobs",
     help="Run Spark jobs: on this machine, or on any cluster named by --master.",
@@ -36,13 +44,9 @@ jobs = click.Group(
                 _job(
                     "balance",
                     "regent.jobs.report_balance",
-                    "Replicas, leaders and bytes by broker and rack; possible losses.",
+                    "Missing leaders and replicas; the balance of brokers; possible losses.",
                 ),
-                _job(
-                    "leaders",
-                    "regent.jobs.report_leaders",
-                    "Partitions that are not led by their preferred leader.",
-                ),
+                _leaders,
                 _job(
                     "events",
                     "regent.jobs.report_events",

@@ -9,10 +9,10 @@ from itertools import product
 import click
 
 from regent.cli.output import Output, output_option, print_json, print_table
+from regent.client.progress_line import ProgressLine
 from regent.core.errors import RegentError
 from regent.designs.measuring.comparison import CLUSTERS, Failure, measure
 from regent.designs.votes import MAX_FAILURES, votes_table
-from regent.jobs.progress_line import ProgressLine
 
 
 @click.group(context_settings={"max_content_width": 100})

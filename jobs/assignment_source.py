@@ -8,13 +8,12 @@ may be directories, such as ``regent jobs place`` writes. Columns that are not n
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
-import numpy as np
 import orjson
 import pyarrow
 import pyarrow.json
@@ -26,7 +25,12 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from regent.core.errors import BadDataError, RegentError
-from regent.core.model import LeaderIsrAndControllerEpoch, ReplicaAssignment, TopicPartition
+from regent.core.model import (
+    NO_LEADER,
+    LeaderIsrAndControllerEpoch,
+    ReplicaAssignment,
+    TopicPartition,
+)
 from regent.jobs.command import InputError, cluster_admin
 from regent.jobs.files import Entry, JobFiles, is_remote, local_path, path_to_read
 from regent.jobs.java_errors import explanation
@@ -41,7 +45,15 @@ _REQUIRED: Final = {
     "partition": _INT,
     "replicas": pyarrow.list_(_INT),
 }
-_ROW: Final = pyarrow.schema({**_REQUIRED, "leader": _INT, "isr": pyarrow.list_(_INT)})
+_ROW: Final = pyarrow.schema(
+    {
+        **_REQUIRED,
+        "leader": _INT,
+        "isr": pyarrow.list_(_INT),
+        "adding_replicas": pyarrow.list_(_INT),
+        "min_isr": _INT,
+    }
+)
 _STRUCT: Final = pyarrow.struct(list(_ROW))
 PROBLEM: Final = """CASE
   WHEN topic IS NULL OR partition IS NULL THEN 'has an entry without a topic or a partition'
@@ -58,6 +70,7 @@ _FIRST_LINE_BYTES: Final = 1 << 20
 _MAX_DOCUMENT_BYTES: Final = 2**31 - 1024  # the limit of the parser
 _SMALL_BYTES: Final = 16 << 20  # a million partitions in Parquet, a quarter of that in JSON
 _TOPICS_AT_ONCE: Final = 500
+_SUSPECTS: Final = 100
 
 _FIELDS: Final[dict[str, Callable[[object], bool]]] = {
     "topic": lambda value: type(value) is str,
@@ -116,10 +129,12 @@ def assignment_frame(
 ) -> DataFrame:
     """Return one row for each partition, in no particular order.
 
-    Columns: topic string, partition int, replicas array<int>, leader int and isr array<int>, the
-    last two null where the source does not have them. ``leader`` is -1 when there is none. While a
-    partition is being reassigned its replicas are the old and the new ones; with ``refuse_moving``
-    that is an error. Topics that are being deleted are left out.
+    Columns: topic string, partition int, replicas array<int>, leader int, isr array<int>,
+    adding_replicas array<int> and min_isr int, the last four null where the source does not have
+    them. ``leader`` is -1 when there is none. While a partition is being reassigned its replicas
+    are the old and the new ones; with ``refuse_moving`` that is an error. ``min_isr`` is
+    ``min.insync.replicas`` where ZooKeeper has it: of the topic, or the default of all brokers.
+    Topics that are being deleted are left out.
 
     Invalid lines have nulls: see ``check_assignment``.
 
@@ -146,16 +161,10 @@ def check_assignment(frame: DataFrame, source: AssignmentSource) -> None:
     It is invalid if it is empty, lists a partition twice, or has a partition without replicas or
     with invalid ones.
     """
+    where = source.where
     found = frame.agg(F.count("*"), F.count(F.expr(PROBLEM))).first()
     assert found is not None
-    check_counted(frame, source, *found)
-
-
-def check_counted(
-    frame: DataFrame, source: AssignmentSource, partitions: int, unsound: int
-) -> None:
-    """As ``check_assignment``, with the counts of rows and of invalid rows."""
-    where = source.where
+    partitions, unsound = found
     if not partitions:
         raise InputError(f"{where} has no partitions")
     if unsound:
@@ -169,15 +178,14 @@ def check_counted(
 
 
 def _partition_listed_twice(frame: DataFrame) -> str | None:
-    # Ten million hashes sort in a second; grouping as many names takes ten. Only when two hashes
-    # are the same are names compared.
-    hashed = frame.select(F.xxhash64("topic", "partition").alias("hash"))
-    hashes = np.sort(hashed.toArrow()["hash"].to_numpy())
-    same = hashes[1:][hashes[1:] == hashes[:-1]]
-    if not len(same):
+    # Hashes are counted much faster than names. Only when two hashes are equal are names compared.
+    hashed = F.xxhash64("topic", "partition")
+    twice = frame.groupBy(hashed.alias("hash")).count().filter("count > 1").limit(_SUSPECTS)
+    suspects = [row["hash"] for row in twice.collect()]
+    if not suspects:
         return None
-    suspect = F.xxhash64("topic", "partition") == F.lit(int(same[0]))
-    rows = frame.filter(suspect).groupBy("topic", "partition").count().filter("count > 1").take(1)
+    by_name = frame.filter(hashed.isin(suspects)).groupBy("topic", "partition").count()
+    rows = by_name.filter("count > 1").orderBy("topic", "partition").take(1)
     return f"{rows[0]['topic']}-{rows[0]['partition']}" if rows else None
 
 
@@ -370,13 +378,18 @@ def _read_cluster(admin: ZkAdminStore, *, refuse_moving: bool) -> Iterator[pyarr
         if refuse_moving:
             _refuse_moving(assignments)
         states = admin.read_partition_states(list(assignments))
+        minima = _min_isrs(admin, {partition.topic for partition in assignments})
         rows = []
         for partition, assignment in assignments.items():
             state = states.get(partition)
-            leader, isr = None, None
+            leader: int | None = NO_LEADER
+            isr: tuple[int, ...] | None = ()
             if isinstance(state, LeaderIsrAndControllerEpoch):
                 leader, isr = state.leader_and_isr.leader, state.leader_and_isr.isr
-            rows.append((*partition, assignment.replicas, leader, isr))
+            elif state is not None:
+                leader, isr = None, None
+            more = assignment.adding_replicas, minima[partition.topic]
+            rows.append((*partition, assignment.replicas, leader, isr, *more))
         yield pyarrow.RecordBatch.from_struct_array(pyarrow.array(rows, _STRUCT))
 
 
@@ -390,6 +403,19 @@ def _read_topics(
         for partition, assignment in found.partitions.items():
             assignments[TopicPartition(topic, partition)] = assignment
     return assignments
+
+
+def _min_isrs(admin: ZkAdminStore, topics: Collection[str]) -> dict[str, int | None]:
+    """Return ``min.insync.replicas`` of each topic; None where ZooKeeper does not have it."""
+    [of_brokers] = admin.configs.read_broker_configs([]).values()
+    of_topics = admin.configs.read_topic_configs(sorted(topics))
+    default = _min_isr(of_brokers)
+    return {topic: _min_isr(config) or default for topic, config in of_topics.items()}
+
+
+def _min_isr(config: Mapping[str, str] | BadDataError) -> int | None:
+    text = "" if isinstance(config, BadDataError) else config.get("min.insync.replicas", "")
+    return int(text) if text.isdecimal() else None
 
 
 def _refuse_moving(assignments: dict[TopicPartition, ReplicaAssignment]) -> None:

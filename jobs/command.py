@@ -27,9 +27,10 @@ from pyspark.sql import SparkSession
 
 from regent.client import cluster_connection
 from regent.client.cluster_connection import ClusterNotFoundError, open_session
+from regent.client.plan_directory import PlanFileError
+from regent.client.progress_line import ProgressLine
 from regent.core.errors import RegentError
 from regent.core.placement.replica_placer import PlacementError
-from regent.jobs.progress_line import ProgressLine
 
 cluster_admin: Final = partial(
     cluster_connection.cluster_admin,
@@ -70,7 +71,7 @@ def run_job(
         return 130
     except click.ClickException as error:
         return _fail(typed, 2, error.format_message())
-    except (InputError, PlacementError, ClusterNotFoundError) as error:
+    except (InputError, PlanFileError, PlacementError, ClusterNotFoundError) as error:
         return _fail(typed, 2, str(error))
     except OSError as error:
         message = ": ".join(str(part) for part in (error.filename, error.strerror or error) if part)

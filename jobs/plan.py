@@ -24,17 +24,17 @@ import click
 from pyspark.sql import SparkSession
 
 from regent.client.cluster_connection import cluster_options, zookeeper_address
+from regent.client.plan_directory import write_plan
+from regent.client.plan_execution import PlanIncompleteError, execute_plan
 from regent.core.model import BrokerId
 from regent.jobs.assignment_source import ZOOKEEPER, AssignmentSource
 from regent.jobs.brokers_file import PlannedBroker, read_brokers
 from regent.jobs.command import InputError, cluster_admin, print_summary, progress, run_job
-from regent.jobs.execution.plan_commands import PLAN_COMMANDS
-from regent.jobs.execution.plan_directory import write_plan
-from regent.jobs.execution.plan_execution import PlanIncompleteError, execute_plan
 from regent.jobs.files import JobFiles, is_remote, local_path
 from regent.jobs.job_session import job_session, spark_options
 from regent.jobs.new_directory import check_is_new, new_directory
 from regent.jobs.options import seed_option, with_options
+from regent.jobs.plan_commands import PLAN_COMMANDS
 from regent.jobs.planning.goals import Decommission, Goal, Rebalance, Replace, ReplicationFactor
 from regent.jobs.planning.partition_sizes import Sizes, sizes_from_file, sizes_in_cluster
 from regent.jobs.planning.planner import Request, make_plan
@@ -191,7 +191,9 @@ def _run(spark: SparkSession | None, goal: Goal, name: str, options: dict[str, A
     }
     try:
         if execute_at is not None and target is not None:
-            summary["execution"] = execute_plan(Path(target), execute_at)
+            summary["execution"] = execute_plan(
+                Path(target), execute_at, open_cluster=cluster_admin
+            )
     except PlanIncompleteError as error:
         summary["execution"] = error.summary
         raise

@@ -81,10 +81,11 @@ def submit_environment(
 def add_local_defaults(conf: SparkConf, directory: Path) -> None:
     """Add what is chosen for a local master, to the settings with which the JVM has started."""
     master = conf.get("spark.master") or ""
-    defaults = {}
+    # Without a limit: jobs say themselves what fits into the driver.
+    defaults = {"spark.driver.maxResultSize": "0"}
     if (local := re.match(r"local(?:\[(\d+)?.*)?$", master)) is not None:
         cores = local[1] or (os.cpu_count() if "[" in master else 1)
-        defaults = {
+        defaults |= {
             "spark.sql.warehouse.dir": str(directory / "warehouse"),
             "spark.sql.adaptive.enabled": "false",
             "spark.sql.session.timeZone": "UTC",

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from regent.client.cluster_connection import registered_brokers
 from regent.client.live_brokers import not_registered
+from regent.client.progress_line import ProgressLine
 from regent.client.topics import TopicsClient, new_topic_id, raise_if_refused, slices
 from regent.core.errors import Errors, RegentError
 from regent.core.model import ReplicaAssignment
@@ -24,7 +25,6 @@ from regent.core.protocol.messages.topics import (
 from regent.core.protocol.placement import PlacedPartition, PlaceTopicsRequest
 from regent.core.protocol.topics import error_of
 from regent.jobs.command import InputError
-from regent.jobs.progress_line import ProgressLine
 from regent.zk.stores.admin_store import ZkAdminStore
 
 MAX_NAMED: Final = 3

@@ -23,6 +23,7 @@ from regent.jobs.planning.model import VACANT, Ints, Layout, NotImprovingError, 
 from regent.jobs.planning.partition_sizes import Sizes
 from regent.jobs.planning.selection import (
     broker_loads,
+    check_memory,
     is_chosen,
     load_layout,
     topic_condition,
@@ -59,6 +60,7 @@ def make_plan(spark: SparkSession, request: Request) -> tuple[Sequence[Move], di
     """
     frame = assignment_frame(spark, request.source, refuse_moving=True)
     brokers = broker_loads(frame, request.source, request.brokers, is_rack_aware=request.rack_aware)
+    check_memory(brokers)
     can_move = topic_condition(request.topics, request.exclude)
     layout = load_layout(frame, request.source.where, can_move, brokers, request.sizes)
     return plan_layout(layout, request)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
 
 import numpy as np
 import pyarrow
@@ -11,13 +15,38 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from regent.core.model import BrokerId
-from regent.jobs.assignment_source import PROBLEM, AssignmentSource, check_counted
+from regent.jobs.assignment_source import AssignmentSource, check_assignment
 from regent.jobs.brokers_file import PlannedBroker
 from regent.jobs.command import InputError
 from regent.jobs.planning.model import NO_RACK, UNLIMITED, VACANT, Brokers, Layout
 from regent.jobs.planning.partition_sizes import Sizes
 
 _BY_PARTITION = ["topic", "partition"]
+_BYTES_OF_REPLICA: Final = 32
+_CGROUP_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
+
+
+def check_memory(brokers: Brokers) -> None:
+    """Raise ``InputError`` for an assignment that is too large for the driver, before it is loaded.
+
+    A replica takes 12 bytes: before and after the plan, and on its way from Spark. What its
+    partition takes, with its topic, is counted as 20 more.
+    """
+    replicas, available = sum(brokers.replicas), _memory()
+    if replicas * _BYTES_OF_REPLICA > available:
+        raise InputError(
+            f"a plan needs {_BYTES_OF_REPLICA} bytes of memory a replica on the driver:"
+            f" {replicas:,} replicas do not fit into {available / 2**30:.1f} GiB; at most"
+            f" {available // _BYTES_OF_REPLICA:,} do: use a machine with more memory"
+        )
+
+
+def _memory() -> int:
+    """Return the bytes of memory of this machine, or of the container if it has fewer."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with suppress(OSError, ValueError):  # no limit is the word "max"
+        memory = min(memory, int(_CGROUP_LIMIT.read_text()))
+    return memory
 
 
 def load_layout(
@@ -77,8 +106,8 @@ def broker_loads(
 
     Raises ``InputError`` when the assignment is invalid: see ``check_assignment``.
     """
-    loads, unsound = _loads(frame)
-    check_counted(frame, source, sum(led for _, led in loads.values()) + unsound, unsound)
+    check_assignment(frame, source)
+    loads = _loads(frame)
     listed = sorted(listed)
     usable = [broker.broker_id for broker in listed]
     ids = usable + sorted(loads.keys() - set(usable))
@@ -107,21 +136,15 @@ def _hosts(listed: Sequence[PlannedBroker], ids: Sequence[BrokerId]) -> Sequence
     return [keys.index(key) for key in keys]
 
 
-def _loads(frame: DataFrame) -> tuple[dict[BrokerId, tuple[int, int]], int]:
-    """Count replicas and preferred leaderships by broker in valid rows, and the invalid rows.
-
-    Both in one job, because reading the assignment takes longer than counting.
-    """
-    replicas = F.expr(f"CASE WHEN ({PROBLEM}) IS NULL THEN replicas END")
+def _loads(frame: DataFrame) -> dict[BrokerId, tuple[int, int]]:
+    """Count replicas and preferred leaderships by broker."""
     table = (
-        frame.select(F.posexplode_outer(replicas).alias("position", "broker"))
+        frame.select(F.posexplode("replicas").alias("position", "broker"))
         .groupBy("broker")
         .agg(F.count("*").alias("replicas"), F.count_if(F.col("position") == 0).alias("leaders"))
         .toArrow()
     )
-    rows = {row["broker"]: (row["replicas"], row["leaders"]) for row in table.to_pylist()}
-    unsound, _ = rows.pop(None, (0, 0))
-    return rows, unsound
+    return {row["broker"]: (row["replicas"], row["leaders"]) for row in table.to_pylist()}
 
 
 def _regex(globs: Sequence[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -11,31 +10,65 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regent.client.wording import how_many
-from regent.jobs.brokers_file import PlannedBroker
-from regent.jobs.planning.fair_share import fair_share, rack_limits, spreads
 from regent.jobs.reports.charts import add_numbers
 from regent.jobs.reports.page import Page, Table
-from regent.jobs.reports.replica_arrays import (
-    Copysets,
-    Counts,
-    Positions,
-    ReplicaArrays,
-    copysets,
-    scatter_widths,
-)
 
 ENDS: Final = 10
 """How many brokers a table has, if there are many: the ones with the most, or with the least."""
+
+Counts: TypeAlias = NDArray[np.int64]
+Shares: TypeAlias = NDArray[np.float64]
 
 
 class Racks(NamedTuple):
     """The racks by name, and the rack index of each broker; -1: none."""
 
     names: tuple[str, ...]
-    of_broker: Positions
+    of_broker: NDArray[np.int32]
 
 
-Shares: TypeAlias = NDArray[np.float64]
+class Found(NamedTuple):
+    """How many partitions were found, the names of some things, and how many things there are."""
+
+    partitions: int = 0
+    names: Sequence[str] = ()
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Leaders:
+    """Partitions of the brokers, in arrays by position, without those whose leader is unknown.
+
+    ``preferred``: how many have their first replica there. ``not_led``: how many of these the
+    broker does not lead. ``electable``: how many of these an election gives back, because the
+    first replica is in the ISR. ``leading``: how many the broker leads. ``leaderless`` have no
+    leader.
+    """
+
+    preferred: Counts
+    not_led: Counts
+    electable: Counts
+    leading: Counts
+    leaderless: int
+    unknown: int
+
+    @property
+    def imbalance(self) -> float:
+        """Kafka's ratio, of all brokers together."""
+        return int(self.not_led.sum()) / max(int(self.preferred.sum()), 1)
+
+    @property
+    def imbalances(self) -> Shares:
+        """Kafka's ratio of each broker: 0 without preferred partitions."""
+        ratios: Shares = self.not_led / self.preferred.clip(1)
+        return ratios
+
+    def above(self, threshold: float) -> list[int]:
+        """Return where an election changes more than ``threshold`` percent, the worst first."""
+        ratios = self.electable / self.preferred.clip(1)
+        order = np.argsort(-ratios, kind="stable")
+        found: list[int] = order[ratios[order] > threshold / 100].tolist()
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +76,36 @@ class Balance:
     """The results; arrays are by position of the broker.
 
     ``loads`` has the loads of brokers, by the name to show. ``fair`` is the number of replicas to
-    which ``regent jobs plan rebalance`` brings a broker; NaN if it is not listed. Any
-    ``survivable`` brokers can fail at once without the loss of a partition.
-    ``lost_with_rack`` counts the partitions that are lost when a rack fails.
+    which ``regent jobs plan rebalance`` brings a broker; NaN if it is not listed. ``factors`` are
+    the numbers of partitions by replication factor. ``lost_with_rack`` counts the partitions that
+    are lost when a rack fails. ``states`` has the partitions in a bad state, by its name.
+    ``out_of_sync`` counts the replicas that are in no ISR. ``single`` partitions have one replica;
+    others have all replicas ``together`` in one rack.
     """
 
     broker_ids: Counts
     loads: Mapping[str, Counts]
     fair: Shares
     racks: Racks
+    factors: Mapping[int, int]
     copysets: int
     scatter_width: Counts
-    survivable: int
     lost_with_rack: Counts
+    leaders: Leaders | None
+    states: Mapping[str, Found]
+    out_of_sync: Counts
+    single: Found
+    together: Found
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions."""
+        return sum(self.factors.values())
+
+    @property
+    def survivable(self) -> int:
+        """How many brokers can fail at once without the loss of a partition, in any case."""
+        return min(self.factors) - 1
 
     @property
     def unlisted(self) -> list[int]:
@@ -78,80 +128,18 @@ def spread(values: Counts) -> dict[str, float]:
     return {"min": int(values.min()), "mean": mean, "max": int(values.max()), "cv": cv}
 
 
-def racks_of(arrays: ReplicaArrays, rack_by_id: Mapping[int, str | None]) -> Racks:
-    """Number the racks, sorted by name."""
-    names = tuple(sorted({rack for rack in rack_by_id.values() if rack is not None}))
-    number = {rack: position for position, rack in enumerate(names)}
-    found = (rack_by_id.get(broker_id) for broker_id in arrays.broker_ids.tolist())
-    return Racks(names, np.array([-1 if r is None else number[r] for r in found], np.int32))
-
-
-def fair_shares(arrays: ReplicaArrays, racks: Racks, listed: Mapping[int, PlannedBroker]) -> Shares:
-    """Return the fair share of replicas of each broker, as ``regent jobs plan rebalance`` has it.
-
-    Brokers that are not ``listed`` have none (NaN), unless no broker is listed. Racks count if all
-    listed brokers have one.
-    """
-    ids = arrays.broker_ids.tolist()
-    usable = [b for b, broker_id in enumerate(ids) if not listed or broker_id in listed]
-    held = int(arrays.replicas_per_broker()[usable].sum())
-    found = (listed.get(ids[b]) for b in usable)
-    most = [held if b is None or b.capacity is None else b.capacity for b in found]
-    of_rack = np.zeros(len(usable), np.int32)
-    limits = {}
-    if (racks.of_broker[usable] >= 0).all() and len(racks.names) > 1:
-        of_rack = racks.of_broker[usable]
-        counts = sum((spreads(racks.of_broker[r]) for r in arrays.by_factor.values()), Counter())
-        limits = rack_limits(counts, of_rack.tolist(), {})
-    shares = np.full(len(ids), np.nan)
-    low_and_high = fair_share([0] * len(usable), most, of_rack.tolist(), limits, held)
-    shares[usable] = np.mean(low_and_high, axis=0)
-    return shares
-
-
-def measure(
-    arrays: ReplicaArrays,
-    racks: Racks,
-    more_loads: Mapping[str, Counts],
-    listed: Sequence[PlannedBroker] = (),
-) -> Balance:
-    """Measure an assignment; ten million partitions take some seconds."""
-    sets: list[Copysets] = [copysets(r, arrays.brokers) for r in arrays.by_factor.values()]
-    loads = {
-        "replicas": arrays.replicas_per_broker(),
-        "preferred leaders": arrays.preferred_per_broker(),
-    }
-    return Balance(
-        arrays.broker_ids,
-        loads | dict(more_loads),
-        fair_shares(arrays, racks, {b.broker_id: b for b in listed}),
-        racks,
-        sum(len(s.members) for s in sets),
-        scatter_widths(sets, arrays.brokers),
-        min(arrays.by_factor) - 1,
-        rack_losses(sets, racks.of_broker, len(racks.names)),
-    )
-
-
-def rack_losses(sets: Sequence[Copysets], rack_of: Positions, racks: int) -> Counts:
-    """Count for each rack the partitions that are lost when it fails: all replicas are in it.
-
-    ``rack_of`` is the number of each broker's rack; -1 is none, which never fails as a whole.
-    """
-    lost = np.zeros(racks, np.int64)
-    for members, partitions in sets:
-        rack = rack_of[members[:, 0]]
-        is_inside = (rack >= 0) & (rack_of[members] == rack[:, np.newaxis]).all(axis=1)
-        np.add.at(lost, rack[is_inside], partitions[is_inside])
-    return lost
-
-
 # --- as JSON, as tables and on a page -------------------------------------------------------------
 
 
 def summary(balance: Balance) -> dict[str, Any]:
     """Return the results as JSON values."""
+    states = balance.states if balance.leaders else {}
+    leaders = balance.leaders
     return {
+        **{name: found.partitions for name, found in states.items()},
+        **{f"{name}_partitions": found.names for name, found in states.items()},
+        **({"imbalance": leaders.imbalance, "unknown_leaders": leaders.unknown} if leaders else {}),
+        "each_broker": _all_brokers(balance).fields(),
         "per_broker": {
             name.replace(" ", "_"): spread(load) for name, load in balance.loads.items()
         },
@@ -164,9 +152,26 @@ def summary(balance: Balance) -> dict[str, Any]:
 
 def tables(balance: Balance) -> list[Table]:
     """Return the results as tables."""
-    found = [spread_table(balance), *broker_tables(balance)[0]]
+    found = [*state_tables(balance), spread_table(balance), *broker_tables(balance)[0]]
     if balance.racks.names:
         found.append(rack_table(balance))
+    return found
+
+
+def state_tables(balance: Balance) -> list[Table]:
+    """Return a table of the partitions in each bad state that some are in."""
+    names = {
+        "leaderless": "Without a leader",
+        "under_min_isr": "With fewer replicas in sync than min.insync.replicas",
+        "under_replicated": "With replicas that are out of sync",
+    }
+    found = []
+    for state, title in names.items():
+        partitions, some, _ = balance.states.get(state, Found())
+        if partitions:
+            more = partitions - len(some)
+            caption = f"{title}{f' (and {more:,} more)' if more else ''}"
+            found.append(Table(caption, ("partition",), [(name,) for name in some]))
     return found
 
 
@@ -182,13 +187,7 @@ def spread_table(balance: Balance) -> Table:
 
 def broker_tables(balance: Balance) -> tuple[list[Table], Table]:
     """Return the fullest and the emptiest brokers, and a table of all brokers by their ids."""
-    shares, racks = balance.of_fair_share, balance.racks
-    columns: dict[str, Sequence[object]] = {"broker": [*map(str, balance.broker_ids.tolist())]}
-    if racks.names:
-        columns["rack"] = [racks.names[r] if r >= 0 else None for r in racks.of_broker]
-    columns["of fair share"] = [None if np.isnan(s) else percent(s) for s in shares.tolist()]
-    columns |= {name: load.tolist() for name, load in balance.loads.items()}
-    all_brokers = Table.of(f"All {len(shares):,} brokers", columns)
+    shares, all_brokers = balance.of_fair_share, _all_brokers(balance)
     falling, rising = (
         np.lexsort([balance.broker_ids, keys]).tolist() for keys in (-shares, shares)
     )
@@ -197,6 +196,21 @@ def broker_tables(balance: Balance) -> tuple[list[Table], Table]:
         f"The {ENDS} brokers that are emptiest, by their fair share": rising,
     }
     return ordered(all_brokers, "Brokers, the fullest first", ends), all_brokers
+
+
+def _all_brokers(balance: Balance) -> Table:
+    """Return a table of all brokers; columns without an id, a rack or a number are left out."""
+    shares, racks, leaders = balance.of_fair_share, balance.racks, balance.leaders
+    columns: dict[str, Sequence[object]] = {"broker": [*map(str, balance.broker_ids.tolist())]}
+    if racks.names:
+        columns["rack"] = [racks.names[r] if r >= 0 else None for r in racks.of_broker]
+    columns["of fair share"] = [None if np.isnan(s) else percent(s) for s in shares.tolist()]
+    columns |= {name: load.tolist() for name, load in balance.loads.items()}
+    if leaders:
+        columns["imbalance"] = [*map(percent, leaders.imbalances.tolist())]
+    if balance.out_of_sync.any():
+        columns["out of sync"] = balance.out_of_sync.tolist()
+    return Table.of(f"All {len(shares):,} brokers", columns)
 
 
 def ordered(table: Table, caption: str, ends: Mapping[str, Sequence[int]]) -> list[Table]:
@@ -232,6 +246,9 @@ def rack_table(balance: Balance) -> Table:
 def add_balance(page: Page, balance: Balance, where: str) -> None:
     """Add the plots and tables of one assignment, and ``where`` it was read."""
     page.text(f"Read from {where}.")
+    if balance.leaders:
+        for table in state_tables(balance):
+            page.table(table)
     page.heading("Brokers")
     for name, load in balance.loads.items():
         fair, share = np.full(len(load), load.mean()), "average"

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
 
 from regent.client.wording import how_many, number_range
 from regent.jobs.assignment_source import ZOOKEEPER
-from regent.jobs.reports.balance import Balance, Shares
+from regent.jobs.reports.balance import Balance, Found, Shares
 from regent.jobs.reports.page import shown
-from regent.jobs.reports.replica_arrays import ReplicaArrays
 from regent.jobs.reports.verdict import (
     CLUSTER,
     OVERLOAD,
@@ -31,73 +28,111 @@ from regent.jobs.reports.verdict import (
 
 _PLAN: Final = ("assignment", "brokers", *CLUSTER, *SPARK)
 _TOPICS: Final = 10  # in a command
+_START: Final = "If brokers only stopped, to start them again"
+_UNCLEAN: Final = 3  # leaderless partitions that have a command each
 _Options = Mapping[str, Any]
 
 
-class AtRisk(NamedTuple):
-    """The partitions with one replica, and others with all replicas in one rack.
-
-    They are counted by topic, those with the most first.
-    """
-
-    single: Mapping[str, int]
-    together: Mapping[str, int]
-
-
-def at_risk_of_one_failure(balance: Balance, arrays: ReplicaArrays, frame: DataFrame) -> AtRisk:
-    """Ask Spark which topics have partitions that one failure loses, if any have."""
-    of_broker = balance.racks.of_broker
-    racks = np.flatnonzero(balance.lost_with_rack) if len(balance.racks.names) > 1 else ()
-    members = (balance.broker_ids[of_broker == rack].tolist() for rack in racks)
-    inside = [f"forall(replicas, b -> b IN ({','.join(map(str, ids))}))" for ids in members]
-    return AtRisk(
-        _by_topic(frame, "size(replicas) = 1") if 1 in arrays.by_factor else {},
-        _by_topic(frame, f"size(replicas) > 1 AND ({' OR '.join(inside)})") if inside else {},
-    )
-
-
-def _by_topic(frame: DataFrame, condition: str) -> dict[str, int]:
-    rows = frame.filter(condition).groupBy("topic").count()
-    worst = rows.orderBy(F.desc("count"), "topic").toArrow()
-    return dict(zip(*worst.to_pydict().values(), strict=True))
-
-
-def balance_verdict(
-    balance: Balance, arrays: ReplicaArrays, at_risk: AtRisk, options: _Options
-) -> Verdict:
-    """Judge an assignment."""
+def balance_verdict(balance: Balance, options: _Options) -> Verdict:
+    """Judge an assignment: what cannot be used comes first, then possible losses, then evenness."""
+    start = start_remedies(_START, balance.unlisted, options)
     problems = [
-        *_with_one_replica(arrays, at_risk.single, options),
-        *_in_one_rack(balance, arrays, at_risk.together, options),
+        *_leaderless(balance, start, options),
+        *_out_of_sync(balance, start, options),
+        *_with_one_replica(balance, options),
+        *_in_one_rack(balance, options),
         *_unlisted(balance, options),
+        *_not_led(balance, options),
         *_uneven(balance, options),
     ]
     return Verdict(problems, balance_in_words(balance))
 
 
 def balance_in_words(balance: Balance) -> str:
-    """Say how even replicas are, and how many brokers may fail without a loss."""
+    """Say that partitions can be used, how even replicas are, and how many brokers may fail."""
     replicas = balance.loads["replicas"]
     range_ = number_range(int(replicas.min()), int(replicas.max()))
     safe = balance.survivable
     survivors = [f"any {how_many(safe, 'broker', 'brokers')}"] * bool(safe)
     if len(balance.racks.names) > 1 and not balance.lost_with_rack.any():
         survivors.append("any one rack")
+    led = f"All {how_many(balance.partitions, 'partition has', 'partitions have')} leaders. "
     words = f"Replicas are spread evenly: each broker holds {range_}"
     can_fail = f", and {', or '.join(survivors)} can fail without a loss" if survivors else ""
-    return f"{words}{can_fail}."
+    return f"{led if balance.leaders else ''}{words}{can_fail}."
+
+
+# --- partitions that cannot be used ---------------------------------------------------------------
+
+
+def _leaderless(balance: Balance, start: Sequence[Remedy], options: _Options) -> list[Problem]:
+    total, names, _ = balance.states.get("leaderless", Found())
+    purpose = "To list the partitions without a leader, with the brokers that have their replicas"
+    line = command_line("topics describe --unavailable-partitions", options, *CLUSTER)
+    return several(
+        names,
+        "partition has",
+        "partitions have",
+        "no leader and can be neither written nor read",
+        [Remedy(purpose, line), *start, *_unclean_elections(names, total, options)],
+        total=total,
+    )
+
+
+def _unclean_elections(leaderless: Sequence[str], total: int, options: _Options) -> list[Remedy]:
+    """Return commands that elect out-of-sync leaders of these partitions only, if need be."""
+
+    def remedy(which: str, words: str) -> Remedy:
+        purpose = (
+            "Last resort, only if the brokers that stopped never return: RECORDS MAY BE LOST for"
+            f" good, because any live replica becomes the leader of {which}"
+        )
+        line = command_line(f"elect-leaders --election-type unclean {words}", options, *CLUSTER)
+        return Remedy(purpose, line, may_lose_records=True)
+
+    parts = [name.rpartition("-") for name in leaderless]
+    if total > _UNCLEAN:
+        topic, _, partition = parts[0]
+        entry = f'{{"topic": "{topic}", "partition": {partition}}}'
+        which = f'those that you list in partitions.json, such as {{"partitions": [{entry}]}}'
+        return [remedy(which, "--path-to-json-file partitions.json")]
+    return [
+        remedy(f"{topic}-{partition}", f"--topic {topic} --partition {partition}")
+        for topic, _, partition in parts
+    ]
+
+
+def _out_of_sync(balance: Balance, start: Sequence[Remedy], options: _Options) -> list[Problem]:
+    """Name the partitions that lack replicas in sync, and the brokers that have these replicas."""
+    worst = np.argsort(-balance.out_of_sync, kind="stable")
+    behind = [b for b in worst.tolist() if balance.out_of_sync[b]]
+    ids = balance.broker_ids
+    brokers = named([f"broker {ids[b]}: {balance.out_of_sync[b]:,}" for b in behind])
+    more = f" The replicas that are out of sync are on {brokers}." if behind else ""
+    line = command_line("topics describe --under-replicated-partitions", options, *CLUSTER)
+    lacking = Remedy("To list the partitions that lack replicas in sync", line)
+    words = {
+        "under_min_isr": "fewer replicas in sync than min.insync.replicas, so that producers with"
+        " acks=all cannot write",
+        "under_replicated": "replicas that are out of sync",
+    }
+    problems: list[Problem] = []
+    for state, rest in words.items():
+        total, names, _ = balance.states.get(state, Found())
+        has = ("partition has", "partitions have", rest)
+        problems += several(names, *has, [*start, lacking], total=total, more=more)
+        more = "" if problems else more
+    return problems
 
 
 # --- losses ---------------------------------------------------------------------------------------
 
 
-def _with_one_replica(
-    arrays: ReplicaArrays, single: Mapping[str, int], options: _Options
-) -> Iterator[Problem]:
-    if single:
-        others = {len(replicas): f for f, replicas in arrays.by_factor.items() if f > 1}
-        factor = others[max(others)] if others else min(3, arrays.brokers)
-        partitions = sum(single.values())
+def _with_one_replica(balance: Balance, options: _Options) -> Iterator[Problem]:
+    single = balance.single
+    if partitions := single.partitions:
+        others = {count: f for f, count in balance.factors.items() if f > 1}
+        factor = others[max(others)] if others else min(3, len(balance.broker_ids))
         has = how_many(partitions, "partition has", "partitions have")
         are_lost = "is lost" if partitions == 1 else "are lost"
         words = ("To give them more replicas", "replication-factor-plan")
@@ -107,11 +142,10 @@ def _with_one_replica(
         )
 
 
-def _in_one_rack(
-    balance: Balance, arrays: ReplicaArrays, together: Mapping[str, int], options: _Options
-) -> Iterator[Problem]:
-    if together:
-        lost, factor = balance.lost_with_rack, max(arrays.by_factor) + 1
+def _in_one_rack(balance: Balance, options: _Options) -> Iterator[Problem]:
+    together = balance.together
+    if together.partitions:
+        lost, factor = balance.lost_with_rack, max(balance.factors) + 1
         order = np.argsort(-lost, kind="stable").tolist()
         racks = named([balance.racks.names[rack] for rack in order if lost[rack]])
         source = options["assignment"]
@@ -125,25 +159,25 @@ def _in_one_rack(
             *_change_factor(*add, factor, together, options),
             *_change_factor(*remove, factor - 1, together, options),
         ]
-        has = how_many(sum(together.values()), "partition has", "partitions have")
+        has = how_many(together.partitions, "partition has", "partitions have")
         yield Problem(
             f"{has} all replicas in one rack and would be lost with it"
             f" (racks {racks}; {_some(together)}).",
-            remedies if factor <= arrays.brokers else (),
+            remedies if factor <= len(balance.broker_ids) else (),
         )
 
 
 def _change_factor(
-    purpose: str, target: str, factor: int, topics: Mapping[str, int], options: _Options
+    purpose: str, target: str, factor: int, topics: Found, options: _Options
 ) -> list[Remedy]:
-    if len(topics) > _TOPICS:
-        purpose += f" (this is for the first {_TOPICS} of {len(topics):,} topics)"
-    words = " ".join(f"--topics {shlex.quote(topic)}" for topic in [*topics][:_TOPICS])
+    if topics.total > _TOPICS:
+        purpose += f" (this is for the first {_TOPICS} of {topics.total:,} topics)"
+    words = " ".join(f"--topics {shlex.quote(topic)}" for topic in topics.names[:_TOPICS])
     return plan_remedies(purpose, f"replication-factor --factor {factor} {words}", options, target)
 
 
-def _some(topics: Mapping[str, int]) -> str:
-    return f"{'topic' if len(topics) == 1 else 'topics'} {named([*topics])}"
+def _some(topics: Found) -> str:
+    return f"{'topic' if topics.total == 1 else 'topics'} {named(topics.names, topics.total)}"
 
 
 def _unlisted(balance: Balance, options: _Options) -> Iterator[Problem]:
@@ -155,7 +189,7 @@ def _unlisted(balance: Balance, options: _Options) -> Iterator[Problem]:
         yield Problem(
             f"{missing_brokers(unlisted, options)}, and {are_there} there.",
             [
-                *start_remedies("If they only stopped, start them again", unlisted, options),
+                *start_remedies(_START, unlisted, options),
                 *plan_remedies("To give their replicas to others", goal, options),
             ],
         )
@@ -182,6 +216,30 @@ def named_brokers(balance: Balance) -> dict[str, Any]:
     }
 
 
+def _not_led(balance: Balance, options: _Options) -> list[Problem]:
+    """Name the brokers that lead too few of the partitions that an election gives back to them."""
+    leaders, percentage, ids = balance.leaders, options["threshold"], balance.broker_ids
+    if leaders is None:
+        return []
+    above = leaders.above(percentage)
+    who = "it is" if len(above) == 1 else "they are"
+    preferred, led = leaders.preferred, leaders.preferred - leaders.not_led
+    return several(
+        [f"broker {ids[b]} leads {led[b]:,} of {preferred[b]:,}" for b in above],
+        "broker leads",
+        "brokers lead",
+        f"fewer than {100 - percentage:g} % of the partitions whose preferred leader {who}, and is"
+        " in sync",
+        [_election(options)],
+    )
+
+
+def _election(options: _Options) -> Remedy:
+    words = "elect-leaders --election-type preferred --all-topic-partitions"
+    line = command_line(words, options, *CLUSTER)
+    return Remedy("To let preferred leaders that are in sync lead again", line)
+
+
 def _uneven(balance: Balance, options: _Options) -> list[Problem]:
     """Name the brokers with far more or fewer replicas or leaders than their share, or many bytes.
 
@@ -194,13 +252,13 @@ def _uneven(balance: Balance, options: _Options) -> list[Problem]:
     ids, fair = balance.broker_ids, balance.fair
     range_ = number_range(round(float(np.nanmin(fair))), round(float(np.nanmax(fair))))
     share = f"the fair share of {range_} replicas"
-    line = command_line("jobs report leaders", options, *_PLAN)
-    mend = Remedy("To see what mends the leaders", line)
+    leaders = balance.leaders
+    mend = [_election(options)] if leaders and leaders.electable.any() else []
     return [
         *uneven(ids, balance.loads["replicas"], fair, ("holds", "hold"), share, plan),
         *_far_from_average(balance, "preferred leaders", plan),
         *(problem._replace(remedies=plan if has_sizes else ()) for problem in bytes_),
-        *_far_from_average(balance, "leaders", [mend], _not_preferred(balance)),
+        *_far_from_average(balance, "leaders", mend, _not_preferred(balance)),
     ]
 
 
@@ -257,7 +315,7 @@ def missing_brokers(broker_ids: Sequence[int], options: _Options) -> str:
 
 def start_remedies(purpose: str, broker_ids: Sequence[int], options: _Options) -> list[Remedy]:
     """Return a command that starts brokers, if they are of a cluster on this machine."""
-    if options["assignment"] != ZOOKEEPER or options["zookeeper"]:
+    if not broker_ids or options["assignment"] != ZOOKEEPER or options["zookeeper"]:
         return []
     words = f"brokers start {' '.join(map(str, broker_ids[:_TOPICS]))}"
     return [Remedy(purpose, command_line(words, options, *CLUSTER))]

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from regent.jobs.reports.page import MUTED, Axes, Page, shown
+from regent.jobs.reports.page import MUTED, WARNING, Axes, Page, shown
 from regent.jobs.reports.verdict import NAMED, OVERLOAD, UNDERLOAD, far_from
 
 Draw: TypeAlias = Callable[[Axes], None]
@@ -21,6 +21,7 @@ MOST_BARS: Final = 40
 _MOST_POINTS: Final = 500  # in a figure: more would overlap
 _FEW: Final = 30  # up to this many points are marked
 _BAR_IN: Final = 0.3
+_NARROW_IN: Final = 5
 
 
 class Line(NamedTuple):
@@ -56,7 +57,7 @@ def over_brokers(
         if len(values) <= MOST_BARS:
             columns([str(b) for b in broker_ids.tolist()], {"": values.tolist()}, label)(axes)
             for place in marked:
-                axes.patches[place].set_color("C1")
+                axes.patches[place].set_color(WARNING)
         else:
             places = _lowest_and_highest(values)
             _draw_dots(axes, places, values[places])
@@ -70,9 +71,10 @@ def over_brokers(
         if fair is not None:
             starts = np.flatnonzero(np.diff(fair, prepend=np.nan))  # of brokers with equal shares
             ends, shares = np.append(starts, len(fair)) - 0.5, fair[[*starts, -1]]
-            low, high = UNDERLOAD * shares, OVERLOAD * shares
-            axes.fill_between(ends, low, high, step="post", color=MUTED, alpha=0.16, zorder=0)
-            highest = max(highest, np.nanmax(high))
+            for start, end, share in zip(ends, ends[1:], shares, strict=False):
+                span = [UNDERLOAD * share] * 2, [OVERLOAD * share] * 2  # nothing without a share
+                axes.fill_between((start, end), *span, color=MUTED, alpha=0.16, zorder=0)
+            highest = max(highest, OVERLOAD * np.nanmax(shares))
         axes.set_ylim(1.15 * min(0.0, values.min()), 1.15 * max(highest, 0) or 1)
         axes.set_xlabel("broker id")
 
@@ -90,13 +92,17 @@ def add_numbers(
     share: str = "average",
     marked: Sequence[int] | None = None,
 ) -> None:
-    """Add a plot of a number of each broker, or a sentence if all are equal.
+    """Add a plot of a number of each broker, or a sentence if all are near their share.
 
     ``fair`` are the numbers that brokers should have: their ``share``. ``marked`` None: the ones
     far from it are marked, or else, if there are many brokers, the highest and the lowest.
     """
     if (values == values[0]).all():
         page.text(f"{caption}: {shown(values[0].item())} for all brokers.")
+        return
+    if fair is not None and not far_ends(values, fair):
+        low, high = (shown(end.item()) for end in (values.min(), values.max()))
+        page.text(f"{caption}: {low} to {high}, for all near the {share}.")
         return
     if fair is not None:
         marked = far_ends(values, fair)
@@ -140,7 +146,7 @@ def _label(
     labelled: list[tuple[int, float]] = []
     for place in marked:
         value = float(values[place])
-        axes.plot(place, value, "o", markersize=4, color="C1")
+        axes.plot(place, value, "o", markersize=4, color=WARNING)
         if any(
             abs(place - x) < len(values) / 6 and abs(value - y) < span / 10 for x, y in labelled
         ):
@@ -254,4 +260,6 @@ def _name_levels(axes: Axes, label: str) -> None:
 def _add_legend(axes: Axes, names: int) -> None:
     """Add a legend above the plot, where it hides nothing."""
     if names > 1:
-        axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=5, borderaxespad=0.2)
+        figure = axes.get_figure(root=True)
+        columns = 1 if figure is not None and figure.get_figwidth() < _NARROW_IN else 5
+        axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, borderaxespad=0.2)

@@ -26,7 +26,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from regent.core.controller.effects import MAX_NAMED_CHANGES
 from regent.jobs.command import InputError
 from regent.jobs.files import Entry, JobFiles, is_remote, local_path, path_to_read
-from regent.jobs.reports.earlier_journals import typed_fields
 from regent.jobs.reports.event_parts import Parts, merged, parts_of
 from regent.jobs.tables import Batches, mapped, write_table
 
@@ -75,11 +74,6 @@ _LINE: Final = pa.schema(  # as actors/event_journal.py explains it
         "changes": pa.list_(pa.string()),
     }
 )
-_EARLIER: Final = (
-    (b'"changes":["', b'"change_count":'),
-    (b'"cause":"answer of broker ', b'"broker":'),
-)
-"""What lines of earlier versions have, and the field that lines of today have with it."""
 _ROWS: Final = pa.schema([*_LINE, pa.field("named_changes", pa.int32())])
 _WITHOUT_SENTENCES: Final = pa.schema([field for field in _LINE if field.name != "changes"])
 
@@ -137,10 +131,8 @@ def read_lines(data: bytes, period: Period, *, has_sentences: bool) -> Block:
 
 
 def _block(data: bytes, period: Period, schema: pa.Schema) -> Block:
-    has_earlier = any(data.count(old) > data.count(new) for old, new in _EARLIER)
-    read = _LINE if has_earlier else schema
-    tables, unreadable = _parsed(data.strip(b"\n"), read)
-    lines = pa.concat_tables([read.empty_table(), *tables])
+    tables, unreadable = _parsed(data.strip(b"\n"), schema)
+    lines = pa.concat_tables([schema.empty_table(), *tables])
     ts_ms = lines["ts_ms"]
     is_event = pc.and_(pc.greater_equal(ts_ms, 0), pc.less(ts_ms, _END_OF_TIME_MS))
     for name in _REQUIRED:
@@ -151,11 +143,6 @@ def _block(data: bytes, period: Period, schema: pa.Schema) -> Block:
         events = events.filter(pc.greater_equal(events["ts_ms"], period.since_ms))
     if period.until_ms is not None:
         events = events.filter(pc.less(events["ts_ms"], period.until_ms))
-    if has_earlier:
-        is_later = pc.is_valid(events["change_count"])
-        earlier = map(typed_fields, events.filter(pc.invert(is_later)).to_pylist())
-        typed = pa.Table.from_pylist(list(earlier), _LINE)
-        events = pa.concat_tables([events.filter(is_later), typed]).select(schema.names)
     count = pc.fill_null(events["change_count"], 0)
     named = pc.min_element_wise(count, pa.scalar(MAX_NAMED_CHANGES, pa.int32()))
     column = events.schema.get_field_index("change_count")

@@ -20,7 +20,7 @@ from regent.jobs.reports.charts import (
 )
 from regent.jobs.reports.event_tables import Row, event_tables, moment, time_zone
 from regent.jobs.reports.event_verdict import in_words
-from regent.jobs.reports.page import INK, Axes, Page
+from regent.jobs.reports.page import BAD, GOOD, INK, Axes, Page
 
 _PHASES: Final = {
     "waited in the queue": ("noticed_ms", "elected_ms"),
@@ -30,6 +30,7 @@ _PHASES: Final = {
 _LEAST_MS: Final = 0.001  # the resolution of the journal: the start of a logarithmic axis
 _MOST_TERMS: Final = 40
 _LABELLED_TERMS: Final = 25
+_NOTICEABLE_MS: Final = 100.0  # a wait from which on a plot says more than its length
 _FEW: Final = 3  # intervals, of which all are drawn
 
 
@@ -51,7 +52,11 @@ def add_events(page: Page, report: Row) -> None:
         _rate(report),
         f"Events that the controllers handled each second, on average of {interval}",
     )
-    page.figure(_waits(report), "How long events waited in the controller's queue")
+    longest = max(row["queue_ms"]["max"] for row in report["over_time"])
+    if longest > _NOTICEABLE_MS:
+        page.figure(_waits(report), "How long events waited in the controller's queue")
+    else:
+        page.text(f"No event waited longer than {in_words(longest)} in the controller's queue.")
     page.text(
         f"The first event was at {moment(report['first_ms'])} and the last at"
         f" {moment(report['last_ms'])}: their minutes are not whole."
@@ -70,8 +75,7 @@ def add_events(page: Page, report: Row) -> None:
     page.heading("Brokers")
     page.text(
         "Answered after failover: since the new controller had sent its requests to all brokers."
-        " ISR requests: how often the broker asked the controller to change ISRs. Registered, gone:"
-        " how often it started, and how often it failed or stopped."
+        " Gone: how often the broker failed or stopped."
     )
     page.table(brokers)
     page.heading("Journals")
@@ -97,9 +101,9 @@ def _add_terms(page: Page, rows: Sequence[Row]) -> None:
     page.figure(
         partial(_draw_terms, rows),
         "Which broker was the controller, and when: from the first event of a term to the last."
-        " Numbers are controller epochs, which count the terms. A pale part with a cross: the"
-        " controller failed in this time, after its last event and before the next controller"
-        " noticed that it was gone.",
+        " Numbers are controller epochs, which count the terms. Red: the controller failed. A pale"
+        " part with a cross: it failed in this time, after its last event and before the next"
+        " controller noticed that it was gone.",
         height_in=height_of({row["broker_id"] for row in rows}),
     )
     failovers = [row for row in rows if row["failover_ms"] is not None]
@@ -145,7 +149,7 @@ def _draw_terms(rows: Sequence[Row], axes: Axes) -> None:
     for row in rows:
         begin, end = dates([row["first_ms"], row["last_ms"]])
         level = brokers.index(row["broker_id"])
-        bar = partial(axes.barh, level, height=0.6, color=f"C{level % 6}")
+        bar = partial(axes.barh, level, height=0.6, color=BAD if row["has_failed"] else GOOD)
         bar(end - begin, left=begin)
         if row["has_failed"]:
             [missed] = dates([row["missed_ms"] or row["last_ms"]])

@@ -54,12 +54,10 @@ _FLAPPING: Final = (
     ("times that replicas returned", "isr_expands"),
 )
 _BROKERS: Final = (
-    *(("broker", "broker_id"), ("answers", "answers"), *_spread("answered_ms", "answered in")),
-    *(("failovers", "failovers"), ("answered after failover p50", "updated_after_ms.p50")),
-    ("max", "updated_after_ms.max"),
-    *(("registered", "started"), ("gone", "failed"), ("orderly stops", "shutdowns")),
-    *(("failed requests", "troubles"), ("left ISRs", "isr_left"), ("joined ISRs", "isr_joined")),
-    *(("ISR requests", "isr_proposals"), ("terms", "terms"), ("events handled", "events")),
+    *(("broker", "broker_id"), ("answered in p95", "answered_ms.p95")),
+    ("answered after failover max", "updated_after_ms.max"),
+    *(("gone", "failed"), ("orderly stops", "shutdowns")),
+    *(("failed requests", "troubles"), ("left ISRs", "isr_left"), ("terms", "terms")),
 )
 _MINUTES: Final = (
     ("minute from", "start_ms"),

@@ -22,6 +22,7 @@ from regent.jobs.reports.verdict import (
 _SLOW_MS: Final = 1000
 """A failover, a wait or a broker's answers from which on are slow."""
 _SLOWER_MS: Final = 100
+_WHERE: Final = "HOST:PORT"
 _SLOWER_TIMES: Final = 3
 """A broker's answers are slow, too, at so many times those of the others, if at least so long."""
 
@@ -33,9 +34,11 @@ def event_verdict(report: Row, options: Mapping[str, Any]) -> Verdict:
     """
 
     def remedy(purpose: str, words: str) -> list[Remedy]:
-        """Return a command for the running cluster; none for other journals."""
-        line = command_line(words, {**options, "zookeeper": None}, *CLUSTER)
-        return [] if options["journals"] else [Remedy(purpose, line)]
+        """Return a command for the cluster of the journals."""
+        where = _WHERE if options["journals"] else None
+        if where:
+            purpose += f", where {where} is the ZooKeeper of the journals' cluster"
+        return [Remedy(purpose, command_line(words, {**options, "zookeeper": where}, *CLUSTER))]
 
     since = str(moment(report["first_ms"])).replace(" ", "T")
     read = remedy("To read the events themselves", f"events --since {since}")

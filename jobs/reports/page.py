@@ -31,11 +31,11 @@ _COLOURS: Final = {
     "muted": ("#6d6b64", "#a3a199"),
     "grid": ("#e2e0d9", "#34332f"),
     "series-1": ("#2a78d6", "#4a94ea"),
-    "series-2": ("#d9531e", "#e8713f"),
-    "series-3": ("#14946a", "#25b184"),
-    "series-4": ("#b97f00", "#d79b1c"),
-    "series-5": ("#5a48bf", "#a093f0"),
-    "series-6": ("#c93c6e", "#e97a9f"),
+    "series-2": ("#6a4fc4", "#a593f3"),
+    "series-3": ("#16869b", "#35b2c9"),
+    "good": ("#14946a", "#25b184"),
+    "warning": ("#d9731e", "#ec8f3f"),
+    "bad": ("#c4302b", "#ef6f69"),
 }
 """The light and the dark colours of a page, by the names of CSS variables."""
 _DRAWN: Final = {name: f"#01000{number}" for number, name in enumerate(_COLOURS)}
@@ -44,10 +44,13 @@ INK: Final = _DRAWN["ink"]
 """The colour of text, to draw with."""
 MUTED: Final = _DRAWN["muted"]
 """The colour of things for comparison."""
+GOOD, WARNING, BAD = (_DRAWN[name] for name in ("good", "warning", "bad"))
+"""The colours of what works, of what needs attention, and of what failed; nothing else has them."""
 _SHORT: Final = 24  # letters that are not wrapped in a table
 _FEW_BROKERS: Final = 20  # tables have that many
 _MOST_BROKERS: Final = 5000  # half a megabyte
-_WIDTH_IN: Final = 7.4
+_WIDTHS_IN: Final = {"wide-plot": 8.4, "narrow": 3.7}
+"""How wide a plot is drawn, by the class of its element: a screen shows one of them."""
 _MATPLOTLIB_FOLDER: Final = "MPLCONFIGDIR"
 
 _STYLE: Final = """
@@ -58,16 +61,16 @@ body { margin: 0 auto; max-width: 72rem; padding: 2rem 1.25rem 4rem; background:
   color: var(--ink); font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
 h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 1rem; }
 h2 { font-size: 1.25rem; margin: 2.75rem 0 0.5rem; }
-p { max-width: 46rem; }
-.verdict { border-left: 0.35rem solid var(--series-2); padding: 0.1rem 0 0.1rem 1rem;
+p { max-width: 60rem; }
+.verdict { border-left: 0.35rem solid var(--warning); padding: 0.1rem 0 0.1rem 1rem;
   font-size: 1.1rem; }
-.verdict.fine { border-color: var(--series-3); }
+.verdict.fine { border-color: var(--good); }
 .verdict p { margin: 0.4rem 0; }
 .verdict .purpose { font-size: 1rem; margin-top: 0.9rem; }
 code { font: 0.9rem/1.5 ui-monospace, monospace; display: block; white-space: pre-wrap;
   border: 1px solid var(--grid); border-radius: 0.3rem; padding: 0.4rem 0.6rem;
   max-width: 44rem; user-select: all; }
-code.warning { border: 2px dashed var(--series-6); }
+code.warning { border: 2px dashed var(--bad); }
 code.warning::before { content: "⚠ "; user-select: none; }
 code span { display: inline-block; max-width: 100%%; }  /* a line does not end in an option */
 dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(8.5rem, 1fr)); gap: 1rem;
@@ -75,9 +78,8 @@ dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(8.5rem, 1fr)
 dl div { display: flex; flex-direction: column; justify-content: end; }
 dt { color: var(--muted); font-size: 0.85rem; }
 dd { margin: 0; font-size: 1.35rem; font-variant-numeric: tabular-nums; }
-figure { margin: 1.75rem 0; max-width: 54rem; }
-figure.table { max-width: none; }
-figcaption { max-width: 54rem; padding-bottom: 0.4rem; font-size: 0.95rem; }
+figure { margin: 1.75rem 0; }
+figcaption { padding-bottom: 0.4rem; font-size: 0.95rem; }
 .table figcaption, summary { font-weight: 600; padding: 0; }
 summary { cursor: pointer; font-size: 0.95rem; }
 .wide { overflow-x: auto; background:  /* a shadow at each end that hides something */
@@ -87,10 +89,12 @@ summary { cursor: pointer; font-size: 0.95rem; }
     no-repeat scroll,
   linear-gradient(to left, var(--shade), transparent) right / 1.5rem calc(100%% - 2px)
     no-repeat scroll; }
-svg { display: block; width: 100%%; min-width: 30rem; height: auto; }
+svg { display: block; width: 100%%; height: auto; }
+svg.narrow { display: none; }
 svg * { stroke-linejoin: round; stroke-linecap: butt; }
 svg text, svg tspan { font-family: system-ui, sans-serif !important; }
-table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
+table { border-collapse: collapse; min-width: 60%%; font-size: 0.9rem;
+  font-variant-numeric: tabular-nums; }
 th, td { padding: 0.3rem 1.1rem 0.3rem 0; text-align: left; vertical-align: top;
   max-width: 24rem; min-width: 2rem; white-space: pre-wrap; }
 th { border-bottom: 1px solid var(--muted); font-weight: 600; vertical-align: bottom;
@@ -102,6 +106,9 @@ th.number { text-align: right; }
 td.number { text-align: right; white-space: nowrap; }
 td.short { white-space: pre; }
 @media (max-width: 600px) {
+  svg.wide-plot { display: none; }
+  svg.narrow { display: block; }
+  th, td { padding-right: 0.6rem; }
   th:first-child, td:first-child { position: static; background: none; }
 }
 @media print {
@@ -111,7 +118,6 @@ td.short { white-space: pre; }
   h2, figcaption { break-after: avoid; }
   figure:not(.table), tr, .verdict, dl { break-inside: avoid; }
   figure { max-width: 16cm; }
-  svg { min-width: 0; }
   .wide { overflow: visible; background: none; }
   th:first-child, td:first-child { position: static; }
   table { font-size: 7.5pt; }
@@ -193,19 +199,20 @@ class Page:
             self.table(table, is_folded=True)
 
     def figure(self, draw: Callable[[Axes], None], caption: str, *, height_in: float = 3.0) -> None:
-        """Add a plot: ``draw`` gets axes to draw on, which are as wide as the page.
+        """Add a plot: ``draw`` gets axes to draw on, once for each width of a screen.
 
-        Colours come from the axes' cycle (``C0`` to ``C5``), INK and MUTED. Ticks without a
-        formatter get thousands separators.
+        Colours come from the axes' cycle (``C0`` to ``C2``), INK, MUTED, GOOD, WARNING and
+        BAD. Ticks without a formatter get thousands separators.
         """
         self._figures += 1
-        svg = _drawn(draw, height_in, f"f{self._figures}")
         label = html.escape(caption, quote=True)
-        svg = svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
-        self._parts.append(
-            f"<figure><figcaption>{html.escape(caption)}</figcaption>\n"
-            f'<div class="wide">{svg}</div></figure>'
-        )
+        plots = ""
+        for kind, width_in in _WIDTHS_IN.items():
+            svg = _drawn(draw, width_in, height_in, f"f{self._figures}{kind[0]}")
+            element = f'<svg class="{kind}" role="img" aria-label="{label}" '
+            plots += svg.replace("<svg ", element, 1)
+        caption = html.escape(caption)
+        self._parts.append(f"<figure><figcaption>{caption}</figcaption>\n{plots}</figure>")
 
     def write(self, path: Path) -> None:
         """Write the page atomically; an existing file is replaced. Raises OSError."""
@@ -288,13 +295,13 @@ def _matplotlib() -> Any:
     return matplotlib
 
 
-def _drawn(draw: Callable[[Axes], None], height_in: float, name: str) -> str:
+def _drawn(draw: Callable[[Axes], None], width_in: float, height_in: float, name: str) -> str:
     """Return the SVG element of a plot; its ids begin with ``name``."""
     matplotlib = _matplotlib()
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_settings()):
-        figure = Figure(figsize=(_WIDTH_IN, height_in), layout="constrained")
+        figure = Figure(figsize=(width_in, height_in), layout="constrained")
         axes = figure.add_subplot()
         draw(axes)
         for axis in (axes.xaxis, axes.yaxis):

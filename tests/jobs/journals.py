@@ -90,8 +90,8 @@ class Event:
         more = [f"and {self.unnamed} more"] if self.unnamed else []
         return [*self.sentences, *map(str, self.named), *more]
 
-    def line(self, *, is_old: bool = False) -> str:
-        """Return the line as it is in the journal, or in that of an earlier version."""
+    def line(self) -> str:
+        """Return the line as it is in the journal."""
         count = len(self.sentences) + len(self.leaderships)
         fields: dict[str, object] = {
             "ts_ms": self.ts_ms,
@@ -104,9 +104,8 @@ class Event:
             "handling_ms": self.handling_ms,
             "answered_ms": self.answered_ms,
         }
-        if not is_old:
-            fields |= {"broker": self.broker, "change_count": count or None, **self.typed}
-            fields |= {"partitions": [led.typed() for led in self.named] or None}
+        fields |= {"broker": self.broker, "change_count": count or None, **self.typed}
+        fields |= {"partitions": [led.typed() for led in self.named] or None}
         present = {name: value for name, value in fields.items() if value is not None}
         present["changes"] = self.changes
         return json.dumps(present, separators=(",", ":"), ensure_ascii=False)
@@ -281,15 +280,11 @@ class GeneratedHistory:
         )
 
 
-def write_journals(directory: Path, events: Sequence[Event], *, old: int = 0) -> None:
-    """Write each broker's events into its folder; those of broker 0 into two files.
-
-    The first ``old`` events become lines of an earlier version.
-    """
+def write_journals(directory: Path, events: Sequence[Event]) -> None:
+    """Write each broker's events into its folder; those of broker 0 into two files."""
     lines_of: dict[int, list[str]] = {0: []}
-    for number, event in enumerate(events):
-        line = event.line(is_old=number < old)
-        lines_of.setdefault(event.broker_id, []).append(f"{line}\n")
+    for event in events:
+        lines_of.setdefault(event.broker_id, []).append(f"{event.line()}\n")
     for broker_id, lines in lines_of.items():
         folder = directory / f"broker-{broker_id}"
         folder.mkdir(parents=True)

@@ -31,7 +31,8 @@ ROWS: list[dict[str, Any]] = [
     {"topic": "a", "partition": 1, "replicas": [1]},
     {"topic": "b", "partition": 0, "replicas": [2, 3, 1]},
 ]
-EXPECTED = [{**row, "leader": None, "isr": None} for row in ROWS]
+UNKNOWN = dict.fromkeys(("leader", "isr", "adding_replicas", "min_isr"))
+EXPECTED = [{**row, **UNKNOWN} for row in ROWS]
 
 
 def source_of(path: Path) -> AssignmentSource:
@@ -65,7 +66,7 @@ def test_a_reassignment_document_in_any_layout(spark: SparkSession, tmp_path: Pa
         path.write_text(json.dumps({"version": 1, "partitions": rows}, indent=indent))
         assert rows_of(spark, source_of(path)) == EXPECTED
     path.write_text(json.dumps([{**row, "leader": 1, "isr": [1]} for row in ROWS]))
-    described = [{**row, "leader": 1, "isr": [1]} for row in ROWS]
+    described = [{**row, **UNKNOWN, "leader": 1, "isr": [1]} for row in ROWS]
     assert rows_of(spark, source_of(path)) == described
 
 
@@ -122,6 +123,10 @@ def test_zookeeper_with_leaders_and_without_topics_being_deleted(
             assignments = {p: ReplicaAssignment((1, 2)) for p in range(2)}
             create_topic(client, topic, assignments)
         client.multi([Create("/admin/delete_topics/gone")])
+        for path in ("/config", "/config/topics"):
+            client.multi([Create(path)])
+        config = b'{"version":1,"config":{"min.insync.replicas":"2"}}'
+        client.multi([Create("/config/topics/a", config)])
         state = LeaderIsrAndControllerEpoch(LeaderAndIsr(2, (2,)), 1)
         for path in ("/brokers/topics/a/partitions", "/brokers/topics/a/partitions/1"):
             client.multi([Create(path)])
@@ -129,10 +134,10 @@ def test_zookeeper_with_leaders_and_without_topics_being_deleted(
         client.multi([Create("/brokers/topics/a/partitions/1/state", data)])
         source = AssignmentSource.of("zookeeper", lambda: zookeeper_address, LOCAL_FILES)
         assert [tuple(row.values()) for row in rows_of(spark, source)] == [
-            ("a", 0, [1, 2], None, None),
-            ("a", 1, [1, 2], 2, [2]),
-            ("b", 0, [1, 2], None, None),
-            ("b", 1, [1, 2], None, None),
+            ("a", 0, [1, 2], -1, [], [], 2),
+            ("a", 1, [1, 2], 2, [2], [], 2),
+            ("b", 0, [1, 2], -1, [], [], None),
+            ("b", 1, [1, 2], -1, [], [], None),
         ]
         create_topic(client, "moving", {7: ReplicaAssignment((1, 2, 3), (3,), (1,))})
         assert len(rows_of(spark, source)) == 5

@@ -20,7 +20,6 @@ MODULES = {
     "place": "place",
     "plan": "plan",
     "report balance": "report_balance",
-    "report leaders": "report_leaders",
     "report events": "report_events",
 }
 GOALS = ("decommission", "replace", "add-brokers", "rebalance", "replication-factor")

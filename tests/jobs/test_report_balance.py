@@ -89,6 +89,10 @@ def test_the_report_equals_plain_counts(
         assert rack["lost_partitions"] == sum(set(r) <= set(members) for r in replicas)
     assert found["copysets"] == len({frozenset(r) for r in replicas})
     assert found["survivable_failures"] == min(map(len, replicas)) - 1
+    assert found["leaderless"] == led[-1]
+    assert found["leaderless_partitions"][0].startswith("t-")
+    [of_seven] = [row for row in found["each_broker"] if row["broker"] == "7"]
+    assert (of_seven["replicas"], of_seven["leaders"]) == (held[7], led[7])
 
 
 @pytest.mark.spark
@@ -102,15 +106,17 @@ def test_the_report_is_shown_as_tables_and_as_a_page(
     assert assignment
     assert main([*options(tmp_path), "--html", str(page)], spark) == 0
     output = capsys.readouterr().out
-    assert output.startswith(
-        "1 partition has all replicas in one rack and would be lost with it (racks b; topic t).\n"
-        "Broker 7 is not in --brokers, and 17 replicas are there.\n"
+    first, second, third = output.splitlines()[:3]
+    assert " no leader and can be neither written nor read (t-" in first
+    assert second == (
+        "1 partition has all replicas in one rack and would be lost with it (racks b; topic t)."
     )
+    assert third == "Broker 7 is not in --brokers, and 17 replicas are there."
     assert "What brokers hold" in output
     assert "LOST PARTITIONS" in output
-    assert "{" not in output
+    assert '{"job"' not in output
     text = page.read_text()
-    assert text.count("<svg ") == 4
+    assert text.count("<figure>") == 4
     assert "Any 1 broker can fail at once without a loss." in text
     assert "bytes" not in text  # no log directories were given
 

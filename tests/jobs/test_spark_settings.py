@@ -75,6 +75,7 @@ def test_the_class_archive_is_only_for_the_spark_that_it_was_made_of(
 
 def test_a_setting_of_the_user_is_stronger_than_ours():
     assert completed("local[2]")[OURS] == "false"
+    assert completed("yarn", spark_driver_maxResultSize="2g")["spark.driver.maxResultSize"] == "2g"
     assert completed("local[2]", spark_sql_adaptive_enabled="true")[OURS] == "true"
 
 
@@ -83,7 +84,8 @@ def test_ours_are_only_for_a_local_master():
     assert completed("local")[SHUFFLE] == "1"
     assert int(completed("local[*]")[SHUFFLE]) >= 1
     for master in ("yarn", "spark://10.0.0.1:7077", "k8s://https://host"):
-        assert completed(master) == {"spark.master": master}
+        unlimited = {"spark.driver.maxResultSize": "0"}
+        assert completed(master) == {"spark.master": master, **unlimited}
     on_loopback = completed("spark://127.0.0.1:7077")
     assert on_loopback[HOST] == "127.0.0.1"
     assert OURS not in on_loopback

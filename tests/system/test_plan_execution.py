@@ -28,7 +28,7 @@ TIMEOUT_S = scaled(60.0)
 PROGRAM = """
 import sys
 from regent.jobs.command import run_job
-from regent.jobs.execution.plan_commands import execute_command, rollback_command
+from regent.jobs.plan_commands import execute_command, rollback_command
 
 commands = {"execute": execute_command, "rollback": rollback_command}
 sys.exit(run_job(commands[sys.argv[1]], "plan", sys.argv[2:], None))

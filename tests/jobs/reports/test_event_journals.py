@@ -52,18 +52,7 @@ def partition(led: Leadership) -> dict[str, Any]:
     }
 
 
-def told(led: Leadership) -> dict[str, Any]:
-    """Return what can be known from a sentence."""
-    record, then = partition(led), led.before
-    if then and then.leader != led.leader:
-        others = [broker for broker in led.isr if broker != then.leader]
-        record["isr_before"] = [then.leader, *others] if then.leader >= 0 else None
-    if then and then.leader_epoch == led.leader_epoch:
-        record["leader_epoch"] = None
-    return record
-
-
-def row(event: Event, *, is_old: bool = False) -> dict[str, Any]:
+def row(event: Event) -> dict[str, Any]:
     """Return the table's row of an event."""
     return {
         "ts_ms": event.ts_ms,
@@ -81,7 +70,7 @@ def row(event: Event, *, is_old: bool = False) -> dict[str, Any]:
         "resigned": event.typed.get("resigned"),
         "started": event.typed.get("started", []),
         "failed": event.typed.get("failed", []),
-        "partitions": [told(led) if is_old else partition(led) for led in event.named],
+        "partitions": [partition(led) for led in event.named],
         "changes": event.changes,
         "controller_epoch": event.controller_epoch,
     }
@@ -100,12 +89,9 @@ def rows_of(table: pyarrow.Table) -> list[dict[str, Any]]:
     return [row | {name: row[name] or [] for name in lists} for row in rows]
 
 
-def journal_of(events: Sequence[Event], *others: bytes, old: int = 0) -> bytes:
-    """Return a journal that has ``others`` in the middle, and a torn line at the end.
-
-    The first ``old`` lines are as in earlier versions.
-    """
-    lines = [event.line(is_old=number < old).encode() for number, event in enumerate(events)]
+def journal_of(events: Sequence[Event], *others: bytes) -> bytes:
+    """Return a journal that has ``others`` in the middle, and a torn line at the end."""
+    lines = [event.line().encode() for event in events]
     middle = len(lines) // 2
     return b"\n".join([*lines[:middle], *others, *lines[middle:], TORN])
 
@@ -127,19 +113,15 @@ def read(data: bytes, period: Period = Period()) -> tuple[list[dict[str, Any]], 
     return sorted(rows, key=lambda row: row["event_id"]), sum(b.unreadable for b in blocks)
 
 
-@pytest.mark.parametrize(
-    ("block_bytes", "old"),
-    [(1, 0), (3_000, 40), (event_journals._BLOCK_BYTES, 0), (event_journals._BLOCK_BYTES, 40)],
-)
+@pytest.mark.parametrize("block_bytes", [1, 3_000, event_journals._BLOCK_BYTES])
 def test_every_event_is_a_row_and_other_lines_are_counted(
-    block_bytes: int, old: int, monkeypatch: pytest.MonkeyPatch
+    block_bytes: int, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(event_journals, "_BLOCK_BYTES", block_bytes)
     events = [event for event in GeneratedHistory(3).events(3, 100) if event.broker_id == 1]
-    rows, unreadable = read(journal_of(events, *NO_EVENTS[:-1], b"", old=old))
+    rows, unreadable = read(journal_of(events, *NO_EVENTS[:-1], b""))
     assert unreadable == len(NO_EVENTS)
-    expected = [row(event, is_old=number < old) for number, event in enumerate(events)]
-    assert rows == sorted(expected, key=lambda row: row["event_id"])
+    assert rows == sorted(map(row, events), key=lambda row: row["event_id"])
     assert any(event.unnamed for event in events)
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from regent.jobs.reports.page import INK, MUTED, Axes, Page, Table, shown
+from regent.jobs.reports.page import INK, MUTED, WARNING, Axes, Page, Table, shown
 from regent.jobs.reports.verdict import Problem, Remedy, Verdict
 from regent.testing.waits import scaled
 
 
 def draw(axes: Axes) -> None:
     axes.plot([1, 1000], [0.001, 1.0], label="ring")
-    axes.bar([10, 20], [0.5, 0.25], color="C1")
+    axes.bar([10, 20], [0.5, 0.25], color=WARNING)
     axes.axhline(0.1, color=MUTED, linestyle="--")
     axes.text(10, 0.5, "a & b, $5", color=INK)
     axes.set_yscale("log")
@@ -135,6 +135,15 @@ def test_a_box_that_scrolls_sideways_has_a_shadow_where_it_hides_something(docum
     assert ".wide { overflow: visible; background: none; }" in printed
 
 
+def test_a_narrow_screen_shows_plots_that_were_drawn_for_it(document: str):
+    style, _, body = document.partition("</style>")
+    narrow = style.partition("@media (max-width: 600px) {")[2]
+    assert "svg.wide-plot { display: none; }" in narrow
+    assert "svg.narrow { display: block; }" in narrow
+    assert "min-width: 30rem" not in style
+    assert body.count('<svg class="narrow"') == body.count('<svg class="wide-plot"') == 2
+
+
 def test_ticks_are_written_out(document: str):
     words = Elements(document).words
     assert {"1,000", "0.001"} <= set(words)
@@ -142,7 +151,7 @@ def test_ticks_are_written_out(document: str):
 
 def test_plots_are_well_formed_and_their_ids_are_unique(document: str):
     plots = [part.partition("</svg>")[0] for part in document.split("<svg ")[1:]]
-    assert len(plots) == 2
+    assert len(plots) == 4  # each for a wide and for a narrow screen
     for plot in plots:
         ET.fromstring(f"<svg {plot}</svg>")
     ids = [a["id"] for _, a in Elements(document).found if "id" in a]
@@ -155,6 +164,7 @@ def test_every_colour_follows_the_scheme(document: str):
     _, _, body = document.partition("</style>")
     assert "var(--series-1)" in body
     assert "var(--muted)" in body
+    assert "var(--warning)" in body
     assert "#0100" not in body
     assert "prefers-color-scheme: dark" in document
 

@@ -11,20 +11,15 @@ from typing import Any
 
 import click
 import numpy as np
-import pyarrow
 import pytest
+from click.testing import CliRunner
 
 from regent.cli.main import cli
-from regent.jobs import plan, report_balance, report_leaders
+from regent.jobs import plan, report_balance
 from regent.jobs.brokers_file import PlannedBroker
-from regent.jobs.reports.balance import Balance, measure, racks_of
-from regent.jobs.reports.balance_verdict import (
-    AtRisk,
-    balance_verdict,
-    named_brokers,
-)
+from regent.jobs.reports.balance import Balance
+from regent.jobs.reports.balance_verdict import balance_verdict, named_brokers
 from regent.jobs.reports.event_verdict import event_verdict
-from regent.jobs.reports.replica_arrays import ReplicaArrays, replica_arrays
 from regent.jobs.reports.verdict import (
     Problem,
     Remedy,
@@ -33,16 +28,15 @@ from regent.jobs.reports.verdict import (
     far_from,
     several,
 )
+from tests.jobs.reports.plain_balance import Row, plain_balance
 
 JOBS = {
     "plan": plan._command,
     "balance": report_balance._command,
-    "leaders": report_leaders._command,
 }
 """The commands of jobs, which ``regent jobs`` starts without looking at their arguments."""
 RUNNING: Mapping[str, Any] = {"assignment": "zookeeper", "brokers": None, "zookeeper": None}
 RUNNING = {**RUNNING, "data_dir": Path("my data"), "master": None, "conf": {}, "threshold": 10.0}
-NO_RISK = AtRisk({}, {})
 
 
 def check_is_accepted(line: str) -> None:
@@ -61,31 +55,34 @@ def check_is_accepted(line: str) -> None:
 
 def balance_of(
     replicas: Sequence[Sequence[int]], brokers: Sequence[tuple[int, str | None]] = ()
-) -> tuple[Balance, ReplicaArrays]:
-    planned = [PlannedBroker(broker_id, rack, 0, None) for broker_id, rack in brokers]
-    column = pyarrow.chunked_array([replicas], pyarrow.list_(pyarrow.int32()))
-    arrays = replica_arrays(column, [broker_id for broker_id, _ in brokers])
-    return measure(arrays, racks_of(arrays, dict(brokers)), {}, planned), arrays
+) -> Balance:
+    rows = [Row("t", number, each) for number, each in enumerate(replicas)]
+    return of_rows(rows, brokers)
+
+
+def of_rows(rows: Sequence[Row], brokers: Sequence[tuple[int, str | None]] = ()) -> Balance:
+    return plain_balance(rows, [PlannedBroker(b, rack, 0, None) for b, rack in brokers])
 
 
 def verdict_of(
     replicas: Sequence[Sequence[int]],
     brokers: Sequence[tuple[int, str | None]] = (),
-    at_risk: AtRisk = NO_RISK,
     **options: Any,
 ) -> Verdict:
-    balance, arrays = balance_of(replicas, brokers)
-    return balance_verdict(balance, arrays, at_risk, {**RUNNING, **options})
+    return balance_verdict(balance_of(replicas, brokers), {**RUNNING, **options})
 
 
-def leaders_of(
-    brokers: Mapping[int, tuple[int, int, int]], *missing: int, leaderless: int = 0, **options: Any
-) -> Verdict:
-    """Judge brokers by (preferred, not led, leading) partitions."""
-    preferred, not_led, leading = np.array([*brokers.values()]).T
-    names = [f"t-{n}" for n in range(min(leaderless, 10))]
-    found = report_leaders.Leaders(np.array([*brokers]), preferred, not_led, leading, leaderless, 0)
-    return report_leaders.leaders_verdict(found, names, missing, {**RUNNING, **options})
+def led(first: int, leader: int, n: int, isr: Sequence[int] | None = None) -> list[Row]:
+    """Return ``n`` partitions with one preferred and one actual leader, of brokers 0 to 2."""
+    replicas = [first, *({0, 1, 2} - {first})]
+    start = 1000 * first + 100 * leader + 100
+    return [Row("t", start + number, replicas, leader, isr) for number in range(n)]
+
+
+def judged(*rows: list[Row], **options: Any) -> Verdict:
+    brokers = [(b, None) for b in options.pop("brokers", (0, 1, 2))]
+    balance = of_rows([row for some in rows for row in some], brokers)
+    return balance_verdict(balance, {**RUNNING, **options})
 
 
 def sentences(verdict: Verdict) -> list[str]:
@@ -186,7 +183,7 @@ def test_brokers_with_too_many_and_too_few_replicas_are_named_with_a_plan():
         "Of 4 brokers, 1 holds more than 1.2 times the fair share of 2 replicas (broker 2: 4), and"
         " 2 hold less than 0.8 times that (broker 1: 1, broker 3: 1)."
     )
-    named = named_brokers(balance_of(UNEVEN)[0])
+    named = named_brokers(balance_of(UNEVEN))
     assert named["overloaded"] == [{"broker": 2, "replicas": 4, "fair_share": 2.0}]
     assert [row["broker"] for row in named["underloaded"]] == [1, 3]
     assert remedies(verdict)[0].command == (
@@ -198,7 +195,7 @@ def test_brokers_with_too_many_and_too_few_replicas_are_named_with_a_plan():
 def test_a_share_is_what_a_plan_can_reach_with_the_racks():
     """Each partition has a replica in rack a, whose only broker no plan can relieve."""
     replicas = [[0, 1], [0, 2], [0, 1], [0, 2]]
-    balance, _ = balance_of(replicas, [(0, "a"), (1, "b"), (2, "b")])
+    balance = balance_of(replicas, [(0, "a"), (1, "b"), (2, "b")])
     assert balance.fair.tolist() == [4, 2, 2]
     verdict = verdict_of(replicas, [(0, "a"), (1, "b"), (2, "b")])
     assert sentences(verdict)[0].endswith("(broker 1: 0, broker 2: 0).")
@@ -218,7 +215,7 @@ def test_preferred_leaders_are_uneven_too_and_one_plan_evens_out_both():
 
 
 def test_brokers_that_are_not_listed_have_no_share():
-    balance, _ = balance_of([[0, 1], [1, 7]], [(0, None), (1, None)])
+    balance = balance_of([[0, 1], [1, 7]], [(0, None), (1, None)])
     verdict = verdict_of([[0, 1], [1, 7]], [(0, None), (1, None)])
     assert balance.unlisted == named_brokers(balance)["not_listed"] == [7]
     assert "Broker 7 is not registered, and 1 replica is there." in sentences(verdict)
@@ -229,8 +226,8 @@ def test_brokers_that_are_not_listed_have_no_share():
 
 def test_partitions_that_one_failure_loses_are_counted_with_their_topics():
     racks = [(0, "a"), (1, "a"), (2, "b")]
-    at_risk = AtRisk({"x": 1}, {"y": 1})
-    verdict = verdict_of([[0], [0, 1], [1, 2], [2, 0]], racks, at_risk)
+    rows = [Row("x", 0, [0]), Row("y", 0, [0, 1]), Row("z", 0, [1, 2]), Row("z", 1, [2, 0])]
+    verdict = balance_verdict(of_rows(rows, racks), RUNNING)
     assert sentences(verdict)[:2] == [
         "1 partition has only one replica and is lost when its broker fails (topic x).",
         "1 partition has all replicas in one rack and would be lost with it (racks a; topic y).",
@@ -240,8 +237,9 @@ def test_partitions_that_one_failure_loses_are_counted_with_their_topics():
 
 def test_a_partition_leaves_a_doubled_rack_by_an_added_and_then_a_removed_replica():
     racks = [(0, "a"), (1, "a"), (2, "b")]
-    at_risk = AtRisk({}, {f"t{n}": 1 for n in range(12)})
-    found = remedies(verdict_of([[0, 1], [1, 2], [2, 0]], racks, at_risk, assignment="a.jsonl"))
+    rows = [Row(f"t{n}", 0, [0, 1]) for n in range(12)]
+    rows += [Row("z", n, [n % 2, 2]) for n in range(24)]
+    found = remedies(balance_verdict(of_rows(rows, racks), {**RUNNING, "assignment": "a.jsonl"}))
     assert [
         (r.purpose.partition(",")[0], r.command.partition(" --topics")[0]) for r in found[:2]
     ] == [
@@ -260,18 +258,16 @@ def test_a_partition_leaves_a_doubled_rack_by_an_added_and_then_a_removed_replic
 def test_leaders_are_named_where_preferred_leaders_do_not_explain_them():
     """Broker 0 has too many preferred leaders; broker 1 has enough, and leads nothing."""
     replicas = [[0, 1, 2]] * 3 + [[1, 2, 0], [1, 0, 2], [2, 0, 1], [2, 1, 0]]
-    balance, arrays = balance_of(replicas)
+    balance = balance_of(replicas)
     loads = {**balance.loads, "leaders": np.array([5, 0, 2])}
     balance = dataclasses.replace(balance, loads=loads)
-    verdict = balance_verdict(balance, arrays, NO_RISK, RUNNING)
+    verdict = balance_verdict(balance, RUNNING)
     assert sentences(verdict) == [
         "Of 3 brokers, 1 has more than 1.2 times the average of 2.333 leaders (broker 0: 5), and 1"
         " has less than 0.8 times that (broker 1: 0)."
     ]
     preferred = {**loads, "preferred leaders": np.array([5, 1, 1])}
-    verdict = balance_verdict(
-        dataclasses.replace(balance, loads=preferred), arrays, NO_RISK, RUNNING
-    )
+    verdict = balance_verdict(dataclasses.replace(balance, loads=preferred), RUNNING)
     assert len(sentences(verdict)) == 1
 
 
@@ -288,49 +284,74 @@ def test_without_a_list_of_brokers_the_verdict_says_to_make_one():
     assert "--brokers brokers.json" in remedies(verdict)[0].command
 
 
-def test_leaders_are_judged_by_what_is_not_led_and_by_what_is_led_too_much():
-    verdict = leaders_of({0: (10, 9, 1), 1: (10, 0, 19), 2: (10, 0, 10)})
+def test_brokers_that_an_election_gives_partitions_back_to_are_named():
+    verdict = judged(led(0, 0, 1), led(0, 1, 9, [1, 0, 2]), led(1, 1, 10), led(2, 2, 10))
     assert sentences(verdict) == [
-        "1 broker leads fewer than 90 % of the partitions whose preferred leader it is"
-        " (broker 0 leads 1 of 10).",
-        "Of 3 brokers, 1 leads more than 1.2 times the average of 10 partitions (broker 1: 19), and"
-        " 1 leads less than 0.8 times that (broker 0: 1).",
+        "1 broker leads fewer than 90 % of the partitions whose preferred leader it is, and is in"
+        " sync (broker 0 leads 1 of 10).",
+        "Of 3 brokers, 1 has more than 1.2 times the average of 10 leaders (broker 1: 19), and"
+        " 1 has less than 0.8 times that (broker 0: 1).",
     ]
-    assert leaders_of({0: (5, 0, 5), 1: (5, 0, 5)}).fields()["verdict"] == (
-        "All 10 partitions have leaders, and each of the 2 brokers leads about as many as it"
-        " should: 5."
+    assert [remedy.command for remedy in remedies(verdict)] == [
+        "regent elect-leaders --election-type preferred --all-topic-partitions --data-dir 'my data'"
+    ]
+    assert (
+        judged(led(0, 0, 5), led(1, 1, 5), led(2, 2, 5))
+        .fields()["verdict"]
+        .startswith("All 15 partitions have leaders. Replicas are spread evenly")
     )
 
 
-def test_an_election_does_not_help_where_preferred_leaders_are_uneven():
-    verdict = leaders_of({0: (20, 0, 20), 1: (10, 0, 10), 2: (10, 0, 10)})
-    assert sentences(verdict) == [
-        "Of 3 brokers, 1 leads more than 1.2 times the average of 13.33 partitions (broker 0: 20),"
-        " and 2 lead less than 0.8 times that (broker 1: 10, broker 2: 10). Even if each partition"
-        " were led by its preferred leader, 3 of these brokers would lead too many or too few."
+def test_no_election_is_advised_for_a_broker_that_is_in_no_isr():
+    verdict = judged(led(0, 1, 10, [1, 2]), led(1, 1, 10, [1, 2]), led(2, 2, 10, [2, 1]))
+    assert sentences(verdict)[0] == (
+        "30 partitions have replicas that are out of sync (t-200, t-201, t-202 and 27 more)."
+        " The replicas that are out of sync are on broker 0: 30."
+    )
+    assert [remedy.command for remedy in remedies(verdict)] == [
+        "regent topics describe --under-replicated-partitions --data-dir 'my data'"
     ]
-    assert "jobs plan rebalance " in remedies(verdict)[0].command
 
 
-def test_partitions_without_a_leader_come_first():
-    verdict = leaders_of({0: (12, 12, 0), 1: (12, 0, 12)}, 0, leaderless=12)
-    assert sentences(verdict)[:2] == [
-        "12 partitions have no leader and can be neither written nor read"
-        " (t-0, t-1, t-2 and 9 more).",
-        "Broker 0 is not registered and cannot lead.",
+def test_partitions_that_cannot_be_read_come_first_then_those_that_cannot_be_written():
+    stopped = [row._replace(min_isr=2) for row in led(1, 1, 2, [1])]
+    verdict = judged(stopped, led(0, -1, 12, [0]), led(2, 2, 12, [2, 1]), brokers=(1, 2))
+    assert [sentence.partition(" (")[0] for sentence in sentences(verdict)][:3] == [
+        "12 partitions have no leader and can be neither written nor read",
+        "2 partitions have fewer replicas in sync than min.insync.replicas, so that producers with"
+        " acks=all cannot write",
+        "26 partitions have replicas that are out of sync",
     ]
+    assert "on broker 0: 14, broker 2: 14, broker 1: 12." in sentences(verdict)[1]
+    assert "on broker" not in sentences(verdict)[2]
+    commands = [remedy.command for remedy in remedies(verdict)]
+    assert commands[0].startswith("regent topics describe --unavailable-partitions")
+    assert commands[1] == "regent brokers start 0 --data-dir 'my data'"
+
+
+def test_replicas_that_are_being_added_may_be_out_of_sync():
+    moving = Row("t", 0, [0, 1, 2], 0, [0, 1], adding_replicas=[2], min_isr=2)
+    verdict = judged([moving])
+    assert not any("out of sync" in sentence for sentence in sentences(verdict))
 
 
 def test_a_command_that_may_lose_records_comes_last_and_is_for_the_leaderless_partitions_only():
-    found = remedies(leaders_of({0: (12, 12, 0), 1: (12, 0, 12)}, 0, leaderless=2))
+    fields = judged(led(0, -1, 2, [0]), led(1, 1, 2), brokers=(1, 2)).fields()
+    found = [Remedy(**remedy) for remedy in fields["remedies"]]
     assert [remedy.may_lose_records for remedy in found] == [False] * (len(found) - 2) + [True] * 2
     assert found[-1].command == (
         "regent elect-leaders --election-type unclean --topic t --partition 1 --data-dir 'my data'"
     )
     assert "RECORDS MAY BE LOST for good" in found[-1].purpose
-    [last] = [r for r in remedies(leaders_of({0: (9, 8, 1)}, leaderless=9)) if r.may_lose_records]
+    [last] = [r for r in remedies(judged(led(0, -1, 9, [0]))) if r.may_lose_records]
     assert '{"partitions": [{"topic": "t", "partition": 0}]}' in last.purpose
     assert "--path-to-json-file partitions.json" in last.command
+
+
+def test_the_former_report_of_leaders_names_the_one_that_has_it():
+    found = CliRunner().invoke(cli, ["jobs", "report", "leaders", "--html", "x"])
+    assert found.exit_code == 2
+    assert "leaders are a part of `regent jobs report balance`: use that" in found.output
 
 
 def test_a_quiet_journal_is_fine():
@@ -408,16 +429,19 @@ def test_partitions_without_leaders_and_with_restless_isrs_are_named_and_unreada
     ]
     others = event_verdict({**report, "unnamed_changes": 4}, {**EVENTS, "journals": ["x"]})
     assert sentences(others)[0].startswith("At least 27 partitions had no leader")
-    assert remedies(others) == []
+    assert [remedy.command for remedy in remedies(others)] == [
+        "regent topics describe --under-replicated-partitions --zookeeper HOST:PORT"
+    ]
+    assert "HOST:PORT is the ZooKeeper of the journals' cluster" in remedies(others)[0].purpose
 
 
 @pytest.mark.parametrize(
     "verdict",
     [
-        verdict_of(UNEVEN, [(0, "a"), (1, "b"), (3, "b")], AtRisk({"a b": 1}, {"a b": 1})),
+        verdict_of([*UNEVEN, [1], [1, 3]], [(0, "a"), (1, "b"), (3, "b")]),
         verdict_of(UNEVEN, zookeeper="z:1", conf={"spark.x": "1"}, master="yarn"),
-        leaders_of({0: (13, 13, 0), 1: (12, 0, 12), 2: (1, 0, 2)}, 0, leaderless=12),
-        leaders_of({0: (12, 12, 0), 1: (12, 0, 12)}, 0, leaderless=2, zookeeper="z:1"),
+        judged(led(0, -1, 12, [0]), led(1, 2, 9), led(2, 2, 1), brokers=(1, 2)),
+        judged(led(0, -1, 2, [0]), led(1, 1, 9, [1]), zookeeper="z:1"),
         event_verdict(
             events_report(
                 leaderless=[{"topic": "t", "partition": 0, "times_leaderless": 1}],

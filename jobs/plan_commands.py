@@ -13,25 +13,25 @@ import orjson
 from regent.client.cluster_connection import Cluster, pass_cluster
 from regent.client.flight import DEFAULTS, ExecutionOptions, Flight
 from regent.client.moves import MoveState
-from regent.config.command_line import program
-from regent.jobs.command import InputError, cluster_admin, print_summary
-from regent.jobs.execution.plan_directory import (
+from regent.client.plan_directory import (
     PAUSED,
     ROLLING_BACK,
     THROTTLE,
     check_is_plan,
     read_plan,
 )
-from regent.jobs.execution.plan_execution import (
+from regent.client.plan_execution import (
     PROGRESS,
     OpenCluster,
     PlanIncompleteError,
     clear_throttle,
     execute_plan,
 )
+from regent.client.progress_line import in_words, seconds_left
+from regent.config.command_line import program
+from regent.jobs.command import InputError, cluster_admin, print_summary
 from regent.jobs.files import is_remote, local_path
 from regent.jobs.options import with_options
-from regent.jobs.progress_line import in_words, seconds_left
 
 _RECENT_S: Final = 120.0
 
@@ -171,7 +171,7 @@ def plan_status(
 ) -> dict[str, Any]:
     """Return the progress of a plan, or of its rollback if that has begun; begin nothing.
 
-    Raises ``InputError`` and ``ClusterNotFoundError``.
+    Raises ``PlanFileError`` and ``ClusterNotFoundError``.
     """
     plan = read_plan(plan_dir)
     is_rollback = plan.has(ROLLING_BACK)
@@ -201,7 +201,9 @@ def _address(cluster: Cluster, plan: Path) -> str:
 def _run(plan: Path, address: str, options: dict[str, Any], *, is_rollback: bool) -> None:
     how = ExecutionOptions(**options)
     try:
-        print_summary(execute_plan(plan, address, how, is_rollback=is_rollback))
+        print_summary(
+            execute_plan(plan, address, how, open_cluster=cluster_admin, is_rollback=is_rollback)
+        )
     except PlanIncompleteError as error:
         print_summary(error.summary)
         raise

@@ -11,8 +11,6 @@ import time
 from collections import deque
 from typing import Final, Self
 
-import click
-
 _HEARTBEAT_S: Final = 60.0
 _ERASE: Final = "\r\x1b[K"
 _WINDOW_S: Final = 300.0
@@ -32,20 +30,25 @@ class ProgressLine:
 
     def __exit__(self, *_: object) -> None:
         if self._is_terminal:
-            click.echo(_ERASE, nl=False, err=True)
+            _print(_ERASE)
 
     def show(self, text: str) -> None:
         """Replace the line by ``text``; without a terminal, print one line a minute."""
         if self._is_terminal:
             width = shutil.get_terminal_size().columns - 1
-            click.echo(_ERASE + text[:width], nl=False, err=True)
+            _print(_ERASE + text[:width])
         elif time.monotonic() >= self._next_heartbeat:
             self.say(text)
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
-        click.echo((_ERASE if self._is_terminal else "") + text, err=True)
+        _print(f"{_ERASE if self._is_terminal else ''}{text}\n")
         self._next_heartbeat = time.monotonic() + _HEARTBEAT_S
+
+
+def _print(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
 
 
 class Speed:

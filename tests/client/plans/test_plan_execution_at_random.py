@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from regent.client.flight import ExecutionOptions
+from regent.client.plan_execution import execute_plan
 from regent.core.errors import Errors, RegentError
 from regent.core.model import ReplicaAssignment
-from regent.jobs.execution.plan_execution import execute_plan
 from tests.support.fake_cluster import ADDRESS, FakeCluster
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.plan_controller import (

@@ -23,11 +23,9 @@ import orjson
 
 from regent.client.moves import Move
 from regent.config.command_line import program
-from regent.core.errors import BadDataError
+from regent.core.errors import BadDataError, RegentError
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.topic_validation import topic_name_problem
-from regent.jobs.command import InputError
-from regent.jobs.files import plain
 from regent.zk.codecs.json_fields import JsonObject, decode_object
 
 PLAN: Final = "plan.json"
@@ -36,7 +34,12 @@ PAUSED: Final = "paused"
 ROLLING_BACK: Final = "rolling-back"
 THROTTLE: Final = "throttle.json"
 _VERSION: Final = 1
+_BOM: Final = b"\xef\xbb\xbf"  # editors of Windows write it
 _MAX_BYTES: Final = 2**63 - 1
+
+
+class PlanFileError(RegentError):
+    """The directory of a plan, or a file in it, is unusable; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +66,14 @@ class ExecutablePlan:
         return (self.directory / note).exists()
 
     def leave(self, note: str, content: bytes = b"") -> None:
-        """Write a file at once and completely. Raises ``InputError``."""
+        """Write a file at once and completely. Raises ``PlanFileError``."""
         path = self.directory / note
         unfinished = path.with_name(f".{note}.{os.getpid()}.part")
         try:
             unfinished.write_bytes(content)
             unfinished.replace(path)
         except OSError as error:
-            raise InputError(f"cannot write {path}: {error.strerror}") from None
+            raise PlanFileError(f"cannot write {path}: {error.strerror}") from None
 
     def read(self, note: str) -> bytes | None:
         """Return the content of a file that was left, None if there is none."""
@@ -79,11 +82,13 @@ class ExecutablePlan:
         return None
 
     def remove(self, note: str) -> None:
-        """Remove a file that was left, if it exists. Raises ``InputError``."""
+        """Remove a file that was left, if it exists. Raises ``PlanFileError``."""
         try:
             (self.directory / note).unlink(missing_ok=True)
         except OSError as error:
-            raise InputError(f"cannot remove {self.directory / note}: {error.strerror}") from None
+            raise PlanFileError(
+                f"cannot remove {self.directory / note}: {error.strerror}"
+            ) from None
 
 
 def write_plan(directory: Path, changes: Sequence[Move], summary: Mapping[str, Any]) -> None:
@@ -110,27 +115,27 @@ def _row(change: Move, replicas: Sequence[BrokerId]) -> dict[str, Any]:
 
 
 def check_is_plan(directory: Path) -> None:
-    """Raise ``InputError`` for a directory without a plan."""
+    """Raise ``PlanFileError`` for a directory without a plan."""
     if not (directory / PLAN).is_file():
-        raise InputError(
+        raise PlanFileError(
             f"{directory} is not a plan (it has no {PLAN}): name the directory that"
             f" `{program()} jobs plan … --out` wrote"
         )
 
 
 def read_plan(directory: Path) -> ExecutablePlan:
-    """Read the plan in ``directory``. Raises ``InputError`` for anything else."""
+    """Read the plan in ``directory``. Raises ``PlanFileError`` for anything else."""
     path, origin = directory / PLAN, directory / ROLLBACK
     check_is_plan(directory)
     targets, before = _read_assignments(path), _read_assignments(origin)
     for topic in {topic_partition.topic: None for topic_partition in before}:
         problem = topic_name_problem(topic)
         if problem is not None:
-            raise InputError(f"{origin}: topic {topic!r:.80} {problem}")
+            raise PlanFileError(f"{origin}: topic {topic!r:.80} {problem}")
     for one, other, name in ((targets, before, origin), (before, targets, path)):
         missing = next((p for p in one if p not in other), None)
         if missing is not None:
-            raise InputError(f"{name} does not have {missing}, which the other document has")
+            raise PlanFileError(f"{name} does not have {missing}, which the other document has")
     return ExecutablePlan(
         directory,
         tuple(Move(p, before[p][0], *target) for p, target in targets.items()),
@@ -141,7 +146,7 @@ def _read_assignments(path: Path) -> dict[TopicPartition, tuple[tuple[BrokerId, 
     """Read a reassignment document: replicas and bytes, in the sequence of the file."""
     assignments: dict[TopicPartition, tuple[tuple[BrokerId, ...], int]] = {}
     try:
-        document = decode_object(plain(path.read_bytes(), str(path)), str(path))
+        document = decode_object(path.read_bytes().removeprefix(_BOM), str(path))
         if document.values.get("version") != _VERSION:
             raise BadDataError(f'{path}: it must have "version": {_VERSION}, as Kafka\'s documents')
         for number, row in enumerate(document.array("partitions"), 1):
@@ -158,7 +163,7 @@ def _read_assignments(path: Path) -> dict[TopicPartition, tuple[tuple[BrokerId, 
             size = entry.integer("bytes", maximum=_MAX_BYTES) if "bytes" in row else 0
             assignments[topic_partition] = (replicas, size)
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
+        raise PlanFileError(f"{path}: {error.strerror}") from None
     except BadDataError as error:
-        raise InputError(str(error)) from None
+        raise PlanFileError(str(error)) from None
     return assignments

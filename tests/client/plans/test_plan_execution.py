@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from regent.client.flight import ExecutionOptions
+from regent.client.plan_execution import PlanIncompleteError, execute_plan
 from regent.core.errors import Errors, RegentError, SessionExpiredError
 from regent.core.model import ReplicaAssignment, TopicPartition
 from regent.jobs.command import run_job
-from regent.jobs.execution.plan_commands import execute_command, plan_status
-from regent.jobs.execution.plan_execution import PlanIncompleteError, execute_plan
+from regent.jobs.plan_commands import execute_command, plan_status
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.znodes import TopicZNode
 from tests.support.fake_cluster import ADDRESS, FakeCluster
@@ -494,7 +494,7 @@ def test_a_new_controller_continues(controller: MovingController, cluster: FakeC
 def test_no_controller_is_an_error(
     controller: MovingController, cluster: FakeCluster, plan: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("regent.jobs.execution.plan_execution._FIRST_ANSWER_S", 0.0)
+    monkeypatch.setattr("regent.client.plan_execution._FIRST_ANSWER_S", 0.0)
     cluster.unregister(0)
     with pytest.raises(RegentError, match="there is no controller"):
         execute(controller, plan)
@@ -506,7 +506,7 @@ def test_a_temporary_outage_of_zookeeper_only_delays(
     plan: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("regent.jobs.execution.plan_execution._RECONNECT_PAUSE_S", 0.0)
+    monkeypatch.setattr("regent.client.plan_execution._RECONNECT_PAUSE_S", 0.0)
     failures = [ConnectionLossError("lost"), SessionExpiredError("expired")]
 
     def fail(call: Call) -> None:
@@ -524,7 +524,7 @@ def test_a_permanent_outage_of_zookeeper_ends_the_execution(
     plan: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("regent.jobs.execution.plan_execution._RECONNECT_PAUSE_S", 0.01)
+    monkeypatch.setattr("regent.client.plan_execution._RECONNECT_PAUSE_S", 0.01)
 
     def fail(call: Call) -> None:
         if controller.submitted:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from regent.client.flight import ExecutionOptions
+from regent.client.plan_execution import execute_plan
 from regent.core.errors import Errors
 from regent.core.model import ReplicaAssignment
-from regent.jobs.execution.plan_execution import execute_plan
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.znodes import ConfigEntityZNode
 from tests.support.fake_cluster import ADDRESS, FakeCluster

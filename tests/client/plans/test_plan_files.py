@@ -5,8 +5,8 @@ from pathlib import Path
 
 from regent.client.moves import Move
 from regent.client.partition_files import read_reassignment_file
+from regent.client.plan_directory import write_plan
 from regent.core.model import TopicPartition
-from regent.jobs.execution.plan_directory import write_plan
 
 CHANGES = [
     Move(TopicPartition("a", 0), (1, 2), (1, 3)),

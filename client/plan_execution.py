@@ -33,6 +33,15 @@ from regent.client.flight import (
 )
 from regent.client.move_throttle import add_throttle, remove_throttle
 from regent.client.moves import Move, ids
+from regent.client.plan_directory import (
+    PAUSED,
+    ROLLING_BACK,
+    THROTTLE,
+    ExecutablePlan,
+    PlanFileError,
+    read_plan,
+)
+from regent.client.progress_line import ProgressLine, Speed, in_words, seconds_left
 from regent.client.wording import counted, listed
 from regent.config.command_line import program
 from regent.core.errors import RegentError
@@ -42,15 +51,6 @@ from regent.core.protocol.messages.partitions import (
     ElectLeadersRequest,
     ElectLeadersResponse,
 )
-from regent.jobs.command import InputError, cluster_admin
-from regent.jobs.execution.plan_directory import (
-    PAUSED,
-    ROLLING_BACK,
-    THROTTLE,
-    ExecutablePlan,
-    read_plan,
-)
-from regent.jobs.progress_line import ProgressLine, Speed, in_words, seconds_left
 from regent.zk.stores.admin_store import ZkAdminStore
 from regent.zk.stores.config_store import ZkConfigStore
 
@@ -77,8 +77,8 @@ def execute_plan(
     address: str,
     options: ExecutionOptions = DEFAULTS,
     *,
+    open_cluster: OpenCluster,
     is_rollback: bool = False,
-    open_cluster: OpenCluster = cluster_admin,
 ) -> dict[str, Any]:
     """Move every partition of the plan in ``plan_dir`` to its target; return the summary.
 
@@ -87,7 +87,7 @@ def execute_plan(
     rollback.
 
     Raises:
-        InputError: it is not a plan
+        PlanFileError: it is not a plan
         ClusterNotFoundError: there is no cluster at ``address``
         PlanIncompleteError: partitions were changed meanwhile or refused, or nothing went on
         RegentError: other reassignments are in progress, or there is no controller
@@ -134,7 +134,10 @@ def _clear_throttle(
 
 
 def clear_throttle(configs: ZkConfigStore, plan: ExecutablePlan) -> None:
-    """Remove the throttle of a plan, if it has one. Raises ``BadDataError`` and ``InputError``."""
+    """Remove the throttle of a plan, if it has one.
+
+    Raises ``BadDataError`` and ``PlanFileError``.
+    """
     note = plan.read(THROTTLE)
     if note is not None:
         remove_throttle(configs, note)
@@ -290,7 +293,7 @@ class _Execution:
         if time.monotonic() >= self._next_note:
             self._next_note = time.monotonic() + _NOTE_S
             note = {"at": round(time.time()), "per_second": self._speed.per_second}
-            with suppress(InputError):  # the directory may be read-only
+            with suppress(PlanFileError):  # the directory may be read-only
                 self._plan.leave(PROGRESS, json.dumps(note).encode())
 
     def _progress(self) -> str:

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from regent.client.moves import Move
+from regent.client.plan_directory import PlanFileError, read_plan
 from regent.core.model import TopicPartition
-from regent.jobs.command import InputError
-from regent.jobs.execution.plan_directory import read_plan
 
 ROW = {"topic": "t", "partition": 0, "replicas": [2, 3]}
 T1 = TopicPartition("t", 1)
@@ -70,7 +69,7 @@ def test_moves_have_the_sequence_of_the_plan_and_their_rollback_the_opposite_one
 )
 def test_an_invalid_plan_is_refused_by_name(tmp_path: Path, plan: Any, problem: str):
     write(tmp_path, {"plan.json": plan, "rollback.json": document(row(0, 0, 1))})
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(PlanFileError) as caught:
         read_plan(tmp_path)
     assert problem in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
@@ -79,7 +78,7 @@ def test_an_invalid_plan_is_refused_by_name(tmp_path: Path, plan: Any, problem: 
 def test_an_impossible_topic_name_is_refused(tmp_path: Path):
     content = document({**ROW, "topic": "a/b"})
     write(tmp_path, {"plan.json": content, "rollback.json": content})
-    with pytest.raises(InputError, match=r"rollback\.json: topic 'a/b' "):
+    with pytest.raises(PlanFileError, match=r"rollback\.json: topic 'a/b' "):
         read_plan(tmp_path)
 
 
@@ -89,13 +88,13 @@ def test_a_plan_may_have_nothing_to_move(tmp_path: Path):
 
 
 def test_a_directory_without_a_plan_is_refused(tmp_path: Path):
-    with pytest.raises(InputError, match=r"is not a plan .*name the directory that"):
+    with pytest.raises(PlanFileError, match=r"is not a plan .*name the directory that"):
         read_plan(tmp_path)
-    with pytest.raises(InputError, match="is not a plan"):
+    with pytest.raises(PlanFileError, match="is not a plan"):
         read_plan(tmp_path / "nowhere")
 
 
 def test_a_plan_without_a_rollback_is_refused(tmp_path: Path):
     write(tmp_path, {"plan.json": document(ROW)})
-    with pytest.raises(InputError, match=r"rollback\.json: No such file"):
+    with pytest.raises(PlanFileError, match=r"rollback\.json: No such file"):
         read_plan(tmp_path)

@@ -1,0 +1,217 @@
+"""Measures an assignment: Spark counts, and the driver gets sums of brokers and a few names.
+
+A *copyset* is the set of brokers that hold a partition: when all of its brokers fail, the partition
+is lost (Cidon et al., "Copysets: Reducing the Frequency of Data Loss in Cloud Storage", USENIX ATC
+2013). The scatter width of a broker is the number of others with which it shares partitions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Final
+
+import numpy as np
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from regent.core.model import NO_LEADER
+from regent.jobs.brokers_file import PlannedBroker
+from regent.jobs.planning.fair_share import fair_share, rack_limits
+from regent.jobs.reports.balance import (
+    Balance,
+    Counts,
+    Found,
+    Leaders,
+    Racks,
+    Shares,
+)
+
+_UNKNOWN: Final = -2
+_NAMED_PARTITIONS: Final = 10
+_NAMED_TOPICS: Final = 100
+
+_HELD: Final = """
+SELECT broker, count(*) AS replicas, count_if(position = 0) AS preferred,
+  count_if(NOT array_contains(isr, broker)
+           AND NOT coalesce(array_contains(adding_replicas, broker), false)) AS out_of_sync
+FROM {assignment} LATERAL VIEW posexplode(replicas) AS position, broker
+GROUP BY broker"""
+
+# The broker -2 has the partitions whose leader is unknown, and -1 leads those without a leader.
+_LED: Final = """
+SELECT broker, sum(preferred) AS preferred, sum(not_led) AS not_led, sum(electable) AS electable,
+  sum(leading) AS leading
+FROM (SELECT replicas[0] AS first, leader,
+        coalesce(array_contains(isr, replicas[0]), true) AS may_lead, count(*) AS n
+      FROM {assignment} GROUP BY ALL)
+LATERAL VIEW stack(2,
+  if(leader IS NULL, -2, first), n, if(leader = first, 0L, n),
+  if(leader = first OR leader < 0 OR NOT may_lead, 0L, n), 0L,
+  coalesce(leader, -2), 0L, 0L, 0L, n) AS broker, preferred, not_led, electable, leading
+GROUP BY broker"""
+
+_COPYSETS: Final = """
+SELECT one AS broker, count(*) - 1 AS width, sum(first) AS copysets
+FROM (SELECT one, other, count_if(one = other AND one = members[0]) AS first
+      FROM (SELECT DISTINCT array_sort(replicas) AS members FROM {assignment})
+      LATERAL VIEW explode(members) AS one LATERAL VIEW explode(members) AS other
+      GROUP BY one, other)
+GROUP BY one"""
+
+# ``known`` replicas are in a known rack; ``rack`` is -1 unless one rack has all replicas.
+_IN_RACKS: Final = """
+SELECT topic, factor, array_size(known) AS known, array_size(array_distinct(known)) AS spread,
+  if(factor > 0 AND array_min(racks) = array_max(racks), racks[0], -1) AS rack
+FROM (SELECT topic, array_size(replicas) AS factor, racks, array_remove(racks, -1) AS known
+      FROM (SELECT topic, replicas, transform(replicas, b -> RACK_OF[b % {modulus}]) AS racks
+            FROM {assignment}))"""
+
+_STATES: Final = {
+    "leaderless": "leader = -1",
+    "under_min_isr": "NOT leader <=> -1 AND array_size(isr) < min_isr",
+    "under_replicated": "array_size(isr)"
+    " < array_size(replicas) - coalesce(array_size(adding_replicas), 0)",
+}
+
+
+def measure(
+    spark: SparkSession,
+    frame: DataFrame,
+    listed: Sequence[PlannedBroker] = (),
+    bytes_by_id: Mapping[int, int] | None = None,
+) -> Balance:
+    """Measure a valid ``assignment_frame``; ``listed`` brokers may hold no replica."""
+    sizes = bytes_by_id or {}
+    held = _by_broker(spark, _HELD, frame)
+    led = _by_broker(spark, _LED, frame)
+    unknown, leaderless = (led.pop(b, {}).get("leading", 0) for b in (_UNKNOWN, NO_LEADER))
+    ids = sorted({*held, *led, *sizes, *(b.broker_id for b in listed)})
+
+    def column(rows: Mapping[int, Mapping[str, int]], name: str) -> Counts:
+        return np.array([rows.get(b, {}).get(name, 0) for b in ids], np.int64)
+
+    loads = {"replicas": column(held, "replicas")}
+    loads["preferred leaders"] = column(held, "preferred")
+    partitions = int(loads["preferred leaders"].sum())
+    leaders = None
+    if partitions > unknown:
+        loads["leaders"] = column(led, "leading")
+        preferred, not_led = column(led, "preferred"), column(led, "not_led")
+        of_leaders = preferred, not_led, column(led, "electable"), loads["leaders"]
+        leaders = Leaders(*of_leaders, leaderless, unknown)
+    if sizes:
+        loads["bytes"] = np.array([sizes.get(b, 0) for b in ids], np.int64)
+    racks = _racks(ids, listed)
+    in_racks = _in_racks(spark, frame, ids, racks)
+    shapes = in_racks.groupBy("factor", "known", "spread", "rack").count().toArrow().to_pylist()
+    factors, lost = _by_factor_and_rack(shapes, len(racks.names))
+    sets = _by_broker(spark, _COPYSETS, frame)
+    has_together = len(racks.names) > 1 and bool(lost.any())
+    return Balance(
+        np.array(ids, np.int64),
+        loads,
+        _fair_shares(ids, loads["replicas"], racks, listed, shapes),
+        racks,
+        factors,
+        int(column(sets, "copysets").sum()),
+        column(sets, "width"),
+        lost,
+        leaders,
+        _states(frame),
+        column(held, "out_of_sync"),
+        _topics(in_racks, "factor = 1") if factors[1] else Found(),
+        _topics(in_racks, "factor > 1 AND rack >= 0") if has_together else Found(),
+    )
+
+
+def _by_factor_and_rack(
+    shapes: Sequence[Mapping[str, int]], racks: int
+) -> tuple[Counter[int], Counts]:
+    """Count partitions by replication factor, and for each rack those that are lost with it."""
+    factors, lost = Counter[int](), np.zeros(racks, np.int64)
+    for shape in shapes:
+        factors[shape["factor"]] += shape["count"]
+        if shape["rack"] >= 0:
+            lost[shape["rack"]] += shape["count"]
+    return factors, lost
+
+
+def _by_broker(spark: SparkSession, query: str, frame: DataFrame) -> dict[int, dict[str, int]]:
+    rows = spark.sql(query, assignment=frame).toArrow().to_pylist()
+    return {row.pop("broker"): row for row in rows}
+
+
+def _states(frame: DataFrame) -> dict[str, Found]:
+    """Count the partitions in each bad state, and name the first ones."""
+    totals = frame.agg(*(F.count_if(F.expr(sql)).alias(name) for name, sql in _STATES.items()))
+    found = {}
+    for name, total in totals.toArrow().to_pylist()[0].items():
+        names = []
+        if total:
+            some = frame.filter(_STATES[name]).select("topic", "partition")
+            first = some.orderBy("topic", "partition").limit(_NAMED_PARTITIONS).toArrow()
+            names = [f"{row['topic']}-{row['partition']}" for row in first.to_pylist()]
+        found[name] = Found(total, names)
+    return found
+
+
+def _topics(in_racks: DataFrame, condition: str) -> Found:
+    """Count the partitions, and name the topics that have the most of them."""
+    by_topic = in_racks.filter(condition).groupBy("topic").count()
+    [totals] = by_topic.agg(F.sum("count").alias("n"), F.count("*").alias("topics")).collect()
+    most = by_topic.orderBy(F.desc("count"), "topic").limit(_NAMED_TOPICS).toArrow()
+    return Found(totals["n"] or 0, most["topic"].to_pylist(), totals["topics"])
+
+
+# --- racks ----------------------------------------------------------------------------------------
+
+
+def _racks(ids: Sequence[int], listed: Sequence[PlannedBroker]) -> Racks:
+    """Number the racks, sorted by name."""
+    rack_by_id = {broker.broker_id: broker.rack for broker in listed}
+    names = tuple(sorted({rack for rack in rack_by_id.values() if rack is not None}))
+    number: dict[str | None, int] = {rack: position for position, rack in enumerate(names)}
+    return Racks(names, np.array([number.get(rack_by_id.get(b), -1) for b in ids], np.int32))
+
+
+def _in_racks(spark: SparkSession, frame: DataFrame, ids: Sequence[int], racks: Racks) -> DataFrame:
+    """Return topic, factor, and in which racks the replicas are, of each partition."""
+    modulus = next(m for m in count(len(ids)) if len({b % m for b in ids}) == len(ids))
+    places = [-1] * modulus
+    for broker_id, rack in zip(ids, racks.of_broker.tolist(), strict=True):
+        places[broker_id % modulus] = rack
+    query = _IN_RACKS.replace("RACK_OF", f"array({','.join(map(str, places))})")
+    return spark.sql(query, assignment=frame, modulus=modulus)
+
+
+def _fair_shares(
+    ids: Sequence[int],
+    replicas: Counts,
+    racks: Racks,
+    listed: Sequence[PlannedBroker],
+    shapes: Sequence[Mapping[str, int]],
+) -> Shares:
+    """Return the fair share of replicas of each broker, as ``regent jobs plan rebalance`` has it.
+
+    Brokers that are not ``listed`` have none (NaN), unless no broker is listed. Racks count if all
+    listed brokers have one.
+    """
+    by_id = {broker.broker_id: broker for broker in listed}
+    usable = [position for position, b in enumerate(ids) if not listed or b in by_id]
+    held = int(replicas[usable].sum())
+    found = (by_id.get(ids[position]) for position in usable)
+    most = [held if b is None or b.capacity is None else b.capacity for b in found]
+    of_rack = np.zeros(len(usable), np.int32)
+    limits = {}
+    if (racks.of_broker[usable] >= 0).all() and len(racks.names) > 1:
+        of_rack = racks.of_broker[usable]
+        counts = Counter[tuple[int, int]]()
+        for shape in shapes:
+            counts[shape["known"], shape["spread"]] += shape["count"]
+        limits = rack_limits(counts, of_rack.tolist(), {})
+    shares = np.full(len(ids), np.nan)
+    low_and_high = fair_share([0] * len(usable), most, of_rack.tolist(), limits, held)
+    shares[usable] = np.mean(low_and_high, axis=0)
+    return shares
