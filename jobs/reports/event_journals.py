@@ -81,6 +81,8 @@ _EARLIER: Final = (
     (b'"cause":"answer of broker ', b'"broker":'),
 )
 """What lines of earlier versions have, and the field that lines of today have with it."""
+EVENT: Final = _LINE.append(pa.field("named_changes", pa.int32()))
+"""The columns of an event: the fields of a line, and how many changes have a sentence."""
 _WITHOUT_SENTENCES: Final = pa.schema([field for field in _LINE if field.name != "changes"])
 
 
