@@ -17,8 +17,9 @@ from typing import Final
 import orjson
 import pyarrow
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from regent.jobs.assignment_source import (
     ZOOKEEPER,
@@ -27,7 +28,7 @@ from regent.jobs.assignment_source import (
 )
 from regent.jobs.brokers_file import read_brokers
 from regent.jobs.command import InputError
-from regent.jobs.files import JobFiles, check_shared
+from regent.jobs.files import JobFiles, check_shared, is_remote, local_path
 from regent.jobs.java_errors import explanation
 from regent.jobs.json_list import Given
 from regent.jobs.placement_arrays import PlacementArrays, placement_arrays
@@ -114,17 +115,19 @@ def assignment(
         return assignment_frame(spark, source)
 
 
-def events(spark: SparkSession, *places: str) -> DataFrame:
+def events(spark: SparkSession, *places: str, follows: bool = False) -> DataFrame:
     """Return the events of the controllers, a row for each readable line of their journals.
 
     A place is the folder of a cluster or of a broker, or a journal. The columns are the fields of a
     line (``actors/event_journal.py``), with ``named_changes``: how many changes have a sentence.
+    ``follows``: a stream, which also has the lines to come; its places are folders of this machine.
     Raises ``InputError``.
     """
     if not places:
         raise InputError("name the folder of a cluster, or journals")
     check_shared(spark, places)
-    return _read(spark, {"journals": _joined(places)})
+    reader = spark.readStream if follows else spark.read
+    return _read(spark, reader, {"journals": _joined(places)})
 
 
 def topics(spark: SparkSession, log_dirs: Sequence[str], **options: str) -> DataFrame:
@@ -136,7 +139,7 @@ def topics(spark: SparkSession, log_dirs: Sequence[str], **options: str) -> Data
     check_shared(spark, log_dirs)
     read = {"logDirs": _joined(log_dirs), **options}
     read_options(read)  # an error inside of Spark's would have many lines
-    return _read(spark, read)
+    return _read(spark, spark.read, read)
 
 
 def write_table(frame: DataFrame, name: str, *, appends: bool = False) -> None:
@@ -153,24 +156,26 @@ def write_table(frame: DataFrame, name: str, *, appends: bool = False) -> None:
 # --- what they share ------------------------------------------------------------------------------
 
 
-def _read(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
+def _read(
+    spark: SparkSession, reader: DataFrameReader | DataStreamReader, options: Mapping[str, str]
+) -> DataFrame:
     """Read by the format ``regent``, with the session's settings of Hadoop."""
     register(spark)
     settings = dict(spark.sparkContext.getConf().getAll())
     prefix = "spark.hadoop."
     hadoop = {k.removeprefix(prefix): v for k, v in settings.items() if k.startswith(prefix)}
-    reader = spark.read.format(RegentDataSource.name()).options(**options)
-    reader = reader.option("hadoop", orjson.dumps(hadoop).decode())
+    of_files = {"hadoop": orjson.dumps(hadoop).decode()}
     if jars := settings.get("spark.jars"):
-        reader = reader.option("jars", jars)
-    return reader.load()
+        of_files["jars"] = jars
+    return reader.format(RegentDataSource.name()).options(**of_files, **options).load()
 
 
 def _joined(places: Sequence[str]) -> str:
     for place in places:
         if "," in place:
             raise InputError(f"{place}: a comma is the end of a name here: rename it")
-    return ",".join(places)
+    # Absolute: workers of a session may have another current directory.
+    return ",".join(p if is_remote(p) else str(local_path(p).absolute()) for p in places)
 
 
 @contextmanager

@@ -89,12 +89,10 @@ class WorkerFiles:
 
     def _session(self) -> SparkSession:
         """Return what ``JobFiles`` needs of a session."""
-        jvm = _jvm(self.jars)
-        settings = jvm.org.apache.hadoop.conf.Configuration()
-        for name, value in self.hadoop.items():
-            settings.set(name, value)
+        hadoop = _hadoop(self.jars)
+        settings = hadoop.configured(self.hadoop)
         java = SimpleNamespace(hadoopConfiguration=lambda: settings)
-        context = SimpleNamespace(_jvm=jvm, _jsc=java)
+        context = SimpleNamespace(_jvm=hadoop.jvm, _jsc=java)
         return cast("SparkSession", SimpleNamespace(sparkContext=context))
 
 
@@ -103,8 +101,30 @@ def inside(directory: str, name: str) -> str:
     return f"{directory.rstrip('/')}/{name}"
 
 
+class Hadoop:
+    """Hadoop in a JVM of this process. It keeps the settings with which it reached a server first.
+
+    So its connections are closed when others are given: a process reads for several queries.
+    """
+
+    def __init__(self, jvm: Any) -> None:
+        self.jvm = jvm
+        self._given: Mapping[str, str] | None = None
+        self._configuration: Any = None
+
+    def configured(self, settings: Mapping[str, str]) -> Any:
+        """Return Hadoop's ``Configuration`` with these settings."""
+        if settings != self._given:
+            self.jvm.org.apache.hadoop.fs.FileSystem.closeAll()
+            self._configuration = self.jvm.org.apache.hadoop.conf.Configuration()
+            for name, value in settings.items():
+                self._configuration.set(name, value)
+            self._given = dict(settings)
+        return self._configuration
+
+
 @cache
-def _jvm(jars: str) -> Any:
+def _hadoop(jars: str) -> Hadoop:
     """Start the JVM of this process. Raises ``InputError``."""
     java, arguments, environment = _java_of_spark()
     named = (value for flag, value in pairwise(arguments) if flag in ("-cp", "-classpath"))
@@ -125,7 +145,7 @@ def _jvm(jars: str) -> Any:
     except (OSError, ValueError, Py4JError) as error:
         reason = next(iter(said), str(error)).strip()
         raise InputError(f"no JVM starts to read remote files: {reason}") from None
-    return gateway.jvm
+    return Hadoop(gateway.jvm)
 
 
 def _java_of_spark() -> tuple[str, list[str], str]:

@@ -39,7 +39,7 @@ def expected(strategy: str = "ring", start_index: str = "0", index: str = "batch
         {"strategy": "kafka", "start_index": "random", "index": "per-topic"},
     ],
 )
-def test_a_placement_is_that_of_the_rule(spark: SparkSession, options: dict[str, str]):
+def test_a_placement_is_that_of_the_rule(spark: SparkSession, options: dict[str, Any]):
     brokers = [{"id": b, "rack": "ab"[b % 4 == 1]} for b in BROKERS]
     frame = regent_spark.place(spark, TOPICS, brokers, seed=4, **options)
     assert frame.columns == ["topic", "partition", "replicas"]
