@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 
 from regent.jobs.source.columns import record_schema
 from regent.jobs.source.exactly_once import OnceWriter
-from regent.jobs.source.journal_reader import JournalReader, JournalStream, event_columns
+from regent.jobs.source.journal_source import JournalBatchReader, JournalStreamReader, event_columns
 from regent.jobs.source.log_directories import LogReader
 from regent.jobs.source.options import (
     BATCH_NUMBER,
@@ -58,7 +58,7 @@ class RegentDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch. Raises ``OptionError``."""
         if reads_journals(self.options):
-            return JournalReader(journal_options(self.options), schema)
+            return JournalBatchReader(journal_options(self.options), schema)
         return LogReader(read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> OnceWriter:
@@ -69,7 +69,7 @@ class RegentDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader of journals, or one that raises ``OptionError``."""
         if reads_journals(self.options):
-            return JournalStream(self.options, schema)
+            return JournalStreamReader(self.options, schema)
         return StreamRefusal()
 
     def streamWriter(  # noqa: N802

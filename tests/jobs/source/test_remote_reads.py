@@ -1,6 +1,9 @@
 """Log directories and journals are read from Hadoop's file systems, by Python workers."""
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import orjson
@@ -12,9 +15,14 @@ from regent import spark as regent_spark
 from regent.core.model import TopicPartition
 from regent.jobs.files import JobFiles
 from regent.jobs.source.worker_files import WorkerFiles
+from regent.testing.waits import scaled
 from tests.jobs.journals import GeneratedHistory, write_journals
 from tests.jobs.source.log_files import write_log
+from tests.support.maven_jars import JarsUnavailableError
 from tests.support.mini_hadoop import MiniHadoop
+from tests.support.object_store import ObjectStore
+from tests.support.own_disks import OwnDisksUnavailableError, require_own_disks
+from tests.support.standalone_spark import StandaloneSpark
 
 pytestmark = pytest.mark.spark
 
@@ -100,3 +108,45 @@ def test_logs_on_hdfs_are_read_by_the_settings_of_the_session(
     files.close()
     frame = regent_spark.topics(session, [f"{hadoop.address}/backup %41{{b}}"], subscribe="orders")
     assert sorted(row.offset for row in frame.collect()) == list(range(120))
+
+
+PROGRAM = """
+import json, sys
+from regent import spark as regent
+from regent.jobs.session import spark_session
+
+master, conf, place = json.loads(sys.argv[1])
+with spark_session(master, conf=conf) as session:
+    placed = regent.place(session, [("t", 100000, 3)], [1, 2, 3])
+    frame = regent.topics(session, [place], subscribe="orders")
+    print(json.dumps([placed.count(), *sorted(row.offset for row in frame.collect())]))
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_executors_read_logs_on_s3_and_see_no_file_of_the_driver(
+    java: None, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+):
+    del java
+    try:
+        require_own_disks(tmp_path)
+        store = ObjectStore(tmp_path)
+    except OwnDisksUnavailableError as error:
+        pytest.skip(str(error))
+    except JarsUnavailableError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+    write_log(tmp_path / "log", ORDERS[0], 120)
+    folder = tmp_path_factory.mktemp("standalone")
+    with store, StandaloneSpark(folder, hidden=tmp_path) as cluster:
+        for path in (tmp_path / "log").rglob("*"):
+            if path.is_file():
+                store.put(f"backup/{path.relative_to(tmp_path / 'log')}", path.read_bytes())
+        given = [cluster.master, store.conf, f"{store.address}/backup"]
+        command = [sys.executable, "-c", PROGRAM, json.dumps(given)]
+        job = subprocess.run(command, capture_output=True, text=True, timeout=scaled(240.0))
+    assert job.returncode == 0, job.stderr
+    assert json.loads(job.stdout) == [100_000, *range(120)]

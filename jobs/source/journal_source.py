@@ -67,7 +67,7 @@ def event_columns() -> StructType:
     return from_arrow_schema(EVENT)
 
 
-class JournalReader(DataSourceReader):
+class JournalBatchReader(DataSourceReader):
     """Reads the journals as they are when the read is planned, a task for each file."""
 
     def __init__(self, options: JournalOptions, schema: StructType) -> None:
@@ -91,7 +91,7 @@ class JournalReader(DataSourceReader):
         """Yield the events of a part; none for the placeholder of an empty read."""
         if isinstance(partition, WholeJournal):
             with self._options.files.here(partition.location) as path:
-                yield from self._events(path.read_bytes(), str(path))
+                yield from self._events(path.read_bytes(), partition.location)
         elif isinstance(partition, JournalPart):
             yield from self._events(_content(partition, self._options), partition.folder)
 
@@ -105,7 +105,7 @@ class JournalReader(DataSourceReader):
             _log.warning("%s: %d lines are no events", where, unreadable)
 
 
-class JournalStream(DataSourceStreamReader):
+class JournalStreamReader(DataSourceStreamReader):
     """Follows the journals in folders of this machine, from their first lines on.
 
     Brokers that are added to the folder of a cluster are found. ``options`` are checked in the
@@ -137,7 +137,7 @@ class JournalStream(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of a part. Raises ``DataLossError``."""
-        return JournalReader(self._options, self._schema).read(partition)
+        return JournalBatchReader(self._options, self._schema).read(partition)
 
     @property
     def _options(self) -> JournalOptions:

@@ -13,9 +13,9 @@ from pyspark.sql.types import LongType, StructType
 
 from regent.core.errors import RegentError
 from regent.jobs.source import RegentDataSource
-from regent.jobs.source.journal_reader import (
-    JournalReader,
-    JournalStream,
+from regent.jobs.source.journal_source import (
+    JournalBatchReader,
+    JournalStreamReader,
     Offset,
     event_columns,
 )
@@ -66,7 +66,7 @@ class Follower:
     """Does what Spark does with the reader of a stream."""
 
     def __init__(self, place: Path | str, **options: str) -> None:
-        self.stream = JournalStream({"journals": str(place), **options}, TIMES)
+        self.stream = JournalStreamReader({"journals": str(place), **options}, TIMES)
         self.offset = self.stream.initialOffset()
 
     def plan(self) -> tuple[Offset, Offset]:
@@ -219,13 +219,13 @@ def test_a_batch_has_every_file_and_a_column_that_is_none_is_refused(
     journal.rotate()
     journal.add(2)
     options = journal_options({"journals": f"{tmp_path},{journal.path}"})
-    reader = JournalReader(options, TIMES)
+    reader = JournalBatchReader(options, TIMES)
     found = [n for p in reader.partitions() for b in reader.read(p) for n in b[0].to_pylist()]
     assert found == [1, 2, 2]
     with pytest.raises(OptionError, match="an event has no column 'colour': it has ts_ms, "):
-        JournalReader(options, StructType().add("colour", LongType()))
+        JournalBatchReader(options, StructType().add("colour", LongType()))
     assert [field.name for field in event_columns()][-1] == "named_changes"
-    nothing = JournalReader(journal_options({"journals": str(tmp_path / "no")}), TIMES)
+    nothing = JournalBatchReader(journal_options({"journals": str(tmp_path / "no")}), TIMES)
     with pytest.raises(RegentError, match=r"no events.jsonl in .*no nor in its broker"):
         nothing.partitions()
 
