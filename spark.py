@@ -1,10 +1,12 @@
-"""``regent.spark.register(session)``: topics as DataFrames, by the format ``regent``.
+"""``from regent import spark``: what Regent places and knows, as DataFrames of a session.
 
-Spark finds the format of an installed Regent by itself, but not that of a checkout.
+``register(session)`` makes the format ``regent`` known: Spark finds that of an installed Regent by
+itself, but not that of a checkout.
 """
 
 from __future__ import annotations
 
+from regent.jobs.frames import assignment, events, place, topics, write_table
 from regent.jobs.source import register, write_once
 
-__all__ = ["register", "write_once"]
+__all__ = ["assignment", "events", "place", "register", "topics", "write_once", "write_table"]

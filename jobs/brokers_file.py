@@ -12,7 +12,7 @@ from regent.core.model import BrokerId
 from regent.jobs.assignment_source import ZOOKEEPER
 from regent.jobs.command import InputError, cluster_admin
 from regent.jobs.files import JobFiles
-from regent.jobs.json_list import field_of, read_json_list
+from regent.jobs.json_list import Given, field_of, read_json_list
 from regent.zk.stores.admin_store import ZkAdminStore
 
 _MAX_ID: Final = 2**31 - 1
@@ -43,16 +43,19 @@ class PlannedBroker(NamedTuple):
 
 
 def read_brokers(
-    text: str, zookeeper_address: Callable[[], str], files: JobFiles
+    given: Given, zookeeper_address: Callable[[], str], files: JobFiles
 ) -> tuple[PlannedBroker, ...]:
-    """Read the brokers that ``text`` names: ``zookeeper``, or a file. See the two functions."""
-    if text != ZOOKEEPER:
-        return read_brokers_file(text, files)
+    """Read the brokers of a file or a list, or for ``zookeeper`` those that are registered.
+
+    See the two functions.
+    """
+    if given != ZOOKEEPER:
+        return read_brokers_file(given, files)
     with cluster_admin(zookeeper_address()) as admin:
         return read_registered_brokers(admin)
 
 
-def read_brokers_file(location: str, files: JobFiles) -> tuple[PlannedBroker, ...]:
+def read_brokers_file(given: Given, files: JobFiles) -> tuple[PlannedBroker, ...]:
     """Read a list of ids, or of objects with an id and the other ``_KEYS``, in any order.
 
     The output of ``regent brokers list -o json`` is such a list. Returns the brokers sorted by id,
@@ -60,7 +63,7 @@ def read_brokers_file(location: str, files: JobFiles) -> tuple[PlannedBroker, ..
     Raises ``InputError``, also for an unknown key: a misspelt ``rack`` would place rack-blind.
     """
     brokers: dict[BrokerId, PlannedBroker] = {}
-    for where, entry in read_json_list(location, "broker", files):
+    for where, entry in read_json_list(given, "broker", files):
         broker = _broker(entry, where)
         if isinstance(entry, dict) and entry.get(_NO_REPLICAS) is True:
             continue

@@ -1,30 +1,39 @@
-"""Reads a JSON file with a list, such as the topics and brokers of a job."""
+"""Lists of JSON, such as the topics and brokers of a job: from a file, or those of a program."""
 
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import orjson
 
 from regent.jobs.command import InputError
 from regent.jobs.files import JobFiles
 
+Given: TypeAlias = str | Sequence[Any]
+"""Where a list is: the location of a file, or the entries themselves."""
 
-def read_json_list(location: str, entry: str, files: JobFiles) -> Iterator[tuple[str, Any]]:
+
+def read_json_list(given: Given, entry: str, files: JobFiles) -> Iterator[tuple[str, Any]]:
     """Yield the entries, at least one, each after its name in messages.
 
     ``entry`` says what an entry is. Raises ``InputError``.
     """
+    where, entries = (
+        (given, _read(given, files)) if isinstance(given, str) else (f"{entry}s", given)
+    )
+    if not isinstance(entries, Sequence) or isinstance(entries, str) or not entries:
+        raise InputError(f"{where} must be a JSON list with at least one {entry}")
+    for number, value in enumerate(entries):
+        yield f"{where}: entry {number}", value
+
+
+def _read(location: str, files: JobFiles) -> Any:
     try:
-        entries = orjson.loads(files.read(location))
+        return orjson.loads(files.read(location))
     except orjson.JSONDecodeError as error:
         raise InputError(f"{location} is not JSON: {error}") from None
-    if not isinstance(entries, list) or not entries:
-        raise InputError(f"{location} must be a JSON list with at least one {entry}")
-    for number, value in enumerate(entries):
-        yield f"{location}: entry {number}", value
 
 
 def field_of(

@@ -33,7 +33,7 @@ from regent.jobs.assignment_source import ZOOKEEPER
 from regent.jobs.brokers_file import PlannedBroker, read_brokers
 from regent.jobs.command import InputError, cluster_admin
 from regent.jobs.files import JobFiles
-from regent.jobs.json_list import field_of, read_json_list
+from regent.jobs.json_list import Given, field_of, read_json_list
 from regent.jobs.topic_writer import check_new_topics
 from regent.zk.stores.admin_store import ZkAdminStore
 
@@ -61,7 +61,7 @@ def read_order(options: Mapping[str, Any], files: JobFiles) -> PlacementOrder:
 
     Raises ``InputError``, ``PlacementError``, ``NoClusterError``, ``BadDataError``.
     """
-    specs, configs = _read_topics(options["topics"], files)
+    specs, configs = read_topics(options["topics"], files)
     counts_replicas = options["brokers"] == ZOOKEEPER and options["start_index"] == LEAST_LOADED
     locate = partial(zookeeper_address, options["zookeeper"], options["data_dir"])
     brokers = read_brokers(options["brokers"], locate, files)
@@ -72,22 +72,26 @@ def read_order(options: Mapping[str, Any], files: JobFiles) -> PlacementOrder:
             # interruption places them the same way.
             counts = _replica_counts(admin, {spec.topic for spec in specs})
             brokers = tuple(b._replace(replica_count=counts[b.broker_id]) for b in brokers)
-        request = _request(options, specs, brokers)
+        request = placement_request(options, specs, brokers)
         check(request)
-        if request.strategy == Strategy.RACK_AWARE and brokers[0].rack is None:
-            raise InputError(
-                "--strategy rack-aware needs the rack of each broker, and no broker has one:"
-                " add the racks, or choose --strategy kafka"
-            )
         if admin and options["apply"]:
             check_new_topics(admin, request, configs)
     room = {b.broker_id: b.capacity - b.replica_count for b in brokers if b.capacity is not None}
     return PlacementOrder(request, room, configs, address)
 
 
-def _request(
+def placement_request(
     options: Mapping[str, Any], specs: tuple[PlacementSpec, ...], brokers: tuple[PlannedBroker, ...]
 ) -> PlaceTopicsRequest:
+    """Return the request with the options of ``strategy_options``, a seed and a scatter width.
+
+    Raises ``InputError`` if it needs racks and there are none; ``check`` finds all else.
+    """
+    if options["strategy"] == Strategy.RACK_AWARE and all(b.rack is None for b in brokers):
+        raise InputError(
+            "the strategy rack-aware needs the rack of each broker, and no broker has one:"
+            " add the racks, or choose the strategy kafka"
+        )
     seed = options["seed"]
     is_drawn = seed is None and options["start_index"] == RANDOM
     return PlaceTopicsRequest(
@@ -106,14 +110,14 @@ def _request(
 # --- topics ---------------------------------------------------------------------------------------
 
 
-def _read_topics(
-    location: str, files: JobFiles
+def read_topics(
+    given: Given, files: JobFiles
 ) -> tuple[tuple[PlacementSpec, ...], dict[str, tuple[CreatableTopicConfig, ...]]]:
-    """Return the topics of the file, and the configuration of those that have one."""
+    """Return the topics of a file or a list, and the configuration of those that have one."""
     specs = []
     names = TopicNames(())
     configs = {}
-    for where, row in read_json_list(location, "topic", files):
+    for where, row in read_json_list(given, "topic", files):
         if not isinstance(row, dict):
             raise InputError(f"{where} must be an object, not {reprlib.repr(row)}")
         spec = _spec(row, where)

@@ -74,7 +74,8 @@ _LINE: Final = pa.schema(  # as actors/event_journal.py explains it
         "changes": pa.list_(pa.string()),
     }
 )
-_ROWS: Final = pa.schema([*_LINE, pa.field("named_changes", pa.int32())])
+EVENT: Final = _LINE.append(pa.field("named_changes", pa.int32()))
+"""The columns of an event: the fields of a line, and how many changes have a sentence."""
 _WITHOUT_SENTENCES: Final = pa.schema([field for field in _LINE if field.name != "changes"])
 
 
@@ -218,7 +219,7 @@ def read_journals(
     lines = reader.text([path_to_read(location) for location in locations])
     found = spark.sparkContext.accumulator(Found({}, {}), _Sum(top))
     read = partial(_read, period, top, table is not None, found)
-    events = mapped(lines.select("value", "_metadata.file_path"), read, from_arrow_schema(_ROWS))
+    events = mapped(lines.select("value", "_metadata.file_path"), read, from_arrow_schema(EVENT))
     if table is None:
         events.write.format("noop").mode("append").save()
     else:
@@ -235,7 +236,7 @@ def _read(
         unreadable = {location: block.unreadable} if block.unreadable else {}
         found.add(Found(parts_of(block.events, top) if len(block.events) else {}, unreadable))
         if keeps:
-            yield from block.events.select(_ROWS.names).to_batches()
+            yield from block.events.select(EVENT.names).to_batches()
 
 
 def _blocks(batches: Batches) -> Iterator[tuple[str, bytes]]:

@@ -2,6 +2,7 @@
 
 - ``logDirs`` reads topics from the files of brokers, which need not run, with the connector's
   columns;
+- ``journals`` reads the events of the controllers, as a batch or as a stream;
 - ``write_once`` writes a batch exactly once, in a transaction.
 
 For everything else, batches and streams through brokers, use the connector. docs/spark.md shows
@@ -17,6 +18,7 @@ from typing import NoReturn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceReader,
     DataSourceStreamReader,
     DataSourceStreamWriter,
     InputPartition,
@@ -25,12 +27,15 @@ from pyspark.sql.types import StructType
 
 from regent.jobs.source.columns import record_schema
 from regent.jobs.source.exactly_once import OnceWriter
+from regent.jobs.source.journal_source import JournalBatchReader, JournalStreamReader, event_columns
 from regent.jobs.source.log_directories import LogReader
 from regent.jobs.source.options import (
     BATCH_NUMBER,
     CONNECTOR,
     OptionError,
+    journal_options,
     read_options,
+    reads_journals,
     write_options,
 )
 
@@ -45,10 +50,15 @@ class RegentDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the default columns of a read. Raises ``OptionError``."""
+        if reads_journals(self.options):
+            journal_options(self.options)
+            return event_columns()
         return record_schema(include_headers=read_options(self.options).include_headers)
 
-    def reader(self, schema: StructType) -> LogReader:
+    def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch. Raises ``OptionError``."""
+        if reads_journals(self.options):
+            return JournalBatchReader(journal_options(self.options), schema)
         return LogReader(read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> OnceWriter:
@@ -57,8 +67,9 @@ class RegentDataSource(DataSource):
         return OnceWriter(write_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Return a reader that raises ``OptionError``."""
-        del schema
+        """Return the reader of journals, or one that raises ``OptionError``."""
+        if reads_journals(self.options):
+            return JournalStreamReader(self.options, schema)
         return StreamRefusal()
 
     def streamWriter(  # noqa: N802
@@ -75,7 +86,7 @@ class StreamRefusal(DataSourceStreamReader):
 
     def initialOffset(self) -> NoReturn:  # noqa: N802
         """Raise ``OptionError``."""
-        raise OptionError(f"regent reads no streams: use the format kafka, {CONNECTOR}")
+        raise OptionError(f"regent reads no streams of topics: use the format kafka, {CONNECTOR}")
 
     def read(self, partition: InputPartition) -> NoReturn:
         """Never called."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -20,6 +19,7 @@ from pyspark.sql.types import StructType
 
 from regent.core.errors import BadDataError, StorageError
 from regent.core.model import TopicPartition
+from regent.jobs.command import InputError
 from regent.jobs.source.columns import (
     OffsetRange,
     Payload,
@@ -29,6 +29,7 @@ from regent.jobs.source.columns import (
 )
 from regent.jobs.source.log_segments import CommittedBatches, log_end_offset, segments_of
 from regent.jobs.source.options import EARLIEST, LATEST, Offsets, OptionError, ReadOptions
+from regent.jobs.source.worker_files import inside
 from regent.records.record_batch import uncompressed
 from regent.storage.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, read_offsets
 from regent.storage.log.log_file import WholeBatch
@@ -42,14 +43,15 @@ class ReplicaLog(NamedTuple):
 
     high_watermark: int
     log_start_offset: int
-    directory: Path
+    directory: str
     partition: TopicPartition
 
 
 class LogReader(DataSourceReader):
     """Reads the logs of replicas, in one task for each partition with records.
 
-    The driver and every executor must see the directories.
+    The driver and every executor must reach the directories: local ones at the same paths, remote
+    ones by Hadoop's file systems.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -62,9 +64,9 @@ class LogReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the ranges to read now: a snapshot. Raises OptionError and DataLossError."""
         options, logs = self._options, self._replicas()
-        there = options.subscription.select(logs, ", ".join(map(str, options.log_dirs)))
+        there = options.subscription.select(logs, ", ".join(options.log_dirs))
         chosen = [logs[partition] for partition in there]
-        bounds = {log.partition: (_start_of(log), self._end_of(log)) for log in chosen}
+        bounds = {log.partition: (self._start_of(log), self._end_of(log)) for log in chosen}
         starts = _resolved("startingOffsets", options.starting, bounds)
         ends = _resolved("endingOffsets", options.ending, bounds)
         if options.since_ms is not None:
@@ -103,25 +105,39 @@ class LogReader(DataSourceReader):
 
     def _replicas(self) -> dict[TopicPartition, ReplicaLog]:
         logs: dict[TopicPartition, ReplicaLog] = {}
+        files = self._options.files
         for directory in self._options.log_dirs:
-            if not directory.is_dir():
+            if not files.is_directory(directory):
                 raise OptionError(f"logDirs: {directory} is no directory")
-            high_watermarks = _checkpoint(directory / HIGH_WATERMARKS)
-            log_starts = _checkpoint(directory / LOG_START_OFFSETS)
-            for path in directory.iterdir():
-                partition = log_of_directory(path.name)
-                if partition is not None and path.is_dir():
+            high_watermarks = self._checkpoint(directory, HIGH_WATERMARKS)
+            log_starts = self._checkpoint(directory, LOG_START_OFFSETS)
+            for name in files.folders(directory):
+                partition = log_of_directory(name)
+                if partition is not None:
                     offsets = high_watermarks.get(partition, -1), log_starts.get(partition, 0)
-                    log = ReplicaLog(*offsets, path, partition)
+                    log = ReplicaLog(*offsets, inside(directory, name), partition)
                     logs[partition] = max(log, logs.get(partition, log))
         return logs
 
+    def _checkpoint(self, directory: str, name: str) -> Mapping[TopicPartition, int]:
+        try:
+            with self._options.files.here(inside(directory, name)) as path:
+                return read_offsets(path)
+        except (BadDataError, StorageError, InputError) as error:
+            _log.warning("%s", error)
+            return {}
+
+    def _start_of(self, log: ReplicaLog) -> int:
+        segments = segments_of(log.directory, self._options.files)
+        return max(log.log_start_offset, segments[0].base_offset if segments else 0)
+
     def _end_of(self, log: ReplicaLog) -> int:
         if self._options.include_uncommitted:
-            return max(log_end_offset(segments_of(log.directory)), log.log_start_offset)
+            segments = segments_of(log.directory, self._options.files)
+            return max(log_end_offset(segments), log.log_start_offset)
         if log.high_watermark < 0:
             _log.warning("%s: no checkpoint has its high watermark", log.directory)
-        return max(log.high_watermark, _start_of(log))
+        return max(log.high_watermark, self._start_of(log))
 
     # --- on the executors ---
 
@@ -134,8 +150,8 @@ class LogReader(DataSourceReader):
             yield from self._read(partition, self._schema)
 
     def _read(self, wanted: OffsetRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        directory = wanted.directory
-        segments = segments_of(directory) if directory.is_dir() else []
+        directory, files = wanted.directory, self._options.files
+        segments = segments_of(directory, files) if files.is_directory(directory) else []
         first = bisect_right([segment.base_offset for segment in segments], wanted.start) - 1
         segments = segments[max(first, 0) :]
         committed = CommittedBatches(segments, wanted.start)
@@ -152,18 +168,13 @@ class LogReader(DataSourceReader):
                     position = max([position, *(header.next_offset for _, header, _ in block)])
                     if position >= wanted.end:
                         return
-            except (StorageError, ValueError, OSError) as error:
-                where = f"{segment.path}: " if isinstance(error, ValueError) else ""
+            except (StorageError, ValueError, OSError, InputError) as error:
+                where = f"{segment.location}: " if isinstance(error, ValueError) else ""
                 text = f"offset {position} cannot be read: {where}{error}"
                 self._options.report_data_loss(f"{wanted.partition}: {text}")
         if position < wanted.end:
             text = f"offsets {position} to {wanted.end - 1} do not exist"
             self._options.report_data_loss(f"{wanted.partition}: {text}")
-
-
-def _start_of(log: ReplicaLog) -> int:
-    segments = segments_of(log.directory)
-    return max(log.log_start_offset, segments[0].base_offset if segments else 0)
 
 
 def _resolved(
@@ -188,14 +199,6 @@ def _resolved(
 def _some(partitions: Iterable[TopicPartition]) -> str:
     first, *more = sorted(partitions)
     return f"{first} (and {len(more)} more)" if more else f"{first}"
-
-
-def _checkpoint(path: Path) -> Mapping[TopicPartition, int]:
-    try:
-        return read_offsets(path)
-    except (BadDataError, StorageError) as error:
-        _log.warning("%s", error)
-        return {}
 
 
 def _payload(batch: WholeBatch) -> Payload:

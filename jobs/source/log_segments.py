@@ -7,15 +7,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from regent.core.errors import BadDataError, StorageError
+from regent.jobs.command import InputError
+from regent.jobs.source.worker_files import WorkerFiles, inside
 from regent.records.end_transaction_marker import marker_of
 from regent.records.record_batch import BatchHeader
 from regent.storage.log.log_file import CorruptSegmentError, LogFile, WholeBatch
 from regent.storage.log.segment_indexes import OffsetIndex
-from regent.storage.log_names import INDEX_SUFFIXES, base_offset_of
+from regent.storage.log_names import INDEX_SUFFIXES, LOG_SUFFIX, base_offset_of
 
 _BLOCK_BYTES: Final = 1024 * 1024
 
@@ -24,18 +25,24 @@ class SegmentFile(NamedTuple):
     """One file of a log."""
 
     base_offset: int
-    path: Path
+    location: str
+    files: WorkerFiles = WorkerFiles()
 
     def batches(self, offset: int) -> Iterator[WholeBatch]:
         """Yield the batches that end at or after ``offset``.
 
-        Raises ``CorruptSegmentError`` at the first one that is incomplete or damaged, and
-        ``StorageError``, ``OSError``.
+        A remote file is copied to this machine meanwhile. Raises ``CorruptSegmentError`` at the
+        first one that is incomplete or damaged, and ``StorageError``, ``OSError``, ``InputError``.
         """
-        file, size = LogFile(self.path, is_written=False), self.path.stat().st_size
-        for batch in file.whole_batches(self._position_of(offset, size), size, _BLOCK_BYTES):
-            if batch[1].last_offset >= offset:
-                yield batch
+        with self.files.here(self.location) as path:
+            try:
+                file, size = LogFile(path, is_written=False), path.stat().st_size
+                position = self._position_of(offset, size)
+                for batch in file.whole_batches(position, size, _BLOCK_BYTES):
+                    if batch[1].last_offset >= offset:
+                        yield batch
+            except StorageError as error:
+                raise type(error)(str(error).replace(str(path), self.location)) from None
 
     def blocks(self, offset: int) -> Iterator[list[WholeBatch]]:
         """As ``batches``, about a mebibyte at a time; sound batches come before an error."""
@@ -53,17 +60,25 @@ class SegmentFile(NamedTuple):
 
     def _position_of(self, offset: int, size: int) -> int:
         """Return the position of a batch at or before ``offset``, by the index if possible."""
+        if offset <= self.base_offset:
+            return 0
+        index = self.location.removesuffix(LOG_SUFFIX) + INDEX_SUFFIXES[0]
         try:
-            data = self.path.with_suffix(INDEX_SUFFIXES[0]).read_bytes()
+            with self.files.here(index) as path:
+                data = path.read_bytes()
             return OffsetIndex.decode(self.base_offset, data, size).look_up(offset).position
-        except (OSError, BadDataError):
+        except (OSError, BadDataError, InputError):
             return 0
 
 
-def segments_of(directory: Path) -> list[SegmentFile]:
-    """Return the segments of a log in sequence. Raises ``OSError``."""
-    found = ((base_offset_of(path.name), path) for path in directory.iterdir())
-    return sorted(SegmentFile(base, path) for base, path in found if base is not None)
+def segments_of(directory: str, files: WorkerFiles) -> list[SegmentFile]:
+    """Return the segments of a log in sequence. Raises ``OSError``, ``InputError``."""
+    found = {name: base_offset_of(name) for name in files.names(directory)}
+    return [
+        SegmentFile(base, inside(directory, name), files)
+        for name, base in sorted(found.items())  # with zeros in front
+        if base is not None
+    ]
 
 
 def log_end_offset(segments: list[SegmentFile]) -> int:

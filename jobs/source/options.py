@@ -11,11 +11,11 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from regent.core.errors import RegentError
 from regent.core.model import TopicPartition
+from regent.jobs.source.worker_files import WorkerFiles
 
 CONNECTOR: Final = "Spark's Kafka connector (org.apache.spark:spark-sql-kafka-0-10_2.13)"
 EARLIEST: Final = -2  # Kafka's numbers, in JSON and on the wire
@@ -78,19 +78,37 @@ class ReadOptions(NamedTuple):
     """
 
     subscription: Subscription
-    log_dirs: tuple[Path, ...] = ()
+    log_dirs: tuple[str, ...] = ()
     starting: Offsets = EARLIEST
     since_ms: int | None = None
     ending: Offsets = LATEST
     fail_on_data_loss: bool = True
     include_headers: bool = False
     include_uncommitted: bool = False
+    files: WorkerFiles = WorkerFiles()
 
     def report_data_loss(self, text: str) -> None:
-        """Raise ``DataLossError``, or log the gap."""
-        if self.fail_on_data_loss:
-            raise DataLossError(f"{text} (failOnDataLoss=false reads the records that exist)")
-        _log.warning("%s: continuing with the existing records", text)
+        """See ``report_data_loss``."""
+        report_data_loss(text, is_error=self.fail_on_data_loss)
+
+
+class JournalOptions(NamedTuple):
+    """Validated options of a read of journals: their places, as for ``report events``."""
+
+    journals: tuple[str, ...]
+    fail_on_data_loss: bool = True
+    files: WorkerFiles = WorkerFiles()
+
+    def report_data_loss(self, text: str) -> None:
+        """See ``report_data_loss``."""
+        report_data_loss(text, is_error=self.fail_on_data_loss)
+
+
+def report_data_loss(text: str, *, is_error: bool) -> None:
+    """Raise ``DataLossError``, or log what is lost."""
+    if is_error:
+        raise DataLossError(f"{text} (failOnDataLoss=false reads what exists)")
+    _log.warning("%s: continuing with what exists", text)
 
 
 class WriteOptions(NamedTuple):
@@ -105,11 +123,29 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     """Check the options of a read. Raises ``OptionError``."""
     found, kafka = _parsed(options, _READ)
     if kafka or "log_dirs" not in found:
-        text = "regent reads logDirs only, the log directories of brokers"
+        text = "regent reads logDirs, the log directories of brokers, or journals"
         raise OptionError(f"{text}: to read through brokers use the format kafka, {CONNECTOR}")
     if "subscription" not in found:
         raise OptionError(_ONE_OF)
-    return ReadOptions(**found)
+    return ReadOptions(**_with_files(found))
+
+
+def reads_journals(options: Mapping[str, str]) -> bool:
+    """Return whether a read is one of journals."""
+    return _JOURNALS_OPTION in {name.lower() for name in options}
+
+
+def journal_options(options: Mapping[str, str]) -> JournalOptions:
+    """Check the options of a read of journals. Raises ``OptionError``."""
+    found, kafka = _parsed(options, _JOURNALS)
+    if kafka:
+        raise OptionError(f"kafka.{min(kafka)} has no meaning for journals")
+    return JournalOptions(**_with_files(found))
+
+
+def _with_files(found: dict[str, Any]) -> dict[str, Any]:
+    files = WorkerFiles(found.pop("hadoop", {}), found.pop("jars", ""))
+    return {**found, "files": files}
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
@@ -128,9 +164,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     return WriteOptions(**found, kafka=kafka)
 
 
-def _parsed(
-    options: Mapping[str, str], known: Mapping[str, tuple[str, Callable[[str, str], Any]]]
-) -> tuple[dict[str, Any], dict[str, str]]:
+def _parsed(options: Mapping[str, str], known: _Known) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the values of the options by field, and the settings of librdkafka: ``kafka.*``."""
     names = {name.lower(): name for name in known}
     found: dict[str, Any] = {}
@@ -144,10 +178,10 @@ def _parsed(
             raise OptionError(f"{message}; {CONNECTOR} has more")
         if not text.strip():
             raise OptionError(f"{names[given]} is empty")
-        field, value_of = known[names[given]]
-        if field in found:
+        name, value_of = known[names[given]]
+        if name in found:
             raise OptionError(_ONE_OF)
-        found[field] = value_of(names[given], text.strip())
+        found[name] = value_of(names[given], text.strip())
     return found, kafka
 
 
@@ -205,6 +239,17 @@ def _offsets(name: str, text: str) -> Offsets:
     return offsets
 
 
+def _settings(name: str, text: str) -> dict[str, str]:
+    """Return the settings of ``{"fs.s3a.endpoint": "http://store:9000"}``."""
+    try:
+        settings = json.loads(text)
+    except ValueError as error:
+        raise OptionError(f"{name} is not JSON: {error}") from None
+    if not isinstance(settings, dict) or not all(type(v) is str for v in settings.values()):
+        raise OptionError(f'{name}: expected JSON as {{"fs.s3a.endpoint": "http://store:9000"}}')
+    return settings
+
+
 def _by_partition(
     name: str, text: str, shape: type[list[Any] | dict[str, Any]]
 ) -> Iterator[tuple[TopicPartition, int]]:
@@ -233,20 +278,32 @@ _REFUSED: Final = {
     "startingOffsets": (LATEST, "begin at the latest"),
     "endingOffsets": (EARLIEST, "end at the earliest"),
 }
-_READ: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
+_JOURNALS_OPTION: Final = "journals"
+_Known: TypeAlias = Mapping[str, tuple[str, Callable[[str, str], Any]]]
+"""The field and the function of each option."""
+_OF_FILES: Final[_Known] = {
+    "hadoop": ("hadoop", _settings),
+    "jars": ("jars", lambda _, text: text),
+}
+_JOURNALS: Final[_Known] = {
+    _JOURNALS_OPTION: ("journals", lambda *given: tuple(_names(*given))),
+    "failOnDataLoss": ("fail_on_data_loss", _flag),
+    **_OF_FILES,
+}
+_READ: Final[_Known] = {
     "subscribe": ("subscription", _topics),
     "subscribePattern": ("subscription", _pattern),
     "assign": ("subscription", _assigned),
-    "logDirs": ("log_dirs", lambda *given: tuple(map(Path, _names(*given)))),
+    "logDirs": ("log_dirs", lambda *given: tuple(_names(*given))),
     "startingOffsets": ("starting", _offsets),
     "startingTimestamp": ("since_ms", _number),
     "endingOffsets": ("ending", _offsets),
     "failOnDataLoss": ("fail_on_data_loss", _flag),
     "includeHeaders": ("include_headers", _flag),
     "includeUncommitted": ("include_uncommitted", _flag),
+    **_OF_FILES,
 }
-"""The field and the function of each option."""
-_WRITE: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
+_WRITE: Final[_Known] = {
     "topic": ("topic", lambda _, text: text),
     BATCH_NUMBER: ("number", _number),
 }

@@ -1,7 +1,6 @@
 """Records of other encoders become the right columns."""
 
 import random
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +21,7 @@ from tests.jobs.source.batches import COMPRESSIONS, LogRecord, compressed, encod
 from tests.support.record_batches import batch as batch_by_the_book
 
 PARTITION = TopicPartition("journal", 3)
-EVERYTHING = OffsetRange(PARTITION, 0, 2**62, Path())
+EVERYTHING = OffsetRange(PARTITION, 0, 2**62, "log")
 SCHEMA = arrow_schema(record_schema(include_headers=True))
 APPEND_TIME = 0x08
 
@@ -93,7 +92,7 @@ def test_the_append_time_is_the_same_for_the_whole_batch():
 def test_only_the_range_and_the_columns_that_are_asked_for_are_returned():
     records = [LogRecord(offset, 0, value=b"%d" % offset) for offset in (10, 11, 14, 15, 20)]
     found = decode(
-        [payload(encoded(records))], OffsetRange(PARTITION, 11, 20, Path()), columns_schema("value")
+        [payload(encoded(records))], OffsetRange(PARTITION, 11, 20, "log"), columns_schema("value")
     )
     assert found.to_pydict() == {"value": [b"11", b"14", b"15"]}
 

@@ -152,7 +152,7 @@ def test_a_batch_with_a_refused_row_leaves_nothing_also_offline(
         partition = TopicPartition(topic, number)
         leader = cluster.log_directories(cluster.leader_of(*partition))
         logs = ReadOptions(
-            Subscription(assigned=(partition,)), tuple(leader), include_uncommitted=True
+            Subscription(assigned=(partition,)), tuple(map(str, leader)), include_uncommitted=True
         )
         reader = LogReader(logs, SCHEMA)
         for part in reader.partitions():

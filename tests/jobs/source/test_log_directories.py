@@ -20,6 +20,7 @@ from regent.jobs.source.options import (
     ReadOptions,
     Subscription,
 )
+from regent.jobs.source.worker_files import WorkerFiles
 from regent.storage.log.segment_indexes import OffsetIndex
 from tests.jobs.source.batches import GZIP, compressed, encoded
 from tests.jobs.source.log_files import numbered, set_offsets, write_log, write_segment
@@ -42,7 +43,7 @@ def reader_of(
 ) -> LogReader:
     options = ReadOptions(
         subscription,
-        directories,
+        tuple(map(str, directories)),
         starting=starting,
         since_ms=since_ms,
         include_uncommitted=uncommitted,
@@ -62,7 +63,7 @@ def read(reader: LogReader, wanted: OffsetRange) -> list[int]:
 
 
 def offsets(directory: Path, start: int, end: int, *, strict: bool = True) -> list[int]:
-    wanted = OffsetRange(ORDERS, start, end, directory / str(ORDERS))
+    wanted = OffsetRange(ORDERS, start, end, str(directory / str(ORDERS)))
     return read(reader_of(directory, strict=strict), wanted)
 
 
@@ -105,7 +106,7 @@ def test_the_replica_with_the_highest_watermark_is_read(tmp_path: Path):
         write_log(tmp_path / str(number), ORDERS, count)
     reader = reader_of(*sorted(tmp_path.iterdir()))
     (wanted,) = reader.partitions()
-    assert wanted == OffsetRange(ORDERS, 0, 60, tmp_path / "1" / "orders-0")
+    assert wanted == OffsetRange(ORDERS, 0, 60, str(tmp_path / "1" / "orders-0"))
     for number in (0, 2):  # a task needs only the log that the driver has chosen
         shutil.rmtree(tmp_path / str(number))
     assert read(reader, wanted) == list(range(60))
@@ -113,11 +114,11 @@ def test_the_replica_with_the_highest_watermark_is_read(tmp_path: Path):
 
 def test_files_are_opened_only_to_be_read(tmp_path: Path):
     write_log(tmp_path, ORDERS, 20)
-    (segment,) = segments_of(tmp_path / str(ORDERS))
+    (segment,) = segments_of(str(tmp_path / str(ORDERS)), WorkerFiles())
     batches = segment.batches(0)
     next(batches)
     opened = [Path(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
-    (file,) = (int(path.name) for path in opened if path.resolve() == segment.path.resolve())
+    (file,) = (int(path.name) for path in opened if str(path.resolve()) == segment.location)
     assert fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
 
 

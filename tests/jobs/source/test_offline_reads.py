@@ -95,7 +95,9 @@ def test_a_stream_is_refused_in_one_line_that_names_the_connector(
     with pytest.raises(PySparkException) as raised:
         query.awaitTermination(TIMEOUT_S)
     *_, last = (line for line in str(raised.value).splitlines() if "Error: " in line)
-    assert last.endswith("OptionError: regent reads no streams: use the format kafka, " + CONNECTOR)
+    assert last.endswith(
+        "OptionError: regent reads no streams of topics: use the format kafka, " + CONNECTOR
+    )
     with pytest.raises(OptionError, match="write_once in foreachBatch; or use the format kafka"):
         source.streamWriter(StructType(), overwrite=False)
     with pytest.raises(PySparkException, match=r"no option 'minpartitions'.*Kafka connector"):
