@@ -11,7 +11,6 @@ files grows, so the same two offsets give the same rows again.
 
 from __future__ import annotations
 
-import io
 import logging
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +25,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from regent.jobs.files import is_remote, local_path
-from regent.jobs.reports.event_journals import EVENT, Period, find_journals, read_journal
+from regent.jobs.reports.event_journals import EVENT, Period, find_journals, read_lines
 from regent.jobs.source.columns import selected
 from regent.jobs.source.options import JournalOptions, OptionError, journal_options
 from regent.storage.journal_reader import JOURNAL, PREVIOUS
@@ -97,12 +96,10 @@ class JournalBatchReader(DataSourceReader):
 
     def _events(self, lines: bytes, where: str) -> Iterator[pa.RecordBatch]:
         names = self._schema.names
-        unreadable = 0
-        for block in read_journal(io.BytesIO(lines), Period(), has_sentences="changes" in names):
-            unreadable += block.unreadable
-            yield from block.events.select(names).cast(self._schema).to_batches()
-        if unreadable:
-            _log.warning("%s: %d lines are no events", where, unreadable)
+        block = read_lines(lines, Period(), has_sentences="changes" in names)
+        yield from block.events.select(names).cast(self._schema).to_batches()
+        if block.unreadable:
+            _log.warning("%s: %d lines are no events", where, block.unreadable)
 
 
 class JournalStreamReader(DataSourceStreamReader):
