@@ -22,7 +22,7 @@ from regent.cli.console import PORT, is_installed
 from regent.client.wording import counted
 from regent.cluster.child_process import when_parent_ends
 from regent.cluster.cluster_file import listed_processes
-from regent.cluster.cluster_plan import HOST, PORT_SPACING, ClusterPlan
+from regent.cluster.cluster_plan import HOST, PLACEMENT_IDLE_MS, PORT_SPACING, ClusterPlan
 from regent.cluster.cluster_supervisor import ClusterSupervisor
 from regent.cluster.embedded_zookeeper import HEAP_MB, MIN_HEAP_MB, server_classpath
 from regent.config.addresses import listening_socket
@@ -111,7 +111,19 @@ class ClusterOptionsError(RegentError):
 @click.option(
     "--placement-service/--no-placement-service",
     default=None,
-    help="Run the service that places new topics with Spark; by default if Spark is installed.",
+    help="Let a Spark service place new topics; by default if Spark is installed.",
+)
+@click.option(
+    "--placement-at-once",
+    is_flag=True,
+    help="Start this service with the cluster, and not when the first topic is created.",
+)
+@click.option(
+    "--placement-idle-ms",
+    type=click.IntRange(-1),
+    default=PLACEMENT_IDLE_MS,
+    show_default=True,
+    help="Time without new topics after which this service ends, until the next one; -1: never.",
 )
 @click.option(
     "--zookeeper-login/--no-zookeeper-login",
@@ -182,6 +194,8 @@ def cluster(
         config=config,
         names_listeners=bool(settings.broker.listeners),
         placement_service=with_placement_service,
+        placement_at_once=options["placement_at_once"],
+        placement_idle_ms=options["placement_idle_ms"],
         restart=options["restart"],
         zookeeper_login=options["zookeeper_login"],
         zookeeper_heap_mb=options["zookeeper_heap_mb"],
