@@ -894,7 +894,7 @@ BROKER: dict[str, Effect] = {
     ),
     "placement_service": Effect(
         "tcp://placer:7",
-        lambda s, _: placement_finder(s.broker.placement_service)(),
+        lambda s, _: (placement_finder(s.broker.placement_service) or (lambda: None))(),
         None,
         "tcp://placer:7",
     ),
