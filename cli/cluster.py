@@ -38,6 +38,10 @@ from regent.zk.client.zookeeper_client import ZooKeeperClient
 
 MAX_BROKERS = 100
 _MAX_BASE_PORT = 65_535 - 3 * PORT_SPACING - MAX_BROKERS
+_GIVEN = (  # fields of the plan that are options
+    *("placement_at_once", "placement_idle_ms", "restart", "zookeeper_login", "zookeeper_heap_mb"),
+    "console_write",
+)
 _OWN_ZOOKEEPER_TIMEOUT_MS = 120_000
 _CHECK_SESSION_MS = 6_000
 _PREDECESSOR_TIMEOUT_S = 5.0
@@ -194,13 +198,8 @@ def cluster(
         config=config,
         names_listeners=bool(settings.broker.listeners),
         placement_service=with_placement_service,
-        placement_at_once=options["placement_at_once"],
-        placement_idle_ms=options["placement_idle_ms"],
-        restart=options["restart"],
-        zookeeper_login=options["zookeeper_login"],
-        zookeeper_heap_mb=options["zookeeper_heap_mb"],
         console_port=_console_port(options, base_port),
-        console_write=options["console_write"],
+        **{name: options[name] for name in _GIVEN},
         defaults=_defaults(settings, broker_count, internal_topics=options["internal_topics"]),
         broker_settings=_by_broker(options["broker_settings"], options["racks"], broker_count),
     )

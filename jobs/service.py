@@ -238,7 +238,7 @@ class PlacementService:
             if jvm.has_exited():
                 failure = jvm.failure("Spark ended")
         except RegentError as error:
-            failure = error
+            failure = error.with_traceback(None)
         except Exception as error:
             logger.exception("The placement service has a defect")
             failure = RegentError(f"the placement service has a defect: {error!r}")
