@@ -124,10 +124,10 @@ class ClusterOptionsError(RegentError):
 )
 @click.option(
     "--placement-idle-ms",
-    type=click.IntRange(-1),
+    type=click.IntRange(10_000),  # who asks for it must find it when it has started
     default=PLACEMENT_IDLE_MS,
     show_default=True,
-    help="Time without new topics after which this service ends, until the next one; -1: never.",
+    help="Time without new topics after which this service ends, until the next one.",
 )
 @click.option(
     "--zookeeper-login/--no-zookeeper-login",

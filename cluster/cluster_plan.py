@@ -37,7 +37,7 @@ class ClusterPlan:
     ``broker_settings`` are options of single ones. ``names_listeners``: ``config`` has Kafka's
     ``listeners``, which say the ports for clients and followers. ``console_port`` None: there is
     no console; 0: on any free port. ``placement_idle_ms``: how long the placement service runs
-    without topics to place; -1: it does not end by itself.
+    without topics to place.
     """
 
     program: tuple[str, ...]

@@ -111,7 +111,7 @@ class SupervisorSocket:
             received.clear()
             try:
                 wanted = _wanted(line)
-                if wanted == _PLACEMENT:
+                if isinstance(wanted, str):
                     self._answer(connection, {_PLACEMENT: asdict(self._start_placement())})
                 else:
                     self._on_request(StartRequest(wanted, lambda a: self._answer(connection, a)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -40,7 +40,7 @@ class Clock:
 
     def __init__(self, *times: float) -> None:
         self.times = list(times)
-        self.at_last = lambda: None
+        self.at_last: Callable[[], None] = lambda: None
 
     def __call__(self) -> float:
         if len(self.times) > 1:
@@ -79,7 +79,12 @@ def test_a_request_that_comes_while_the_end_is_decided_is_refused_and_not_lost()
 def test_a_request_wakes_the_thread_that_waits_for_it():
     waiting = WaitingRequests[str](None)
     taken: queue.Queue[str | None] = queue.Queue()
-    thread = threading.Thread(target=lambda: [taken.put(waiting.take()) for _ in range(2)])
+
+    def take_twice() -> None:
+        for _ in range(2):
+            taken.put(waiting.take())
+
+    thread = threading.Thread(target=take_twice)
     thread.start()
     waiting.add("a")
     assert taken.get(timeout=TIMEOUT_S) == "a"
