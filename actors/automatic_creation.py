@@ -128,7 +128,8 @@ class AutomaticCreation:
     def _create_missing(self) -> None:
         """Send the next request. The placement service does not place internal topics.
 
-        They are needed at once, and it may be starting.
+        They are needed at once, and it may be starting. A request for others does not wait for it,
+        because internal topics would wait, too: the clients ask again.
         """
         if self._being_created:
             return
@@ -142,7 +143,7 @@ class AutomaticCreation:
             request = CreateTopicsRequest(
                 topics=tuple(map(self._creatable, self._being_created)),
                 timeout_ms=CREATION_TIMEOUT_MS,
-                placement=PlacementOptions(use_service=False) if internal else None,
+                placement=PlacementOptions(use_service=not internal, awaits_service=True),
             )
             self._send(request, Reply.of(self._on_created))
 

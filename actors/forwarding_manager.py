@@ -34,6 +34,7 @@ from regent.core.admin.admin_requests import (
     changes_topics,
     done_before,
     is_elsewhere,
+    is_unplaced,
     timeout_of,
 )
 from regent.core.admin.partition_requests import PendingElections
@@ -300,7 +301,9 @@ class ForwardingManager(RegentActor):
         waiting = self._waiting.get(number)
         if waiting is None:
             return
-        if isinstance(answer, ForwardedResponse) and not _is_elsewhere(answer):
+        if self._awaits_placement(waiting, answer):
+            self._try_again_later(number)
+        elif isinstance(answer, ForwardedResponse) and not _is_elsewhere(answer):
             self._is_failing = False
             waiting.tell_decision(answer)
             waiting.pending = _pending(waiting, answer)
@@ -318,8 +321,23 @@ class ForwardingManager(RegentActor):
             log("%s: %s; trying again", self.name, _reason(answer))
             self._is_failing = True
             waiting.tell_decision(_given_up(waiting.request, answer))
-            backoff_ms = min(RETRY_BACKOFF_MS * waiting.attempts, MAX_RETRY_BACKOFF_MS)
-            self._scheduler.schedule(backoff_ms, lambda: self._tell(_TryAgain(number)))
+            self._try_again_later(number)
+
+    def _try_again_later(self, number: int) -> None:
+        backoff_ms = min(RETRY_BACKOFF_MS * self._waiting[number].attempts, MAX_RETRY_BACKOFF_MS)
+        self._scheduler.schedule(backoff_ms, lambda: self._tell(_TryAgain(number)))
+
+    @staticmethod
+    def _awaits_placement(waiting: _PendingRequest, answer: object) -> bool:
+        """Whether the placement service starts, and the client has time to wait for it."""
+        request = waiting.request
+        return (
+            isinstance(answer, TopicsResponse)
+            and isinstance(request, CreateTopicsRequest | CreatePartitionsRequest)
+            and is_unplaced(answer)
+            and not (request.placement is not None and request.placement.awaits_service)
+            and monotonic_ms() + RETRY_BACKOFF_MS < waiting.deadline_ms
+        )
 
     # --- from the decision to the answer ---
 

@@ -1,7 +1,7 @@
-"""Asks the resident placement service to place new partitions; otherwise places them itself.
+"""Asks the placement service to place new partitions, and has it started when it does not run.
 
-If the service is down, slow, or still starting, the same algorithm runs in this process, because a
-new topic must not wait for Spark. This is counted, and logged once until the service answers again.
+With a service no other code places the topics of clients. Without one, which is the choice of who
+configures the broker or creates the topic, the same algorithm runs in this process.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import monotonic
+from typing import Final, TypeAlias
 
-from regent.cluster.cluster_file import placement_endpoint
-from regent.core.errors import Errors, RegentError
+from regent.cluster.cluster_file import PlacementEntry, placement_entry
+from regent.cluster.supervisor_socket import SupervisorError, start_placement
+from regent.config.command_line import program
+from regent.core.errors import ApiError, Errors
 from regent.core.placement.replica_placer import hosts_in_use, place
 from regent.core.protocol.placement import (
     PlacedPartition,
@@ -27,112 +29,130 @@ from regent.transport.control.sockets import Context
 
 logger = logging.getLogger(__name__)
 
-TIMEOUT_S = 3.0
-PAUSE_S = 5.0
-_STATUS_TIMEOUT_S = 1.0
-_READY = "ready"
-_STARTING = ("starting", "warming")
+TIMEOUT_S: Final = 3.0
+_STATUS_TIMEOUT_S: Final = 1.0
+_START_TIMEOUT_S: Final = 1.0
+_READY: Final = "ready"
 
-
-class PlacementUnavailableError(RegentError):
-    """The service did not place the partitions; the message has the reason."""
+FindService: TypeAlias = Callable[[], str | ApiError]
+"""Returns the endpoint of a service that runs, or why there is none. It is called for each request,
+because the service begins and ends with the need for it."""
 
 
 class PlacementClient:
     """Implements ``core.admin.admin_requests.TopicPlacer``; used by one thread.
 
-    ``find_endpoint`` is called for each request, because the service may have been restarted; it
-    returns None when there is no service. After a failure it is not asked for ``PAUSE_S``.
+    ``find`` None: there is no service.
     """
 
     def __init__(
         self,
         context: Context,
-        find_endpoint: Callable[[], str | None],
+        find: FindService | None,
         *,
         client_id: str,
         timeout_s: float = TIMEOUT_S,
-        clock: Callable[[], float] = monotonic,
     ) -> None:
         self.placements = 0
-        self.fallbacks = 0
+        self.failures = 0
         self._context = context
-        self._find_endpoint = find_endpoint
+        self._find = find
         self._client_id = client_id
         self._timeout_s = timeout_s
-        self._clock = clock
-        self._failure: str | None = None
-        self._ask_again_at = 0.0
+        self._is_failing = False
 
     def place(self, request: PlaceTopicsRequest, *, use_service: bool) -> PlaceTopicsResponse:
-        """Place the partitions; raises ``PlacementError`` only if ``replica_placer.check`` does."""
+        """See ``TopicPlacer.place``. Raises ``PlacementError`` if ``replica_placer.check`` does."""
         self.placements += 1
-        if not use_service:
+        if self._find is None or not use_service:
             return PlaceTopicsResponse(Errors.NONE, "", tuple(place(request)))
-        if self._failure is None or self._clock() >= self._ask_again_at:
-            try:
-                answer = self._ask(request)
-            except (PlacementUnavailableError, RequestError) as error:
-                log = logger.debug if self._failure else logger.warning
-                log("Placing new topics without the placement service: %s", error)
-                self._failure = str(error)
-                self._ask_again_at = self._clock() + PAUSE_S
-            else:
-                if self._failure is not None:
-                    logger.info("The placement service places new topics again")
-                self._failure = None
-                return answer
-        self.fallbacks += 1
-        note = f"{self._failure}: placed by the same algorithm, without Spark"
-        return PlaceTopicsResponse(Errors.NONE, note, tuple(place(request)))
-
-    def warming(self) -> str:
-        """See ``TopicPlacer.warming``."""
-        endpoint = self._find_endpoint()
-        if endpoint is None:
-            return ""
-        try:
-            with RemoteActorRef(self._context, endpoint, client_id=self._client_id) as service:
-                status = _status(service)
-        except RequestError:
-            return ""
-        return (status.message or status.state) if status.state in _STARTING else ""
-
-    def _ask(self, request: PlaceTopicsRequest) -> PlaceTopicsResponse:
-        endpoint = self._find_endpoint()
-        if endpoint is None:
-            raise PlacementUnavailableError("there is no placement service")
-        with RemoteActorRef(self._context, endpoint, client_id=self._client_id) as service:
-            status = _status(service)
-            if status.state != _READY:
-                reason = f" ({status.message})" if status.message else ""
-                raise PlacementUnavailableError(f"the placement service is {status.state}{reason}")
-            answer = ask(service, request, PlaceTopicsResponse, timeout_s=self._timeout_s)
-        if answer.error_code is not Errors.NONE:
-            raise PlacementUnavailableError(answer.message or answer.error_code.name)
-        if not _is_complete(request, answer.partitions):
+        answer = self._ask(request, self._find())
+        if answer.error_code is Errors.NONE and not _is_complete(request, answer.partitions):
             message = "the placement service returned other partitions than requested"
-            raise PlacementUnavailableError(message)
-        if not _is_apart(request, answer.partitions):
+            answer = PlaceTopicsResponse(Errors.UNKNOWN_SERVER_ERROR, message)
+        elif answer.error_code is Errors.NONE and not _is_apart(request, answer.partitions):
             message = (
                 "the placement service put two replicas on one host: it is of an older version"
             )
-            raise PlacementUnavailableError(message)
+            answer = PlaceTopicsResponse(Errors.UNKNOWN_SERVER_ERROR, message)
+        self._note(answer.message if answer.error_code else "")
         return answer
 
+    def obstacle(self) -> ApiError | None:
+        """See ``TopicPlacer.obstacle``."""
+        if self._find is None:
+            return None
+        found = self._find()
+        error = found if isinstance(found, ApiError) else self._status(found)
+        if error is not None and error.error_code is not Errors.COORDINATOR_LOAD_IN_PROGRESS:
+            self._note(error.message)
+        return error
 
-def _status(service: RemoteActorRef) -> PlacementStatusResponse:
-    request = PlacementStatusRequest()
-    return ask(service, request, PlacementStatusResponse, timeout_s=_STATUS_TIMEOUT_S)
+    def _status(self, endpoint: str) -> ApiError | None:
+        try:
+            with RemoteActorRef(self._context, endpoint, client_id=self._client_id) as service:
+                request = PlacementStatusRequest()
+                status = ask(service, request, PlacementStatusResponse, timeout_s=_STATUS_TIMEOUT_S)
+        except RequestError as error:
+            return _passing(f"the placement service does not answer: {error}")
+        return None if status.state == _READY else _starting(status.message or status.state)
+
+    def _ask(self, request: PlaceTopicsRequest, found: str | ApiError) -> PlaceTopicsResponse:
+        if isinstance(found, ApiError):
+            return PlaceTopicsResponse(*found)
+        try:
+            with RemoteActorRef(self._context, found, client_id=self._client_id) as service:
+                answer = ask(service, request, PlaceTopicsResponse, timeout_s=self._timeout_s)
+        except RequestError as error:
+            return PlaceTopicsResponse(*_passing(f"the placement service did not answer: {error}"))
+        if answer.error_code is Errors.BROKER_NOT_AVAILABLE:
+            return PlaceTopicsResponse(*_passing(answer.message))
+        return answer
+
+    def _note(self, failure: str) -> None:
+        """Count a failure, and log the first of several."""
+        self.failures += bool(failure)
+        if failure and not self._is_failing:
+            logger.warning("New topics are not placed: %s", failure)
+        elif self._is_failing and not failure:
+            logger.info("The placement service places new topics again")
+        self._is_failing = bool(failure)
 
 
-def placement_finder(setting: str) -> Callable[[], str | None]:
-    """Return a function that finds the endpoint: the setting itself, or from a ``cluster.json``."""
+def _passing(message: str) -> ApiError:
+    return ApiError(Errors.COORDINATOR_LOAD_IN_PROGRESS, message)
+
+
+def _starting(state: str) -> ApiError:
+    return _passing(f"the placement service starts: {state}")
+
+
+def placement_finder(setting: str) -> FindService | None:
+    """Return what finds the service: the setting itself, or from a ``cluster.json``."""
     if not setting:
-        return lambda: None
+        return None
     if "://" in setting:
         return lambda: setting
-    return lambda: placement_endpoint(Path(setting))
+    return lambda: _service_of_cluster(Path(setting))
+
+
+def _service_of_cluster(file: Path) -> str | ApiError:
+    """Return the endpoint, or why there is none; have the process started if it does not run."""
+    entry = placement_entry(file)
+    if entry is None or not entry.pid:
+        try:
+            entry = start_placement(file.parent, _START_TIMEOUT_S)
+        except SupervisorError as error:
+            return _passing(f"the placement service cannot be started: {error}")
+    return entry.endpoint or _not_running(entry)
+
+
+def _not_running(entry: PlacementEntry) -> ApiError:
+    if not entry.message:
+        return _starting("its process is starting")
+    remedy = f"correct this, or use `{program()} topics create --no-placement-service`"
+    message = f"the placement service cannot place: {entry.message}; {remedy}"
+    return ApiError(Errors.BROKER_NOT_AVAILABLE, message)
 
 
 def _is_complete(request: PlaceTopicsRequest, placed: Sequence[PlacedPartition]) -> bool:

@@ -22,7 +22,7 @@ from regent.cli.console import PORT, is_installed
 from regent.client.wording import counted
 from regent.cluster.child_process import when_parent_ends
 from regent.cluster.cluster_file import listed_processes
-from regent.cluster.cluster_plan import HOST, PORT_SPACING, ClusterPlan
+from regent.cluster.cluster_plan import HOST, PLACEMENT_IDLE_MS, PORT_SPACING, ClusterPlan
 from regent.cluster.cluster_supervisor import ClusterSupervisor
 from regent.cluster.embedded_zookeeper import HEAP_MB, MIN_HEAP_MB, server_classpath
 from regent.config.addresses import listening_socket
@@ -39,6 +39,10 @@ from regent.zk.client.zookeeper_client import ZooKeeperClient
 MAX_BROKERS = 100
 MAX_NODE_PORT = 65_535 - 4 * PORT_SPACING - MAX_BROKERS
 _MAX_BASE_PORT = 65_535 - 3 * PORT_SPACING - MAX_BROKERS
+_GIVEN = (  # fields of the plan that are options
+    *("placement_at_once", "placement_idle_ms", "restart", "zookeeper_login", "zookeeper_heap_mb"),
+    "console_write",
+)
 _OWN_ZOOKEEPER_TIMEOUT_MS = 120_000
 _CHECK_SESSION_MS = 6_000
 _PREDECESSOR_TIMEOUT_S = 5.0
@@ -112,7 +116,19 @@ class ClusterOptionsError(RegentError):
 @click.option(
     "--placement-service/--no-placement-service",
     default=None,
-    help="Run the service that places new topics with Spark; by default if Spark is installed.",
+    help="Let a Spark service place new topics; by default if Spark is installed.",
+)
+@click.option(
+    "--placement-at-once",
+    is_flag=True,
+    help="Start this service with the cluster, and not when the first topic is created.",
+)
+@click.option(
+    "--placement-idle-ms",
+    type=click.IntRange(10_000),  # who asks for it must find it when it has started
+    default=PLACEMENT_IDLE_MS,
+    show_default=True,
+    help="Time without new topics after which this service ends, until the next one.",
 )
 @click.option(
     "--zookeeper-login/--no-zookeeper-login",
@@ -183,11 +199,8 @@ def cluster(
         config=config,
         names_listeners=bool(settings.broker.listeners),
         placement_service=with_placement_service,
-        restart=options["restart"],
-        zookeeper_login=options["zookeeper_login"],
-        zookeeper_heap_mb=options["zookeeper_heap_mb"],
         console_port=_console_port(options, base_port),
-        console_write=options["console_write"],
+        **{name: options[name] for name in _GIVEN},
         defaults=_defaults(settings, broker_count, internal_topics=options["internal_topics"]),
         broker_settings=_by_broker(options["broker_settings"], options["racks"], broker_count),
     )

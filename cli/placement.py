@@ -28,7 +28,7 @@ service_options: Final = with_options(
         type=click.IntRange(min=0),
         default=PLACEMENT_TIMEOUT_MS,
         show_default=True,
-        help="Time to wait for the placement service to start; then Spark is not used.",
+        help="Time to wait for the placement service to start.",
     ),
 )
 """Adds the options about the service: ``placement_service`` and ``placement_timeout_ms``."""
@@ -53,18 +53,16 @@ def placement_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_placement
 
 
-def placement_status(
-    service: PlacementEntry, *, timeout_s: float
-) -> PlacementStatusResponse | None:
-    """Return the status of the service; None when it does not answer."""
+def placement_status(service: PlacementEntry, *, timeout_s: float) -> tuple[str, str] | None:
+    """Return the state of the service and a message; None when it does not answer."""
     from regent.cli.remote_actors import actor_at
     from regent.transport.control.client import RequestError
     from regent.transport.control.remote_ref import ask
 
     try:
         with actor_at(service.endpoint) as actor:
-            return ask(
-                actor, PlacementStatusRequest(), PlacementStatusResponse, timeout_s=timeout_s
-            )
+            request = PlacementStatusRequest()
+            status = ask(actor, request, PlacementStatusResponse, timeout_s=timeout_s)
+            return status.state, status.message
     except RequestError:
         return None

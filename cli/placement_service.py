@@ -24,9 +24,15 @@ from regent.jobs.service import serve
 @click.option(
     "--keys-dir", type=click.Path(path_type=Path), required=True, help="The directory of keys."
 )
+@click.option(
+    "--idle-ms",
+    type=click.IntRange(-1),
+    default=-1,
+    help="End after this time without topics to place; -1: never.",
+)
 @click.option("--death-pipe-fd", type=int)
 def placement_service(
-    work_dir: Path | None, port: int, keys_dir: Path, death_pipe_fd: int | None
+    work_dir: Path | None, port: int, keys_dir: Path, idle_ms: int, death_pipe_fd: int | None
 ) -> None:
     """Keep a Spark session and place topics with it, until SIGTERM."""
     keep_files_private()
@@ -34,7 +40,8 @@ def placement_service(
     logging.getLogger("py4j").setLevel(logging.WARNING)
     if death_pipe_fd is not None:
         when_parent_ends(death_pipe_fd, partial(os.kill, os.getpid(), signal.SIGTERM))
-    serve(f"tcp://127.0.0.1:{port}", work_dir, keys_dir, _announce)
+    idle_s = None if idle_ms < 0 else idle_ms / 1000
+    serve(f"tcp://127.0.0.1:{port}", work_dir, keys_dir, _announce, idle_s=idle_s)
 
 
 def _announce(endpoint: str) -> None:

@@ -60,7 +60,6 @@ _CONTROLLER_LIMIT_S = 3.0
 _PLACEMENT_LIMIT_S = 1.0
 _GROUPS_LIMIT_S = 1.0
 _NAMED_PARTITIONS = 5
-_PLACEMENT_STATES = {"starting": "warming"}  # shown as one state; the message says which
 _PRINTED_LINES = 10  # of each kind
 
 
@@ -149,18 +148,16 @@ def _examine(cluster: Cluster) -> Health:
         return Health(health.zookeeper, [*health.reasons, str(error)])
     health.zookeeper["connected"] = True
     if file is not None and file.placement is not None:
-        answer = placement_status(file.placement, timeout_s=_PLACEMENT_LIMIT_S)
-        health.placement = {
-            "endpoint": file.placement.endpoint,
-            "state": "unreachable"
-            if answer is None
-            else _PLACEMENT_STATES.get(answer.state, answer.state),
-            "message": "" if answer is None else answer.message,
-        }
-        if answer is None:
+        placement = file.placement
+        state, message = placement.state, placement.message
+        if placement.endpoint:
+            answer = placement_status(placement, timeout_s=_PLACEMENT_LIMIT_S)
+            state, message = ("unreachable", "") if answer is None else answer
+        health.placement = {"endpoint": placement.endpoint, "state": state, "message": message}
+        if state == "unreachable":
             health.warnings.append("the placement service does not answer")
-        elif answer.state == "failed":
-            health.warnings.append(f"the placement service failed: {answer.message}")
+        elif state == "failed":
+            health.warnings.append(f"the placement service failed: {message}")
     return health
 
 
@@ -447,6 +444,12 @@ def _waiting(
     ]
 
 
+def _placement_state(placement: Mapping[str, object] | None) -> str:
+    if placement is None:
+        return "none"
+    return ": ".join(str(placement[key]) for key in ("state", "message") if placement[key])
+
+
 def _print(health: Health) -> None:
     controller, placement = health.controller, health.placement
     active = "none"
@@ -459,7 +462,7 @@ def _print(health: Health) -> None:
             ("events queued", health.event_queue_size),
             ("brokers", listed(list(map(_named, health.brokers)), 20) or "none"),
             *_host_facts(health.brokers),
-            ("placement service", placement["state"] if placement else "none"),
+            ("placement service", _placement_state(placement)),
             ("topics", health.topics),
             ("topics being deleted", health.topics_being_deleted),
             ("partitions", health.partitions),

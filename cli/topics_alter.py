@@ -6,7 +6,7 @@ import time
 
 import click
 
-from regent.cli.output import Output, examples, note, output_option, print_json
+from regent.cli.output import Output, examples, output_option, print_json
 from regent.cli.placement import service_options
 from regent.cli.topic_options import topic_argument, topics_client
 from regent.cli.waiting import Waiting, timeout_option
@@ -43,10 +43,8 @@ def alter(
             name,
             partitions,
             PlacementOptions(use_service=placement_service, awaits_service=True),
-            (lambda starting: waiting.say(f"placement: {starting}"), until),
+            (waiting.say, until),
         )
-    if response.placement_note:
-        note(response.placement_note)
     raise_if_refused(response.results)
     (row,) = response.results
     old = row.previous_count  # unknown if the broker is one of Kafka's

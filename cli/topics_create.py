@@ -103,7 +103,7 @@ def create(
             client,
             topics,
             replace(placement, awaits_service=True),
-            (lambda starting: waiting.say(f"placement: {starting}"), until),
+            (waiting.say, until),
             waiting,
             if_not_exists=if_not_exists,
         )
@@ -185,16 +185,12 @@ def _create(
         topics = [topic for topic in topics if topic.name not in existing]
     waiting.say(f"creating {counted(len(topics), 'topic')}")
     results: list[CreatableTopicResult] = []
-    notes: dict[str, None] = {}
     topics = sorted(topics, key=lambda topic: topic.name)
     for response in client.create(
         topics, placement, all_or_none=not is_sliced, await_service=await_service
     ):
         results += response.topics
-        notes[response.placement_note] = None
         waiting.say(f"creating topics: {len(results)} of {len(topics)}")
-    for line in filter(None, notes):
-        note(line)
     existing = _existing(results) if if_not_exists else set()
     results = [row for row in results if row.name not in existing]
     tried = [row for row in results if row.error_code != Errors.OPERATION_NOT_ATTEMPTED]

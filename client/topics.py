@@ -62,6 +62,7 @@ _MAX_SLICE_TOPICS: Final = 1_000
 _DECISION_S: Final = 15.0  # in addition to the timeout of the request
 _CONTROLLER_S: Final = 5.0
 _PAUSE_S: Final = 0.1
+_STARTING: Final = Errors.COORDINATOR_LOAD_IN_PROGRESS  # the placement service
 _TOPIC: Final = 2  # a type of resources
 _APIS: Final[Mapping[type, tuple[tuple[KafkaApiKey, int], type[Any]]]] = {
     CreateTopicsRequest: ((KafkaApiKey.CREATE_TOPICS, 7), CreateTopicsResponse),
@@ -209,22 +210,22 @@ class TopicsClient:
     ) -> tuple[R, float]:
         """Send a request again while the placement service starts; return also the new deadline.
 
-        ``await_service`` has what gets the progress, and how long to wait: until then nothing is
-        written, and the timeout begins again. Then the service does not place.
+        ``await_service`` has what gets the progress, and how long to wait. The timeout begins
+        again with each attempt.
         """
         while True:
             response = self._ask(request, deadline)
             assert isinstance(response, answer)
-            codes = {row.error_code for row in results_of(response)}
-            if await_service is None or codes != {Errors.COORDINATOR_LOAD_IN_PROGRESS}:
+            errors = set(map(error_of, results_of(response)))
+            starting = next((e for e in errors if e.error_code is _STARTING), None)
+            if await_service is None or starting is None or len(errors) > 1:
                 return response, deadline
             say, until = await_service
-            say(response.placement_note)
+            say(starting.message)
             left_s = until - time.monotonic()
-            if left_s <= 0 and request.placement is not None:
-                placement = replace(request.placement, awaits_service=False)
-                request = replace(request, placement=placement)
-            time.sleep(max(0.0, min(_PAUSE_S, left_s)))
+            if left_s <= 0:
+                return response, deadline
+            time.sleep(min(_PAUSE_S, left_s))
             deadline = self._deadline()
 
     def _ask(self, request: TopicsRequest, deadline: float) -> Any:
@@ -328,6 +329,8 @@ def _problem(result: TopicResult) -> str:
     """Return what is wrong with a topic, and the remedy; empty: nothing."""
     code, message = error_of(result)
     hint = f" (see `{program()} status`)" if code is Errors.REQUEST_TIMED_OUT else ""
+    if code is _STARTING:
+        hint = "; --placement-timeout-ms waits longer, --no-placement-service does without"
     return "" if code is Errors.NONE else (message or f"{topic_of(result)}: {code.name}") + hint
 
 

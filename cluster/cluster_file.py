@@ -72,10 +72,21 @@ class BrokerEntry:
 
 @dataclass(frozen=True, slots=True)
 class PlacementEntry:
-    """The placement service, and the ZeroMQ endpoint it answers at, with its public key."""
+    """The placement service, and the ZeroMQ endpoint it answers at, with its public key.
 
-    pid: int
-    endpoint: str
+    ``pid`` 0: it does not run. ``message`` says why it has failed; empty: it has not.
+    """
+
+    pid: int = 0
+    endpoint: str = ""
+    message: str = ""
+
+    @property
+    def state(self) -> str:
+        """``idle``, ``starting``, ``running`` or ``failed``; while it runs it tells more itself."""
+        if self.pid:
+            return "running" if self.endpoint else "starting"
+        return "failed" if self.message else "idle"
 
 
 class ClusterFileError(RegentError):
@@ -143,13 +154,13 @@ def listed_processes(data_dir: Path) -> list[int]:
     if file is None:
         return []
     entries = [*file.zookeeper_nodes, *file.brokers.values(), file.placement]
-    return [entry.pid for entry in entries if entry is not None]
+    return [entry.pid for entry in entries if entry is not None and entry.pid]
 
 
-def placement_endpoint(path: Path) -> str | None:
-    """Return the endpoint of the placement service in a ``cluster.json``; None without one."""
+def placement_entry(path: Path) -> PlacementEntry | None:
+    """Return the placement service in a ``cluster.json``; None without one."""
     file = _read_if_valid(path)
-    return None if file is None or file.placement is None else file.placement.endpoint
+    return None if file is None else file.placement
 
 
 def _read_if_valid(path: Path) -> ClusterFile | None:
@@ -166,7 +177,8 @@ def _row(entry: BrokerEntry) -> dict[str, object]:
 
 def _placement(json: JsonObject) -> PlacementEntry:
     placement = json.nested("placement")
-    return PlacementEntry(placement.integer("pid"), placement.string("endpoint"))
+    message = placement.optional_string("message") or ""
+    return PlacementEntry(placement.integer("pid"), placement.string("endpoint"), message)
 
 
 def _broker(json: JsonObject) -> BrokerEntry:

@@ -14,6 +14,7 @@ from regent.zk.client.login import SECRET_FILE
 
 HOST = "127.0.0.1"
 PORT_SPACING = 1_000
+PLACEMENT_IDLE_MS = 600_000
 _BELOW_KAFKA = 9_092 - 2_181  # how far ZooKeeper's port is below that of broker 0
 _FIRST_PORT_OF_USERS = 1_024
 
@@ -35,8 +36,9 @@ class ClusterPlan:
     connect string of external servers. ``defaults`` are settings of all brokers, and
     ``broker_settings`` are options of single ones. ``names_listeners``: ``config`` has Kafka's
     ``listeners``, which say the ports for clients and followers. ``console_port`` None: there is
-    no console; 0: on any free port. The ids of the brokers begin at ``first_id``, which has the
-    base port. Brokers listen on ``host`` unless they have settings.
+    no console; 0: on any free port. ``placement_idle_ms``: how long the placement service runs
+    without topics to place; -1: it does not end by itself. The ids of the brokers begin at
+    ``first_id``, which has the base port. Brokers listen on ``host`` unless they have settings.
     """
 
     program: tuple[str, ...]
@@ -51,6 +53,8 @@ class ClusterPlan:
     restart: bool
     first_id: BrokerId = 0
     host: str = HOST
+    placement_at_once: bool = False
+    placement_idle_ms: int = PLACEMENT_IDLE_MS
     zookeeper_login: bool = True
     zookeeper_heap_mb: int = HEAP_MB
     connection_timeout_ms: int = 18_000
@@ -120,7 +124,11 @@ class ClusterPlan:
 
     def placement_service_command(self) -> list[str]:
         """Return the command line of the placement service."""
-        options = {"work-dir": self.placement_service_dir, "keys-dir": self.keys_dir}
+        options = {
+            "work-dir": self.placement_service_dir,
+            "keys-dir": self.keys_dir,
+            "idle-ms": self.placement_idle_ms,
+        }
         return self._command("placement-service", options)
 
     def _command(self, name: str, options: Mapping[str, object]) -> list[str]:

@@ -1,8 +1,8 @@
 """A whole cluster on this machine: ZooKeeper, brokers and the placement service as child processes.
 
-The placement service is started first, because Spark takes longest. The brokers are stopped first,
-one by one, so that each can move its leaderships to the others. ``cluster.json`` in the data
-directory lists the running processes.
+The placement service is started when a topic needs it. The brokers are stopped first, one by one,
+so that each can move its leaderships to the others. ``cluster.json`` in the data directory lists
+the running processes.
 """
 
 from __future__ import annotations
@@ -23,13 +23,19 @@ from regent.cluster.cluster_file import (
 from regent.cluster.cluster_plan import BrokerPorts, ClusterPlan
 from regent.cluster.console_child import ConsoleChild
 from regent.cluster.embedded_zookeeper import HEAP_MB, EmbeddedZooKeeper, start_ensemble
+from regent.cluster.placement_child import PlacementChild
 from regent.cluster.process_supervisor import (
     Backoff,
     ProcessSupervisor,
     Restart,
     SupervisionListener,
 )
-from regent.cluster.supervisor_socket import StartRequest, SupervisorSocket, start_command
+from regent.cluster.supervisor_socket import (
+    StartRequest,
+    SupervisorError,
+    SupervisorSocket,
+    start_command,
+)
 from regent.cluster.zookeeper_node import ZooKeeperNode
 from regent.config.cluster_location import CLUSTER_FILE, KEYS_OF_COMMAND
 from regent.config.command_line import EXIT_INTERRUPTED, program
@@ -49,7 +55,6 @@ EXIT_UNCLEAN = 1
 
 _START_TIMEOUT_S = 600.0  # a broker may have to recover its logs first
 _START_TIMEOUT_PER_BROKER_S = 2.0
-_PLACEMENT_START_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 10.0
 _FAST_STOP_TIMEOUT_S = 3.0
 _CONTROLLER_READ_TIMEOUT_S = 2.0
@@ -89,7 +94,9 @@ class ClusterSupervisor(SupervisionListener):
         self._nodes: list[ZooKeeperNode] = []
         self._former_ports: dict[BrokerId, BrokerPorts] = {}
         self._brokers = {id_: self._broker(id_) for id_ in plan.broker_ids}
-        self._placement = self._placement_service() if plan.placement_service else None
+        self._placement = PlacementChild(plan, self._death_pipe) if plan.placement_service else None
+        if self._placement is not None:
+            self._file.placement = self._placement.entry
         self._console: ConsoleChild | None = None
         self._starts: list[_Start] = []
         self._failure: str | None = None  # why the cluster cannot start
@@ -122,7 +129,9 @@ class ClusterSupervisor(SupervisionListener):
 
     def _supervise(self) -> None:
         """Run until a stop is requested; start brokers again on request."""
-        requests = SupervisorSocket(self._plan.data_dir, self._processes, self._start_brokers)
+        requests = SupervisorSocket(
+            self._plan.data_dir, self._processes, self._start_brokers, self._start_placement
+        )
         try:
             requests.open()
         except OSError as error:
@@ -141,8 +150,8 @@ class ClusterSupervisor(SupervisionListener):
         keys = KeysDirectory(self._plan.keys_dir)
         keys.make_operator()
         KEYS_OF_COMMAND.given = keys.path
-        if self._placement is not None:
-            self._processes.start(self._placement, Restart.ALWAYS, self._backoff())
+        if self._placement is not None and self._plan.placement_at_once:
+            self._start_placement()
         with self._processes.interruptible():
             self._start_zookeeper()
         self._save()
@@ -151,7 +160,6 @@ class ClusterSupervisor(SupervisionListener):
             self._processes.start(broker, self._restart, self._backoff())
         self._await_brokers()
         self._await_metadata()
-        self._await_placement()
 
     def _serve(self) -> None:
         if not self._processes.stop_requests:
@@ -254,22 +262,6 @@ class ClusterSupervisor(SupervisionListener):
             if self._failure:
                 raise ClusterStartError(self._failure)
 
-    def _await_placement(self) -> None:
-        """Return when the endpoint of the service is known; Spark may still be starting.
-
-        The endpoint must be in ``cluster.json`` before the cluster is announced as ready.
-        """
-        placement = self._placement
-        if placement is not None:
-            self._processes.wait(
-                lambda: bool(
-                    placement.ready
-                    or self._processes.stop_requests
-                    or not self._processes.is_running(placement)
-                ),
-                _PLACEMENT_START_TIMEOUT_S,
-            )
-
     def _ready_line(self) -> str:
         ports = ",".join(str(self._file.brokers[broker_id].port) for broker_id in self._brokers)
         return (
@@ -313,13 +305,22 @@ class ClusterSupervisor(SupervisionListener):
         }
         return ports._replace(**told)
 
-    def _placement_service(self) -> ChildProcess:
-        return ChildProcess(
-            "placement service",
-            self._plan.placement_service_command,
-            output=self._plan.placement_service_dir / "placement-service.out",
-            death_pipe=self._death_pipe,
-        )
+    def _start_placement(self) -> PlacementEntry:
+        """Start the placement service if it does not run; return its state."""
+        if self._placement is None:
+            raise SupervisorError("this cluster was started without a placement service")
+        before = self._placement.entry
+        if self._placement.start(self._processes) != before:
+            self._save_placement()
+        return self._placement.entry
+
+    def _save_placement(self) -> None:
+        assert self._placement is not None
+        self._file.placement = self._placement.entry
+        self._save()
+
+    def _is_placement(self, child: Child) -> bool:
+        return self._placement is not None and child is self._placement.child
 
     def _is_console(self, child: Child) -> bool:
         return self._console is not None and child is self._console.child
@@ -389,19 +390,20 @@ class ClusterSupervisor(SupervisionListener):
         if self._is_console(child):
             return
         assert child.ready is not None
-        assert child.pid is not None
+        if self._placement is not None and self._is_placement(child):
+            self._placement.is_ready()
+            self._save_placement()
+            return
         broker_id = self._broker_id(child)
-        if broker_id is None:
-            self._file.placement = PlacementEntry(child.pid, child.ready)
-        else:
-            try:
-                entry = self._file.brokers[broker_id] = BrokerEntry.decode(child.ready)
-            except BadDataError as error:
-                self._say(f"{child.name}: {error}")
-                child.send_signal(signal.SIGKILL)
-                return
-            self._warn_of_metrics_port(child.name, broker_id)
-            self._former_ports[broker_id] = self._ports_it_listens_on(broker_id, entry)
+        assert broker_id is not None
+        try:
+            entry = self._file.brokers[broker_id] = BrokerEntry.decode(child.ready)
+        except BadDataError as error:
+            self._say(f"{child.name}: {error}")
+            child.send_signal(signal.SIGKILL)
+            return
+        self._warn_of_metrics_port(child.name, broker_id)
+        self._former_ports[broker_id] = self._ports_it_listens_on(broker_id, entry)
         self._save()
         if self._serving and not self._stopping:
             self._say(f"{child.name} is ready again as process {child.pid}")
@@ -431,8 +433,11 @@ class ClusterSupervisor(SupervisionListener):
         broker_id = self._broker_id(child)
         if self._console is not None and self._is_console(child):
             self._console.ended()
-        if child is self._placement:
-            self._file.placement = None
+        if self._placement is not None and self._is_placement(child):
+            self._placement.has_ended(status)
+            self._save_placement()
+            if status == 0:
+                return  # it was idle
         last_line = child.last_line()
         # The last line of a process that was killed by a signal is not the reason.
         why = f": {last_line}" if last_line and status > 0 else ""
@@ -501,7 +506,8 @@ class ClusterSupervisor(SupervisionListener):
         """Kill everything; brokers get a short time to close their ZooKeeper sessions first."""
         requests = self._processes.stop_requests
         self._death_pipe.close_write_end()
-        children = [*self._brokers.values(), *([self._placement] if self._placement else [])]
+        placement = [self._placement.child] if self._placement is not None else []
+        children = [*self._brokers.values(), *placement]
         self._processes.wait(
             lambda: (
                 self._processes.stop_requests > requests
@@ -527,7 +533,7 @@ class ClusterSupervisor(SupervisionListener):
             (self._brokers[broker_id], self._plan.broker_stop_timeout_s) for broker_id in broker_ids
         ]
         if self._placement is not None:
-            order.append((self._placement, _STOP_TIMEOUT_S))
+            order.append((self._placement.child, _STOP_TIMEOUT_S))
         return [*order, *((node, _STOP_TIMEOUT_S) for node in self._nodes)]
 
 

@@ -1,8 +1,10 @@
-"""A Unix socket in the folder of a running ``cluster``: commands ask it to start brokers.
+"""A Unix socket in the folder of a running ``cluster``: it is asked there to start processes.
 
-Each connection has one request and one answer, both a line of JSON: ``{"start": [2]}``,
-or ``{"start": null}`` for all that do not run. The answer comes when those brokers are ready:
-``{"started": [{"id", "pid", "host", "port", …}]}``, or ``{"error": why}`` as soon as one fails.
+Each connection has one request and one answer, both a line of JSON. Commands send
+``{"start": [2]}``, or ``{"start": null}`` for all brokers that do not run. The answer comes when
+those brokers are ready: ``{"started": [{"id", "pid", "host", "port", …}]}``, or ``{"error": why}``
+as soon as one fails. Brokers send ``{"start": "placement"}`` when a topic needs the placement
+service. The answer comes at once: ``{"placement": {"pid", "endpoint", "message"}}``, or an error.
 Only the owner of the socket can connect.
 """
 
@@ -14,10 +16,11 @@ import shlex
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from regent.cluster.cluster_file import PlacementEntry
 from regent.cluster.process_supervisor import ProcessSupervisor
 from regent.config.cluster_location import DATA_DIR
 from regent.config.command_line import program
@@ -25,6 +28,7 @@ from regent.core.errors import RegentError
 from regent.core.model import BrokerId
 
 SOCKET_FILE = ".cluster.socket"
+_PLACEMENT = "placement"
 
 _MAX_LINE_BYTES = 64 * 1024
 _MAX_CONNECTIONS = 64
@@ -50,10 +54,13 @@ class SupervisorSocket:
         data_dir: Path,
         processes: ProcessSupervisor,
         on_request: Callable[[StartRequest], None],
+        start_placement: Callable[[], PlacementEntry],
     ) -> None:
+        """``start_placement``: see ``PlacementChild.start``; it may raise ``SupervisorError``."""
         self._data_dir = data_dir
         self._processes = processes
         self._on_request = on_request
+        self._start_placement = start_placement
         self._connections: set[socket.socket] = set()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 
@@ -103,7 +110,13 @@ class SupervisorSocket:
             line = bytes(received)
             received.clear()
             try:
-                self._on_request(StartRequest(_wanted(line), lambda a: self._answer(connection, a)))
+                wanted = _wanted(line)
+                if isinstance(wanted, str):
+                    self._answer(connection, {_PLACEMENT: asdict(self._start_placement())})
+                else:
+                    self._on_request(StartRequest(wanted, lambda a: self._answer(connection, a)))
+            except SupervisorError as error:
+                self._answer(connection, {"error": str(error)})
             except ValueError as error:
                 self._answer(connection, {"error": f"not understood: {error}"})
 
@@ -126,7 +139,21 @@ def start_brokers(
 
     Raises ``SupervisorError``.
     """
-    request = {"start": None if broker_ids is None else list(broker_ids)}
+    wanted = None if broker_ids is None else list(broker_ids)
+    started: list[dict[str, Any]] = _ask(data_dir, wanted, timeout_s)["started"]
+    return started
+
+
+def start_placement(data_dir: Path, timeout_s: float) -> PlacementEntry:
+    """Ask the ``cluster`` command to start the placement service; return its state.
+
+    Raises ``SupervisorError``.
+    """
+    return PlacementEntry(**_ask(data_dir, _PLACEMENT, timeout_s)[_PLACEMENT])
+
+
+def _ask(data_dir: Path, wanted: object, timeout_s: float) -> dict[str, Any]:
+    request = {"start": wanted}
     try:
         with (
             socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection,
@@ -149,8 +176,7 @@ def start_brokers(
     answer: dict[str, Any] = json.loads(line)
     if "error" in answer:
         raise SupervisorError(str(answer["error"]))
-    started: list[dict[str, Any]] = answer["started"]
-    return started
+    return answer
 
 
 def start_command(data_dir: Path, broker_id: BrokerId) -> str:
@@ -163,14 +189,17 @@ def _where(data_dir: Path) -> str:
     return "" if data_dir == DATA_DIR else f" --data-dir {shlex.quote(str(data_dir))}"
 
 
-def _wanted(line: bytes) -> tuple[BrokerId, ...] | None:
-    """Return the brokers that a request names (None: all); raises ``ValueError``."""
+def _wanted(line: bytes) -> tuple[BrokerId, ...] | str | None:
+    """Return the brokers that a request names (None: all), or ``_PLACEMENT``.
+
+    Raises ``ValueError``.
+    """
     request = json.loads(line)
     wanted = request.get("start", "") if isinstance(request, dict) else ""
-    if wanted is None:
-        return None
+    if wanted is None or wanted == _PLACEMENT:
+        return wanted
     if not isinstance(wanted, list) or not all(type(broker_id) is int for broker_id in wanted):
-        raise ValueError('the only request is {"start": [broker ids]}')
+        raise ValueError('the requests are {"start": [broker ids]} and {"start": "placement"}')
     return tuple(wanted)
 
 

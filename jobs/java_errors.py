@@ -19,7 +19,7 @@ _BEFORE: Final = "Error: Could not create the Java Virtual Machine."
 _AFTER: Final = "Error occurred during initialization of VM"
 _UNTELLING: Final = re.compile(  # frames of stack traces, and what is in every log
     r"\s|at |\.\.\.|$|\[\d[\d.,]*m?s\]\[|.*\b(WARNING|warning|NOTE|default log4j profile)\b|::"
-    r"|Picked up |Setting default log |To adjust logging level "
+    r"|\[Stage \d|Picked up |Setting (Spark|default) log |To adjust logging level "
 )
 _USUAL_WARNINGS: Final = re.compile(r"NativeCodeLoader: |Utils: (Your hostname|Set SPARK_LOCAL_IP)")
 

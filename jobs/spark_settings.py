@@ -40,6 +40,8 @@ _AUTHENTICATION: Final = {
 }
 """A process that reaches the ports of a driver can have it run commands. On loopback every user of
 the machine does. With a local master Spark makes a secret itself, which no other process needs."""
+_QUIET: Final = {"spark.ui.showConsoleProgress": "false"}
+"""Spark shows a bar by default. It would be the last line of the JVM's log, beside its errors."""
 _INSTALLED: Final = Path(pyspark.__file__).parent
 
 
@@ -52,6 +54,7 @@ def ignore_user_settings() -> None:
 
 def submit_command(home: str, conf: Mapping[str, str]) -> list[str]:
     """Return the command that starts the JVM of a session."""
+    conf = _QUIET | dict(conf)
     settings = (part for key, value in conf.items() for part in ("--conf", f"{key}={value}"))
     arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
     return [f"{home}/bin/spark-submit", *settings, *arguments]
@@ -91,7 +94,6 @@ def add_local_defaults(conf: SparkConf, directory: Path) -> None:
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.shuffle.partitions": str(cores),
             "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
         }
     if re.match(r"local\b|spark://(127\.|localhost\b)", master):
         defaults |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}

@@ -50,7 +50,7 @@ class PlacementCounts(Protocol):
     """How often new topics were placed."""
 
     placements: int
-    fallbacks: int
+    failures: int
 
 
 SESSION_STATE: Final = MetricTable[int](
@@ -259,9 +259,9 @@ PLACEMENTS: Final = MetricTable[PlacementCounts](
     "",
     counter("regent_topic_placements_total", "placements of topics for clients", "placements"),
     counter(
-        "regent_topic_placement_fallbacks_total",
-        "placements without the placement service",
-        "fallbacks",
+        "regent_topic_placement_failures_total",
+        "placements that the placement service refused, or could not make",
+        "failures",
     ),
 )
 GUARDIAN: Final = MetricTable[Guardian](

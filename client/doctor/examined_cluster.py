@@ -142,7 +142,7 @@ def _processes(data_dir: Path, file: ClusterFile) -> dict[int, str]:
     """Return the processes of a local cluster that live, and what they are."""
     listed = {node.pid: f"zookeeper {n}" for n, node in enumerate(file.zookeeper_nodes)}
     listed |= {broker.pid: f"broker {broker.id}" for broker in file.brokers.values()}
-    if file.placement is not None:
+    if file.placement is not None and file.placement.pid:
         listed[file.placement.pid] = PLACEMENT
     alive = {pid: name for pid, name in listed.items() if _is_of(data_dir, pid)}
     supervisor = _supervisor(data_dir)

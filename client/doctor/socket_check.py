@@ -134,7 +134,7 @@ def _uses(cluster: ExaminedCluster, pid: int) -> Mapping[int, _UseOf]:
     if pid in servers:
         between = dict.fromkeys(_peers(cluster), _between_servers)
         return {**between, servers[pid]: partial(_of_clients_of_zookeeper, cluster)}
-    if file.placement is not None and pid == file.placement.pid:
+    if file.placement is not None and file.placement.endpoint and pid == file.placement.pid:
         of_placement = partial(_of_keys, "requests to place partitions", {})
         return {port_of(file.placement.endpoint): of_placement}
     return {}

@@ -268,8 +268,9 @@ class BrokerConfig:
     placement_service: str = setting(
         "",
         'The service that places the topics of clients: "tcp://HOST:PORT", or the path of a'
-        ' cluster.json. While it does not answer, or with "", the broker places them itself, by the'
-        " same algorithm. `regent cluster` sets this for its brokers.",
+        " cluster.json, whose cluster starts the service when a topic needs it. Without the service"
+        ' no topic is placed; with "" the broker places topics itself, by the same algorithm.'
+        " `regent cluster` sets this for its brokers.",
         ours=True,
     )
     socket_request_max_bytes: int = setting(

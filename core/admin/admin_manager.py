@@ -181,12 +181,12 @@ class AdminManager:
         _limit(plans, refusals, request.max_partitions)
         sizes = {topic: _size(planned) for topic, planned in plans.items()}
         ids: dict[str, str] = {}
-        errors, note, wait_ms = refusals, "", 0
+        errors, wait_ms = refusals, 0
         if not request.validate_only:
             if request.all_or_none:
                 _refuse_all_if_any(plans, refusals)
             counts = {t: sizes[t][0] for t in plans if t not in created_before}
-            wait_ms, placed, note = self._admit(options, counts, requester, plans, refusals)
+            wait_ms, placed = self._admit(options, counts, requester, plans, refusals)
             ids = {t: wanted[t].topic_id or self._topic_ids.new_topic_id() for t in placed}
             new = {t: NewTopic(ids[t], rows, configs[t]) for t, rows in placed.items()}
             errors = {**self._store.create_topics(new), **refusals}
@@ -201,9 +201,7 @@ class AdminManager:
             else created_topic(topic, sizes[topic], ids.get(topic))
             for topic, code, message in _outcomes(wanted, errors)
         )
-        return CreateTopicsResponse(
-            topics=tuple(results), placement_note=note, throttle_time_ms=wait_ms
-        )
+        return CreateTopicsResponse(topics=tuple(results), throttle_time_ms=wait_ms)
 
     def _create_partitions(
         self, request: CreatePartitionsRequest, requester: Requester | None
@@ -221,10 +219,10 @@ class AdminManager:
 
         plans, refusals = self._plan([topic.name for topic in request.topics], plan)
         _limit(plans, refusals, request.max_partitions)
-        errors, note, wait_ms = refusals, "", 0
+        errors, wait_ms = refusals, 0
         if not request.validate_only:
             added = {topic: _size(planned)[0] for topic, planned in plans.items()}
-            wait_ms, placed, note = self._admit(options, added, requester, plans, refusals)
+            wait_ms, placed = self._admit(options, added, requester, plans, refusals)
             errors = {**self._store.add_partitions(placed), **refusals}
         results = (
             CreatePartitionsTopicResult(
@@ -235,9 +233,7 @@ class AdminManager:
             )
             for topic, code, message in _outcomes(wanted, errors)
         )
-        return CreatePartitionsResponse(
-            results=tuple(results), placement_note=note, throttle_time_ms=wait_ms
-        )
+        return CreatePartitionsResponse(results=tuple(results), throttle_time_ms=wait_ms)
 
     def _delete_topics(
         self, request: DeleteTopicsRequest, requester: Requester | None
@@ -475,8 +471,8 @@ class AdminManager:
 
     def _place(
         self, plans: Mapping[str, _Plan], options: PlacementOptions
-    ) -> tuple[dict[str, dict[int, ReplicaAssignment]], str]:
-        """Return the partitions of each topic, and why the placement service did not place them.
+    ) -> dict[str, dict[int, ReplicaAssignment]] | ApiError:
+        """Return the partitions of each topic, or why the placement service did not place them.
 
         All partitions with the same start index are placed by one request.
         """
@@ -488,7 +484,6 @@ class AdminManager:
                 jobs.setdefault(plan.start_index, []).append(plan.spec)
             else:
                 partitions[topic] = plan
-        note = ""
         loads: Counter[BrokerId] = Counter()
         if options.start_index == LEAST_LOADED:
             rows = self._cache.snapshot.partitions.values()
@@ -496,10 +491,11 @@ class AdminManager:
         for start_index, specs in jobs.items():
             job = self._placement_request(specs, replace(options, start_index=start_index), loads)
             answer = self._placer.place(job, use_service=options.use_service)
-            note = note or answer.message
+            if answer.error_code:
+                return ApiError(answer.error_code, answer.message)
             for row in answer.partitions:
                 partitions[row.topic][row.partition] = ReplicaAssignment(row.replicas)
-        return partitions, note
+        return partitions
 
     def _admit(
         self,
@@ -508,23 +504,21 @@ class AdminManager:
         requester: Requester | None,
         plans: dict[str, _Plan],
         refusals: dict[str, ApiError],
-    ) -> tuple[int, dict[str, dict[int, ReplicaAssignment]], str]:
-        """Return how long the client must wait, the placed partitions, and a note; see ``_place``.
+    ) -> tuple[int, dict[str, dict[int, ReplicaAssignment]]]:
+        """Return how long the client must wait, and the placed partitions.
 
-        Refuse all topics if the sender awaits the placement service, and it starts; the note is
-        ``TopicPlacer.warming`` then. ``counts``: new partitions, by topic.
+        Refuse all topics if one needs the placement service, and it cannot place. ``counts``: new
+        partitions, by topic.
         """
-        is_awaited = options.use_service and options.awaits_service
         is_needed = any(isinstance(plan, _Unplaced) for plan in plans.values())
-        warming = self._placer.warming() if is_awaited and is_needed else ""
-        if warming:
-            message = f"the placement service starts: {warming}"
-            error = ApiError(Errors.COORDINATOR_LOAD_IN_PROGRESS, message)
-            refusals.update(dict.fromkeys(plans, error))
+        obstacle = self._placer.obstacle() if options.use_service and is_needed else None
+        wait_ms = 0 if obstacle else self._throttle(requester, counts, plans, refusals)
+        placed = obstacle or self._place(plans, options)
+        if isinstance(placed, ApiError):
+            refusals.update(dict.fromkeys(plans, placed))
             plans.clear()
-            return 0, {}, warming
-        wait_ms = self._throttle(requester, counts, plans, refusals)
-        return wait_ms, *self._place(plans, options)
+            placed = {}
+        return wait_ms, placed
 
     def _placement_request(
         self,

@@ -53,7 +53,12 @@ RespondToCreation: TypeAlias = Callable[[Mapping[str, ApiError]], None]
 CreateMissingTopics: TypeAlias = Callable[[Collection[str], RespondToCreation], None]
 """See ``TopicService.create_missing``."""
 
-PASSING: Final = (Errors.REQUEST_TIMED_OUT, Errors.TOPIC_ALREADY_EXISTS, Errors.NOT_CONTROLLER)
+PASSING: Final = (
+    Errors.REQUEST_TIMED_OUT,
+    Errors.TOPIC_ALREADY_EXISTS,
+    Errors.NOT_CONTROLLER,
+    Errors.COORDINATOR_LOAD_IN_PROGRESS,
+)
 """Errors of a creation after which the topic may exist soon, without a change by anybody."""
 
 
@@ -86,25 +91,31 @@ def _names(topics: Iterable[CreatableTopic | CreatePartitionsTopic]) -> Iterable
     return dict.fromkeys(row.name for row in topics)
 
 
+def is_unplaced(response: TopicsResponse) -> bool:
+    """Whether nothing was written, because the placement service is starting."""
+    starting = Errors.COORDINATOR_LOAD_IN_PROGRESS
+    return any(row.error_code == starting for row in results_of(response))
+
+
 def is_elsewhere(response: TopicsResponse) -> bool:
     """Whether the broker that was asked is not the active controller."""
     return any(row.error_code == Errors.NOT_CONTROLLER for row in results_of(response))
 
 
 class TopicPlacer(Protocol):
-    """Places new partitions, with the placement service if it is available."""
+    """Places new partitions with the placement service; without it if there is none."""
 
     def place(self, request: PlaceTopicsRequest, *, use_service: bool) -> PlaceTopicsResponse:
         """Place every partition of a request that ``replica_placer.check`` accepts.
 
-        The response has no error. If the placement service did not place, its message says why.
+        An error of the response is one of ``obstacle``; then nothing is placed.
         """
         ...
 
-    def warming(self) -> str:
-        """Return what the placement service does at its start, as "Spark is warming up".
+    def obstacle(self) -> ApiError | None:
+        """Return why the placement service cannot place now; start it if it does not run.
 
-        Empty: it is ready, or it cannot place.
+        COORDINATOR_LOAD_IN_PROGRESS: it will soon. Another error: it needs help.
         """
         ...
 

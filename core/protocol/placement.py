@@ -75,7 +75,10 @@ class PlacedPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlaceTopicsResponse:
-    """The placement, sorted by (topic, partition); ``message`` says why on an error."""
+    """The placement, sorted by (topic, partition); ``message`` says why on an error.
+
+    BROKER_NOT_AVAILABLE: this process cannot place any more, or has too much to do.
+    """
 
     error_code: Errors
     message: str = ""
@@ -89,7 +92,7 @@ class PlacementStatusRequest:
 
 @dataclass(frozen=True, slots=True)
 class PlacementStatusResponse:
-    """``state`` is "starting", "warming", "ready" or "failed"; ``message`` has details."""
+    """``state`` is "starting" or "ready"; ``message`` has details."""
 
     error_code: Errors
     state: str

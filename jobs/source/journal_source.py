@@ -11,6 +11,7 @@ files grows, so the same two offsets give the same rows again.
 
 from __future__ import annotations
 
+import io
 import logging
 import zlib
 from collections.abc import Iterator, Mapping, Sequence

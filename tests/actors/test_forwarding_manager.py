@@ -60,6 +60,7 @@ from regent.core.protocol.messages.topics import (
     CreateTopicsResponse,
     DeleteTopicsRequest,
     DeleteTopicState,
+    PlacementOptions,
 )
 from regent.core.protocol.topics import TopicsRequest, TopicsResponse, results_of
 from regent.core.replication.metadata_cache import MetadataCache
@@ -133,6 +134,19 @@ class Kafka:
         """Nothing to close."""
 
 
+STARTING = ApiError(Errors.COORDINATOR_LOAD_IN_PROGRESS, "Spark is starting")
+
+
+class StartingPlacer(LocalPlacer):
+    """Places after ``questions`` about its state."""
+
+    questions = 0
+
+    def obstacle(self) -> ApiError | None:
+        self.questions -= 1
+        return STARTING if self.questions >= 0 else None
+
+
 class TwoBrokers:
     """Broker 0, which receives client requests, and broker 1, the active controller."""
 
@@ -146,13 +160,14 @@ class TwoBrokers:
         self.requests: queue.Queue[EnvelopeRequest] = queue.Queue()
         self.decided: queue.Queue[EnvelopeRequest] = queue.Queue()
         self._decided_by = MetadataCache()
+        self.placer = StartingPlacer()
         self._epoch = 0
         manager = AdminManager(
             self._decided_by,
             ZkTopicStore(FakeZooKeeper(self.world.zookeeper)),
             TopicIds(),
             lambda: self.is_active,
-            LocalPlacer(),
+            self.placer,
         )
         self._decisions = start_actor(TopicRequestHandler, 1, manager, self._decided_by)
         self.stopping = threading.Event()
@@ -268,6 +283,10 @@ class TwoBrokers:
         self.admin.tell(MessageWithReply(EnvelopeRequest.of(request), Reply.of(deliver)))
         return answers
 
+    def await_decisions(self, count: int) -> None:
+        for _ in range(count):
+            self.decided.get(timeout=TIMEOUT_S)
+
     def answer(self, request: TopicsRequest) -> list[tuple[str, Errors]]:
         return self.ask(request).get(timeout=TIMEOUT_S)
 
@@ -353,6 +372,41 @@ def test_a_sender_that_does_not_wait_is_answered_when_the_decision_is_written(cl
     request = create_topics([creatable("t")], waits=False)
     assert cluster.answer(request) == [("t", Errors.NONE)]
     assert cluster.answer(delete_topics(["t"], waits=False)) == [("t", Errors.NONE)]
+
+
+def test_a_client_waits_while_the_placement_service_starts(cluster: TwoBrokers):
+    cluster.placer.questions = 2
+    answer = cluster.ask(create_topics((creatable("t"),), 60_000))
+    cluster.await_decisions(3)
+    cluster.update_metadata()
+    assert answer.get(timeout=TIMEOUT_S) == [("t", Errors.NONE)]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        create_topics((creatable("t"),), 1),
+        create_topics((creatable("t"),), 60_000, placement=PlacementOptions(awaits_service=True)),
+    ],
+    ids=["its time is over", "it awaits the service itself"],
+)
+def test_a_client_that_does_not_wait_for_the_placement_service_gets_a_retriable_error(
+    cluster: TwoBrokers, request_: CreateTopicsRequest
+):
+    cluster.placer.questions = 1_000_000
+    answer = cluster.ask(request_)
+    assert answer.get(timeout=TIMEOUT_S) == [("t", Errors.COORDINATOR_LOAD_IN_PROGRESS)]
+    cluster.await_decisions(1)
+    assert cluster.requests.qsize() == 1
+
+
+def test_an_internal_topic_does_not_wait_for_the_placement_service(cluster: TwoBrokers):
+    cluster.placer.questions = 1_000_000
+    cluster.admin.tell(CreateMissing(("wanted",)))
+    cluster.await_decisions(1)
+    cluster.admin.tell(CreateMissing(("__consumer_offsets",)))
+    cluster.await_decisions(1)
+    cluster.world.topic("__consumer_offsets")
 
 
 def test_the_client_of_a_request_is_forwarded_with_it(cluster: TwoBrokers):

@@ -1,4 +1,4 @@
-"""New topics are placed by the placement service, or without it when it is not available."""
+"""New topics are placed by the placement service and by nothing else, if there is one."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from regent.broker.placement_client import PAUSE_S, PlacementClient, placement_finder
+from regent.broker import placement_client
+from regent.broker.placement_client import PlacementClient, placement_finder
 from regent.cluster.cluster_file import ClusterFile, PlacementEntry
 from regent.cluster.cluster_plan import ClusterPlan
-from regent.core.errors import Errors
+from regent.core.errors import ApiError, Errors
 from regent.core.placement.replica_placer import place
 from regent.core.protocol.placement import (
     PlacedPartition,
@@ -74,25 +75,24 @@ class Service:
 
 
 class Stage:
-    """A client, its service, and the clock."""
+    """A client and its service."""
 
     def __init__(self, stack: ExitStack) -> None:
         context = context_for_test()
         stack.callback(context.destroy, linger=0)
         self.service = Service(context, stack)
-        self.endpoint: str | None = self.service.endpoint
-        self.now = 0.0
+        self.found: str | ApiError = self.service.endpoint
         self.client = PlacementClient(
-            context,
-            lambda: self.endpoint,
-            client_id="b",
-            timeout_s=scaled(0.2),
-            clock=lambda: self.now,
+            context, lambda: self.found, client_id="b", timeout_s=scaled(0.2)
         )
+        self.alone = PlacementClient(context, None, client_id="b")
 
-    def place(self) -> list[PlacedPartition]:
-        self.answer = self.client.place(REQUEST, use_service=True)
-        return list(self.answer.partitions)
+    def place(self) -> ApiError | list[PlacedPartition]:
+        answer = self.client.place(REQUEST, use_service=True)
+        if answer.error_code is not Errors.NONE:
+            assert not answer.partitions
+            return ApiError(answer.error_code, answer.message)
+        return list(answer.partitions)
 
 
 @pytest.fixture
@@ -102,12 +102,16 @@ def stage() -> Iterator[Stage]:
 
 
 def test_a_ready_service_places(stage: Stage):
+    assert stage.client.obstacle() is None
     assert stage.place() == BY_THE_SERVICE
-    assert (stage.client.placements, stage.client.fallbacks) == (1, 0)
+    assert (stage.client.placements, stage.client.failures) == (1, 0)
 
 
-def refuse(incoming: IncomingRequest) -> None:
-    incoming.reply(PlaceTopicsResponse(Errors.OPERATION_NOT_ATTEMPTED, "100 requests wait already"))
+LOADING = Errors.COORDINATOR_LOAD_IN_PROGRESS
+
+
+def refuse(code: Errors) -> Callable[[IncomingRequest], None]:
+    return lambda incoming: incoming.reply(PlaceTopicsResponse(code, "it says why"))
 
 
 def do_not_answer(incoming: IncomingRequest) -> None:
@@ -122,20 +126,24 @@ T0, T1, U3 = BY_THE_SERVICE
 
 
 @pytest.mark.parametrize(
-    "reply",
+    ("reply", "code"),
     [
-        refuse,
-        do_not_answer,
-        answer(),
-        answer(T0, T1),
-        answer(T0, T1, U3, U3),
-        answer(T0, T1, U3._replace(partition=0)),
-        answer(T0._replace(replicas=(1, 1)), T1, U3),
-        answer(T0._replace(replicas=(1,)), T1, U3),
-        answer(T0._replace(replicas=(1, 9)), T1, U3),
+        (refuse(Errors.BROKER_NOT_AVAILABLE), LOADING),
+        (refuse(Errors.INVALID_PARTITIONS), Errors.INVALID_PARTITIONS),
+        (refuse(Errors.UNKNOWN_SERVER_ERROR), Errors.UNKNOWN_SERVER_ERROR),
+        (do_not_answer, LOADING),
+        (answer(), Errors.UNKNOWN_SERVER_ERROR),
+        (answer(T0, T1), Errors.UNKNOWN_SERVER_ERROR),
+        (answer(T0, T1, U3, U3), Errors.UNKNOWN_SERVER_ERROR),
+        (answer(T0, T1, U3._replace(partition=0)), Errors.UNKNOWN_SERVER_ERROR),
+        (answer(T0._replace(replicas=(1, 1)), T1, U3), Errors.UNKNOWN_SERVER_ERROR),
+        (answer(T0._replace(replicas=(1,)), T1, U3), Errors.UNKNOWN_SERVER_ERROR),
+        (answer(T0._replace(replicas=(1, 9)), T1, U3), Errors.UNKNOWN_SERVER_ERROR),
     ],
     ids=[
-        "refused",
+        "ending",
+        "too many",
+        "a failed job",
         "no answer",
         "no partitions",
         "a missing partition",
@@ -146,12 +154,15 @@ T0, T1, U3 = BY_THE_SERVICE
         "an unknown broker",
     ],
 )
-def test_an_unusable_answer_is_replaced_by_the_same_algorithm(
-    stage: Stage, reply: Callable[[IncomingRequest], None]
+def test_after_an_unusable_answer_nothing_is_placed(
+    stage: Stage, reply: Callable[[IncomingRequest], None], code: Errors
 ):
     stage.service.answer = reply
-    assert stage.place() == BY_THE_CLIENT
-    assert (stage.client.placements, stage.client.fallbacks) == (1, 1)
+    refused = stage.place()
+    assert isinstance(refused, ApiError)
+    assert refused.error_code is code
+    assert refused.message
+    assert (stage.client.placements, stage.client.failures) == (1, 1)
 
 
 def test_a_service_that_knows_no_hosts_is_not_used_where_brokers_share_one(stage: Stage):
@@ -161,69 +172,95 @@ def test_a_service_that_knows_no_hosts_is_not_used_where_brokers_share_one(stage
     stage.service.answer = answer(*apart)
     assert list(stage.client.place(asked, use_service=True).partitions) == list(apart)
     stage.service.answer = answer(apart[0], apart[1]._replace(replicas=(0, 2)), U3)
-    assert list(stage.client.place(asked, use_service=True).partitions) == place(asked)
-    assert stage.client.fallbacks == 1
+    refused = stage.client.place(asked, use_service=True)
+    assert (refused.error_code, refused.partitions) == (Errors.UNKNOWN_SERVER_ERROR, ())
+    assert "two replicas on one host" in refused.message
 
 
-@pytest.mark.parametrize("state", ["starting", "warming", "failed"])
-def test_a_service_that_is_not_ready_is_not_asked_to_place(stage: Stage, state: str):
-    stage.service.state = state
-    assert stage.place() == BY_THE_CLIENT
+def test_a_service_that_starts_is_not_asked_to_place(stage: Stage):
+    stage.service.state = "starting"
+    assert stage.client.obstacle() == (LOADING, "the placement service starts: starting")
     assert stage.service.asked == 1, "one status request"
-    reason = f"the placement service is {state}"
-    assert stage.answer.message == f"{reason}: placed by the same algorithm, without Spark"
-    assert stage.client.warming() == ("" if state == "failed" else state)
 
 
-def test_use_service_false_sends_no_request(stage: Stage):
-    placed = stage.client.place(REQUEST, use_service=False)
-    assert (list(placed.partitions), placed.message) == (BY_THE_CLIENT, "")
+def test_a_service_that_does_not_answer_may_answer_later(stage: Stage):
+    stage.service.stop()
+    for error in (stage.client.obstacle(), stage.place()):
+        assert isinstance(error, ApiError)
+        assert error.error_code is LOADING
+
+
+def test_why_there_is_no_service_is_told(stage: Stage):
+    stage.found = ApiError(Errors.BROKER_NOT_AVAILABLE, "no Java")
+    assert stage.client.obstacle() == stage.place() == stage.found
+
+
+def test_without_a_service_the_broker_places(stage: Stage):
+    assert stage.alone.obstacle() is None
+    placed = stage.alone.place(REQUEST, use_service=True)
+    placed_by_choice = stage.client.place(REQUEST, use_service=False)
+    assert list(placed.partitions) == list(placed_by_choice.partitions) == BY_THE_CLIENT
     assert stage.service.asked == 0
 
 
-def test_without_a_service_the_client_places(stage: Stage):
-    stage.endpoint = None
-    assert stage.place() == BY_THE_CLIENT
-    assert stage.answer.message.startswith("there is no placement service: placed by")
-    assert stage.client.warming() == ""
-    stage.endpoint = stage.service.endpoint
-    stage.now += PAUSE_S
-    stage.service.stop()
-    assert stage.place() == BY_THE_CLIENT
-    assert stage.client.fallbacks == 2
-
-
-def test_a_failed_service_is_not_asked_during_a_pause_and_logged_once(
-    stage: Stage, caplog: pytest.LogCaptureFixture
-):
+def test_failures_are_logged_once(stage: Stage, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO)
-    stage.service.answer = refuse
+    stage.service.answer = refuse(Errors.UNKNOWN_SERVER_ERROR)
     for _ in range(3):
-        assert stage.place() == BY_THE_CLIENT
-    assert stage.service.asked == 2, "one status request, one placement"
-    stage.now += PAUSE_S
-    stage.place()
-    assert stage.service.asked == 4
+        stage.place()
     stage.service.answer = stage.service.place
-    assert stage.place() == BY_THE_CLIENT
-    stage.now += PAUSE_S
     assert stage.place() == BY_THE_SERVICE
+    assert stage.client.failures == 3
     levels = [record.levelname for record in caplog.records]
     assert levels == ["WARNING", "INFO"]
 
 
-def test_the_service_is_found_by_its_endpoint_or_in_the_cluster_file(tmp_path: Path):
-    assert placement_finder("")() is None
-    assert placement_finder("tcp://host:1")() == "tcp://host:1"
+def found_in(tmp_path: Path, entry: PlacementEntry | None) -> str | ApiError:
     file = tmp_path / "cluster.json"
+    ClusterFile(file, "host:2181", placement=entry).write()
     find = placement_finder(str(file))
-    assert find() is None
-    ClusterFile(file, "host:2181", placement=PlacementEntry(1, "tcp://host:2")).write()
-    assert find() == "tcp://host:2"
-    ClusterFile(file, "host:2181").write()
-    assert find() is None
-    file.write_text("{")
-    assert find() is None
+    assert find is not None
+    return find()
+
+
+def test_the_service_is_found_by_its_endpoint_or_in_the_cluster_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    assert placement_finder("") is None
+    by_endpoint = placement_finder("tcp://host:1")
+    assert by_endpoint is not None
+    assert by_endpoint() == "tcp://host:1"
+    assert found_in(tmp_path, PlacementEntry(1, "tcp://host:2")) == "tcp://host:2"
+    starting = ApiError(LOADING, "the placement service starts: its process is starting")
+    assert found_in(tmp_path, PlacementEntry(1)) == starting
+
+
+@pytest.mark.parametrize("entry", [None, PlacementEntry(), PlacementEntry(message="no Java")])
+def test_a_service_that_does_not_run_is_started_by_the_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: PlacementEntry | None
+):
+    answers = iter([PlacementEntry(7), PlacementEntry(message="no Java")])
+    asked: list[Path] = []
+
+    def start(data_dir: Path, timeout_s: float) -> PlacementEntry:
+        asked.append(data_dir)
+        return next(answers)
+
+    monkeypatch.setattr(placement_client, "start_placement", start)
+    first, second = found_in(tmp_path, entry), found_in(tmp_path, entry)
+    assert isinstance(first, ApiError)
+    assert isinstance(second, ApiError)
+    assert (first.error_code, second.error_code) == (LOADING, Errors.BROKER_NOT_AVAILABLE)
+    assert "no Java; correct this, or use `" in second.message
+    assert "topics create --no-placement-service`" in second.message
+    assert asked == [tmp_path, tmp_path]
+
+
+def test_without_a_running_cluster_the_service_may_come_later(tmp_path: Path):
+    error = found_in(tmp_path, None)
+    assert isinstance(error, ApiError)
+    assert error.error_code is LOADING
+    assert f"no cluster runs on {tmp_path}" in error.message
 
 
 @pytest.mark.parametrize("has_service", [True, False])

@@ -894,9 +894,9 @@ BROKER: dict[str, Effect] = {
     ),
     "placement_service": Effect(
         "tcp://placer:7",
-        lambda s, _: placement_finder(s.broker.placement_service)(),
-        None,
-        "tcp://placer:7",
+        lambda s, _: placement_finder(s.broker.placement_service) is not None,
+        False,
+        True,
     ),
     "queued_requests_per_connection": Effect(1, waiting_requests, 0, 1),
     "max_connections": Effect(1, is_answered_as_second, True, False),

@@ -139,7 +139,7 @@ def test_a_missing_topic_is_created_without_a_placement_service(cluster: TwoBrok
         for name, value in family.values().items()
     }
     assert counted["regent_topic_placements_total"] == 1
-    assert counted["regent_topic_placement_fallbacks_total"] == 1
+    assert counted["regent_topic_placement_failures_total"] == 0
 
 
 def test_the_controller_creates_the_internal_topics_when_enough_brokers_live(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from regent.cluster.cluster_file import ClusterFile
+from regent.cluster.cluster_file import ClusterFile, PlacementEntry
 from regent.config.cluster_location import CLUSTER_FILE
 from regent.core.errors import Errors
 from regent.core.model import (
@@ -506,19 +506,39 @@ def test_a_placement_service_without_an_answer_is_a_warning(
     assert status["healthy"]
 
 
-@pytest.mark.parametrize("state", ["starting", "warming", "failed", "ready"])
-def test_the_state_of_the_placement_service_is_shown(
-    healthy: FakeCluster, tmp_path: Path, state: str
+@pytest.mark.parametrize(
+    ("entry", "shown"),
+    [
+        (PlacementEntry(), "idle"),
+        (PlacementEntry(1), "starting"),
+        (PlacementEntry(message="no Java"), "failed: no Java"),
+    ],
+)
+def test_the_state_of_a_placement_service_that_does_not_listen_is_shown(
+    healthy: FakeCluster, tmp_path: Path, entry: PlacementEntry, shown: str
 ) -> None:
-    answer = PlacementStatusResponse(Errors.NONE, state, "no Java; next attempt in 3 s")
+    ClusterFile(tmp_path / "cluster.json", ADDRESS, placement=entry).write()
+
+    lines = healthy.run("status", "--data-dir", str(tmp_path)).stdout.splitlines()
+
+    assert f"placement service            {shown}" in lines
+    warning = "warning: the placement service failed: no Java"
+    assert (warning in lines) == (entry.message != "")
+
+
+@pytest.mark.parametrize(
+    ("state", "message", "shown"),
+    [("ready", "", "ready"), ("starting", "Spark is starting", "starting: Spark is starting")],
+)
+def test_a_placement_service_that_listens_tells_its_state(
+    healthy: FakeCluster, tmp_path: Path, state: str, message: str, shown: str
+) -> None:
+    answer = PlacementStatusResponse(Errors.NONE, state, message)
     write_cluster_file(tmp_path, placement=healthy.serve(lambda _: answer))
 
     lines = healthy.run("status", "--data-dir", str(tmp_path)).stdout.splitlines()
 
-    shown = "warming" if state == "starting" else state
     assert f"placement service            {shown}" in lines
-    warning = "warning: the placement service failed: no Java; next attempt in 3 s"
-    assert (warning in lines) == (state == "failed")
 
 
 def test_without_zookeeper_there_is_one_line(cluster: FakeCluster) -> None:

@@ -38,21 +38,21 @@ def test_one_request_creates_a_topic_without_a_session_with_zookeeper(
 
 
 def test_the_wait_for_the_placement_service_is_limited(local: FakeCluster) -> None:
-    local.placer.starting = iter(lambda: "Spark is starting", "")
-    local.placer.note = "the placement service is starting: placed by the same algorithm"
+    local.placer.starting = iter(lambda: "the placement service starts: Spark is starting", "")
 
-    result = local.run(*CREATE, "--placement-timeout-ms", "50")
+    line = failing(local.run(*CREATE, "--placement-timeout-ms", "50"))
 
-    assert result.exit_code == 0
-    assert result.stderr == f"{local.placer.note}\n"
-    assert replicas(local, "t") == {0: (0,)}
+    assert line == (
+        "the placement service starts: Spark is starting; --placement-timeout-ms waits longer,"
+        " --no-placement-service does without"
+    )
+    assert "/brokers/topics/t" not in local.writes
 
 
 def test_without_the_placement_service_there_is_no_wait_and_no_message(
     local: FakeCluster,
 ) -> None:
     local.placer.starting = iter(lambda: "Spark is starting", "")
-    local.placer.note = "there is no placement service"
 
     result = local.run(*CREATE, "--no-placement-service")
 

@@ -201,7 +201,8 @@ def test_nothing_is_placed_while_the_placement_service_starts(
     )
     cluster.placer.starting = iter(lambda: "Spark is starting", "")
     grown = client.grow("t", 2, awaits, (said.append, 0.0))
-    assert errors_of(grown) == [("t", Errors.NONE)], "the wait is limited"
+    loading = Errors.COORDINATOR_LOAD_IN_PROGRESS
+    assert errors_of(grown) == [("t", loading)], "the wait is limited"
 
 
 def test_an_invalid_request_does_not_wait_for_the_placement_service(

@@ -14,7 +14,7 @@ from regent.cluster.cluster_file import (
     PlacementEntry,
     ZooKeeperEntry,
     listed_processes,
-    placement_endpoint,
+    placement_entry,
 )
 from regent.config.cluster_location import CLUSTER_FILE
 from regent.core.errors import BadDataError
@@ -86,7 +86,11 @@ def test_the_file_is_replaced_as_a_whole_and_removed_at_the_end(tmp_path: Path) 
     assert [path.name for path in tmp_path.iterdir()] == [CLUSTER_FILE]
     assert ClusterFile.read(file.path) == file
     assert listed_processes(tmp_path) == [10, 11, 12]
-    assert placement_endpoint(file.path) == "tcp://127.0.0.1:7777"
+    assert placement_entry(file.path) == file.placement
+    file.placement = PlacementEntry(message="no Java")
+    file.write()
+    assert placement_entry(file.path) == file.placement
+    assert listed_processes(tmp_path) == [10, 11], "it does not run"
     file.remove()
     assert not list(tmp_path.iterdir())
 

@@ -18,15 +18,21 @@ from typing import Any
 
 import pytest
 
+from regent.cluster.cluster_file import PlacementEntry, placement_entry
 from regent.cluster.cluster_plan import BrokerPorts, ClusterPlan
 from regent.cluster.cluster_supervisor import (
     ClusterStartError,
     ClusterSupervisor,
     read_controller_id,
 )
-from regent.cluster.supervisor_socket import SOCKET_FILE, SupervisorError, start_brokers
+from regent.cluster.supervisor_socket import (
+    SOCKET_FILE,
+    SupervisorError,
+    start_brokers,
+    start_placement,
+)
 from regent.config.addresses import port_of
-from regent.testing.waits import next_line, scaled
+from regent.testing.waits import eventually, next_line, scaled
 from regent.zk.client.operations import Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.znodes import ControllerZNode
@@ -137,7 +143,6 @@ def test_a_cluster_that_serves_says_so_and_can_be_found(a_run: Run, tmp_path: Pa
     (content,) = a_run.snapshots
     pids = [broker.pop("pid") for broker in content["brokers"]]
     assert len(set(pids)) == 3
-    assert content["placement"].pop("pid") not in pids
     assert content == {
         "zookeeper": "127.0.0.1:1/nowhere",
         "zookeeper_nodes": [],
@@ -154,13 +159,19 @@ def test_a_cluster_that_serves_says_so_and_can_be_found(a_run: Run, tmp_path: Pa
             }
             for broker_id in range(3)
         ],
-        "placement": {"endpoint": "tcp://127.0.0.1:7777"},
+        "placement": {"pid": 0, "endpoint": "", "message": ""},
     }
     assert not (tmp_path / "cluster.json").exists()
 
 
 def test_the_brokers_end_one_by_one_with_the_controller_last(a_run: Run) -> None:
     a_run.controller_id = 1
+
+    def end() -> None:
+        run_placement(a_run.plan.data_dir)
+        a_run.interrupt()
+
+    a_run.when_ready = [lambda: threading.Thread(target=end).start()]
     assert a_run.run() == 0
     assert a_run.stopped == ["broker-0", "broker-2", "broker-1", "placement-service"]
 
@@ -168,7 +179,7 @@ def test_the_brokers_end_one_by_one_with_the_controller_last(a_run: Run) -> None
 def test_sigterm_ends_a_cluster_in_order_too(a_run: Run) -> None:
     a_run.when_ready = [lambda: os.kill(os.getpid(), signal.SIGTERM)]
     assert a_run.run() == 0
-    assert a_run.stopped == ["broker-0", "broker-1", "broker-2", "placement-service"]
+    assert a_run.stopped == ["broker-0", "broker-1", "broker-2"]
 
 
 def test_a_cluster_is_ready_when_every_broker_knows_all_of_them(a_run: Run) -> None:
@@ -227,7 +238,7 @@ def test_the_death_of_a_broker_is_reported_and_the_cluster_continues(a_run: Run)
     end = f"broker 1 (process #) ended by SIGKILL; to start it again: {command}"
     assert re.sub(r"\d{2,}", "#", end) in a_run.said
     assert listed(a_run.snapshots[0]) == [0, 1, 2]
-    assert a_run.stopped == ["broker-0", "broker-2", "placement-service"]
+    assert a_run.stopped == ["broker-0", "broker-2"]
 
 
 def test_an_orderly_shutdown_of_a_broker_is_not_reported(a_run: Run) -> None:
@@ -346,14 +357,73 @@ def test_without_a_running_cluster_a_command_fails(tmp_path: Path) -> None:
         start_brokers(tmp_path, None, TIMEOUT_S)
 
 
-def test_a_placement_service_that_dies_always_comes_back(a_run: Run) -> None:
-    a_run.plan = replace(a_run.plan, restart_backoff_s=0.01)
-    a_run.when_ready = [lambda: os.kill(a_run.file()["placement"]["pid"], signal.SIGKILL)]
-    a_run.when_said["placement service is ready again"] = [a_run.interrupt]
+def test_the_placement_service_starts_when_a_broker_asks_and_again_after_its_end(
+    a_run: Run,
+) -> None:
+    a_run.plan = replace(a_run.plan, restart_backoff_s=0.0)
+    states: list[str] = []
+
+    def ask() -> None:
+        def until(state: str) -> PlacementEntry:
+            def reached() -> PlacementEntry | None:
+                entry = placement_entry(a_run.plan.data_dir / "cluster.json")
+                return entry if entry is not None and entry.state == state else None
+
+            entry = eventually(reached, f"the placement service is {state}", TIMEOUT_S)
+            assert entry is not None
+            states.append(entry.state)
+            return entry
+
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            until("idle")
+            assert start_placement(a_run.plan.data_dir, TIMEOUT_S).state == "starting"
+            running = until("running")
+            assert start_placement(a_run.plan.data_dir, TIMEOUT_S) == running, "no second process"
+            os.kill(running.pid, number)
+        assert until("failed").message == "its process ended by SIGKILL"
+        assert start_placement(a_run.plan.data_dir, TIMEOUT_S).state == "starting"
+        a_run.interrupt()
+
+    thread = threading.Thread(target=ask)
+    a_run.when_ready = [thread.start]
     assert a_run.run() == 0
-    death = "placement service (process #) ended by SIGKILL; starting it again in "
-    assert any(line.startswith(death) for line in a_run.said)
-    assert "placement-service" in a_run.stopped
+    thread.join(TIMEOUT_S)
+    assert states == ["idle", "running", "idle", "running", "failed"]
+    assert "placement service (process #) ended by SIGKILL" in a_run.said
+
+
+def test_a_placement_service_that_cannot_start_says_why_and_the_cluster_goes_on(
+    a_run: Run,
+) -> None:
+    a_run.plan = replace(a_run.plan, placement_at_once=True)
+    a_run.misbehave("placement-service", "fail")
+    a_run.when_ready = []
+    entries: list[PlacementEntry | None] = []
+
+    def look() -> None:
+        entries.append(placement_entry(a_run.plan.data_dir / "cluster.json"))
+        a_run.interrupt()
+
+    a_run.when_said["the disk is on fire"] = [look]
+    assert a_run.run() == 0
+    assert "placement service (process #) ended with status 1: the disk is on fire" in a_run.said
+    assert entries == [PlacementEntry(message="the disk is on fire")]
+
+
+def test_a_cluster_without_a_placement_service_starts_none(a_run: Run) -> None:
+    a_run.plan = replace(a_run.plan, placement_service=False)
+    errors: list[str] = []
+
+    def ask() -> None:
+        try:
+            start_placement(a_run.plan.data_dir, TIMEOUT_S)
+        except SupervisorError as error:
+            errors.append(str(error))
+        a_run.interrupt()
+
+    a_run.when_ready = [lambda: threading.Thread(target=ask).start()]
+    assert a_run.run() == 0
+    assert errors == ["this cluster was started without a placement service"]
 
 
 def test_the_error_of_a_broker_that_cannot_start_is_printed_and_no_process_remains(
@@ -463,6 +533,17 @@ def test_no_process_or_folder_of_an_interrupted_cluster_remains(tmp_path: Path) 
     assert (tmp_path / "stopped").read_text().split()[-1] == "placement-service"
 
 
+def run_placement(data_dir: Path) -> None:
+    """Start the placement service; return when it listens."""
+    start_placement(data_dir, TIMEOUT_S)
+
+    def is_running() -> bool:
+        entry = placement_entry(data_dir / "cluster.json")
+        return entry is not None and entry.state == "running"
+
+    eventually(is_running, "the placement service listens", TIMEOUT_S)
+
+
 def listed(content: Any) -> list[int]:
     """Return the ids of the brokers cluster.json lists."""
     return [broker["id"] for broker in content["brokers"]]
@@ -483,6 +564,7 @@ sys.exit(supervisor.run())
     process = subprocess.Popen([sys.executable, "-c", source], bufsize=0, stdout=subprocess.PIPE)
     while line := next_line(process, "the cluster is ready", TIMEOUT_S):
         if line.startswith(b"ready: "):
+            run_placement(data_dir)
             return process
     raise AssertionError(f"the cluster ended with status {process.wait(TIMEOUT_S)}")
 

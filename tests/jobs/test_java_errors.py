@@ -25,10 +25,12 @@ WARNING: Using incubator modules: jdk.incubator.vector
 :: loading settings :: url = jar:file:/spark/jars/ivy-2.5.3.jar!/org/apache/ivy/ivysettings.xml
 Using Spark's default log4j profile: org/apache/spark/log4j2-defaults.properties
 Setting default log level to "WARN".
+Setting Spark log level to "ERROR".
 To adjust logging level use sc.setLogLevel(newLevel). For SparkR, use setLogLevel(newLevel).
 26/11/28 21:51:18 WARN Utils: Your hostname, x, resolves to a loopback address: 127.0.1.1
 26/11/28 21:51:18 WARN Utils: Set SPARK_LOCAL_IP if you need to bind to another address
 26/11/28 21:51:19 WARN NativeCodeLoader: Unable to load native-hadoop library for your platform...
+\r[Stage 0:>                (0 + 1) / 1]\r        \r
 26/11/28 21:51:19 INFO SparkContext: Running Spark version 4.3.0
 """
 STACK = """\

@@ -1,4 +1,4 @@
-"""The placement service as a process: warm, interrupted, killed, and without leftovers."""
+"""The placement service as a process: starting, warm, killed, and without leftovers."""
 
 import os
 import signal
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,13 +23,12 @@ from regent.core.protocol.placement import (
     PlaceTopicsRequest,
     PlaceTopicsResponse,
 )
-from regent.jobs.service import MAX_PARTITIONS, MAX_WAITING, PlacementService
+from regent.jobs.service import MAX_PARTITIONS, MAX_WAITING
 from regent.jobs.session import DIRECTORY_PREFIX
 from regent.testing.waits import eventually, next_line, scaled
 from regent.transport.control.key_files import KeysDirectory
 from regent.transport.control.remote_ref import RemoteActorRef
 from regent.transport.control.sockets import new_context
-from tests.support.keys import EVERYBODY_OPERATES, KEYS
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("java")]
 
@@ -41,23 +41,27 @@ OF_THE_USER = ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "JAVA_TOOL
 class RunningService:
     """The service as a process; this process holds its death pipe."""
 
-    def __init__(self, work_directory: Path, environ: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, work_directory: Path, environ: dict[str, str] | None = None, *options: str
+    ) -> None:
         reader, self._death_pipe = os.pipe()
         self.work_directory = work_directory
+        self.errors = work_directory.with_name(f"{work_directory.name}-stderr")
         keys = KeysDirectory(work_directory.with_name(f"{work_directory.name}-keys"))
         operator = keys.make_operator()
-        self.process = subprocess.Popen(
-            [
-                *(*COMMAND, *SERVICE, work_directory, "--keys-dir", keys.path),
-                *("--death-pipe-fd", str(reader)),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            pass_fds=[reader],
-            env=os.environ | dict.fromkeys(OF_THE_USER, "-nonsense") | (environ or {}),
-            cwd=Path(__file__).parents[2],
-        )
+        with self.errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [
+                    *(*COMMAND, *SERVICE, work_directory, "--keys-dir", keys.path),
+                    *("--death-pipe-fd", str(reader), *options),
+                ],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                pass_fds=[reader],
+                env=os.environ | dict.fromkeys(OF_THE_USER, "-nonsense") | (environ or {}),
+                cwd=Path(__file__).parents[2],
+            )
         os.close(reader)
         line = next_line(self.process, "the service listens", TIMEOUT_S)
         self.endpoint = line.removeprefix("ready:").strip()
@@ -86,6 +90,11 @@ class RunningService:
         found = eventually(reached, f"the service is {state}", TIMEOUT_S)
         assert found is not None
         return found
+
+    def last_line(self) -> str:
+        """Await its end by a failure; return why, as the supervisor reads it."""
+        assert self.process.wait(TIMEOUT_S) == 1
+        return self.errors.read_text().splitlines()[-1]
 
     def jvm(self) -> int:
         """Return the process id of its JVM, or of the script that starts it."""
@@ -159,8 +168,10 @@ def processes() -> list[tuple[int, int, int]]:
 
 
 @contextmanager
-def running_service(work_directory: Path, **environ: str) -> Iterator[RunningService]:
-    service = RunningService(work_directory, environ)
+def running_service(
+    work_directory: Path, *options: str, **environ: str
+) -> Iterator[RunningService]:
+    service = RunningService(work_directory, environ, *options)
     try:
         yield service
     finally:
@@ -214,17 +225,19 @@ def service(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
         yield warm
 
 
-def test_a_waiting_request_survives_a_failed_start_of_spark(service: RunningService):
+def ask(service: RunningService, asked: PlaceTopicsRequest) -> PlaceTopicsResponse:
+    with service.connect() as client:
+        answer = client.ask(asked, timeout=TIMEOUT_S)
+    assert isinstance(answer, PlaceTopicsResponse)
+    return answer
+
+
+def test_requests_that_arrive_while_it_starts_are_placed(service: RunningService):
     # The first test of this service: it is cold.
-    jvm = service.jvm()
-    os.killpg(jvm, signal.SIGSTOP)
-    with service.connect() as waiting, ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(waiting.ask, request(PAYMENTS), timeout=TIMEOUT_S)
-        service.status()  # now the request waits
-        os.killpg(jvm, signal.SIGKILL)
-        placed = answer.result(TIMEOUT_S)
-    assert isinstance(placed, PlaceTopicsResponse)
-    assert placed.error_code is Errors.NONE, placed.message
+    assert service.status().state == "starting"
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(partial(ask, service), [request(PAYMENTS)] * 2))
+    assert [answer.error_code for answer in answers] == [Errors.NONE] * 2
 
 
 def test_payments_with_twelve_partitions_on_brokers_0_1_and_2(service: RunningService):
@@ -259,20 +272,19 @@ def test_a_request_is_answered_although_its_python_workers_are_killed(service: R
     assert service.jvm() == jvm
 
 
-@pytest.mark.nightly
-def test_a_request_is_answered_although_its_jvm_is_killed(service: RunningService):
+def test_a_request_in_work_is_answered_when_the_jvm_dies_and_then_the_process_ends(
+    service: RunningService,
+):
+    # The last test of this service: another start would take too long.
     jvm = service.jvm()
-    os.kill(jvm, signal.SIGKILL)
-    assert service.place(request(PAYMENTS)).error_code is Errors.NONE
-    assert service.jvm() != jvm
-
-
-def test_its_jvm_does_not_survive_it_when_it_is_killed(service: RunningService):
-    # The last test of this service: another warm-up would take too long.
-    jvm = service.jvm()
-    service.process.kill()
-    service.process.wait(TIMEOUT_S)
-    eventually(lambda: is_gone(jvm), "the JVM is gone", TIMEOUT_S)
+    os.kill(jvm, signal.SIGSTOP)  # so that it dies during the request
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(ask, service, request(PAYMENTS))
+        service.status()
+        os.kill(jvm, signal.SIGKILL)
+        refused = answer.result(TIMEOUT_S)
+    assert refused.error_code is Errors.BROKER_NOT_AVAILABLE
+    assert service.last_line() == "regent: Spark ended (SIGKILL)"
 
 
 # --- cold -----------------------------------------------------------------------------------------
@@ -298,24 +310,53 @@ def test_the_number_of_waiting_requests_is_limited(tmp_path: Path):
                     PlacementStatusRequest(), timeout=scaled(1.0)
                 )  # now the other one has arrived
             refused = service.place(request(PAYMENTS))
-        assert refused.error_code is Errors.OPERATION_NOT_ATTEMPTED
+        assert refused.error_code is Errors.BROKER_NOT_AVAILABLE
+        assert f"{MAX_WAITING} requests wait already" in refused.message
         assert service.status().state == "starting"
 
 
-def test_without_java_it_reports_the_error_and_retries(tmp_path: Path):
-    with running_service(tmp_path, JAVA_HOME="/nowhere") as service:
-        status = service.await_state("failed")
-        assert "JAVA_HOME is /nowhere" in status.message
-        assert "next attempt in" in status.message
-        refused = service.place(request(PAYMENTS))
-        assert refused.error_code is Errors.BROKER_NOT_AVAILABLE
-        assert "JAVA_HOME is /nowhere" in refused.message
+def test_those_who_wait_are_answered_when_spark_does_not_start(tmp_path: Path):
+    with starting_service(tmp_path) as (service, jvm), ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(ask, service, request(PAYMENTS)) for _ in range(2)]
+        service.status()
+        os.killpg(jvm, signal.SIGKILL)
+        codes = {answer.result(TIMEOUT_S).error_code for answer in waiting}
+        assert codes == {Errors.BROKER_NOT_AVAILABLE}
+        assert service.last_line() == "regent: Spark did not start (SIGKILL)"
+        assert_nothing_is_left(service, jvm)
+
+
+@pytest.mark.parametrize(
+    ("version", "why"),
+    [
+        (None, "cannot be run: correct JAVA_HOME or unset it"),
+        (11, "which is Java 11: set it to version 17 or later"),
+        (17, "Could not reserve enough space for 524288KB object heap"),
+    ],
+    ids=["no Java", "too old", "no memory"],
+)
+def test_a_start_without_a_usable_java_ends_with_one_line(
+    tmp_path: Path, version: int | None, why: str
+):
+    home = tmp_path / "java"
+    executable = home / "bin" / "java"
+    executable.parent.mkdir(parents=True)
+    if version is not None:
+        executable.write_text(
+            "#!/bin/sh\n"
+            f'[ "$1" = -XshowSettings:properties ] && echo "  java.home = {home}\n'
+            f'  java.specification.version = {version}" >&2 && exit\n'
+            f'echo "Error occurred during initialization of VM\n{why}" >&2; exit 1\n'
+        )
+        executable.chmod(0o755)
+    with running_service(tmp_path / "work", JAVA_HOME=str(home)) as service:
+        assert why in service.last_line()
 
 
 def test_leftovers_of_a_killed_predecessor_are_removed(tmp_path: Path):
     left_over = tmp_path / f"{DIRECTORY_PREFIX}old" / "blocks"
     left_over.mkdir(parents=True)
-    with running_service(tmp_path, JAVA_HOME="/nowhere") as service:
+    with starting_service(tmp_path) as (service, _):
         assert service.status().error_code is Errors.NONE
         assert not left_over.parent.exists()
 
@@ -330,11 +371,20 @@ def test_sigterm_ends_it_and_even_a_stopped_jvm(tmp_path: Path):
         assert_nothing_is_left(service, jvm)
 
 
-def test_a_stop_at_once_ends_the_jvm_that_has_just_begun(tmp_path: Path):
-    service = PlacementService(KEYS, EVERYBODY_OPERATES, "tcp://127.0.0.1:0", tmp_path)
-    service.start()
-    service.stop()
-    eventually(lambda: not list(tmp_path.iterdir()), "nothing is left", TIMEOUT_S)
+@pytest.mark.nightly
+def test_it_ends_when_it_is_idle(tmp_path: Path):
+    with running_service(tmp_path, "--idle-ms", "1") as service:
+        jvm = service.jvm()
+        assert service.process.wait(TIMEOUT_S) == 0
+        assert_nothing_is_left(service, jvm)
+
+
+def test_its_jvm_does_not_survive_it_when_it_is_killed(tmp_path: Path):
+    with running_service(tmp_path) as service:
+        jvm = service.jvm()
+        service.process.kill()
+        service.process.wait(TIMEOUT_S)
+        eventually(lambda: is_gone(jvm), "the JVM is gone", TIMEOUT_S)
 
 
 def test_it_ends_with_its_parent(tmp_path: Path):

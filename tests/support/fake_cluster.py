@@ -19,7 +19,7 @@ from regent.cli.main import cli
 from regent.cluster.cluster_file import BrokerEntry, ClusterFile, PlacementEntry
 from regent.config.addresses import host_of, key_of, port_of
 from regent.config.cluster_location import CLUSTER_FILE
-from regent.core.errors import Errors
+from regent.core.errors import ApiError, Errors
 from regent.core.model import (
     BrokerId,
     BrokerInfo,
@@ -63,18 +63,16 @@ class RecordingPlacer(LocalPlacer):
 
     def __init__(self) -> None:
         self.requests: list[PlaceTopicsRequest] = []
-        self.note = ""
-        """Why the placement service cannot place."""
         self.starting: Iterator[str] = iter(())
-        """The state of a starting placement service, for each question one."""
+        """What a starting placement service does, for each question one."""
 
     def place(self, request: PlaceTopicsRequest, *, use_service: bool) -> PlaceTopicsResponse:
         self.requests.append(request)
-        answer = super().place(request, use_service=use_service)
-        return replace(answer, message=self.note if use_service else "")
+        return super().place(request, use_service=use_service)
 
-    def warming(self) -> str:
-        return next(self.starting, "")
+    def obstacle(self) -> ApiError | None:
+        state = next(self.starting, "")
+        return ApiError(Errors.COORDINATOR_LOAD_IN_PROGRESS, state) if state else None
 
 
 class FakeCluster(World):

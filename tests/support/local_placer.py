@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regent.core.errors import Errors
+from regent.core.errors import ApiError, Errors
 from regent.core.placement.replica_placer import place
 from regent.core.protocol.placement import PlaceTopicsRequest, PlaceTopicsResponse
 
@@ -15,6 +15,6 @@ class LocalPlacer:
         del use_service
         return PlaceTopicsResponse(Errors.NONE, "", tuple(place(request)))
 
-    def warming(self) -> str:
-        """Return the empty string: there is no service."""
-        return ""
+    def obstacle(self) -> ApiError | None:
+        """Return None: there is no service."""
+        return None

@@ -75,13 +75,16 @@ def cluster(workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as short:
         folder = Path(short) if workers == "unix" else tmp_path_factory.mktemp("sockets")
         # Below the folder, which only its owner can enter: that of a user may be open to others.
-        with RegentCluster(folder / "c", "--brokers", str(BROKERS)) as cluster:
+        options = ("--brokers", str(BROKERS), "--placement-at-once")
+        with RegentCluster(folder / "c", *options) as cluster:
             _await_warm(cluster)
             yield cluster
 
 
 def _await_warm(cluster: RegentCluster) -> None:
-    endpoint = cluster.description["placement"]["endpoint"]
+    endpoint = eventually(
+        lambda: cluster.description["placement"]["endpoint"], "the service listens", TIMEOUT_S
+    )
     service = RemoteActorRef(cluster.context, endpoint, client_id="test")
 
     def is_ready() -> bool:

@@ -21,8 +21,10 @@ for minutes. Kafka 4 has the same limit (``ReplicationControlManager.MAX_PARTITI
 class PlacementOptions:
     """How new partitions are placed; see ``core.protocol.placement.PlaceTopicsRequest``.
 
-    An empty ``strategy`` is the one of the active controller's broker. ``awaits_service``: while
-    the placement service starts, nothing is written, and the error is COORDINATOR_LOAD_IN_PROGRESS.
+    An empty ``strategy`` is the one of the active controller's broker. While the placement service
+    starts, nothing is written, and the error is COORDINATOR_LOAD_IN_PROGRESS. ``awaits_service``:
+    the sender awaits it and gets this error at once; other requests are repeated until their
+    timeout.
     """
 
     strategy: str = ""
@@ -110,14 +112,10 @@ class CreatableTopicResult:
 
 @message
 class CreateTopicsResponse:
-    """A result for each topic, named once, in the order of the request.
-
-    ``placement_note`` says why the placement service did not place, if it did not.
-    """
+    """A result for each topic, named once, in the order of the request."""
 
     throttle_time_ms: Int32 = since(2, default=0)
     topics: tuple[CreatableTopicResult, ...]
-    placement_note: str = since(5, default="", tag=10_000)
 
 
 @message
@@ -200,8 +198,7 @@ class CreatePartitionsTopicResult:
 
 @message
 class CreatePartitionsResponse:
-    """A result for each topic; ``placement_note``: see ``CreateTopicsResponse``."""
+    """A result for each topic."""
 
     throttle_time_ms: Int32 = 0
     results: tuple[CreatePartitionsTopicResult, ...]
-    placement_note: str = since(2, default="", tag=10_000)

@@ -70,6 +70,8 @@ class FakeAdmin:
         self.failure: Exception | None = None
         self.deleting: set[str] = set()
         self.jobs: list[PlaceTopicsRequest] = []
+        self.start: ApiError | None = None  # why the placement service cannot be asked
+        self.problem: ApiError | None = None  # why it cannot place what it was asked
         self.permits = 1_000_000
         self.manager = AdminManager(
             self.cache,
@@ -137,11 +139,13 @@ class FakeAdmin:
 
     def place(self, request: PlaceTopicsRequest, *, use_service: bool) -> PlaceTopicsResponse:
         self.jobs.append(request)
-        note = "" if use_service else "no service"
-        return PlaceTopicsResponse(Errors.NONE, note, tuple(place(request)))
+        error = self.problem if use_service else None
+        if error is not None:
+            return PlaceTopicsResponse(*error)
+        return PlaceTopicsResponse(Errors.NONE, "", tuple(place(request)))
 
-    def warming(self) -> str:
-        return "Spark is starting"
+    def obstacle(self) -> ApiError | None:
+        return self.start
 
     # --- for tests --------------------------------------------------------------------------------
 
@@ -374,47 +378,49 @@ def test_validate_only_writes_nothing_and_knows_the_numbers():
     assert not admin.topics
 
 
-def test_nothing_is_written_while_a_tool_awaits_the_placement_service():
-    admin, topics = FakeAdmin(), (creatable("t"),)
+STARTING = ApiError(Errors.COORDINATOR_LOAD_IN_PROGRESS, "Spark is starting")
+NO_JAVA = ApiError(Errors.BROKER_NOT_AVAILABLE, "no Java")
+
+
+@pytest.mark.parametrize(
+    ("start", "problem"), [(STARTING, None), (NO_JAVA, None), (None, STARTING), (None, NO_JAVA)]
+)
+def test_nothing_is_written_when_the_placement_service_does_not_place(
+    start: ApiError | None, problem: ApiError | None
+):
+    admin, topics = FakeAdmin(), (creatable("t"), creatable("u", assignments=on((0, 1))))
+    admin.start, admin.problem = start, problem
     admin.have("old", (0,))
-    for request in (
-        create_topics(topics, placement=PlacementOptions(awaits_service=True)),
-        create_partitions([growing("old", 2)], placement=PlacementOptions(awaits_service=True)),
-    ):
-        response = admin.manager.decide(request, STRICT)
-        assert isinstance(response, CreateTopicsResponse | CreatePartitionsResponse)
-        assert response.placement_note == "Spark is starting"
-        ((_, error),) = errors_of(response)
-        assert error is Errors.COORDINATOR_LOAD_IN_PROGRESS
+    for request in (create_topics(topics), create_partitions([growing("old", 2)])):
+        response = admin.manager.decide(request)
+        assert {(error_of(row)) for row in results_of(response)} == {start or problem}
     assert (set(admin.topics), len(admin.topics["old"])) == ({"old"}, 1)
+
+
+def test_a_request_costs_no_quota_while_the_placement_service_starts():
+    admin = FakeAdmin()
+    admin.start = STARTING
+    admin.manager.decide(create_topics([creatable("t")]), STRICT)
     assert admin.permits == 1_000_000
 
 
 @pytest.mark.parametrize(
-    ("options", "assignments", "note"),
-    [
-        (PlacementOptions(use_service=False, awaits_service=True), (), "no service"),
-        (PlacementOptions(awaits_service=True), assigned((0, (1,))), ""),
-        (PlacementOptions(), (), ""),
-        (None, (), ""),
-    ],
+    ("options", "assignments"),
+    [(PlacementOptions(use_service=False), ()), (None, assigned((0, (1,))))],
 )
 def test_a_request_that_needs_no_placement_service_does_not_await_it(
-    options: PlacementOptions | None,
-    assignments: tuple[CreatableReplicaAssignment, ...],
-    note: str,
+    options: PlacementOptions | None, assignments: tuple[CreatableReplicaAssignment, ...]
 ):
     admin = FakeAdmin()
+    admin.start = STARTING
     request = create_topics([creatable("t", assignments=assignments)], placement=options)
-    response = admin.manager.decide(request)
-    assert isinstance(response, CreateTopicsResponse)
-    assert (errors_of(response), response.placement_note) == ([("t", Errors.NONE)], note)
+    assert errors_of(admin.manager.decide(request)) == [("t", Errors.NONE)]
 
 
 def test_an_invalid_topic_is_refused_while_the_placement_service_starts():
-    options = PlacementOptions(awaits_service=True)
-    topics = [creatable("bad", 0), creatable("good")]
-    assert FakeAdmin().decide(create_topics(topics, placement=options)) == [
+    admin = FakeAdmin()
+    admin.start = STARTING
+    assert admin.decide(create_topics([creatable("bad", 0), creatable("good")])) == [
         Errors.INVALID_PARTITIONS,
         Errors.COORDINATOR_LOAD_IN_PROGRESS,
     ]
