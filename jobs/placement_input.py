@@ -73,7 +73,6 @@ def read_order(options: Mapping[str, Any], files: JobFiles) -> PlacementOrder:
             counts = _replica_counts(admin, {spec.topic for spec in specs})
             brokers = tuple(b._replace(replica_count=counts[b.broker_id]) for b in brokers)
         request = placement_request(options, specs, brokers)
-        check(request)
         if admin and options["apply"]:
             check_new_topics(admin, request, configs)
     room = {b.broker_id: b.capacity - b.replica_count for b in brokers if b.capacity is not None}
@@ -85,16 +84,11 @@ def placement_request(
 ) -> PlaceTopicsRequest:
     """Return the request with the options of ``strategy_options``, a seed and a scatter width.
 
-    Raises ``InputError`` if it needs racks and there are none; ``check`` finds all else.
+    Raises ``PlacementError``; and ``InputError`` if it needs racks and there are none.
     """
-    if options["strategy"] == Strategy.RACK_AWARE and all(b.rack is None for b in brokers):
-        raise InputError(
-            "the strategy rack-aware needs the rack of each broker, and no broker has one:"
-            " add the racks, or choose the strategy kafka"
-        )
     seed = options["seed"]
     is_drawn = seed is None and options["start_index"] == RANDOM
-    return PlaceTopicsRequest(
+    request = PlaceTopicsRequest(
         topics=specs,
         brokers=tuple(PlacementBroker(b.broker_id, b.rack, b.replica_count) for b in brokers),
         strategy=options["strategy"],
@@ -105,6 +99,13 @@ def placement_request(
         copyset_seed=seed or 0,  # never random, so that later topics share the copysets
         hosts=hosts_of((b.broker_id, b) for b in brokers),
     )
+    check(request)
+    if request.strategy == Strategy.RACK_AWARE and brokers[0].rack is None:
+        raise InputError(
+            "--strategy rack-aware needs the rack of each broker, and no broker has one:"
+            " add the racks, or choose --strategy kafka"
+        )
+    return request
 
 
 # --- topics ---------------------------------------------------------------------------------------
