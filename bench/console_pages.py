@@ -37,7 +37,8 @@ def console(counts: tuple[int, ...], topic_size: int) -> Iterator[Case]:
     ``grid_s``       the same of the page with a cell for each partition, and ``grid_bytes``
     ``named_s``      from the end of the session of the crashed broker until the open overview was
                      sent the sentence that it is missing
-    ``grey_s``       from then until the open grid was sent that its partitions have no leader
+    ``grey_s``       from then until the open grid was sent partitions without a leader, or their
+                     new leaders if it shows them first
     ``led_s``        from then until the open grid was sent a live leader of every partition
     ``told_s``       of it until the last stub had been told of the leaders by the controller
     ``sent_bytes``   what the grid was sent in this time
@@ -147,7 +148,7 @@ def _figures(
         "grid_s": grid_s,
         "grid_bytes": grid_bytes,
         "named_s": round(named - began, 3),
-        "grey_s": round(grey - began, 3),
+        "grey_s": round((grey or led) - began, 3),
         "led_s": round(led - began, 3),
         "told_s": round(max(each.at or 0.0 for each in told.values()) - began, 3),
         "sent_bytes": sent_bytes,

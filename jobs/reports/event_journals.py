@@ -183,7 +183,7 @@ def _read_lines(data: bytes, schema: pa.Schema) -> pa.Table:
 # --- the tasks of Spark ---------------------------------------------------------------------------
 
 
-class Found(NamedTuple):
+class JournalsFound(NamedTuple):
     """What journals have: ``parts`` is empty without an event of the period.
 
     ``unreadable`` has the number of unreadable lines of each journal that has some.
@@ -193,31 +193,31 @@ class Found(NamedTuple):
     unreadable: dict[str, int]
 
 
-class _Sum(AccumulatorParam[Found]):
+class _Sum(AccumulatorParam[JournalsFound]):
     """Adds what tasks found. Spark counts each task once, also if it runs again."""
 
     def __init__(self, top: int) -> None:
         self._top = top
 
-    def zero(self, value: Found) -> Found:
+    def zero(self, value: JournalsFound) -> JournalsFound:
         """Return nothing."""
-        return Found({}, {})
+        return JournalsFound({}, {})
 
-    def addInPlace(self, value1: Found, value2: Found) -> Found:  # noqa: N802
+    def addInPlace(self, value1: JournalsFound, value2: JournalsFound) -> JournalsFound:  # noqa: N802
         """Return the sum."""
         unreadable = dict(value1.unreadable)
         for location, lines in value2.unreadable.items():
             unreadable[location] = unreadable.get(location, 0) + lines
-        return Found(merged([value1.parts, value2.parts], self._top), unreadable)
+        return JournalsFound(merged([value1.parts, value2.parts], self._top), unreadable)
 
 
 def read_journals(
     spark: SparkSession, locations: Sequence[str], period: Period, *, top: int, table: str | None
-) -> Found:
+) -> JournalsFound:
     """Read the journals once; write the events into the directory ``table``, if it is not None."""
     reader = spark.read.options(lineSep="\n", recursiveFileLookup="true")
     lines = reader.text([path_to_read(location) for location in locations])
-    found = spark.sparkContext.accumulator(Found({}, {}), _Sum(top))
+    found = spark.sparkContext.accumulator(JournalsFound({}, {}), _Sum(top))
     read = partial(_read, period, top, table is not None, found)
     events = mapped(lines.select("value", "_metadata.file_path"), read, from_arrow_schema(EVENT))
     if table is None:
@@ -228,13 +228,15 @@ def read_journals(
 
 
 def _read(
-    period: Period, top: int, keeps: bool, found: Accumulator[Found], batches: Batches
+    period: Period, top: int, keeps: bool, found: Accumulator[JournalsFound], batches: Batches
 ) -> Batches:
     """Read lines on an executor; yield the events if they are to be kept."""
     for location, lines in _blocks(batches):
         block = read_lines(lines, period, has_sentences=keeps)
         unreadable = {location: block.unreadable} if block.unreadable else {}
-        found.add(Found(parts_of(block.events, top) if len(block.events) else {}, unreadable))
+        found.add(
+            JournalsFound(parts_of(block.events, top) if len(block.events) else {}, unreadable)
+        )
         if keeps:
             yield from block.events.select(EVENT.names).to_batches()
 
