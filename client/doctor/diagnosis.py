@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from regent.client.cluster_connection import Cluster
+from regent.client.doctor.certificate_check import CERTIFICATES, check_certificates
 from regent.client.doctor.examined_cluster import CLUSTER, ExaminedCluster, examine
 from regent.client.doctor.file_check import FILES, check_files
 from regent.client.doctor.findings import Finding, Severity
@@ -23,6 +24,7 @@ CHECKS: Final[Sequence[tuple[str, str, Check]]] = (
     (SERVICE, "Brokers, partitions and topics", check_service),
     (SOCKETS, "Sockets of this machine", check_sockets),
     (LISTENERS, "Listeners of brokers", check_listeners),
+    (CERTIFICATES, "Certificates of listeners", check_certificates),
     (ZOOKEEPER, "ZooKeeper", check_zookeeper),
     (FILES, "Files", check_files),
     (KEYS, "Keys", check_keys),

@@ -24,15 +24,15 @@ class Authority:
         self.trusted = folder / f"{name}.pem"
         self.trusted.write_bytes(self.ca.cert_pem.bytes())
 
-    def keystore(self, name: str, *hosts: str, expired: bool = False) -> Path:
-        """Write a private file with a new key and its certificates."""
+    def keystore(self, name: str, *hosts: str, days: int = 90) -> Path:
+        """Write a private file with a new key and its certificates, valid for ``days``."""
         path = self.folder / f"{name}.pem"
-        write_private(path, self.issued(name, *hosts, expired=expired))
+        write_private(path, self.issued(name, *hosts, days=days))
         return path
 
-    def issued(self, name: str, *hosts: str, expired: bool = False) -> str:
-        """Return a new key and its certificates, in PEM."""
-        end = datetime.now(UTC) + timedelta(days=-1 if expired else 90)
+    def issued(self, name: str, *hosts: str, days: int = 90) -> str:
+        """Return a new key and its certificates, in PEM; those of -1 ``days`` have expired."""
+        end = datetime.now(UTC) + timedelta(days=days)
         issued = self.ca.issue_cert(
             *(hosts or HOSTS),
             common_name=name,

@@ -100,7 +100,7 @@ def test_a_bad_certificate_is_refused_and_never_anonymous(
     config = authority.config(ssl_client_auth=client_auth, ssl_principal_mapping_rules=rules)
     other = Authority(tmp_path, "other") if fault == "foreign" else authority
     context = authority.client_context()
-    context.load_cert_chain(other.keystore("alice", expired=fault == "expired"))
+    context.load_cert_chain(other.keystore("alice", days=-1 if fault == "expired" else 90))
     expected = {
         "foreign": "the certificate is not accepted",
         "expired": "certificate has expired",
@@ -228,7 +228,7 @@ def config_with(config: TlsConfig, name: str, value: Any) -> TlsConfig:
 
 
 def expired(authority: Authority) -> TlsConfig:
-    return TlsConfig(ssl_keystore_location=str(authority.keystore("broker", expired=True)))
+    return TlsConfig(ssl_keystore_location=str(authority.keystore("broker", days=-1)))
 
 
 def readable(authority: Authority) -> TlsConfig:
@@ -365,7 +365,7 @@ def with_fewer_names(authority: Authority) -> None:
 
 
 def expired_now(authority: Authority) -> None:
-    authority.keystore("broker", expired=True)
+    authority.keystore("broker", days=-1)
 
 
 @pytest.mark.parametrize(

@@ -263,7 +263,7 @@ def test_others_are_closed_and_counted_and_nobody_else_notices(
     context = (foreign if fault == "does not trust us" else authority).client_context()
     if fault in ("foreign", "expired"):
         signer = foreign if fault == "foreign" else authority
-        context.load_cert_chain(signer.keystore("bob", expired=fault == "expired"))
+        context.load_cert_chain(signer.keystore("bob", days=-1 if fault == "expired" else 90))
     with TlsClient(listener, authority.client_context("alice")) as innocent:
         for count in (1, 2, 3):
             with suppress(OSError), TlsClient(listener, context) as client:
