@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
+from regent.client.wording import listed
 from regent.core.errors import RegentError
 from regent.core.model import BrokerId, BrokerInfo, BrokerRegistration
 from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
@@ -41,6 +42,19 @@ def ask_brokers(registrations: Collection[BrokerRegistration]) -> BrokerAnswers:
             return {broker_id: answer for broker_id, answer in answers if answer is not None}
     finally:
         context.destroy(linger=0)
+
+
+def silence_of(
+    registrations: Collection[BrokerRegistration], answers: BrokerAnswers
+) -> Iterator[str]:
+    """Yield a line that names the brokers that were asked and have not answered, if there are."""
+    asked = [r.info for r in list(registrations)[:_MAX_BROKERS] if r.info.control_peer is not None]
+    silent = [info.broker_id for info in asked if info.broker_id not in answers]
+    if silent:
+        which = f"broker {silent[0]} does" if len(silent) == 1 else f"brokers {listed(silent)} do"
+        yield (
+            f"{which} not answer within {_ASK_TIMEOUT_S} s: warnings of their own are missing here"
+        )
 
 
 def warnings_of(answers: BrokerAnswers) -> Iterator[str]:

@@ -493,6 +493,14 @@ def test_warnings_of_brokers_are_shown(cluster: FakeCluster) -> None:
     assert cluster.json("status")["warnings"] == ["broker 0: clients are turned away"]
 
 
+def test_brokers_that_do_not_answer_are_named(healthy: FakeCluster) -> None:
+    healthy.answers[DescribeMetadataRequest] = lambda _: Errors.UNKNOWN_SERVER_ERROR
+
+    assert healthy.json("status")["warnings"] == [
+        "brokers 0, 1 do not answer within 0.5 s: warnings of their own are missing here"
+    ]
+
+
 def test_a_placement_service_without_an_answer_is_a_warning(
     healthy: FakeCluster, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ from regent.core.model import (
     BrokerInfo,
     EndPoint,
 )
+from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
 from regent.core.protocol.controller import (
     DescribeControllerRequest,
     DescribeControllerResponse,
@@ -180,6 +181,8 @@ class FakeCluster(World):
         match request:
             case DescribeControllerRequest():
                 return DescribeControllerResponse(Errors.NONE, self.controller_epoch)
+            case DescribeMetadataRequest():
+                return DescribeMetadataResponse(Errors.NONE, 0, "RunningAsBroker", 0, 1)
             case ListPartitionReassignmentsRequest():
                 return ListPartitionReassignmentsResponse.of({})
             case _:
