@@ -179,8 +179,12 @@ def write_while_a_worker_dies(
         text=True,
     )
     try:
-        eventually(lambda: any(shared.glob(UNFINISHED)), "a task writes", TIMEOUT_S)
-        spark.kill_worker(spark.computing_workers[0])
+        computing = eventually(
+            lambda: any(shared.glob(UNFINISHED)) and spark.computing_workers,
+            "a task writes",
+            TIMEOUT_S,
+        )
+        spark.kill_worker(computing[0])
         stdout, stderr = job.communicate(timeout=TIMEOUT_S)
     finally:
         job.kill()
