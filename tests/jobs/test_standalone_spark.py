@@ -180,7 +180,7 @@ def write_while_a_worker_dies(
     )
     try:
         computing = eventually(
-            lambda: any(shared.glob(UNFINISHED)) and spark.computing_workers,
+            lambda: spark.computing_workers if any(shared.glob(UNFINISHED)) else [],
             "a task writes",
             TIMEOUT_S,
         )
