@@ -24,8 +24,8 @@ _ASK_LIMIT_S: Final = 3.0
 _ASKED_AT_ONCE: Final = 32
 _DAY_S: Final = 86_400.0
 _REMEDY: Final = (
-    "write a new certificate into the file of its ssl_keystore_location: the broker takes it"
-    " without a restart"
+    "write a new certificate for the same subject into the file of its ssl_keystore_location: a"
+    " broker of Regent takes it within a minute, one of Kafka when its setting is written again"
 )
 
 
