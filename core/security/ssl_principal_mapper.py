@@ -39,6 +39,8 @@ _TOKEN: Final = re.compile(
     | \\k<(?P<again>[A-Za-z][A-Za-z0-9]*)>""",
     re.VERBOSE | re.ASCII,
 )
+_POSSESSIVE: Final = re.compile(r"(?:[*+?]|\{.*\})\+")
+_NEVER_ENTERED_AGAIN: Final = ("(?>", "(?=", "(?!", "(?<=", "(?<!")
 _FLAGS: Final = re.compile(r"\(\?[ims]+\)")
 _NUMBER: Final = re.compile(r"\$([0-9]+)")
 _REFERENCE: Final = re.compile(
@@ -165,12 +167,36 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         token = f"(?P<{group}>" if group else f"(?P={again})" if again else found["same"]
         translated.append(token)
         at = found.end()
+    _refuse_groups_that_java_keeps(pattern, translated[1:])
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             return re.compile("".join(translated), re.ASCII)
     except (ValueError, re.error, Warning, RecursionError, OverflowError) as error:
         raise BadRuleError(f"{pattern!r} is no usable pattern: {error}") from None
+
+
+def _refuse_groups_that_java_keeps(pattern: str, tokens: Sequence[str]) -> None:
+    """Raise ``BadRuleError`` for a group that is set although its alternative has failed.
+
+    Java does not go back into ``(?>...)``, ``(?=...)`` and ``(...)*+``, so it does not unset their
+    groups either. And Python before 3.11.5 takes ``(...)*+`` for a match where it is none.
+    """
+    open_ones: list[str] = []
+    before = ""
+    for token in tokens:
+        if before == ")" and _POSSESSIVE.fullmatch(token):
+            raise BadRuleError(f"{pattern!r}: {token!r} behind a group is not supported")
+        if token == "(" or token.startswith("(?P<"):
+            if kept := next((one for one in open_ones if one in _NEVER_ENTERED_AGAIN), None):
+                raise BadRuleError(
+                    f"{pattern!r}: a group within {kept!r} is not supported: use (?:...)"
+                )
+        if token.startswith("(") and not token.startswith("(?P="):
+            open_ones.append(token)
+        elif token == ")" and open_ones:
+            open_ones.pop()
+        before = token
 
 
 def _replacement(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[bool, str | int]]:
