@@ -123,10 +123,10 @@ class Machines:
             process.terminate()
         for process in reversed(self._processes):
             try:
-                process.wait(TIMEOUT_S)
-            finally:
+                await_end(process, "a process of a machine")
+            except AssertionError:
                 process.kill()
-                process.wait(TIMEOUT_S)
+                await_end(process, "a killed process of a machine")
 
     def kill_broker(self, number: int) -> None:
         """Kill a broker; ZooKeeper is the first process."""
