@@ -57,7 +57,6 @@ ENTRY_BYTES: Final = 512
 # until the next LeaderAndIsr.
 _SUPERSEDED = frozenset(
     {
-        Errors.UNKNOWN_TOPIC_OR_PARTITION,
         Errors.INVALID_REQUEST,
         Errors.FENCED_LEADER_EPOCH,
         Errors.INCONSISTENT_TOPIC_ID,
@@ -264,6 +263,7 @@ class LeaderPartitions:
 
     def _shrink_isr(self, partition: Partition, now_ms: int) -> bool:
         if partition.proposal is not None:
+            self._proposals.repeat(partition.topic_partition)
             return False
         if partition.is_recovering:
             self._propose_recovered(partition)
@@ -405,6 +405,10 @@ class LeaderPartitions:
                 # A member that is out of sync may be the reason. Its removal must not wait for the
                 # next check, before which the follower may be proposed again.
                 self._shrink_isr(partition, now_ms)
+        elif error is Errors.UNKNOWN_TOPIC_OR_PARTITION:
+            # The topic is deleted, or the controller does not know it yet, or is an old one: then
+            # no LeaderAndIsr follows.
+            self._proposals.put_off(row)
         elif error not in _SUPERSEDED:
             self._proposals.submit(row)
 
@@ -424,6 +428,7 @@ class AlterPartitionManager:
 
     def __init__(self) -> None:
         self._items: dict[TopicPartition, AlterPartitionRow] = {}
+        self._put_off: dict[TopicPartition, AlterPartitionRow] = {}
         self._in_flight: AlterPartitionRequest | None = None
 
     def __len__(self) -> int:
@@ -439,6 +444,17 @@ class AlterPartitionManager:
         If it is in flight already, its answer is ignored (KAFKA-12686).
         """
         self._items.pop(topic_partition, None)
+        self._put_off.pop(topic_partition, None)
+
+    def put_off(self, row: AlterPartitionRow) -> None:
+        """Keep an answered proposal until ``repeat``."""
+        self._put_off[row.topic_partition] = row
+
+    def repeat(self, topic_partition: TopicPartition) -> None:
+        """Queue the proposal of a partition again if it was put off."""
+        row = self._put_off.pop(topic_partition, None)
+        if row is not None:
+            self.submit(row)
 
     def next_request(self, broker_id: BrokerId, broker_epoch: int) -> AlterPartitionRequest | None:
         """Put the queued proposals in flight and return their request.

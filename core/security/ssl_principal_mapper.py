@@ -11,7 +11,9 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 _ANY: Final = r"[^\n\r]"
@@ -40,7 +42,10 @@ _TOKEN: Final = re.compile(
     re.VERBOSE | re.ASCII,
 )
 _POSSESSIVE: Final = re.compile(r"(?:[*+?]|\{.*\})\+")
-_NEVER_ENTERED_AGAIN: Final = ("(?>", "(?=", "(?!", "(?<=", "(?<!")
+_QUANTIFIER: Final = re.compile(r"(?:[*+?]|\{[0-9,]+\})[?+]?")
+_ENDLESS: Final = re.compile(r"(?:[*+]|\{[0-9]+,\})\??")
+_OF_NO_WIDTH: Final = ("(?=", "(?!", "(?<=", "(?<!")
+_NEVER_ENTERED_AGAIN: Final = ("(?>", *_OF_NO_WIDTH)
 _FLAGS: Final = re.compile(r"\(\?[ims]+\)")
 _NUMBER: Final = re.compile(r"\$([0-9]+)")
 _REFERENCE: Final = re.compile(
@@ -168,6 +173,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         translated.append(token)
         at = found.end()
     _refuse_groups_that_java_keeps(pattern, translated[1:])
+    _refuse_endless_groups(pattern, translated[1:])
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -187,16 +193,62 @@ def _refuse_groups_that_java_keeps(pattern: str, tokens: Sequence[str]) -> None:
     for token in tokens:
         if before == ")" and _POSSESSIVE.fullmatch(token):
             raise BadRuleError(f"{pattern!r}: {token!r} behind a group is not supported")
-        if token == "(" or token.startswith("(?P<"):
-            if kept := next((one for one in open_ones if one in _NEVER_ENTERED_AGAIN), None):
-                raise BadRuleError(
-                    f"{pattern!r}: a group within {kept!r} is not supported: use (?:...)"
-                )
+        kept = next((one for one in open_ones if one in _NEVER_ENTERED_AGAIN), None)
+        if kept is not None and (token == "(" or token.startswith("(?P<")):
+            raise BadRuleError(
+                f"{pattern!r}: a group within {kept!r} is not supported: use (?:...)"
+            )
         if token.startswith("(") and not token.startswith("(?P="):
             open_ones.append(token)
         elif token == ")" and open_ones:
             open_ones.pop()
         before = token
+
+
+def _refuse_endless_groups(pattern: str, tokens: Sequence[str]) -> None:
+    """Raise ``BadRuleError`` for ``(a*)*`` and the like: each way to cut a text would be tried.
+
+    The subject of one certificate would stop the whole broker. In each alternative of a repeated
+    group, something that is not repeated must be beside what is.
+    """
+    outer: list[_Alternatives] = [_Alternatives("")]
+    for token, quantifier in pairwise([*tokens, ""]):
+        inner = outer[-1]
+        if token.startswith("(") and not token.startswith("(?P="):
+            outer.append(_Alternatives(token))
+            continue
+        is_cut_anyhow, is_atom = False, token not in ("^", "$")
+        if token == ")" and len(outer) > 1:
+            closed, inner = outer.pop(), outer[-1]
+            closed.end_one()
+            is_cut_anyhow = closed.are_endless
+            is_atom = closed.opening not in _OF_NO_WIDTH
+        elif token == "|":
+            inner.end_one()
+            continue
+        elif _QUANTIFIER.fullmatch(token):
+            continue
+        is_repeated = _ENDLESS.fullmatch(quantifier) is not None
+        if is_repeated and is_cut_anyhow:
+            raise BadRuleError(
+                f"{pattern!r}: a group of only what is repeated, repeated, is slow"
+            )
+        inner.has_repeated |= is_repeated or is_cut_anyhow
+        inner.has_one |= is_atom and not is_cut_anyhow and not _QUANTIFIER.fullmatch(quantifier)
+
+
+@dataclass(slots=True)
+class _Alternatives:
+    """The alternatives of a group: what the present one has, and whether one is only repeated."""
+
+    opening: str
+    has_repeated: bool = False
+    has_one: bool = False
+    are_endless: bool = False
+
+    def end_one(self) -> None:
+        self.are_endless |= self.has_repeated and not self.has_one
+        self.has_repeated = self.has_one = False
 
 
 def _replacement(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[bool, str | int]]:

@@ -103,7 +103,8 @@ class KafkaKinds:
             if faults is not None:
                 faults(call)
             is_elected = call.method == "multi" and ControllerZNode.PATH in call.paths
-            if is_elected and call.moment is Moment.AFTER and ours.broker_epoch < 0 and ours.inbox:
+            is_unknown = not ours.is_dead and ours.broker_epoch < 0
+            if is_elected and call.moment is Moment.AFTER and is_unknown and ours.inbox:
                 cluster.take(("event", ours.broker_id))
 
         heir.session.hook = register_first

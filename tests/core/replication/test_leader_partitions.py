@@ -225,6 +225,19 @@ def test_a_leader_with_an_outdated_epoch_waits_for_the_next_leader_and_isr(
     assert [row.new_isr for row in leader.proposals()] == [(1, 3)]
 
 
+def test_a_proposal_for_a_partition_that_the_controller_does_not_know_is_repeated_by_the_next_check(
+    full: BareBroker,
+) -> None:
+    full.manager.shrink_isrs(LAG_MS + 1)
+    request = full.send()
+    full.answer(request, refused(request.partitions[0], Errors.UNKNOWN_TOPIC_OR_PARTITION))
+    assert full.proposals() == []
+    full.manager.shrink_isrs(2 * LAG_MS)
+    assert full.proposals() == list(request.partitions)
+    full.manager.shrink_isrs(3 * LAG_MS)
+    assert full.proposals() == list(request.partitions), "once at a time"
+
+
 def test_a_refused_removal_is_not_proposed_again(full: BareBroker) -> None:  # ISR-10
     full.manager.shrink_isrs(LAG_MS + 1)
     request = full.send()
