@@ -230,9 +230,7 @@ def _refuse_endless_groups(pattern: str, tokens: Sequence[str]) -> None:
             continue
         is_repeated = _ENDLESS.fullmatch(quantifier) is not None
         if is_repeated and is_cut_anyhow:
-            raise BadRuleError(
-                f"{pattern!r}: a group of only what is repeated, repeated, is slow"
-            )
+            raise BadRuleError(f"{pattern!r}: a group of only what is repeated, repeated, is slow")
         inner.has_repeated |= is_repeated or is_cut_anyhow
         inner.has_one |= is_atom and not is_cut_anyhow and not _QUANTIFIER.fullmatch(quantifier)
 
