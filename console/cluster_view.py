@@ -118,6 +118,7 @@ class ClusterView:
 
     ``events`` are the lines of the journals, merged by time. ``problem``: why ZooKeeper cannot be
     asked; empty if it answers. ``data_dir`` is that of a cluster on this machine.
+    ``moves_paused_ms``: since when all moves are paused; None: they are not.
     """
 
     at_ms: float
@@ -134,6 +135,7 @@ class ClusterView:
     deaths: Deaths = field(default_factory=dict)
     failovers: Sequence[Failover] = ()
     has_journals: bool = True
+    moves_paused_ms: float | None = None
 
     @property
     def controller_since_ms(self) -> float | None:
