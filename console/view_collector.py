@@ -70,6 +70,7 @@ _UNSETTLED_S: Final = 3.0  # how long leaders may change after a change of broke
 _REST: Final = 1.5  # after a read of the partitions, in units of its own time
 _ORPHANS_S: Final = 0.02  # between reads of partitions without a leader
 _ORPHANS_AT_ONCE: Final = 500
+_TOPICS_AT_ONCE: Final = 50
 _SHORT_REST: Final = 0.25  # the same, while leaders may change
 
 
@@ -249,11 +250,13 @@ class ViewCollector:
         if not adopted:
             self._end.wait(_ORPHANS_S)
             return
-        rows = [adopted.get(p.topic_partition, p) for p in table.partitions]
         at_ms, live = time.time() * 1000, _live_ids(self.view.brokers)
         with self._changed:
-            if self._table is not table:
-                return  # the slow thread has read them all meanwhile
+            table = self._table  # the slow thread may have read all of them meanwhile
+            rows = [
+                adopted.get(p.topic_partition, p) if p.leader in self._gone else p
+                for p in table.partitions
+            ]
             self._patches += 1
             self._table = PartitionTable.of(rows, table.unreadable, dict.fromkeys(live), at_ms)
         self._publish(replace(self.view, at_ms=at_ms, table=self._table))
@@ -266,12 +269,14 @@ class ViewCollector:
             began, patches = time.monotonic(), self._patches
             self._is_dirty.clear()
             live = _live(source.read_brokers())
-            found = partitions_of(source)
+            found = self._read_all(source)
+            if found is None:
+                continue  # the quick thread reads now
             with suppress(BadDataError):
                 pause = source.read_moves_pause()
                 self._moves_paused_ms = None if pause is None else pause.at_ms
             at_ms = time.time() * 1000
-            table = PartitionTable.of(found.partitions, found.unreadable, live, at_ms)
+            table = PartitionTable.of(*found, live, at_ms)
             is_changed = not table.has_same(self._table)
             with self._changed:
                 if self._patches != patches:
@@ -285,6 +290,23 @@ class ViewCollector:
             self._end.wait(min((time.monotonic() - began) * rest, _SLOW_S))
             if not is_unsettled and not is_changed:
                 self._is_dirty.wait(_SLOW_S)
+
+    def _read_all(
+        self, source: ZkAdminStore | BootstrapSource
+    ) -> tuple[Sequence[DescribedPartition], Sequence[str]] | None:
+        """Read all partitions, and why some cannot be read; None if brokers have gone meanwhile."""
+        if isinstance(source, BootstrapSource):
+            found = partitions_of(source)
+            return found.partitions, found.unreadable
+        rows: list[DescribedPartition] = []
+        unreadable: list[str] = []
+        for few in batches(source.topics.read_topic_names(), _TOPICS_AT_ONCE):
+            if self._adopts():
+                return None
+            found = partitions_of(source, few)
+            rows += found.partitions
+            unreadable += found.unreadable
+        return rows, unreadable
 
     def _ask_controller(self, admin: ZkAdminStore) -> None:
         """Ask the controller which brokers do not answer it, until nobody looks."""
@@ -436,8 +458,7 @@ class ViewCollector:
         file: ClusterFile | None,
     ) -> tuple[MissingBroker, ...]:
         supervised = {} if file is None else file.brokers
-        assigned = {r for p in self._table.partitions for r in p.assignment.replicas}
-        absent = sorted({*supervised, *assigned} - registered.keys())
+        absent = sorted({*supervised, *self._table.assigned} - registered.keys())
         if not absent:
             return ()
         ends = EndsOfBrokers(source.read_ends(), supervised, self._described)
