@@ -66,7 +66,8 @@ def paused_for(admin: ZkAdminStore) -> str:
     if pause is None:
         return ""
     seconds = max(time.time() - pause.at_ms / 1000, 1.0)
-    return f"moves are paused for {span_text(seconds)}: `{program()} reassign --resume` ends that"
+    since = f" for {span_text(seconds)}" if pause.at_ms else ""
+    return f"moves are paused{since}: `{program()} reassign --resume` ends that"
 
 
 def refuse_if_paused(admin: ZkAdminStore) -> None:

@@ -272,9 +272,8 @@ class ViewCollector:
             found = self._read_all(source)
             if found is None:
                 continue  # the quick thread reads now
-            with suppress(BadDataError):
-                pause = source.read_moves_pause()
-                self._moves_paused_ms = None if pause is None else pause.at_ms
+            pause = source.read_moves_pause()
+            self._moves_paused_ms = None if pause is None else pause.at_ms
             at_ms = time.time() * 1000
             table = PartitionTable.of(*found, live, at_ms)
             is_changed = not table.has_same(self._table)

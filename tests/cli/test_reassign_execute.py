@@ -543,3 +543,10 @@ def test_nothing_begins_and_no_throttle_changes_while_moves_are_paused(
         shown = four.run(*command(tmp_path, action))
         assert "the throttles stay: moves are paused" in shown.stderr
         assert config_of(four, "brokers/0") == RATE
+
+
+def test_a_pause_that_cannot_be_read_ends_as_every_other_one(four: FakeCluster) -> None:
+    four.zookeeper.put(MovesPauseZNode.PATH, b"garbage")
+    assert "moves are paused: " in four.run("reassign", "--list").stderr
+    assert four.json("reassign", "--resume") == {"was_paused": True}
+    assert four.run("reassign", "--list").stderr == ""

@@ -198,9 +198,12 @@ class ZkAdminStore(ZnodeStore):
         return {} if node is None else ReassignPartitionsZNode.decode(node.data)
 
     def read_moves_pause(self) -> MovesPause | None:
-        """Read since when moves are paused; None: they are not. Raises ``BadDataError``."""
+        """Read since when moves are paused; None: they are not; 0: since an unknown time."""
         node = self._zookeeper.get(MovesPauseZNode.PATH)
-        return None if node is None else MovesPauseZNode.decode(node.data)
+        try:
+            return None if node is None else MovesPauseZNode.decode(node.data)
+        except BadDataError:
+            return MovesPause(0)  # it ends as every other one; its throttle must be removed by hand
 
     def write_moves_pause(self, pause: MovesPause) -> None:
         """Write that moves are paused. Raises ``ConflictError``."""
