@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from time import monotonic
+from time import monotonic, time_ns
 from typing import NamedTuple, TypeAlias
 
 from pykka import ActorDeadError, ActorRef
@@ -380,4 +380,5 @@ class Broker(RegentActor):
             self.status.warnings,
             self.replica_manager.follower_paces(monotonic()),
             Traffic(written.messages_in, written.bytes_in, written.bytes_out),
+            time_ns() // 1_000_000,
         )

@@ -265,7 +265,8 @@ class BrokerStorage:
             return full
         named = ", ".join(map(str, strays[:_NAMED_STRAYS]))
         rest = f" and {len(strays) - _NAMED_STRAYS} more" if len(strays) > _NAMED_STRAYS else ""
-        return [*full, f"{len(strays)} stray logs, see docs/operations.md: {named}{rest}"]
+        what = f"{len(strays)} stray logs, which are assigned to no replica here: {named}{rest}"
+        return [*full, f'{what}; "Stray logs" in docs/operations.md says what to do']
 
     def close(self) -> None:
         """Save everything that a start without recovery needs, and unlock. Idempotent."""

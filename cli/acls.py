@@ -7,8 +7,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
+from regent.cli.lazy_group import HelpfulGroup
 from regent.cli.output import Output, examples, output_option, print_json, print_table, quoted
 from regent.cli.waiting import timeout_option
+from regent.cli.watching import complete_groups, complete_topics
 from regent.client.acls import AclsClient
 from regent.client.cluster_connection import Cluster, bootstrap_option, pass_cluster
 from regent.client.wording import counted
@@ -53,11 +55,18 @@ class _Wanted(NamedTuple):
     idempotent: bool
 
 
+_NAMES: dict[str, Any] = {"metavar": "NAME", "multiple": True}
+
+
 def _resource_options(pattern_types: Sequence[str], default: str) -> Callable[[F], F]:
     def add(command: F) -> F:
         options = [
-            click.option("--topic", "topics", metavar="NAME", multiple=True, help="A topic."),
-            click.option("--group", "groups", metavar="NAME", multiple=True, help="A group."),
+            click.option(
+                *("--topic", "topics"), **_NAMES, shell_complete=complete_topics, help="A topic."
+            ),
+            click.option(
+                *("--group", "groups"), **_NAMES, shell_complete=complete_groups, help="A group."
+            ),
             click.option("--cluster", "of_cluster", is_flag=True, help="The cluster itself."),
             click.option(
                 "--transactional-id",
@@ -127,7 +136,7 @@ def _rule_options(command: F) -> F:
     return command
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def acls() -> None:
     """List, add and remove ACLs: who may do what, with authorizer_class_name."""
 

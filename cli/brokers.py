@@ -10,6 +10,7 @@ from contextlib import suppress
 import click
 
 from regent.cli.brokers_config import config
+from regent.cli.lazy_group import HelpfulGroup
 from regent.cli.local_brokers import pid, start
 from regent.cli.output import Output, examples, note, output_option, print_json, print_table
 from regent.cli.waiting import Waiting
@@ -47,7 +48,7 @@ class BrokerError(RegentError):
     """A broker is not in the state that the command needs."""
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def brokers() -> None:
     """List, configure, shut down and start brokers."""
 

@@ -9,6 +9,7 @@ import click
 
 from regent.cli.config_options import changes_options, check_removed, config_changes, show_config
 from regent.cli.output import examples, note, output_option
+from regent.cli.watching import complete_brokers
 from regent.client.cluster_connection import Cluster, pass_cluster
 from regent.config.settings import KAFKA_SETTINGS
 from regent.core.admin.config_alterations import (
@@ -43,8 +44,21 @@ class BrokerConfigError(RegentError):
     )
     + f"\n\nSettings: {', '.join(_NAMES)}."
 )
-@click.argument("broker_id", metavar="[ID]", type=click.IntRange(min=0), required=False)
-@click.option("--broker", "option_id", metavar="ID", type=click.IntRange(min=0), hidden=True)
+@click.argument(
+    "broker_id",
+    metavar="[ID]",
+    type=click.IntRange(min=0),
+    required=False,
+    shell_complete=complete_brokers,
+)
+@click.option(
+    "--broker",
+    "option_id",
+    metavar="ID",
+    shell_complete=complete_brokers,
+    type=click.IntRange(min=0),
+    hidden=True,
+)
 @click.option(
     "--default", "--broker-defaults", "of_all", is_flag=True, help="The settings of all brokers."
 )

@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from regent.cli.lazy_group import HelpfulGroup
 from regent.cli.output import Output, examples, output_option, print_json, print_table
 from regent.core.errors import RegentError
 
@@ -49,7 +50,7 @@ class _Authority:
     key: EllipticCurvePrivateKey
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def certs() -> None:
     """Make certificates for TLS, signed by an authority of this cluster's own.
 

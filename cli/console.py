@@ -54,6 +54,12 @@ def is_installed() -> bool:
     is_flag=True,
     help="Let the pages change the cluster; each change is asked about and written down.",
 )
+@click.option(
+    "--reports",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="FOLDER",
+    help="Reports of jobs to show (.html, .json).  [default: reports in the data directory]",
+)
 @bootstrap_option
 @click.option(LISTENING_FD, type=int, hidden=True)
 @click.option("--token-file", type=click.Path(path_type=Path), hidden=True)
@@ -64,6 +70,7 @@ def console(
     /,
     port: int,
     may_write: bool,
+    reports: Path | None,
     listening_fd: int | None,
     token_file: Path | None,
     death_pipe_fd: int | None,
@@ -90,7 +97,9 @@ def console(
     with _listening(port, listening_fd) as listening:
         token = new_token() if token_file is None else read_private(token_file, "a token").decode()
         own_port = listening.getsockname()[1]
-        served = Console(cluster, BrowserGate(token, own_port), may_write=may_write)
+        served = Console(
+            cluster, BrowserGate(token, own_port), may_write=may_write, reports=reports
+        )
         server = server_of(served)
         if death_pipe_fd is not None:
             when_parent_ends(death_pipe_fd, lambda: os._exit(0))

@@ -33,6 +33,7 @@ from regent.cli.record_lines import (
 )
 from regent.cli.topic_options import refuse_empty
 from regent.cli.waiting import Explained, timeout_option
+from regent.cli.watching import complete_groups, complete_topics
 from regent.client.cluster_connection import Cluster, client_settings, pass_cluster
 from regent.client.obstacles import record_obstacles
 from regent.client.wording import counted, listed
@@ -67,10 +68,13 @@ def _parse_timestamp(_context: object, _option: object, text: str | None) -> int
         "consume payments --group billing --max-messages 100",
     )
 )
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.option("--follow", "-f", is_flag=True, help="Print new records as they come, until Ctrl-C.")
 @click.option(
-    "--group", metavar="NAME", help="Read as a member of this group, and commit what was printed."
+    "--group",
+    metavar="NAME",
+    shell_complete=complete_groups,
+    help="Read as a member of this group, and commit what was printed.",
 )
 @click.option(
     "--partition",

@@ -6,7 +6,9 @@ import time
 
 import click
 
+from regent.cli.lazy_group import HelpfulGroup
 from regent.cli.output import Output, output_option, print_facts, print_json
+from regent.cli.watching import complete_brokers
 from regent.client.cluster_connection import Cluster, pass_cluster
 from regent.client.live_brokers import not_registered
 from regent.client.wording import listed
@@ -26,7 +28,7 @@ class NotMovedError(RegentError):
     """The broker that shall be the controller is not."""
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def controller() -> None:
     """Show or move the active controller."""
 
@@ -58,6 +60,7 @@ def show(cluster: Cluster, /, output: str) -> None:
 @click.option(
     "--to",
     "broker_id",
+    shell_complete=complete_brokers,
     metavar="ID",
     type=click.IntRange(min=0),
     help="The broker of Regent that shall be the controller.",

@@ -14,20 +14,31 @@ from regent.cli.output import Output, examples, output_option, print_json, print
 from regent.client.cluster_connection import Cluster, pass_cluster
 from regent.client.doctor.diagnosis import TITLES, diagnose
 from regent.client.doctor.findings import Finding, Severity
+from regent.client.doctor.group_check import WATCHED_S
 from regent.client.wording import counted
 from regent.config.cluster_location import CLUSTER_FILE
 
 
 @click.command(epilog=examples("doctor", "doctor --zookeeper 192.0.2.1:2181", "doctor -o json"))
+@click.option(
+    "--watch-groups",
+    "watched_s",
+    type=click.FloatRange(0.0, 3600.0),
+    default=WATCHED_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a group may commit nothing while records wait for it; 0: do not look.",
+)
 @output_option
 @pass_cluster
 @click.pass_context
-def doctor(context: click.Context, cluster: Cluster, /, output: str) -> None:
+def doctor(context: click.Context, cluster: Cluster, /, watched_s: float, output: str) -> None:
     """Examine a cluster; each finding is a sentence with what mends it.
 
-    What it serves: brokers that are missing, partitions without a leader or with few replicas in
-    sync, moves and deletions that do not get on, brokers that tell clients other leaders, old
-    transactions, topics and settings that lose records.
+    What it serves: brokers that are missing, slow, of another version or with another time;
+    partitions without a leader or with few replicas in sync; moves, deletions and consumer groups
+    that do not get on; brokers that tell clients other leaders; full disks and logs that belong to
+    no partition; old transactions; topics and settings that lose records.
 
     How it is secured. Of a cluster on this machine: every socket on which its processes listen and
     who may connect, its files and its keys. Of every cluster: the listeners of its brokers, their
@@ -35,7 +46,7 @@ def doctor(context: click.Context, cluster: Cluster, /, output: str) -> None:
 
     The exit code is 0 when all is well, 1 with warnings, 2 with problems.
     """
-    findings = diagnose(cluster, _folder(context))
+    findings = diagnose(cluster, _folder(context), watched_s=watched_s)
     if output == Output.JSON:
         print_json([finding.json for finding in findings])
     else:

@@ -11,6 +11,7 @@ import click
 from regent.cli.output import Output, examples, note, output_option, print_json
 from regent.cli.remote_actors import controller_of
 from regent.cli.waiting import timeout_option
+from regent.cli.watching import complete_topics
 from regent.client.cluster_connection import Cluster, pass_cluster
 from regent.client.controller_ref import ControllerRef, batches, refusal
 from regent.client.partition_files import read_partitions_file
@@ -53,7 +54,12 @@ class ElectionError(RegentError):
     is_flag=True,
     help="Elect leaders of all partitions that need an election.",
 )
-@click.option("--topic", metavar="NAME", help="The topic of a single partition.")
+@click.option(
+    "--topic",
+    metavar="NAME",
+    shell_complete=complete_topics,
+    help="The topic of a single partition.",
+)
 @click.option("--partition", type=click.IntRange(min=0), help="The partition of --topic.")
 @click.option(
     "--path-to-json-file",

@@ -15,6 +15,7 @@ from typing import Final
 import click
 
 from regent.cli.output import Output, examples, note, output_option
+from regent.cli.watching import complete_brokers
 from regent.client.cluster_connection import Cluster, named_by_zookeeper, pass_cluster
 from regent.client.journals import Event, EventsError, Journals
 from regent.client.wording import counted
@@ -71,6 +72,7 @@ def _moment(_context: object, _option: object, text: str | None) -> int | None:
 @click.option(
     "--broker",
     "broker_id",
+    shell_complete=complete_brokers,
     type=click.IntRange(min=0),
     metavar="ID",
     help="Only events of this broker.",

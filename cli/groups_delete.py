@@ -9,12 +9,20 @@ import click
 from regent.cli.group_admin import GroupAdmin, GroupError, UnknownGroupError, refuse_empty_groups
 from regent.cli.output import Output, examples, note, output_option, print_json, quoted
 from regent.cli.waiting import timeout_option
+from regent.cli.watching import complete_groups
 from regent.client.cluster_connection import Cluster, pass_cluster
 
 
 @click.command(epilog=examples("groups delete billing", "groups delete billing audit --if-exists"))
-@click.argument("names", metavar="NAME...", nargs=-1)
-@click.option("--group", "more_names", metavar="NAME", multiple=True, hidden=True)
+@click.argument("names", metavar="NAME...", nargs=-1, shell_complete=complete_groups)
+@click.option(
+    "--group",
+    "more_names",
+    shell_complete=complete_groups,
+    metavar="NAME",
+    multiple=True,
+    hidden=True,
+)
 @click.option("--if-exists", is_flag=True, help="Skip groups that do not exist.")
 @timeout_option("Time for the answer of each coordinator.")
 @output_option

@@ -18,6 +18,7 @@ from regent.cli.group_admin import (
 )
 from regent.cli.output import Output, examples, note, output_option, print_json, print_table, quoted
 from regent.cli.waiting import timeout_option
+from regent.cli.watching import complete_groups
 from regent.client.cluster_connection import Cluster, pass_cluster
 from regent.core.model import TopicPartition
 
@@ -40,8 +41,15 @@ _STATE_COLUMNS = (
         "groups describe billing -o json",
     )
 )
-@click.argument("names", metavar="[NAME]...", nargs=-1)
-@click.option("--group", "more_names", metavar="NAME", multiple=True, hidden=True)
+@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_groups)
+@click.option(
+    "--group",
+    "more_names",
+    shell_complete=complete_groups,
+    metavar="NAME",
+    multiple=True,
+    hidden=True,
+)
 @click.option("--members", "of_members", is_flag=True, help="Show members, not offsets.")
 @click.option("--state", "of_states", is_flag=True, help="Show states, not offsets.")
 @timeout_option("Time for each answer of a broker.")

@@ -25,6 +25,7 @@ from regent.cli.group_admin import (
 )
 from regent.cli.output import Output, examples, note, output_option, print_json, print_table
 from regent.cli.waiting import timeout_option
+from regent.cli.watching import complete_groups, complete_topics
 from regent.client.cluster_connection import Cluster, pass_cluster
 from regent.client.wording import counted
 from regent.config.moments import parse_duration
@@ -63,12 +64,13 @@ def _moment(_context: object, _option: object, text: str | None) -> int | None:
         "groups reset-offsets billing --from-file offsets.csv --execute",
     )
 )
-@click.argument("name", required=False)
-@click.option("--group", metavar="NAME", hidden=True)
+@click.argument("name", required=False, shell_complete=complete_groups)
+@click.option("--group", metavar="NAME", shell_complete=complete_groups, hidden=True)
 @click.option(
     "--topic",
     "topics",
     metavar="NAME[:0,1]",
+    shell_complete=complete_topics,
     multiple=True,
     help="A topic, or some of its partitions; the option can be repeated.",
 )

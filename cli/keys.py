@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from regent.cli.lazy_group import HelpfulGroup
 from regent.cli.output import Output, examples, output_option, print_json, print_table
 from regent.config.cluster_location import DATA_DIR, DATA_DIR_VARIABLE, KEYS_DIR, KEYS_VARIABLE
 from regent.core.security.roles import KeyOwner
@@ -21,7 +22,7 @@ from regent.transport.control.key_files import (
 _COLUMNS: Final = ("name", "role", "public_key")
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def keys() -> None:
     """Make, show, allow, revoke and replace keys for control requests.
 

@@ -37,12 +37,38 @@ def load(module: str, command: str) -> ModuleType:
         raise RegentError(f"the command {command} cannot be loaded: {error}") from error
 
 
-class LazyGroup(click.Group):
+class HelpfulGroup(click.Group):
+    """A group that names the commands that an unknown one may mean."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; for an unknown one name those that are meant, perhaps."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            close = difflib.get_close_matches(args[0], self.public_commands(ctx)) if args else []
+            if not close:
+                raise
+            meant = f"{error.message.rstrip('.')}: did you mean {' or '.join(close)}?"
+            raise click.UsageError(meant, ctx) from None
+
+    def public_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands that the help lists."""
+        del ctx
+        return [name for name, command in self.commands.items() if not command.hidden]
+
+
+class LazyGroup(HelpfulGroup):
     """A group whose commands are imported when they are called."""
 
     def __init__(self, *args: Any, commands: Mapping[str, LazyCommand], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._lazy = commands
+
+    def public_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands that the help lists, without importing them."""
+        return [name for name, lazy in self._lazy.items() if lazy.summary]
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands in the sequence of their declaration."""
@@ -56,20 +82,6 @@ class LazyGroup(click.Group):
         command = getattr(load(lazy.module, cmd_name), lazy.attribute)
         assert isinstance(command, click.Command)
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command; for an unknown one name those that are meant, perhaps."""
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            names = [name for name, lazy in self._lazy.items() if lazy.summary]
-            close = difflib.get_close_matches(args[0], names) if args else []
-            if not close:
-                raise
-            meant = f"{error.message.rstrip('.')}: did you mean {' or '.join(close)}?"
-            raise click.UsageError(meant, ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""

@@ -10,6 +10,7 @@ import click
 
 from regent.cli.output import Output, examples, note, output_option, print_json
 from regent.cli.waiting import Waiting
+from regent.cli.watching import complete_brokers
 from regent.client.cluster_connection import Cluster, data_dir_option, local_cluster, pass_cluster
 from regent.client.wording import listed
 from regent.cluster.supervisor_socket import start_brokers
@@ -45,7 +46,13 @@ def print_started(started: Sequence[dict[str, Any]]) -> None:
 
 
 @click.command(epilog=examples("brokers start", "brokers start 2"))
-@click.argument("broker_ids", metavar="[ID]...", type=click.IntRange(min=0), nargs=-1)
+@click.argument(
+    "broker_ids",
+    metavar="[ID]...",
+    type=click.IntRange(min=0),
+    nargs=-1,
+    shell_complete=complete_brokers,
+)
 @data_dir_option
 @output_option
 def start(broker_ids: tuple[BrokerId, ...], data_dir: Path, output: str) -> None:
@@ -64,7 +71,7 @@ def start(broker_ids: tuple[BrokerId, ...], data_dir: Path, output: str) -> None
 
 
 @click.command(epilog=examples("brokers pid 2", "brokers pid controller"))
-@click.argument("broker", metavar=f"ID|{CONTROLLER}")
+@click.argument("broker", metavar=f"ID|{CONTROLLER}", shell_complete=complete_brokers)
 @pass_cluster
 def pid(cluster: Cluster, /, broker: str) -> None:
     """Print the process id of a broker on this machine, or of the active controller.

@@ -17,6 +17,7 @@ from regent.cli.output import (
     print_table,
     quoted,
 )
+from regent.cli.watching import complete_brokers, complete_topics
 from regent.client.cluster_connection import Cluster, pass_cluster
 from regent.client.live_brokers import not_registered, read_live_brokers
 from regent.client.log_sizes import LogDirectorySize, read_log_dirs
@@ -45,8 +46,14 @@ class _Topic(NamedTuple):
 @click.option(
     "-n", "count", type=click.IntRange(min=0), default=10, show_default=True, help="Rows."
 )
-@click.option("--broker", "broker_id", type=click.IntRange(min=0), help="Only of this broker.")
-@click.option("--topic", help="Only of this topic.")
+@click.option(
+    "--broker",
+    "broker_id",
+    shell_complete=complete_brokers,
+    type=click.IntRange(min=0),
+    help="Only of this broker.",
+)
+@click.option("--topic", shell_complete=complete_topics, help="Only of this topic.")
 @output_option
 @pass_cluster
 def logs(

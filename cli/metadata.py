@@ -8,6 +8,7 @@ import click
 
 from regent.cli.brokers import broker_json
 from regent.cli.output import Output, examples, output_option, print_json, print_table
+from regent.cli.watching import complete_brokers
 from regent.client.cluster_connection import Cluster, ClusterNotFoundError, pass_cluster
 from regent.client.wording import listed
 from regent.core.errors import BrokerNotFoundError, Errors, RegentError
@@ -32,6 +33,7 @@ class MetadataError(RegentError):
 @click.option(
     "--broker",
     "broker_id",
+    shell_complete=complete_brokers,
     type=click.IntRange(min=0),
     required=True,
     metavar="ID",

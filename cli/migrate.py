@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from regent.cli.lazy_group import HelpfulGroup
 from regent.cli.output import Output, examples, note, output_option, print_json
 from regent.client.cluster_connection import Cluster, pass_cluster
 from regent.client.migration_check import obstacles_of
@@ -15,7 +16,7 @@ from regent.client.wording import counted
 _SPACE = "no record is copied: the broker uses the log directories as they are, without more space"
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def migrate() -> None:
     """Move a cluster from Kafka's brokers to Regent's."""
 

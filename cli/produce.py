@@ -15,6 +15,7 @@ from regent.cli.output import examples
 from regent.cli.record_lines import Headers, LineRecord, is_timestamp, json_records, text_records
 from regent.cli.topic_options import refuse_empty
 from regent.cli.waiting import Explained, Progress, timeout_option
+from regent.cli.watching import complete_topics
 from regent.client.cluster_connection import Cluster, client_settings, pass_cluster
 from regent.client.obstacles import record_obstacles
 from regent.client.wording import counted
@@ -55,7 +56,7 @@ def _parse_timestamp(_context: object, _option: object, text: str | None) -> int
         "consume payments -o json | regent produce copy -i json",
     )
 )
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.option("--file", type=click.File("rb"), default="-", metavar="FILE", help="Read this file.")
 @click.option(
     "-i",
@@ -109,6 +110,7 @@ def produce(
         {
             **client_settings(cluster),
             "throttle_cb": tell_throttling(),
+            "error_cb": lambda _: None,  # without one, a fatal error ends poll() with another one
             "acks": acks,
             "enable.idempotence": acks == "all",
             "message.timeout.ms": max(timeout_ms, 1),

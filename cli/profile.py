@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from regent.cli.lazy_group import HelpfulGroup
 from regent.cli.output import Output, examples, output_option, print_json, print_table
 from regent.client.profiles import NAMES_A_CLUSTER, Profile, Profiles
 
@@ -17,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _COLUMNS: Final = ("name", "used", "zookeeper", "bootstrap_server", "data_dir", "keys")
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def profile() -> None:
     """Add, list, use and remove profiles: names for clusters.
 

@@ -12,6 +12,7 @@ from regent.cli.output import Output, examples, note, output_option, print_json
 from regent.client.cluster_connection import Cluster, pass_cluster
 from regent.client.live_brokers import not_registered, read_live_brokers
 from regent.client.log_dir_moves import LogDirMoveState, LogDirs
+from regent.client.move_pause import pause_moves, paused_for, resume_moves
 from regent.client.move_throttle import are_throttled, clear_throttles
 from regent.client.moves import Move, ReassignmentError, read_progress
 from regent.client.partition_files import (
@@ -20,6 +21,8 @@ from regent.client.partition_files import (
     read_topics_to_move_file,
     reassignment_json,
 )
+from regent.client.wording import counted
+from regent.config.command_line import program
 from regent.core.errors import BadDataError
 from regent.core.model import NO_ASSIGNMENT, BrokerId, BrokerRegistration, TopicPartition
 from regent.core.placement.replica_placer import IndexScope, Strategy, place
@@ -47,6 +50,8 @@ _ACTIONS: Mapping[str, tuple[str, ...]] = {
     "verify": ("reassignment_json_file", "preserve_throttles"),
     "cancel": ("reassignment_json_file", "preserve_throttles"),
     "list": (),
+    "pause": (),
+    "resume": (),
 }
 """The actions, and the options of each."""
 
@@ -60,6 +65,7 @@ _OPTIONAL = ("throttle", "replica_alter_log_dirs_throttle")
         "reassign --verify --reassignment-json-file moves.json",
         "reassign --cancel --reassignment-json-file moves.json",
         "reassign --list",
+        "reassign --pause",
     )
     + '\n\n\b\ntopics.json: {"topics": [{"topic": "t"}]}'
     + '\nmoves.json:  {"partitions": [{"topic": "t", "partition": 0, "replicas": [3, 4]}]}'
@@ -76,6 +82,12 @@ _OPTIONAL = ("throttle", "replica_alter_log_dirs_throttle")
     help="Cancel reassignments; the partitions keep their original replicas.",
 )
 @click.option("--list", is_flag=True, help="Show all reassignments in progress.")
+@click.option(
+    "--pause",
+    is_flag=True,
+    help="Slow all reassignments in progress to a trickle; plans begin no move until --resume.",
+)
+@click.option("--resume", is_flag=True, help="Give paused reassignments their former rates.")
 @click.option(
     "--reassignment-json-file",
     type=click.File("rb"),
@@ -142,7 +154,11 @@ def reassign(cluster: Cluster, /, timeout_ms: int | None, output: str, **options
             return
         from regent.cli import reassign_execute
 
-        if action == "list":
+        if action == "pause":
+            _pause(admin, output)
+        elif action == "resume":
+            _resume(admin, output)
+        elif action == "list":
             reassign_execute.print_ongoing(admin, timeout_ms=timeout_ms, output=output)
         elif action == "cancel":
             reassign_execute.cancel(admin, plan, timeout_ms=timeout_ms, output=output)
@@ -156,6 +172,22 @@ def reassign(cluster: Cluster, /, timeout_ms: int | None, output: str, **options
             reassign_execute.execute(
                 admin, plan, throttles, **how, timeout_ms=timeout_ms, output=output
             )
+
+
+def _pause(admin: ZkAdminStore, output: str) -> None:
+    count = pause_moves(admin)
+    if output == Output.JSON:
+        print_json({"paused": count})
+    else:
+        click.echo(f"{counted(count, 'move')} paused; `{program()} reassign --resume` ends that.")
+
+
+def _resume(admin: ZkAdminStore, output: str) -> None:
+    was_paused = resume_moves(admin)
+    if output == Output.JSON:
+        print_json({"was_paused": was_paused})
+    else:
+        click.echo("The moves go on." if was_paused else "Moves are not paused.")
 
 
 def _action(options: Mapping[str, object]) -> str:
@@ -328,6 +360,9 @@ def _clear_throttles(admin: ZkAdminStore, targets: Collection[TopicPartition]) -
     existing = sorted(admin.topics.read_topics(sorted(topics)))
     brokers = sorted(admin.read_brokers())
     if not are_throttled(admin.configs, brokers, existing):
+        return
+    if why := paused_for(admin):
+        note(f"the throttles stay: {why}")
         return
     from regent.cli.reassign_execute import is_any_ongoing
 

@@ -20,6 +20,7 @@ from regent.cli.waiting import Explained, Progress
 from regent.client.flight import Flight, as_moves, ongoing_reassignments
 from regent.client.live_brokers import not_registered, read_live_brokers
 from regent.client.log_dir_moves import LogDirMoveState, LogDirs
+from regent.client.move_pause import paused_for, refuse_if_paused
 from regent.client.move_throttle import write_log_dirs_throttle, write_throttle
 from regent.client.moves import Move, ReassignmentError, ids
 from regent.client.obstacles import move_obstacles
@@ -58,6 +59,7 @@ def execute(
     that were refused or did not complete; the others are being reassigned.
     """
     deadline = time.monotonic() + timeout_ms / 1000
+    refuse_if_paused(admin)
     targets = plan.replicas
     assignments = _assignments(admin, targets)
     current = {p: assignment.origin_replicas for p, assignment in assignments.items()}
@@ -132,6 +134,8 @@ def print_ongoing(admin: ZkAdminStore, *, timeout_ms: int, output: str) -> None:
     deadline = time.monotonic() + timeout_ms / 1000
     with controller_of(admin) as controller:
         ongoing = ongoing_reassignments(controller, None, deadline=deadline)
+    if why := paused_for(admin):
+        note(why)
     if output == Output.JSON:
         print_json([{**p._asdict(), **asdict(moving)} for p, moving in ongoing.items()])
     elif ongoing:

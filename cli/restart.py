@@ -15,6 +15,7 @@ import click
 from regent.cli.brokers import await_shutdown
 from regent.cli.output import examples, note
 from regent.cli.waiting import Waiting
+from regent.cli.watching import complete_brokers
 from regent.client.cluster_connection import Cluster, pass_cluster
 from regent.client.live_brokers import not_registered, read_live_brokers
 from regent.client.partitions import read_partitions
@@ -41,7 +42,13 @@ class RestartError(RegentError):
         "restart --rolling --after 4711",
     )
 )
-@click.argument("broker_ids", metavar="[ID]...", type=click.IntRange(min=0), nargs=-1)
+@click.argument(
+    "broker_ids",
+    metavar="[ID]...",
+    type=click.IntRange(min=0),
+    nargs=-1,
+    shell_complete=complete_brokers,
+)
 @click.option("--rolling", is_flag=True, help="One broker after the other, the controller last.")
 @click.option(
     "--start",

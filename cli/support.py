@@ -17,6 +17,7 @@ import click
 import orjson
 
 from regent import __version__
+from regent.cli.lazy_group import HelpfulGroup
 from regent.cli.output import examples
 from regent.cli.status import examine_status
 from regent.client.cluster_connection import Cluster, pass_cluster
@@ -44,7 +45,7 @@ class SupportError(RegentError):
     """The bundle cannot be written."""
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def support() -> None:
     """Collect what explains a failure."""
 

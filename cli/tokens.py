@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from regent.cli.lazy_group import HelpfulGroup
 from regent.cli.output import Output, examples, output_option, print_json, print_table
 from regent.client.broker_request import NoAnswerError, NotConnectedError, ask_broker
 from regent.client.cluster_connection import Cluster, bootstrap_option, pass_cluster
@@ -75,7 +76,7 @@ def _principal(text: str) -> KafkaPrincipal:
     return KafkaPrincipal(kind, name)
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def tokens() -> None:
     """Create, show, renew and expire delegation tokens.
 

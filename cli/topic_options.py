@@ -30,7 +30,7 @@ def topic_argument(command: F) -> F:
     """Add the argument ``name``; Kafka's ``--topic`` is accepted too."""
 
     @click.argument("name", required=False, shell_complete=complete_topics)
-    @click.option("--topic", metavar="NAME", hidden=True)
+    @click.option("--topic", metavar="NAME", shell_complete=complete_topics, hidden=True)
     @functools.wraps(command)
     def with_topic(*args: Any, name: str | None, topic: str | None, **kwargs: Any) -> Any:
         if name is not None and topic is not None:

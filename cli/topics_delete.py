@@ -21,6 +21,7 @@ from regent.cli.remote_actors import controller_of
 from regent.cli.topic_options import TopicError, read_existing, refuse_empty, topics_client
 from regent.cli.topics_losses import Loss, losses_of
 from regent.cli.waiting import Explained, Progress, timeout_option
+from regent.cli.watching import complete_topics
 from regent.client.cluster_connection import Cluster, bootstrap_option, pass_cluster
 from regent.client.deletion_obstacles import deletion_obstacles
 from regent.client.pauses import pauses
@@ -45,8 +46,15 @@ _SAID = 5  # topics whose obstacles are told while the command waits
         "topics delete payments --dry-run",
     )
 )
-@click.argument("names", metavar="NAME...", nargs=-1)
-@click.option("--topic", "more_names", metavar="NAME", multiple=True, hidden=True)
+@click.argument("names", metavar="NAME...", nargs=-1, shell_complete=complete_topics)
+@click.option(
+    "--topic",
+    "more_names",
+    shell_complete=complete_topics,
+    metavar="NAME",
+    multiple=True,
+    hidden=True,
+)
 @click.option("--if-exists", is_flag=True, help="Skip topics that do not exist.")
 @click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
 @click.option("--dry-run", is_flag=True, help="Show what would be lost, and delete nothing.")

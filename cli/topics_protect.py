@@ -8,6 +8,7 @@ import click
 
 from regent.cli.output import examples
 from regent.cli.topic_options import refuse_empty, topics_client
+from regent.cli.watching import complete_topics
 from regent.client.cluster_connection import Cluster, bootstrap_option, pass_cluster
 from regent.client.topics import raise_if_refused
 from regent.core.admin.topic_settings import DELETION_PROTECTION
@@ -17,7 +18,7 @@ _TIMEOUT_MS = 30_000
 
 
 @click.command(epilog=examples("topics protect payments audit"))
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_topics)
 @bootstrap_option
 @pass_cluster
 def protect(cluster: Cluster, /, names: Sequence[str]) -> None:
@@ -33,7 +34,7 @@ def protect(cluster: Cluster, /, names: Sequence[str]) -> None:
 
 
 @click.command(epilog=examples("topics unprotect payments"))
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_topics)
 @bootstrap_option
 @pass_cluster
 def unprotect(cluster: Cluster, /, names: Sequence[str]) -> None:

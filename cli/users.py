@@ -9,6 +9,7 @@ from typing import Final
 
 import click
 
+from regent.cli.lazy_group import HelpfulGroup
 from regent.cli.output import Output, examples, output_option, print_json, print_table
 from regent.client.cluster_connection import Cluster, pass_cluster
 from regent.core.errors import BadDataError, RegentError
@@ -31,7 +32,7 @@ class UserError(RegentError):
     """A user that cannot be made or removed."""
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def users() -> None:
     """Add, list and remove users of listeners with SASL.
 

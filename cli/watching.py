@@ -12,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from regent.client.cluster_connection import cluster_admin, find_cluster, open_session
+from regent.client.live_brokers import read_live_brokers
 from regent.config.cluster_location import DATA_DIR
 from regent.core.errors import RegentError
 from regent.zk.stores.admin_store import ZkAdminStore
@@ -76,5 +77,15 @@ def completing(
     return complete
 
 
+def _groups(admin: ZkAdminStore) -> list[str]:
+    from regent.client.command_config import SECURITY_OF_COMMAND
+    from regent.client.group_states import group_names
+
+    registered = read_live_brokers(admin).values()
+    endpoints = [e for r in registered if (e := SECURITY_OF_COMMAND.endpoint_of(r.info))]
+    return group_names(endpoints, _COMPLETION_S)
+
+
+complete_groups = completing(_groups)
 complete_topics = completing(lambda admin: admin.topics.read_topic_names())
 complete_brokers = completing(lambda admin: [str(broker) for broker in admin.read_brokers()])

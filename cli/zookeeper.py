@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from regent.cli.lazy_group import HelpfulGroup
 from regent.client.cluster_connection import data_dir_option
 from regent.cluster.child_process import describe_exit
 from regent.cluster.embedded_zookeeper import (
@@ -30,7 +31,7 @@ _CLIENT_JAAS = "zookeeper-client.jaas"
 _ALLOWS_MD5 = "-Dzookeeper.fips-mode=false"  # ZooKeeper 3.9 asks for it
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=HelpfulGroup, invoke_without_command=True)
 @click.option("--data-dir", type=click.Path(path_type=Path), help="The data folder.")
 @click.option(
     "--port",

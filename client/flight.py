@@ -178,6 +178,8 @@ class Flight:
         self.in_flight: dict[TopicPartition, Move] = {}
         self.obstacle = ""
         """Why no move may begin now."""
+        self.is_paused = False
+        """Whether somebody has paused this plan, or all moves."""
         self._waiting: dict[TopicPartition, WaitingMove] = {}
         self._obstacles: Mapping[TopicPartition, Obstacle] = {}
         self._silence = ""  # why the controller did not answer the last request
@@ -302,7 +304,8 @@ class Flight:
         return self.moved, self.begun, len(self.changed), len(self.refused)
 
     def _step(self, admin: ZkAdminStore, controller: ControllerRef) -> None:
-        paused = self._pause()
+        paused = self._pause() or ("all moves are paused" if admin.read_moves_pause() else "")
+        self.is_paused = bool(paused)
         answer = controller.ask(
             ListPartitionReassignmentsRequest.of(),
             ListPartitionReassignmentsResponse,

@@ -13,7 +13,11 @@ from typing import Final
 from regent.client.broker_request import NoAnswerError, ask_broker
 from regent.core.errors import Errors
 from regent.core.model import EndPoint
-from regent.core.protocol.messages.groups import ListGroupsRequest, ListGroupsResponse
+from regent.core.protocol.messages.groups import (
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
 from regent.transport.kafka.api import KafkaApiKey
 
 _REBALANCING: Final = "rebalancing"
@@ -46,8 +50,21 @@ def group_states(brokers: Sequence[EndPoint], timeout_s: float) -> dict[str, int
     return counts
 
 
+def group_names(brokers: Sequence[EndPoint], timeout_s: float) -> list[str]:
+    """Return the names of the groups that brokers tell in this time, sorted."""
+    deadline = time.monotonic() + timeout_s
+    with ThreadPoolExecutor(_MAX_BROKERS_AT_ONCE) as threads:
+        answers = threads.map(lambda broker: _listed(broker, deadline), brokers)
+        return sorted({group.group_id for answer in answers for group in answer or ()})
+
+
 def _states(broker: EndPoint, deadline: float) -> Iterable[str] | None:
     """Return the state of each group of a broker; None if it does not tell."""
+    groups = _listed(broker, deadline)
+    return None if groups is None else [group.group_state for group in groups]
+
+
+def _listed(broker: EndPoint, deadline: float) -> Sequence[ListedGroup] | None:
     left_s = deadline - time.monotonic()
     if left_s <= 0:
         return None
@@ -57,4 +74,4 @@ def _states(broker: EndPoint, deadline: float) -> Iterable[str] | None:
         return None
     if answer.error_code != Errors.NONE:
         return None
-    return [group.group_state for group in answer.groups]
+    return answer.groups

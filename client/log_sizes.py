@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
-from regent.client.broker_request import NoAnswerError, ask_broker
+from regent.client.broker_request import NoAnswerError, NotConnectedError, ask_broker
 from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.client.partitions import DescribedPartition
 from regent.client.wording import counted
@@ -22,7 +22,7 @@ from regent.core.protocol.messages.log_dirs import (
 from regent.core.quantities import bytes_text, span_text
 from regent.transport.kafka.api import KafkaApiKey
 
-_API: Final = (KafkaApiKey.DESCRIBE_LOG_DIRS, 4)
+_VERSIONS: Final = (4, 1)  # the second one has no sizes of file systems; before Kafka 3.3
 _AT_ONCE: Final = 32
 ANSWER_S: Final = 5.0
 SAMPLE_S: Final = 1.0
@@ -124,9 +124,17 @@ def _directories(
     endpoint = SECURITY_OF_COMMAND.endpoint_of(broker.info)
     if endpoint is None:
         return None
-    try:
-        answer = ask_broker(endpoint, _API, request, DescribeLogDirsResponse, ANSWER_S)
-    except (NoAnswerError, RegentError):
+    answer = None
+    for version in _VERSIONS:
+        api = (KafkaApiKey.DESCRIBE_LOG_DIRS, version)
+        try:
+            answer = ask_broker(endpoint, api, request, DescribeLogDirsResponse, ANSWER_S)
+            break
+        except (NotConnectedError, RegentError):
+            return None
+        except NoAnswerError:
+            continue
+    if answer is None:
         return None
     return [
         LogDirectorySize(

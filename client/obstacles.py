@@ -14,6 +14,7 @@ from regent.client.broker_request import NoAnswerError, ask_broker
 from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.client.controller_ref import ControllerRef
 from regent.client.live_brokers import read_live_brokers
+from regent.client.move_pause import paused_for
 from regent.client.move_throttle import LISTS, RATES
 from regent.client.partitions import DescribedPartition, read_partitions
 from regent.client.wording import listed
@@ -189,6 +190,8 @@ def move_obstacles(admin: ZkAdminStore, moving: Collection[TopicPartition]) -> l
         held = [p.topic_partition for p in partitions if broker in p.assignment.adding_replicas]
         verb = "moves" if len(held) == 1 else "move"
         found.append(f"broker {broker} is down, and {listed(held, _NAMED)} {verb} there")
+    if why := paused_for(admin):
+        return [*found, why]
     brokers = {b for p in partitions for b in p.assignment.replicas}
     return found + _throttles(admin, topics, sorted(brokers & set(live)))
 

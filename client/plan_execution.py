@@ -31,6 +31,7 @@ from regent.client.flight import (
     as_moves,
     ongoing_reassignments,
 )
+from regent.client.move_pause import refuse_if_paused
 from regent.client.move_throttle import add_throttle, remove_throttle
 from regent.client.moves import Move, ids
 from regent.client.plan_directory import (
@@ -52,7 +53,6 @@ from regent.core.protocol.messages.partitions import (
     ElectLeadersResponse,
 )
 from regent.zk.stores.admin_store import ZkAdminStore
-from regent.zk.stores.config_store import ZkConfigStore
 
 PROGRESS: Final = "progress.json"
 _CLIENT_ID: Final = "regent-plan"
@@ -123,7 +123,7 @@ def _clear_throttle(
     """Remove the throttle of a plan, or say how to."""
     try:
         with open_cluster(address) as admin:
-            clear_throttle(admin.configs, plan)
+            clear_throttle(admin, plan)
     except RegentError as error:
         line.say(str(error))
     finally:
@@ -133,14 +133,15 @@ def _clear_throttle(
             )
 
 
-def clear_throttle(configs: ZkConfigStore, plan: ExecutablePlan) -> None:
+def clear_throttle(admin: ZkAdminStore, plan: ExecutablePlan) -> None:
     """Remove the throttle of a plan, if it has one.
 
-    Raises ``BadDataError`` and ``PlanFileError``.
+    Raises ``BadDataError`` and ``PlanFileError``, and ``ReassignmentError`` while moves are paused.
     """
     note = plan.read(THROTTLE)
     if note is not None:
-        remove_throttle(configs, note)
+        refuse_if_paused(admin)
+        remove_throttle(admin.configs, note)
         plan.remove(THROTTLE)
 
 
@@ -213,7 +214,8 @@ class _Execution:
                     )
             to_move = "move back" if self._plan.is_rollback else "move"
             self._line.say(f"{counted(flight.left, 'partition')} to {to_move}")
-            clear_throttle(admin.configs, self._plan)  # of a killed execution
+            refuse_if_paused(admin)
+            clear_throttle(admin, self._plan)  # of a killed execution
             rate = self._options.throttle
             if rate is not None:
                 self._line.show("setting the throttle")
@@ -240,7 +242,7 @@ class _Execution:
         """Wait until every partition of the plan is at its target, or given up."""
         flight = self._flight
         for is_new in flight.steps(admin, controller):
-            if is_new or self._plan.has(PAUSED):
+            if is_new or flight.is_paused:
                 self._last_progress = time.monotonic()
             self._give_up_if_stalled(lambda: flight.obstacle or flight.waits())
             self._speed.note(time.monotonic(), flight.work)

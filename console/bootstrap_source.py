@@ -95,6 +95,9 @@ class BootstrapSource:
         """Return nothing: brokers write into ZooKeeper why they end."""
         return {}
 
+    def read_moves_pause(self) -> None:
+        """Return nothing: only ZooKeeper tells whether moves are paused."""
+
     def read_partitions(self, topics: Collection[str] | None = None) -> Topics:
         """Return partitions, None: all; leader epochs and reassignments are not known."""
         try:

@@ -21,7 +21,7 @@ FORM_TOKEN: Final = "form_token"
 HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src"
-        " 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+        " 'self'; frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "X-Frame-Options": "DENY",
     "X-Content-Type-Options": "nosniff",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -66,7 +67,10 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class PartitionTable:
-    """All partitions, sorted, as ZooKeeper had them ``at_ms``; ``unreadable``: reasons."""
+    """All partitions, sorted, as ZooKeeper had them ``at_ms``; ``unreadable``: reasons.
+
+    ``assigned``: the brokers that have replicas.
+    """
 
     partitions: tuple[DescribedPartition, ...] = ()
     unreadable: tuple[str, ...] = ()
@@ -74,6 +78,7 @@ class PartitionTable:
     by_topic: Mapping[str, Sequence[DescribedPartition]] = field(default_factory=dict)
     leaderless: tuple[TopicPartition, ...] = ()
     behind: tuple[TopicPartition, ...] = ()
+    assigned: frozenset[BrokerId] = frozenset()
 
     def has_same(self, other: PartitionTable) -> bool:
         """Whether another table has the same content, read at another time."""
@@ -99,6 +104,7 @@ class PartitionTable:
             by_topic,
             tuple(p.topic_partition for p in partitions if p.is_unavailable(live)),
             tuple(p.topic_partition for p in partitions if p.is_under_replicated),
+            frozenset(chain.from_iterable(p.assignment.replicas for p in partitions)),
         )
 
 
@@ -118,6 +124,7 @@ class ClusterView:
 
     ``events`` are the lines of the journals, merged by time. ``problem``: why ZooKeeper cannot be
     asked; empty if it answers. ``data_dir`` is that of a cluster on this machine.
+    ``moves_paused_ms``: since when all moves are paused; None: they are not.
     """
 
     at_ms: float
@@ -134,6 +141,7 @@ class ClusterView:
     deaths: Deaths = field(default_factory=dict)
     failovers: Sequence[Failover] = ()
     has_journals: bool = True
+    moves_paused_ms: float | None = None
 
     @property
     def controller_since_ms(self) -> float | None:

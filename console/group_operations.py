@@ -12,11 +12,13 @@ from typing import Final, NamedTuple
 
 from regent.client.cluster_connection import Cluster
 from regent.client.flight import as_moves
+from regent.client.move_pause import pause_moves, refuse_if_paused, resume_moves
 from regent.client.move_throttle import clear_throttles, throttled_brokers, write_throttle
 from regent.client.partitions import read_partitions
 from regent.client.wording import counted, listed
 from regent.config.moments import parse_moment
 from regent.console.bootstrap_source import partitions_of, source_of
+from regent.console.form_numbers import MAX_OFFSET, number_in, partition_in
 from regent.console.inquiries import EARLIEST, LATEST, BrokerQuestions, GroupRow
 from regent.core.errors import Errors, RegentError
 from regent.core.model import TopicPartition
@@ -43,7 +45,6 @@ _EMPTY: Final = ("Empty", "Dead")
 _OFFSET_COMMIT: Final = (KafkaApiKey.OFFSET_COMMIT, 8)
 _INIT_PRODUCER_ID: Final = (KafkaApiKey.INIT_PRODUCER_ID, 3)
 _WRITE_TXN_MARKERS: Final = (KafkaApiKey.WRITE_TXN_MARKERS, 1)
-_MAX_OFFSET: Final = 2**63 - 1
 
 
 class GroupChangeError(RegentError):
@@ -154,7 +155,7 @@ def _new_offsets(
     if to not in ("offset", "shift"):
         raise GroupChangeError(f"{to!r} is none of {TO.replace('|', ', ')}")
     digits = value.removeprefix("-") if to == "shift" else value
-    if not (digits.isascii() and digits.isdecimal() and int(digits) <= _MAX_OFFSET):
+    if number_in(digits, MAX_OFFSET) is None:
         raise GroupChangeError(f"{value!r} is no number of offsets")
     if to == "offset":
         return dict.fromkeys(ends, int(value))
@@ -192,23 +193,23 @@ def abort_transaction(cluster: Cluster, fields: Mapping[str, str]) -> str:
 
 def abort_hanging(cluster: Cluster, fields: Mapping[str, str]) -> str:
     """Write the abort marker of a transaction whose coordinator has lost it."""
-    topic, _, number = fields["target"].rpartition("-")
-    start = fields.get("start", "").strip()
-    if not (number.isascii() and number.isdecimal()):
+    topic_partition = partition_in(fields["target"])
+    start = number_in(text := fields.get("start", "").strip(), MAX_OFFSET)
+    if topic_partition is None:
         raise GroupChangeError(f"{fields['target']!r} is not a partition")
-    if not (start.isascii() and start.isdecimal()):
-        raise GroupChangeError(f"{start!r} is not the offset at which a transaction began")
-    topic_partition = TopicPartition(topic, int(number))
+    if start is None:
+        raise GroupChangeError(f"{text!r} is not the offset at which a transaction began")
     questions = BrokerQuestions(cluster)
     leader, found = questions.open_transactions(topic_partition)
-    producer = next((p for p in found if p.current_txn_start_offset == int(start)), None)
+    topic, number = topic_partition
+    producer = next((p for p in found if p.current_txn_start_offset == start), None)
     if producer is None:
         raise GroupChangeError(f"{topic_partition}: no transaction is open since offset {start}")
     marker = WritableTxnMarker(
         producer_id=producer.producer_id,
         producer_epoch=producer.producer_epoch,
         transaction_result=False,
-        topics=(WritableTxnMarkerTopic(name=topic, partition_indexes=(int(number),)),),
+        topics=(WritableTxnMarkerTopic(name=topic, partition_indexes=(number,)),),
         coordinator_epoch=max(producer.coordinator_epoch, 0),
     )
     request = WriteTxnMarkersRequest(markers=(marker,))
@@ -226,7 +227,8 @@ def abort_hanging(cluster: Cluster, fields: Mapping[str, str]) -> str:
 def throttle_moves(cluster: Cluster, fields: Mapping[str, str]) -> str:
     """Limit the replication of all moves that are in progress, in each broker."""
     text = fields.get("rate", "").strip()
-    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= _MAX_OFFSET):
+    rate = number_in(text, MAX_OFFSET)
+    if not rate:
         raise GroupChangeError(f"{text!r} is no number of bytes a second")
     with cluster.admin() as admin:
         found = read_partitions(admin, admin.topics.read_topic_names()).partitions
@@ -234,7 +236,8 @@ def throttle_moves(cluster: Cluster, fields: Mapping[str, str]) -> str:
         moves = as_moves({p: a for p, a in moving.items() if a.is_being_reassigned}).values()
         if not moves:
             raise GroupChangeError("no partition is being reassigned")
-        write_throttle(admin.configs, moves, int(text))
+        refuse_if_paused(admin)
+        write_throttle(admin.configs, moves, rate)
     brokers = listed(sorted(throttled_brokers(moves)), 10)
     return f"{counted(len(moves), 'move')}: brokers {brokers} send and receive {text} B/s each"
 
@@ -242,7 +245,20 @@ def throttle_moves(cluster: Cluster, fields: Mapping[str, str]) -> str:
 def unthrottle_moves(cluster: Cluster, _fields: Mapping[str, str]) -> str:
     """Remove the throttles of all brokers and topics."""
     with cluster.admin() as admin:
+        refuse_if_paused(admin)
         brokers, topics = list(admin.read_brokers()), admin.topics.read_topic_names()
         cleared = clear_throttles(admin.configs, brokers, topics)
     of = f"{counted(len(cleared.brokers), 'broker')} and {counted(len(cleared.topics), 'topic')}"
     return f"the throttles of {of} are removed"
+
+
+def pause(cluster: Cluster, _fields: Mapping[str, str]) -> str:
+    """Throttle the moves in flight to a trickle, and let plans begin no other one."""
+    with cluster.admin() as admin:
+        return f"{counted(pause_moves(admin), 'move')} paused"
+
+
+def resume(cluster: Cluster, _fields: Mapping[str, str]) -> str:
+    """Let the moves go on at their former rates."""
+    with cluster.admin() as admin:
+        return "the moves go on" if resume_moves(admin) else "moves were not paused"

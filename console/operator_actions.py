@@ -24,6 +24,7 @@ from regent.cluster.cluster_file import BrokerEntry
 from regent.cluster.supervisor_socket import start_brokers
 from regent.console import group_operations, topic_operations
 from regent.console.cluster_view import BrokerRow, ClusterView
+from regent.console.form_numbers import partition_in
 from regent.core.errors import ApiError, Errors, RegentError
 from regent.core.model import TopicPartition
 from regent.core.protocol.messages.partitions import (
@@ -174,11 +175,11 @@ def _elect(cluster: Cluster, _fields: Fields) -> str:
 
 def _cancel(cluster: Cluster, fields: Fields) -> str:
     target = fields["target"]
-    topic, _, number = target.rpartition("-")
-    if not number.isdecimal():
+    topic_partition = partition_in(target)
+    if topic_partition is None:
         raise OperationError(f"{target!r} is not a partition")
     deadline = time.monotonic() + _TIMEOUT_S
-    request = AlterPartitionReassignmentsRequest.of({TopicPartition(topic, int(number)): None})
+    request = AlterPartitionReassignmentsRequest.of({topic_partition: None})
     with (
         cluster.admin() as admin,
         ControllerRef(admin.read_controller_endpoint, client_id=_CLIENT_ID) as controller,
@@ -236,6 +237,19 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         "Remove all throttles",
         "Remove the throttles of replication of all brokers and topics?",
         group_operations.unthrottle_moves,
+        page="/moves",
+    ),
+    "pause-moves": Operation(
+        "Pause the moves",
+        "Pause all moves? Those in flight keep what they have copied and go on at a trickle; plans"
+        " begin no other one.",
+        group_operations.pause,
+        page="/moves",
+    ),
+    "resume-moves": Operation(
+        "Resume the moves",
+        "Let all moves go on at the rates that they had?",
+        group_operations.resume,
         page="/moves",
     ),
     "reset-offsets": Operation(

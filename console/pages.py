@@ -30,9 +30,12 @@ from regent.console.cluster_view import (
     lanes,
     verdict,
 )
+from regent.console.design_replay import BROKERS, PARTITIONS, REPLAYS, dots_of
+from regent.console.form_numbers import MAX_PARTITION, number_in
 from regent.console.inquiries import BrokerQuestions
 from regent.console.operator_actions import offered
 from regent.console.record_browser import FORMS, SHOWN, STARTS, RecordQuery, read_records
+from regent.console.reports import FOLDER, find_reports, json_lines, read_report
 from regent.core.errors import RegentError
 from regent.core.model import TopicPartition
 from regent.core.protocol.messages.describe_producers import ProducerState
@@ -48,6 +51,7 @@ _TEMPLATES: Final = Path(__file__).parent / "templates"
 _NEEDS_ZOOKEEPER: Final = "This page needs ZooKeeper: start the console with --zookeeper."
 _JOURNAL_LINES: Final = 300
 _TOPICS_A_PAGE: Final = 200
+_GROUPS_WATCHED_S: Final = 6.0  # a page must not take much longer
 _MOVES_SHOWN: Final = 500
 _LANE_HEIGHT: Final = 28.0
 _TICK_FULL_MS: Final = 100.0  # an answer that took so long is as high as the lane
@@ -59,12 +63,22 @@ class PageNotFoundError(RegentError):
 
 @dataclass(frozen=True, slots=True)
 class PageLook:
-    """What a page is made of: the view, the cluster for questions, and the query of the address."""
+    """What a page is made of: the view, the cluster for questions, and the query of the address.
+
+    ``reports``: the folder that the command line names.
+    """
 
     view: ClusterView
     cluster: Cluster
     arguments: Mapping[str, str] = field(default_factory=dict)
     may_write: bool = False
+    reports: Path | None = None
+
+    @property
+    def reports_folder(self) -> Path | None:
+        """The folder of reports: the named one, or that of a cluster on this machine."""
+        data_dir = self.view.data_dir
+        return self.reports or (None if data_dir is None else data_dir / FOLDER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,10 +240,11 @@ def _partition(look: PageLook) -> Parts:
 
 
 def _asked_partition(look: PageLook) -> TopicPartition:
-    number = look.arguments.get("partition", "")
-    if not (number.isascii() and number.isdecimal()):
-        raise PageNotFoundError(f"{number!r} is not the number of a partition")
-    return TopicPartition(look.arguments.get("topic", ""), int(number))
+    text = look.arguments.get("partition", "")
+    number = number_in(text, MAX_PARTITION)
+    if number is None:
+        raise PageNotFoundError(f"{text!r} is not the number of a partition")
+    return TopicPartition(look.arguments.get("topic", ""), number)
 
 
 def _topics(look: PageLook) -> Parts:
@@ -270,8 +285,7 @@ def _topics(look: PageLook) -> Parts:
 
 def _page_of(text: str, pages: int) -> int:
     """Return the number of a page that there is."""
-    is_number = text.isascii() and text.isdecimal() and len(text) < 10
-    return min(max(int(text), 1), pages) if is_number else 1
+    return min(max(number_in(text, MAX_PARTITION) or 1, 1), pages)
 
 
 def _questions(look: PageLook) -> BrokerQuestions:
@@ -358,14 +372,19 @@ def _moves(look: PageLook) -> Parts:
         return {"moves": render("problem.html", problem=_NEEDS_ZOOKEEPER)}
     moving = [p for p in look.view.table.partitions if p.assignment.is_being_reassigned]
     shown, more = moving[:_MOVES_SHOWN], len(moving) - _MOVES_SHOWN
-    return {"moves": render("moves.html", moving=shown, more=more, may_write=look.may_write)}
+    paused_ms, may_write = look.view.moves_paused_ms, look.may_write
+    return {
+        "moves": render(
+            "moves.html", moving=shown, more=more, may_write=may_write, paused_ms=paused_ms
+        )
+    }
 
 
 def _doctor(look: PageLook) -> Parts:
     if look.cluster.bootstrap:
         return {"doctor": render("problem.html", problem=_NEEDS_ZOOKEEPER)}
     began = time.monotonic()
-    findings = diagnose(look.cluster, look.view.data_dir)
+    findings = diagnose(look.cluster, look.view.data_dir, watched_s=_GROUPS_WATCHED_S)
     groups: dict[str, list[Any]] = {}
     for finding in findings:
         groups.setdefault(TITLES[finding.check], []).append(finding)
@@ -379,6 +398,25 @@ def _journal(look: PageLook) -> Parts:
     return {"journal": render("journal.html", lines=lines, view=look.view, limit=_JOURNAL_LINES)}
 
 
+def _reports(look: PageLook) -> Parts:
+    folder, name = look.reports_folder, look.arguments.get("name", "")
+    found = [] if folder is None else find_reports(folder)
+    report = next((each for each in found if each.name == name), None)
+    if name and report is None:
+        raise PageNotFoundError("there is no such report")
+    text = ""
+    if report is not None and not report.is_html:
+        text = json_lines(read_report(folder, name))
+    return {
+        "reports": render("reports.html", folder=folder, reports=found, report=report, text=text)
+    }
+
+
+def _designs(_: PageLook) -> Parts:
+    rows = [(replay, dots_of(replay.watches_fired)) for replay in REPLAYS]
+    return {"designs": render("designs.html", rows=rows, partitions=PARTITIONS, brokers=BROKERS)}
+
+
 PAGES: Final[Mapping[str, ConsolePage]] = {
     "overview": ConsolePage("Overview", _overview, needs_partitions=False),
     "partitions": ConsolePage("Partitions", _partitions),
@@ -387,6 +425,8 @@ PAGES: Final[Mapping[str, ConsolePage]] = {
     "moves": ConsolePage("Moves", _moves),
     "doctor": ConsolePage("Doctor", _doctor, every_s=0.0),
     "journal": ConsolePage("Journal", _journal, needs_partitions=False),
+    "reports": ConsolePage("Reports", _reports, every_s=0.0, needs_partitions=False),
+    "designs": ConsolePage("Designs", _designs, every_s=0.0, needs_partitions=False),
     "failover": ConsolePage("Failover", _failover, needs_partitions=False),
     "partition": ConsolePage("Partition", _partition, every_s=2.0),
     "topic": ConsolePage("Topic", _topic, every_s=5.0),
@@ -394,7 +434,10 @@ PAGES: Final[Mapping[str, ConsolePage]] = {
 }
 """The pages by name; those with a place in the menu first."""
 
-MENU: Final = ("overview", "partitions", "topics", "groups", "moves", "doctor", "journal")
+MENU: Final = (
+    *("overview", "partitions", "topics", "groups", "moves", "doctor", "journal"),
+    *("reports", "designs"),
+)
 
 
 def parts_of(page: ConsolePage, look: PageLook) -> Parts:

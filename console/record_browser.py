@@ -25,6 +25,7 @@ from confluent_kafka import TopicPartition as Position
 
 from regent.client.cluster_connection import Cluster, client_settings
 from regent.config.moments import parse_moment
+from regent.console.form_numbers import MAX_OFFSET, MAX_PARTITION, number_in
 from regent.core.errors import RegentError
 from regent.core.model import TopicPartition
 
@@ -40,7 +41,6 @@ _POLL_S: Final = 0.2
 _CUT: Final = {"text": 4_000, "JSON": 4_000, "hex": 1_024}  # bytes of a value that are shown
 _CUT_KEY: Final = 400
 _CLIENT_ID: Final = "regent-console"
-_MAX_OFFSET: Final = 2**63 - 1
 
 
 class RecordsError(RegentError):
@@ -158,9 +158,10 @@ def _limit(looked: int, size: int, until: float) -> str:
 def _begin(consumer: Consumer, query: RecordQuery, first: int, end: int) -> int:
     """Return where reading begins: inside of the log, or at its end."""
     if query.start == "offset":
-        if not (query.at.isascii() and query.at.isdecimal() and int(query.at) <= _MAX_OFFSET):
+        offset = number_in(query.at, MAX_OFFSET)
+        if offset is None:
             raise RecordsError(f"{query.at!r} is not an offset: give a number from 0")
-        return min(max(int(query.at), first), end)
+        return min(max(offset, first), end)
     if query.start == "time":
         try:
             since_ms = parse_moment(query.at)
@@ -245,9 +246,10 @@ def write_record(cluster: Cluster, fields: Mapping[str, str]) -> tuple[TopicPart
     An empty key is none; without ``partition`` its key chooses it. Return where it is. Raises
     ``RegentError``.
     """
-    topic, number = fields.get("target", ""), fields.get("partition", "").strip()
-    if number and not (number.isascii() and number.isdecimal()):
-        raise RecordsError(f"{number!r} is not the number of a partition")
+    topic, text = fields.get("target", ""), fields.get("partition", "").strip()
+    number = number_in(text, MAX_PARTITION)
+    if text and number is None:
+        raise RecordsError(f"{text!r} is not the number of a partition")
     headers: list[tuple[str, str | bytes | None]] = []
     for line in fields.get("headers", "").splitlines():
         name, equals, value = line.partition("=")
@@ -255,23 +257,27 @@ def write_record(cluster: Cluster, fields: Mapping[str, str]) -> tuple[TopicPart
             raise RecordsError(f"the header {line!r} is not NAME=VALUE")
         headers.append((name, value.encode()))
     delivered: list[tuple[KafkaError | None, Message]] = []
+    errors: list[KafkaError] = []
     with _told(f"topic {topic}"):
         producer = Producer(
             {
                 **client_settings(cluster, _CLIENT_ID),
                 "enable.idempotence": True,
                 "message.timeout.ms": round(_ANSWER_S * 1000),
+                "error_cb": errors.append,  # without one, a fatal error ends the flush
             }
         )
         producer.produce(
             topic,
             fields.get("value", "").replace("\r\n", "\n").encode(),  # browsers send CRLF
             fields.get("key", "").encode() or None,
-            int(number or -1),
+            -1 if number is None else number,
             on_delivery=lambda *found: delivered.append(found),
             headers=headers,
         )
         producer.flush(2 * _ANSWER_S)
+        if fatal := next((error for error in errors if error.fatal()), None):
+            raise KafkaException(fatal)
         if not delivered:
             raise RecordsError(f"topic {topic}: no broker has acknowledged the record")
         error, message = delivered[0]

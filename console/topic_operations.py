@@ -12,6 +12,7 @@ from typing import Final
 from regent.client.cluster_connection import Cluster
 from regent.client.topics import TopicsClient, new_topic_id, raise_if_refused
 from regent.client.wording import counted
+from regent.console.form_numbers import number_in
 from regent.console.record_browser import write_record
 from regent.core.admin.topic_settings import DELETION_PROTECTION
 from regent.core.errors import RegentError
@@ -41,9 +42,10 @@ def _number(fields: Mapping[str, str], name: str, default: int | None = None) ->
     text = fields.get(name, "").strip()
     if not text and default is not None:
         return default
-    if not (text.isascii() and text.isdecimal() and 0 < int(text) < 2**15):
+    number = number_in(text, 2**15 - 1)
+    if not number:
         raise TopicChangeError(f"{text!r} is no number of {name}: give one from 1")
-    return int(text)
+    return number
 
 
 def create(cluster: Cluster, fields: Mapping[str, str]) -> str:

@@ -1,8 +1,9 @@
 """Collects what the pages show, while somebody looks at one of them.
 
 Four threads ask. The quick one reads the journals, ``cluster.json``, ``/controller`` and
-``/brokers/ids`` ten times a second. The slow one reads the partitions every few seconds, and again
-and again after a change of brokers or of the controller, of which the quick one tells it. The
+``/brokers/ids`` ten times a second; when brokers have gone, it reads the states of the partitions
+that they led until these have leaders. The slow one reads all partitions every few seconds, and
+again and again after a change of brokers or of the controller, of which the quick one tells it. The
 third asks the controller, and the fourth the brokers for their journals if those are on other
 machines: these may not answer. Without a page all wait, and no session with
 ZooKeeper is open. ``view`` is replaced as a whole, so that any thread may read it.
@@ -20,9 +21,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from regent.client.cluster_connection import Cluster
-from regent.client.controller_ref import ControllerRef
+from regent.client.controller_ref import ControllerRef, batches
 from regent.client.journals import EventsError, Journals
 from regent.client.missing_brokers import EndsOfBrokers, MissingBroker
+from regent.client.partitions import DescribedPartition
 from regent.cluster.cluster_file import BrokerEntry, ClusterFile
 from regent.console.bootstrap_source import BootstrapSource, partitions_of, source_of
 from regent.console.cluster_view import (
@@ -33,7 +35,13 @@ from regent.console.cluster_view import (
 )
 from regent.console.failovers import Deaths, Failover, Fields
 from regent.core.errors import BadDataError, RegentError
-from regent.core.model import NO_CONTROLLER, BrokerId, BrokerRegistration
+from regent.core.model import (
+    NO_CONTROLLER,
+    BrokerId,
+    BrokerRegistration,
+    LeaderIsrAndControllerEpoch,
+    TopicPartition,
+)
 from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
 from regent.zk.stores.admin_store import ZkAdminStore
 
@@ -60,6 +68,9 @@ _ASK_CONTROLLER_S: Final = 1.0
 _NO_TABLE: Final = PartitionTable()
 _UNSETTLED_S: Final = 3.0  # how long leaders may change after a change of brokers
 _REST: Final = 1.5  # after a read of the partitions, in units of its own time
+_ORPHANS_S: Final = 0.02  # between reads of partitions without a leader
+_ORPHANS_AT_ONCE: Final = 500
+_TOPICS_AT_ONCE: Final = 50
 _SHORT_REST: Final = 0.25  # the same, while leaders may change
 
 
@@ -75,6 +86,9 @@ class ViewCollector:
         self._end = threading.Event()
         self._is_dirty = threading.Event()
         self._unsettled_until = 0.0
+        self._gone: set[BrokerId] = set()  # whose partitions may get other leaders at any moment
+        self._moves_paused_ms: float | None = None
+        self._patches = 0  # how often the quick thread has changed the table
         self._wake_up = threading.Event()
         self._look_now = threading.Event()
         self._journals: Journals | None = None
@@ -214,21 +228,60 @@ class ViewCollector:
         while self._is_wanted and not self._end.is_set():
             began = time.monotonic()
             self._publish(self._look(source))
+            while isinstance(source, ZkAdminStore) and self._adopts():
+                self._adopt(source)
+                if time.monotonic() - began >= poll_s:
+                    break
             self._look_now.wait(max(poll_s - (time.monotonic() - began), poll_s / 4))
             self._look_now.clear()
+
+    def _adopts(self) -> bool:
+        """Whether the quick thread reads the partitions without leaders now."""
+        return bool(self._gone) and time.monotonic() < self._unsettled_until
+
+    def _adopt(self, admin: ZkAdminStore) -> None:
+        """Read the states of partitions whose leaders are away, and show the new leaders."""
+        table = self._table
+        orphans = [p for p in table.partitions if p.leader in self._gone]
+        if not orphans:
+            self._gone.clear()
+            return
+        adopted = _new_states(admin, orphans)
+        if not adopted:
+            self._end.wait(_ORPHANS_S)
+            return
+        at_ms, live = time.time() * 1000, _live_ids(self.view.brokers)
+        with self._changed:
+            table = self._table  # the slow thread may have read all of them meanwhile
+            rows = [
+                adopted.get(p.topic_partition, p) if p.leader in self._gone else p
+                for p in table.partitions
+            ]
+            self._patches += 1
+            self._table = PartitionTable.of(rows, table.unreadable, dict.fromkeys(live), at_ms)
+        self._publish(replace(self.view, at_ms=at_ms, table=self._table))
 
     def _slow(self, source: ZkAdminStore | BootstrapSource) -> None:
         """Collect the partitions, until nobody looks."""
         while self._is_wanted and not self._end.is_set():
-            began = time.monotonic()
+            while self._adopts() and not self._end.wait(_ORPHANS_S):
+                pass
+            began, patches = time.monotonic(), self._patches
             self._is_dirty.clear()
             live = _live(source.read_brokers())
-            found = partitions_of(source)
+            found = self._read_all(source)
+            if found is None:
+                continue  # the quick thread reads now
+            pause = source.read_moves_pause()
+            self._moves_paused_ms = None if pause is None else pause.at_ms
             at_ms = time.time() * 1000
-            table = PartitionTable.of(found.partitions, found.unreadable, live, at_ms)
+            table = PartitionTable.of(*found, live, at_ms)
             is_changed = not table.has_same(self._table)
-            if not self._is_complete or is_changed:
-                self._table = table
+            with self._changed:
+                if self._patches != patches:
+                    continue  # what was read may be older than what is shown
+                if not self._is_complete or is_changed:
+                    self._table = table
             self._is_complete = True
             self._look_now.set()
             is_unsettled = time.monotonic() < self._unsettled_until
@@ -236,6 +289,23 @@ class ViewCollector:
             self._end.wait(min((time.monotonic() - began) * rest, _SLOW_S))
             if not is_unsettled and not is_changed:
                 self._is_dirty.wait(_SLOW_S)
+
+    def _read_all(
+        self, source: ZkAdminStore | BootstrapSource
+    ) -> tuple[Sequence[DescribedPartition], Sequence[str]] | None:
+        """Read all partitions, and why some cannot be read; None if brokers have gone meanwhile."""
+        if isinstance(source, BootstrapSource):
+            found = partitions_of(source)
+            return found.partitions, found.unreadable
+        rows: list[DescribedPartition] = []
+        unreadable: list[str] = []
+        for few in batches(source.topics.read_topic_names(), _TOPICS_AT_ONCE):
+            if self._adopts():
+                return None
+            found = partitions_of(source, few)
+            rows += found.partitions
+            unreadable += found.unreadable
+        return rows, unreadable
 
     def _ask_controller(self, admin: ZkAdminStore) -> None:
         """Ask the controller which brokers do not answer it, until nobody looks."""
@@ -280,12 +350,15 @@ class ViewCollector:
             deaths,
             self._failovers(events, deaths),
             has_journals,
+            self._moves_paused_ms,
         )
 
     def _note_change(self, rows: tuple[BrokerRow, ...], epoch: int) -> None:
         """Let the partitions be read soon if brokers or the controller have changed."""
         if epoch != self.view.controller_epoch or _live_ids(rows) != _live_ids(self.view.brokers):
             self._unsettled_until = time.monotonic() + _UNSETTLED_S
+            live = _live_ids(rows)
+            self._gone = (self._gone | _live_ids(self.view.brokers)) - live
             self._is_dirty.set()
 
     def _failovers(self, events: Sequence[Fields], deaths: Deaths) -> Sequence[Failover]:
@@ -384,12 +457,30 @@ class ViewCollector:
         file: ClusterFile | None,
     ) -> tuple[MissingBroker, ...]:
         supervised = {} if file is None else file.brokers
-        assigned = {r for p in self._table.partitions for r in p.assignment.replicas}
-        absent = sorted({*supervised, *assigned} - registered.keys())
+        absent = sorted({*supervised, *self._table.assigned} - registered.keys())
         if not absent:
             return ()
         ends = EndsOfBrokers(source.read_ends(), supervised, self._described)
         return tuple(ends.of(broker_id) for broker_id in absent)
+
+
+def _new_states(
+    admin: ZkAdminStore, orphans: Sequence[DescribedPartition]
+) -> Mapping[TopicPartition, DescribedPartition]:
+    """Return the partitions whose states have changed; stop where no more of them have."""
+    found: dict[TopicPartition, DescribedPartition] = {}
+    for few in batches(orphans, _ORPHANS_AT_ONCE):
+        states = admin.read_partition_states([p.topic_partition for p in few])
+        new = {
+            p.topic_partition: replace(p, state=state)
+            for p in few
+            if isinstance(state := states.get(p.topic_partition), LeaderIsrAndControllerEpoch)
+            and state != p.state
+        }
+        if not new:
+            break
+        found |= new
+    return found
 
 
 def _differ(before: ClusterView, now: ClusterView) -> bool:

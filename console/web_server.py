@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -40,6 +41,7 @@ from regent.console.pages import (
     render,
     whole,
 )
+from regent.console.reports import FRAMED_HEADERS, read_report
 from regent.console.view_collector import ViewCollector
 from regent.core.errors import RegentError
 from regent.transport.local_users import LocalUsers, local_users
@@ -53,9 +55,20 @@ _MAX_FORM_BYTES: Final = 16 * 1024
 
 
 class Console:
-    """The console of one cluster. ``may_write``: it offers what changes the cluster."""
+    """The console of one cluster. ``may_write``: it offers what changes the cluster.
 
-    def __init__(self, cluster: Cluster, gate: BrowserGate, *, may_write: bool = False) -> None:
+    ``reports``: a folder of reports, None: that of a cluster on this machine.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        gate: BrowserGate,
+        *,
+        may_write: bool = False,
+        reports: Path | None = None,
+    ) -> None:
+        self._reports = reports
         self._cluster = cluster
         self._gate = gate
         self._may_write = may_write
@@ -68,6 +81,7 @@ class Console:
             Route("/", self._page, name="overview"),
             *(Route(f"/{name}", self._page) for name in PAGES),
             Route("/live/{name}", self._live),
+            Route("/report-file", self._report_file),
             Route("/ask/{operation}", self._ask),
             Route("/do/{operation}", self._do, methods=["POST"]),
             Mount("/static", StaticFiles(directory=STATIC)),
@@ -98,8 +112,20 @@ class Console:
             if page.needs_partitions
             else self.collector.current(_OVERVIEW_WAITS_S)
         )
-        look = PageLook(view, self._cluster, arguments, self._may_write)
+        look = PageLook(view, self._cluster, arguments, self._may_write, self._reports)
         return parts_of(page, look), look
+
+    async def _report_file(self, request: Request) -> Response:
+        """Send a report as it is, for a frame in which it can do nothing."""
+        look = PageLook(self.collector.view, self._cluster, reports=self._reports)
+        name = request.query_params.get("name", "")
+        try:
+            content = await run_in_threadpool(read_report, look.reports_folder, name)
+        except RegentError as error:
+            return _refused(404, str(error))
+        if not name.endswith(".html"):
+            return _refused(404, "this report is not a page")
+        return HTMLResponse(content, headers=FRAMED_HEADERS)
 
     async def _live(self, request: Request) -> Response:
         page = PAGES.get(request.path_params["name"])
@@ -217,7 +243,9 @@ class _Gated:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         answer = self._own_answer(Request(scope))

@@ -138,7 +138,7 @@ def unthrottle_command(cluster: Cluster, plan: Path) -> None:
         click.echo("there is no throttle of this plan", err=True)
         return
     with cluster_admin(address) as admin:
-        clear_throttle(admin.configs, found)
+        clear_throttle(admin, found)
     click.echo("the throttle is removed", err=True)
 
 

@@ -118,6 +118,9 @@ ControllerFailuresZNode = ZNode(
 )
 """The failures that ended controllers."""
 
+MovesPauseZNode = ZNode("/regent/moves_pause", admin.MOVES_PAUSE, ADMIN, VERSION)
+"""It exists while an operator has paused all moves of partitions."""
+
 ProgressMarkZNode = ZNode("/regent/progress_mark", EMPTY, BROKER, NONE)
 """It is written soon after anything else is; see ``zk.stores.cluster_identity``."""
 

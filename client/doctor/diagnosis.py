@@ -11,8 +11,10 @@ from regent.client.doctor.certificate_check import CERTIFICATES, check_certifica
 from regent.client.doctor.examined_cluster import CLUSTER, ExaminedCluster, examine
 from regent.client.doctor.file_check import FILES, check_files
 from regent.client.doctor.findings import Finding, Severity
+from regent.client.doctor.group_check import GROUPS, WATCHED_S, check_groups
 from regent.client.doctor.key_check import KEYS, check_keys
 from regent.client.doctor.listener_check import LISTENERS, check_listeners
+from regent.client.doctor.log_check import LOGS, check_logs
 from regent.client.doctor.service_check import SERVICE, check_service
 from regent.client.doctor.socket_check import SOCKETS, check_sockets
 from regent.client.doctor.znode_check import ZOOKEEPER, check_zookeeper
@@ -22,6 +24,8 @@ Check: TypeAlias = Callable[[ExaminedCluster], Iterator[Finding]]
 
 CHECKS: Final[Sequence[tuple[str, str, Check]]] = (
     (SERVICE, "Brokers, partitions and topics", check_service),
+    (LOGS, "Log directories", check_logs),
+    (GROUPS, "Consumer groups", check_groups),
     (SOCKETS, "Sockets of this machine", check_sockets),
     (LISTENERS, "Listeners of brokers", check_listeners),
     (CERTIFICATES, "Certificates of listeners", check_certificates),
@@ -38,13 +42,17 @@ TITLES: Final = {
 """The titles of all findings, in their order."""
 
 
-def diagnose(cluster: Cluster, folder: Path | None) -> list[Finding]:
+def diagnose(
+    cluster: Cluster, folder: Path | None, *, watched_s: float = WATCHED_S
+) -> list[Finding]:
     """Return what all checks find, the worst first in each check.
 
-    ``folder`` is a data directory that the command line names. A check that cannot do its work is
+    ``folder`` is a data directory that the command line names. Groups whose records wait are
+    watched for at most ``watched_s`` seconds. A check that cannot do its work is
     a finding.
     """
     examined, findings = examine(cluster, folder)
+    examined.watched_s = watched_s
     for name, title, check in CHECKS:
         try:
             findings += check(examined)

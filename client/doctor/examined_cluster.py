@@ -56,7 +56,8 @@ class ExaminedCluster:
     whose files are examined. ``registrations`` and ``acls`` are None without ZooKeeper.
     ``settings`` lacks the brokers that have not answered. ``processes`` are the processes of the
     local cluster that live, by id: ``SUPERVISOR``, ``PLACEMENT``, ``broker 0``,
-    ``zookeeper 0``. ``served`` is None without ZooKeeper.
+    ``zookeeper 0``. ``served`` is None without ZooKeeper. ``watched_s``: how long groups may be
+    watched, in seconds.
     """
 
     zookeeper: str = ""
@@ -68,6 +69,7 @@ class ExaminedCluster:
     settings: Mapping[BrokerId, Settings] = field(default_factory=dict)
     processes: Mapping[int, str] = field(default_factory=dict)
     served: ServedCluster | None = None
+    watched_s: float = 0.0
 
     @property
     def is_zookeeper_open(self) -> bool:

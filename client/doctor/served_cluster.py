@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from regent.client.broker_request import NoAnswerError, ask_broker
 from regent.client.command_config import SECURITY_OF_COMMAND
 from regent.client.controller_ref import ControllerRef
 from regent.client.deletion_obstacles import deletion_obstacles
 from regent.client.live_brokers import read_live_brokers
+from regent.client.log_sizes import LogDirectorySize, LogSize, read_log_dirs
 from regent.client.obstacles import move_obstacles
 from regent.client.partitions import DescribedPartition, read_partitions
 from regent.client.slow_brokers import slow_brokers
@@ -25,7 +27,7 @@ from regent.core.protocol.messages.transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
-from regent.transport.control.remote_ref import actor_at, ask
+from regent.transport.control.remote_ref import RemoteActorRef, actor_at, ask
 from regent.transport.kafka.api import KafkaApiKey
 from regent.zk.stores.admin_store import ZkAdminStore
 
@@ -36,9 +38,19 @@ _LONG_TRANSACTION_MS: Final = 15 * 60_000  # Kafka's transaction.max.timeout.ms
 _MIN_INSYNC: Final = "min.insync.replicas"
 
 
+class ClockReading(NamedTuple):
+    """How far the clock of a broker is ahead of the one here, in seconds, give or take."""
+
+    ahead_s: float
+    doubt_s: float
+
+
 @dataclass(slots=True)
 class ServedCluster:
-    """Brokers, partitions and what does not get on; ``default_min_insync`` is of all topics."""
+    """Brokers, partitions and what does not get on; ``default_min_insync`` is of all topics.
+
+    ``unassigned`` are the logs that brokers serve although the partitions are assigned to others.
+    """
 
     live: Mapping[BrokerId, BrokerRegistration] = field(default_factory=dict)
     has_controller: bool = True
@@ -51,6 +63,9 @@ class ServedCluster:
     move_obstacles: Sequence[str] = ()
     old_transactions: Sequence[str] = ()
     slow_brokers: Mapping[BrokerId, str] = field(default_factory=dict)
+    clocks: Mapping[BrokerId, ClockReading] = field(default_factory=dict)
+    log_dirs: Mapping[BrokerId, Sequence[LogDirectorySize]] = field(default_factory=dict)
+    unassigned: Mapping[BrokerId, Sequence[LogSize]] = field(default_factory=dict)
 
     def min_insync(self, topic: str) -> int:
         """Return ``min.insync.replicas`` of a topic."""
@@ -74,20 +89,25 @@ def read_served(
     ours = {b: r.info.control_peer for b, r in live.items() if r.info.control_peer is not None}
     endpoints = [e for r in live.values() if (e := SECURITY_OF_COMMAND.endpoint_of(r.info))]
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        caches = dict(zip(ours, threads.map(_cache_at, ours.values()), strict=True))
+        told = dict(zip(ours, threads.map(_told_at, ours.values()), strict=True))
         old = list(threads.map(_old_transactions, endpoints))
+    caches = {broker: answer[0] for broker, answer in told.items() if answer is not None}
+    log_dirs = read_log_dirs(live)
     return ServedCluster(
         live,
         controller is not None,
         found.partitions,
         {t: config for t, config in configs.items() if not isinstance(config, BadDataError)},
         max(defaults, default=1),
-        {broker: cache for broker, cache in caches.items() if cache is not None},
+        caches,
         {b: r.info.software for b, r in live.items()} | dict(answer.software if answer else ()),
         deletion_obstacles(admin, sorted(deleted), answer),
         move_obstacles(admin, moving) if moving else (),
         sorted({name for names_of_one in old for name in names_of_one}),
-        dict(slow_brokers(live, answer, {b: cache for b, cache in caches.items() if cache})),
+        dict(slow_brokers(live, answer, caches)),
+        {b: row[1] for b, row in told.items() if row is not None and row[1] is not None},
+        log_dirs,
+        _unassigned(admin, found.partitions, log_dirs),
     )
 
 
@@ -103,12 +123,56 @@ def _ask_controller(admin: ZkAdminStore) -> DescribeControllerResponse | None:
     return None
 
 
-def _cache_at(endpoint: str) -> DescribeMetadataResponse | None:
-    """Return the metadata cache of a broker; None if it does not answer."""
+def _told_at(endpoint: str) -> tuple[DescribeMetadataResponse, ClockReading | None] | None:
+    """Return the metadata cache of a broker and its clock; None if it does not answer."""
     with suppress(RegentError), actor_at(endpoint, client_id=_CLIENT_ID) as actor:
         answer = ask(actor, DescribeMetadataRequest(), DescribeMetadataResponse, timeout_s=_ASK_S)
-        return answer if answer.error_code is Errors.NONE else None
+        if answer.error_code is Errors.NONE:
+            return answer, _clock_of(actor)
     return None
+
+
+def _clock_of(actor: RemoteActorRef) -> ClockReading | None:
+    """Return the clock of a broker that is connected; None if it does not tell, or is older."""
+    began_s, began = time.time(), time.monotonic()
+    with suppress(RegentError):
+        request = DescribeMetadataRequest(topics=())
+        now_ms = ask(actor, request, DescribeMetadataResponse, timeout_s=_ASK_S).now_ms
+        half_s = (time.monotonic() - began) / 2
+        return ClockReading(now_ms / 1000 - began_s - half_s, half_s) if now_ms >= 0 else None
+    return None
+
+
+def _unassigned(
+    admin: ZkAdminStore,
+    partitions: Sequence[DescribedPartition],
+    log_dirs: Mapping[BrokerId, Sequence[LogDirectorySize]],
+) -> Mapping[BrokerId, Sequence[LogSize]]:
+    """Return the logs of brokers that are no replicas, neither before the logs were read nor now.
+
+    So a topic that is created or deleted meanwhile has none.
+    """
+    found = _strangers(partitions, log_dirs)
+    topics = {log.topic for logs in found.values() for log in logs}
+    again = _strangers(read_partitions(admin, topics).partitions, log_dirs) if topics else {}
+    return {
+        broker_id: kept
+        for broker_id, logs in found.items()
+        if (kept := [log for log in logs if log in again.get(broker_id, ())])
+    }
+
+
+def _strangers(
+    partitions: Sequence[DescribedPartition],
+    log_dirs: Mapping[BrokerId, Sequence[LogDirectorySize]],
+) -> Mapping[BrokerId, Sequence[LogSize]]:
+    replicas = {p.topic_partition: p.assignment.replicas for p in partitions}
+    found: dict[BrokerId, list[LogSize]] = defaultdict(list)
+    for broker_id, directories in log_dirs.items():
+        for log in (log for directory in directories for log in directory.logs):
+            if broker_id not in replicas.get(log.topic_partition, ()):
+                found[broker_id].append(log)
+    return found
 
 
 def _old_transactions(broker: EndPoint) -> Sequence[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
+from statistics import median
 from typing import Final, TypeAlias
 
 from regent.client.doctor.examined_cluster import ExaminedCluster
@@ -24,6 +25,8 @@ SERVICE: Final = "service"
 _NAMED: Final = 5
 _MAX_SKEW: Final = 0.1  # the controller moves leaderships back beyond this part
 _MIN_PARTITIONS: Final = 10  # of a broker, to speak of a skew
+_MAX_CLOCK_SKEW_S: Final = 1.0
+_PAIR: Final = 2
 
 ServiceCheck: TypeAlias = Callable[[ExaminedCluster, ServedCluster], Iterator[Finding]]
 
@@ -87,6 +90,31 @@ def _suspect_replicas(_: ExaminedCluster, served: ServedCluster) -> Iterator[Fin
                 f" ({listed(suspects, _NAMED)}), and does not lead them until it has them again"
             )
             remedy = f"`{program()} brokers list` shows whether the other replicas live"
+            yield _warning(f"broker {broker}", message, remedy)
+
+
+def _own_warnings(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
+    for broker, cache in sorted(served.caches.items()):
+        for line in cache.warnings:
+            yield _warning(f"broker {broker}", f"broker {broker}: {line}", "")
+
+
+def _clocks(_: ExaminedCluster, served: ServedCluster) -> Iterator[Finding]:
+    """Compare each clock with the one in the middle; of two that differ each may be wrong."""
+    if len(served.clocks) < _PAIR:
+        return
+    middle = median(clock.ahead_s for clock in served.clocks.values())
+    is_pair = len(served.clocks) == _PAIR
+    whose = "the other broker" if is_pair else "most brokers"
+    for broker, clock in sorted(served.clocks.items()):
+        off_s = (clock.ahead_s - middle) * (2 if is_pair else 1)
+        if abs(off_s) > _MAX_CLOCK_SKEW_S + clock.doubt_s:
+            far = f"{abs(off_s):.1f} s {'ahead of' if off_s > 0 else 'behind'}"
+            message = (
+                f"the clock of broker {broker} is {far} that of {whose}: the times of its records,"
+                " retention and tokens are wrong by as much"
+            )
+            remedy = "synchronise its machine with a time server: `chronyc tracking` shows how far"
             yield _warning(f"broker {broker}", message, remedy)
 
 
@@ -308,6 +336,8 @@ SERVICE_CHECKS: Final[Sequence[ServiceCheck]] = (
     _shared_hosts,
     _slow_brokers,
     _suspect_replicas,
+    _own_warnings,
+    _clocks,
     _leader_skew,
     _stale_caches,
     _versions,

@@ -64,7 +64,10 @@ NO_TRAFFIC: Final = Traffic()
 
 @dataclass(frozen=True, slots=True)
 class DescribeMetadataResponse:
-    """A broker's metadata cache, its state, its warnings, one line each, and its followers."""
+    """A broker's metadata cache, its state, its warnings, one line each, and its followers.
+
+    ``now_ms``: its wall clock; -1: it is an older broker.
+    """
 
     error_code: Errors
     broker_id: BrokerId
@@ -76,6 +79,7 @@ class DescribeMetadataResponse:
     warnings: tuple[str, ...] = ()
     followers: tuple[FollowerPace, ...] = ()
     traffic: Traffic = NO_TRAFFIC
+    now_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)

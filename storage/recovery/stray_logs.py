@@ -67,9 +67,10 @@ class StrayLogs:
 
     @property
     def names(self) -> list[str]:
-        """The names of their directories."""
+        """The names of their directories, without those that an operator has removed."""
         with self._lock:
-            return sorted(self._topic_ids)
+            names = sorted(self._topic_ids)
+        return [name for name in names if (self._directory / name).exists()]
 
     def take_usable(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> Path | None:
         """Take the newest stray log that can be used again; None: there is none."""

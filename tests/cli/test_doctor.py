@@ -19,11 +19,14 @@ from regent.cluster.cluster_file import BrokerEntry, ClusterFile, ZooKeeperEntry
 from regent.config.cluster_location import CLUSTER_FILE, KEYS_DIR
 from regent.config.settings import Settings
 from regent.config.tables.broker import BrokerConfig
+from regent.core.errors import Errors
 from regent.core.model import BrokerInfo, EndPoint
+from regent.core.protocol.messages.groups import ListGroupsResponse
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.testing.waits import scaled
 from regent.transport.control.key_files import KeysDirectory
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.message_codec import encoded
 from regent.zk.client.login import SECRET_FILE, Login, log_in
 from regent.zk.client.operations import AclEntry, Permission
 from regent.zk.znodes import ControllerZNode
@@ -72,7 +75,13 @@ def describing(threads: ThreadPoolExecutor, broker_id: int, **settings: Any) -> 
     """The API DescribeConfigs of a broker with these settings of its table ``[broker]``."""
     given = frozenset(f"broker.{name}" for name in settings)
     described = broker_settings(Settings(broker=BrokerConfig(**settings), given=given), broker_id)
-    return config_apis(ConfigView(broker_id, MetadataCache(), described, lambda _: {}), threads)
+    configs = config_apis(ConfigView(broker_id, MetadataCache(), described, lambda _: {}), threads)
+    return [*configs, KafkaApi(KafkaApiKey.LIST_GROUPS, 4, 4, _no_groups)]
+
+
+async def _no_groups(request: KafkaRequest) -> KafkaAnswer:
+    answer = ListGroupsResponse(error_code=Errors.NONE)
+    return (encoded(answer, request.api_version, is_flexible=True),)
 
 
 def doctor(cluster: FakeCluster, *arguments: str, exit_code: int) -> list[dict[str, Any]]:

@@ -189,7 +189,10 @@ def test_unreadable_topics_and_files_are_named(four: FakeCluster, tmp_path: Path
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ((), "one of --generate, --execute, --verify, --cancel, --list is needed"),
+        (
+            (),
+            "one of --generate, --execute, --verify, --cancel, --list, --pause, --resume is needed",
+        ),
         (("--list", "--verify"), "only one of --verify, --list may be given"),
         (("--execute",), "--execute needs --reassignment-json-file"),
         (("--generate", "--broker-list", "1"), "--generate needs --topics-to-move-json-file"),

@@ -17,7 +17,7 @@ from regent.core.protocol.messages.partitions import (
     ListPartitionReassignmentsResponse,
 )
 from regent.transport.control.codec import Request, Response
-from regent.zk.znodes import ConfigEntityZNode, ReassignPartitionsZNode
+from regent.zk.znodes import ConfigEntityZNode, MovesPauseZNode, ReassignPartitionsZNode
 from tests.support.fake_cluster import FakeCluster, failing
 from tests.support.fake_zookeeper import Call, Moment
 
@@ -473,3 +473,80 @@ def test_a_throttle_must_be_a_number_of_bytes(four: FakeCluster, rate: str) -> N
     result = four.run("reassign", "--execute", "--throttle", rate)
     assert result.exit_code == 2
     assert "Invalid value for '--throttle'" in result.stderr
+
+
+# --- pause ----------------------------------------------------------------------------------------
+
+PAUSED = dict.fromkeys(RATE, "1")
+
+
+def test_paused_moves_go_on_at_a_trickle_until_they_get_their_former_rates(
+    four: FakeCluster,
+) -> None:
+    four.put_topic("t", {0: MOVING, 1: (0, 1)})
+    for broker, config in ((0, RATE), (1, {"log.retention.ms": "5"})):
+        four.zookeeper.put(f"/config/brokers/{broker}", ConfigEntityZNode.encode(config))
+
+    paused = four.run("reassign", "--pause")
+    assert paused.stdout == "1 move paused; `regent reassign --resume` ends that.\n"
+    assert config_of(four, "topics/t") == REPLICAS
+    for broker in range(4):
+        assert PAUSED.items() <= config_of(four, f"brokers/{broker}").items()
+    assert "moves are paused for" in four.run("reassign", "--list").stderr
+
+    assert four.run("reassign", "--resume").stdout == "The moves go on.\n"
+    assert config_of(four, "topics/t") == config_of(four, "brokers/2") == {}
+    assert config_of(four, "brokers/0") == RATE
+    assert config_of(four, "brokers/1") == {"log.retention.ms": "5"}
+    assert four.run("reassign", "--resume").stdout == "Moves are not paused.\n"
+
+
+def test_a_second_pause_slows_what_has_begun_since_and_keeps_the_rates_from_before(
+    four: FakeCluster,
+) -> None:
+    four.put_topic("t", {0: MOVING})
+    four.zookeeper.put("/config/brokers/0", ConfigEntityZNode.encode(RATE))
+    assert four.json("reassign", "--pause") == {"paused": 1}
+    four.put_topic("u", {3: MOVING})
+    assert four.json("reassign", "--pause") == {"paused": 2}
+    assert config_of(four, "topics/u")["leader.replication.throttled.replicas"] == "3:0,3:1"
+    assert four.json("reassign", "--resume") == {"was_paused": True}
+    assert config_of(four, "topics/u") == config_of(four, "topics/t") == {}
+    assert config_of(four, "brokers/0") == RATE
+
+
+def test_a_pause_that_was_interrupted_is_completed_by_the_next_one(four: FakeCluster) -> None:
+    four.put_topic("t", {0: MOVING})
+
+    def interrupt(call: Call) -> None:
+        if four.zookeeper.snapshot().get(MovesPauseZNode.PATH) is not None:
+            four.hook = None
+            raise KeyboardInterrupt
+
+    four.hook = interrupt
+    assert four.run("reassign", "--pause").exit_code != 0
+    assert config_of(four, "brokers/0") == {}
+    assert four.json("reassign", "--pause") == {"paused": 1}
+    assert config_of(four, "brokers/0") == PAUSED
+    four.run("reassign", "--resume")
+    assert config_of(four, "brokers/0") == config_of(four, "topics/t") == {}
+
+
+def test_nothing_begins_and_no_throttle_changes_while_moves_are_paused(
+    four: FakeCluster, tmp_path: Path
+) -> None:
+    four.run("reassign", "--pause")
+    assert "--resume" in failing(four.run(*command(tmp_path)))
+    assert submitted(four) == []
+    for action in ("--verify", "--cancel"):
+        four.zookeeper.put("/config/brokers/0", ConfigEntityZNode.encode(RATE))
+        shown = four.run(*command(tmp_path, action))
+        assert "the throttles stay: moves are paused" in shown.stderr
+        assert config_of(four, "brokers/0") == RATE
+
+
+def test_a_pause_that_cannot_be_read_ends_as_every_other_one(four: FakeCluster) -> None:
+    four.zookeeper.put(MovesPauseZNode.PATH, b"garbage")
+    assert "moves are paused: " in four.run("reassign", "--list").stderr
+    assert four.json("reassign", "--resume") == {"was_paused": True}
+    assert four.run("reassign", "--list").stderr == ""

@@ -26,6 +26,9 @@ from regent.core.protocol.controller import (
     DescribeControllerRequest,
     DescribeControllerResponse,
 )
+from regent.core.protocol.messages.groups import ListedGroup, ListGroupsResponse
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.message_codec import encoded
 from tests.support.fake_cluster import FakeCluster
 
 
@@ -69,11 +72,78 @@ def test_the_shell_completes_topics_and_brokers(cluster: FakeCluster) -> None:
     assert complete(cluster, "topics", "describe", "pay") == [], "without a cluster"
 
 
-def test_an_unknown_command_is_told_what_is_meant(cluster: FakeCluster) -> None:
-    for arguments in (("doctro",), ("topics", "lst")):
-        result = cluster.run(*arguments)
-        assert result.exit_code == 2
-        assert f"did you mean {'doctor' if len(arguments) == 1 else 'list'}?" in result.stderr
+def commands(command: click.Command, name: str = "regent") -> Iterator[tuple[str, click.Command]]:
+    """Every command and group that the help lists, with its full name."""
+    yield name, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for inner in command.list_commands(context):
+            found = command.get_command(context, inner)
+            assert found is not None
+            if name != "regent jobs" and not found.hidden:
+                yield from commands(found, f"{name} {inner}")
+
+
+COMPLETED = {"topic", "topics", "group", "groups", "broker", "broker_id", "broker_ids", "option_id"}
+NEW_OR_NAMED_OTHERWISE = {
+    "regent topics create": "a new name",
+    "regent broker": "a new id",
+}
+
+
+def test_the_shell_completes_every_name_of_a_topic_a_group_and_a_broker() -> None:
+    lacking = [
+        f"{name} {parameter.name}"
+        for name, command in commands(cli)
+        for parameter in command.params
+        if (
+            parameter.name in COMPLETED
+            or (
+                isinstance(parameter, click.Argument)
+                and parameter.name in ("name", "names", "more_names")
+                and name.split()[1:2] in (["topics"], ["groups"])
+            )
+        )
+        and parameter._custom_shell_complete is None
+        and name not in NEW_OR_NAMED_OTHERWISE
+    ]
+    assert lacking == []
+
+
+def test_the_shell_completes_groups(cluster: FakeCluster) -> None:
+    async def list_groups(request: KafkaRequest) -> KafkaAnswer:
+        rows = tuple(
+            ListedGroup(group_id=group, protocol_type="consumer") for group in ("billing", "audit")
+        )
+        answer = ListGroupsResponse(error_code=Errors.NONE, groups=rows)
+        return (encoded(answer, request.api_version, is_flexible=True),)
+
+    api = KafkaApi(KafkaApiKey.LIST_GROUPS, 4, 4, list_groups)
+    cluster.add_broker(0, port=cluster.listen(more=[api]))
+    assert complete(cluster, "groups", "describe", "") == ["audit", "billing"]
+    assert complete(cluster, "groups", "describe", "audit", "b") == ["billing"]
+    assert complete(cluster, "consume", "t", "--group", "a") == ["audit"]
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("doctro", "doctor"),
+        ("topics lst", "list"),
+        ("brokers lits", "list"),
+        ("acls ad", "add"),
+        ("profile us", "use"),
+    ],
+)
+def test_an_unknown_command_is_told_what_is_meant(
+    cluster: FakeCluster, words: str, meant: str
+) -> None:
+    result = cluster.run(*words.split())
+    assert result.exit_code == 2
+    assert f"did you mean {meant}" in result.stderr
+
+
+def test_an_unknown_command_that_is_like_no_other_is_only_unknown(cluster: FakeCluster) -> None:
     assert "did you mean" not in cluster.run("xyzzy").stderr
 
 

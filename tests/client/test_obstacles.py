@@ -30,8 +30,9 @@ from regent.core.protocol.messages.groups import (
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.listener import KafkaListener
 from regent.transport.kafka.message_codec import answer
+from regent.zk.codecs.admin_znodes import MovesPause
 from regent.zk.stores.admin_store import ZkAdminStore
-from regent.zk.znodes import ConfigEntityZNode
+from regent.zk.znodes import ConfigEntityZNode, MovesPauseZNode
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_zookeeper import FakeZooKeeper
 
@@ -235,6 +236,8 @@ def test_a_reassignment_is_explained(known: Known) -> None:
         down,
         "replication is throttled to 1000 B/s on broker 1",
     ]
+    known.fake.zookeeper.put(MovesPauseZNode.PATH, MovesPauseZNode.encode(MovesPause(1)))
+    assert move_obstacles(known.admin, [P0])[1].startswith("moves are paused for ")
 
 
 def test_a_shutdown_is_explained(known: Known) -> None:

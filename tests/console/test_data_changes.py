@@ -402,4 +402,9 @@ def test_moves_are_throttled_and_all_throttles_removed(topics: FakeCluster) -> N
     assert done(topics, "throttle-moves", rate="1000") == (
         "1 move: brokers 0, 1, 2 send and receive 1000 B/s each"
     )
+    assert done(topics, "pause-moves") == "1 move paused"
+    for operation in ("throttle-moves", "unthrottle-moves"):
+        with pytest.raises(RegentError, match="moves are paused"):
+            done(topics, operation, rate="1000")
+    assert done(topics, "resume-moves") == "the moves go on"
     assert done(topics, "unthrottle-moves") == "the throttles of 3 brokers and 1 topic are removed"

@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -363,9 +363,9 @@ def test_the_grid_follows_leaders_that_change_after_the_end_of_a_broker(
     monkeypatch.setattr(view_collector, "_UNSETTLED_S", 1.0)
     reads: list[float] = []
 
-    def counted(source: Any) -> Topics:
+    def counted(source: Any, topics: Sequence[str]) -> Topics:
         reads.append(time.monotonic())
-        return partitions_of(source)
+        return partitions_of(source, topics)
 
     monkeypatch.setattr(view_collector, "partitions_of", counted)
     collector = console_of(cluster, None).collector
@@ -406,3 +406,40 @@ def test_nothing_is_asked_of_the_cluster_while_nobody_looks(
         assert calls == []
     finally:
         console.stop()
+
+
+def test_partitions_get_their_new_leaders_although_a_whole_reading_is_slow(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only those that the broker led are read again; a reading that goes on is given up."""
+    payments = [TopicPartition("payments", number) for number in (0, 1)]
+    for partition in payments:
+        cluster.put_state(partition, 2, (0, 1, 2))
+    is_slow, has_begun = threading.Event(), threading.Event()
+
+    def slow(source: Any, topics: Sequence[str]) -> Topics:
+        found = partitions_of(source, topics)
+        if is_slow.is_set():
+            has_begun.set()
+            ended.wait(scaled(30))
+        return found
+
+    ended = threading.Event()
+    monkeypatch.setattr(view_collector, "partitions_of", slow)
+    collector = console_of(cluster, None).collector
+    collector.start()
+    try:
+        with collector.watched():
+            eventually(lambda: grid(collector.view).get("payments") == "22", "read", scaled(10))
+            is_slow.set()
+            collector.refresh()
+            assert has_begun.wait(scaled(10))
+            cluster.unregister(2)
+            eventually(lambda: grid(collector.view)["payments"] == "--", "grey", scaled(10))
+            for partition in payments:
+                cluster.put_state(partition, 1, (0, 1))
+            eventually(lambda: grid(collector.view)["payments"] == "bb", "led", scaled(3))
+    finally:
+        is_slow.clear()
+        ended.set()
+        collector.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 
 import pytest
 
@@ -87,6 +88,16 @@ def test_a_stray_log_of_an_unknown_topic_is_kept_for_ever(
         process.purge(unknown)
         assert directories(machine) == ["t-0-stray"]
         assert [path.name[:4] for path in process.strays] == ["t-0."]
+
+
+def test_a_stray_log_that_an_operator_removed_is_not_named_any_longer(
+    logs: LogManager, disk_log: UnifiedLog
+):
+    fill(disk_log, 2)
+    logs.set_aside(T0)
+    (path,) = logs.strays
+    shutil.rmtree(path)
+    assert logs.strays == []
 
 
 @pytest.mark.parametrize("is_flushed", [True, False])

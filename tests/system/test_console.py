@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from selenium import webdriver
@@ -18,6 +20,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from regent.cluster.console_child import address_with
+from regent.config.threads import NamedThread
+from regent.console.operator_actions import CHANGES_FILE
 from regent.console.pages import MENU
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually, scaled
@@ -109,6 +113,85 @@ def test_every_page_fits_its_window_and_the_browser_complains_of_nothing(
         assert window.driver.find_element(By.TAG_NAME, "h1").text
         assert not window.is_wider_than_its_window(), page
         assert window.errors() == [], page
+
+
+HOSTILE = """<!doctype html><title>begun</title>
+<iframe src="{base}/ask/delete-topic?target=payments"></iframe>
+<iframe name="answer"></iframe>
+<form method="post" action="{base}/do/move-controller" target="answer"><input name="target"></form>
+<script>
+window.got = window.framed = "";
+document.querySelector("form").submit();
+fetch("{base}/", {{credentials: "include"}}).then(() => "read", () => "refused").then((how) => {{
+  window.got = how;
+  const fields = new URLSearchParams({{target: "payments", again: "payments"}});
+  const sent = {{method: "POST", mode: "no-cors", credentials: "include", body: fields}};
+  fetch("{base}/do/delete-topic", sent).finally(() => {{ document.title = "done"; }});
+}});
+</script>"""
+
+
+@contextmanager
+def another_site(page: str) -> Iterator[int]:
+    """Serve a page at another port: cookies call that the same site, the console does not."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.end_headers()
+            self.wfile.write(page.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            del format, args
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = NamedThread(server.serve_forever, "another-site")
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join(scaled(10))
+
+
+def test_a_hostile_page_in_the_same_browser_reads_and_changes_nothing(
+    cluster: RegentCluster, window: Window
+) -> None:
+    changes = cluster.data_dir / CHANGES_FILE
+    before = changes.read_text() if changes.exists() else ""
+    controller = cluster.await_controller()
+    with another_site(HOSTILE.format(base=window.base)) as port:
+        window.driver.get(f"http://127.0.0.1:{port}/")
+        eventually(lambda: window.driver.title == "done", "the page is done", scaled(20))
+        assert window.driver.execute_script("return window.got") == "refused"
+        frames = window.driver.find_elements(By.TAG_NAME, "iframe")
+        window.driver.switch_to.frame(frames[0])
+        assert "Delete" not in window.text, "clickjacking"
+        window.driver.switch_to.default_content()
+    window.errors()
+    assert cluster.await_controller() == controller
+    assert (changes.read_text() if changes.exists() else "") == before
+    window.open("topics")
+    window.await_text("payments")
+
+
+def test_a_report_is_shown_and_what_it_would_run_is_not(
+    cluster: RegentCluster, window: Window
+) -> None:
+    folder = cluster.data_dir / "reports"
+    folder.mkdir(exist_ok=True)
+    script = "<script>parent.document.title = document.title = 'owned'</script>"
+    stolen = f"<img src='{window.base}/static/icon.svg'>"
+    (folder / "evil.html").write_text(f"<h2 id='shown'>A report</h2>{script}{stolen}")
+    window.open("reports?name=evil.html")
+    window.driver.switch_to.frame(window.driver.find_element(By.TAG_NAME, "iframe"))
+    assert window.driver.find_element(By.ID, "shown").text == "A report"
+    image = "return document.querySelector('img').naturalWidth"
+    assert window.driver.execute_script(image) == 0
+    window.driver.switch_to.default_content()
+    assert "owned" not in window.driver.title
+    window.errors()
 
 
 def test_a_page_is_left_by_the_keyboard_alone(window: Window) -> None:

@@ -45,6 +45,25 @@ def _decode_reassignments(node: str, data: bytes) -> dict[TopicPartition, tuple[
     return reassignments
 
 
+class MovesPause(NamedTuple):
+    """Since when moves are paused, and the note of what their throttle has changed, as JSON.
+
+    ``throttle`` is empty while the throttle is being prepared.
+    """
+
+    at_ms: int  # wall clock
+    throttle: str = ""
+
+
+def _encode_pause(pause: MovesPause) -> bytes:
+    return orjson.dumps({"version": 1, **pause._asdict()})
+
+
+def _decode_pause(node: str, data: bytes) -> MovesPause:
+    fields = decode_object(data, node)
+    return MovesPause(fields.integer("at_ms", maximum=MAX_INT64), fields.string("throttle"))
+
+
 def _encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
     entries = [{"topic": topic, "partition": partition} for topic, partition in partitions]
     return orjson.dumps({"version": 1, "partitions": entries})
@@ -155,4 +174,5 @@ LOG_DIR_EVENT = Codec(
 CONFIG = Codec(_encode_config, _decode_config)
 CONFIG_CHANGE = Codec(_encode_config_change, _decode_config_change)
 PRODUCER_ID_BLOCK = Codec(_encode_block, _decode_block)
+MOVES_PAUSE = Codec(_encode_pause, _decode_pause)
 POSITION = Codec(_encode_position, _decode_position)

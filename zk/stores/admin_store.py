@@ -24,6 +24,7 @@ from regent.zk.client.operations import (
     Check,
     Committed,
     ConflictError,
+    Create,
     Delete,
     Operation,
     SetData,
@@ -31,6 +32,7 @@ from regent.zk.client.operations import (
     Znode,
 )
 from regent.zk.client.zookeeper import ZooKeeper
+from regent.zk.codecs.admin_znodes import MovesPause
 from regent.zk.codecs.broker_znodes import BrokerEnd, is_kraft_controller
 from regent.zk.codecs.json_fields import decode_object
 from regent.zk.stores.acl_store import ZkAclStore
@@ -46,6 +48,7 @@ from regent.zk.znodes import (
     DeleteTopicsZNode,
     IsrChangeNotificationZNode,
     LogDirEventNotificationZNode,
+    MovesPauseZNode,
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
 )
@@ -193,6 +196,37 @@ class ZkAdminStore(ZnodeStore):
         """
         node = self._zookeeper.get(ReassignPartitionsZNode.PATH)
         return {} if node is None else ReassignPartitionsZNode.decode(node.data)
+
+    def read_moves_pause(self) -> MovesPause | None:
+        """Read since when moves are paused; None: they are not; 0: since an unknown time."""
+        node = self._zookeeper.get(MovesPauseZNode.PATH)
+        try:
+            return None if node is None else MovesPauseZNode.decode(node.data)
+        except BadDataError:
+            return MovesPause(0)  # it ends as every other one; its throttle must be removed by hand
+
+    def write_moves_pause(self, pause: MovesPause) -> None:
+        """Write that moves are paused. Raises ``ConflictError``."""
+        path, data = MovesPauseZNode.PATH, MovesPauseZNode.encode(pause)
+
+        def decide() -> tuple[None, list[Operation]]:
+            node, parent = self._zookeeper.get_many([path, znodes.RegentZNode.PATH])
+            if node is not None:
+                return None, [SetData(path, data, node.stat.version)]
+            above = [Create(znodes.RegentZNode.PATH)] if parent is None else []
+            return None, [*above, Create(path, data)]
+
+        change_znodes(self._zookeeper, decide, f"{path} keeps changing")
+
+    def delete_moves_pause(self) -> None:
+        """Let moves go on, if they were paused. Raises ``ConflictError``."""
+        path = MovesPauseZNode.PATH
+
+        def decide() -> tuple[None, list[Operation]]:
+            node = self._zookeeper.get(path)
+            return None, [] if node is None else [Delete(path, node.stat.version)]
+
+        change_znodes(self._zookeeper, decide, f"{path} keeps changing")
 
     # --- Kafka without ZooKeeper, and what Kafka's other tools wrote ---
 

@@ -8,7 +8,7 @@ import pytest
 
 from regent.client.doctor.examined_cluster import ExaminedCluster
 from regent.client.doctor.findings import Finding, Severity
-from regent.client.doctor.served_cluster import ServedCluster
+from regent.client.doctor.served_cluster import ClockReading, ServedCluster
 from regent.client.doctor.service_check import check_service
 from regent.client.partitions import DescribedPartition
 from regent.core.errors import Errors
@@ -159,3 +159,31 @@ def test_settings_that_lose_records_or_differ_between_brokers_are_named():
     unclean, differing = found(ServedCluster(live(1, 2)), settings)
     assert unclean.message.startswith("broker 1 has unclean.leader.election.enable=true")
     assert "default.replication.factor (1, 3)" in differing.message
+
+
+def test_what_a_broker_warns_of_is_a_finding():
+    told = DescribeMetadataResponse(Errors.NONE, 2, "running", 1, 1, warnings=("the disk fills",))
+    assert only(ServedCluster(live(1, 2), caches={2: told})).sentence == "broker 2: the disk fills"
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "named"),
+    [
+        ([5.0, 5.1, 4.9], []),
+        ([0.0, 0.1, 3.0], [3]),
+        ([0.0, -3.0, 0.1], [2]),
+        ([0.0, 3.0], [1, 2]),
+        ([0.0, 0.9], []),
+        ([3.0], []),
+    ],
+)
+def test_a_clock_that_differs_from_the_others_is_named(ahead_s: list[float], named: list[int]):
+    clocks = {b: ClockReading(ahead, 0.01) for b, ahead in enumerate(ahead_s, 1)}
+    findings = found(ServedCluster(clocks=clocks))
+    assert [finding.subject for finding in findings] == [f"broker {b}" for b in named]
+    assert all(" s ahead of that" in f.message or " s behind that" in f.message for f in findings)
+
+
+def test_a_clock_is_not_named_for_what_a_slow_answer_may_explain():
+    clocks = {1: ClockReading(0.0, 0.1), 2: ClockReading(3.0, 2.5), 3: ClockReading(0.0, 0.1)}
+    assert found(ServedCluster(clocks=clocks)) == []

@@ -16,7 +16,8 @@ from regent.core.model import ReplicaAssignment, TopicPartition
 from regent.jobs.command import run_job
 from regent.jobs.plan_commands import execute_command, plan_status
 from regent.zk.client.operations import ConnectionLossError
-from regent.zk.znodes import TopicZNode
+from regent.zk.codecs.admin_znodes import MovesPause
+from regent.zk.znodes import MovesPauseZNode, TopicZNode
 from tests.support.fake_cluster import ADDRESS, FakeCluster
 from tests.support.fake_zookeeper import Call
 from tests.support.plan_controller import (
@@ -160,6 +161,39 @@ def test_a_paused_execution_begins_nothing_until_it_is_resumed(
     controller.before_answer = pause
     execute(controller, plan, **ONE_BY_ONE, stall_timeout=0.05)
     assert controller.submitted == [[0], [1], [2]]
+
+
+def test_no_move_of_a_plan_begins_while_all_moves_are_paused(
+    controller: MovingController, plan: Path
+):
+    calls = 0
+
+    def pause(_: int) -> Errors:
+        if not calls:
+            controller.cluster.zookeeper.put(
+                MovesPauseZNode.PATH, MovesPauseZNode.encode(MovesPause(1))
+            )
+        return Errors.NONE
+
+    def resume_later(call: Call) -> None:
+        nonlocal calls
+        if controller.submitted and MovesPauseZNode.PATH in controller.cluster.zookeeper.snapshot():
+            calls += 1
+            if calls == 30:
+                assert controller.submitted == [[0]]
+                controller.cluster.zookeeper.remove(MovesPauseZNode.PATH)
+
+    controller.cluster.hook = resume_later
+    controller.before_answer = pause
+    execute(controller, plan, **ONE_BY_ONE, stall_timeout=0.05)
+    assert controller.submitted == [[0], [1], [2]]
+
+
+def test_a_plan_does_not_start_while_all_moves_are_paused(controller: MovingController, plan: Path):
+    controller.cluster.zookeeper.put(MovesPauseZNode.PATH, MovesPauseZNode.encode(MovesPause(1)))
+    with pytest.raises(RegentError, match="moves are paused for"):
+        execute(controller, plan)
+    assert controller.submitted == []
 
 
 def test_the_status_of_a_plan_has_the_states_and_begins_nothing(

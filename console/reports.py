@@ -1,0 +1,90 @@
+"""The reports of jobs in a folder, and how a page shows one that may come from anybody.
+
+``jobs report … --html FILE`` and ``-o json > FILE`` write them. A report has a frame without
+scripts, forms and an origin of its own, and it can load nothing: so it can neither act for the
+person who looks at it nor tell others what it has seen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from regent.core.errors import RegentError
+
+FOLDER: Final = "reports"
+"""The folder in the data directory of a cluster."""
+
+FRAMED_HEADERS: Final[Mapping[str, str]] = {
+    "Content-Security-Policy": (
+        "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none';"
+        " form-action 'none'; frame-ancestors 'self'"
+    ),
+    "X-Frame-Options": "SAMEORIGIN",
+}
+"""What a report is sent with, in the place of the headers of other answers."""
+
+_KINDS: Final = (".html", ".json")
+_MAX_BYTES: Final = 16 * 1024 * 1024
+_MAX_TEXT: Final = 200_000  # characters of JSON
+_MAX_REPORTS: Final = 500
+
+
+class ReportError(RegentError):
+    """There is no such report, or it cannot be shown."""
+
+
+class FoundReport(NamedTuple):
+    """A file in the folder: its name, its time (wall clock), its size in bytes."""
+
+    name: str
+    at_ms: float
+    size: int
+
+    @property
+    def is_html(self) -> bool:
+        """Whether it is a page."""
+        return self.name.endswith(".html")
+
+
+def find_reports(folder: Path) -> list[FoundReport]:
+    """Return the reports of a folder, the newest first; none if there is no such folder."""
+    found = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(_KINDS) and entry.is_file(follow_symlinks=False):
+                    stat = entry.stat(follow_symlinks=False)
+                    found.append(FoundReport(entry.name, stat.st_mtime * 1000, stat.st_size))
+    except OSError:
+        return []
+    return sorted(found, key=lambda report: (-report.at_ms, report.name))[:_MAX_REPORTS]
+
+
+def read_report(folder: Path | None, name: str) -> bytes:
+    """Return the content of a report. Raises ``ReportError``.
+
+    Only a file that the folder lists is read, never one that a link or a path in ``name`` leads to.
+    """
+    found = {} if folder is None else {report.name: report for report in find_reports(folder)}
+    if folder is None or name not in found:
+        raise ReportError("there is no such report")
+    if found[name].size > _MAX_BYTES:
+        raise ReportError(f"the report has more than {_MAX_BYTES >> 20} MB: open the file itself")
+    try:
+        with open(os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+            return file.read(_MAX_BYTES)
+    except OSError as error:
+        raise ReportError(f"the report cannot be read: {error.strerror}") from None
+
+
+def json_lines(content: bytes) -> str:
+    """Return a report in JSON with a line for each value, cut if it is long."""
+    try:
+        text = json.dumps(json.loads(content), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        text = content.decode(errors="replace")
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}\n… (cut)"
