@@ -7,7 +7,6 @@ may be directories, such as ``regent jobs place`` writes. Columns that are not n
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -34,6 +33,7 @@ from regent.core.model import (
 from regent.jobs.command import InputError, cluster_admin
 from regent.jobs.files import Entry, JobFiles, is_remote, local_path, path_to_read
 from regent.jobs.java_errors import explanation
+from regent.jobs.json_list import Fields, problem_of_line
 from regent.jobs.session import is_local
 from regent.zk.stores.admin_store import ZkAdminStore
 
@@ -72,12 +72,11 @@ _SMALL_BYTES: Final = 16 << 20  # a million partitions in Parquet, a quarter of 
 _TOPICS_AT_ONCE: Final = 500
 _SUSPECTS: Final = 100
 
-_FIELDS: Final[dict[str, Callable[[object], bool]]] = {
+_FIELDS: Final[Fields] = {
     "topic": lambda value: type(value) is str,
     "partition": lambda value: type(value) is int and value >= 0,
     "replicas": lambda value: isinstance(value, list) and value != [],
 }
-"""Whether a value in a line of JSON can be that of a field."""
 
 Load: TypeAlias = Callable[[SparkSession], DataFrame]
 
@@ -342,23 +341,8 @@ def _first_bad_line(found: Sequence[Entry], files: JobFiles) -> str | None:
         if entry.size > _MAX_DOCUMENT_BYTES:
             continue
         for number, line in enumerate(files.read(entry.location).splitlines(), 1):
-            if line.strip() and (problem := _problem_of_line(line)) is not None:
+            if line.strip() and (problem := problem_of_line(line, _FIELDS)) is not None:
                 return f"{entry.location}: line {number} {problem}"
-    return None
-
-
-def _problem_of_line(line: bytes) -> str | None:
-    try:
-        row = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        return f"is not JSON: {str(error).partition(': line ')[0]}"
-    if not isinstance(row, dict):
-        return "is not an object"
-    for name, is_valid in _FIELDS.items():
-        if row.get(name) is None:
-            return f"has no {name}"
-        if not is_valid(row[name]):
-            return f"has an impossible {name}: {reprlib.repr(row[name])}"
     return None
 
 

@@ -32,7 +32,7 @@ def explanation(error: Py4JJavaError | PySparkException) -> str:
     if isinstance(error, PythonException):
         return _error_of_worker(str(error))
     if isinstance(error, PySparkException):
-        return str(error).partition("\n")[0]
+        return str(error).strip().partition("\n")[0]
     cause = error.java_exception
     while (inner := cause.getCause()) is not None:
         cause = inner
