@@ -291,6 +291,9 @@ def _read_document(entry: Entry, files: JobFiles) -> pyarrow.Table:
     data = files.read(where).strip()
     if not data:
         raise InputError(f"{where} is no assignment: it is empty")
+    if not data.startswith((b"{", b"[")):  # Arrow crashes when it reads `null` first
+        _check_is_json(data, where)
+        raise InputError(f"{where} is no assignment: it must be one object with partitions")
     if data.startswith(b"["):
         data = b'{"version":1,"partitions":' + data + b"}"
     schema = pyarrow.schema({"partitions": pyarrow.list_(_STRUCT), "version": pyarrow.int64()})
@@ -305,7 +308,10 @@ def _read_document(entry: Entry, files: JobFiles) -> pyarrow.Table:
         raise InputError(f"{where} is no assignment: it must be one object with partitions")
     if documents["version"][0].as_py() != 1:
         raise InputError(f'{where} is no assignment: it must have "version": 1')
-    return pyarrow.Table.from_struct_array(partitions.flatten())
+    rows = partitions.flatten()
+    if rows.null_count:
+        raise InputError(f"{where} is no assignment: an entry of partitions is null")
+    return pyarrow.Table.from_struct_array(rows)
 
 
 def _read_json(
@@ -321,7 +327,9 @@ def _read_json(
         unexpected_field_behavior="ignore",
     )
     try:
-        return pyarrow.json.read_json(file, whole, options)
+        table = pyarrow.json.read_json(file, whole, options)
+        table.validate(full=True)  # texts are UTF-8
+        return table
     except pyarrow.ArrowInvalid as error:
         raise InputError(f"{where} is no assignment: {_first_line(error)}") from None
 

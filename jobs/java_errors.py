@@ -15,6 +15,9 @@ _OF_THREAD: Final = re.compile(r'Exception in thread ".*?" (?:[\w$.]+: )?(?P<tex
 _THROWN: Final = re.compile(
     r"(?:Caused by: )?(?P<text>(?:[\w$]+\.)+[\w$]*(?:Exception|Error|Failure)\b(?::.*)?)"
 )
+_READ: Final = re.compile(
+    r"\[FAILED_READ_FILE\S*\] Encountered error while reading file (?:file://)?(?P<file>.+?)\. "
+)
 _BEFORE: Final = "Error: Could not create the Java Virtual Machine."
 _AFTER: Final = "Error occurred during initialization of VM"
 _UNTELLING: Final = re.compile(  # frames of stack traces, and what is in every log
@@ -41,7 +44,9 @@ def explanation(error: Py4JJavaError | PySparkException) -> str:
         return _error_of_worker(text)
     lines = text.splitlines()
     of_task = [line for line in lines if line.startswith(_CAUSED_BY)]
-    return of_task[-1].removeprefix(_CAUSED_BY) if of_task else lines[0]
+    reason = of_task[-1].removeprefix(_CAUSED_BY) if of_task else lines[0]
+    read = _READ.search(text)
+    return f"{read['file']} cannot be read: {reason}" if read else reason
 
 
 def _error_of_worker(text: str) -> str:

@@ -5,6 +5,7 @@ They are a table in the memory of the driver.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -37,6 +38,7 @@ _TIMEOUT_S: Final = 30.0
 _MAX_TOTAL_BYTES: Final = 1 << 60  # sums of them are exact
 
 
+_NULL: Final = re.compile(rb"^\s*null\b", re.MULTILINE)
 _FIELDS: Final[Fields] = {
     "topic": lambda value: type(value) is str,
     "partition": lambda value: type(value) is int and 0 <= value < 2**31,
@@ -90,10 +92,16 @@ def _read(path: Path, data: bytes) -> pyarrow.Table:
     """Read a file with this content, or the Parquet files of a directory."""
     if path.is_dir() or data.startswith(b"PAR1"):
         return pyarrow.parquet.read_table(path, columns=_SCHEMA.names)
+    if not data.strip():
+        raise NoSizesError("it is empty")
     if data.lstrip().startswith(b"["):
         return pyarrow.Table.from_pylist(orjson.loads(data), _SCHEMA)
+    if _NULL.search(data):  # Arrow may crash
+        raise NoSizesError("a line is null")
     options = pyarrow.json.ParseOptions(explicit_schema=_SCHEMA, unexpected_field_behavior="ignore")
-    return pyarrow.json.read_json(pyarrow.BufferReader(data), parse_options=options)
+    table = pyarrow.json.read_json(pyarrow.BufferReader(data), parse_options=options)
+    table.validate(full=True)  # texts are UTF-8
+    return table
 
 
 def _bad_row(data: bytes) -> str | None:

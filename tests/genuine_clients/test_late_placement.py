@@ -39,7 +39,10 @@ class SlowService:
         server.start()
         settings = Settings(broker=BrokerConfig(placement_service=server.endpoint))
         self.served = ServedEndpoint(stack, MemoryLogs(), settings)
-        self.address = {"bootstrap.servers": f"127.0.0.1:{self.served.port}", "log_level": 0}
+        self.address: dict[str, str | int | float | bool] = {
+            "bootstrap.servers": f"127.0.0.1:{self.served.port}",
+            "log_level": 0,
+        }
 
     def _answer(self, incoming: IncomingRequest) -> None:
         if isinstance(incoming.body, PlacementStatusRequest):
