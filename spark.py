@@ -6,7 +6,8 @@ itself, but not that of a checkout.
 
 from __future__ import annotations
 
-from regent.jobs.frames import assignment, events, place, topics, write_table
+from regent.jobs.frames import assignment, events, place, topics
 from regent.jobs.source import register, write_once
+from regent.jobs.tables import write_table
 
 __all__ = ["assignment", "events", "place", "register", "topics", "write_once", "write_table"]

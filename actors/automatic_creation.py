@@ -129,7 +129,7 @@ class AutomaticCreation:
         """Send the next request. The placement service does not place internal topics.
 
         They are needed at once, and it may be starting. A request for others does not wait for it,
-        because internal topics would wait, too: the clients ask again.
+        because internal topics would wait, too: it is answered, and goes on in the background.
         """
         if self._being_created:
             return

@@ -4,7 +4,10 @@ It forwards a request to the active controller's broker, which decides and write
 until it has an answer. Then it waits until this broker's own metadata cache shows the change, and
 for a moment until the controller has told the other brokers, so that a client that has created a
 topic can find it through any broker. A broker that does not answer delays nothing for long.
-Reassignments have only begun when they are answered. Mirrors
+Reassignments have only begun when they are answered.
+
+While the placement service starts, a creation is repeated. When the time of its client is over, it
+is told so, and the creation goes on in the background, as a creation of Kafka does. Mirrors
 ``kafka.server.ForwardingManager`` and the purgatory of ``kafka.server.ZkAdminManager``.
 """
 
@@ -35,6 +38,7 @@ from regent.core.admin.admin_requests import (
     done_before,
     is_elsewhere,
     is_unplaced,
+    refuse_unplaced,
     timeout_of,
 )
 from regent.core.admin.partition_requests import PendingElections
@@ -52,7 +56,7 @@ from regent.core.protocol.messages.topics import (
     CreateTopicsResponse,
     DeleteTopicsRequest,
 )
-from regent.core.protocol.topics import TopicsResponse, results_of
+from regent.core.protocol.topics import TopicsResponse, error_of, results_of, topic_of
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.transport.control.client import PeerUnreachableError
 
@@ -63,6 +67,9 @@ MAX_WAIT_MS = 300_000
 MIN_PATIENCE_MS = 10_000  # minimum time for a decision, even if the request has a shorter timeout
 RETRY_BACKOFF_MS = 100
 MAX_RETRY_BACKOFF_MS = 1_000
+BACKGROUND_MS = 180_000
+"""How long a creation goes on after its client was answered. The start of Spark may take 120 s."""
+MAX_IN_BACKGROUND = 100
 MIN_SPREAD_MS, MAX_SPREAD_MS = 300, 3_000
 """How long an answer waits for the other brokers: as long again as it took, within these limits."""
 
@@ -131,6 +138,7 @@ class _PendingRequest:
     """A request that is not answered yet; ``undone``: see ``done_before``.
 
     ``response`` is set when this broker knows the change, and others may not.
+    ``is_in_background``: the client was told that the time is over.
     """
 
     envelope: EnvelopeRequest
@@ -143,6 +151,7 @@ class _PendingRequest:
     attempts: int = 0
     pending: PendingAnswer | PendingElections | None = None
     response: ForwardedResponse | None = None
+    is_in_background: bool = False
 
     @property
     def request(self) -> ForwardedRequest:
@@ -301,8 +310,8 @@ class ForwardingManager(RegentActor):
         waiting = self._waiting.get(number)
         if waiting is None:
             return
-        if self._awaits_placement(waiting, answer):
-            self._try_again_later(number)
+        if isinstance(answer, TopicsResponse) and is_unplaced(answer):
+            self._await_placement(number, answer)
         elif isinstance(answer, ForwardedResponse) and not _is_elsewhere(answer):
             self._is_failing = False
             waiting.tell_decision(answer)
@@ -323,21 +332,55 @@ class ForwardingManager(RegentActor):
             waiting.tell_decision(_given_up(waiting.request, answer))
             self._try_again_later(number)
 
-    def _try_again_later(self, number: int) -> None:
-        backoff_ms = min(RETRY_BACKOFF_MS * self._waiting[number].attempts, MAX_RETRY_BACKOFF_MS)
+    def _try_again_later(self, number: int, within_ms: int = MAX_RETRY_BACKOFF_MS) -> None:
+        backoff_ms = min(RETRY_BACKOFF_MS * self._waiting[number].attempts, within_ms)
         self._scheduler.schedule(backoff_ms, lambda: self._tell(_TryAgain(number)))
 
-    @staticmethod
-    def _awaits_placement(waiting: _PendingRequest, answer: object) -> bool:
-        """Whether the placement service starts, and the client has time to wait for it."""
-        request = waiting.request
-        return (
-            isinstance(answer, TopicsResponse)
-            and isinstance(request, CreateTopicsRequest | CreatePartitionsRequest)
-            and is_unplaced(answer)
-            and not (request.placement is not None and request.placement.awaits_service)
-            and monotonic_ms() + RETRY_BACKOFF_MS < waiting.deadline_ms
-        )
+    # --- while the placement service starts ---
+
+    def _await_placement(self, number: int, answer: TopicsResponse) -> None:
+        """Repeat the request within the time of its client, and then in the background.
+
+        A command that awaits the service itself gets its answer at once, and nothing goes on. An
+        automatic creation gets it at once, too, so that it can create others.
+        """
+        waiting = self._waiting[number]
+        awaits_itself = _awaits_service(waiting.request)
+        left_ms = waiting.deadline_ms - monotonic_ms()
+        if left_ms > 0 and (waiting.is_in_background or not awaits_itself):
+            self._try_again_later(number, min(left_ms, MAX_RETRY_BACKOFF_MS))
+        elif waiting.is_in_background or (awaits_itself and waiting.on_decided is None):
+            self._finish(number, answer)
+        else:
+            self._go_on(number, answer)
+
+    def _go_on(self, number: int, answer: TopicsResponse) -> None:
+        """Answer the client, and let its request go on unless one for the same topics does."""
+        waiting = self._waiting[number]
+        late = answer if waiting.on_decided is not None else refuse_unplaced(answer)
+        others = [each for each in self._waiting.values() if each.is_in_background]
+        created = {topic for other in others for topic in _topics(other.request)}
+        if created.issuperset(_topics(waiting.request)):
+            self._finish(number, late)
+        elif len(others) >= MAX_IN_BACKGROUND:
+            self._finish(number, answer)
+        else:
+            client, waiting.reply = waiting.reply, Reply.of(self._on_end_in_background)
+            waiting.is_in_background = True
+            waiting.deadline_ms = waiting.decide_until_ms = monotonic_ms() + BACKGROUND_MS
+            self._try_again_later(number)
+            client.set(late)
+
+    def _on_end_in_background(self, response: object) -> None:
+        assert isinstance(response, TopicsResponse)
+        for row in results_of(response):
+            code, message = error_of(row)
+            if code is Errors.NONE:
+                text = "%s: created %s, for a client whose time was over"
+                logger.info(text, self.name, topic_of(row))
+            else:
+                text = "%s: %s is not created, for a client whose time was over: %s: %s"
+                logger.warning(text, self.name, topic_of(row), code.name, message)
 
     # --- from the decision to the answer ---
 
@@ -423,6 +466,20 @@ def _changed_something(waiting: _PendingRequest) -> bool:
         and changes_topics(request)
         and any(not row.error_code for row in results_of(response))
     )
+
+
+def _awaits_service(request: ForwardedRequest) -> bool:
+    """Whether the sender of a creation awaits the placement service itself."""
+    if isinstance(request, CreateTopicsRequest | CreatePartitionsRequest):
+        return request.placement is not None and request.placement.awaits_service
+    return False
+
+
+def _topics(request: ForwardedRequest) -> Collection[str]:
+    """Return the topics that are created or grow."""
+    if isinstance(request, CreateTopicsRequest | CreatePartitionsRequest):
+        return [topic.name for topic in request.topics]
+    return ()
 
 
 def _is_elsewhere(answer: ForwardedResponse) -> bool:

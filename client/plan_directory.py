@@ -128,10 +128,11 @@ def read_plan(directory: Path) -> ExecutablePlan:
     path, origin = directory / PLAN, directory / ROLLBACK
     check_is_plan(directory)
     targets, before = _read_assignments(path), _read_assignments(origin)
-    for topic in {topic_partition.topic: None for topic_partition in before}:
-        problem = topic_name_problem(topic)
-        if problem is not None:
-            raise PlanFileError(f"{origin}: topic {topic!r:.80} {problem}")
+    for name, found in ((origin, before), (path, targets)):
+        for topic in {topic_partition.topic: None for topic_partition in found}:
+            problem = topic_name_problem(topic)
+            if problem is not None:
+                raise PlanFileError(f"{name}: topic {topic!r:.80} {problem}")
     for one, other, name in ((targets, before, origin), (before, targets, path)):
         missing = next((p for p in one if p not in other), None)
         if missing is not None:

@@ -7,7 +7,6 @@ may be directories, such as ``regent jobs place`` writes. Columns that are not n
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -34,6 +33,7 @@ from regent.core.model import (
 from regent.jobs.command import InputError, cluster_admin
 from regent.jobs.files import Entry, JobFiles, is_remote, local_path, path_to_read
 from regent.jobs.java_errors import explanation
+from regent.jobs.json_list import Fields, problem_of_line
 from regent.jobs.session import is_local
 from regent.zk.stores.admin_store import ZkAdminStore
 
@@ -72,12 +72,11 @@ _SMALL_BYTES: Final = 16 << 20  # a million partitions in Parquet, a quarter of 
 _TOPICS_AT_ONCE: Final = 500
 _SUSPECTS: Final = 100
 
-_FIELDS: Final[dict[str, Callable[[object], bool]]] = {
+_FIELDS: Final[Fields] = {
     "topic": lambda value: type(value) is str,
     "partition": lambda value: type(value) is int and value >= 0,
     "replicas": lambda value: isinstance(value, list) and value != [],
 }
-"""Whether a value in a line of JSON can be that of a field."""
 
 Load: TypeAlias = Callable[[SparkSession], DataFrame]
 
@@ -292,6 +291,9 @@ def _read_document(entry: Entry, files: JobFiles) -> pyarrow.Table:
     data = files.read(where).strip()
     if not data:
         raise InputError(f"{where} is no assignment: it is empty")
+    if not data.startswith((b"{", b"[")):  # Arrow crashes when it reads `null` first
+        _check_is_json(data, where)
+        raise InputError(f"{where} is no assignment: it must be one object with partitions")
     if data.startswith(b"["):
         data = b'{"version":1,"partitions":' + data + b"}"
     schema = pyarrow.schema({"partitions": pyarrow.list_(_STRUCT), "version": pyarrow.int64()})
@@ -306,7 +308,10 @@ def _read_document(entry: Entry, files: JobFiles) -> pyarrow.Table:
         raise InputError(f"{where} is no assignment: it must be one object with partitions")
     if documents["version"][0].as_py() != 1:
         raise InputError(f'{where} is no assignment: it must have "version": 1')
-    return pyarrow.Table.from_struct_array(partitions.flatten())
+    rows = partitions.flatten()
+    if rows.null_count:
+        raise InputError(f"{where} is no assignment: an entry of partitions is null")
+    return pyarrow.Table.from_struct_array(rows)
 
 
 def _read_json(
@@ -322,7 +327,9 @@ def _read_json(
         unexpected_field_behavior="ignore",
     )
     try:
-        return pyarrow.json.read_json(file, whole, options)
+        table = pyarrow.json.read_json(file, whole, options)
+        table.validate(full=True)  # texts are UTF-8
+        return table
     except pyarrow.ArrowInvalid as error:
         raise InputError(f"{where} is no assignment: {_first_line(error)}") from None
 
@@ -342,23 +349,8 @@ def _first_bad_line(found: Sequence[Entry], files: JobFiles) -> str | None:
         if entry.size > _MAX_DOCUMENT_BYTES:
             continue
         for number, line in enumerate(files.read(entry.location).splitlines(), 1):
-            if line.strip() and (problem := _problem_of_line(line)) is not None:
+            if line.strip() and (problem := problem_of_line(line, _FIELDS)) is not None:
                 return f"{entry.location}: line {number} {problem}"
-    return None
-
-
-def _problem_of_line(line: bytes) -> str | None:
-    try:
-        row = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        return f"is not JSON: {str(error).partition(': line ')[0]}"
-    if not isinstance(row, dict):
-        return "is not an object"
-    for name, is_valid in _FIELDS.items():
-        if row.get(name) is None:
-            return f"has no {name}"
-        if not is_valid(row[name]):
-            return f"has an impossible {name}: {reprlib.repr(row[name])}"
     return None
 
 

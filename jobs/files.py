@@ -7,6 +7,7 @@ large. What the driver needs for itself is copied: a driver shares no disk with 
 
 from __future__ import annotations
 
+import gzip
 import re
 import tempfile
 import zlib
@@ -84,16 +85,21 @@ def path_to_read(location: str | Path) -> str:
     return _GLOB.sub(r"\\\1", path_to_write(location))
 
 
-def plain(data: bytes, location: str) -> bytes:
+def plain(data: bytes, location: str, *, is_whole: bool = True) -> bytes:
     """Return the text of a file, or of its beginning: decompressed, and without a mark in front.
 
     As for Spark, a file is compressed if its name ends with ``.gz``. Raises ``InputError``.
     """
     if location.endswith(".gz"):
         try:
-            data = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(data)
-        except zlib.error:
-            raise InputError(f"{location} is not compressed by gzip, as its name says") from None
+            beginning = zlib.decompressobj(zlib.MAX_WBITS | 16)
+            data = gzip.decompress(data) if is_whole else beginning.decompress(data)
+        except EOFError:
+            raise InputError(f"{location} ends too early for gzip: copy the whole file") from None
+        except (gzip.BadGzipFile, zlib.error):
+            raise InputError(
+                f"{location} is not compressed by gzip, as its name says, or it is damaged"
+            ) from None
     elif data.startswith(_GZIP):
         raise InputError(f"{location} is compressed by gzip: let its name end with .gz")
     return data.removeprefix(_BOM)
@@ -152,7 +158,7 @@ class JobFiles:
 
         Raises ``InputError``.
         """
-        return plain(self._head(entry, limit), entry.location)
+        return plain(self._head(entry, limit), entry.location, is_whole=False)
 
     def _head(self, entry: Entry, limit: int) -> bytes:
         if not is_remote(entry.location):

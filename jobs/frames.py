@@ -16,7 +16,6 @@ from typing import Final
 
 import orjson
 import pyarrow
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 from pyspark.sql.streaming.readwriter import DataStreamReader
@@ -29,7 +28,6 @@ from regent.jobs.assignment_source import (
 from regent.jobs.brokers_file import read_brokers
 from regent.jobs.command import InputError
 from regent.jobs.files import JobFiles, check_shared, is_remote, local_path
-from regent.jobs.java_errors import explanation
 from regent.jobs.json_list import Given
 from regent.jobs.placement_arrays import PlacementArrays, placement_arrays
 from regent.jobs.placement_input import placement_request, read_topics
@@ -140,17 +138,6 @@ def topics(spark: SparkSession, log_dirs: Sequence[str], **options: str) -> Data
     read = {"logDirs": _joined(log_dirs), **options}
     read_options(read)  # an error inside of Spark's would have many lines
     return _read(spark, spark.read, read)
-
-
-def write_table(frame: DataFrame, name: str, *, appends: bool = False) -> None:
-    """Write a frame into the table ``catalog.database.table`` of its session.
-
-    The table is new, or with ``appends`` may be there with the same columns. Raises ``InputError``.
-    """
-    try:
-        frame.write.saveAsTable(name, mode="append" if appends else "errorifexists")
-    except PySparkException as error:
-        raise InputError(f"table {name}: {explanation(error)}") from None
 
 
 # --- what they share ------------------------------------------------------------------------------

@@ -15,6 +15,9 @@ _OF_THREAD: Final = re.compile(r'Exception in thread ".*?" (?:[\w$.]+: )?(?P<tex
 _THROWN: Final = re.compile(
     r"(?:Caused by: )?(?P<text>(?:[\w$]+\.)+[\w$]*(?:Exception|Error|Failure)\b(?::.*)?)"
 )
+_READ: Final = re.compile(
+    r"\[FAILED_READ_FILE\S*\] Encountered error while reading file (?:file://)?(?P<file>\S+?)\.?\s"
+)
 _BEFORE: Final = "Error: Could not create the Java Virtual Machine."
 _AFTER: Final = "Error occurred during initialization of VM"
 _UNTELLING: Final = re.compile(  # frames of stack traces, and what is in every log
@@ -32,16 +35,19 @@ def explanation(error: Py4JJavaError | PySparkException) -> str:
     if isinstance(error, PythonException):
         return _error_of_worker(str(error))
     if isinstance(error, PySparkException):
-        return str(error).partition("\n")[0]
+        return str(error).strip().partition("\n")[0]
     cause = error.java_exception
-    while (inner := cause.getCause()) is not None:
-        cause = inner
-    text = str(cause.toString())
+    texts = [str(cause.toString())]
+    while (cause := cause.getCause()) is not None:
+        texts.append(str(cause.toString()))
+    text = texts[-1]
     if _TRACEBACK in text:
         return _error_of_worker(text)
     lines = text.splitlines()
     of_task = [line for line in lines if line.startswith(_CAUSED_BY)]
-    return of_task[-1].removeprefix(_CAUSED_BY) if of_task else lines[0]
+    reason = of_task[-1].removeprefix(_CAUSED_BY) if of_task else lines[0]
+    read = _READ.search("\n".join(texts))
+    return f"{read['file']} cannot be read: {reason}" if read else reason
 
 
 def _error_of_worker(text: str) -> str:

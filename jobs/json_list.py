@@ -1,4 +1,4 @@
-"""Lists of JSON, such as the topics and brokers of a job: from a file, or those of a program."""
+"""Lists of JSON, such as the topics and brokers of a job, and rows of JSON lines: what is wrong."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from regent.jobs.files import JobFiles
 
 Given: TypeAlias = str | Sequence[Any]
 """Where a list is: the location of a file, or the entries themselves."""
+
+Fields: TypeAlias = Mapping[str, Callable[[object], bool]]
+"""The fields that a row needs, and whether a value can be that of the field."""
 
 
 def read_json_list(given: Given, entry: str, files: JobFiles) -> Iterator[tuple[str, Any]]:
@@ -44,3 +47,23 @@ def field_of(
     if not is_valid(value):
         raise InputError(f"{where}: {name} must be {expected}, not {reprlib.repr(value)}")
     return value
+
+
+def problem_of_line(line: bytes, fields: Fields) -> str | None:
+    """Return what is wrong with a line of JSON lines, to follow its name; None if nothing is."""
+    try:
+        return problem_of_row(orjson.loads(line), fields)
+    except orjson.JSONDecodeError as error:
+        return f"is not JSON: {str(error).partition(': line ')[0]}"
+
+
+def problem_of_row(row: object, fields: Fields) -> str | None:
+    """Return what is wrong with a row, to follow its name; None if nothing is."""
+    if not isinstance(row, dict):
+        return f"is not an object: {reprlib.repr(row)}"
+    for name, is_valid in fields.items():
+        if row.get(name) is None:
+            return f"has no {name}"
+        if not is_valid(row[name]):
+            return f"has an impossible {name}: {reprlib.repr(row[name])}"
+    return None

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import click
 import pyarrow
-from pyspark.sql import SparkSession
+from click.core import ParameterSource
+from pyspark.sql import DataFrame, SparkSession
 
 from regent.client.cluster_connection import cluster_options
 from regent.core.errors import RegentError
 from regent.core.placement.replica_placer import RANDOM, Strategy, scatter_width
 from regent.jobs.command import InputError, cluster_admin, print_summary, progress, run_job
-from regent.jobs.files import check_shared
+from regent.jobs.files import JobFiles, check_shared
 from regent.jobs.job_session import job_session, spark_options
 from regent.jobs.new_directory import new_directory, new_table
 from regent.jobs.options import strategy_options
@@ -33,7 +35,7 @@ from regent.jobs.placement_job import (
     placement_table,
 )
 from regent.jobs.placement_output import MAX_PARTITIONS, write_document
-from regent.jobs.tables import write_table
+from regent.jobs.tables import new_catalog_table, write_files
 from regent.jobs.topic_writer import Written, placed_topics, write_topics
 
 _DOCUMENT: Final = "json"
@@ -85,9 +87,10 @@ _HELP: Final = """Place the partitions of many topics in one Spark job.
            at most 10,000,000 partitions.
   jsonl    part-*.json, one object {"topic": "a", "partition": 0, "replicas": [1, 2]} in a line.
   parquet  part-*.parquet, with the columns topic, partition and replicas.
-The executors write jsonl and parquet, of any number of partitions.
+The executors write jsonl and parquet, of any number of partitions. --table NAME is a new table of
+a catalog of Spark instead, such as lake.plans.placed, with the columns of parquet.
 
-With --apply the topics are created; --out DIR appears after that. After an interruption, run the
+With --apply the topics are created; the output appears after that. After an interruption, run the
 same command again: topics that exist already with these replicas are not changed.
 
 \b
@@ -95,6 +98,9 @@ Example:
   regent jobs place --topics topics.json --brokers zookeeper --strategy rack-aware \\
     --out placed --format parquet
 """
+
+
+Write: TypeAlias = Callable[[DataFrame], None]
 
 
 class NoRoomError(RegentError):
@@ -120,6 +126,7 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
     help='The brokers: a JSON file, or "zookeeper" for all registered ones.',
 )
 @click.option("--out", metavar="DIR", help="A new directory to write to.")
+@click.option("--table", metavar="NAME", help="A new table of Spark's catalog to write to.")
 @click.option(
     "--format",
     "file_format",
@@ -144,31 +151,29 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
 @click.option("--apply", is_flag=True, help="Create the topics in ZooKeeper.")
 @click.option("--dry-run", is_flag=True, help="Place and print the summary; write nothing.")
 @click.pass_obj
-def _command(spark: SparkSession | None, /, out: str | None, **options: Any) -> None:
+def _command(spark: SparkSession | None, /, **options: Any) -> None:
     started = time.monotonic()
-    if out is None and not (options["apply"] or options["dry_run"]):
-        raise click.UsageError("name an output: --out DIR, --apply or --dry-run")
+    _check_outputs(options)
     with ExitStack() as stack:
         job = stack.enter_context(job_session(spark, options, app_name="regent-place"))
         order = read_order(options, job.files)
         is_applied = options["apply"] and not options["dry_run"]
-        is_document = options["file_format"] == _DOCUMENT
-        target: str | Path | None = None
-        if out is not None and not options["dry_run"]:
-            if is_document:
-                _check_document(order)
-                target = stack.enter_context(new_directory(out, job.files))
-            else:
-                target = stack.enter_context(new_table(out, job.files))
+        folder, write = _outputs(options, order, job.files, stack)
         if is_applied and options["seed"] is None and order.request.start_index == RANDOM:
             note = f"to continue after an interruption, add --seed {order.request.seed}"
             click.echo(note, err=True)
+        table = None if options["dry_run"] else options["table"]
+        is_document = write is None and table is None
         session = job.start(is_small=is_document or order.partitions <= _SMALL)
-        if isinstance(target, str):
-            check_shared(session, [str(out)])
-        loads, applied = _placed(session, order, target, options)
+        if table is not None:
+            write = stack.enter_context(new_catalog_table(session, table, job.files))
+        elif write is not None:
+            check_shared(session, [options["out"]])
+        loads, applied = _placed(session, order, folder, write, is_applied=is_applied)
     summary = _summary(order, loads)
-    summary["out"] = None if options["dry_run"] else out
+    for output in ("out", "table"):
+        if output == "out" or options[output] is not None:
+            summary[output] = None if options["dry_run"] else options[output]
     if applied:
         summary["created"], summary["unchanged"] = applied.created, applied.unchanged
         summary["existing"] = len(applied.existing)
@@ -178,25 +183,55 @@ def _command(spark: SparkSession | None, /, out: str | None, **options: Any) -> 
         applied.raise_if_any_existed()
 
 
+def _check_outputs(options: dict[str, Any]) -> None:
+    out, table = options["out"], options["table"]
+    if out is None and table is None and not (options["apply"] or options["dry_run"]):
+        raise click.UsageError("name an output: --out DIR, --table NAME, --apply or --dry-run")
+    if table is None:
+        return
+    given = click.get_current_context().get_parameter_source("file_format")
+    if out is not None or given is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--table NAME stands alone, without --out and --format")
+
+
+def _outputs(
+    options: dict[str, Any], order: PlacementOrder, files: JobFiles, stack: ExitStack
+) -> tuple[Path | None, Write | None]:
+    """Return the folder of a document, or what writes a table into a directory; or neither."""
+    out, file_format = options["out"], options["file_format"]
+    if options["dry_run"] or out is None:
+        return None, None
+    if file_format == _DOCUMENT:
+        _check_document(order)
+        return stack.enter_context(new_directory(out, files)), None
+    location = stack.enter_context(new_table(out, files))
+    return None, partial(write_files, location=location, file_format=_FORMATS[file_format])
+
+
 def _placed(
-    session: SparkSession, order: PlacementOrder, target: str | Path | None, options: dict[str, Any]
+    session: SparkSession,
+    order: PlacementOrder,
+    folder: Path | None,
+    write: Write | None,
+    *,
+    is_applied: bool,
 ) -> tuple[Loads, Written | None]:
-    """Place, create the topics, and write to a table (text) or into a directory (path)."""
+    """Place, create the topics, and write a document into a folder, or a table."""
     arrays = placement_arrays(order.request)
     shared = session.sparkContext.broadcast(arrays)
     loads = applied = None
-    if order.room or not isinstance(target, str):  # otherwise known after the only job
+    if order.room or write is None:  # otherwise known after the only job
         with progress(f"placing {order.partitions} partitions", session):
             loads = placement_loads(session, shared)
         _check_room(order, loads)
-    if options["apply"] and not options["dry_run"]:
+    if is_applied:
         applied = _apply(order, arrays)
     with progress(f"writing {order.partitions} partitions", session):
-        if isinstance(target, Path):
-            write_document(_rows(arrays), target)
-        elif target is not None:
+        if folder is not None:
+            write_document(_rows(arrays), folder)
+        elif write is not None:
             table, found = placement_table(session, shared)
-            write_table(table, target, _FORMATS[options["file_format"]])
+            write(table)
             loads = found.value
     shared.destroy()
     assert loads is not None

@@ -1,26 +1,28 @@
 """``regent jobs report events``: a report from the event journals of the controllers.
 
 ``--journals`` names the folder of a cluster or of a broker, or a journal; it may be repeated. The
-journals are read once. ``--out`` also writes their events as a Parquet table, partitioned by
-controller epoch. The report names the number of unreadable lines.
+journals are read once. ``--out`` also writes their events as Parquet, ``--table`` as a table of a
+catalog of Spark, both partitioned by controller epoch. The report names the number of unreadable
+lines.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import click
+from pyspark.sql import DataFrame, SparkSession
 
 from regent.client.cluster_connection import data_dir_option
 from regent.client.wording import listed
 from regent.config.moments import parse_moment
 from regent.core.errors import RegentError
 from regent.jobs.command import InputError, progress, run_job
-from regent.jobs.files import Entry, check_shared
+from regent.jobs.files import Entry, JobFiles, check_shared
 from regent.jobs.job_session import JobSession
 from regent.jobs.new_directory import check_is_new, new_table
 from regent.jobs.options import number_option
@@ -30,8 +32,12 @@ from regent.jobs.reports.event_page import add_events, event_facts
 from regent.jobs.reports.event_tables import event_tables
 from regent.jobs.reports.event_verdict import event_verdict
 from regent.jobs.reports.output import Report, report_command, report_options
+from regent.jobs.tables import new_catalog_table, write_files
+
+Write: TypeAlias = Callable[[DataFrame], None]
 
 _NAME: Final = "report events"
+_PARTITION_BY: Final = ("controller_epoch",)
 _SMALL: Final = 64 << 20  # bytes up to which a quick start is worth more than a fast JVM
 
 
@@ -63,11 +69,14 @@ def _moment(_context: object, _option: object, text: str | None) -> int | None:
 )
 @number_option("--top", default=10, kind=click.IntRange(1, 1000), text="Number of rows of a table.")
 @click.option("--out", metavar="DIR", help="A new directory for the Parquet table.")
+@click.option("--table", metavar="NAME", help="A new table of Spark's catalog for the events.")
 @report_options
 def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
     since_ms, until_ms = options["since_ms"], options["until_ms"]
     if since_ms is not None and until_ms is not None and since_ms >= until_ms:
         raise InputError("--since must be before --until")
+    if options["out"] is not None and options["table"] is not None:
+        raise InputError("choose one of --out DIR and --table NAME")
     places = options["journals"] or (str(options["data_dir"]),)
     journals = find_journals(places, job.files)
     found = _analysed(job, journals, Period(since_ms, until_ms), options)
@@ -75,7 +84,7 @@ def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
         "The controllers' events",
         event_verdict(found, options),
         event_facts(found),
-        found | {"out": options["out"]},
+        found | {name: options[name] for name in ("out", "table")},
         event_tables(found),
         partial(add_events, report=found),
     )
@@ -84,22 +93,39 @@ def _report(job: JobSession, options: Mapping[str, Any]) -> Report:
 def _analysed(
     job: JobSession, journals: Sequence[Entry], period: Period, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    out, top = options["out"], options["top"]
+    out, table, top = options["out"], options["table"], options["top"]
     if out is not None:
         check_is_new(out, job.files)
     locations = [journal.location for journal in journals]
     session = job.start(is_small=sum(journal.size for journal in journals) <= _SMALL)
     check_shared(session, [*locations, *([] if out is None else [out])])
     with (
-        nullcontext() if out is None else new_table(out, job.files) as table,
+        _kept(session, out, table, job.files) as write,
         progress(f"reading {len(journals)} journals", session),
     ):
-        found = read_journals(session, locations, period, top=top, table=table)
+        found = read_journals(session, locations, period, top=top, write=write)
         if not found.parts:
             what = "events of that time" if period != Period() else "line of an event"
             raise NoEventsError(f"no {what} in {listed(locations, 1)}")
     report = analyse_events(found.parts, top=top)
     return {"journals": len(journals), "unreadable_lines": found.unreadable, **report}
+
+
+@contextmanager
+def _kept(
+    session: SparkSession, out: str | None, table: str | None, files: JobFiles
+) -> Iterator[Write | None]:
+    """Yield what writes the events, None if they are not kept."""
+    if table is not None:
+        with new_catalog_table(session, table, files, partition_by=_PARTITION_BY) as write:
+            yield write
+    elif out is None:
+        yield None
+    else:
+        with new_table(out, files) as location:
+            yield partial(
+                write_files, location=location, file_format="parquet", partition_by=_PARTITION_BY
+            )
 
 
 _command: Final = report_command(_NAME, "Analyse the event journals of the controllers.", _report)

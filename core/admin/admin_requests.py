@@ -97,6 +97,20 @@ def is_unplaced(response: TopicsResponse) -> bool:
     return any(row.error_code == starting for row in results_of(response))
 
 
+def refuse_unplaced(response: R) -> R:
+    """Return the answer to a client whose time is over before its topics could be placed."""
+    late = "its time is over, and it goes on when it can be placed"
+    return with_results(
+        response,
+        [
+            _late(row, f"topic {topic_of(row)}: {late}: {row.error_message}")
+            if row.error_code == Errors.COORDINATOR_LOAD_IN_PROGRESS
+            else row
+            for row in results_of(response)
+        ],
+    )
+
+
 def is_elsewhere(response: TopicsResponse) -> bool:
     """Whether the broker that was asked is not the active controller."""
     return any(row.error_code == Errors.NOT_CONTROLLER for row in results_of(response))

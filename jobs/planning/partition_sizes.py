@@ -5,6 +5,7 @@ They are a table in the memory of the driver.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -25,6 +26,7 @@ from regent.core.protocol.messages.log_dirs import (
 )
 from regent.jobs.command import InputError
 from regent.jobs.files import plain
+from regent.jobs.json_list import Fields, problem_of_line, problem_of_row
 from regent.transport.kafka.api import KafkaApiKey
 from regent.zk.stores.admin_store import ZkAdminStore
 
@@ -34,6 +36,24 @@ _SCHEMA: Final = pyarrow.schema(
 _DESCRIBE_LOG_DIRS: Final = (KafkaApiKey.DESCRIBE_LOG_DIRS, 1)
 _TIMEOUT_S: Final = 30.0
 _MAX_TOTAL_BYTES: Final = 1 << 60  # sums of them are exact
+
+
+_NULL: Final = re.compile(rb"^\s*null\b", re.MULTILINE)
+_FIELDS: Final[Fields] = {
+    "topic": lambda value: type(value) is str,
+    "partition": lambda value: type(value) is int and 0 <= value < 2**31,
+    "bytes": lambda value: type(value) is int and 0 <= value < 2**63,
+}
+
+
+class NoSizesError(RegentError):
+    """Rows are no sizes of partitions."""
+
+
+_NO_TABLE: Final = (
+    *(NoSizesError, pyarrow.ArrowException, orjson.JSONDecodeError),
+    *(KeyError, TypeError, AttributeError),
+)
 
 
 class Sizes(NamedTuple):
@@ -50,46 +70,56 @@ def sizes_from_file(path: Path, where: str) -> Sizes:
 
     ``where`` is its name in messages. Raises ``InputError``.
     """
-    if path.is_dir() and not any(path.glob("*.parquet")):
-        raise InputError(f"--sizes: {where} has no Parquet files")
+    data = b""
     try:
-        data = b"" if path.is_dir() else plain(path.read_bytes(), where)
-        if path.is_dir() or data.startswith(b"PAR1"):
-            table = pyarrow.parquet.read_table(path, columns=_SCHEMA.names)
-        elif data.lstrip().startswith(b"["):
-            table = pyarrow.Table.from_pylist(orjson.loads(data), _SCHEMA)
+        if path.is_dir():
+            if not any(path.glob("*.parquet")):
+                raise InputError(f"--sizes: {where} has no Parquet files")
         else:
-            options = pyarrow.json.ParseOptions(
-                explicit_schema=_SCHEMA, unexpected_field_behavior="ignore"
-            )
-            table = pyarrow.json.read_json(pyarrow.BufferReader(data), parse_options=options)
-        return _largest(table.select(_SCHEMA.names).cast(_SCHEMA), where)
+            data = plain(path.read_bytes(), where)
+        table = _read(path, data).select(_SCHEMA.names).cast(_SCHEMA)
+        return _largest(table, where)
     except OSError as error:
         raise InputError(f"--sizes: {where} cannot be read: {error.strerror or error}") from None
-    except (
-        pyarrow.ArrowException,
-        orjson.JSONDecodeError,
-        KeyError,
-        TypeError,
-        AttributeError,
-    ) as error:
-        reason = _bad_line(data) or str(error).partition("\n")[0]
+    except _NO_TABLE as error:
         raise InputError(
-            f'--sizes: {where} is not a list of {{"topic", "partition", "bytes"}}: {reason}'
+            f"--sizes: {where}: {_bad_row(data) or str(error).partition(chr(10))[0]};"
+            ' each entry must be {"topic": "a", "partition": 0, "bytes": 1}'
         ) from None
 
 
-def _bad_line(data: bytes) -> str | None:
-    """Return the first line that is not JSON, if the first line is."""
-    for number, line in enumerate(data.splitlines(), 1):
+def _read(path: Path, data: bytes) -> pyarrow.Table:
+    """Read a file with this content, or the Parquet files of a directory."""
+    if path.is_dir() or data.startswith(b"PAR1"):
+        return pyarrow.parquet.read_table(path, columns=_SCHEMA.names)
+    if not data.strip():
+        raise NoSizesError("it is empty")
+    if data.lstrip().startswith(b"["):
+        return pyarrow.Table.from_pylist(orjson.loads(data), _SCHEMA)
+    if _NULL.search(data):  # Arrow may crash
+        raise NoSizesError("a line is null")
+    options = pyarrow.json.ParseOptions(explicit_schema=_SCHEMA, unexpected_field_behavior="ignore")
+    table = pyarrow.json.read_json(pyarrow.BufferReader(data), parse_options=options)
+    table.validate(full=True)  # texts are UTF-8
+    return table
+
+
+def _bad_row(data: bytes) -> str | None:
+    """Return the first entry of a list or the first line that is no size, and what is wrong."""
+    if data.startswith(b"PAR1"):
+        return None
+    if not data.strip():
+        return "it is empty"
+    if data.lstrip().startswith(b"["):
         try:
-            row = orjson.loads(line or b"{}")
+            rows = enumerate(orjson.loads(data))
         except orjson.JSONDecodeError as error:
-            what = str(error).partition(": line ")[0]
-            return None if number == 1 else f"line {number} is not JSON: {what}"
-        if not isinstance(row, dict):
-            return None
-    return None
+            return f"it is not JSON: {error}"
+        kind, problems = "entry", ((number, problem_of_row(row, _FIELDS)) for number, row in rows)
+    else:
+        lines = enumerate(data.splitlines(), 1)
+        kind, problems = "line", ((n, problem_of_line(line, _FIELDS)) for n, line in lines if line)
+    return next((f"{kind} {n} {problem}" for n, problem in problems if problem), None)
 
 
 def sizes_in_cluster(admin: ZkAdminStore) -> Sizes:
@@ -118,9 +148,9 @@ def sizes_in_cluster(admin: ZkAdminStore) -> Sizes:
 
 def _largest(table: pyarrow.Table, where: str) -> Sizes:
     if any(table[name].null_count for name in _SCHEMA.names):
-        raise InputError(f"--sizes: {where} has an entry without topic, partition or bytes")
-    if len(table) and pyarrow.compute.min(table["bytes"]).as_py() < 0:
-        raise InputError(f"--sizes: {where} has a negative size")
+        raise NoSizesError("an entry is without topic, partition or bytes")
+    if len(table) and min(pyarrow.compute.min(table[n]).as_py() for n in _SCHEMA.names[1:]) < 0:
+        raise NoSizesError("a partition or a size is negative")
     total = pyarrow.compute.sum(table["bytes"].cast("float64", safe=False)).as_py()
     if total is not None and total > _MAX_TOTAL_BYTES:
         raise InputError(f"--sizes: the sizes in {where} add up to more than an exbibyte")

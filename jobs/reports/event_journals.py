@@ -10,7 +10,7 @@ driver. If the events are to be kept, they are rows of a table that executors wr
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
@@ -20,20 +20,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 from pyspark import Accumulator, AccumulatorParam
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from regent.core.controller.effects import MAX_NAMED_CHANGES
 from regent.jobs.command import InputError
 from regent.jobs.files import Entry, JobFiles, is_remote, local_path, path_to_read
 from regent.jobs.reports.event_parts import Parts, merged, parts_of
-from regent.jobs.tables import Batches, mapped, write_table
+from regent.jobs.tables import Batches, mapped
 
 JOURNAL: Final = "events.jsonl"
 _NAMES: Final = (f"{JOURNAL}.1", JOURNAL)  # the first has the older events
 _END_OF_TIME_MS: Final = 250_000_000_000_000  # dates end with the year 9999
 _BLOCK_BYTES: Final = 16 << 20  # of lines that are in memory at a time
-_EPOCH: Final = "controller_epoch"
 
 _REQUIRED: Final = {
     "ts_ms": pa.int64(),
@@ -212,18 +211,23 @@ class _Sum(AccumulatorParam[JournalsFound]):
 
 
 def read_journals(
-    spark: SparkSession, locations: Sequence[str], period: Period, *, top: int, table: str | None
+    spark: SparkSession,
+    locations: Sequence[str],
+    period: Period,
+    *,
+    top: int,
+    write: Callable[[DataFrame], None] | None,
 ) -> JournalsFound:
-    """Read the journals once; write the events into the directory ``table``, if it is not None."""
+    """Read the journals once; if the events are to be kept, ``write`` gets them as a frame."""
     reader = spark.read.options(lineSep="\n", recursiveFileLookup="true")
     lines = reader.text([path_to_read(location) for location in locations])
     found = spark.sparkContext.accumulator(JournalsFound({}, {}), _Sum(top))
-    read = partial(_read, period, top, table is not None, found)
+    read = partial(_read, period, top, write is not None, found)
     events = mapped(lines.select("value", "_metadata.file_path"), read, from_arrow_schema(EVENT))
-    if table is None:
+    if write is None:
         events.write.format("noop").mode("append").save()
     else:
-        write_table(events, table, "parquet", partition_by=[_EPOCH])
+        write(events)
     return found.value
 
 

@@ -67,6 +67,7 @@ from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.security.acls import AclOperation, Resource
 from regent.core.security.authorizer import NOT_NAMED, Asked, Authorizer
 from regent.core.security.session import Session
+from regent.testing.waits import eventually, scaled
 from regent.transport.control.client import (
     PeerDisconnectedError,
     PeerUnreachableError,
@@ -287,6 +288,17 @@ class TwoBrokers:
         for _ in range(count):
             self.decided.get(timeout=TIMEOUT_S)
 
+    def await_topic(self, topic: str, *, partitions: int) -> None:
+        """Wait until ZooKeeper has so many partitions, and tell the brokers."""
+
+        def has_them() -> bool:
+            known = self.world.zookeeper.snapshot()
+            is_there = f"/brokers/topics/{topic}" in known
+            return is_there and len(self.world.topic(topic).partitions) == partitions
+
+        eventually(has_them, f"{topic} has {partitions} partitions", scaled(TIMEOUT_S))
+        self.update_metadata()
+
     def answer(self, request: TopicsRequest) -> list[tuple[str, Errors]]:
         return self.ask(request).get(timeout=TIMEOUT_S)
 
@@ -382,22 +394,77 @@ def test_a_client_waits_while_the_placement_service_starts(cluster: TwoBrokers):
     assert answer.get(timeout=TIMEOUT_S) == [("t", Errors.NONE)]
 
 
-@pytest.mark.parametrize(
-    "request_",
-    [
-        create_topics((creatable("t"),), 1),
-        create_topics((creatable("t"),), 60_000, placement=PlacementOptions(awaits_service=True)),
-    ],
-    ids=["its time is over", "it awaits the service itself"],
-)
-def test_a_client_that_does_not_wait_for_the_placement_service_gets_a_retriable_error(
-    cluster: TwoBrokers, request_: CreateTopicsRequest
+def test_a_command_that_awaits_the_placement_service_itself_is_answered_at_once(
+    cluster: TwoBrokers,
 ):
     cluster.placer.questions = 1_000_000
-    answer = cluster.ask(request_)
-    assert answer.get(timeout=TIMEOUT_S) == [("t", Errors.COORDINATOR_LOAD_IN_PROGRESS)]
+    options = PlacementOptions(awaits_service=True)
+    answer = cluster.answer(create_topics((creatable("t"),), 60_000, placement=options))
+    assert answer == [("t", Errors.COORDINATOR_LOAD_IN_PROGRESS)]
     cluster.await_decisions(1)
-    assert cluster.requests.qsize() == 1
+    assert (cluster.requests.qsize(), cluster.forwarding.pending_count) == (1, 0)
+
+
+@pytest.mark.parametrize("timeout_ms", [-1, 0, 300])
+def test_a_creation_goes_on_when_the_time_of_its_client_is_over(
+    cluster: TwoBrokers, timeout_ms: int
+):
+    cluster.placer.questions = 1_000_000
+    request = create_topics((creatable("t", 2, 1),), timeout_ms)
+    for _ in range(2):  # of a client that repeats it, too, only one goes on
+        assert cluster.answer(request) == [("t", Errors.REQUEST_TIMED_OUT)]
+    assert cluster.forwarding.pending_count == 1
+    cluster.placer.questions = 0
+    cluster.await_topic("t", partitions=2)
+    assert cluster.answer(request) == [("t", Errors.TOPIC_ALREADY_EXISTS)]
+
+
+def test_new_partitions_are_added_when_the_time_of_their_client_is_over(cluster: TwoBrokers):
+    cluster.have("t")
+    cluster.placer.questions = 1_000_000
+    assert cluster.answer(create_partitions((growing("t", 2),), 0)) == [
+        ("t", Errors.REQUEST_TIMED_OUT)
+    ]
+    cluster.placer.questions = 0
+    cluster.await_topic("t", partitions=2)
+
+
+def test_a_topic_that_a_client_needs_is_created_when_it_does_not_ask_again(cluster: TwoBrokers):
+    cluster.placer.questions = 1_000_000
+    assert cluster.want("t")["t"] == STARTING
+    assert cluster.want("t")["t"] == STARTING
+    cluster.placer.questions = 0
+    cluster.await_topic("t", partitions=1)
+
+
+def test_a_creation_in_the_background_outlives_the_controller(cluster: TwoBrokers):
+    cluster.placer.questions = 1_000_000
+    assert cluster.answer(create_topics((creatable("t"),), 0)) == [("t", Errors.REQUEST_TIMED_OUT)]
+    cluster.is_active = False
+    cluster.await_decisions(3)
+    cluster.placer.questions, cluster.is_active = 0, True
+    cluster.await_topic("t", partitions=1)
+
+
+def test_the_number_of_creations_in_the_background_is_limited(
+    cluster: TwoBrokers, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(forwarding_manager, "MAX_IN_BACKGROUND", 1)
+    cluster.placer.questions = 1_000_000
+    assert cluster.answer(create_topics((creatable("t"),), 0)) == [("t", Errors.REQUEST_TIMED_OUT)]
+    refused = [("u", Errors.COORDINATOR_LOAD_IN_PROGRESS)]
+    assert cluster.answer(create_topics((creatable("u"),), 0)) == refused
+    assert cluster.forwarding.pending_count == 1
+
+
+def test_a_creation_in_the_background_ends_and_its_failure_is_logged(
+    cluster: TwoBrokers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(forwarding_manager, "BACKGROUND_MS", 300)
+    cluster.placer.questions = 1_000_000
+    assert cluster.answer(create_topics((creatable("t"),), 0)) == [("t", Errors.REQUEST_TIMED_OUT)]
+    eventually(lambda: not cluster.forwarding.pending_count, "it has ended", scaled(TIMEOUT_S))
+    assert "t is not created, for a client whose time was over" in caplog.text
 
 
 def test_an_internal_topic_does_not_wait_for_the_placement_service(cluster: TwoBrokers):

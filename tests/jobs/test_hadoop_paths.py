@@ -22,7 +22,7 @@ from regent.jobs import report_balance, report_events
 from regent.jobs.command import InputError
 from regent.jobs.files import SUCCESS, JobFiles, path_to_read
 from regent.jobs.new_directory import new_directory, new_table
-from regent.jobs.tables import write_table
+from regent.jobs.tables import write_files
 from regent.testing.waits import scaled
 from tests.jobs.journals import GeneratedHistory, write_journals
 from tests.support.maven_jars import JarsUnavailableError
@@ -120,7 +120,7 @@ def test_a_table_that_is_not_complete_is_removed_from_hdfs(
 
     def fail() -> None:
         with new_table(out, files) as location:
-            write_table(spark.range(3), location, "parquet")
+            write_files(spark.range(3), location, "parquet")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

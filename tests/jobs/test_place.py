@@ -201,7 +201,7 @@ def cluster(address: str, brokers: int) -> Iterator[ZkAdminStore]:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "--out DIR, --apply or --dry-run"),
+        ([], "name an output: --out DIR, --table NAME, --apply or --dry-run"),
         (["--out", "."], "choose a new directory"),
         (["--out", "topics.json"], "choose a new directory"),
         (["--out", "topics.json/out"], "cannot write to topics.json/out: Not a directory"),

@@ -20,7 +20,7 @@ from regent.jobs.placement_job import (
     placement_table,
 )
 from regent.jobs.placement_output import write_document
-from regent.jobs.tables import write_table
+from regent.jobs.tables import write_files
 
 pytestmark = pytest.mark.spark
 
@@ -50,7 +50,7 @@ def test_many_tasks_write_one_sequence_of_rows_in_every_format(
     found = [placement_loads(spark, shared)]
     for file_format in ("parquet", "json"):
         table, loads = placement_table(spark, shared)
-        write_table(table, str(tmp_path / file_format), file_format)
+        write_files(table, str(tmp_path / file_format), file_format)
         found.append(loads.value)
         assert (tmp_path / file_format / "_SUCCESS").exists()
     write_document(batches_of(arrays, range(arrays.rows), lambda _: None), tmp_path)

@@ -1,6 +1,7 @@
 """``regent jobs report events``: the report equals a plain calculation."""
 
 import contextlib
+import gzip
 import io
 import json
 from collections import Counter
@@ -395,6 +396,21 @@ def test_a_period_without_events_is_an_error_and_leaves_no_files(
     assert main(["--data-dir", str(tmp_path / "cluster")], spark) == 1
     assert "no line of an event in" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["cluster"]
+
+
+@pytest.mark.spark
+def test_a_compressed_journal_that_ends_too_early_is_named(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    write_journals(tmp_path / "cluster", EVENTS[:5])
+    journal = next((tmp_path / "cluster").rglob("events.jsonl"))
+    cut = tmp_path / "cut journal.jsonl.gz"
+    cut.write_bytes(gzip.compress(journal.read_bytes())[:-12])
+    assert main(["--journals", str(cut), "--out", str(tmp_path / "out")], spark) == 1
+    said = capsys.readouterr().err
+    assert "journal.jsonl.gz cannot be read: java.io.EOFException: Unexpected end" in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

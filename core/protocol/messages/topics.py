@@ -23,8 +23,8 @@ class PlacementOptions:
 
     An empty ``strategy`` is the one of the active controller's broker. While the placement service
     starts, nothing is written, and the error is COORDINATOR_LOAD_IN_PROGRESS. ``awaits_service``:
-    the sender awaits it and gets this error at once; other requests are repeated until their
-    timeout.
+    the sender awaits it and gets this error at once. Other requests are repeated until their
+    timeout, and then in the background.
     """
 
     strategy: str = ""

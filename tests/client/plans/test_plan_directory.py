@@ -65,6 +65,7 @@ def test_moves_have_the_sequence_of_the_plan_and_their_rollback_the_opposite_one
         (document(ROW, ROW), "entry 2 of partitions: t-0 is named twice"),
         (document(7), "entry 1 of partitions must be an object"),
         (document({**ROW, "topic": 5}), "entry 1 of partitions: topic must"),
+        (document({**ROW, "topic": "a\nb"}), "plan.json: topic 'a\\nb' has other characters"),
     ],
 )
 def test_an_invalid_plan_is_refused_by_name(tmp_path: Path, plan: Any, problem: str):

@@ -42,13 +42,17 @@ def test_of_several_replicas_the_largest_counts(tmp_path: Path):
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("[7]", "is not a list of"),
-        ("nonsense", "is not a list of"),
-        ('[{"topic": "a", "partition": 0}]', "has an entry without topic, partition or bytes"),
-        ('{"topic": "a", "partition": 0, "bytes": "x"}', "is not a list of"),
+        ("", "it is empty"),
+        ("[7]", "entry 0 is not an object: 7"),
+        ("nonsense", "line 1 is not JSON: "),
+        ("[1, 2", "it is not JSON: "),
+        ('[{"topic": "a", "partition": 0}]', "entry 0 has no bytes"),
+        ('{"topic": "a", "partition": 0, "bytes": "x"}', "line 1 has an impossible bytes: 'x'"),
         ('{"topic": "a", "partition": 0, "bytes": 1}\n{"topic": "a', "line 2 is not JSON: "),
-        ('[{"topic": "a", "partition": 0, "bytes": -1}]', "has a negative size"),
-        ('[{"topic": 1, "partition": 0, "bytes": 1}]', "is not a list of"),
+        ('{"topic": "a", "partition": 0, "bytes": 1}\n\n{"topic": "a"}', "line 3 has no partition"),
+        ('[{"topic": "a", "partition": 0, "bytes": -1}]', "entry 0 has an impossible bytes: -1"),
+        ('[{"topic": "a", "partition": -1, "bytes": 1}]', "has an impossible partition: -1"),
+        ('[{"topic": 1, "partition": 0, "bytes": 1}]', "entry 0 has an impossible topic: 1"),
         (f'[{{"topic": "a", "partition": 0, "bytes": {2**62}}}]', "more than an exbibyte"),
     ],
 )

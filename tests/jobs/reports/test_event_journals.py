@@ -1,6 +1,7 @@
 """The journals of all brokers become one table; lines that are not events are counted."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from regent.jobs.reports.event_journals import (
     read_journals,
     read_lines,
 )
+from regent.jobs.tables import write_files
 from tests.jobs.journals import Event, GeneratedHistory, Leadership, write_journals
 from tests.jobs.local_files import LOCAL_FILES
 
@@ -155,7 +157,13 @@ def test_the_table_is_compressed_and_has_a_folder_for_each_controller_epoch(
     write_journals(cluster, events)
     torn = cluster / "broker-2" / "events.jsonl"
     torn.write_bytes(torn.read_bytes() + TORN)
-    found = read_journals(spark, found_in(cluster), Period(), top=1, table=str(table))
+    write = partial(
+        write_files,
+        location=str(table),
+        file_format="parquet",
+        partition_by=["controller_epoch"],
+    )
+    found = read_journals(spark, found_in(cluster), Period(), top=1, write=write)
     assert found.unreadable == {str(torn): 1}
     assert (table / "_SUCCESS").exists()
     folders = {path.name for path in table.iterdir() if path.is_dir()}
