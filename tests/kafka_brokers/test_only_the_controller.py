@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.config.command_line import COMMAND
 from regent.testing.waits import eventually, next_line, scaled
-from tests.kafka_brokers.genuine_broker import GenuineBroker
+from tests.kafka_brokers.genuine_broker import JARS, GenuineBroker
 from tests.support.free_ports import free_ports
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
@@ -62,14 +62,15 @@ def placed(admin: AdminClient, topic: str) -> set[int]:
 @pytest.mark.timeout(300)
 @pytest.mark.slow
 @pytest.mark.nightly
+@pytest.mark.parametrize("version", JARS)
 def test_brokers_without_replicas_rule_brokers_of_kafka_until_the_last_one_has_stopped(
-    jars: None, zookeeper_server: EmbeddedZooKeeper, tmp_path: Path
+    version: str, jars: None, zookeeper_server: EmbeddedZooKeeper, tmp_path: Path
 ):
     del jars
     zookeeper, keys = f"{zookeeper_server.address}/{tmp_path.name}", tmp_path / "11" / "keys"
     with (
-        GenuineBroker(tmp_path / "1", FIRST, zookeeper) as first,
-        GenuineBroker(tmp_path / "2", SECOND, zookeeper) as second,
+        GenuineBroker(tmp_path / "1", FIRST, zookeeper, version=version) as first,
+        GenuineBroker(tmp_path / "2", SECOND, zookeeper, version=version) as second,
     ):
         first.await_serving()
         second.await_serving()
