@@ -283,9 +283,12 @@ class MovedCluster:
         self._await_absence(broker)
         return broker
 
-    def let_rule(self, broker: BrokerId) -> None:
-        """Let a broker be elected as the controller; meanwhile all others are paused."""
-        others = [other for other in BROKERS if other != broker]
+    def let_rule(self, broker: BrokerId, *live: BrokerId) -> None:
+        """Let a broker be elected as the controller; meanwhile all other ``live`` ones are paused.
+
+        Then wait until all know it: clients ask one of them who it is.
+        """
+        others = [other for other in live if other != broker]
         for other in others:
             self._signal(other, signal.SIGSTOP)
         try:
@@ -295,6 +298,13 @@ class MovedCluster:
         finally:
             for other in others:
                 self._signal(other, signal.SIGCONT)
+        for one in live:
+            admin = self.admin(one)
+            eventually(
+                lambda admin=admin: admin.list_topics(timeout=WAIT_S).controller_id == broker,  # type: ignore[misc]
+                f"broker {one} knows that {broker} rules",
+                WAIT_S,
+            )
 
     def restart(self, broker: BrokerId, *, is_ours: bool) -> None:
         """Start a broker that was killed, as the page does, and wait until all is in sync."""

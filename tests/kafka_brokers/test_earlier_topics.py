@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,7 @@ from tests.kafka_brokers.moved_cluster import BROKERS, WAIT_S, MovedCluster
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper, pytest.mark.nightly, pytest.mark.slow]
 
 TOPIC: Final = "orders"
+LOG: Final = f"{TOPIC}-0"
 EARLIER, PRESENT = b"earlier", b"present"
 OLD: Final = {b"%b-%d" % (EARLIER, n) for n in range(30)}
 
@@ -43,44 +45,39 @@ def values(cluster: MovedCluster, *live: BrokerId) -> list[bytes | None]:
     return found
 
 
-def isr_of(admin: AdminClient) -> tuple[int, set[int]]:
-    row = admin.list_topics(TOPIC, timeout=WAIT_S).topics[TOPIC].partitions[0]
-    return row.leader, {*row.isrs}
+def isr_of(admin: AdminClient) -> set[int]:
+    return {*admin.list_topics(TOPIC, timeout=WAIT_S).topics[TOPIC].partitions[0].isrs}
 
 
-def create(admin: AdminClient, *replicas: BrokerId) -> None:
-    """Create the topic; as long as the earlier one is being deleted this is tried again."""
-
-    def is_created() -> bool:
-        new = NewTopic(TOPIC, 1, replica_assignment=[list(replicas)])
-        try:
-            admin.create_topics([new])[TOPIC].result(WAIT_S)
-        except Exception as error:  # noqa: BLE001 - the last one is shown
-            failures.append(error)
-            return False
-        return True
-
-    failures: list[Exception] = []
-    eventually(is_created, f"{TOPIC} is created: {failures[-1:]}", WAIT_S)
+def create(cluster: MovedCluster, admin: AdminClient, *replicas: BrokerId) -> None:
+    """Create the topic, once there is no earlier one."""
+    path = f"{cluster.chroot}/brokers/topics/{TOPIC}"
+    eventually(lambda: cluster.znodes.exists(path) is None, "there is no topic", WAIT_S)
+    new = NewTopic(TOPIC, 1, replica_assignment=[list(replicas)])
+    admin.create_topics([new])[TOPIC].result(WAIT_S)
 
 
-def move_away(cluster: MovedCluster, *live: BrokerId) -> None:
-    """Move the partition to live brokers, by the znode that controllers of both kinds watch."""
+def move(cluster: MovedCluster, admin: AdminClient, *replicas: BrokerId) -> None:
+    """Move the partition, by the znode that controllers of both kinds watch."""
     moved = '{"version":1,"partitions":[{"topic":"%s","partition":0,"replicas":[%s]}]}'
-    text = moved % (TOPIC, ",".join(map(str, live)))
+    text = moved % (TOPIC, ",".join(map(str, replicas)))
     cluster.znodes.create(f"{cluster.chroot}/admin/reassign_partitions", text.encode())
-    admin = cluster.admin(*live)
 
     def is_moved() -> bool:
         row = admin.list_topics(TOPIC, timeout=WAIT_S).topics[TOPIC].partitions[0]
-        return {*row.replicas} == {*live}
+        return {*row.replicas} == {*row.isrs} == {*replicas}
 
-    eventually(is_moved, "the partition is moved", WAIT_S)
+    eventually(is_moved, f"the partition is on {replicas}", WAIT_S)
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("version", JARS)
-@pytest.mark.parametrize("ours", [(1,), (2,)], ids=["our-controller", "our-broker"])
+@pytest.mark.parametrize(
+    ("ours", "version"),
+    [
+        *(pytest.param((2,), version, id=f"ours-under-{version}") for version in JARS),
+        *(pytest.param((1, 3), v, id=f"{v}-under-ours") for v in JARS if v != "2.8.2"),
+    ],
+)
 def test_no_record_of_an_earlier_topic_is_in_the_present_one(
     ours: tuple[BrokerId, ...],
     version: str,
@@ -88,31 +85,38 @@ def test_no_record_of_an_earlier_topic_is_in_the_present_one(
     zookeeper_server: EmbeddedZooKeeper,
     tmp_path: Path,
 ):
-    """Broker 2 returns, of the one kind or the other; the controller is of the other kind."""
+    """Broker 2 returns; brokers 1 and 3 are of the other kind, and the controller, too.
+
+    Kafka 2.8 does not note the topic id of a new log, and cannot notice that it is an earlier one.
+    A controller of Kafka places replicas on a broker that is away. Ours moves one there later, in
+    another term: in the same one it remembers what the broker must delete.
+    """
     del jars
     zookeeper = f"{zookeeper_server.address}/{tmp_path.name}"
     with MovedCluster(tmp_path, zookeeper, version=version) as cluster:
-        absent = 2
         for broker in ours:
             cluster.follow("move", broker)
-        cluster.let_rule(1)
-        live = [broker for broker in BROKERS if broker != absent]
+        cluster.let_rule(1, *BROKERS)
+        absent, live = 2, (1, 3)
         admin = cluster.admin(*live)
-        create(admin, 1, absent)
-        eventually(lambda: isr_of(admin) == (1, {1, absent}), "in sync", WAIT_S)
+        create(cluster, admin, 1, absent)
+        eventually(lambda: isr_of(admin) == {1, absent}, "in sync", WAIT_S)
         produce(cluster, EARLIER, 30, *live)
         cluster.kill(absent)
-        move_away(cluster, 1)
+        move(cluster, admin, 1)
         admin.delete_topics([TOPIC])[TOPIC].result(WAIT_S)
-        create(admin, 1, absent)
+        create(cluster, admin, *((1, absent) if absent in ours else (1,)))
         produce(cluster, PRESENT, 10, *live)
-        assert cluster.controller == 1
-        cluster.follow("move" if absent in ours else "back", absent, has_ended=True)
-        eventually(lambda: isr_of(admin)[1] == {1, absent}, "in sync again", WAIT_S)
+        if absent in ours:
+            cluster.follow("move", absent, has_ended=True)
+        else:
+            cluster.let_rule(3, *live)
+            cluster.follow("back", absent, has_ended=True)
+            assert EARLIER in cluster.log_of(absent, LOG)
+            move(cluster, admin, 1, absent)
+        eventually(lambda: isr_of(admin) == {1, absent}, "in sync again", WAIT_S)
         produce(cluster, PRESENT, 10, *live)
-        log = f"{TOPIC}-0"
-        eventually(
-            lambda: cluster.log_of(1, log) == cluster.log_of(absent, log), "equal logs", WAIT_S
-        )
-        assert EARLIER not in cluster.log_of(absent, log)
+        logs = partial(cluster.log_of, name=LOG)
+        eventually(lambda: logs(1) == logs(absent), "equal logs", WAIT_S)
+        assert EARLIER not in logs(absent)
         assert not OLD & {*values(cluster, *live)}

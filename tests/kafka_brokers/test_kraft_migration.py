@@ -81,6 +81,12 @@ def output_of(*words: str) -> str:
     return ended.stdout + ended.stderr
 
 
+def create(kafka: GenuineBroker, topic: str) -> None:
+    """Create a topic by a new client, which does not know a former controller."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_server})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(WAIT_S)
+
+
 class Znodes:
     """What ZooKeeper says of the controller and the migration."""
 
@@ -119,8 +125,7 @@ def test_ours_leave_the_cluster_to_a_kraft_controller_until_it_is_given_back(
         znodes = Znodes(zookeeper)
         stack.callback(znodes.close)
         znodes.await_controller(OURS)
-        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_server})
-        admin.create_topics([NewTopic("before", 1, 1)])["before"].result(WAIT_S)
+        create(kafka, "before")
 
         with kraft_controller(
             tmp_path / "kraft", zookeeper, port, znodes.read("/cluster/id")["id"]
@@ -144,10 +149,10 @@ def test_ours_leave_the_cluster_to_a_kraft_controller_until_it_is_given_back(
             assert held in output_of("status", "--zookeeper", zookeeper)
             check = output_of("migrate", "check", "--zookeeper", zookeeper)
             assert f"the controller is one of KRaft (epoch {epoch})" in check
-            admin.create_topics([NewTopic("during", 1, 1)])["during"].result(WAIT_S)
+            create(kafka, "during")
             assert znodes.client.exists("/controller").czxid == created
             assert log.read_text().count(held) == 1
 
         znodes.client.delete("/controller")  # the way back, as status says
         znodes.await_controller(OURS, KAFKA)
-        admin.create_topics([NewTopic("after", 1, 1)])["after"].result(WAIT_S)
+        create(kafka, "after")

@@ -229,8 +229,6 @@ class BrokerChanges:
         batch.add_update_metadata((), already_there)
         self._services.announce(batch)
         self._replicas.send_everything(broker_ids)
-        if compared := self._to_compare(broker_ids):
-            self._replicas.resend_leadership(compared)
         self._partitions.trigger_online_partition_state_change()
         self._reassignments.on_broker_startup(broker_ids)
         hosted = self._context.replicas_on_brokers(broker_ids)
@@ -238,22 +236,6 @@ class BrokerChanges:
         waiting = topics & self._context.topics_to_be_deleted
         if waiting:
             self._deletions.resume(waiting)
-
-    def _to_compare(self, broker_ids: list[BrokerId]) -> list[PartitionAndReplica]:
-        """Return the replicas outside of ISRs of brokers of Kafka.
-
-        Kafka 2.8 compares the topic id of a log that it has loaded with that of the second request
-        only.
-        """
-        registered = self._context.registrations
-        of_kafka = [b for b in broker_ids if registered[b].info.is_of_kafka]
-        leadership = self._context.partition_leadership_info
-        return [
-            replica
-            for replica in self._context.replicas_on_brokers(of_kafka)
-            if (known := leadership(replica.topic_partition)) is not None
-            and replica.replica not in known.leader_and_isr.isr
-        ]
 
     def _on_broker_failure(self, broker_ids: list[BrokerId]) -> None:
         for broker_id in broker_ids:

@@ -331,19 +331,6 @@ def test_a_member_of_the_isr_keeps_the_log_of_an_earlier_topic(parts: Controller
     assert parts.effects() == []
 
 
-def test_a_broker_of_kafka_is_told_twice_what_it_follows_outside_of_the_isr(
-    parts: ControllerParts,
-) -> None:
-    """Kafka 2.8 compares topic ids with the second request only."""
-    parts.lead(T1, (2, 3, 1), leader=2, isr=(2, 3))
-    listed = [
-        sorted(p for p, _ in request.partitions())
-        for _, request in leader_and_isr_requests(kafka_returns(parts, 3), 3)
-    ]
-    assert listed[0] == [T0, T1]
-    assert len(listed) == 2
-
-
 def test_a_new_control_address_gets_a_new_channel_and_the_full_state(
     parts: ControllerParts,
 ) -> None:
