@@ -266,17 +266,20 @@ class ControlRequestHandler:
         is_abandoned = stopped_in is not None and stopped_in < self._requested_in
         return is_abandoned or partition.topic_partition in self._failed
 
-    def _is_of_earlier_topic(self, name: TopicPartition, topic_id: TopicId | None) -> bool:
+    def _is_of_earlier_topic(
+        self, topic_partition: TopicPartition, topic_id: TopicId | None
+    ) -> bool:
         """Whether an earlier process left a log of another topic of this name.
 
         No request has been carried out for it in this process, so the request is the newer one: its
         broker epoch is of this process, and its controller epoch is no older than the log's. A
         FULL request finds such logs, too, but a controller of Kafka sends none.
         """
-        if self._partitions.get(name) or not differ(self._logs.topic_id(name), topic_id):
+        log_id = self._logs.topic_id(topic_partition)
+        if self._partitions.get(topic_partition) or not differ(log_id, topic_id):
             return False
         text = "[Broker id=%d] %s: its log is of an earlier topic of the same name, and now stray"
-        log.warning(text, self._broker_id, name)
+        log.warning(text, self._broker_id, topic_partition)
         return True
 
     def _make_room(self, topic_partition: TopicPartition, state: LeaderAndIsrPartition) -> Errors:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
@@ -22,6 +23,7 @@ pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 FIRST, SECOND = KAFKA = 1, 2
 OURS = 10, 11
 WAIT_S = scaled(30.0)
+ASK_S = scaled(3.0)
 
 
 @contextmanager
@@ -41,6 +43,18 @@ def controller_only(
     finally:
         process.kill()
         process.communicate(timeout=WAIT_S)
+
+
+def rulers(admin: AdminClient) -> set[int]:
+    """Return the controllers that brokers name; none if a broker does not answer."""
+    found = set()
+    for broker in admin.list_topics(timeout=WAIT_S).brokers.values():
+        one = AdminClient({"bootstrap.servers": f"{broker.host}:{broker.port}"})
+        try:
+            found.add(int(one.list_topics(timeout=ASK_S).controller_id))
+        except KafkaException:
+            return set()
+    return found
 
 
 def stop(process: subprocess.Popen[str]) -> None:
@@ -80,7 +94,9 @@ def test_brokers_without_replicas_rule_brokers_of_kafka_until_the_last_one_has_s
             return int(admin.list_topics(timeout=WAIT_S).controller_id)
 
         def await_ruler(*broker_ids: int) -> None:
-            eventually(lambda: ruler() in broker_ids, f"one of {broker_ids} rules", WAIT_S)
+            """Wait until all brokers know it: a client may ask any, also the controller itself."""
+            what = f"all know that one of {broker_ids} rules"
+            eventually(lambda: [*rulers(admin)] in [[one] for one in broker_ids], what, WAIT_S)
 
         await_ruler(*KAFKA)
         with controller_only(zookeeper, tmp_path / "10", OURS[0]) as one:

@@ -177,7 +177,8 @@ class ControlResponses:
         registration = self._context.registrations.get(event.broker_id)
         if registration is None or not registration.info.is_of_kafka:
             return
-        kept, replaced = [], []
+        kept: list[PartitionAndReplica] = []
+        replaced: list[PartitionAndReplica] = []
         for replica in replicas:
             known = self._context.partition_leadership_info(replica.topic_partition)
             is_in_sync = known is None or event.broker_id in known.leader_and_isr.isr
