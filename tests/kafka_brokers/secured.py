@@ -22,16 +22,12 @@ from confluent_kafka.admin import (
 )
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
     load_pem_private_key,
     pkcs12,
 )
 from cryptography.x509 import load_pem_x509_certificate
 
 from regent.config.java import find_java
-from regent.config.private_files import write_private
 from regent.testing.waits import scaled
 from tests.kafka_brokers.genuine_broker import command_of_kafka
 from tests.support.certificates import HOSTS, Authority
@@ -42,7 +38,6 @@ BROKER, APP, STRANGER = "broker", "app", "stranger"
 PASSWORD: Final = "its own; secret"
 WAIT_S: Final = scaled(60.0)
 _MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
-_PASSWORDS: Final = ("ssl.keystore.password", "ssl.key.password", "ssl.truststore.password")
 _OF_APP: Final = (
     (ResourceType.TOPIC, "*", AclOperation.ALL),
     (ResourceType.GROUP, "*", AclOperation.ALL),
@@ -52,23 +47,17 @@ _OF_APP: Final = (
 
 
 class Secured:
-    """Writes keystores as Java reads and makes them, below ``folder``: PKCS12, or PEM."""
+    """Writes keystores of PKCS12 as Java reads and makes them, below ``folder``."""
 
-    def __init__(self, folder: Path, *, is_pem: bool = False) -> None:
+    def __init__(self, folder: Path) -> None:
         folder.mkdir()
         self._authority = Authority(folder)
-        self._keys = folder / ("broker.pem" if is_pem else "broker.p12")
-        self._trusted = self._authority.trusted if is_pem else folder / "trusted.p12"
-        self._types = {f"ssl.{name}.type": "PEM" for name in ("keystore", "truststore") if is_pem}
+        self._keys = folder / "broker.p12"
+        self._trusted = folder / "trusted.p12"
         issued = self._authority.ca.issue_cert(*HOSTS)
         certificates = [load_pem_x509_certificate(one.bytes()) for one in issued.cert_chain_pems]
         key = load_pem_private_key(issued.private_key_pem.bytes(), None)
         encryption = BestAvailableEncryption(PASSWORD.encode())
-        if is_pem:
-            pkcs8 = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-            chain = [certificate.public_bytes(Encoding.PEM) for certificate in certificates]
-            write_private(self._keys, b"".join((pkcs8, *chain)).decode())
-            return
         self._keys.write_bytes(
             pkcs12.serialize_key_and_certificates(
                 *(b"broker", key, certificates[0], certificates[1:], encryption)  # type: ignore[arg-type]
@@ -91,8 +80,10 @@ class Secured:
             "sasl.enabled.mechanisms": MECHANISM,
             f"listener.name.sasl_ssl.{MECHANISM.lower()}.sasl.jaas.config": login,
             "ssl.keystore.location": self._keys,
+            "ssl.keystore.password": PASSWORD,
+            "ssl.key.password": PASSWORD,
             "ssl.truststore.location": self._trusted,
-            **(self._types or dict.fromkeys(_PASSWORDS, PASSWORD)),
+            "ssl.truststore.password": PASSWORD,
             "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
             "super.users": f"User:{BROKER}",
         }

@@ -82,14 +82,14 @@ def test_no_client_notices_deaths_in_the_middle_of_the_move(
 
 
 @pytest.mark.timeout(1_500)
-@pytest.mark.parametrize(("version", "is_pem"), [*((v, False) for v in JARS), ("2.8.2", True)])
+@pytest.mark.parametrize("version", JARS)
 def test_logins_encryption_and_acls_stay_through_the_move(
-    version: str, is_pem: bool, jars: None, zookeeper_server: EmbeddedZooKeeper, tmp_path: Path
+    version: str, jars: None, zookeeper_server: EmbeddedZooKeeper, tmp_path: Path
 ):
     """Brokers log in to each other with SCRAM, too; their stores are PKCS12, as of keytool."""
     del jars
     zookeeper = f"{zookeeper_server.address}/{tmp_path.name}"
-    secured = Secured(tmp_path / "secured", is_pem=is_pem)
+    secured = Secured(tmp_path / "secured")
     with MovedCluster(tmp_path, zookeeper, version=version, secured=secured) as cluster:
         admin = cluster.admin()
         add_users(admin, (APP, STRANGER))
