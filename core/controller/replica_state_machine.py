@@ -142,6 +142,12 @@ class ReplicaStateMachine:
             batch.add_leader_and_isr((broker_id,), partitions)
         self._services.announce(batch)
 
+    def delete_earlier(self, broker_id: BrokerId, partitions: Iterable[TopicPartition]) -> None:
+        """Let a broker delete its logs of earlier topics of these names."""
+        batch = self._services.new_batch()
+        batch.add_deletion_of_earlier(broker_id, partitions)
+        self._services.announce(batch)
+
     def restart(self, replicas: Collection[PartitionAndReplica]) -> None:
         """Use failed replicas again, in a leader epoch that their former logs do not have.
 

@@ -203,6 +203,14 @@ class ControlRequestBatch:
                 delete or (earlier is not None and earlier.delete_partition),
             )
 
+    def add_deletion_of_earlier(
+        self, broker_id: BrokerId, partitions: Iterable[TopicPartition]
+    ) -> None:
+        """Let a broker delete its logs of earlier topics of these names, of any leader epoch."""
+        for topic, partition in partitions:
+            rows = self._stop_replica.setdefault(broker_id, {}).setdefault(topic, {})
+            rows[partition] = StopReplicaPartition(partition, NO_EPOCH, delete_partition=True)
+
     def add_update_metadata(
         self,
         partitions: Iterable[TopicPartition],

@@ -230,6 +230,10 @@ class ControlRequestHandler:
         if self._broker_id not in state.replicas:
             return Errors.UNKNOWN_TOPIC_OR_PARTITION
         try:
+            if replica_log is not None and self._is_of_earlier_topic(topic_partition, topic_id):
+                self._forget(topic_partition)
+                self._logs.set_aside(topic_partition)
+                replica_log = None
             if replica_log is None or replica_log.topic_id is None:
                 replica_log = self._logs.get_or_create(
                     topic_partition, topic_id, is_new=state.is_new or has_failed
@@ -261,6 +265,22 @@ class ControlRequestHandler:
         stopped_in = partition.stopped_in
         is_abandoned = stopped_in is not None and stopped_in < self._requested_in
         return is_abandoned or partition.topic_partition in self._failed
+
+    def _is_of_earlier_topic(
+        self, topic_partition: TopicPartition, topic_id: TopicId | None
+    ) -> bool:
+        """Whether an earlier process left a log of another topic of this name.
+
+        No request has been carried out for it in this process, so the request is the newer one: its
+        broker epoch is of this process, and its controller epoch is no older than the log's. A
+        FULL request finds such logs, too, but a controller of Kafka sends none.
+        """
+        log_id = self._logs.topic_id(topic_partition)
+        if self._partitions.get(topic_partition) or not differ(log_id, topic_id):
+            return False
+        text = "[Broker id=%d] %s: its log is of an earlier topic of the same name, and now stray"
+        log.warning(text, self._broker_id, topic_partition)
+        return True
 
     def _make_room(self, topic_partition: TopicPartition, state: LeaderAndIsrPartition) -> Errors:
         """Rename an unusable log as stray, or take its replica out of service."""

@@ -13,7 +13,7 @@ from regent.config.command_line import COMMAND
 from regent.config.java import JavaNotFoundError
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import scaled
-from tests.kafka_brokers.genuine_broker import JARS
+from tests.kafka_brokers.genuine_broker import JARS, VERSION
 from tests.support.free_ports import free_ports
 from tests.support.maven_jars import JarsUnavailableError
 
@@ -21,11 +21,15 @@ OURS = (0, 1)
 
 
 @pytest.fixture(scope="session")
-def jars() -> None:
-    """Skip without Java or without the jars of Kafka's brokers, fail in CI."""
+def jars(request: pytest.FixtureRequest) -> None:
+    """Skip without Java or without the jars of Kafka's brokers, fail in CI.
+
+    Without nightly tests only those of one version are needed.
+    """
+    is_nightly = any(item.get_closest_marker("nightly") for item in request.session.items)
     try:
-        for version in JARS.values():
-            version.fetched()
+        for version in JARS if is_nightly else (VERSION,):
+            JARS[version].fetched()
     except (JavaNotFoundError, JarsUnavailableError) as error:
         if os.environ.get("CI"):
             raise

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final, Self
 
+import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
@@ -31,10 +32,18 @@ JARS: Final[Mapping[str, MavenJars]] = {
     )
     for version, sha256 in {
         VERSION: "4a7187d76d86960c8cc101e20d6701170ab2b03708681e112fea247f3bd8e3a1",
+        "3.5.2": "b606a91bb5654925b5a99c5614517506d03312be4bf91cb886a8e0dfbd68ce40",
         "2.8.2": "1f974d34cf86e7ddbaf52548e991144693df41707ca978aad876bd082034a182",
     }.items()
 }
 """The jars of the brokers by version."""
+EACH_VERSION: Final = tuple(
+    pytest.param(
+        version, marks=[] if version == VERSION else [pytest.mark.nightly, pytest.mark.slow]
+    )
+    for version in JARS
+)
+"""The default tier has one."""
 
 STOP_S: Final = 30.0
 _JVM_OPTIONS: Final = (

@@ -96,15 +96,15 @@ class MovedCluster:
         self._page = PAGE.read_text()
         self._public_key = ""
         address, slash, name = zookeeper.partition("/")
-        self._chroot = slash + name
-        self._client = KazooClient(address)
+        self.chroot = slash + name
+        self.znodes = KazooClient(address)
 
     def __enter__(self) -> Self:
-        self._client.start(timeout=WAIT_S)
-        self._stack.callback(self._client.close)
-        self._stack.callback(self._client.stop)
+        self.znodes.start(timeout=WAIT_S)
+        self._stack.callback(self.znodes.close)
+        self._stack.callback(self.znodes.stop)
         if self._secured is not None:
-            self._client.ensure_path(self._chroot)
+            self.znodes.ensure_path(self.chroot)
             add_first_user(self.zookeeper, self._version)
         for kafka in self.kafkas.values():
             self._stack.callback(kafka.close)
@@ -253,7 +253,7 @@ class MovedCluster:
     def controller(self) -> BrokerId | None:
         """Return the controller that ZooKeeper names; None: there is none."""
         try:
-            return int(json.loads(self._client.get(f"{self._chroot}/controller")[0])["brokerid"])
+            return int(json.loads(self.znodes.get(f"{self.chroot}/controller")[0])["brokerid"])
         except NoNodeError:
             return None
 
@@ -283,6 +283,29 @@ class MovedCluster:
         self._await_absence(broker)
         return broker
 
+    def let_rule(self, broker: BrokerId, *live: BrokerId) -> None:
+        """Let a broker be elected as the controller; meanwhile all other ``live`` ones are paused.
+
+        Then wait until all know it: clients ask one of them who it is.
+        """
+        others = [other for other in live if other != broker]
+        for other in others:
+            self._signal(other, signal.SIGSTOP)
+        try:
+            if self.controller != broker:
+                self.znodes.delete(f"{self.chroot}/controller")
+            eventually(lambda: self.controller == broker, f"broker {broker} rules", WAIT_S)
+        finally:
+            for other in others:
+                self._signal(other, signal.SIGCONT)
+        for one in live:
+            admin = self.admin(one)
+            eventually(
+                lambda admin=admin: admin.list_topics(timeout=WAIT_S).controller_id == broker,  # type: ignore[misc]
+                f"broker {one} knows that {broker} rules",
+                WAIT_S,
+            )
+
     def restart(self, broker: BrokerId, *, is_ours: bool) -> None:
         """Start a broker that was killed, as the page does, and wait until all is in sync."""
         self.follow("move" if is_ours else "back", broker, has_ended=True)
@@ -307,7 +330,7 @@ class MovedCluster:
         is_controller = self.controller == broker
         self.kafkas[broker].kill()
         for path in (f"/brokers/ids/{broker}", *(("/controller",) if is_controller else ())):
-            self._client.delete(self._chroot + path)
+            self.znodes.delete(self.chroot + path)
 
     def _await_absence(self, broker: BrokerId) -> None:
         admin = self.admin()
@@ -333,9 +356,10 @@ class MovedCluster:
             f"{topic}-{number}"
             for topic in topics
             for number in range(PARTITIONS)
-            if len({self._log(broker, f"{topic}-{number}") for broker in BROKERS}) != 1
+            if len({self.log_of(broker, f"{topic}-{number}") for broker in BROKERS}) != 1
         ]
 
-    def _log(self, broker: BrokerId, name: str) -> bytes:
+    def log_of(self, broker: BrokerId, name: str) -> bytes:
+        """Return all record batches that a broker has of a partition, such as ``t-0``."""
         folder = self.kafkas[broker].directory / "data" / name
         return b"".join(segment.read_bytes() for segment in sorted(folder.glob("*.log")))

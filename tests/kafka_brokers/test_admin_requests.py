@@ -7,7 +7,7 @@ import re
 import shlex
 import subprocess
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from confluent_kafka.admin import NewTopic
 from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.core.errors import Errors
 from regent.core.model import BrokerId
-from tests.kafka_brokers.genuine_broker import command_of_kafka
+from tests.kafka_brokers.genuine_broker import JARS, command_of_kafka
 from tests.kafka_brokers.moved_cluster import BROKERS, WAIT_S, MovedCluster
 from tests.support.fuzzed_requests import ask, ask_versions, build, request
 
@@ -27,7 +27,8 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper, pytest.mark.nightly, pytest.mark.slow]
 
 TOPIC, GROUP = "orders", "readers"
-OF_TOOLS = "2.8.2"
+OF_TOOLS = {"2.8.2": "2.8.2", "3.5.2": "3.5.2", "3.9.1": "3.5.2"}
+"""Those of Kafka 3.9 are in jars of their own."""
 TOOLS = (
     "TopicCommand --create --topic {topic} --replica-assignment 1:2,2:3",
     "TopicCommand --alter --topic {topic} --partitions 3 --replica-assignment 1:2,2:3,3:1",
@@ -180,33 +181,49 @@ def codes(answer: Any) -> Iterator[tuple[str, str]]:
         yield from {pair: None for one in answer for pair in codes(one)}
 
 
-def answer_of(cluster: MovedCluster, broker: BrokerId, name: str, values: Mapping[str, Any]) -> Any:
-    """Return the error codes of a broker's answer, in the newest version that all know."""
-    address = "127.0.0.1", cluster.kafkas[broker].port
+def answers_of(
+    cluster: MovedCluster, brokers: Sequence[BrokerId], name: str, values: Mapping[str, Any]
+) -> list[Any]:
+    """Return the error codes of each broker's answer, in the newest version that all know.
+
+    Nothing if one of them, an older one of Kafka, does not know the request.
+    """
+    addresses = [("127.0.0.1", cluster.kafkas[broker].port) for broker in brokers]
     kind, answers = (getattr(of_admin, f"{name}{end}") for end in ("Request", "Response"))
-    version = min(ask_versions(address)[kind.API_KEY].max_version, kind.max_version)
+    known = [ask_versions(address).get(kind.API_KEY) for address in addresses]
+    newest = [versions.max_version for versions in known if versions is not None]
+    if len(newest) < len(brokers):
+        return []
+    version = min(*newest, kind.max_version)
     body = bytes(build(kind, values).encode(version=version))
-    data = ask(address, request(kind.API_KEY, version, body))
+    data = [ask(address, request(kind.API_KEY, version, body)) for address in addresses]
     head = 1 if kind.flexible_version_q(version) else 0
-    return sorted(codes(answers.decode(data[head:], version=version).to_dict()))
+    return [sorted(codes(answers.decode(d[head:], version=version).to_dict())) for d in data]
 
 
 class BesideKafka(NamedTuple):
     """A broker of ours and two of Kafka, of which one is the controller."""
 
     cluster: MovedCluster
+    version: str
     controller: BrokerId
     ours: BrokerId
     theirs: BrokerId
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=JARS)
 def beside_kafka(
-    jars: None, zookeeper_server: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    jars: None,
+    zookeeper_server: EmbeddedZooKeeper,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[BesideKafka]:
     del jars
+    version = request.param
     folder = tmp_path_factory.mktemp("beside-kafka")
-    with MovedCluster(folder, f"{zookeeper_server.address}/{folder.name}") as cluster:
+    with MovedCluster(
+        folder, f"{zookeeper_server.address}/{folder.name}", version=version
+    ) as cluster:
         controller = cluster.controller
         assert controller is not None
         ours, theirs = (broker for broker in BROKERS if broker != controller)
@@ -214,17 +231,17 @@ def beside_kafka(
         admin.create_topics([NewTopic(TOPIC, 1, 3)])[TOPIC].result(WAIT_S)
         cluster.follow("move", ours)
         assert cluster.controller == controller
-        yield BesideKafka(cluster, controller, ours, theirs)
+        yield BesideKafka(cluster, version, controller, ours, theirs)
 
 
 @pytest.mark.timeout(400)
 def test_brokers_of_both_kinds_answer_the_same_error_codes(beside_kafka: BesideKafka):
-    cluster, controller, *brokers = beside_kafka
+    cluster, _, controller, *brokers = beside_kafka
     different = {}
     for name, kind, values in asked(controller):
-        of_ours, of_theirs = (answer_of(cluster, broker, kind, values) for broker in brokers)
-        if of_ours != of_theirs:
-            different[name] = of_ours, of_theirs
+        answers = answers_of(cluster, brokers, kind, values)
+        if any(answer != answers[0] for answer in answers):
+            different[name] = answers
     assert different.keys() == DIFFERENT, different
 
 
@@ -232,7 +249,7 @@ def test_brokers_of_both_kinds_answer_the_same_error_codes(beside_kafka: BesideK
 def test_tools_of_kafka_do_the_same_by_brokers_of_both_kinds(
     beside_kafka: BesideKafka, tmp_path: Path
 ):
-    cluster, _, *brokers = beside_kafka
+    cluster, version, _, *brokers = beside_kafka
     outputs = []
     for broker in brokers:
         topic = f"made-{broker}"
@@ -240,7 +257,9 @@ def test_tools_of_kafka_do_the_same_by_brokers_of_both_kinds(
         (tmp_path / topic).write_text(json.dumps({"version": 1, "partitions": [moves]}))
         outputs.append(
             {
-                command: output_of(cluster, broker, command.format(topic=topic, folder=tmp_path))
+                command: output_of(
+                    cluster, version, broker, command.format(topic=topic, folder=tmp_path)
+                )
                 for command in TOOLS
             }
         )
@@ -248,11 +267,11 @@ def test_tools_of_kafka_do_the_same_by_brokers_of_both_kinds(
     assert [command for command, lines in outputs[0].items() if lines[0] != "status 0"] == []
 
 
-def output_of(cluster: MovedCluster, broker: BrokerId, command: str) -> list[str]:
-    """Run a tool of Kafka 2.8; return its status and the lines of its output, sorted."""
+def output_of(cluster: MovedCluster, version: str, broker: BrokerId, command: str) -> list[str]:
+    """Run a tool of Kafka; return its status and the lines of its output, sorted."""
     tool, *options = shlex.split(command)
     server = cluster.kafkas[broker].bootstrap_server
-    words = command_of_kafka(OF_TOOLS, f"kafka.admin.{tool}", "--bootstrap-server", server)
+    words = command_of_kafka(OF_TOOLS[version], f"kafka.admin.{tool}", "--bootstrap-server", server)
     words += options
     ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=WAIT_S)
     text = re.sub(r"TopicId: \S+", "", ended.stdout.replace(f"made-{broker}", "made"))

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually, scaled
-from tests.kafka_brokers.genuine_broker import VERSION, GenuineBroker
+from tests.kafka_brokers.genuine_broker import EACH_VERSION, JARS, GenuineBroker
 from tests.support.free_ports import free_ports
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
@@ -24,16 +24,17 @@ KAFKA = 9
 TIMEOUT_S = scaled(60.0)
 ASK_S = scaled(5.0)
 SETTINGS = "[broker]\nreplica_lag_time_max_ms = 2000\n"
-OLDER = "2.8.2"
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-_OLD_PROTOCOL = {VERSION: {}, OLDER: {"inter.broker.protocol.version": "2.6"}}
-"""Then it fetches without the last epoch, and writes ISRs into ZooKeeper."""
+PROTOCOLS = [("2.8.2", "2.6"), *((version, version[:3]) for version in JARS)]
+"""With 2.6 it fetches without the last epoch, and writes ISRs into ZooKeeper."""
 
 
 class Mixed:
     """Brokers 0 and 1 of this project and broker 9 of Kafka, each with one listener."""
 
-    def __init__(self, stack: ExitStack, directory: Path, version: str = VERSION) -> None:
+    def __init__(
+        self, stack: ExitStack, directory: Path, version: str, protocol: str | None = None
+    ) -> None:
         self._ports = dict(enumerate(free_ports(2)))
         self._config = directory / "cluster.toml"
         self._config.write_text(SETTINGS)
@@ -60,7 +61,10 @@ class Mixed:
                 self.cluster.description["zookeeper"],
                 jaas=self.cluster.data_dir / "zookeeper-client.jaas",
                 version=version,
-                settings={"replica.lag.time.max.ms": 2_000, **_OLD_PROTOCOL[version]},
+                settings={
+                    "replica.lag.time.max.ms": 2_000,
+                    "inter.broker.protocol.version": protocol or version[:3],
+                },
             )
         )
         eventually(
@@ -142,10 +146,11 @@ class Mixed:
         self.await_state(topic, leader, {0, 1, KAFKA}, asked)
 
 
-@pytest.fixture
-def mixed(tmp_path: Path) -> Iterator[Mixed]:
+@pytest.fixture(params=EACH_VERSION)
+def mixed(request: pytest.FixtureRequest, jars: None, tmp_path: Path) -> Iterator[Mixed]:
+    del jars
     with ExitStack() as stack:
-        yield Mixed(stack, tmp_path)
+        yield Mixed(stack, tmp_path, request.param)
 
 
 def test_a_broker_of_kafka_asks_our_controller(mixed: Mixed):
@@ -177,9 +182,13 @@ def test_our_brokers_serve_a_cluster_without_topics_under_a_controller_of_kafka(
 
 
 @pytest.mark.nightly
-def test_logs_are_the_same_after_leaders_of_both_kinds_with_an_old_protocol(tmp_path: Path):
+@pytest.mark.parametrize(("version", "protocol"), PROTOCOLS)
+def test_logs_are_the_same_after_leaders_of_both_kinds(
+    version: str, protocol: str, jars: None, tmp_path: Path
+):
+    del jars
     with ExitStack() as stack:
-        mixed = Mixed(stack, tmp_path, OLDER)
+        mixed = Mixed(stack, tmp_path, version, protocol)
         mixed.create("orders", 0, 1, KAFKA)
         mixed.create("payments", KAFKA, 0, 1)
         for codec in CODECS:

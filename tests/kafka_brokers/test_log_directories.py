@@ -25,7 +25,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.config.command_line import COMMAND
 from regent.testing.waits import eventually, next_line, scaled
-from tests.kafka_brokers.genuine_broker import VERSION, GenuineBroker
+from tests.kafka_brokers.genuine_broker import JARS, GenuineBroker
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
@@ -190,7 +190,7 @@ def await_compaction(directory: Path, former: int = 0) -> int:
 @pytest.mark.timeout(400)
 @pytest.mark.slow
 @pytest.mark.nightly
-@pytest.mark.parametrize("version", [VERSION, "2.8.2"])
+@pytest.mark.parametrize("version", JARS)
 def test_every_record_is_there_after_the_way_there_and_back(
     version: str, jars: None, zookeeper_server: EmbeddedZooKeeper, tmp_path: Path
 ):

@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.config.command_line import COMMAND
 from regent.testing.waits import eventually, next_line, scaled
-from tests.kafka_brokers.genuine_broker import GenuineBroker
+from tests.kafka_brokers.genuine_broker import JARS, GenuineBroker
 from tests.support.free_ports import free_ports
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
@@ -22,6 +23,7 @@ pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 FIRST, SECOND = KAFKA = 1, 2
 OURS = 10, 11
 WAIT_S = scaled(30.0)
+ASK_S = scaled(3.0)
 
 
 @contextmanager
@@ -43,6 +45,18 @@ def controller_only(
         process.communicate(timeout=WAIT_S)
 
 
+def rulers(admin: AdminClient) -> set[int]:
+    """Return the controllers that brokers name; none if a broker does not answer."""
+    found = set()
+    for broker in admin.list_topics(timeout=WAIT_S).brokers.values():
+        one = AdminClient({"bootstrap.servers": f"{broker.host}:{broker.port}"})
+        try:
+            found.add(int(one.list_topics(timeout=ASK_S).controller_id))
+        except KafkaException:
+            return set()
+    return found
+
+
 def stop(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGTERM)
     assert process.wait(WAIT_S) == 0
@@ -62,14 +76,15 @@ def placed(admin: AdminClient, topic: str) -> set[int]:
 @pytest.mark.timeout(300)
 @pytest.mark.slow
 @pytest.mark.nightly
+@pytest.mark.parametrize("version", JARS)
 def test_brokers_without_replicas_rule_brokers_of_kafka_until_the_last_one_has_stopped(
-    jars: None, zookeeper_server: EmbeddedZooKeeper, tmp_path: Path
+    version: str, jars: None, zookeeper_server: EmbeddedZooKeeper, tmp_path: Path
 ):
     del jars
     zookeeper, keys = f"{zookeeper_server.address}/{tmp_path.name}", tmp_path / "11" / "keys"
     with (
-        GenuineBroker(tmp_path / "1", FIRST, zookeeper) as first,
-        GenuineBroker(tmp_path / "2", SECOND, zookeeper) as second,
+        GenuineBroker(tmp_path / "1", FIRST, zookeeper, version=version) as first,
+        GenuineBroker(tmp_path / "2", SECOND, zookeeper, version=version) as second,
     ):
         first.await_serving()
         second.await_serving()
@@ -79,7 +94,9 @@ def test_brokers_without_replicas_rule_brokers_of_kafka_until_the_last_one_has_s
             return int(admin.list_topics(timeout=WAIT_S).controller_id)
 
         def await_ruler(*broker_ids: int) -> None:
-            eventually(lambda: ruler() in broker_ids, f"one of {broker_ids} rules", WAIT_S)
+            """Wait until all brokers know it: a client may ask any, also the controller itself."""
+            what = f"all know that one of {broker_ids} rules"
+            eventually(lambda: [*rulers(admin)] in [[one] for one in broker_ids], what, WAIT_S)
 
         await_ruler(*KAFKA)
         with controller_only(zookeeper, tmp_path / "10", OURS[0]) as one:

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from regent.config.command_line import COMMAND
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import eventually, scaled
-from tests.kafka_brokers.genuine_broker import VERSION, GenuineBroker
+from tests.kafka_brokers.genuine_broker import EACH_VERSION, GenuineBroker
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
@@ -70,10 +70,12 @@ def log_directories(kafka: GenuineBroker, topic: str) -> set[str]:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("version", EACH_VERSION)
 def test_a_broker_of_kafka_follows_leads_dies_and_returns(
-    cluster: RegentCluster, jaas: Path, tmp_path: Path
+    version: str, cluster: RegentCluster, jaas: Path, tmp_path: Path
 ):
-    with GenuineBroker(tmp_path / "kafka", KAFKA, cluster.description["zookeeper"], jaas=jaas) as k:
+    zookeeper = cluster.description["zookeeper"]
+    with GenuineBroker(tmp_path / "kafka", KAFKA, zookeeper, version=version, jaas=jaas) as k:
         k.await_serving()
         cluster.create_topic_on(TOPIC, [(FIRST, SECOND, KAFKA), (KAFKA, FIRST), (SECOND, KAFKA)])
         produce(cluster, ["one", "two"])
@@ -81,7 +83,7 @@ def test_a_broker_of_kafka_follows_leads_dies_and_returns(
         assert isrs(cluster) == {0: {FIRST, SECOND, KAFKA}, 1: {KAFKA, FIRST}, 2: {SECOND, KAFKA}}
         assert log_directories(k, TOPIC) == {f"{TOPIC}-{p}" for p in range(3)}
         assert values_of(k.bootstrap_server, 0, 2) == ["one", "two"]
-        of_kafka = f"kafka {VERSION.rpartition('.')[0]}"
+        of_kafka = f"kafka {version.rpartition('.')[0]}"
         rows: list[dict[str, Any]] = json.loads(regent(cluster, "brokers", "list", "-o", "json"))
         assert {row["id"]: row["software"] for row in rows} == {
             **dict.fromkeys((FIRST, SECOND), "regent"),

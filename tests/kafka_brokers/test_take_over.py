@@ -16,6 +16,7 @@ from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.core.model import BrokerId
 from regent.testing.waits import eventually
 from regent.zk.znodes import BrokerIdZNode, ControllerZNode
+from tests.kafka_brokers.genuine_broker import JARS
 from tests.kafka_brokers.moved_cluster import BROKERS, WAIT_S, MovedCluster
 from tests.kafka_brokers.moving_load import PARTITIONS, TOPICS
 
@@ -53,12 +54,13 @@ def let_ours_register_first(cluster: MovedCluster, znodes: KazooClient, dead: Br
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("version", JARS)
 def test_all_replicas_are_in_sync_again_under_the_next_controller_of_kafka(
-    jars: None, zookeeper_server: EmbeddedZooKeeper, tmp_path: Path
+    version: str, jars: None, zookeeper_server: EmbeddedZooKeeper, tmp_path: Path
 ):
     del jars
     zookeeper = f"{zookeeper_server.address}/{tmp_path.name}"
-    with MovedCluster(tmp_path, zookeeper) as cluster:
+    with MovedCluster(tmp_path, zookeeper, version=version) as cluster:
         cluster.create_topics()
         producer = Producer({**cluster.clients, "acks": "all"})
         for topic in TOPICS:

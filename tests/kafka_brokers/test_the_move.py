@@ -8,7 +8,7 @@ import pytest
 
 from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.testing.waits import eventually
-from tests.kafka_brokers.genuine_broker import VERSION
+from tests.kafka_brokers.genuine_broker import JARS, VERSION
 from tests.kafka_brokers.moved_cluster import BROKERS, WAIT_S, MovedCluster
 from tests.kafka_brokers.moving_load import MovingLoad
 from tests.kafka_brokers.secured import APP, STRANGER, Secured, add_users, allow_app
@@ -28,8 +28,7 @@ AFTER_KILLS = [("move", 1), ("move", 2), ("back", 1), ("move", 3), ("back", 2), 
 @pytest.mark.parametrize(
     ("version", "steps"),
     [
-        pytest.param(VERSION, THERE_AND_BACK, id="there-and-back"),
-        pytest.param("2.8.2", THERE_AND_BACK, id="2.8.2"),
+        *(pytest.param(version, THERE_AND_BACK, id=version) for version in JARS),
         pytest.param(VERSION, BACK_AT_EACH_STEP, id="back-at-each-step"),
     ],
 )
@@ -55,13 +54,14 @@ def test_no_client_notices_the_move(
 
 
 @pytest.mark.timeout(1_500)
+@pytest.mark.parametrize("version", JARS)
 def test_no_client_notices_deaths_in_the_middle_of_the_move(
-    jars: None, zookeeper_server: EmbeddedZooKeeper, tmp_path: Path
+    version: str, jars: None, zookeeper_server: EmbeddedZooKeeper, tmp_path: Path
 ):
     """Each step begins with ``kill -9``; between two steps each kind takes over as controller."""
     del jars
     zookeeper = f"{zookeeper_server.address}/{tmp_path.name}"
-    with MovedCluster(tmp_path, zookeeper) as cluster:
+    with MovedCluster(tmp_path, zookeeper, version=version) as cluster:
         cluster.create_topics()
         with MovingLoad(cluster.clients) as load:
             load.await_progress()
@@ -82,7 +82,7 @@ def test_no_client_notices_deaths_in_the_middle_of_the_move(
 
 
 @pytest.mark.timeout(1_500)
-@pytest.mark.parametrize("version", [VERSION])
+@pytest.mark.parametrize("version", JARS)
 def test_logins_encryption_and_acls_stay_through_the_move(
     version: str, jars: None, zookeeper_server: EmbeddedZooKeeper, tmp_path: Path
 ):

@@ -28,6 +28,8 @@ from regent.core.protocol.control import (
     ControlRequest,
     ControlResponse,
     LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    PartitionError,
     StopReplicaRequest,
     StopReplicaResponse,
     UpdateMetadataRequest,
@@ -141,9 +143,12 @@ class KafkaBroker(SimulatedBroker):
             self.broker_epoch,
             broker_id=self.broker_id,
         )
+        refused: tuple[PartitionError, ...] = ()
         if isinstance(request, LeaderAndIsrRequest):
-            self._delete_strays(request)
+            request, refused = self._without_strays(request)
         answer = self.replica_manager.handle(header, request, self.now_ms)
+        if isinstance(answer, LeaderAndIsrResponse):
+            answer = replace(answer, partition_errors=(*answer.partition_errors, *refused))
         if isinstance(request, StopReplicaRequest) and isinstance(answer, StopReplicaResponse):
             for row in answer.partition_errors:
                 if row.error_code is Errors.NONE:
@@ -151,19 +156,31 @@ class KafkaBroker(SimulatedBroker):
                     self.replica_manager._control_requests._forget(row.topic_partition)
         return answer
 
-    def _delete_strays(self, request: LeaderAndIsrRequest) -> None:
-        """Delete stray replicas of former topics, which would refuse the present ones for ever.
+    def _without_strays(
+        self, request: LeaderAndIsrRequest
+    ) -> tuple[LeaderAndIsrRequest, tuple[PartitionError, ...]]:
+        """Refuse replicas whose logs are of former topics: our controller lets them be deleted.
 
-        Kafka does not; its operators must.
+        Under a controller of Kafka, and in the ISR, an operator must: here it is done at once.
         """
         handler = self.replica_manager._control_requests
+        refused = []
+        topics = []
         for topic in request.topic_states:
+            rows = []
             for row in topic.partition_states:
                 name = TopicPartition(topic.topic_name, row.partition_index)
                 known = handler._logs.topic_id(name)
+                is_former = known is not None and topic.topic_id not in (None, known)
+                if is_former and not self.world.kafka_may_rule and self.broker_id not in row.isr:
+                    refused.append(PartitionError(*name, Errors.INCONSISTENT_TOPIC_ID))
+                    continue
                 if known is not None and topic.topic_id is not None and known < topic.topic_id:
                     handler._logs.delete(name, deleted_topic=None)
                     handler._forget(name)
+                rows.append(row)
+            topics.append(replace(topic, partition_states=tuple(rows)))
+        return replace(request, topic_states=tuple(topics)), tuple(refused)
 
     # --- requests to a controller ---
 

@@ -100,8 +100,9 @@ class ControlResponses:
     def on_leader_and_isr(self, event: LeaderAndIsrResponseReceived) -> None:
         """Learn which replicas have failed logs, and which logs work again.
 
-        CORRUPT_MESSAGE means that a log can be replaced, but only in a later leader epoch. A
-        response about an earlier topic of the same name does not count.
+        CORRUPT_MESSAGE means that a log can be replaced, but only in a later leader epoch.
+        INCONSISTENT_TOPIC_ID means that a log is of an earlier topic of the same name. A response
+        about such a topic does not count.
         """
         if self._context.is_stale(event.broker_id, event.header):
             return
@@ -119,6 +120,8 @@ class ControlResponses:
             self._on_back(event.broker_id, back)
         if Errors.CORRUPT_MESSAGE in answered:
             self._restart(answered[Errors.CORRUPT_MESSAGE], event.request)
+        if Errors.INCONSISTENT_TOPIC_ID in answered:
+            self._replace_earlier(answered[Errors.INCONSISTENT_TOPIC_ID], event)
         newly_offline = [
             replica
             for replica in answered.get(Errors.KAFKA_STORAGE_ERROR, ())
@@ -161,6 +164,37 @@ class ControlResponses:
         self._brokers.on_replicas_back(replicas)
         topics = {replica.topic_partition.topic for replica in replicas}
         self._deletions.resume(topics & self._context.topics_to_be_deleted)
+
+    def _replace_earlier(
+        self, replicas: Collection[PartitionAndReplica], event: LeaderAndIsrResponseReceived
+    ) -> None:
+        """Let a broker of Kafka delete logs of earlier topics, and begin with empty ones.
+
+        Otherwise it would refuse the present replicas for ever. Brokers of this project set such
+        logs aside. In the ISR a log stays: if a topic's znode was lost, and clients made the topic
+        again, these logs have the records of the lost one.
+        """
+        registration = self._context.registrations.get(event.broker_id)
+        if registration is None or not registration.info.is_of_kafka:
+            return
+        kept: list[PartitionAndReplica] = []
+        replaced: list[PartitionAndReplica] = []
+        for replica in replicas:
+            known = self._context.partition_leadership_info(replica.topic_partition)
+            is_in_sync = known is None or event.broker_id in known.leader_and_isr.isr
+            (kept if is_in_sync else replaced).append(replica)
+        for text, found in (
+            ("it keeps them, because it is in the ISR: stop it, and move them away", kept),
+            ("it deletes them, and fetches the present ones", replaced),
+        ):
+            if found:
+                self._log.warning(
+                    "broker %d has %d logs of earlier topics of the same names, the first: %s; %s",
+                    *(event.broker_id, len(found), found[0].topic_partition, text),
+                )
+        if replaced:
+            self._replicas.delete_earlier(event.broker_id, [r.topic_partition for r in replaced])
+            self._restart(replaced, event.request)
 
     def _restart(
         self, replicas: Collection[PartitionAndReplica], request: LeaderAndIsrRequest

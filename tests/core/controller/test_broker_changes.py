@@ -7,10 +7,14 @@ from dataclasses import replace
 import pytest
 
 from regent.core.controller.effects import AddBroker, Effect, RemoveBroker
+from regent.core.controller.events import LeaderAndIsrResponseReceived
 from regent.core.controller.services import ControllerSettings
 from regent.core.controller.states import PartitionState, ReplicaState
+from regent.core.errors import Errors
 from regent.core.model import (
+    NO_EPOCH,
     NO_LEADER,
+    BrokerInfo,
     PartitionAndReplica,
     ReplicaAssignment,
     SuspectReplicas,
@@ -18,7 +22,10 @@ from regent.core.model import (
 )
 from regent.core.protocol.control import (
     LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
     LeaderAndIsrType,
+    PartitionError,
+    StopReplicaPartition,
     UpdateMetadataRequest,
 )
 from regent.zk.znodes import BrokerIdZNode
@@ -26,10 +33,12 @@ from tests.support.controller_parts import (
     Candidate,
     ControllerParts,
     kinds,
+    leader_and_isr_requests,
     leader_and_isr_rows,
     metadata_rows,
     of_type,
     requests,
+    stop_replica_rows,
 )
 from tests.support.world import T0, T1, World, broker_info, topic_id
 
@@ -260,10 +269,13 @@ def test_new_client_addresses_are_sent_to_all_brokers(parts: ControllerParts) ->
     assert parts.context.registrations[2].info.endpoints == moved.endpoints
 
 
+def kafka_broker(broker_id: int) -> BrokerInfo:
+    return BrokerInfo(broker_id, broker_info(broker_id).endpoints)
+
+
 def test_a_broker_of_kafka_is_told_everything_at_its_new_address(parts: ControllerParts) -> None:
     """It is reached at one of its listeners."""
-    of_kafka = broker_info(2)
-    of_kafka = type(of_kafka)(2, of_kafka.endpoints)
+    of_kafka = kafka_broker(2)
     scribble(parts, 2, BrokerIdZNode.encode(of_kafka))
     parts.brokers.on_broker_modifications(2)
     parts.effects()
@@ -274,6 +286,49 @@ def test_a_broker_of_kafka_is_told_everything_at_its_new_address(parts: Controll
     (channel,) = of_type(effects, AddBroker)
     assert channel.registration.info == moved
     assert sorted(leader_and_isr_rows(requests(effects))[2]) == [T0, T1]
+
+
+def kafka_returns(parts: ControllerParts, broker_id: int) -> list[Effect]:
+    """Let a broker of Kafka start again; return what it causes."""
+    parts.unregister(broker_id)
+    change(parts)
+    parts.zookeeper.put(
+        BrokerIdZNode.path(broker_id), BrokerIdZNode.encode(kafka_broker(broker_id))
+    )
+    parts.brokers.on_broker_change()
+    return parts.effects()
+
+
+def refuse(parts: ControllerParts, effects: list[Effect], partition: TopicPartition) -> None:
+    """Let broker 3 answer the last LeaderAndIsr that its log is of an earlier topic."""
+    header, request = leader_and_isr_requests(effects, 3)[-1]
+    error = PartitionError(*partition, Errors.INCONSISTENT_TOPIC_ID)
+    answer = LeaderAndIsrResponse(Errors.NONE, (error,))
+    event = LeaderAndIsrResponseReceived(3, header, request, answer)
+    parts.responses.on_leader_and_isr(event)
+
+
+def test_a_broker_of_kafka_deletes_the_log_of_an_earlier_topic_and_begins_again(
+    parts: ControllerParts,
+) -> None:
+    effects = kafka_returns(parts, 3)
+    before = parts.leads(T0)
+    assert before[1] == (1, 2)
+    refuse(parts, effects, T0)
+    effects = parts.effects()
+    assert stop_replica_rows(effects) == {3: {T0: StopReplicaPartition(0, NO_EPOCH, True)}}
+    of_three = [kind for broker, kind in kinds(effects) if broker == 3]
+    assert of_three.index("StopReplica") < of_three.index("LeaderAndIsr")
+    assert leader_and_isr_rows(effects)[3][T0].leader_epoch == before[2] + 1
+    assert parts.leads(T0) == (before[0], before[1], before[2] + 1)
+
+
+def test_a_member_of_the_isr_keeps_the_log_of_an_earlier_topic(parts: ControllerParts) -> None:
+    """If the topic's znode was lost, and clients made the topic again, it has the lost records."""
+    effects = kafka_returns(parts, 3)
+    parts.lead(T0, (1, 2, 3), leader=1, isr=(1, 3))
+    refuse(parts, effects, T0)
+    assert parts.effects() == []
 
 
 def test_a_new_control_address_gets_a_new_channel_and_the_full_state(

@@ -250,11 +250,14 @@ def test_a_row_for_another_topic_of_the_same_name_is_refused(broker: BareBroker)
     assert broker.hosted(T0).leader_epoch == 1
 
 
-def test_a_log_of_another_topic_of_the_same_name_is_not_used(broker: BareBroker) -> None:
+def test_a_log_of_an_earlier_topic_of_the_same_name_is_set_aside(broker: BareBroker) -> None:
+    """A controller of Kafka sends no FULL request, which would find it."""
     broker.logs.get_or_create(T0, A, is_new=True)
-    assert broker.apply({T0: state()}, id=B) == {T0: Errors.INCONSISTENT_TOPIC_ID}
-    assert broker.manager.partitions == {}
-    assert broker.logs.hosted() == {T0: A}
+    assert broker.apply({T0: state()}, id=B) == {T0: Errors.NONE}
+    assert broker.logs.aside == [T0]
+    assert broker.logs.hosted() == {T0: B}
+    assert broker.apply({T0: state(leader_epoch=9)}, id=A) == {T0: Errors.INCONSISTENT_TOPIC_ID}
+    assert broker.logs.aside == [T0]
 
 
 def test_a_topic_id_added_later_reaches_the_log_without_a_new_epoch(broker: BareBroker) -> None:
