@@ -11,13 +11,14 @@ from collections.abc import Callable
 from functools import partial
 
 from regent.core.model import BrokerId, TopicPartition
-from regent.core.ports import DeletedTopic
+from regent.core.ports import DeletedTopic, TopicAssignment
 from regent.core.protocol.broker import HoldDeletedLogsRequest
 from regent.core.protocol.controller import HeldLogs, UndeleteTopicRequest, UndeleteTopicResponse
 from regent.core.replication.held_logs import hold_deleted_logs
 from regent.zk.client.operations import Create, Operation
 from regent.zk.codecs.topic_znodes import DELETED_TOPIC
 from regent.zk.stores.deleted_topic_store import read_deleted_topics
+from regent.zk.stores.znode_store import decode_each, topic_assignment
 from regent.zk.znodes import DeletedTopicZNode, DeleteTopicsTopicZNode, TopicZNode
 from tests.simulation.application_topics import APPLICATION_TOPICS
 from tests.simulation.cluster import Cluster
@@ -89,7 +90,11 @@ class Undeletions:
                     hold_deleted_logs(broker_id, self._cluster.brokers[broker_id].disk, request)
 
     def _delete(self) -> None:
-        topics = set(self._cluster.zookeeper.children_of("/brokers/topics")) - APPLICATION_TOPICS
+        """Delete a topic whose znode is readable, as other administrators do."""
+        names = set(self._cluster.zookeeper.children_of("/brokers/topics")) - APPLICATION_TOPICS
+        found = FakeZooKeeper(self._cluster.zookeeper).get_many(list(map(TopicZNode.path, names)))
+        read = decode_each(names, found, topic_assignment)
+        topics = [topic for topic, of in read.items() if isinstance(of, TopicAssignment)]
         if topics:
             topic = self._random.choice(sorted(topics))
             self._note("delete %s, which may come back", topic)
