@@ -231,6 +231,8 @@ class ControlRequestHandler:
             return Errors.UNKNOWN_TOPIC_OR_PARTITION
         try:
             if replica_log is not None and self._is_of_earlier_topic(topic_partition, topic_id):
+                text = "[Broker id=%d] %s: its log of an earlier topic is stray now"
+                log.warning(text, self._broker_id, topic_partition)
                 self._forget(topic_partition)
                 self._logs.set_aside(topic_partition)
                 replica_log = None
@@ -275,12 +277,8 @@ class ControlRequestHandler:
         broker epoch is of this process, and its controller epoch is no older than the log's. A
         FULL request finds such logs, too, but a controller of Kafka sends none.
         """
-        log_id = self._logs.topic_id(topic_partition)
-        if self._partitions.get(topic_partition) or not differ(log_id, topic_id):
-            return False
-        text = "[Broker id=%d] %s: its log is of an earlier topic of the same name, and now stray"
-        log.warning(text, self._broker_id, topic_partition)
-        return True
+        is_unused = self._partitions.get(topic_partition) is None
+        return is_unused and differ(self._logs.topic_id(topic_partition), topic_id)
 
     def _make_room(self, topic_partition: TopicPartition, state: LeaderAndIsrPartition) -> Errors:
         """Rename an unusable log as stray, or take its replica out of service."""

@@ -172,8 +172,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         token = f"(?P<{group}>" if group else f"(?P={again})" if again else found["same"]
         translated.append(token)
         at = found.end()
-    _refuse_groups_that_java_keeps(pattern, translated[1:])
-    _refuse_endless_groups(pattern, translated[1:])
+    _check_groups(pattern, translated[1:])
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -182,57 +181,39 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         raise BadRuleError(f"{pattern!r} is no usable pattern: {error}") from None
 
 
-def _refuse_groups_that_java_keeps(pattern: str, tokens: Sequence[str]) -> None:
-    """Raise ``BadRuleError`` for a group that is set although its alternative has failed.
+def _check_groups(pattern: str, tokens: Sequence[str]) -> None:
+    """Raise ``BadRuleError`` for a group that means something else to Java, or takes for ever.
 
     Java does not go back into ``(?>...)``, ``(?=...)`` and ``(...)*+``, so it does not unset their
-    groups either. And Python before 3.11.5 takes ``(...)*+`` for a match where it is none.
+    groups when an alternative fails. And Python before 3.11.5 takes ``(...)*+`` for a match where
+    it is none. With ``(a*)*`` each way to cut a text would be tried: the subject of one certificate
+    would stop the whole broker. In each alternative of a repeated group, something that is not
+    repeated must be beside what is.
     """
-    open_ones: list[str] = []
-    before = ""
-    for token in tokens:
-        if before == ")" and _POSSESSIVE.fullmatch(token):
-            raise BadRuleError(f"{pattern!r}: {token!r} behind a group is not supported")
-        kept = next((one for one in open_ones if one in _NEVER_ENTERED_AGAIN), None)
-        if kept is not None and (token == "(" or token.startswith("(?P<")):
-            raise BadRuleError(
-                f"{pattern!r}: a group within {kept!r} is not supported: use (?:...)"
-            )
-        if token.startswith("(") and not token.startswith("(?P="):
-            open_ones.append(token)
-        elif token == ")" and open_ones:
-            open_ones.pop()
-        before = token
-
-
-def _refuse_endless_groups(pattern: str, tokens: Sequence[str]) -> None:
-    """Raise ``BadRuleError`` for ``(a*)*`` and the like: each way to cut a text would be tried.
-
-    The subject of one certificate would stop the whole broker. In each alternative of a repeated
-    group, something that is not repeated must be beside what is.
-    """
-    outer: list[_Alternatives] = [_Alternatives("")]
+    outer = [_Alternatives("")]
     for token, quantifier in pairwise([*tokens, ""]):
-        inner = outer[-1]
         if token.startswith("(") and not token.startswith("(?P="):
+            kept = next((one.opening for one in outer if one.opening in _NEVER_ENTERED_AGAIN), None)
+            if kept is not None and (token == "(" or token.startswith("(?P<")):
+                raise BadRuleError(
+                    f"{pattern!r}: a group within {kept!r} is not supported: use (?:...)"
+                )
             outer.append(_Alternatives(token))
-            continue
-        is_cut_anyhow, is_atom = False, token not in ("^", "$")
-        if token == ")" and len(outer) > 1:
-            closed, inner = outer.pop(), outer[-1]
-            closed.end_one()
-            is_cut_anyhow = closed.are_endless
-            is_atom = closed.opening not in _OF_NO_WIDTH
         elif token == "|":
-            inner.end_one()
-            continue
-        elif _QUANTIFIER.fullmatch(token):
-            continue
-        is_repeated = _ENDLESS.fullmatch(quantifier) is not None
-        if is_repeated and is_cut_anyhow:
-            raise BadRuleError(f"{pattern!r}: a group of only what is repeated, repeated, is slow")
-        inner.has_repeated |= is_repeated or is_cut_anyhow
-        inner.has_one |= is_atom and not is_cut_anyhow and not _QUANTIFIER.fullmatch(quantifier)
+            outer[-1].end_one()
+        elif token == ")" and len(outer) > 1:
+            if _POSSESSIVE.fullmatch(quantifier):
+                raise BadRuleError(f"{pattern!r}: {quantifier!r} behind a group is not supported")
+            closed = outer.pop()
+            closed.end_one()
+            if closed.are_endless and _ENDLESS.fullmatch(quantifier):
+                raise BadRuleError(
+                    f"{pattern!r}: a group of only what is repeated is slow when it is repeated"
+                )
+            is_atom = closed.opening not in _OF_NO_WIDTH
+            outer[-1].add(quantifier, is_atom=is_atom, is_endless=closed.are_endless)
+        elif not _QUANTIFIER.fullmatch(token):
+            outer[-1].add(quantifier, is_atom=token not in ("^", "$"))
 
 
 @dataclass(slots=True)
@@ -243,6 +224,10 @@ class _Alternatives:
     has_repeated: bool = False
     has_one: bool = False
     are_endless: bool = False
+
+    def add(self, quantifier: str, *, is_atom: bool, is_endless: bool = False) -> None:
+        self.has_repeated |= is_endless or _ENDLESS.fullmatch(quantifier) is not None
+        self.has_one |= is_atom and not is_endless and not _QUANTIFIER.fullmatch(quantifier)
 
     def end_one(self) -> None:
         self.are_endless |= self.has_repeated and not self.has_one
