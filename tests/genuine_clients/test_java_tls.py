@@ -113,7 +113,8 @@ def test_java_with_a_certificate_of_a_stranger_is_refused(
         consumer.partitionsFor(TOPIC, java.jvm.java.time.Duration.ofSeconds(20))
     java.close(consumer)
     assert "SslAuthenticationException" in str(raised.value.java_exception)
-    assert broker.listener.metrics.closed[Closed.FAILED_AUTHENTICATION] > 0
+    closed = broker.listener.metrics.closed
+    eventually(lambda: closed[Closed.FAILED_AUTHENTICATION] > 0, "the broker counts it")
 
 
 def test_a_certificate_has_the_name_that_java_gives_it(authority: Authority, java: JavaClients):
