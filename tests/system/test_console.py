@@ -60,8 +60,8 @@ class Window:
 
     @property
     def text(self) -> str:
-        """The text that is shown."""
-        return str(self.driver.execute_script("return document.body.innerText"))
+        """The text that is shown; none while one page follows another."""
+        return str(self.driver.execute_script("return document.body?.innerText ?? ''"))
 
     def await_text(self, wanted: str) -> None:
         """Wait until the page shows a text, without loading it again."""
