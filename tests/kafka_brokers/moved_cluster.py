@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final, Self
 
 import pytest
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AclOperation, AdminClient, NewTopic, ResourceType
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AclOperation, AdminClient, NewTopic, OffsetSpec, ResourceType
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
@@ -138,7 +138,11 @@ class MovedCluster:
         return AdminClient({**self.clients_of(BROKER, *brokers)})
 
     def create_topics(self) -> None:
-        """Create the topics of the load."""
+        """Create the topics of the load, and wait until each partition has a leader that serves it.
+
+        Kafka takes the first batch of a producer that it does not know with any sequence number. If
+        the leader begins between two batches, those before are refused, and "duplicates" then.
+        """
         admin = self.admin()
         safe = {"min.insync.replicas": "2"}
         topics = [
@@ -150,6 +154,18 @@ class MovedCluster:
         ]
         for made in admin.create_topics(topics).values():
             made.result(WAIT_S)
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        wanted = {
+            TopicPartition(topic, number): latest
+            for topic in TOPICS
+            for number in range(PARTITIONS)
+        }
+
+        def are_served() -> bool:
+            found = admin.list_offsets(wanted, request_timeout=WAIT_S)
+            return all(each.exception(WAIT_S) is None for each in found.values())
+
+        eventually(are_served, "each partition has a leader", WAIT_S)
 
     def allow_stranger(self, is_allowed: bool) -> None:
         """Give a user the right to see a topic, or take it; all brokers must follow.
