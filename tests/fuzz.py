@@ -374,7 +374,7 @@ class Target:
             return entrance.outcomes
         if self._port == "curve":
             endpoint, context = self._cluster.control_endpoint(0), self._cluster.context
-            (asked,) = fuzzed_frames.genuine_conversation().messages
+            asked = fuzzed_frames.genuine_request()
             curve = partial(fuzzed_handshakes.CurveTarget, endpoint, context, asked)
             entrance.fuzz_handshakes(curve, requests, chosen)
             return entrance.outcomes

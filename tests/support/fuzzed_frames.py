@@ -320,11 +320,21 @@ def _conversation(messages: Sequence[list[bytes]], chance: random.Random) -> Con
     return Conversation(messages, stream, chance.randrange(100), chance.randrange(5) == 0)
 
 
-def genuine_conversation() -> Conversation:
-    """A request that a broker answers."""
+def genuine_request() -> list[bytes]:
+    """The frames of a request that a broker answers."""
     key = ApiKey.DESCRIBE_METADATA
-    message = Message(_header(key, None), example(codec.request_class(key)))
-    return Conversation([message.frames], b"", 0, leaves=False)
+    return Message(_header(key, None), example(codec.request_class(key))).frames
+
+
+def answers_an_operator(target: Target) -> bool:
+    """Whether the broker answers a genuine request within ``WAIT_S``, whatever it got before."""
+    dealer = open_socket(target.contexts[0], zmq.DEALER)
+    connect_to(dealer, target.endpoint)
+    try:
+        dealer.send_multipart(list(pieces(genuine_request())))
+        return bool(dealer.poll(round(WAIT_S * 1000)))
+    finally:
+        dealer.close(linger=0)
 
 
 def conversations(
