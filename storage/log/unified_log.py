@@ -32,7 +32,6 @@ from regent.records.record_batch import (
     batches_of_leader,
     batches_of_producer,
     check_leader_epoch,
-    place,
     read_header,
     writable,
 )
@@ -232,15 +231,14 @@ class UnifiedLog:
                     duplicate.first_offset, duplicate.last_offset, time_ms, is_duplicate=True
                 )
             self.directory.space.check(origin)
-            first_offset = contents.log_end_offset
-            self._prepare_append()
             buffer = writable(records)
             time_ms = now_ms if config.stamps_append_time else NO_TIMESTAMP
-            placed = place(buffer, batches, first_offset, leader_epoch, time_ms)
+            placed = contents.place(buffer, batches, origin, leader_epoch, time_ms)
+            self._prepare_append()
             contents.append(buffer, placed, now_ms)
             self._note_end(contents.log_end_offset)
-            last_offset = contents.log_end_offset - 1
-            result = AppendedRecords(first_offset, last_offset, time_ms, data=buffer)
+            first, last = placed[0][1].base_offset, contents.log_end_offset - 1
+            result = AppendedRecords(first, last, time_ms, data=buffer)
         if self._contents.has_many_unflushed:
             self.flush()
         return result
