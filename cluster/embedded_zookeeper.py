@@ -47,6 +47,9 @@ SERVER_STATE = "srvr"
 START_TIMEOUT_S = 600.0
 """How long a server whose process lives may take until it answers: it loads its data first."""
 
+USERS_OPTION = "-Dregent.local.users="
+"""The option of the server's Java with the ids of the users of this machine that may connect."""
+
 _PORT_ATTEMPTS = 3
 _MAX_CONNECTIONS = 2_000
 ANY_PORTS = range(20_000, 32_768)
@@ -95,7 +98,7 @@ class EmbeddedZooKeeper:
     loopback ``users`` may connect, by default the user of this process.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         data_dir: Path,
         *,
@@ -310,7 +313,7 @@ class EmbeddedZooKeeper:
             return ()
         return (
             "-Dzookeeper.serverCnxnFactory=LocalUsersCnxnFactory",
-            f"-Dregent.local.users={','.join(map(str, sorted(ids)))}",
+            f"{USERS_OPTION}{','.join(map(str, sorted(ids)))}",
         )
 
     def _access(self) -> Sequence[str]:

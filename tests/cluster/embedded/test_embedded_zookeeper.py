@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,21 +15,25 @@ from pathlib import Path
 
 import pytest
 
+from regent.cluster import embedded_zookeeper
 from regent.cluster.embedded_zookeeper import (
     ANY_PORTS,
     PEER_FILE,
     EmbeddedZooKeeper,
     ZooKeeperStartError,
+    server_classpath,
     start_ensemble,
 )
 from regent.config.java import JavaNotFoundError
 from regent.testing.waits import eventually, next_line, pause_process, scaled
+from regent.transport.local_users import EVERYBODY, LocalUsers
 from regent.zk.client.operations import ConnectionLossError, Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("zookeeper_server")]
 
 FILE_BYTES = 64 * 1024
+OTHER = os.geteuid() + 1
 STRANGE = '数据 ü \\ "x" \\u0041 ${sys:a} %i 🙂'
 
 
@@ -208,3 +213,73 @@ def test_an_ensemble_serves_while_one_member_is_down_and_takes_it_back(
 
     reader = client_of(servers[2].address, stack)
     assert reader.children("/") == ["a", "b", "zookeeper"]
+
+
+def answer_to_srvr(host: str, port: int) -> bytes:
+    """Return the beginning of what a new client is answered; nothing if it is refused."""
+    with socket.create_connection((host, port), scaled(10.0)) as client, suppress(ConnectionError):
+        client.sendall(b"srvr")
+        return client.recv(9)
+    return b""
+
+
+@pytest.mark.parametrize(
+    ("host", "reached_at"),
+    [
+        ("127.0.0.1", ("127.0.0.1", "::ffff:127.0.0.1")),
+        ("::1", ("::1",)),
+        ("0.0.0.0", ("127.0.0.1",)),  # other machines are let in, so users are not asked for
+    ],
+)
+def test_its_own_user_is_let_in_at_every_form_of_its_address(
+    tmp_path: Path, stack: ExitStack, host: str, reached_at: tuple[str, ...]
+) -> None:
+    server = EmbeddedZooKeeper(tmp_path / "zk", client_host=host)
+    stack.callback(server.stop)
+    server.start()
+
+    assert {answer_to_srvr(address, server.port) for address in reached_at} == {b"Zookeeper"}
+
+
+def test_other_users_of_the_machine_are_refused_before_a_byte_is_read(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    """Without a login they could fill its heap with watches until it ends.
+
+    The server takes our own process for that of another user.
+    """
+    server = EmbeddedZooKeeper(tmp_path / "zk", users=LocalUsers({OTHER}))
+    stack.callback(server.stop)
+    server.launch()
+    log = tmp_path / "zk" / "zookeeper.log"
+
+    def says_who_was_refused() -> bool:
+        with suppress(ConnectionRefusedError):
+            assert answer_to_srvr("127.0.0.1", server.port) == b""
+        return log.exists() and f"it belongs to user {os.geteuid()}" in log.read_text()
+
+    eventually(says_who_was_refused, "the log names the other user", scaled(30.0))
+    for _ in range(100):
+        assert answer_to_srvr("127.0.0.1", server.port) == b""
+
+
+def test_a_server_for_every_user_asks_nobody(tmp_path: Path, stack: ExitStack) -> None:
+    server = EmbeddedZooKeeper(tmp_path / "zk", users=EVERYBODY)
+    stack.callback(server.stop)
+    server.start()
+
+    assert answer_to_srvr("127.0.0.1", server.port) == b"Zookeeper"
+    assert b"LocalUsers" not in Path(f"/proc/{server.pid}/cmdline").read_bytes()
+
+
+@pytest.mark.skipif(not shutil.which("javac"), reason="only a JDK can compile it")
+def test_the_class_that_refuses_them_is_made_of_its_source(tmp_path: Path) -> None:
+    source = Path(embedded_zookeeper.__file__).with_name("java") / "LocalUsersCnxnFactory.java"
+    version = subprocess.run(["javac", "-version"], capture_output=True, text=True, check=True)
+    if "javac 17." not in version.stdout:
+        pytest.skip("another compiler writes another class")
+    options = ["--release", "8", "-Xlint:-options", "-g:none", "-cp", server_classpath()]
+    subprocess.run(["javac", *options, "-d", str(tmp_path), str(source)], check=True)
+
+    made = tmp_path / source.with_suffix(".class").name
+    assert made.read_bytes() == source.with_suffix(".class").read_bytes()
