@@ -377,6 +377,7 @@ def server_of(
     *,
     heap_mb: int = HEAP_MB,
     login: Login | None = None,
+    users: LocalUsers | None = None,
 ) -> EmbeddedZooKeeper:
     """Return the server of a data directory; a member of an ensemble joins it again.
 
@@ -387,7 +388,7 @@ def server_of(
     data_dir = data_dir.absolute()
     if not (data_dir / PEER_FILE).exists():
         return EmbeddedZooKeeper(
-            data_dir, port=port, client_host=host, heap_mb=heap_mb, login=login
+            data_dir, port=port, client_host=host, heap_mb=heap_mb, login=login, users=users
         )
     peers = {path.parent: _read_peer(path) for path in data_dir.parent.glob(f"*/{PEER_FILE}")}
     return EmbeddedZooKeeper(
@@ -398,6 +399,7 @@ def server_of(
         peers=sorted(peers.values()),
         heap_mb=heap_mb,
         login=login,
+        users=users,
     )
 
 
