@@ -31,8 +31,10 @@ import org.slf4j.LoggerFactory;
  * a fifth of the time at most: who is in none is refused, and may try again. Then the thread that
  * accepts lets only one more in each millisecond: all who wait come before what clients send.
  *
- * After a change, in this folder: javac --release 8 -Xlint:-options -g:none
- * -cp "PYSPARK/jars/*" LocalUsersCnxnFactory.java
+ * A test compiles this file with Janino, which comes with Spark and needs the two casts, and
+ * compares the class. After a change, in this folder, with J for the jars of PySpark: java -cp "J/*"
+ * org.codehaus.commons.compiler.samples.CompilerDemo -d . -classpath J/zookeeper-VERSION.jar:
+ * J/slf4j-api-VERSION.jar LocalUsersCnxnFactory.java
  */
 public final class LocalUsersCnxnFactory extends NIOServerCnxnFactory {
     private static final Logger LOG = LoggerFactory.getLogger(LocalUsersCnxnFactory.class);
@@ -91,7 +93,7 @@ public final class LocalUsersCnxnFactory extends NIOServerCnxnFactory {
     private String owner(InetSocketAddress theirs, InetSocketAddress ours) throws IOException {
         String ends = inTable(theirs) + " " + inTable(ours);
         long now = System.nanoTime();
-        String owner = owners.remove(ends);
+        String owner = (String) owners.remove(ends);
         if (owner != null && now - readAt < KEPT) {
             return owner;
         }
@@ -104,7 +106,7 @@ public final class LocalUsersCnxnFactory extends NIOServerCnxnFactory {
         read(Paths.get("/proc/net/tcp6"), port, "");
         readAt = System.nanoTime();
         readDuration = readAt - now;
-        return owners.remove(ends);
+        return (String) owners.remove(ends);
     }
 
     /** Notes who has which connection to a port. Sockets that no process has look like user 0's. */
