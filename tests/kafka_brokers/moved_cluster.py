@@ -356,7 +356,7 @@ class MovedCluster:
         if process is None:
             self.kafkas[broker].signal(number)
         else:
-            process.sendsignal(number)
+            process.send_signal(number)
 
     def end(self, broker: BrokerId) -> None:
         """Kill a broker, and remove what the session of one of Kafka's leaves for four seconds.

@@ -122,7 +122,8 @@ class Mixed(NamedTuple):
     def produce(self, partition: TopicPartition, values: Sequence[bytes], *via: BrokerId) -> None:
         """Produce records, all of which must be acknowledged by the replicas in sync."""
         errors: list[object] = []
-        producer = Producer({**self.cluster.clients_of("", *via), "acks": "all"})
+        settings = {"acks": "all", "batch.num.messages": 4}
+        producer = Producer({**self.cluster.clients_of("", *via), **settings})
         for value in values:
             producer.produce(
                 *(partition.topic, value),
@@ -200,6 +201,14 @@ class Mixed(NamedTuple):
 
         eventually(is_done, f"{plan} is done", WAIT_S)
 
+    def elect_preferred(
+        self, via: BrokerId, folder: Path, partitions: Sequence[TopicPartition]
+    ) -> None:
+        """Elect the first replica of each partition."""
+        plan = self._plan(folder, [partition._asdict() for partition in partitions])
+        options = ("--election-type", "preferred", "--path-to-json-file", plan)
+        self.tool(via, "LeaderElectionCommand", *options)
+
     def directories(self, via: BrokerId, broker: BrokerId, topic: str) -> dict[str, list[str]]:
         """Return the logs of a topic in each directory of a broker; an error in its place."""
         options = ("--describe", "--broker-list", str(broker), "--topic-list", topic)
@@ -270,9 +279,7 @@ def test_tools_of_kafka_move_replicas_between_brokers_and_directories_of_both_ki
     plan = mixed.reassignment(tmp_path, topic, (other, ours), (other, kafka))
     mixed.reassign(ours, plan)
     mixed.await_state(first, ours, {ours, other}, [other, ours])
-    mixed.tool(
-        kafka, "LeaderElectionCommand", "--election-type", "preferred", "--all-topic-partitions"
-    )
+    mixed.elect_preferred(kafka, tmp_path, (first, second))
     for partition, follower in ((first, ours), (second, kafka)):
         mixed.await_state(partition, other, {other, follower})
 
@@ -368,14 +375,14 @@ def _fail_a_directory(
     topic = f"directories-{broker}-under-{kind}"
     partitions = [TopicPartition(topic, number) for number in range(4)]
     placed = [(broker, follower)] * len(partitions)
-    mixed.create(other, topic, *placed, **{"segment.bytes": "4096"})
+    mixed.create(other, topic, *placed, **{"segment.bytes": "8192"})
     places = mixed.directories(other, broker, topic)
     failing = LOG_DIRS[1]
     assert all(places.values()), places
     folder = cluster.kafkas[broker].directory / failing
     folder.rename(away := folder.with_name("away"))
     folder.touch()
-    values = [b"%d" % number * 1_000 for number in range(9)]  # more than a segment
+    values = [b"%d" % number * 1_000 for number in range(10)]  # more than a segment
     for partition in partitions:
         mixed.produce(partition, values)
         if str(partition) in places[failing]:
@@ -404,7 +411,7 @@ def _fail_a_directory(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("ruler", RULERS)
 def test_nothing_acknowledged_is_lost_when_leaders_pause_for_longer_than_their_session(
-    ruler: str, mixed: Mixed
+    ruler: str, mixed: Mixed, tmp_path: Path
 ):
     cluster = mixed.cluster
     topic = f"paused-under-{ruler}"
@@ -428,10 +435,7 @@ def test_nothing_acknowledged_is_lost_when_leaders_pause_for_longer_than_their_s
             for partition in partitions:
                 mixed.await_state(partition, None, {*BROKERS})
             load.await_progress(100)
-            mixed.tool(
-                *(broker, "LeaderElectionCommand", "--election-type", "preferred"),
-                "--all-topic-partitions",
-            )
+            mixed.elect_preferred(broker, tmp_path, partitions)
         load.stop_producers()
         logs = {
             partition: {b: records_of(cluster.log_of(b, str(partition))) for b in BROKERS}
