@@ -266,7 +266,8 @@ def test_tools_of_kafka_move_replicas_between_brokers_and_directories_of_both_ki
 
     _cancel_a_slow_move(mixed, tmp_path, first)
     mixed.await_state(first, kafka, {kafka, ours}, [kafka, ours])
-    mixed.await_no_log(first, other)
+    if other in mixed.cluster.ours or (ruler, mixed.version) != ("kafka", "2.8.2"):
+        mixed.await_no_log(first, other)  # Kafka 2.8 ignores its own StopReplica of this epoch
 
     plan = mixed.reassignment(tmp_path, topic, (ours, other), (kafka, other))
     mixed.reassign(kafka, plan, "--throttle", "50000000")
