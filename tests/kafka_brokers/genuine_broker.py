@@ -52,6 +52,7 @@ TOOLS: Final = MavenJars(
 """Since 3.9 most tools are in a jar of their own."""
 _OF_TOOLS: Final[Mapping[str, str]] = {
     "ConsumerGroupCommand": "consumer.group.",
+    "DeleteRecordsCommand": "",
     "LeaderElectionCommand": "",
     "LogDirsCommand": "",
     "ReassignPartitionsCommand": "reassign.",

@@ -6,12 +6,13 @@ import json
 import re
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer
+from confluent_kafka import TopicPartition as Position
 from kazoo.exceptions import NoNodeError
 
 from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
@@ -30,6 +31,7 @@ SETTINGS: Final = {
     "auto.leader.rebalance.enable": "false",  # the tool elects
     "replica.high.watermark.checkpoint.interval.ms": 1_000,
 }
+BATCH: Final = 4
 RULERS: Final = ("kafka", "ours")
 LARGE: Final = b"x" * 10_000
 ENOUGH: Final = 300
@@ -122,7 +124,7 @@ class Mixed(NamedTuple):
     def produce(self, partition: TopicPartition, values: Sequence[bytes], *via: BrokerId) -> None:
         """Produce records, all of which must be acknowledged by the replicas in sync."""
         errors: list[object] = []
-        settings = {"acks": "all", "batch.num.messages": 4}
+        settings = {"acks": "all", "batch.num.messages": BATCH, "linger.ms": 1_000}
         producer = Producer({**self.cluster.clients_of("", *via), **settings})
         for value in values:
             producer.produce(
@@ -200,6 +202,25 @@ class Mixed(NamedTuple):
             return bool(rows) and all(" complete" in row for row in rows)
 
         eventually(is_done, f"{plan} is done", WAIT_S)
+
+    def delete_records(
+        self, via: BrokerId, folder: Path, before: Mapping[TopicPartition, int]
+    ) -> None:
+        """Delete the records before these offsets."""
+        plan = self._plan(folder, [{**p._asdict(), "offset": end} for p, end in before.items()])
+        self.tool(via, "DeleteRecordsCommand", "--offset-json-file", plan)
+
+    def read(self, partition: TopicPartition, count: int) -> tuple[int | None, list[bytes | None]]:
+        """Return the first offset that a consumer sees, and so many values."""
+        consumer = Consumer({**self.cluster.clients, "group.id": "readers"})
+        consumer.assign([Position(*partition, OFFSET_BEGINNING)])
+        found: list[Message] = []
+        while len(found) < count:
+            found += (messages := consumer.consume(count - len(found), WAIT_S))
+            assert messages
+        consumer.close()
+        assert [message.error() for message in found] == [None] * count
+        return found[0].offset(), [message.value() for message in found]
 
     def elect_preferred(
         self, via: BrokerId, folder: Path, partitions: Sequence[TopicPartition]
@@ -298,6 +319,60 @@ def test_tools_of_kafka_move_replicas_between_brokers_and_directories_of_both_ki
     mixed.await_deletion(topic, 2)
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("ruler", RULERS)
+def test_a_move_goes_on_under_a_controller_of_the_other_kind(
+    ruler: str, mixed: Mixed, tmp_path: Path
+):
+    _, _, kafka, ours, other = mixed
+    mixed.let_rule(ruler)
+    topic = f"handed-over-by-{ruler}"
+    mixed.create(other, topic, (kafka, ours), (ours, kafka))
+    partitions = [TopicPartition(topic, number) for number in range(2)]
+    for partition in partitions:
+        mixed.produce(partition, [LARGE] * ENOUGH)
+    plan = mixed.reassignment(tmp_path, topic, (other, ours), (other, kafka))
+    of_plan = ("ReassignPartitionsCommand", "--reassignment-json-file", plan)
+    mixed.tool(kafka, *of_plan, "--execute", "--throttle", "1000")
+
+    mixed.let_rule(*(kind for kind in RULERS if kind != ruler))
+    assert "in progress" in mixed.tool(kafka, *of_plan, "--verify")
+    mixed.reassign(ours, plan, "--additional", "--throttle", "50000000")
+    for partition, stays in zip(partitions, (ours, kafka), strict=True):
+        mixed.await_state(partition, None, {other, stays}, [other, stays])
+        mixed.produce(partition, [b"later"])
+        mixed.await_values(partition, [LARGE] * ENOUGH + [b"later"], other, stays)
+    mixed.await_no_log(partitions[0], kafka)
+    mixed.await_no_log(partitions[1], ours)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("ruler", RULERS)
+def test_new_replicas_begin_where_the_log_was_deleted_up_to(
+    ruler: str, mixed: Mixed, tmp_path: Path
+):
+    """In the middle of a batch: the replicas have the whole one, clients see only its end."""
+    _, _, kafka, ours, other = mixed
+    mixed.let_rule(ruler)
+    topic = f"shortened-under-{ruler}"
+    mixed.create(other, topic, (kafka,), (ours,))
+    partitions = [TopicPartition(topic, number) for number in range(2)]
+    values = [b"%d" % number * 1_000 for number in range(1_000)]
+    for partition in partitions:
+        mixed.produce(partition, values)
+    mixed.delete_records(other, tmp_path, dict.fromkeys(partitions, 302))
+
+    placed = [(ours, other, kafka), (kafka, other, ours)]
+    mixed.reassign(kafka, mixed.reassignment(tmp_path, topic, *placed))
+    for partition, replicas in zip(partitions, placed, strict=True):
+        mixed.await_state(partition, None, {*replicas}, replicas)
+        mixed.await_values(partition, values[300:], *replicas[:2])
+    mixed.elect_preferred(other, tmp_path, partitions)
+    for partition, (leader, *_) in zip(partitions, placed, strict=True):
+        mixed.await_state(partition, leader, {*BROKERS})
+        assert mixed.read(partition, len(values) - 302) == (302, values[302:])
+
+
 def _cancel_a_slow_move(mixed: Mixed, folder: Path, partition: TopicPartition) -> None:
     """Move a partition to the third broker so slowly that it does not end; then cancel it."""
     _, _, kafka, ours, other = mixed
@@ -374,8 +449,8 @@ def _fail_a_directory(
     cluster, other, is_ours = mixed.cluster, mixed.other, broker in mixed.cluster.ours
     mixed.let_rule(kind)
     topic = f"directories-{broker}-under-{kind}"
-    partitions = [TopicPartition(topic, number) for number in range(4)]
-    placed = [(broker, follower)] * len(partitions)
+    partitions = [TopicPartition(topic, number) for number in range(6)]
+    placed = [(broker, follower)] * 3 + [(follower, broker)] * 3
     mixed.create(other, topic, *placed, **{"segment.bytes": "8192"})
     places = mixed.directories(other, broker, topic)
     failing = LOG_DIRS[1]
@@ -384,12 +459,12 @@ def _fail_a_directory(
     folder.rename(away := folder.with_name("away"))
     folder.touch()
     values = [b"%d" % number * 1_000 for number in range(10)]  # more than a segment
-    for partition in partitions:
+    for partition, replicas in zip(partitions, placed, strict=True):
         mixed.produce(partition, values)
         if str(partition) in places[failing]:
             mixed.await_state(partition, follower, {follower})
         else:
-            mixed.await_state(partition, broker, {broker, follower})
+            mixed.await_state(partition, replicas[0], {*replicas})
     assert mixed.directories(other, broker, topic) == {
         **places,
         failing: ["KafkaStorageException"],
