@@ -113,7 +113,9 @@ class Mixed(NamedTuple):
 
         def is_so() -> bool:
             found = self.state(partition)
-            is_placed = -1 not in found.replicas and (replicas or found.replicas) == found.replicas
+            is_placed = (
+                -1 not in found.replicas and [*(replicas or found.replicas)] == found.replicas
+            )
             is_led = leader in (None, found.leader)
             if is_led and found.isr == isr and is_placed:
                 return True
