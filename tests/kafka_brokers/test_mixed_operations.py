@@ -46,7 +46,7 @@ class State(NamedTuple):
     replicas: list[BrokerId]
 
 
-class Mixed(NamedTuple):
+class MixedCluster(NamedTuple):
     """Brokers ``kafka`` and ``ours``, and an ``other`` one of either kind."""
 
     cluster: MovedCluster
@@ -260,7 +260,7 @@ def mixed(
     jars: None,
     zookeeper_server: EmbeddedZooKeeper,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Mixed]:
+) -> Iterator[MixedCluster]:
     del jars
     version, shape = request.param
     folder = tmp_path_factory.mktemp("mixed")
@@ -270,13 +270,13 @@ def mixed(
     ) as cluster:
         for broker in SHAPES[shape]:
             cluster.follow("move", broker)
-        yield Mixed(cluster, version, 1, 3, 2)
+        yield MixedCluster(cluster, version, 1, 3, 2)
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("ruler", RULERS)
 def test_tools_of_kafka_move_replicas_between_brokers_and_directories_of_both_kinds(
-    ruler: str, mixed: Mixed, tmp_path: Path
+    ruler: str, mixed: MixedCluster, tmp_path: Path
 ):
     _, _, kafka, ours, other = mixed
     mixed.let_rule(ruler)
@@ -324,7 +324,7 @@ def test_tools_of_kafka_move_replicas_between_brokers_and_directories_of_both_ki
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("ruler", RULERS)
 def test_a_move_goes_on_under_a_controller_of_the_other_kind(
-    ruler: str, mixed: Mixed, tmp_path: Path
+    ruler: str, mixed: MixedCluster, tmp_path: Path
 ):
     _, _, kafka, ours, other = mixed
     mixed.let_rule(ruler)
@@ -351,7 +351,7 @@ def test_a_move_goes_on_under_a_controller_of_the_other_kind(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("ruler", RULERS)
 def test_new_replicas_begin_where_the_log_was_deleted_up_to(
-    ruler: str, mixed: Mixed, tmp_path: Path
+    ruler: str, mixed: MixedCluster, tmp_path: Path
 ):
     """In the middle of a batch: the replicas have the whole one, clients see only its end."""
     _, _, kafka, ours, other = mixed
@@ -375,7 +375,7 @@ def test_new_replicas_begin_where_the_log_was_deleted_up_to(
         assert mixed.read(partition, len(values) - 302) == (302, values[302:])
 
 
-def _cancel_a_slow_move(mixed: Mixed, folder: Path, partition: TopicPartition) -> None:
+def _cancel_a_slow_move(mixed: MixedCluster, folder: Path, partition: TopicPartition) -> None:
     """Move a partition to the third broker so slowly that it does not end; then cancel it."""
     _, _, kafka, ours, other = mixed
     tool = "ReassignPartitionsCommand"
@@ -390,7 +390,9 @@ def _cancel_a_slow_move(mixed: Mixed, folder: Path, partition: TopicPartition) -
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("ruler", RULERS)
-def test_unclean_elections_and_deletions_with_brokers_that_were_away(ruler: str, mixed: Mixed):
+def test_unclean_elections_and_deletions_with_brokers_that_were_away(
+    ruler: str, mixed: MixedCluster
+):
     """The last member of an ISR dies, a broker that is behind returns, of each kind."""
     mixed_kinds = ((mixed.ours, mixed.kafka), (mixed.kafka, mixed.ours))
     for leader, behind in mixed_kinds:
@@ -398,7 +400,7 @@ def test_unclean_elections_and_deletions_with_brokers_that_were_away(ruler: str,
             _elect_uncleanly(mixed, ruler, leader, behind)
 
 
-def _elect_uncleanly(mixed: Mixed, kind: str, leader: BrokerId, behind: BrokerId) -> None:
+def _elect_uncleanly(mixed: MixedCluster, kind: str, leader: BrokerId, behind: BrokerId) -> None:
     cluster, of_ours, other = mixed.cluster, mixed.cluster.ours, mixed.other
     ruler = mixed.let_rule(kind)
     topics = by_tool, by_itself, doomed = [
@@ -439,14 +441,14 @@ def _elect_uncleanly(mixed: Mixed, kind: str, leader: BrokerId, behind: BrokerId
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("ruler", RULERS)
 def test_partitions_of_a_failed_log_directory_go_on_elsewhere(
-    ruler: str, mixed: Mixed, tmp_path: Path
+    ruler: str, mixed: MixedCluster, tmp_path: Path
 ):
     for broker, follower in ((mixed.kafka, mixed.ours), (mixed.ours, mixed.kafka)):
         _fail_a_directory(mixed, ruler, broker, follower, tmp_path)
 
 
 def _fail_a_directory(
-    mixed: Mixed, kind: str, broker: BrokerId, follower: BrokerId, scratch: Path
+    mixed: MixedCluster, kind: str, broker: BrokerId, follower: BrokerId, scratch: Path
 ) -> None:
     cluster, other, is_ours = mixed.cluster, mixed.other, broker in mixed.cluster.ours
     mixed.let_rule(kind)
@@ -489,7 +491,7 @@ def _fail_a_directory(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("ruler", RULERS)
 def test_nothing_acknowledged_is_lost_when_leaders_pause_for_longer_than_their_session(
-    ruler: str, mixed: Mixed, tmp_path: Path
+    ruler: str, mixed: MixedCluster, tmp_path: Path
 ):
     cluster = mixed.cluster
     topic = f"paused-under-{ruler}"
