@@ -126,7 +126,7 @@ class MixedCluster(NamedTuple):
     def produce(self, partition: TopicPartition, values: Sequence[bytes], *via: BrokerId) -> None:
         """Produce records, all of which must be acknowledged by the replicas in sync."""
         errors: list[object] = []
-        settings = {"acks": "all", "batch.num.messages": BATCH, "linger.ms": 1_000}
+        settings = {"enable.idempotence": True, "batch.num.messages": BATCH, "linger.ms": 1_000}
         producer = Producer({**self.cluster.clients_of("", *via), **settings})
         for value in values:
             producer.produce(
