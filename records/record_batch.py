@@ -159,16 +159,26 @@ def read_header(buffer: RecordBytes, position: int = 0) -> BatchHeader:
     return _new_header(_HEADER.unpack_from(buffer, position))
 
 
-def batches(buffer: RecordBytes, position: int = 0) -> Iterator[PlacedBatch]:
+def batches(
+    buffer: RecordBytes, position: int = 0, *, may_be_cut: bool = False
+) -> Iterator[PlacedBatch]:
     """Yield the position and header of each batch, without checking the CRC.
 
-    Raises ``RecordsRefusedError`` at the first batch that is incomplete or malformed.
+    ``may_be_cut``: leave out the last one if it is incomplete and not the only one. Raises
+    ``RecordsRefusedError`` at the first batch that is incomplete or malformed.
     """
-    end = len(buffer)
+    begin, end = position, len(buffer)
     while position < end:
+        if may_be_cut and position > begin and _is_cut(buffer, position):
+            return
         header = next_header(buffer, position, end - position)
         yield position, header
         position += header.size
+
+
+def _is_cut(buffer: RecordBytes, position: int) -> bool:
+    room = len(buffer) - position
+    return room < HEADER_SIZE or read_header(buffer, position).size > room
 
 
 def next_header(buffer: RecordBytes, position: int, room: int) -> BatchHeader:
@@ -261,12 +271,13 @@ def batches_of_leader(
 ) -> list[PlacedBatch]:
     """Return batches fetched from a leader, which begin at or after ``log_end_offset``.
 
-    ``may_overlap``: the first one may begin before it. Raises ``RecordsRefusedError`` if a batch
-    does not follow the one before, or is corrupt.
+    ``may_overlap``: the first one may begin before it. A leader of Kafka cuts the last one where
+    the limit of the answer is; it comes whole with the next answer. Raises ``RecordsRefusedError``
+    if a batch does not follow the one before, or is corrupt.
     """
     found: list[PlacedBatch] = []
     expected = log_end_offset
-    for position, header in batches(records):
+    for position, header in batches(records, may_be_cut=True):
         check_crc(records, position, header)
         overlaps = may_overlap and not found and header.last_offset >= expected
         if header.base_offset < expected and not overlaps:

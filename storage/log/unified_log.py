@@ -249,7 +249,7 @@ class UnifiedLog:
             self._leader_epoch = leader_epoch
 
     def append_as_follower(self, records: RecordBytes, leader_epoch: int | None = None) -> None:
-        """Append all batches fetched from a leader, or none if one is refused."""
+        """Append all whole batches fetched from a leader, or none if one is refused."""
         with self.exclusively() as contents:
             check_leader_epoch(leader_epoch, self._leader_epoch)
             end = contents.log_end_offset
@@ -262,7 +262,9 @@ class UnifiedLog:
                 # The leader's log starts inside a batch: Kafka's UnexpectedAppendOffsetException.
                 self._drop(lambda: contents.restart_at(batches[0][1].base_offset, now_ms))
             self._prepare_append()
-            contents.append(records, batches, now_ms)
+            position, last = batches[-1]
+            whole = memoryview(records)[: position + last.size]
+            contents.append(whole, batches, now_ms)
             self._note_end(contents.log_end_offset)
         if self._contents.has_many_unflushed:
             self.flush()
