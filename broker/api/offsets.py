@@ -82,17 +82,7 @@ def offset_apis(
     is refused to them; with ``registered`` all but those that they have replicas of. Who logs in
     as a broker is served as that one.
     """
-
-    def may_read(
-        request: KafkaRequest, replica_id: BrokerId, topic_partition: TopicPartition
-    ) -> bool:
-        if replica_id < 0:
-            return True
-        if not request.session.may_replicate_as(replica_id):
-            return False
-        if registered is None:
-            return serves_followers
-        return registered.may_read(replica_id, topic_partition)
+    may_read = partial(_may_read, registered, serves_followers)
 
     async def list_offsets(request: KafkaRequest) -> KafkaAnswer:
         topics, queries, refused = _decode_list(request, partial(may_read, request))
@@ -120,6 +110,23 @@ def offset_apis(
         KafkaApi(KafkaApiKey.LIST_OFFSETS, 0, 9, list_offsets),
         KafkaApi(KafkaApiKey.OFFSET_FOR_LEADER_EPOCH, 0, 4, offsets_for_leader_epoch),
     ]
+
+
+def _may_read(
+    registered: RegisteredFollowers | None,
+    serves_followers: bool,
+    request: KafkaRequest,
+    replica_id: BrokerId,
+    topic_partition: TopicPartition,
+) -> bool:
+    """Whether the sender may be told offsets of a partition as this replica; -1: as a consumer."""
+    if replica_id < 0:
+        return True
+    if not request.session.may_replicate_as(replica_id):
+        return False
+    if registered is None:
+        return serves_followers
+    return registered.may_read(replica_id, topic_partition)
 
 
 def _has_cluster(queries: Mapping[TopicPartition, OffsetQuery], request: KafkaRequest) -> bool:
