@@ -195,7 +195,12 @@ def move_obstacles(admin: ZkAdminStore, moving: Collection[TopicPartition]) -> l
 
 
 def move_throttles(admin: ZkAdminStore, moving: Collection[TopicPartition]) -> list[str]:
-    """Return at which rates brokers throttle partitions that are being reassigned."""
+    """Return at which rates brokers throttle partitions that are being reassigned.
+
+    None while moves are paused, which is by a throttle too.
+    """
+    if paused_for(admin):
+        return []
     topics = sorted({partition.topic for partition in moving})
     partitions = read_partitions(admin, topics).partitions
     replicas = {b for p in partitions if p.topic_partition in moving for b in p.assignment.replicas}

@@ -46,7 +46,7 @@ def fill(cluster: FakeCluster) -> None:
     """Write all settings and ACLs."""
     configs, acls = stores(cluster)
     for entity, overrides in CONFIGS.items():
-        configs.change_config(entity, lambda _, wanted=overrides: wanted)
+        configs.change_config(entity, overrides.__or__)
     acls.create_paths()
     for pattern, entries in ACLS.items():
         acls.change(pattern, entries.union)
