@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -42,11 +44,16 @@ def stores(cluster: FakeCluster) -> tuple[ZkConfigStore, ZkAclStore]:
     return ZkConfigStore(zookeeper), ZkAclStore(zookeeper)
 
 
+def given(wanted: Mapping[str, str], _: object) -> Mapping[str, str | None]:
+    """Return what a setting is to be, whatever it was."""
+    return wanted
+
+
 def fill(cluster: FakeCluster) -> None:
     """Write all settings and ACLs."""
     configs, acls = stores(cluster)
     for entity, overrides in CONFIGS.items():
-        configs.change_config(entity, overrides.__or__)
+        configs.change_config(entity, partial(given, overrides))
     acls.create_paths()
     for pattern, entries in ACLS.items():
         acls.change(pattern, entries.union)
@@ -108,7 +115,10 @@ def test_a_file_is_not_written_over(cluster: FakeCluster, file: Path):
         ('{"version": 2, "znodes": {}}', "its version is 2: this release reads 1"),
         ('{"version": 1, "znodes": {"/brokers/ids/1": {}}}', "is no znode of settings"),
         ('{"version": 1, "znodes": {"/config/topics/t": {}}}', "is no znode of settings"),
-        ('{"version": 1, "znodes": {"/config/users/a": {"version": 1, "config": 5}}}', "/config/users/a"),
+        (
+            '{"version": 1, "znodes": {"/config/users/a": {"version": 1, "config": 5}}}',
+            "/config/users/a",
+        ),
         ('{"version": 1, "znodes": {"/kafka-acl/Topic/a": {"version": 1}}}', "acls"),
     ],
 )
