@@ -194,7 +194,7 @@ class ControlRequestHandler:
                 else:
                     self._failed.discard(topic_partition)
                 errors.append(PartitionError(*topic_partition, error))
-                self._suspects.on_answer(topic_partition, state, error)
+                self._suspects.on_answer(topic_partition, state, error, header.controller_epoch)
                 if self._logs.has_suspects:
                     self._suspects.on_leadership(topic_partition, state)
 

@@ -34,7 +34,7 @@ class SuspectTracker:
         self._logs = logs
         # Leader epoch and partition epoch in which a replica was known not to be in sync.
         self._out_of_sync_in: dict[TopicPartition, tuple[int, int]] = {}
-        self._refused: set[TopicPartition] = set()  # have refused the last leadership
+        self._refused: dict[TopicPartition, int] = {}  # to lead, in which controller epoch
         self._are_given_up = False
 
     def must_refuse(
@@ -112,16 +112,24 @@ class SuspectTracker:
     def forget(self, topic_partition: TopicPartition) -> None:
         """Forget a replica whose log was removed: a new topic of this name has new epochs."""
         self._out_of_sync_in.pop(topic_partition, None)
-        self._refused.discard(topic_partition)
+        self._refused.pop(topic_partition, None)
 
     def on_answer(
-        self, topic_partition: TopicPartition, row: LeaderAndIsrPartition, error: Errors
+        self,
+        topic_partition: TopicPartition,
+        row: LeaderAndIsrPartition,
+        error: Errors,
+        controller_epoch: int,
     ) -> None:
-        """Note whether a replica has refused to lead in this leader epoch."""
+        """Note whether a replica has refused to lead.
+
+        That another request has succeeded since does not undo it: the controller may have sent that
+        before it read the refusal. Its successor does not know of the refusal.
+        """
         if error is Errors.CORRUPT_MESSAGE and row.leader == self._broker_id:
-            self._refused.add(topic_partition)
-        elif error is Errors.NONE:
-            self._refused.discard(topic_partition)
+            self._refused[topic_partition] = controller_epoch
+        elif self._refused.get(topic_partition, controller_epoch) < controller_epoch:
+            del self._refused[topic_partition]
 
     def on_stop(self, topic_partition: TopicPartition) -> None:
         """Note that a replica is stopped and not deleted.
@@ -129,8 +137,7 @@ class SuspectTracker:
         A controller of Kafka does so after such a refusal: for it the log has failed. It never asks
         again. A controller of this project begins a later leader epoch instead.
         """
-        if topic_partition in self._refused:
-            self._refused.discard(topic_partition)
+        if self._refused.pop(topic_partition, None) is not None:
             self._are_given_up = True
 
     def take_given_up(self) -> bool:

@@ -56,6 +56,18 @@ def test_a_lost_log_outside_the_isr_is_suspect_if_it_may_be_eligible() -> None:
     assert logs.suspect == {NAME, TopicPartition("t", 1)}
 
 
+@pytest.mark.parametrize(("later_epoch", "is_given_up"), [(5, True), (6, False)])
+def test_a_replica_that_refused_to_lead_is_given_up_although_it_follows_by_now(
+    later_epoch: int, *, is_given_up: bool
+) -> None:
+    tracker = SuspectTracker(ME, MemoryLogs())
+    tracker.on_answer(NAME, row(ME, BOTH, 1), Errors.CORRUPT_MESSAGE, 5)
+    tracker.on_answer(NAME, row(OTHER, BOTH, 2), Errors.NONE, later_epoch)
+    tracker.on_stop(NAME)
+    assert tracker.take_given_up() is is_given_up, "a later controller does not know of it"
+    assert not tracker.take_given_up()
+
+
 def test_a_new_replica_is_not_suspect() -> None:
     _, logs = found_lost(row(OTHER, (OTHER,), 2, is_new=True))
     assert not logs.suspect
@@ -142,8 +154,8 @@ def test_a_replica_that_is_stopped_because_it_refused_to_lead_could_serve() -> N
     assert stopped(broker)
     assert not stopped(broker), "once for each refusal"
     broker.apply(1, 5)
-    broker.apply(2, 6)  # it follows now
-    assert not stopped(broker)
+    broker.apply(2, 6)
+    assert stopped(broker), "a request that was sent before the refusal was read"
 
 
 def test_a_deleted_replica_and_one_of_a_broker_that_shuts_down_are_not_given_up() -> None:
