@@ -40,7 +40,7 @@ class BatchIndexAndErrorMessage:
 
 
 @message
-class PartitionProduceResponse:
+class ProduceResponsePartition:
     """The offset of the first record, or an error."""
 
     index: Int32
@@ -53,16 +53,16 @@ class PartitionProduceResponse:
 
 
 @message
-class TopicProduceResponse:
+class ProduceResponseTopic:
     """Partitions of a topic."""
 
     name: str
-    partition_responses: tuple[PartitionProduceResponse, ...]
+    partition_responses: tuple[ProduceResponsePartition, ...]
 
 
 @message
 class ProduceResponse:
     """A result for each partition."""
 
-    responses: tuple[TopicProduceResponse, ...]
+    responses: tuple[ProduceResponseTopic, ...]
     throttle_time_ms: Int32 = since(1, default=0)
