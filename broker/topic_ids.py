@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import uuid
-
 from regent.core.protocol.control import TopicId
 from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.metadata_cache import MetadataCache
-from regent.zk.codecs.topic_znodes import encode_topic_id
+from regent.zk.codecs.topic_znodes import random_uuid
 
 
 class RandomTopicIds:
@@ -19,7 +17,7 @@ class RandomTopicIds:
 
     def new_topic_id(self) -> TopicId:
         """Return a new id."""
-        return encode_topic_id(uuid.uuid4().bytes)
+        return random_uuid()
 
     def last_known(self, topic: str) -> TopicId | None:
         """Return the id in the metadata cache; while the cache is empty, the id in a log."""

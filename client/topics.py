@@ -7,7 +7,6 @@ in slices. A repeated request creates no topic twice, because the client chooses
 from __future__ import annotations
 
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -54,7 +53,7 @@ from regent.core.protocol.topics import (
 )
 from regent.core.topic_validation import TopicNames
 from regent.transport.kafka.api import KafkaApiKey
-from regent.transport.kafka.primitives import uuid_text
+from regent.zk.codecs.topic_znodes import random_uuid
 
 MAX_REPORTED: Final = 10
 _MAX_SLICE_PARTITIONS: Final = 10_000
@@ -93,7 +92,7 @@ class NoBrokerError(RegentError):
 
 def new_topic_id() -> str:
     """Return a random topic id, in the form that znodes and requests have it."""
-    return uuid_text(uuid.uuid4().bytes)
+    return random_uuid()
 
 
 class TopicsClient:

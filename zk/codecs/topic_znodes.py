@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import re
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -41,6 +42,16 @@ _TOPIC_ID = re.compile(r"[0-9A-Za-z_-]{22}")
 def encode_topic_id(uuid_bytes: bytes) -> str:
     """Return Kafka's 22-character base64url form of the 16 bytes of a UUID."""
     return base64.urlsafe_b64encode(uuid_bytes).rstrip(b"=").decode("ascii")
+
+
+def random_uuid() -> str:
+    """Return a new UUID in that form; none that a command would take for an option.
+
+    Mirrors ``org.apache.kafka.common.Uuid.randomUuid``.
+    """
+    while (text := encode_topic_id(uuid.uuid4().bytes)).startswith("-"):
+        pass
+    return text
 
 
 def _decode_topic_id(json: JsonObject) -> str | None:

@@ -9,7 +9,6 @@ epoch is the upper half of all later ids, so that older data continue with highe
 
 from __future__ import annotations
 
-import uuid
 from contextlib import suppress
 
 from regent.config.addresses import bracketed
@@ -28,7 +27,7 @@ from regent.zk.client.operations import (
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.codecs.broker_znodes import decode_broker_id
-from regent.zk.codecs.topic_znodes import encode_topic_id
+from regent.zk.codecs.topic_znodes import random_uuid
 from regent.zk.stores.fenced_writes import apply
 from regent.zk.znodes import BrokerIdsZNode, BrokerIdZNode, ClusterIdZNode, ProgressMarkZNode
 
@@ -46,7 +45,7 @@ def join_cluster(zookeeper: ZooKeeper) -> str:
     when ZooKeeper refuses to create it.
     """
     parent = ClusterIdZNode.PATH.rpartition("/")[0]
-    chosen = ClusterIdZNode.encode(encode_topic_id(uuid.uuid4().bytes))
+    chosen = ClusterIdZNode.encode(random_uuid())
     while True:
         cluster_id = read_cluster_id(zookeeper)
         if cluster_id is not None:

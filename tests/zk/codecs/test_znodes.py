@@ -18,7 +18,7 @@ from regent.core.model import (
     TopicPartition,
 )
 from regent.zk.codecs.broker_znodes import decode_broker_id
-from regent.zk.codecs.topic_znodes import TopicZNodeData, encode_topic_id
+from regent.zk.codecs.topic_znodes import TopicZNodeData, encode_topic_id, random_uuid
 from regent.zk.znodes import (
     PERSISTENT_PATHS,
     BrokerIdZNode,
@@ -162,6 +162,12 @@ def test_an_endpoint_must_have_a_security_protocol_that_kafka_knows() -> None:
 def test_a_topic_id_is_the_base64url_form_of_a_uuid() -> None:
     assert encode_topic_id(bytes(16)) == "A" * 22
     assert encode_topic_id(b"\xff" * 16) == "_" * 21 + "w"
+
+
+def test_no_command_takes_a_new_id_for_an_option():
+    ids = {random_uuid() for _ in range(1_000)}
+    assert len(ids) == 1_000
+    assert not any(new.startswith("-") for new in ids)
 
 
 # --- decoding -------------------------------------------------------------------------------------
