@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
 
@@ -82,9 +83,22 @@ def output_of(*words: str) -> str:
 
 
 def create(kafka: GenuineBroker, topic: str) -> None:
-    """Create a topic by a new client, which does not know a former controller."""
+    """Create a topic by a new client, which does not know a former controller.
+
+    A broker of Kafka that may migrate forwards the request until it knows the controller, and no
+    broker with ZooKeeper takes that: the client gets UNKNOWN_SERVER_ERROR.
+    """
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_server})
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(WAIT_S)
+
+    def is_created() -> bool:
+        error = admin.create_topics([NewTopic(topic, 1, 1)])[topic].exception(WAIT_S)
+        if error is None:
+            return True
+        assert isinstance(error, KafkaException)
+        assert error.args[0].code() == KafkaError.UNKNOWN, error
+        return False
+
+    eventually(is_created, f"{topic} is created", WAIT_S)
 
 
 class Znodes:
