@@ -95,6 +95,25 @@ class ShutdownBrokerResponse:
     remaining_partitions: tuple[TopicPartition, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class HoldDeletedLogsRequest:
+    """Asks a broker to keep its deleted logs of a topic, or with ``is_release`` to delete them."""
+
+    topic: str
+    topic_id: TopicId
+    partitions: tuple[int, ...]
+    is_release: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HoldDeletedLogsResponse:
+    """The partitions whose logs are kept until the topic comes back, or until they are released."""
+
+    error_code: Errors
+    broker_id: BrokerId
+    held: tuple[int, ...] = ()
+
+
 class JournalPosition(NamedTuple):
     """Where a line of a journal begins: the number of its file, and the offset in bytes."""
 

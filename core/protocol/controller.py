@@ -196,9 +196,44 @@ class MoveControllerResponse:
     message: str = ""
 
 
+class HeldLogs(NamedTuple):
+    """The partitions of a deleted topic of which a broker keeps its logs."""
+
+    broker_id: BrokerId
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UndeleteTopicRequest:
+    """Asks the controller to bring a deleted topic back.
+
+    ``deletion_zxid``: the zxid at which its znode below ``/regent/deleted_topics`` was created. A
+    late copy of the request cannot bring back what was deleted again. ``held``: what the brokers
+    have answered to ``HoldDeletedLogsRequest``.
+    """
+
+    topic: str
+    topic_id: TopicId
+    deletion_zxid: int
+    held: tuple[HeldLogs, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UndeleteTopicResponse:
+    """``problem`` is empty if the topic is back.
+
+    ``is_final``: the same request would always be refused, so that the logs can be released.
+    """
+
+    error_code: Errors
+    problem: str = ""
+    is_final: bool = False
+
+
 ControllerRequest: TypeAlias = (
     ControlledShutdownRequest
     | MoveControllerRequest
+    | UndeleteTopicRequest
     | DescribeControllerRequest
     | AwaitBrokersRequest
     | AlterPartitionRequest
@@ -207,6 +242,7 @@ ControllerRequest: TypeAlias = (
 ControllerResponse: TypeAlias = (
     ControlledShutdownResponse
     | MoveControllerResponse
+    | UndeleteTopicResponse
     | DescribeControllerResponse
     | AwaitBrokersResponse
     | AlterPartitionResponse

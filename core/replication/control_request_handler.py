@@ -238,7 +238,10 @@ class ControlRequestHandler:
                 replica_log = None
             if replica_log is None or replica_log.topic_id is None:
                 replica_log = self._logs.get_or_create(
-                    topic_partition, topic_id, is_new=state.is_new or has_failed
+                    topic_partition,
+                    topic_id,
+                    is_new=state.is_new or has_failed,
+                    is_in_sync=self._broker_id in state.isr,
                 )
             error = _why_not(replica_log, topic_id, state.leader_epoch)
             if error is not Errors.NONE:

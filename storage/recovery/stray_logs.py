@@ -75,11 +75,7 @@ class StrayLogs:
     def take_usable(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> Path | None:
         """Take the newest stray log that can be used again; None: there is none."""
         with self._lock:
-            usable = [
-                path
-                for path in self._of(topic_partition, topic_id)
-                if (path / _CHECKPOINT).exists()
-            ]
+            usable = list(filter(can_be_used_again, self._of(topic_partition, topic_id)))
             if not usable:
                 return None
             newest = max(usable, key=_modified_ns)
@@ -93,6 +89,16 @@ class StrayLogs:
             for path in found:
                 del self._topic_ids[path.name]
             return found
+
+    def of(self, topic_partition: TopicPartition, topic_id: TopicId) -> list[Path]:
+        """Return the stray logs of a partition with a topic id."""
+        with self._lock:
+            return self._of(topic_partition, topic_id)
+
+    def forget(self, path: Path) -> None:
+        """Remove a stray log."""
+        with self._lock:
+            self._topic_ids.pop(path.name, None)
 
     def take_due(self, now_ms: int, is_known: Callable[[TopicId], bool]) -> list[Path]:
         """Take the stray logs that were kept long enough and that other brokers have."""
@@ -119,9 +125,14 @@ class StrayLogs:
         ]
 
 
-def write_checkpoint(path: Path, progress: StrayLogCheckpoint) -> None:
+def write_checkpoint(path: Path, progress: StrayLogCheckpoint, *, is_synced: bool = True) -> None:
     """Write the offsets needed to use a log again into its directory. Raises ``StorageError``."""
-    write_rows(path / _CHECKPOINT, [" ".join(map(str, progress))])
+    write_rows(path / _CHECKPOINT, [" ".join(map(str, progress))], is_synced=is_synced)
+
+
+def can_be_used_again(path: Path) -> bool:
+    """Whether a log that is out of use has the offsets that are needed to use it again."""
+    return (path / _CHECKPOINT).exists()
 
 
 def read_checkpoint(path: Path) -> StrayLogCheckpoint:

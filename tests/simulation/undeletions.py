@@ -1,0 +1,158 @@
+"""An operator brings deleted topics back; what was committed before a deletion is there again.
+
+Brokers hold their deleted logs at once; the request to the controller may be late, lost, repeated,
+or reach a controller that is deposed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.ports import DeletedTopic, TopicAssignment
+from regent.core.protocol.broker import HoldDeletedLogsRequest
+from regent.core.protocol.controller import HeldLogs, UndeleteTopicRequest, UndeleteTopicResponse
+from regent.core.replication.held_logs import hold_deleted_logs
+from regent.zk.client.operations import Create, Operation
+from regent.zk.codecs.topic_znodes import DELETED_TOPIC
+from regent.zk.stores.deleted_topic_store import read_deleted_topics
+from regent.zk.stores.znode_store import decode_each, topic_assignment
+from regent.zk.znodes import DeletedTopicZNode, DeleteTopicsTopicZNode, TopicZNode
+from tests.simulation.application_topics import APPLICATION_TOPICS
+from tests.simulation.cluster import Cluster
+from tests.simulation.committed_records import CommittedRecords, LogKey
+from tests.simulation.disk import Disk
+from tests.simulation.simulated_logs import SimulatedLog
+from tests.simulation.situations import Situation, Situations
+from tests.support.fake_zookeeper import FakeZooKeeper
+from tests.support.memory_logs import StoredBatch
+
+PROBABILITIES = (0.0, 0.1, 0.3)
+DELETION_PROBABILITY = 0.1
+PURGE_PROBABILITY = 0.1
+SILENCE_PROBABILITIES = (0.1, 0.4, 0.8)
+
+
+class Undeletions:
+    """The actions of the operator; they have dice of their own."""
+
+    def __init__(self, cluster: Cluster, seed: int, note: Callable[..., None]) -> None:
+        self._cluster = cluster
+        self._note = note
+        self._random = random.Random(f"{seed}, undeletions")
+        self._probability = self._random.choice(PROBABILITIES)
+
+    def act(self) -> None:
+        """Sometimes bring a deleted topic back, or delete one, or let brokers delete files."""
+        if self._random.random() >= self._probability:
+            return
+        if self._random.random() < DELETION_PROBABILITY:
+            self._delete()
+        session = FakeZooKeeper(self._cluster.zookeeper)
+        topics = sorted(read_deleted_topics(session).items())
+        if not topics:
+            return
+        _, deleted = self._random.choice(topics)
+        assert isinstance(deleted, DeletedTopic)
+        topic = deleted.topic
+        if self._random.random() < PURGE_PROBABILITY:
+            self._purge()
+        if self._cluster.zookeeper.node(TopicZNode.path(topic)) is not None:
+            return
+        silence = self._random.choice(SILENCE_PROBABILITIES)
+        asked = [b for b in sorted(self._cluster.brokers) if self._random.random() >= silence]
+        held = [row for b in asked if (row := self._hold(b, topic, deleted)) is not None]
+        self._note("undelete %s, held by %s", topic, [row.broker_id for row in held])
+        request = UndeleteTopicRequest(topic, deleted.topic_id, deleted.created_zxid, tuple(held))
+        answered = partial(self._on_answer, topic, deleted, held)
+        for broker in self._cluster.active_controllers or list(self._cluster.brokers.values()):
+            self._cluster.network.ask(None, broker.control_endpoint, request, answered)
+
+    def _hold(self, broker_id: BrokerId, topic: str, deleted: DeletedTopic) -> HeldLogs | None:
+        broker = self._cluster.brokers[broker_id]
+        if broker.is_of_kafka or broker.is_paused or broker.broker_epoch < 0:
+            return None
+        request = HoldDeletedLogsRequest(topic, deleted.topic_id, tuple(deleted.partitions))
+        answer = hold_deleted_logs(broker_id, broker.disk, request)
+        return HeldLogs(broker_id, answer.held) if answer.held else None
+
+    def _on_answer(
+        self, topic: str, deleted: DeletedTopic, held: list[HeldLogs], answer: object
+    ) -> None:
+        if not isinstance(answer, UndeleteTopicResponse) or answer.error_code:
+            return
+        if answer.problem and answer.is_final:
+            for broker_id, partitions in held:
+                request = HoldDeletedLogsRequest(topic, deleted.topic_id, partitions, True)
+                if broker_id in self._cluster.brokers:
+                    hold_deleted_logs(broker_id, self._cluster.brokers[broker_id].disk, request)
+
+    def _delete(self) -> None:
+        """Delete a topic whose znode is readable, as other administrators do."""
+        names = set(self._cluster.zookeeper.children_of("/brokers/topics")) - APPLICATION_TOPICS
+        found = FakeZooKeeper(self._cluster.zookeeper).get_many(list(map(TopicZNode.path, names)))
+        read = decode_each(names, found, topic_assignment)
+        topics = [topic for topic, of in read.items() if isinstance(of, TopicAssignment)]
+        if topics:
+            topic = self._random.choice(sorted(topics))
+            self._note("delete %s, which may come back", topic)
+            self._cluster.zookeeper.put(DeleteTopicsTopicZNode.path(topic))
+
+    def _purge(self) -> None:
+        for broker_id in sorted(self._cluster.brokers):
+            disk = self._cluster.brokers[broker_id].disk
+            if isinstance(disk, Disk) and self._random.random() < 0.5:
+                self._note("%d deletes the files of deleted logs", broker_id)
+                disk.deleted.purge()
+
+
+class PromisedRecords:
+    """What was committed when a topic was remembered; its leaders have it when it is back."""
+
+    def __init__(self, situations: Situations) -> None:
+        self._situations = situations
+        self._sound: set[LogKey] = set()  # when the deletion was requested
+        self._promised: dict[LogKey, dict[int, StoredBatch]] = {}
+
+    def on_deletion_requested(self, key: LogKey, known: CommittedRecords) -> None:
+        """Note whether losses of a partition were checked until now."""
+        if not known.is_tainted and not known.unclean_epochs:
+            self._sound.add(key)
+
+    def on_operation(
+        self, operation: Operation, records: Callable[[LogKey], CommittedRecords]
+    ) -> None:
+        """Note what is committed when a topic is remembered for the first time."""
+        is_one = DeletedTopicZNode.names(operation.path) is not None
+        if not is_one or not isinstance(operation, Create):
+            return
+        deleted = DELETED_TOPIC.decode(operation.path, operation.data)
+        for number in deleted.partitions:
+            key = LogKey(TopicPartition(deleted.topic, number), deleted.topic_id)
+            self._promised.pop(key, None)
+            if key in self._sound:
+                self._promised[key] = dict(records(key).committed)
+
+    def on_unclean_election(self, key: LogKey) -> None:
+        """Promise nothing more of a partition."""
+        self._promised.pop(key, None)
+        self._sound.discard(key)
+
+    def check_leader(
+        self, key: LogKey, broker_id: BrokerId, log: SimulatedLog, known: CommittedRecords
+    ) -> None:
+        """A leader of a topic that came back has what was committed before its deletion."""
+        promised = self._promised.get(key)
+        if not promised:
+            return
+        self._situations.meet(Situation.TOPIC_BROUGHT_BACK)
+        there = {batch.base_offset: batch.data for batch in log.batches}
+        start = max(known.deleted_to, log.log_start_offset)
+        lost = [
+            batch.base_offset
+            for batch in promised.values()
+            if batch.last_offset >= start and there.get(batch.base_offset) != batch.data
+        ]
+        assert not lost, f"UndeletedTopicsAreWhole: {key}: broker {broker_id} leads without {lost}"
