@@ -256,7 +256,8 @@ class Broker(RegentActor):
     ) -> DescribeMetadataResponse | HoldDeletedLogsResponse:
         if isinstance(request, DescribeMetadataRequest):
             return self._describe(request.topics)
-        return hold_deleted_logs(self.replica_manager.broker_id, self._logs, request)
+        manager = self.replica_manager
+        return hold_deleted_logs(manager.broker_id, manager.broker_epoch, self._logs, request)
 
     def on_start(self) -> None:
         """Start the actor that checks control requests."""

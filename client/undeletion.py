@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Final
@@ -12,7 +12,7 @@ from regent.client.controller_ref import ControllerError, ControllerRef
 from regent.client.pauses import pauses
 from regent.config.command_line import program
 from regent.core.errors import BadDataError, BrokerNotFoundError, NoControlPortError, RegentError
-from regent.core.model import NO_LEADER, BrokerId, TopicPartition
+from regent.core.model import NO_LEADER, TopicPartition
 from regent.core.ports import DeletedTopic
 from regent.core.protocol.broker import HoldDeletedLogsRequest, HoldDeletedLogsResponse
 from regent.core.protocol.control import TopicId
@@ -43,7 +43,7 @@ def undeletable_topics(admin: ZkAdminStore) -> list[DeletedTopic]:
 def _remembered(admin: ZkAdminStore) -> list[DeletedTopic]:
     found = admin.read_deleted_topics().values()
     topics = [deleted for deleted in found if isinstance(deleted, DeletedTopic)]
-    return sorted(topics, key=lambda deleted: (deleted.topic, -deleted.created_zxid))
+    return sorted(topics, key=lambda deleted: (deleted.topic, -deleted.deleted_ms, -deleted.zxid))
 
 
 def moment_text(time_ms: int) -> str:
@@ -63,14 +63,13 @@ def undelete(
 ) -> DeletedTopic:
     """Bring a topic back and wait for its leaders. Raises ``NotUndeletedError``.
 
-    ``topic_id``: which of several deleted topics of the name; None: the last one.
-    Brokers are released when the controller refuses a request that it would refuse again. When
-    nothing is known of its answer they keep the logs, and the command can be repeated.
+    ``topic_id``: which of several deleted topics of the name; None: the last one. Brokers keep the
+    logs whatever the controller answers, so that the command can be repeated.
     """
     deadline = time.monotonic() + timeout_s
     deleted = _deleted(admin, topic, topic_id)
     held, problems = _hold(admin, open_actor, topic, deleted)
-    request = UndeleteTopicRequest(topic, deleted.topic_id, deleted.created_zxid, tuple(held))
+    request = UndeleteTopicRequest(topic, deleted.topic_id, deleted.zxid, tuple(held))
     try:
         answer = controller.ask_until_answered(request, UndeleteTopicResponse, deadline=deadline)
     except ControllerError as error:
@@ -78,15 +77,16 @@ def undelete(
             f"topic {topic} may be back or not: {error}; repeat the command"
         ) from None
     if answer.problem:
-        if answer.is_final:
-            _ask_brokers(admin, open_actor, topic, deleted, [row.broker_id for row in held], True)
         raise NotUndeletedError("\n".join([answer.problem, *problems]))
     _await_leaders(admin, topic, deleted, deadline)
     return deleted
 
 
 def _deleted(admin: ZkAdminStore, topic: str, topic_id: TopicId | None) -> DeletedTopic:
-    """Return what is remembered of a topic that does not exist."""
+    """Return what is remembered of a topic that does not exist.
+
+    First it must not exist: what is read before a deletion is complete changes again.
+    """
     problem = topic_name_problem(topic)
     if problem is not None:
         raise NotUndeletedError(f"topic {topic} {problem}")
@@ -109,31 +109,19 @@ def _deleted(admin: ZkAdminStore, topic: str, topic_id: TopicId | None) -> Delet
 def _hold(
     admin: ZkAdminStore, open_actor: OpenActor, topic: str, deleted: DeletedTopic
 ) -> tuple[list[HeldLogs], list[str]]:
-    brokers = {broker_id for row in deleted.partitions.values() for broker_id in row.replicas}
-    return _ask_brokers(admin, open_actor, topic, deleted, sorted(brokers), False)
-
-
-def _ask_brokers(
-    admin: ZkAdminStore,
-    open_actor: OpenActor,
-    topic: str,
-    deleted: DeletedTopic,
-    brokers: Collection[BrokerId],
-    is_release: bool,
-) -> tuple[list[HeldLogs], list[str]]:
     """Return what brokers hold, and a sentence for each that does not answer."""
     held: list[HeldLogs] = []
     problems: list[str] = []
-    for broker_id in brokers:
+    for broker_id in sorted({b for row in deleted.partitions.values() for b in row.replicas}):
         numbers = [n for n, row in deleted.partitions.items() if broker_id in row.replicas]
-        request = HoldDeletedLogsRequest(topic, deleted.topic_id, tuple(numbers), is_release)
+        request = HoldDeletedLogsRequest(topic, deleted.topic_id, tuple(numbers))
         try:
             with open_actor(control_endpoint(broker_id, admin.read_broker(broker_id))) as actor:
                 answer = ask(actor, request, HoldDeletedLogsResponse, timeout_s=_HOLD_S)
         except (BrokerNotFoundError, NoControlPortError, BadDataError, RequestError) as error:
             problems.append(f"broker {broker_id} cannot be asked for its records: {error}")
             continue
-        held.append(HeldLogs(broker_id, answer.held))
+        held.append(HeldLogs(broker_id, answer.broker_epoch, answer.held))
     return held, problems
 
 

@@ -103,7 +103,8 @@ class DeletedPartition(NamedTuple):
 class DeletedTopic:
     """What is needed to bring a deleted topic back; times in milliseconds since the epoch.
 
-    Brokers keep the records about until ``until_ms``. ``created_zxid`` identifies the deletion.
+    Brokers keep the records about until ``until_ms``. ``zxid`` is that of the last change of what
+    is remembered: it identifies the deletion, and the last time that it was begun.
     """
 
     topic: str
@@ -112,7 +113,7 @@ class DeletedTopic:
     until_ms: int
     partitions: Mapping[int, DeletedPartition]
     config: Mapping[str, str]
-    created_zxid: int = -1
+    zxid: int = -1
 
 
 PartitionStates: TypeAlias = Mapping[TopicPartition, LeaderIsrAndControllerEpoch | BadDataError]

@@ -343,17 +343,14 @@ class ClusterNotes(Protocol):
 
 
 class DeletedReplicaLogs(Protocol):
-    """Deleted logs whose files are still there; each may raise ``StorageError``."""
+    """Deleted logs whose files are still there; ``hold`` may raise ``StorageError``."""
 
     def hold(self, topic_partition: TopicPartition, topic_id: TopicId) -> bool:
         """Keep the log that a replica had when its topic was deleted; return whether it is kept.
 
-        It is kept until ``get_or_create`` uses it again, or until it is released. Idempotent.
+        It is kept until ``get_or_create`` uses it again, and a loss of power does not change it.
+        Idempotent.
         """
-        ...
-
-    def release(self, topic_partition: TopicPartition, topic_id: TopicId) -> None:
-        """Delete a log that is held; its delay begins again. No-op if absent."""
         ...
 
 

@@ -45,10 +45,12 @@ from regent.storage.log_names import (
     out_of_use,
     rename_log,
 )
-from regent.storage.recovery.deleted_logs import CREATED_IN_ISR, HELD, DeletedLogs
+from regent.storage.recovery.deleted_logs import CREATED_IN_ISR, DeletedLogs
 from regent.storage.recovery.stray_logs import (
     StrayLogCheckpoint,
     StrayLogs,
+    end_hold,
+    is_held,
     read_checkpoint,
     remove_checkpoint,
     write_checkpoint,
@@ -350,6 +352,7 @@ class DirectoryLogs:
         self.checkpoints.forget_former(topic_partition)
         with self.directory:
             self.ends.add(topic_partition)
+            end_hold(stray)
             stray.rename(path)
             try:
                 contents, progress = self._load_stray(path, topic_partition)
@@ -363,7 +366,6 @@ class DirectoryLogs:
                 _log.error("%s: cannot use the stray log again: %s", topic_partition, error)
                 return None
             remove_checkpoint(path)
-            (path / HELD).unlink(missing_ok=True)
         log = self.logs[topic_partition] = self._add(topic_partition, contents, topic_id)
         with self.directory:
             self.ends.note(topic_partition, contents.log_end_offset)
@@ -393,12 +395,19 @@ class DirectoryLogs:
             )
             return contents, progress
 
-    def delete_strays(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> None:
-        """Delete the stray logs of a deleted topic. Raises ``StorageError``."""
-        for path in self.strays.take_all(topic_partition, topic_id):
+    def delete_strays(
+        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, also_held: bool
+    ) -> None:
+        """Delete the stray logs of a deleted topic. Raises ``StorageError``.
+
+        Without ``also_held`` the log stays that is held: the request may be a late copy.
+        """
+        for path in self.strays.of(topic_partition, topic_id):
             with self.directory, suppress(FileNotFoundError):
-                remove_checkpoint(path)  # the log that was in use is newer
-                path.rename(self.directory.path / out_of_use(topic_partition, TO_DELETE))
+                if also_held or not is_held(path):
+                    self.strays.forget(path)
+                    remove_checkpoint(path)  # the log that was in use is newer
+                    path.rename(self.directory.path / out_of_use(topic_partition, TO_DELETE))
 
     def remove(
         self, topic_partition: TopicPartition, suffix: str, deleted_topic: TopicId | None = None
@@ -440,7 +449,6 @@ class DirectoryLogs:
                 is_compacted,
             )
             write_checkpoint(log.path, progress, is_synced=is_synced)
-            (log.path / HELD).unlink(missing_ok=True)  # a crash may have left it
         except ShortageError:
             raise
         except StorageError:

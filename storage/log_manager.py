@@ -106,7 +106,7 @@ class LogManager:
             DirectoryLogs(LogDirectory(path, self._directory_failed), settings)
             for path in directories
         ]
-        self.deleted = DeletedLogsOfBroker(self._live, self._lock)
+        self.deleted = DeletedLogsOfBroker(self._live)
         self.moves = MovesOfLogs(self._directories, self._homes, self._lock, wall_clock_ms)
 
     # --- the directories ---
@@ -322,9 +322,10 @@ class LogManager:
     ) -> None:
         """Remove a log at once and delete its files later. No-op if absent."""
         with self._lock:
+            is_used = topic_partition in self._homes
             self._remove(topic_partition, TO_DELETE, deleted_topic)
             for logs in self._live():
-                logs.delete_strays(topic_partition, deleted_topic)
+                logs.delete_strays(topic_partition, deleted_topic, also_held=is_used)
 
     def set_aside(self, topic_partition: TopicPartition) -> None:
         """Rename a log as stray; ignore it if its directory is offline."""

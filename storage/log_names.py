@@ -93,11 +93,16 @@ def rename_log(
     """
     moved = path.with_name(out_of_use(topic_partition, suffix))
     try:
-        path.rename(moved)
+        move_log(path, moved, now_ms)
     except FileNotFoundError:
         return None
-    os.utime(moved, ns=(now_ms * 1_000_000, now_ms * 1_000_000))
     return moved
+
+
+def move_log(path: Path, moved: Path, now_ms: int) -> None:
+    """Rename the directory of a log, and note when. Raises ``OSError``."""
+    path.rename(moved)
+    os.utime(moved, ns=(now_ms * 1_000_000, now_ms * 1_000_000))
 
 
 def delete_renamed_logs(

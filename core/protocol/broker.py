@@ -97,20 +97,20 @@ class ShutdownBrokerResponse:
 
 @dataclass(frozen=True, slots=True)
 class HoldDeletedLogsRequest:
-    """Asks a broker to keep its deleted logs of a topic, or with ``is_release`` to delete them."""
+    """Asks a broker to keep its deleted logs of a topic until the topic comes back."""
 
     topic: str
     topic_id: TopicId
     partitions: tuple[int, ...]
-    is_release: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class HoldDeletedLogsResponse:
-    """The partitions whose logs are kept until the topic comes back, or until they are released."""
+    """The partitions whose logs the broker keeps, and the broker epoch in which it says so."""
 
     error_code: Errors
     broker_id: BrokerId
+    broker_epoch: int = -1
     held: tuple[int, ...] = ()
 
 

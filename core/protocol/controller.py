@@ -197,9 +197,10 @@ class MoveControllerResponse:
 
 
 class HeldLogs(NamedTuple):
-    """The partitions of a deleted topic of which a broker keeps its logs."""
+    """The partitions of a deleted topic of which a broker keeps its logs, in one broker epoch."""
 
     broker_id: BrokerId
+    broker_epoch: int
     partitions: tuple[int, ...]
 
 
@@ -207,9 +208,8 @@ class HeldLogs(NamedTuple):
 class UndeleteTopicRequest:
     """Asks the controller to bring a deleted topic back.
 
-    ``deletion_zxid``: the zxid at which its znode below ``/regent/deleted_topics`` was created. A
-    late copy of the request cannot bring back what was deleted again. ``held``: what the brokers
-    have answered to ``HoldDeletedLogsRequest``.
+    ``deletion_zxid``: the zxid at which its znode below ``/regent/deleted_topics`` was changed last.
+    ``held``: what the brokers have answered to ``HoldDeletedLogsRequest`` since it was read.
     """
 
     topic: str
@@ -220,14 +220,10 @@ class UndeleteTopicRequest:
 
 @dataclass(frozen=True, slots=True)
 class UndeleteTopicResponse:
-    """``problem`` is empty if the topic is back.
-
-    ``is_final``: the same request would always be refused, so that the logs can be released.
-    """
+    """``problem`` is empty if the topic is back."""
 
     error_code: Errors
     problem: str = ""
-    is_final: bool = False
 
 
 ControllerRequest: TypeAlias = (

@@ -1,4 +1,4 @@
-"""Holds the deleted logs of a topic that an operator brings back, and releases them."""
+"""Holds the deleted logs of a topic that an operator brings back."""
 
 from __future__ import annotations
 
@@ -10,20 +10,17 @@ from regent.core.topic_validation import topic_name_problem
 
 
 def hold_deleted_logs(
-    broker_id: BrokerId, logs: ReplicaLogs, request: HoldDeletedLogsRequest
+    broker_id: BrokerId, broker_epoch: int, logs: ReplicaLogs, request: HoldDeletedLogsRequest
 ) -> HoldDeletedLogsResponse:
-    """Hold, or release, the logs of the partitions that are named; return which are held now."""
+    """Hold the logs of the partitions that are named; return which are held now."""
     if topic_name_problem(request.topic) is not None:
-        return HoldDeletedLogsResponse(Errors.INVALID_TOPIC_EXCEPTION, broker_id)
+        return HoldDeletedLogsResponse(Errors.INVALID_TOPIC_EXCEPTION, broker_id, broker_epoch)
     held: list[int] = []
     outcome = Errors.NONE
     for number in request.partitions:
-        topic_partition = TopicPartition(request.topic, number)
         try:
-            if request.is_release:
-                logs.deleted.release(topic_partition, request.topic_id)
-            elif logs.deleted.hold(topic_partition, request.topic_id):
+            if logs.deleted.hold(TopicPartition(request.topic, number), request.topic_id):
                 held.append(number)
         except StorageError:  # the other directories may have the other logs
             outcome = Errors.KAFKA_STORAGE_ERROR
-    return HoldDeletedLogsResponse(outcome, broker_id, tuple(held))
+    return HoldDeletedLogsResponse(outcome, broker_id, broker_epoch, tuple(held))

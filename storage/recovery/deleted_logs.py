@@ -2,7 +2,8 @@
 
 Such a log is renamed, and its files are deleted after a delay. Until then it can be used again if
 its topic returns with the same id (``regent topics undelete``). ``hold`` makes it a stray log,
-which stays until that happens, or until it is released.
+which stays until that happens, also after a loss of power, and nothing else ends that: a broker
+that has said once that it holds a log holds it until its topic returns.
 
 A log is offered only if it has the checkpoint that stray logs have. It is removed before the first
 file of the log is: what a crash leaves of a log is never offered.
@@ -22,8 +23,22 @@ from regent.core.errors import BadDataError, ShortageError, StorageError
 from regent.core.model import TopicPartition
 from regent.core.protocol.control import TopicId
 from regent.storage.checkpoints import read_topic_id
-from regent.storage.log_names import STRAY, TO_DELETE, is_moved, is_name_of, rename_log
-from regent.storage.recovery.stray_logs import StrayLogs, can_be_used_again, remove_checkpoint
+from regent.storage.files import sync_path
+from regent.storage.log_names import (
+    STRAY,
+    TO_DELETE,
+    is_moved,
+    is_name_of,
+    move_log,
+    out_of_use,
+)
+from regent.storage.recovery.stray_logs import (
+    StrayLogs,
+    can_be_used_again,
+    is_held,
+    mark_held,
+    remove_checkpoint,
+)
 
 if TYPE_CHECKING:
     from regent.storage.directory_logs import DirectoryLogs
@@ -31,8 +46,6 @@ if TYPE_CHECKING:
 CREATED_IN_ISR = "created-in-isr"
 """The file in a log that was created empty although its replica was in sync: records are missing.
 """
-HELD = "held-for-undelete"
-
 _NUMBER = re.compile(r".+-(?P<partition>[0-9]+)\.[0-9a-f]{32}-delete", re.ASCII)
 
 
@@ -55,11 +68,9 @@ class DeletedLogs:
         ``lost_power``: what was not flushed is lost, so that none of them is complete.
         """
         with os.scandir(self._directory) as entries:
-            names = [e.name for e in entries if e.name.endswith((TO_DELETE, STRAY))]
+            names = [e.name for e in entries if e.name.endswith(TO_DELETE)]
         for name in filter(is_moved, names):
             path, match = self._directory / name, _NUMBER.fullmatch(name)
-            if lost_power:
-                (path / HELD).unlink(missing_ok=True)
             if match is None or not can_be_used_again(path):
                 continue
             if lost_power:
@@ -89,37 +100,28 @@ class DeletedLogs:
         with self._lock:
             self._withdraw((topic_id, topic_partition.partition))
 
-    def offers(self, topic_partition: TopicPartition, topic_id: TopicId) -> bool:
-        """Whether there is a deleted log of a partition that is not held."""
-        with self._lock:
-            return (topic_id, topic_partition.partition) in self._names
-
     def hold(self, topic_partition: TopicPartition, topic_id: TopicId) -> bool:
-        """Make the deleted log a stray log; return whether it is one now. Raises ``OSError``."""
+        """Make the deleted log a stray log that stays; return whether there is one now.
+
+        Raises ``OSError``, ``StorageError``.
+        """
+        name = self._names.get((topic_id, topic_partition.partition))
+        if name is not None:
+            with suppress(FileNotFoundError):  # it is being deleted, or it is held now
+                for file in (self._directory / name).iterdir():
+                    sync_path(file)  # long, so without the lock: nobody writes to it
+        with self._lock:
+            self._set_aside(topic_partition, topic_id, name, keeps=True)
+            return any(map(is_held, self._strays.of(topic_partition, topic_id)))
+
+    def set_aside(self, topic_partition: TopicPartition, topic_id: TopicId) -> bool:
+        """Make the deleted log a stray log, to use it at once; return whether there was one.
+
+        Raises ``OSError``, ``StorageError``.
+        """
         with self._lock:
             name = self._names.get((topic_id, topic_partition.partition))
-            if name is None or not is_name_of(topic_partition, name):
-                return self._held(topic_partition, topic_id) is not None
-            del self._keys[name], self._names[topic_id, topic_partition.partition]
-            path, stray = self._directory / name, None
-            with suppress(FileNotFoundError):  # an operator removed it
-                (path / HELD).touch()
-                stray = rename_log(path, topic_partition, STRAY, self._wall_clock_ms())
-            if stray is not None:
-                self._strays.add(stray, topic_id)
-            return stray is not None
-
-    def release(self, topic_partition: TopicPartition, topic_id: TopicId) -> None:
-        """Delete a held log after all, when the delay has passed again. Raises ``OSError``."""
-        with self._lock:
-            held = self._held(topic_partition, topic_id)
-            if held is None:
-                return
-            self._strays.forget(held)
-            (held / HELD).unlink()
-            deleted = rename_log(held, topic_partition, TO_DELETE, self._wall_clock_ms())
-            if deleted is not None:
-                self._offer((topic_id, topic_partition.partition), deleted.name)
+            return self._set_aside(topic_partition, topic_id, name, keeps=False)
 
     def give_up(self, path: Path) -> bool:
         """Offer a log no more, because its files are deleted now; return whether it is there."""
@@ -142,49 +144,51 @@ class DeletedLogs:
             del self._keys[name]
             remove_checkpoint(self._directory / name)
 
-    def _held(self, topic_partition: TopicPartition, topic_id: TopicId) -> Path | None:
-        found = self._strays.of(topic_partition, topic_id)
-        return next((path for path in found if (path / HELD).exists()), None)
+    def _set_aside(
+        self, topic_partition: TopicPartition, topic_id: TopicId, name: str | None, *, keeps: bool
+    ) -> bool:
+        key = topic_id, topic_partition.partition
+        if name is None or name != self._names.get(key) or not is_name_of(topic_partition, name):
+            return False
+        del self._keys[name], self._names[key]
+        path, stray = self._directory / name, self._directory / out_of_use(topic_partition, STRAY)
+        with suppress(FileNotFoundError):  # an operator removed it
+            if keeps:
+                mark_held(path, stray.name)
+            move_log(path, stray, self._wall_clock_ms())
+            sync_path(self._directory)
+            self._strays.add(stray, topic_id)
+            return True
+        return False
 
 
 class DeletedLogsOfBroker:
     """The deleted logs of all directories. Implements ``core.replica_logs.DeletedReplicaLogs``."""
 
-    def __init__(self, live: Callable[[], Sequence[DirectoryLogs]], lock: threading.RLock) -> None:
+    def __init__(self, live: Callable[[], Sequence[DirectoryLogs]]) -> None:
         self._live = live
-        self._lock = lock  # of the log manager
 
     def hold(self, topic_partition: TopicPartition, topic_id: TopicId) -> bool:
         """Keep the log of a deleted topic; return whether it is kept."""
-        with self._lock:
-            for logs in self._live():
-                with logs.directory:
-                    if logs.deleted.hold(topic_partition, topic_id):
-                        return True
-            return False
-
-    def release(self, topic_partition: TopicPartition, topic_id: TopicId) -> None:
-        """Delete a log that ``hold`` keeps, after the delay of deleted logs."""
-        with self._lock:
-            for logs in self._live():
-                with logs.directory:
-                    logs.deleted.release(topic_partition, topic_id)
+        for logs in self._live():
+            with logs.directory:
+                if logs.deleted.hold(topic_partition, topic_id):
+                    return True
+        return False
 
     def settle(
         self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
     ) -> bool:
-        """Hold a deleted log that is assigned again; forget it if a new log takes its place.
+        """Make a deleted log that is assigned again stray; forget it if a new log takes its place.
 
-        Return whether it is held since now. Then its topic is still the same, and has the leader
-        epochs of the log; another topic with the id of a log that was held may begin with epoch 0.
+        Return whether it is stray since now. Then its topic is still the same, and has the leader
+        epochs of the log; another topic with the id of a stray log may begin with epoch 0.
         """
-        if topic_id is None:
-            return False
-        homes = [d for d in self._live() if d.deleted.offers(topic_partition, topic_id)]
-        for logs in homes:
+        is_any = False
+        for logs in self._live() if topic_id is not None else ():
             with logs.directory:
                 if is_new:
                     logs.deleted.forget(topic_partition, topic_id)
                 else:
-                    logs.deleted.hold(topic_partition, topic_id)
-        return bool(homes) and not is_new
+                    is_any |= logs.deleted.set_aside(topic_partition, topic_id)
+        return is_any

@@ -255,7 +255,7 @@ class Disk(MemoryLogs):
 
         The broker knows after its start that the machine lost power.
         """
-        self.deleted.lose_power()
+        self.deleted.purge()
         for name in self.hosted():
             self.suspect.add(name)
             log, count = self.log(name), lost_batches()

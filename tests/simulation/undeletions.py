@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from functools import partial
 
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.ports import DeletedTopic, TopicAssignment
 from regent.core.protocol.broker import HoldDeletedLogsRequest
-from regent.core.protocol.controller import HeldLogs, UndeleteTopicRequest, UndeleteTopicResponse
+from regent.core.protocol.controller import HeldLogs, UndeleteTopicRequest
 from regent.core.replication.held_logs import hold_deleted_logs
 from regent.zk.client.operations import Create, Operation
 from regent.zk.codecs.topic_znodes import DELETED_TOPIC
@@ -65,29 +64,17 @@ class Undeletions:
         asked = [b for b in sorted(self._cluster.brokers) if self._random.random() >= silence]
         held = [row for b in asked if (row := self._hold(b, topic, deleted)) is not None]
         self._note("undelete %s, held by %s", topic, [row.broker_id for row in held])
-        request = UndeleteTopicRequest(topic, deleted.topic_id, deleted.created_zxid, tuple(held))
-        answered = partial(self._on_answer, topic, deleted, held)
+        request = UndeleteTopicRequest(topic, deleted.topic_id, deleted.zxid, tuple(held))
         for broker in self._cluster.active_controllers or list(self._cluster.brokers.values()):
-            self._cluster.network.ask(None, broker.control_endpoint, request, answered)
+            self._cluster.network.ask(None, broker.control_endpoint, request, lambda _: None)
 
     def _hold(self, broker_id: BrokerId, topic: str, deleted: DeletedTopic) -> HeldLogs | None:
         broker = self._cluster.brokers[broker_id]
         if broker.is_of_kafka or broker.is_paused or broker.broker_epoch < 0:
             return None
         request = HoldDeletedLogsRequest(topic, deleted.topic_id, tuple(deleted.partitions))
-        answer = hold_deleted_logs(broker_id, broker.disk, request)
-        return HeldLogs(broker_id, answer.held) if answer.held else None
-
-    def _on_answer(
-        self, topic: str, deleted: DeletedTopic, held: list[HeldLogs], answer: object
-    ) -> None:
-        if not isinstance(answer, UndeleteTopicResponse) or answer.error_code:
-            return
-        if answer.problem and answer.is_final:
-            for broker_id, partitions in held:
-                request = HoldDeletedLogsRequest(topic, deleted.topic_id, partitions, True)
-                if broker_id in self._cluster.brokers:
-                    hold_deleted_logs(broker_id, self._cluster.brokers[broker_id].disk, request)
+        answer = hold_deleted_logs(broker_id, broker.broker_epoch, broker.disk, request)
+        return HeldLogs(broker_id, answer.broker_epoch, answer.held) if answer.held else None
 
     def _delete(self) -> None:
         """Delete a topic whose znode is readable, as other administrators do."""

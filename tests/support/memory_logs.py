@@ -430,10 +430,6 @@ class MemoryDeletedLogs:
             self._held.add(key)
         return key in self._held
 
-    def release(self, topic_partition: TopicPartition, topic_id: TopicId) -> None:
-        """Keep a log no more."""
-        self._held.discard((topic_partition, topic_id))
-
     def take(
         self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
     ) -> MemoryLog | None:
@@ -447,13 +443,8 @@ class MemoryDeletedLogs:
             log.stray_high_watermark = log.checkpointed_high_watermark if is_held else -1
         return log if is_held or not is_new else None
 
-    def lose_power(self) -> None:
-        """Offer no log any more; those that were held are not lost."""
-        self.purge()
-        self._held.clear()
-
     def purge(self) -> None:
-        """Delete the logs that are not held."""
+        """Delete the logs that are not held: their time is over, or the machine lost power."""
         self._logs = {key: log for key, log in self._logs.items() if key in self._held}
 
 

@@ -228,8 +228,8 @@ def _encode_deleted(deleted: DeletedTopic) -> bytes:
     )
 
 
-def _decode_deleted(node: str, data: bytes, created_zxid: int = -1) -> DeletedTopic:
-    """Return the deleted topic; ``created_zxid`` is in the znode's stat."""
+def _decode_deleted(node: str, data: bytes, zxid: int = -1) -> DeletedTopic:
+    """Return the deleted topic; ``zxid`` is in the znode's stat."""
     json = decode_object(data, node)
     topic_id = _decode_topic_id(json)
     if topic_id is None:
@@ -245,7 +245,7 @@ def _decode_deleted(node: str, data: bytes, created_zxid: int = -1) -> DeletedTo
             for number in sorted(rows.values, key=lambda number: (len(number), number))
         },
         {key: config.string(key) for key in config.values},
-        created_zxid,
+        zxid,
     )
 
 

@@ -102,7 +102,7 @@ class ZkDeletedTopicStore(WatchingStore):
 
 
 def _deleted_topic(_: TopicId, node: Znode) -> DeletedTopic:
-    return DeletedTopicZNode.decode(node.data, node.stat.czxid)
+    return DeletedTopicZNode.decode(node.data, node.stat.mzxid)
 
 
 def _config_path(topic: str) -> str:
@@ -112,7 +112,7 @@ def _config_path(topic: str) -> str:
 def _remembering(deleted: DeletedTopic, node: Znode | None, config: Znode | None) -> Write | None:
     """Return the write that remembers a topic; None: it cannot be, or its settings cannot be read.
 
-    It is changed if it is remembered already: with the znode its czxid stays.
+    If it is remembered already, its znode is changed.
     """
     path = DeletedTopicZNode.path(deleted.topic_id)
     if isinstance(node, UnreadableZnode) or isinstance(config, UnreadableZnode):

@@ -7,10 +7,22 @@ commit nothing more: stopped replicas leave the ISRs in ZooKeeper, and leaders a
 controller dies then, its successor tells brokers the smaller ISRs before it deletes again. So it
 removes from what is remembered who is in these ISRs no more.
 
-An operator's command asks the brokers to hold their deleted logs, which none of them deletes then,
-and tells us which are held. The topic is written again, with its states, in one transaction that
-fails if the name is taken or the deletion is forgotten. Then it is a new topic to us that has
-states, whose leaders are elected from what is left of the ISRs, in higher leader epochs.
+An operator's command reads what is remembered, asks the brokers to hold their deleted logs, and
+tells us which are held. A log that is held ends to be that only when a LeaderAndIsr request assigns
+it again: not with time, a loss of power or a repeated StopReplica. So a broker has the log until the
+topic is written, if nobody assigned it since it was asked. A controller assigns a topic that is
+being deleted to brokers that register, and to all when its term begins. An answer therefore counts
+only
+
+- in the broker epoch in which the broker gave it,
+- if what is remembered is as the command read it: it is written when a deletion begins, in each
+  term, and when it is complete,
+- when the deletion is complete: nothing is sent of the topic any more.
+
+The topic is written again, with its states, in one transaction that fails if the name is taken or
+the deletion is forgotten, or if we are deposed. Then it is a new topic to us that has states, whose
+leaders are elected from what is left of the ISRs, in higher leader epochs. A repeated request finds
+the topic there. The log of a broker whose answer does not count stays until it is asked again.
 """
 
 from __future__ import annotations
@@ -71,17 +83,15 @@ class DeletedTopics:
         self._services.schedule(_KEPT_FOR_DELAYS * delay_ms + 1, TopicDeletion())
 
     def settle(self, topics: Collection[str]) -> None:
-        """Remember the last leader epochs: brokers may know them, leaders need higher ones."""
+        """Remember the last leader epochs: brokers may know them, leaders need higher ones.
+
+        What brokers have said before that they hold does not count any more.
+        """
         ids = self._ids_of(topics)
         known = self._services.store.read_deleted_topics(list(ids.values()))
         states = self._read_states([topic for topic in ids if ids[topic] in known])
-        settled: list[DeletedTopic] = []
-        for deleted in known.values():
-            if isinstance(deleted, DeletedTopic):
-                changed = _changed(deleted, states, _in_last_epoch)
-                if changed != deleted:
-                    settled.append(changed)
-        self._write(settled)
+        found = [deleted for deleted in known.values() if isinstance(deleted, DeletedTopic)]
+        self._write([_changed(deleted, states, _in_last_epoch) for deleted in found])
 
     def forget_old(self) -> None:
         """Forget topics that brokers have no records of any more, and those that were kept."""
@@ -142,21 +152,26 @@ class DeletedTopics:
         deleted = store.read_deleted_topics([request.topic_id]).get(request.topic_id)
         if isinstance(deleted, BadDataError):
             return _refused(f"what is remembered of topic {topic} cannot be read: {deleted}")
-        if deleted is None or deleted.created_zxid != request.deletion_zxid:
+        if deleted is None:
             there = store.read_topics([topic]).get(topic)
             if isinstance(there, TopicAssignment) and there.topic_id == request.topic_id:
                 return UndeleteTopicResponse(Errors.NONE)  # an earlier attempt has succeeded
             return _refused(f"topic {topic} cannot come back: its deletion is forgotten")
-        states = restored_states(deleted, request.held, self._context.epoch)
+        is_over = self._context.topic_name(deleted.topic_id) is None
+        if not is_over or deleted.zxid != request.deletion_zxid:
+            return _refused(f"the deletion of topic {topic} went on meanwhile: repeat the command")
+        epochs = self._context.live_broker_epochs
+        held = [row for row in request.held if epochs.get(row.broker_id) == row.broker_epoch]
+        states = restored_states(deleted, held, self._context.epoch)
         if isinstance(states, str):
             return _refused(states)
         error = store.restore_topic(deleted, states, self._context.epoch_zk_version)
         if error is WriteError.NODE_EXISTS:
-            problem = f"a topic {topic} exists: delete it before the deleted one can come back"
-            return UndeleteTopicResponse(Errors.NONE, problem)
+            return _refused(
+                f"a topic {topic} exists: delete it before the deleted one can come back"
+            )
         if error is not None:
-            problem = f"ZooKeeper refused topic {topic}: {error.value}"
-            return UndeleteTopicResponse(Errors.NONE, problem)
+            return _refused(f"ZooKeeper refused topic {topic}: {error.value}")
         self._services.outbox.note("%s: brought back, topic id %s", topic, deleted.topic_id)
         return UndeleteTopicResponse(Errors.NONE)
 
@@ -170,7 +185,7 @@ def restored_states(
     records.
     """
     holders: dict[int, set[BrokerId]] = {}
-    for broker_id, partitions in held:
+    for broker_id, _, partitions in held:
         for number in partitions:
             holders.setdefault(number, set()).add(broker_id)
     states: dict[TopicPartition, LeaderIsrAndControllerEpoch] = {}
@@ -214,4 +229,4 @@ def _still_in_sync(row: DeletedPartition, now: LeaderAndIsr) -> DeletedPartition
 
 
 def _refused(problem: str) -> UndeleteTopicResponse:
-    return UndeleteTopicResponse(Errors.NONE, problem, is_final=True)
+    return UndeleteTopicResponse(Errors.NONE, problem)
