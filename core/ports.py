@@ -103,8 +103,8 @@ class DeletedPartition(NamedTuple):
 class DeletedTopic:
     """What is needed to bring a deleted topic back; times in milliseconds since the epoch.
 
-    Brokers keep the records about until ``until_ms``. ``zxid`` is that of the last change of what
-    is remembered: it identifies the deletion, and the last time that it was begun.
+    Brokers keep the records about until ``until_ms``. ``is_complete``: all replicas were deleted.
+    ``zxid`` is that of the last change of what is remembered.
     """
 
     topic: str
@@ -113,6 +113,7 @@ class DeletedTopic:
     until_ms: int
     partitions: Mapping[int, DeletedPartition]
     config: Mapping[str, str]
+    is_complete: bool = False
     zxid: int = -1
 
 

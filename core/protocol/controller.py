@@ -208,8 +208,8 @@ class HeldLogs(NamedTuple):
 class UndeleteTopicRequest:
     """Asks the controller to bring a deleted topic back.
 
-    ``deletion_zxid``: the zxid at which its znode below ``/regent/deleted_topics`` was changed last.
-    ``held``: what the brokers have answered to ``HoldDeletedLogsRequest`` since it was read.
+    ``deletion_zxid``: the zxid of the last change of its znode below ``/regent/deleted_topics``.
+    ``held``: what the brokers have answered to ``HoldDeletedLogsRequest`` since that was read.
     """
 
     topic: str

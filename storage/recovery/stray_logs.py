@@ -150,7 +150,10 @@ def is_held(path: Path) -> bool:
 
 
 def end_hold(path: Path) -> None:
-    """Note that a log will be written to. A loss of power does not undo that. Raises ``OSError``."""
+    """Remove the note of a log that will be used; a loss of power does not bring it back.
+
+    Raises ``OSError``.
+    """
     if is_held(path):
         (path / _HELD).unlink()
         sync_path(path)

@@ -36,8 +36,7 @@ def deleted(cluster: FakeCluster) -> DeletedTopic:
 
 def hold(request: Request) -> HoldDeletedLogsResponse:
     assert isinstance(request, HoldDeletedLogsRequest)
-    held = () if request.is_release else request.partitions
-    return HoldDeletedLogsResponse(Errors.NONE, 0, held)
+    return HoldDeletedLogsResponse(Errors.NONE, 0, 9, request.partitions)
 
 
 def asked(cluster: FakeCluster) -> list[Request]:
@@ -63,19 +62,19 @@ def test_brokers_hold_their_logs_before_the_controller_is_asked(
     assert (result.exit_code, result.stdout) == (0, "Topic t is back (1 partition).\n")
     holding = HoldDeletedLogsRequest("t", ID, (0,))
     node = cluster.zookeeper.snapshot()[PATH]
-    held = (HeldLogs(0, (0,)), HeldLogs(1, (0,)))
+    held = (HeldLogs(0, 9, (0,)), HeldLogs(1, 9, (0,)))
     assert asked(cluster) == [
         holding,
         holding,
-        UndeleteTopicRequest("t", ID, node.stat.czxid, held),
+        UndeleteTopicRequest("t", ID, node.stat.mzxid, held),
     ]
 
 
-def test_brokers_are_released_after_a_refusal_that_remains(
+def test_a_refusal_names_the_brokers_that_cannot_be_asked(
     cluster: FakeCluster, deleted: DeletedTopic
 ) -> None:
     cluster.answers[UndeleteTopicRequest] = lambda _: UndeleteTopicResponse(
-        Errors.NONE, "no records", is_final=True
+        Errors.NONE, "no records"
     )
 
     result = cluster.run(*UNDELETE)
@@ -84,13 +83,9 @@ def test_brokers_are_released_after_a_refusal_that_remains(
     first, second = result.stderr.splitlines()
     assert first.endswith("no records")
     assert "broker 2 cannot be asked for its records: " in second
-    assert [request.is_release for request in asked(cluster) if hasattr(request, "is_release")] == [
-        *(False, False),
-        *(True, True),
-    ]
 
 
-def test_brokers_hold_on_when_the_answer_is_lost(
+def test_the_command_can_be_repeated_when_the_answer_is_lost(
     cluster: FakeCluster, deleted: DeletedTopic
 ) -> None:
     cluster.answers[UndeleteTopicRequest] = lambda _: Errors.NOT_CONTROLLER
@@ -99,7 +94,6 @@ def test_brokers_hold_on_when_the_answer_is_lost(
 
     assert error.startswith("topic t may be back or not: ")
     assert error.endswith("; repeat the command")
-    assert not any(getattr(request, "is_release", False) for request in asked(cluster))
 
 
 def test_the_topics_that_can_come_back_are_listed(

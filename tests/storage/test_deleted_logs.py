@@ -9,7 +9,6 @@ import pytest
 from regent.core.errors import StorageError
 from regent.storage.log.unified_log import UnifiedLog
 from regent.storage.log_manager import LogManager
-from regent.storage.recovery.deleted_logs import HELD
 from tests.support.disk_logs import (
     OTHER_ID,
     T0,
@@ -77,16 +76,15 @@ def test_only_the_log_of_that_topic_and_partition_is_held(deleted: LogManager):
     assert not deleted.deleted.hold(T1, TOPIC_ID)
 
 
-def test_a_released_log_is_deleted_after_another_delay(machine: Machine, deleted: LogManager):
-    deleted.deleted.hold(T0, TOPIC_ID)
-    machine.clock.now_ms += 10 * DELAY_MS
-    deleted.deleted.release(T0, TOPIC_ID)
-    deleted.purge(unknown)
-    assert deleted.deleted.hold(T0, TOPIC_ID), "it can be held again meanwhile"
-    deleted.deleted.release(T0, TOPIC_ID)
+def test_a_late_copy_of_the_deletion_does_not_delete_a_held_log(
+    machine: Machine, deleted: LogManager
+):
+    assert deleted.deleted.hold(T0, TOPIC_ID)
+    deleted.delete(T0, deleted_topic=TOPIC_ID)
     machine.clock.now_ms += DELAY_MS
     deleted.purge(unknown)
-    assert not deleted.deleted.hold(T0, TOPIC_ID)
+    assert deleted.deleted.hold(T0, TOPIC_ID)
+    assert values(again(deleted)) == numbered(0, 8)
 
 
 def test_a_replica_that_is_told_of_its_topic_again_uses_its_deleted_log(deleted: LogManager):
@@ -124,7 +122,7 @@ def test_a_damaged_or_suspect_log_is_not_offered(logs: LogManager):
         assert not logs.deleted.hold(name, TOPIC_ID)
 
 
-def test_nothing_is_offered_after_a_loss_of_power(
+def test_after_a_loss_of_power_only_held_logs_are_left(
     machine: Machine, deleted: LogManager, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("regent.storage.recovery.suspect_logs.boot_id", lambda: "another boot")
@@ -169,15 +167,4 @@ def test_a_log_whose_checkpoint_cannot_be_written_is_not_offered(
     fill(disk_log, 8)
     monkeypatch.setattr("regent.storage.directory_logs.write_checkpoint", fail)
     logs.delete(T0, deleted_topic=TOPIC_ID)
-    assert not logs.deleted.hold(T0, TOPIC_ID)
-
-
-def test_a_log_that_came_back_in_a_crash_is_an_ordinary_stray_log_later(
-    machine: Machine, deleted: LogManager
-):
-    deleted.deleted.hold(T0, TOPIC_ID)
-    log = again(deleted)
-    (log.path / HELD).touch()  # it was about to be removed when the process died
-    logs = machine.crash()
-    logs.set_aside(T0)
     assert not logs.deleted.hold(T0, TOPIC_ID)

@@ -224,6 +224,7 @@ def _encode_deleted(deleted: DeletedTopic) -> bytes:
             "until_ms": deleted.until_ms,
             "partitions": {str(number): list(row) for number, row in deleted.partitions.items()},
             "config": dict(deleted.config),
+            "is_complete": deleted.is_complete,
         }
     )
 
@@ -245,6 +246,7 @@ def _decode_deleted(node: str, data: bytes, zxid: int = -1) -> DeletedTopic:
             for number in sorted(rows.values, key=lambda number: (len(number), number))
         },
         {key: config.string(key) for key in config.values},
+        json.values.get("is_complete") is True,
         zxid,
     )
 

@@ -8,16 +8,15 @@ controller dies then, its successor tells brokers the smaller ISRs before it del
 removes from what is remembered who is in these ISRs no more.
 
 An operator's command reads what is remembered, asks the brokers to hold their deleted logs, and
-tells us which are held. A log that is held ends to be that only when a LeaderAndIsr request assigns
-it again: not with time, a loss of power or a repeated StopReplica. So a broker has the log until the
-topic is written, if nobody assigned it since it was asked. A controller assigns a topic that is
-being deleted to brokers that register, and to all when its term begins. An answer therefore counts
-only
+tells us which are held. Time, a loss of power, a repeated StopReplica do not end that: only a
+LeaderAndIsr request does, which assigns the log to the broker again. A controller sends it also for
+a topic that is being deleted: to a broker that registers, and to all when its term begins. An
+answer therefore counts only
 
 - in the broker epoch in which the broker gave it,
-- if what is remembered is as the command read it: it is written when a deletion begins, in each
-  term, and when it is complete,
-- when the deletion is complete: nothing is sent of the topic any more.
+- if what is remembered is as the command read it, and says that all replicas were deleted: then
+  no request about the topic is on its way. It is written when a deletion begins in a term, and
+  when it is complete.
 
 The topic is written again, with its states, in one transaction that fails if the name is taken or
 the deletion is forgotten, or if we are deposed. Then it is a new topic to us that has states, whose
@@ -83,15 +82,16 @@ class DeletedTopics:
         self._services.schedule(_KEPT_FOR_DELAYS * delay_ms + 1, TopicDeletion())
 
     def settle(self, topics: Collection[str]) -> None:
-        """Remember the last leader epochs: brokers may know them, leaders need higher ones.
+        """Remember that all replicas are deleted, and the last leader epochs.
 
-        What brokers have said before that they hold does not count any more.
+        Brokers may know these epochs, so that leaders need higher ones.
         """
         ids = self._ids_of(topics)
         known = self._services.store.read_deleted_topics(list(ids.values()))
         states = self._read_states([topic for topic in ids if ids[topic] in known])
         found = [deleted for deleted in known.values() if isinstance(deleted, DeletedTopic)]
-        self._write([_changed(deleted, states, _in_last_epoch) for deleted in found])
+        settled = [_changed(deleted, states, _in_last_epoch) for deleted in found]
+        self._write([replace(deleted, is_complete=True) for deleted in settled])
 
     def forget_old(self) -> None:
         """Forget topics that brokers have no records of any more, and those that were kept."""
@@ -157,9 +157,8 @@ class DeletedTopics:
             if isinstance(there, TopicAssignment) and there.topic_id == request.topic_id:
                 return UndeleteTopicResponse(Errors.NONE)  # an earlier attempt has succeeded
             return _refused(f"topic {topic} cannot come back: its deletion is forgotten")
-        is_over = self._context.topic_name(deleted.topic_id) is None
-        if not is_over or deleted.zxid != request.deletion_zxid:
-            return _refused(f"the deletion of topic {topic} went on meanwhile: repeat the command")
+        if not deleted.is_complete or deleted.zxid != request.deletion_zxid:
+            return _refused(f"the deletion of topic {topic} went on meanwhile, or never ended")
         epochs = self._context.live_broker_epochs
         held = [row for row in request.held if epochs.get(row.broker_id) == row.broker_epoch]
         states = restored_states(deleted, held, self._context.epoch)
@@ -209,14 +208,14 @@ def _changed(
     states: PartitionStates,
     change: Callable[[DeletedPartition, LeaderAndIsr], DeletedPartition],
 ) -> DeletedTopic:
-    """Change the partitions whose states are still there."""
+    """Change the partitions whose states are still there; their replicas are there, too."""
     partitions: dict[int, DeletedPartition] = {}
     for number, row in deleted.partitions.items():
         state = states.get(TopicPartition(deleted.topic, number))
         partitions[number] = row
         if isinstance(state, LeaderIsrAndControllerEpoch):
             partitions[number] = change(row, state.leader_and_isr)
-    return replace(deleted, partitions=partitions)
+    return replace(deleted, partitions=partitions, is_complete=False)
 
 
 def _in_last_epoch(row: DeletedPartition, now: LeaderAndIsr) -> DeletedPartition:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 
 import pytest
 
@@ -21,7 +22,7 @@ from tests.support.moving_cluster import MovingCluster
 from tests.support.world import T0, T1, SimulatedCrashError, topic_id
 
 ID = topic_id(70)
-BOTH = (HeldLogs(1, (0, 1)), HeldLogs(2, (0, 1)))
+BOTH = {1: (0, 1), 2: (0, 1)}
 PATH = DeletedTopicZNode.path(ID)
 
 
@@ -53,10 +54,19 @@ def remembered(cluster: MovingCluster) -> DeletedTopic:
     return deleted
 
 
+def held_now(cluster: MovingCluster, held: Mapping[int, tuple[int, ...]]) -> tuple[HeldLogs, ...]:
+    """Return answers of brokers in their present broker epochs."""
+    epochs = cluster.active.controller.context.live_broker_epochs
+    return tuple(HeldLogs(b, epochs.get(b, -1), partitions) for b, partitions in held.items())
+
+
 def undelete(
-    cluster: MovingCluster, zxid: int, held: tuple[HeldLogs, ...] = BOTH
+    cluster: MovingCluster,
+    zxid: int,
+    held: Mapping[int, tuple[int, ...]] = BOTH,
+    answers: tuple[HeldLogs, ...] = (),
 ) -> UndeleteTopicResponse:
-    request = UndeleteTopicRequest("t", ID, zxid, held)
+    request = UndeleteTopicRequest("t", ID, zxid, answers or held_now(cluster, held))
     (reply,) = of_type(cluster.handle(UndeleteTopic(7, request)), SendResponse)
     assert isinstance(reply.response, UndeleteTopicResponse)
     cluster.settle()
@@ -76,7 +86,7 @@ def test_a_topic_comes_back_as_it_was_with_higher_leader_epochs(cluster: MovingC
     delete(cluster)
     assert nodes_of_topic(cluster) == {}
 
-    assert undelete(cluster, remembered(cluster).created_zxid) == UndeleteTopicResponse(Errors.NONE)
+    assert undelete(cluster, remembered(cluster).zxid) == UndeleteTopicResponse(Errors.NONE)
 
     after = nodes_of_topic(cluster)
     assert after.keys() == before.keys()
@@ -95,8 +105,8 @@ def test_a_topic_comes_back_as_it_was_with_higher_leader_epochs(cluster: MovingC
 
 def test_only_replicas_that_are_held_are_in_sync(cluster: MovingCluster) -> None:
     delete(cluster)
-    held = (HeldLogs(2, (0, 1)), HeldLogs(1, (1,)))
-    assert not undelete(cluster, remembered(cluster).created_zxid, held).problem
+    held = {2: (0, 1), 1: (1,)}
+    assert not undelete(cluster, remembered(cluster).zxid, held).problem
     assert cluster.leads(T0)[:2] == (2, (2,))
     assert cluster.leads(T1)[:2] == (2, (2, 1))
 
@@ -104,8 +114,7 @@ def test_only_replicas_that_are_held_are_in_sync(cluster: MovingCluster) -> None
 def test_a_partition_needs_a_replica_that_was_in_sync(cluster: MovingCluster) -> None:
     delete(cluster)
     deleted = remembered(cluster)
-    answer = undelete(cluster, deleted.created_zxid, (HeldLogs(1, (0,)), HeldLogs(3, (0, 1))))
-    assert answer.is_final
+    answer = undelete(cluster, deleted.zxid, {1: (0,), 3: (0, 1)})
     assert answer.problem.endswith(
         "partition 1 any more, or it does not answer; in sync were: 2, 1"
     )
@@ -113,9 +122,34 @@ def test_a_partition_needs_a_replica_that_was_in_sync(cluster: MovingCluster) ->
     assert remembered(cluster) == deleted, "another attempt may have more replicas"
 
 
+def test_what_a_broker_said_before_it_registered_again_does_not_count(
+    cluster: MovingCluster,
+) -> None:
+    delete(cluster)
+    deleted = remembered(cluster)
+    before = held_now(cluster, BOTH)
+    for broker_id in (1, 2):
+        cluster.restart(broker_id)
+    cluster.settle()
+    assert "no broker that was in sync" in undelete(cluster, deleted.zxid, answers=before).problem
+    assert nodes_of_topic(cluster) == {}
+    assert not undelete(cluster, deleted.zxid).problem
+
+
+def test_what_brokers_said_before_the_deletion_was_complete_does_not_count(
+    cluster: MovingCluster,
+) -> None:
+    begin_deletion(cluster)
+    begun = remembered(cluster).zxid
+    went_on = "the deletion of topic t went on meanwhile, or never ended"
+    assert undelete(cluster, begun).problem == went_on
+    assert undelete(cluster, begun).problem == went_on, "now it is complete"
+    assert not undelete(cluster, remembered(cluster).zxid).problem
+
+
 def test_a_repeated_request_is_answered_like_the_first(cluster: MovingCluster) -> None:
     delete(cluster)
-    zxid = remembered(cluster).created_zxid
+    zxid = remembered(cluster).zxid
     for _ in range(2):
         assert undelete(cluster, zxid) == UndeleteTopicResponse(Errors.NONE)
     assert cluster.leads(T0)[:2] == (1, (1, 2))
@@ -125,30 +159,28 @@ def test_a_late_request_does_not_bring_a_topic_back_that_was_deleted_again(
     cluster: MovingCluster,
 ) -> None:
     delete(cluster)
-    first = remembered(cluster).created_zxid
+    first = remembered(cluster).zxid
     undelete(cluster, first)
     delete(cluster)
     answer = undelete(cluster, first)
-    assert answer.is_final
-    assert "forgotten" in answer.problem
-    assert not undelete(cluster, remembered(cluster).created_zxid).problem
+    assert answer.problem == "the deletion of topic t went on meanwhile, or never ended"
+    assert not undelete(cluster, remembered(cluster).zxid).problem
     assert cluster.leads(T0)[:2] == (1, (1, 2))
 
 
 def test_a_topic_of_that_name_is_left_alone(cluster: MovingCluster) -> None:
     delete(cluster)
-    zxid = remembered(cluster).created_zxid
+    zxid = remembered(cluster).zxid
     cluster.put_topic("t", {0: (2,)}, topic_id(71))
     cluster.settle()
     answer = undelete(cluster, zxid)
     assert answer.problem == "a topic t exists: delete it before the deleted one can come back"
-    assert not answer.is_final, "the name may be free later"
     assert cluster.leads(T0) == (2, (2,), 0)
 
 
 def test_each_of_several_deleted_topics_of_a_name_can_come_back(cluster: MovingCluster) -> None:
     delete(cluster)
-    zxid = remembered(cluster).created_zxid
+    zxid = remembered(cluster).zxid
     cluster.put_topic("t", {0: (2,)}, topic_id(71))  # a client has created it again
     cluster.settle()
     delete(cluster)
@@ -186,7 +218,7 @@ def test_the_next_controller_trusts_only_who_is_in_sync_now(cluster: MovingClust
     )  # 2 was told that it is alone, and 3 has followed it
     cluster.succeed()
     last = remembered(cluster)
-    assert last.created_zxid == first.created_zxid
+    assert last.deleted_ms == first.deleted_ms
     assert last.partitions[0].isr == (2,)
     assert last.partitions[0].leader_epoch >= 5
 
@@ -237,7 +269,7 @@ def test_a_crash_or_a_lost_answer_never_leaves_half_a_topic(
     cluster: MovingCluster, number: int, error: type[BaseException]
 ) -> None:
     delete(cluster)
-    zxid = remembered(cluster).created_zxid
+    zxid = remembered(cluster).zxid
     cluster.active.session.hook = fail_at(number, error)
     try:
         answer = undelete(cluster, zxid)
