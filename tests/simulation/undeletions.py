@@ -14,7 +14,7 @@ from regent.core.ports import DeletedTopic, TopicAssignment
 from regent.core.protocol.broker import HoldDeletedLogsRequest
 from regent.core.protocol.controller import HeldLogs, UndeleteTopicRequest
 from regent.core.replication.held_logs import hold_deleted_logs
-from regent.zk.client.operations import Create, Operation
+from regent.zk.client.operations import Create, Delete, Operation
 from regent.zk.codecs.topic_znodes import DELETED_TOPIC
 from regent.zk.stores.deleted_topic_store import read_deleted_topics
 from regent.zk.stores.znode_store import decode_each, topic_assignment
@@ -102,18 +102,28 @@ class PromisedRecords:
         self._situations = situations
         self._sound: set[LogKey] = set()  # when the deletion was requested
         self._promised: dict[LogKey, dict[int, StoredBatch]] = {}
+        self._created = ""  # the path of the znode that was created last
+        self._back: set[LogKey] = set()
 
     def on_deletion_requested(self, key: LogKey, known: CommittedRecords) -> None:
         """Note whether losses of a partition were checked until now."""
+        self._back.discard(key)
         if not known.is_tainted and not known.unclean_epochs:
             self._sound.add(key)
 
     def on_operation(
         self, operation: Operation, records: Callable[[LogKey], CommittedRecords]
     ) -> None:
-        """Note what is committed when a topic is remembered for the first time."""
-        is_one = DeletedTopicZNode.names(operation.path) is not None
-        if not is_one or not isinstance(operation, Create):
+        """Note what is committed when a topic is remembered first, and that a topic is back.
+
+        Its znode is created, and what is remembered is deleted next.
+        """
+        names, created = DeletedTopicZNode.names(operation.path), self._created
+        self._created = operation.path if isinstance(operation, Create) else ""
+        if names is not None and isinstance(operation, Delete):
+            is_back = TopicZNode.names(created) is not None
+            self._back |= {k for k in self._promised if is_back and k.topic_id == names[0]}
+        if names is None or not isinstance(operation, Create):
             return
         deleted = DELETED_TOPIC.decode(operation.path, operation.data)
         for number in deleted.partitions:
@@ -132,7 +142,7 @@ class PromisedRecords:
     ) -> None:
         """A leader of a topic that came back has what was committed before its deletion."""
         promised = self._promised.get(key)
-        if not promised:
+        if not promised or key not in self._back:
             return
         self._situations.meet(Situation.TOPIC_BROUGHT_BACK)
         there = {batch.base_offset: batch.data for batch in log.batches}
