@@ -27,6 +27,7 @@ from regent.storage.checkpoints import (
     write_topic_id,
 )
 from regent.storage.directory_checkpoints import DirectoryCheckpoints
+from regent.storage.files import sync_path
 from regent.storage.future_logs import FutureLogs
 from regent.storage.log.log_contents import LogContents
 from regent.storage.log.log_file import CorruptSegmentError
@@ -366,6 +367,7 @@ class DirectoryLogs:
                 _log.error("%s: cannot use the stray log again: %s", topic_partition, error)
                 return None
             remove_checkpoint(path)
+            sync_path(self.directory.path)  # so that a loss of power does not undo the new name
         log = self.logs[topic_partition] = self._add(topic_partition, contents, topic_id)
         with self.directory:
             self.ends.note(topic_partition, contents.log_end_offset)

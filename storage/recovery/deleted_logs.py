@@ -156,7 +156,8 @@ class DeletedLogs:
             if keeps:
                 mark_held(path, stray.name)
             move_log(path, stray, self._wall_clock_ms())
-            sync_path(self._directory)
+            if keeps:
+                sync_path(self._directory)
             self._strays.add(stray, topic_id)
             return True
         return False
