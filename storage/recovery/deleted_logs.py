@@ -186,7 +186,9 @@ class DeletedLogsOfBroker:
         epochs of the log; another topic with the id of a stray log may begin with epoch 0.
         """
         is_any = False
-        for logs in self._live() if topic_id is not None else ():
+        if topic_id is None:
+            return False
+        for logs in self._live():
             with logs.directory:
                 if is_new:
                     logs.deleted.forget(topic_partition, topic_id)

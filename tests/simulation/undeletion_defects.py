@@ -30,6 +30,20 @@ def deleted_logs_not_held() -> Any:
     return patch.object(MemoryDeletedLogs, "hold", forget)
 
 
+def held_logs_deleted_with_time() -> Any:
+    """A broker deletes the logs that it holds when their delay is over."""
+
+    def purge(self: MemoryDeletedLogs) -> None:
+        self._logs.clear()
+
+    return patch.object(MemoryDeletedLogs, "purge", purge)
+
+
+def answers_of_former_broker_epochs_hold() -> Any:
+    """What a broker held before it registered again counts."""
+    return patch.object(deleted_topics, "_still_valid", lambda held, epochs: held)
+
+
 SEARCH_FROM: dict[Callable[[], Any], int] = {
     every_replica_counts_as_in_sync: 122,
     deleted_logs_not_held: 122,
