@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
 
 import pytest
 from click.testing import CliRunner, Result
 
 from regent.cli.main import cli
+from regent.cli.remote_actors import actor_at, controller_of
+from regent.client.undeletion import NotUndeletedError, undelete
 from regent.testing.regent_cluster import RegentCluster, unique_topic
 from regent.testing.waits import eventually
+from regent.transport.control.remote_ref import RemoteActorRef
+from regent.zk.stores.admin_store import ZkAdminStore
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
@@ -74,6 +80,31 @@ def test_all_acknowledged_records_are_there_again(cluster: RegentCluster, betwee
     cluster.await_isr(topic, {0, 1, 2})
     produce(cluster, topic, range(RECORDS, 2 * RECORDS))
     assert values(cluster, topic) == list(range(2 * RECORDS))
+
+
+def test_brokers_that_are_killed_when_they_were_asked_have_the_records_of_their_topic(
+    cluster: RegentCluster,
+) -> None:
+    topic, brokers = unique_topic("killed"), count()
+    cluster.create_topic(topic, PARTITIONS, 3)
+    produce(cluster, topic, range(RECORDS))
+    run(cluster, "topics", "delete", topic, "--wait")
+
+    @contextmanager
+    def until_killed(endpoint: str) -> Iterator[RemoteActorRef]:
+        with actor_at(endpoint) as actor:
+            yield actor
+        cluster.kill(next(brokers))
+
+    admin = ZkAdminStore(cluster.zookeeper)
+    with controller_of(admin) as controller, suppress(NotUndeletedError):
+        undelete(admin, controller, until_killed, topic, timeout_s=30.0)
+    assert next(brokers) == 3
+    if topic in [row["topic"] for row in listed(cluster)]:  # no answer counted, as a rule
+        cluster.await_ready()
+        run(cluster, "topics", "undelete", topic)
+    cluster.await_isr(topic, {0, 1, 2})
+    assert values(cluster, topic) == list(range(RECORDS))
 
 
 def listed(cluster: RegentCluster) -> list[dict[str, object]]:
