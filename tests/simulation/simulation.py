@@ -349,6 +349,7 @@ class Simulation:
     def _before_rest(self) -> None:
         """Let time-dependent events happen that go on without faults."""
         self._bounds.look()
+        self._undeletions.act_at_rest()
         self._kinds.rest()
         self.cluster.zookeeper.catch_up()
         if not self._kinds.is_on:

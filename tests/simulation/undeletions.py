@@ -42,6 +42,7 @@ class Undeletions:
         self._note = note
         self._random = random.Random(f"{seed}, undeletions")
         self._probability = self._random.choice(PROBABILITIES)
+        self._asked_at_rest: set[int] = set()  # zxids of deletions
 
     def act(self) -> None:
         """Sometimes bring a deleted topic back, or delete one, or let brokers delete files."""
@@ -55,12 +56,23 @@ class Undeletions:
             return
         _, deleted = self._random.choice(topics)
         assert isinstance(deleted, DeletedTopic)
-        topic = deleted.topic
         if self._random.random() < PURGE_PROBABILITY:
             self._purge()
+        self._undelete(deleted, self._random.choice(SILENCE_PROBABILITIES))
+
+    def act_at_rest(self) -> None:
+        """Bring each deleted topic back that is complete, when nothing else happens any more."""
+        for deleted in read_deleted_topics(FakeZooKeeper(self._cluster.zookeeper)).values():
+            assert isinstance(deleted, DeletedTopic)
+            is_due = deleted.is_complete and deleted.zxid not in self._asked_at_rest
+            if is_due and self._probability:
+                self._asked_at_rest.add(deleted.zxid)
+                self._undelete(deleted, silence=0.0)
+
+    def _undelete(self, deleted: DeletedTopic, silence: float) -> None:
+        topic = deleted.topic
         if self._cluster.zookeeper.node(TopicZNode.path(topic)) is not None:
             return
-        silence = self._random.choice(SILENCE_PROBABILITIES)
         asked = [b for b in sorted(self._cluster.brokers) if self._random.random() >= silence]
         held = [row for b in asked if (row := self._hold(b, topic, deleted)) is not None]
         self._note("undelete %s, held by %s", topic, [row.broker_id for row in held])
