@@ -94,7 +94,7 @@ class RecordHistory(RecordObserver):
     def on_unclean_election(self, name: TopicPartition, topic_id: str, leader_epoch: int) -> None:
         """A leader was elected that was not in the ISR."""
         self._records_of(LogKey(name, topic_id)).unclean_epochs.append(leader_epoch)
-        self._promised.on_unclean_election(LogKey(name, topic_id))
+        self._promised.give_up(LogKey(name, topic_id))
 
     def on_deletion_requested(self, topic: str) -> None:
         """A topic is queued for deletion: brokers may delete its logs now."""
@@ -335,8 +335,9 @@ class RecordHistory(RecordObserver):
         checked = log.log_start_offset if before is None else before
         if before is None:
             known.check_leader(broker.broker_id, log, epoch)
-            if (broker.broker_id, name) not in self._lossy.keys() | self._lossy_outside:
-                self._promised.check_leader(known.key, broker.broker_id, log, known)
+            if (broker.broker_id, name) in self._lossy.keys() | self._lossy_outside:
+                self._promised.give_up(known.key)  # others copy what it has
+            self._promised.check_leader(known.key, broker.broker_id, log, known)
         else:
             assert partition.high_watermark > before, f"HighWatermarkFalls: {before}: {partition}"
         if log.log_start_offset > known.deleted_to and not known.is_tainted:

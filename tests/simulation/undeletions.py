@@ -144,7 +144,7 @@ class PromisedRecords:
             if key in self._sound:
                 self._promised[key] = dict(records(key).committed)
 
-    def on_unclean_election(self, key: LogKey) -> None:
+    def give_up(self, key: LogKey) -> None:
         """Promise nothing more of a partition."""
         self._promised.pop(key, None)
         self._sound.discard(key)
@@ -153,10 +153,10 @@ class PromisedRecords:
         self, key: LogKey, broker_id: BrokerId, log: SimulatedLog, known: CommittedRecords
     ) -> None:
         """A leader of a topic that came back has what was committed before its deletion."""
-        promised = self._promised.get(key)
-        if not promised or key not in self._back:
+        if key not in self._back:
             return
         self._situations.meet(Situation.TOPIC_BROUGHT_BACK)
+        promised = self._promised.get(key, {})
         there = {batch.base_offset: batch.data for batch in log.batches}
         start = max(known.deleted_to, log.log_start_offset)
         lost = [

@@ -29,6 +29,7 @@ from regent.zk.client.zookeeper import ZooKeeper
 from regent.zk.stores.fenced_writes import Write, WriteRefused, fits_a_multi
 from regent.zk.stores.znode_store import WatchingStore, decode_each
 from regent.zk.znodes import (
+    ConfigEntityChangeNotificationSequenceZNode,
     ConfigEntityZNode,
     DeletedTopicsZNode,
     DeletedTopicZNode,
@@ -145,6 +146,7 @@ def _restoring(
 ) -> Write:
     topic, topic_id = deleted.topic, deleted.topic_id
     path, config = _config_path(topic), ConfigEntityZNode.encode(deleted.config)
+    change = ConfigEntityChangeNotificationSequenceZNode
     partitions = {
         number: ReplicaAssignment(row.replicas) for number, row in deleted.partitions.items()
     }
@@ -152,6 +154,7 @@ def _restoring(
         Create(TopicZNode.path(topic), TopicZNode.encode(topic_id, partitions)),
         Delete(DeletedTopicZNode.path(topic_id), ANY_VERSION),
         SetData(path, config, ANY_VERSION) if has_config else Create(path, config),
+        Create(change.PATH_PREFIX, change.encode(f"topics/{topic}"), sequential=True),
         Create(TopicPartitionsZNode.path(topic), TopicPartitionsZNode.encode(topic_id)),
     ]
     for topic_partition, state in states.items():

@@ -101,6 +101,8 @@ def test_a_topic_comes_back_as_it_was_with_higher_leader_epochs(cluster: MovingC
             row = cluster.hosted[broker_id][partition]
             assert (row.leader_epoch, row.is_new) == (now[2], False)
     assert PATH not in cluster.zookeeper.snapshot()
+    told = [n.data for p, n in cluster.zookeeper.snapshot().items() if "/config_change_" in p]
+    assert told == [b'{"version":2,"entity_path":"topics/t"}'], "brokers read its settings again"
 
 
 def test_only_replicas_that_are_held_are_in_sync(cluster: MovingCluster) -> None:
