@@ -68,6 +68,7 @@ class Undeletions:
             if is_due and self._probability:
                 self._asked_at_rest.add(deleted.zxid)
                 self._undelete(deleted, silence=0.0)
+                self._purge()  # before the controller decides
 
     def _undelete(self, deleted: DeletedTopic, silence: float) -> None:
         topic = deleted.topic
