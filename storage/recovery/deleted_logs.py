@@ -112,7 +112,10 @@ class DeletedLogs:
                     sync_path(file)  # long, so without the lock: nobody writes to it
         with self._lock:
             self._set_aside(topic_partition, topic_id, name, keeps=True)
-            return any(map(is_held, self._strays.of(topic_partition, topic_id)))
+            if not any(map(is_held, self._strays.of(topic_partition, topic_id))):
+                return False
+            sync_path(self._directory)  # its name, which a former process may have given it
+            return True
 
     def set_aside(self, topic_partition: TopicPartition, topic_id: TopicId) -> bool:
         """Make the deleted log a stray log, to use it at once; return whether there was one.
@@ -156,8 +159,6 @@ class DeletedLogs:
             if keeps:
                 mark_held(path, stray.name)
             move_log(path, stray, self._wall_clock_ms())
-            if keeps:
-                sync_path(self._directory)
             self._strays.add(stray, topic_id)
             return True
         return False
