@@ -26,7 +26,7 @@ the topic there. The log of a broker whose answer does not count stays until it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from regent.core.controller.events import TopicDeletion
@@ -159,7 +159,8 @@ class DeletedTopics:
             return _refused(f"topic {topic} cannot come back: its deletion is forgotten")
         if not deleted.is_complete or deleted.zxid != request.deletion_zxid:
             return _refused(f"the deletion of topic {topic} went on meanwhile, or never ended")
-        held = _still_valid(request.held, self._context.live_broker_epochs)
+        epochs = self._context.live_broker_epochs
+        held = [row for row in request.held if epochs.get(row.broker_id) == row.broker_epoch]
         states = restored_states(deleted, held, self._context.epoch)
         if isinstance(states, str):
             return _refused(states)
@@ -224,11 +225,6 @@ def _in_last_epoch(row: DeletedPartition, now: LeaderAndIsr) -> DeletedPartition
 def _still_in_sync(row: DeletedPartition, now: LeaderAndIsr) -> DeletedPartition:
     isr = tuple(broker_id for broker_id in row.isr if broker_id in now.isr)
     return _in_last_epoch(row, now)._replace(isr=isr)
-
-
-def _still_valid(held: Collection[HeldLogs], epochs: Mapping[BrokerId, int]) -> list[HeldLogs]:
-    """Return the answers of brokers that have not registered again since."""
-    return [row for row in held if epochs.get(row.broker_id) == row.broker_epoch]
 
 
 def _refused(problem: str) -> UndeleteTopicResponse:
