@@ -303,9 +303,8 @@ class LogManager:
             if home is None:
                 self.moves.cancel(topic_partition)  # the log that it copied is gone
                 goes_on = self.deleted.settle(topic_partition, topic_id, is_new=is_new)
-                found = self._take_back(topic_partition, topic_id) or self._create(
-                    topic_partition, topic_id, is_new, is_in_sync
-                )
+                found = self._take_back(topic_partition, topic_id)
+                found = found or self._create(topic_partition, topic_id, is_new, is_in_sync)
                 if goes_on:
                     found.stray_high_watermark = NEVER_STRAY
                 self._suspect_changes += not self.knows_all  # the list of sound logs has changed
