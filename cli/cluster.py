@@ -197,6 +197,7 @@ def cluster(
         session_timeout_ms=settings.zookeeper.session_timeout_ms,
         connection_timeout_ms=_connection_timeout_ms(settings, zookeeper),
         config=config,
+        local_users=settings.broker.local_users,
         names_listeners=bool(settings.broker.listeners),
         placement_service=with_placement_service,
         console_port=_console_port(options, base_port),

@@ -37,6 +37,10 @@ jobs = click.Group(
     commands=[
         _job("place", "regent.jobs.place", "Place the partitions of many topics in one job."),
         _job("plan", "regent.jobs.plan", "Plan which replicas to move, and move them."),
+        _job("backup", "regent.jobs.backup", "Copy topics into a directory."),
+        _job(
+            "restore", "regent.jobs.restore", "Make topics of a backup again, with their offsets."
+        ),
         click.Group(
             "report",
             help="Report the balance of a cluster and the events of its controllers.",

@@ -22,6 +22,8 @@ from regent.cluster.process_supervisor import ProcessSupervisor
 from regent.cluster.zookeeper_node import ZooKeeperNode
 from regent.config.private_files import close_directory, keep_files_private, write_private
 from regent.core.errors import RegentError
+from regent.transport.local_users import SAME
+from regent.transport.local_users import local_users as users_of
 from regent.zk.client.login import SECRET_FILE, log_in, read_login
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.stores.tree_acls import open_tree, secure_tree
@@ -53,9 +55,21 @@ _ALLOWS_MD5 = "-Dzookeeper.fips-mode=false"  # ZooKeeper 3.9 asks for it
     show_default=True,
     help="Maximum heap of the server, in MiB; a partition takes 1.8 KB of it.",
 )
+@click.option(
+    "--local-users",
+    default=SAME,
+    show_default=True,
+    help="Which users of this machine may connect to a --host on loopback, beside its own: "
+    "same: no other; any: all; or names or ids, separated by commas.",
+)
 @click.pass_context
 def zookeeper(
-    context: click.Context, data_dir: Path | None, port: int, host: str, heap_mb: int
+    context: click.Context,
+    data_dir: Path | None,
+    port: int,
+    host: str,
+    heap_mb: int,
+    local_users: str,
 ) -> None:
     """Run the embedded ZooKeeper in the foreground.
 
@@ -75,7 +89,9 @@ def zookeeper(
         close_directory(data_dir)
         secret_file = data_dir.absolute().parent / SECRET_FILE
         login = read_login(secret_file) if secret_file.exists() else None
-        sys.exit(_run(server_of(data_dir, port, host, heap_mb=heap_mb, login=login), data_dir))
+        users = users_of(local_users)
+        server = server_of(data_dir, port, host, heap_mb=heap_mb, login=login, users=users)
+        sys.exit(_run(server, data_dir))
     except OSError as error:
         raise RegentError(f"{data_dir} cannot be used: {error.strerror}") from None
 

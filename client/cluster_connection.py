@@ -352,8 +352,8 @@ def pass_cluster(
 ) -> Callable[P, R]:
     """Add the options of the cluster; the command's first argument is the ``Cluster``.
 
-    The object of the context, if there is one, is an ``OpenZooKeeper`` to use instead of
-    ``open_session``.
+    The object of the context, if it is a function, is an ``OpenZooKeeper`` to use instead of
+    ``open_session``; that of a job is its Spark session.
     """
 
     @cluster_options
@@ -365,7 +365,8 @@ def pass_cluster(
         assert isinstance(data_dir, Path)
         locate = functools.partial(find_cluster, context, zookeeper, data_dir)
         bootstrap = _bootstrap(context, kwargs.pop("bootstrap_server", None))
-        return command(Cluster(locate, context.obj or open_session, bootstrap), *args, **kwargs)
+        opened = context.obj if callable(context.obj) else open_session
+        return command(Cluster(locate, opened, bootstrap), *args, **kwargs)
 
     return with_cluster
 

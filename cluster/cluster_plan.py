@@ -10,6 +10,7 @@ from typing import NamedTuple
 from regent.cluster.embedded_zookeeper import HEAP_MB
 from regent.config.cluster_location import CLUSTER_FILE, KEYS_DIR
 from regent.core.model import BrokerId
+from regent.transport.local_users import SAME
 from regent.zk.client.login import SECRET_FILE
 
 HOST = "127.0.0.1"
@@ -39,6 +40,7 @@ class ClusterPlan:
     no console; 0: on any free port. ``placement_idle_ms``: how long the placement service runs
     without topics to place; -1: it does not end by itself. The ids of the brokers begin at
     ``first_id``, which has the base port. Brokers listen on ``host`` unless they have settings.
+    ``local_users``: who may connect to ZooKeeper's servers, as the setting of brokers.
     """
 
     program: tuple[str, ...]
@@ -56,6 +58,7 @@ class ClusterPlan:
     placement_at_once: bool = False
     placement_idle_ms: int = PLACEMENT_IDLE_MS
     zookeeper_login: bool = True
+    local_users: str = SAME
     zookeeper_heap_mb: int = HEAP_MB
     connection_timeout_ms: int = 18_000
     names_listeners: bool = False

@@ -45,6 +45,7 @@ from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadat
 from regent.transport.control.client import RequestError
 from regent.transport.control.key_files import KeysDirectory
 from regent.transport.control.remote_ref import actor_at, ask
+from regent.transport.local_users import local_users
 from regent.zk.client.login import Login, log_in, make_login
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.zookeeper_client import ZooKeeperClient
@@ -185,16 +186,19 @@ class ClusterSupervisor(SupervisionListener):
             return
         self._say(f"starting ZooKeeper ({_count(len(ports), 'server')})")
         data_dirs, heap_mb = self._plan.zookeeper_dirs(), self._plan.zookeeper_heap_mb
-        login = self._login()
+        login, users = self._login(), local_users(self._plan.local_users)
         if len(ports) == 1:
-            servers = [EmbeddedZooKeeper(data_dirs[0], port=ports[0], heap_mb=heap_mb, login=login)]
+            server = EmbeddedZooKeeper(
+                data_dirs[0], port=ports[0], heap_mb=heap_mb, login=login, users=users
+            )
+            servers = [server]
             try:
                 servers[0].start()
             except KeyboardInterrupt:
                 servers[0].stop()
                 raise
         else:
-            servers = start_ensemble(data_dirs, ports, heap_mb=heap_mb, login=login)
+            servers = start_ensemble(data_dirs, ports, heap_mb=heap_mb, login=login, users=users)
         for number, server in enumerate(servers):
             node = ZooKeeperNode(f"zookeeper {number}", server)
             self._nodes.append(node)

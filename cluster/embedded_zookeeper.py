@@ -33,6 +33,7 @@ from regent.config.command_line import JOBS, pip_install
 from regent.config.java import OPTION_VARIABLES, find_java, java_environment
 from regent.config.private_files import write_private
 from regent.core.errors import RegentError
+from regent.transport.local_users import SAME, LocalUsers, local_users
 from regent.zk.client.login import Login
 
 PEER_FILE = "peer.json"
@@ -45,6 +46,9 @@ SERVER_STATE = "srvr"
 """The one four-letter word that a server answers by default: others tell strangers too much."""
 START_TIMEOUT_S = 600.0
 """How long a server whose process lives may take until it answers: it loads its data first."""
+
+USERS_OPTION = "-Dregent.local.users="
+"""The option of the server's Java with the ids of the users of this machine that may connect."""
 
 _PORT_ATTEMPTS = 3
 _MAX_CONNECTIONS = 2_000
@@ -65,6 +69,7 @@ _JARS = re.compile(
     r"(zookeeper|netty-|slf4j-api|log4j-(api|core|slf4j2-impl)|metrics-core|snappy-java|jcl-over)"
 )
 _LOG_CONFIGURATION = Path(__file__).parents[1] / "config" / "log4j2-zookeeper.properties"
+_OUR_CLASSES = Path(__file__).with_name("java")
 _JVM_OPTIONS = (
     "-XX:+ExitOnOutOfMemoryError",  # otherwise it keeps running but does not answer
     "-XX:+UseSerialGC",
@@ -89,10 +94,11 @@ class EmbeddedZooKeeper:
     """One server in a child process, alone or a member of an ensemble.
 
     Call ``start`` on the main thread: when the calling thread or the process ends, the kernel kills
-    the server. With ``port`` 0 the first start chooses a free port; later starts use it again.
+    the server. With ``port`` 0 the first start chooses a free port; later starts use it again. On
+    loopback ``users`` may connect, by default the user of this process.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         data_dir: Path,
         *,
@@ -104,6 +110,7 @@ class EmbeddedZooKeeper:
         heap_mb: int = HEAP_MB,
         four_letter_words: str = SERVER_STATE,
         login: Login | None = None,
+        users: LocalUsers | None = None,
     ) -> None:
         self._data_dir = data_dir.absolute()
         self._port = port
@@ -115,6 +122,7 @@ class EmbeddedZooKeeper:
         self._heap_mb = heap_mb
         self._four_letter_words = four_letter_words
         self._login = login
+        self._users = (local_users(SAME) if users is None else users).at(client_host)
         self._log = self._data_dir / "zookeeper.log"
         self._log_start = 0  # where the lines of this run begin
         self._output = self._data_dir / "zookeeper.out"
@@ -184,7 +192,9 @@ class EmbeddedZooKeeper:
             *_JVM_OPTIONS,
             f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()}",
             *(() if self._login is None else (f"-Djava.security.auth.login.config={jaas}",)),
-            *("-cp", classpath, "org.apache.zookeeper.server.quorum.QuorumPeerMain"),
+            *self._who_may_connect(),
+            *("-cp", os.pathsep.join([classpath, str(_OUR_CLASSES)])),
+            "org.apache.zookeeper.server.quorum.QuorumPeerMain",
             str(configuration),
         ]
         environment = {k: v for k, v in os.environ.items() if k not in OPTION_VARIABLES}
@@ -296,6 +306,16 @@ class EmbeddedZooKeeper:
         ]
         return "\n".join(lines) + "\n"
 
+    def _who_may_connect(self) -> Sequence[str]:
+        """Return the options that make the server refuse other users of this machine."""
+        ids = self._users.admitted
+        if ids is None:
+            return ()
+        return (
+            "-Dzookeeper.serverCnxnFactory=LocalUsersCnxnFactory",
+            f"{USERS_OPTION}{','.join(map(str, sorted(ids)))}",
+        )
+
     def _access(self) -> Sequence[str]:
         """Return the lines that let the login do everything, by either of its two schemes."""
         if self._login is None:
@@ -316,6 +336,7 @@ def start_ensemble(
     *,
     heap_mb: int = HEAP_MB,
     login: Login | None = None,
+    users: LocalUsers | None = None,
 ) -> list[EmbeddedZooKeeper]:
     """Start an ensemble on loopback and return its servers when all of them answer.
 
@@ -332,6 +353,7 @@ def start_ensemble(
             peers=peers,
             heap_mb=heap_mb,
             login=login,
+            users=users,
         )
         for data_dir, port, peer in zip(data_dirs, ports, peers, strict=True)
     ]
@@ -355,6 +377,7 @@ def server_of(
     *,
     heap_mb: int = HEAP_MB,
     login: Login | None = None,
+    users: LocalUsers | None = None,
 ) -> EmbeddedZooKeeper:
     """Return the server of a data directory; a member of an ensemble joins it again.
 
@@ -365,7 +388,7 @@ def server_of(
     data_dir = data_dir.absolute()
     if not (data_dir / PEER_FILE).exists():
         return EmbeddedZooKeeper(
-            data_dir, port=port, client_host=host, heap_mb=heap_mb, login=login
+            data_dir, port=port, client_host=host, heap_mb=heap_mb, login=login, users=users
         )
     peers = {path.parent: _read_peer(path) for path in data_dir.parent.glob(f"*/{PEER_FILE}")}
     return EmbeddedZooKeeper(
@@ -376,6 +399,7 @@ def server_of(
         peers=sorted(peers.values()),
         heap_mb=heap_mb,
         login=login,
+        users=users,
     )
 
 

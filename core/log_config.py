@@ -72,6 +72,15 @@ class LogConfig:
         "How many bytes of records lie between two entries of an index, from the next segment on.",
         limits=(0, INT_MAX),
     )
+    keeps_offsets: bool = setting(
+        False,
+        "Whether the batches of producers keep the offsets that they come with. `regent jobs"
+        " restore` sets this while it writes a topic, and takes it away. Other producers are"
+        " refused meanwhile. Kafka's brokers do not know this setting.",
+        scope=Scope.TOPIC,
+        ours=True,
+        prefix="regent.",
+    )
     max_compaction_lag_ms: int = _of_topics(
         LONG_MAX,
         "log.cleaner.max.compaction.lag.ms",
@@ -253,6 +262,11 @@ TOPIC_LOG_SETTINGS: Mapping[str, Setting] = {
 _OF_TOPICS: Mapping[str, Setting] = {row.dotted_name: row for row in TOPIC_LOG_SETTINGS.values()}
 
 BROKER_NAMES: Mapping[str, str] = {
-    name: row.declared.broker_name or "" for name, row in LOG_SETTINGS.items()
+    name: row.declared.broker_name
+    for name, row in LOG_SETTINGS.items()
+    if row.declared.broker_name is not None
 }
-"""The broker's setting (Kafka's name) that each of these has its value from, by its field."""
+"""The broker's setting (Kafka's name) that each of these has its value from, by its field.
+
+``keeps_offsets`` has none: only a topic has it.
+"""

@@ -27,6 +27,9 @@ _UNTELLING: Final = re.compile(  # frames of stack traces, and what is in every 
 _USUAL_WARNINGS: Final = re.compile(r"NativeCodeLoader: |Utils: (Your hostname|Set SPARK_LOCAL_IP)")
 
 
+_OUR_ERROR: Final = re.compile(r"^regent\.[\w.]+: ")
+
+
 def explanation(error: Py4JJavaError | PySparkException) -> str:
     """Return the innermost cause in one line, which only a JVM that still runs can tell.
 
@@ -53,7 +56,8 @@ def explanation(error: Py4JJavaError | PySparkException) -> str:
 def _error_of_worker(text: str) -> str:
     """Return the error in the message of a failed Python worker, which has a traceback."""
     traceback = text.rpartition(_TRACEBACK)[2].splitlines()
-    return next((line for line in traceback if line and not line[0].isspace()), text)
+    found = next((line for line in traceback if line and not line[0].isspace()), text)
+    return _OUR_ERROR.sub("", found)  # it says all that its user needs
 
 
 def cause_in_log(log: str) -> str:

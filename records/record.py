@@ -10,7 +10,7 @@ says that another one follows. A number and its sign are one number without a si
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
 from regent.core.records import RecordBytes
@@ -128,13 +128,20 @@ def value_of(data: bytes, value_at: int, end: int) -> bytes | None:
 
 
 def encode_record(
-    offset_delta: int, timestamp_delta: int, key: RecordBytes | None, value: RecordBytes | None
+    offset_delta: int,
+    timestamp_delta: int,
+    key: RecordBytes | None,
+    value: RecordBytes | None,
+    headers: Sequence[tuple[bytes, bytes | None]] = (),
 ) -> bytes:
-    """Return a record without headers."""
+    """Return a record."""
     body = b"\0" + varint(zigzag(timestamp_delta)) + varint(offset_delta << 1)
     for data in (key, value):
         body += _NULL if data is None else varint(len(data) << 1) + data
-    body += _NO_HEADERS
+    body += varint(len(headers) << 1) if headers else _NO_HEADERS
+    for pair in headers:
+        for part in pair:
+            body += _NULL if part is None else varint(len(part) << 1) + part
     return varint(len(body) << 1) + body
 
 

@@ -22,6 +22,7 @@ from regent.core.log_config import LogConfig
 from regent.core.model import NO_EPOCH
 from regent.core.records import RecordBytes
 from regent.core.replica_logs import NO_TIMESTAMP, AppendOrigin
+from regent.core.setting import LONG_MAX
 from regent.records.compression import NONE, compressed, decompressed
 from regent.records.record import encode_record, read_records, value_of
 
@@ -158,16 +159,26 @@ def read_header(buffer: RecordBytes, position: int = 0) -> BatchHeader:
     return _new_header(_HEADER.unpack_from(buffer, position))
 
 
-def batches(buffer: RecordBytes, position: int = 0) -> Iterator[PlacedBatch]:
+def batches(
+    buffer: RecordBytes, position: int = 0, *, may_be_cut: bool = False
+) -> Iterator[PlacedBatch]:
     """Yield the position and header of each batch, without checking the CRC.
 
-    Raises ``RecordsRefusedError`` at the first batch that is incomplete or malformed.
+    ``may_be_cut``: leave out the last one if it is incomplete and not the only one. Raises
+    ``RecordsRefusedError`` at the first batch that is incomplete or malformed.
     """
-    end = len(buffer)
+    begin, end = position, len(buffer)
     while position < end:
+        if may_be_cut and position > begin and _is_cut(buffer, position):
+            return
         header = next_header(buffer, position, end - position)
         yield position, header
         position += header.size
+
+
+def _is_cut(buffer: RecordBytes, position: int) -> bool:
+    room = len(buffer) - position
+    return room < HEADER_SIZE or read_header(buffer, position).size > room
 
 
 def next_header(buffer: RecordBytes, position: int, room: int) -> BatchHeader:
@@ -231,7 +242,10 @@ def batches_of_producer(
                 f" {config.max_message_bytes}",
             )
         check_crc(records, position, header)
-        _check_contents(header, origin)
+        if config.keeps_offsets and origin is AppendOrigin.CLIENT:
+            _check_restored(header)
+        else:
+            _check_contents(header, origin)
         _check_time(header, config, now_ms)
         found.append((position, header))
     if len(records) > config.segment_bytes:
@@ -257,12 +271,13 @@ def batches_of_leader(
 ) -> list[PlacedBatch]:
     """Return batches fetched from a leader, which begin at or after ``log_end_offset``.
 
-    ``may_overlap``: the first one may begin before it. Raises ``RecordsRefusedError`` if a batch
-    does not follow the one before, or is corrupt.
+    ``may_overlap``: the first one may begin before it. A leader of Kafka cuts the last one where
+    the limit of the answer is; it comes whole with the next answer. Raises ``RecordsRefusedError``
+    if a batch does not follow the one before, or is corrupt.
     """
     found: list[PlacedBatch] = []
     expected = log_end_offset
-    for position, header in batches(records):
+    for position, header in batches(records, may_be_cut=True):
         check_crc(records, position, header)
         overlaps = may_overlap and not found and header.last_offset >= expected
         if header.base_offset < expected and not overlaps:
@@ -295,6 +310,17 @@ def _check_contents(header: BatchHeader, origin: AppendOrigin) -> None:
         problem = f"producer {header.producer_id} gives no sequence number"
     if problem is not None:
         raise RecordsRefusedError(Errors.INVALID_RECORD, problem)
+
+
+def _check_restored(header: BatchHeader) -> None:
+    """Refuse batches that ``restored_batch`` did not make: those of other producers."""
+    count, is_empty = header.record_count, header.size == HEADER_SIZE
+    has_all = count == (0 if is_empty else header.last_offset_delta + 1)
+    is_ours = not header.attributes & ~_COMPRESSION and header.producer_id < 0
+    if not has_all or not is_ours or header.next_offset > LONG_MAX:
+        raise RecordsRefusedError(
+            Errors.INVALID_RECORD, "the topic is being restored: it takes no other records"
+        )
 
 
 def _check_time(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
@@ -365,6 +391,30 @@ def place(
             stamp_append_time(buffer, position, header, append_time_ms)
         placed.append((position, assign(buffer, position, base_offset, leader_epoch)))
         base_offset += header.last_offset_delta + 1
+    return placed
+
+
+def place_restored(
+    buffer: bytearray | memoryview,
+    batches: Iterable[PlacedBatch],
+    log_end_offset: int,
+    leader_epoch: int,
+) -> list[PlacedBatch]:
+    """Leave the offsets of restored batches as they are. Raises ``RecordsRefusedError``.
+
+    They must be in order, and begin at or after the log end offset: what lies between is left out,
+    as in a compacted log.
+    """
+    placed = []
+    for position, header in batches:
+        if header.base_offset < log_end_offset:
+            offsets = f"{header.base_offset} to {header.last_offset}"
+            raise RecordsRefusedError(
+                Errors.INVALID_RECORD,
+                f"the topic is being restored, and its offsets {offsets} have other records",
+            )
+        placed.append((position, assign(buffer, position, header.base_offset, leader_epoch)))
+        log_end_offset = header.next_offset
     return placed
 
 
@@ -442,6 +492,59 @@ def build_batch(
         record_count=len(records),
     )
     return encode(header, compressed(codec, data))
+
+
+class RestoredRecord(NamedTuple):
+    """A record of a backup, with its offset and timestamp (ms)."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[bytes, bytes | None]] = ()
+
+
+def restored_batches(
+    records: Iterable[RestoredRecord], codec: int, max_bytes: int
+) -> Iterator[bytearray]:
+    """Yield batches that have the offsets of their records, which ascend.
+
+    A batch ends before a gap, and when it has about ``max_bytes`` of records. The same records
+    always make the same batches.
+    """
+    base, encoded, size, newest = RestoredRecord(-1, 0, None, None), list[bytes](), 0, NO_TIMESTAMP
+    for record in records:
+        if encoded and (record.offset != base.offset + len(encoded) or size >= max_bytes):
+            yield _restored_batch(base, encoded, newest, codec)
+            encoded = []
+        if not encoded:
+            base, size, newest = record, 0, NO_TIMESTAMP
+        delta = record.timestamp - base.timestamp
+        data = encode_record(len(encoded), delta, record.key, record.value, record.headers)
+        encoded.append(data)
+        size += len(data)
+        newest = max(newest, record.timestamp)
+    if encoded:
+        yield _restored_batch(base, encoded, newest, codec)
+
+
+def empty_batch(offset: int) -> bytearray:
+    """Return a batch without records that takes an offset, as compaction leaves some."""
+    return encode(BatchHeader(base_offset=offset), b"")
+
+
+def _restored_batch(
+    base: RestoredRecord, encoded: Sequence[bytes], max_timestamp: int, codec: int
+) -> bytearray:
+    header = BatchHeader(
+        base_offset=base.offset,
+        attributes=codec,
+        last_offset_delta=len(encoded) - 1,
+        base_timestamp=base.timestamp,
+        max_timestamp=max_timestamp,
+        record_count=len(encoded),
+    )
+    return encode(header, compressed(codec, b"".join(encoded)))
 
 
 def _checksum(buffer: RecordBytes, position: int, header: BatchHeader) -> int:

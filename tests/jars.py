@@ -11,7 +11,7 @@ import sys
 from regent.config.java import JavaNotFoundError
 from tests.genuine_clients.java_clients import KAFKA_CLIENTS
 from tests.kafka_brokers.genuine_broker import JARS as KAFKA_BROKERS
-from tests.kafka_brokers.genuine_broker import VERSION
+from tests.kafka_brokers.genuine_broker import TOOLS, VERSION
 from tests.support.maven_jars import JarsUnavailableError, MavenJars
 from tests.support.mini_hadoop import HADOOP
 from tests.support.object_store import CLIENT, SERVER
@@ -30,5 +30,5 @@ if __name__ == "__main__":
     fetch(
         KAFKA_CLIENTS,
         KAFKA_BROKERS[VERSION],
-        *([*KAFKA_BROKERS.values(), HADOOP, SERVER, CLIENT] if "--all" in sys.argv else []),
+        *([*KAFKA_BROKERS.values(), TOOLS, HADOOP, SERVER, CLIENT] if "--all" in sys.argv else []),
     )

@@ -65,6 +65,11 @@ class LocalUsers:
         """Whether some processes are refused."""
         return self._allowed is not None and not self.problem
 
+    @property
+    def admitted(self) -> frozenset[int] | None:
+        """The ids of the users that may connect; None: everybody may."""
+        return self._allowed if self.are_limited else None
+
     def at(self, host: str) -> LocalUsers:
         """Return whom a listener at ``host`` admits; beyond loopback: everybody."""
         return self if is_loopback(host) else EVERYBODY

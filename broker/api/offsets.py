@@ -11,6 +11,7 @@ import asyncio
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from typing import Final, Protocol, TypeAlias
 
 from regent.broker.api.registered_followers import RegisteredFollowers
@@ -78,16 +79,13 @@ def offset_apis(
     """Return the APIs ListOffsets and OffsetForLeaderEpoch, which call ``source``.
 
     ``reader`` decodes records beside the event loop. Without ``serves_followers`` every partition
-    is refused to them; with ``registered`` all but those that they have replicas of.
+    is refused to them; with ``registered`` all but those that they have replicas of. Who logs in
+    as a broker is served as that one.
     """
-
-    def may_read(replica_id: BrokerId, topic_partition: TopicPartition) -> bool:
-        if replica_id < 0 or (serves_followers and registered is None):
-            return True
-        return registered is not None and registered.may_read(replica_id, topic_partition)
+    may_read = partial(_may_read, registered, serves_followers)
 
     async def list_offsets(request: KafkaRequest) -> KafkaAnswer:
-        topics, queries, refused = _decode_list(request, may_read)
+        topics, queries, refused = _decode_list(request, partial(may_read, request))
         denied = _denied(topics, request, has_cluster=_has_cluster(queries, request))
         if denied:
             queries = {p: query for p, query in queries.items() if p.topic not in denied}
@@ -99,7 +97,7 @@ def offset_apis(
     async def offsets_for_leader_epoch(request: KafkaRequest) -> KafkaAnswer:
         topics, queries, replica_id = _decode_epochs(request)
         refused = EpochEnd(Errors.CLUSTER_AUTHORIZATION_FAILED)
-        ends = {p: refused for p in queries if not may_read(replica_id, p)}
+        ends = {p: refused for p in queries if not may_read(request, replica_id, p)}
         has_cluster = request.may(
             AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, is_logged=False
         )
@@ -112,6 +110,23 @@ def offset_apis(
         KafkaApi(KafkaApiKey.LIST_OFFSETS, 0, 9, list_offsets),
         KafkaApi(KafkaApiKey.OFFSET_FOR_LEADER_EPOCH, 0, 4, offsets_for_leader_epoch),
     ]
+
+
+def _may_read(
+    registered: RegisteredFollowers | None,
+    serves_followers: bool,
+    request: KafkaRequest,
+    replica_id: BrokerId,
+    topic_partition: TopicPartition,
+) -> bool:
+    """Whether the sender may be told offsets of a partition as this replica; -1: as a consumer."""
+    if replica_id < 0:
+        return True
+    if not request.session.may_replicate_as(replica_id):
+        return False
+    if registered is None:
+        return serves_followers
+    return registered.may_read(replica_id, topic_partition)
 
 
 def _has_cluster(queries: Mapping[TopicPartition, OffsetQuery], request: KafkaRequest) -> bool:

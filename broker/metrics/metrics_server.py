@@ -117,6 +117,7 @@ class _RequestHandler(WSGIRequestHandler):
 
 class _Server(ThreadingMixIn, WSGIServer):
     timeout = 0  # a client may leave before it is accepted
+    request_queue_size = 128  # beyond that, who connects is let in a second later
     users = EVERYBODY
     tls: ServerTls | None = None
     timeout_s = _REQUEST_TIMEOUT_S

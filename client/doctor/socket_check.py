@@ -33,6 +33,7 @@ from regent.client.doctor.listener_check import (
 )
 from regent.client.doctor.listening_sockets import (
     ListeningSocket,
+    command_line,
     listening_sockets,
     may_be_examined,
     process_tree,
@@ -41,7 +42,7 @@ from regent.client.doctor.listening_sockets import (
 from regent.client.doctor.spark_ports import SparkPort, spark_port
 from regent.cluster.cluster_file import BrokerEntry
 from regent.cluster.console_child import LISTENING_FD
-from regent.cluster.embedded_zookeeper import PEER_FILE
+from regent.cluster.embedded_zookeeper import PEER_FILE, USERS_OPTION
 from regent.config.addresses import port_of
 from regent.config.command_line import program
 from regent.core.security.session import SecurityProtocol
@@ -217,17 +218,28 @@ def _between_servers(found: ListeningSocket) -> _Use:
 
 
 def _of_clients_of_zookeeper(cluster: ExaminedCluster, found: ListeningSocket) -> _Use:
-    anybody = Access(_who_reaches(found), "changes need zookeeper.secret")
+    who, checked = _clients_of_zookeeper(found)
+    anybody = Access(who, f"{checked}changes need zookeeper.secret")
     if cluster.acls is None:
         anybody = anybody._replace(why="what they may do is not known")
     elif cluster.is_zookeeper_open:
         anybody = Access(
-            _who_reaches(found),
+            who,
             "they may change everything, because there is no login",
             Severity.PROBLEM,
             f"start `{program()} cluster` without --no-zookeeper-login",
         )
     return _Use("ZooKeeper's clients", anybody)
+
+
+def _clients_of_zookeeper(found: ListeningSocket) -> tuple[str, str]:
+    """Return who may connect, and the beginning of why."""
+    options = command_line(found.pid) if found.is_on_loopback else []
+    for option in options:
+        if option.startswith(USERS_OPTION):
+            users = [user_name(int(uid)) for uid in option.removeprefix(USERS_OPTION).split(",")]
+            return f"processes of {' and '.join(users)}", "the uid check; "
+    return _who_reaches(found), ""
 
 
 def _who_reaches(found: ListeningSocket) -> str:

@@ -102,7 +102,7 @@ TOPIC_SETTINGS: Mapping[str, Setting] = {
     row.dotted_name: row
     for row in chain(TOPIC_LOG_SETTINGS.values(), settings_of(OtherTopicSettings()))
 }
-"""Every setting that a topic may override, by Kafka's names: all of Kafka 3.9, and one of ours."""
+"""Every setting that a topic may override, by Kafka's names: all of Kafka 3.9, and two of ours."""
 
 
 def unclean_leader_election(config: Mapping[str, str]) -> bool | None:

@@ -25,7 +25,14 @@ from regent.core.replica_logs import (
     OffsetOfTimestamp,
 )
 from regent.records.end_transaction_marker import EndTransactionMarker, marker_of
-from regent.records.record_batch import INT32_MAX, BatchHeader, PlacedBatch
+from regent.records.record_batch import (
+    INT32_MAX,
+    NO_SEQUENCE,
+    BatchHeader,
+    PlacedBatch,
+    place,
+    place_restored,
+)
 from regent.storage.checkpoints import NEVER_CLEANED
 from regent.storage.log.leader_epoch_file_cache import LeaderEpochFileCache
 from regent.storage.log.log_file import CorruptSegmentError
@@ -163,12 +170,31 @@ class LogContents:
 
         Raises ``RecordsRefusedError``.
         """
+        if self._keeps_offsets(origin):
+            return self._restored_before(batches)
         if origin is AppendOrigin.CLIENT:
             return self.producers.check([header for _, header in batches], guard)
         markers = _markers_in(records, batches)
         for position, header in batches:
             self.producers.check_of_coordinator(header, markers.get(position), guard)
         return None
+
+    def place(
+        self,
+        buffer: bytearray | memoryview,
+        batches: Sequence[PlacedBatch],
+        origin: AppendOrigin,
+        leader_epoch: int,
+        append_time_ms: int,
+    ) -> list[PlacedBatch]:
+        """Set offsets and leader epoch in batches that are about to be appended.
+
+        Raises ``RecordsRefusedError``.
+        """
+        end = self.log_end_offset
+        if self._keeps_offsets(origin):
+            return place_restored(buffer, batches, end, leader_epoch)
+        return place(buffer, batches, end, leader_epoch, append_time_ms)
 
     def append(self, records: RecordBytes, batches: Sequence[PlacedBatch], now_ms: int) -> None:
         """Append batches at the log end offset, in a new segment if one is due.
@@ -315,6 +341,20 @@ class LogContents:
     def expire_producers(self, now_ms: int) -> None:
         """Forget the producers that wrote nothing for long."""
         self.producers.remove_expired(now_ms, self.config.producer_id_expiration_ms)
+
+    def _keeps_offsets(self, origin: AppendOrigin) -> bool:
+        return self.config.keeps_offsets and origin is AppendOrigin.CLIENT
+
+    def _restored_before(self, batches: Sequence[PlacedBatch]) -> AppendedBatch | None:
+        """Return what batches are in the log that has all of them: a restore repeats a request."""
+        for _, header in batches:
+            segment = self.segments_from(header.base_offset)[0]
+            known = next(segment.headers(header.base_offset), None)
+            if known is None or (known.base_offset, known.crc) != (header.base_offset, header.crc):
+                return None
+        last = batches[-1][1]
+        delta = last.last_offset - batches[0][1].base_offset
+        return AppendedBatch(NO_SEQUENCE, last.last_offset, delta, last.max_timestamp)
 
     # --- aborted transactions ---
 

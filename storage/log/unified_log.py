@@ -32,7 +32,6 @@ from regent.records.record_batch import (
     batches_of_leader,
     batches_of_producer,
     check_leader_epoch,
-    place,
     read_header,
     writable,
 )
@@ -232,15 +231,14 @@ class UnifiedLog:
                     duplicate.first_offset, duplicate.last_offset, time_ms, is_duplicate=True
                 )
             self.directory.space.check(origin)
-            first_offset = contents.log_end_offset
-            self._prepare_append()
             buffer = writable(records)
             time_ms = now_ms if config.stamps_append_time else NO_TIMESTAMP
-            placed = place(buffer, batches, first_offset, leader_epoch, time_ms)
+            placed = contents.place(buffer, batches, origin, leader_epoch, time_ms)
+            self._prepare_append()
             contents.append(buffer, placed, now_ms)
             self._note_end(contents.log_end_offset)
-            last_offset = contents.log_end_offset - 1
-            result = AppendedRecords(first_offset, last_offset, time_ms, data=buffer)
+            first, last = placed[0][1].base_offset, contents.log_end_offset - 1
+            result = AppendedRecords(first, last, time_ms, data=buffer)
         if self._contents.has_many_unflushed:
             self.flush()
         return result
@@ -251,7 +249,7 @@ class UnifiedLog:
             self._leader_epoch = leader_epoch
 
     def append_as_follower(self, records: RecordBytes, leader_epoch: int | None = None) -> None:
-        """Append all batches fetched from a leader, or none if one is refused."""
+        """Append all whole batches fetched from a leader, or none if one is refused."""
         with self.exclusively() as contents:
             check_leader_epoch(leader_epoch, self._leader_epoch)
             end = contents.log_end_offset
@@ -264,7 +262,9 @@ class UnifiedLog:
                 # The leader's log starts inside a batch: Kafka's UnexpectedAppendOffsetException.
                 self._drop(lambda: contents.restart_at(batches[0][1].base_offset, now_ms))
             self._prepare_append()
-            contents.append(records, batches, now_ms)
+            position, last = batches[-1]
+            whole = memoryview(records)[: position + last.size]
+            contents.append(whole, batches, now_ms)
             self._note_end(contents.log_end_offset)
         if self._contents.has_many_unflushed:
             self.flush()

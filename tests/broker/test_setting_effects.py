@@ -1109,8 +1109,8 @@ def test_a_setting_that_is_checked_elsewhere_is_named_there(table: str, name: st
 def test_a_topic_overrides_the_setting_of_its_logs(name: str) -> None:
     row = TOPIC_LOG_SETTINGS[name]
     other: object = row.limits[1] if row.limits and row.default < row.limits[1] else 7
-    if row.default is True:
-        other = False
+    if isinstance(row.default, bool):
+        other = not row.default
     if row.declared.choices:
         (other,) = {*row.declared.choices} - {row.default}
     config = DEFAULT_LOG_CONFIG.overridden({row.dotted_name: text_of(other)})

@@ -44,7 +44,7 @@ def zookeeper_command(
 @pytest.mark.parametrize(
     ("options", "host"),
     [
-        ((), "127.0.0.1"),
+        (("--local-users", "same,12345"), "127.0.0.1"),
         pytest.param(("--host", "::1"), "[::1]", marks=needs_ipv6),
     ],
 )

@@ -13,7 +13,7 @@ from regent.config.command_line import COMMAND
 from regent.config.java import JavaNotFoundError
 from regent.testing.regent_cluster import RegentCluster
 from regent.testing.waits import scaled
-from tests.kafka_brokers.genuine_broker import JARS, VERSION
+from tests.kafka_brokers.genuine_broker import JARS, TOOLS, VERSION
 from tests.support.free_ports import free_ports
 from tests.support.maven_jars import JarsUnavailableError
 
@@ -30,6 +30,8 @@ def jars(request: pytest.FixtureRequest) -> None:
     try:
         for version in JARS if is_nightly else (VERSION,):
             JARS[version].fetched()
+        if is_nightly:
+            TOOLS.fetched()
     except (JavaNotFoundError, JarsUnavailableError) as error:
         if os.environ.get("CI"):
             raise

@@ -44,6 +44,21 @@ EACH_VERSION: Final = tuple(
     for version in JARS
 )
 """The default tier has one."""
+TOOLS: Final = MavenJars(
+    f"kafka-tools-{VERSION}",
+    f'<dependency org="org.apache.kafka" name="kafka-tools" rev="{VERSION}" transitive="false"/>',
+    "efd2bf4759b96d101c1041e22d7b0f501a414fcb7b45d4cb8c2432939bce3683",
+)
+"""Since 3.9 most tools are in a jar of their own."""
+_OF_TOOLS: Final[Mapping[str, str]] = {
+    "ConsumerGroupCommand": "consumer.group.",
+    "DeleteRecordsCommand": "",
+    "LeaderElectionCommand": "",
+    "LogDirsCommand": "",
+    "ReassignPartitionsCommand": "reassign.",
+    "TopicCommand": "",
+}
+"""Their packages there."""
 
 STOP_S: Final = 30.0
 _JVM_OPTIONS: Final = (
@@ -78,8 +93,16 @@ def command_of_kafka(version: str, *words: str) -> list[str]:
 
     Raises ``JavaNotFoundError``, and ``JarsUnavailableError`` if the jars cannot be fetched.
     """
-    classpath = ":".join(map(str, JARS[version].fetched()))
-    return [str(find_java().executable), *_JVM_OPTIONS, "-cp", classpath, *words]
+    jars = [*JARS[version].fetched(), *(TOOLS.fetched() if version == VERSION else [])]
+    return [str(find_java().executable), *_JVM_OPTIONS, "-cp", ":".join(map(str, jars)), *words]
+
+
+def command_of_tool(version: str, tool: str, *options: str) -> list[str]:
+    """Return the command line of a tool for operators, such as ``TopicCommand``."""
+    package = "kafka.admin."
+    if version == VERSION and tool in _OF_TOOLS:
+        package = f"org.apache.kafka.tools.{_OF_TOOLS[tool]}"
+    return command_of_kafka(version, package + tool, *options)
 
 
 class GenuineBroker:

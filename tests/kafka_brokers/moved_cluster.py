@@ -8,7 +8,7 @@ import re
 import shlex
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -69,8 +69,11 @@ class MovedCluster:
         *,
         version: str = VERSION,
         secured: Secured | None = None,
+        settings: Mapping[str, object] | None = None,
+        log_dirs: Sequence[str] = ("data",),
     ) -> None:
         self.zookeeper = zookeeper
+        self._log_dirs = log_dirs
         self._secured = secured
         self._version = version
         protocol, login = "PLAINTEXT", {}
@@ -81,7 +84,14 @@ class MovedCluster:
             broker: GenuineBroker(
                 *(directory / f"broker-{broker}", broker, zookeeper),
                 version=version,
-                settings={**_SETTINGS, **({} if secured is None else secured.broker)},
+                settings={
+                    **_SETTINGS,
+                    "log.dirs": ",".join(
+                        str(directory / f"broker-{broker}" / name) for name in log_dirs
+                    ),
+                    **(settings or {}),
+                    **({} if secured is None else secured.broker),
+                },
                 protocol=protocol,
                 login=login,
             )
@@ -198,6 +208,10 @@ class MovedCluster:
         The first one is not run if the former process of this broker ``has_ended``. Returns the
         output of each.
         """
+        lines = self._lines_of(block, broker)[int(has_ended) :]
+        return [self._perform(line, broker) for line in lines]
+
+    def _lines_of(self, block: str, broker: BrokerId) -> list[str]:
         found = re.search(_BLOCK.format(name=block), self._page, re.DOTALL)
         assert found is not None, f"{PAGE} has no block {block}"
         text = found[1]
@@ -210,8 +224,7 @@ class MovedCluster:
             "shutdown 1": f"shutdown {broker}",
         }.items():
             text = text.replace(of_page, here)
-        lines = text.splitlines()[int(has_ended) :]
-        return [self._perform(line, broker) for line in lines]
+        return text.splitlines()
 
     def _perform(self, line: str, broker: BrokerId) -> str:
         kafka = self.kafkas[broker]
@@ -275,7 +288,7 @@ class MovedCluster:
 
     def kill(self, broker: BrokerId) -> None:
         """End a broker by ``kill -9``, and wait until the others lead all that it led."""
-        self._end(broker)
+        self.end(broker)
         self._await_absence(broker)
 
     def kill_controller(self) -> BrokerId:
@@ -288,14 +301,14 @@ class MovedCluster:
         kind = self.ours if broker in self.ours else {*BROKERS} - self.ours
         others = kind - {broker}
         for other in others:
-            self._signal(other, signal.SIGSTOP)
+            self.signal(other, signal.SIGSTOP)
         try:
-            self._end(broker)
+            self.end(broker)
             eventually(lambda: self.controller not in (None, broker), "another one rules", WAIT_S)
             assert self.controller not in kind
         finally:
             for other in others:
-                self._signal(other, signal.SIGCONT)
+                self.signal(other, signal.SIGCONT)
         self._await_absence(broker)
         return broker
 
@@ -306,14 +319,14 @@ class MovedCluster:
         """
         others = [other for other in live if other != broker]
         for other in others:
-            self._signal(other, signal.SIGSTOP)
+            self.signal(other, signal.SIGSTOP)
         try:
             if self.controller != broker:
                 self.znodes.delete(f"{self.chroot}/controller")
             eventually(lambda: self.controller == broker, f"broker {broker} rules", WAIT_S)
         finally:
             for other in others:
-                self._signal(other, signal.SIGCONT)
+                self.signal(other, signal.SIGCONT)
         for one in live:
             admin = self.admin(one)
             eventually(
@@ -322,18 +335,30 @@ class MovedCluster:
                 WAIT_S,
             )
 
+    def start(self, broker: BrokerId, *, is_ours: bool) -> None:
+        """Start a broker that has ended, and wait until it serves."""
+        for line in self._lines_of("move" if is_ours else "back", broker)[1:-1]:
+            self._perform(line, broker)
+
+    def shut_down(self, broker: BrokerId) -> None:
+        """End a broker in the controlled way."""
+        if broker in self.processes:
+            self._perform(self._lines_of("back", broker)[0], broker)
+        else:
+            self.kafkas[broker].stop()
+
     def restart(self, broker: BrokerId, *, is_ours: bool) -> None:
         """Start a broker that was killed, as the page does, and wait until all is in sync."""
         self.follow("move" if is_ours else "back", broker, has_ended=True)
 
-    def _signal(self, broker: BrokerId, number: signal.Signals) -> None:
+    def signal(self, broker: BrokerId, number: signal.Signals) -> None:
         process = self.processes.get(broker)
         if process is None:
             self.kafkas[broker].signal(number)
         else:
             process.send_signal(number)
 
-    def _end(self, broker: BrokerId) -> None:
+    def end(self, broker: BrokerId) -> None:
         """Kill a broker, and remove what the session of one of Kafka's leaves for four seconds.
 
         The guardian of one of ours ends its session. So no paused broker loses its session.
@@ -377,5 +402,14 @@ class MovedCluster:
 
     def log_of(self, broker: BrokerId, name: str) -> bytes:
         """Return all record batches that a broker has of a partition, such as ``t-0``."""
-        folder = self.kafkas[broker].directory / "data" / name
-        return b"".join(segment.read_bytes() for segment in sorted(folder.glob("*.log")))
+        return b"".join(
+            segment.read_bytes()
+            for folder in self.folders_of(broker, name)
+            for segment in sorted(folder.glob("*.log"))
+        )
+
+    def folders_of(self, broker: BrokerId, name: str) -> list[Path]:
+        """Return where a broker has a partition: several while it moves to another directory."""
+        folder = self.kafkas[broker].directory
+        paths = (folder / log_dir / name for log_dir in self._log_dirs)
+        return [path for path in paths if path.is_dir()]

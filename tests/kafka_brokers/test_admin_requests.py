@@ -17,7 +17,7 @@ from confluent_kafka.admin import NewTopic
 from regent.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from regent.core.errors import Errors
 from regent.core.model import BrokerId
-from tests.kafka_brokers.genuine_broker import JARS, command_of_kafka
+from tests.kafka_brokers.genuine_broker import JARS, command_of_tool
 from tests.kafka_brokers.moved_cluster import BROKERS, WAIT_S, MovedCluster
 from tests.support.fuzzed_requests import ask, ask_versions, build, request
 
@@ -27,8 +27,6 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper, pytest.mark.nightly, pytest.mark.slow]
 
 TOPIC, GROUP = "orders", "readers"
-OF_TOOLS = {"2.8.2": "2.8.2", "3.5.2": "3.5.2", "3.9.1": "3.5.2"}
-"""Those of Kafka 3.9 are in jars of their own."""
 TOOLS = (
     "TopicCommand --create --topic {topic} --replica-assignment 1:2,2:3",
     "TopicCommand --alter --topic {topic} --partitions 3 --replica-assignment 1:2,2:3,3:1",
@@ -271,8 +269,7 @@ def output_of(cluster: MovedCluster, version: str, broker: BrokerId, command: st
     """Run a tool of Kafka; return its status and the lines of its output, sorted."""
     tool, *options = shlex.split(command)
     server = cluster.kafkas[broker].bootstrap_server
-    words = command_of_kafka(OF_TOOLS[version], f"kafka.admin.{tool}", "--bootstrap-server", server)
-    words += options
+    words = command_of_tool(version, tool, "--bootstrap-server", server, *options)
     ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=WAIT_S)
     text = re.sub(r"TopicId: \S+", "", ended.stdout.replace(f"made-{broker}", "made"))
     return [f"status {ended.returncode}", *sorted(line for line in text.splitlines() if line)]

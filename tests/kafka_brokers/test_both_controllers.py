@@ -97,7 +97,9 @@ class Mixed:
 
         eventually(is_so, f"{topic} is led by {leader} with {isr} in sync", TIMEOUT_S)
 
-    def produce(self, topic: str, broker: int, codec: str = "none") -> None:
+    def produce(
+        self, topic: str, broker: int, codec: str = "none", *, size: int = 5, count: int = 1
+    ) -> None:
         """Wait for the acknowledgement of all in-sync replicas, of an idempotent producer."""
         errors: list[Any] = []
         producer = Producer(
@@ -107,9 +109,10 @@ class Mixed:
                 "compression.type": codec,
             }
         )
-        producer.produce(topic, b"value", on_delivery=lambda error, _: errors.append(error))
+        for _ in range(count):
+            producer.produce(topic, b"v" * size, on_delivery=lambda error, _: errors.append(error))
         assert producer.flush(TIMEOUT_S) == 0
-        assert errors == [None]
+        assert errors == [None] * count
 
     def await_equal_logs(self, topic: str) -> None:
         """Wait until the replicas of all brokers have the same bytes."""
@@ -139,9 +142,13 @@ class Mixed:
             self.await_controller(broker)
 
     def pause_follower(self, topic: str, leader: int, follower: int, asked: int) -> None:
-        """Let the leader shrink the ISR and expand it again."""
+        """Let the leader shrink the ISR and expand it again.
+
+        The follower misses more than one answer of the leader has.
+        """
         self.cluster.pause(follower)
         self.await_state(topic, leader, {0, 1, KAFKA} - {follower}, asked)
+        self.produce(topic, leader, size=10_000, count=300)
         self.cluster.resume(follower)
         self.await_state(topic, leader, {0, 1, KAFKA}, asked)
 

@@ -157,6 +157,17 @@ def test_only_the_first_batch_may_include_the_end():
         batches_of_leader(batch(b"a", base_offset=3), 5, may_overlap=True)
 
 
+def test_the_last_batch_of_a_leader_may_be_cut_but_not_the_only_one():
+    first, second = batch(b"a", b"b"), batch(b"c", base_offset=2)
+    data = first + second
+    for end in range(1, len(first)):
+        with pytest.raises(RecordsRefusedError):
+            batches_of_leader(data[:end], 0, may_overlap=False)
+    for end in range(len(first), len(data)):
+        assert len(batches_of_leader(data[:end], 0, may_overlap=False)) == 1
+    assert len(batches_of_leader(data, 0, may_overlap=False)) == 2
+
+
 def test_a_follower_accepts_all_batches_that_its_leader_accepted():
     control = batch(b"a", attributes=CONTROL_MASK | TRANSACTIONAL_MASK, timestamp_ms=1)
     compacted = edited(batch(b"a", b"b"), RECORD_COUNT_AT, ">i", 0)

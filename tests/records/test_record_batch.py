@@ -10,16 +10,22 @@ from hypothesis import strategies as st
 
 from regent.core.errors import Errors, RecordsRefusedError
 from regent.core.records import RecordBytes
+from regent.records.compression import GZIP, LZ4, NONE, ZSTD
 from regent.records.record_batch import (
     HEADER_SIZE,
     BatchHeader,
+    DefaultRecord,
+    RestoredRecord,
     assign,
     batches,
     check_crc,
     read_header,
+    restored_batches,
     stamp_append_time,
     writable,
 )
+from regent.records.record_batch import records_of as decoded_records
+from regent.records.record_validation import validate
 from tests.support.record_batches import batch, records_of, resealed
 
 INT16 = st.integers(-(2**15), 2**15 - 1)
@@ -192,3 +198,42 @@ def test_only_read_only_batches_are_copied() -> None:
         assert bytes(copy) == b"abc"
         assert copy is not fixed
         copy[0] = 0
+
+
+# --- records of a backup --------------------------------------------------------------------------
+
+PARTS = st.none() | st.binary(max_size=40)
+BACKED_UP = st.lists(
+    st.builds(
+        RestoredRecord,
+        offset=st.integers(0, 200),
+        timestamp=st.integers(0, 2**45),
+        key=PARTS,
+        value=PARTS,
+        headers=st.lists(st.tuples(st.binary(max_size=5), PARTS), max_size=3),
+    ),
+    unique_by=lambda record: record.offset,
+    max_size=40,
+).map(lambda records: sorted(records, key=lambda record: record.offset))
+
+
+def all_records(header: BatchHeader, data: bytearray) -> list[DefaultRecord]:
+    """Return the records of one batch."""
+    return list(decoded_records(header, memoryview(data)))
+
+
+@given(BACKED_UP, st.sampled_from([NONE, GZIP, LZ4, ZSTD]), st.integers(1, 500))
+def test_records_of_a_backup_keep_offsets_times_and_gaps(
+    records: list[RestoredRecord], codec: int, max_bytes: int
+):
+    found = []
+    for data in restored_batches(iter(records), codec, max_bytes):
+        header = read_header(data)
+        check_all(data)
+        validate(memoryview(data), needs_keys=False)
+        assert header.record_count == header.last_offset_delta + 1
+        assert header.max_timestamp == max(r.timestamp for r in all_records(header, data))
+        found += all_records(header, data)
+    assert found == [record[:4] for record in records]
+    again = [bytes(data) for data in restored_batches(records, codec, max_bytes)]
+    assert again == [bytes(data) for data in restored_batches(iter(records), codec, max_bytes)]

@@ -249,7 +249,7 @@ class MemoryLog:
         if leader_epoch not in (None, self._leader_epoch):
             raise RecordsRefusedError(Errors.FENCED_LEADER_EPOCH, f"{leader_epoch} has ended")
         is_empty = self._start == self._end
-        for position, header in headers_of(records):
+        for position, header in headers_of(records, may_be_cut=True):
             check_follows(header, self._end, may_overlap=is_empty)
             self._append(memoryview(records)[position : position + header.size])
             is_empty = False

@@ -54,13 +54,19 @@ class Header(NamedTuple):
         return (self.base_sequence + self.last_offset_delta) & _GREATEST_SEQUENCE
 
 
-def headers_of(data: RecordBytes) -> list[tuple[int, Header]]:
-    """Return the position of each batch; raises ``RecordsRefusedError`` for other data."""
+def headers_of(data: RecordBytes, *, may_be_cut: bool = False) -> list[tuple[int, Header]]:
+    """Return the position of each batch; raises ``RecordsRefusedError`` for other data.
+
+    ``may_be_cut``: a later batch than the first is left out if its end is not there.
+    """
     found: list[tuple[int, Header]] = []
     position, view = 0, memoryview(data)
     while position < len(view):
-        if len(view) - position < HEADER.size:
-            if len(view) - position > 16 and view[position + 16] != MAGIC:
+        room = len(view) - position
+        if may_be_cut and found and (room < HEADER.size or _size_at(view, position) > room):
+            break
+        if room < HEADER.size:
+            if room > 16 and view[position + 16] != MAGIC:
                 raise _refused(Errors.UNSUPPORTED_FOR_MESSAGE_FORMAT, "not of magic 2")
             raise _refused(Errors.CORRUPT_MESSAGE, "half a header")
         header = Header(*HEADER.unpack_from(view, position))
@@ -73,6 +79,10 @@ def headers_of(data: RecordBytes) -> list[tuple[int, Header]]:
         found.append((position, header))
         position += header.size
     return found
+
+
+def _size_at(view: memoryview, position: int) -> int:
+    return Header(*HEADER.unpack_from(view, position)).size
 
 
 def check_appendable(

@@ -150,6 +150,23 @@ def test_doctor_lists_what_another_program_sees(cluster: RegentCluster):
     assert listed == seen
 
 
+@pytest.mark.skipif(shutil.which("ss") is None, reason="asks iproute2's ss")
+def test_fifty_may_wait_at_each_port_until_they_are_let_in(cluster: RegentCluster):
+    """Who comes to a full queue tries again a second later, and strangers fill a short one."""
+    names = {each["pid"]: each["process"] for each in _sockets(_doctor(cluster))}
+    ours = {pid for pid, name in names.items() if name.startswith(("broker", "zoo", "supervisor"))}
+    limit_s = scaled(10.0)
+    command = ["ss", "-ltnpH"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=limit_s)
+    waiting: dict[str, int] = {}
+    for line in told.stdout.splitlines():
+        _, _, most, address, *_ = line.split()
+        if {int(pid) for pid in re.findall(r"pid=([0-9]+)", line)} & ours:
+            waiting[address] = int(most)
+    assert len(waiting) >= 4 * BROKERS + 1
+    assert {address: most for address, most in waiting.items() if most < 50} == {}
+
+
 def test_nothing_listens_beyond_loopback(cluster: RegentCluster):
     found = [*listening_sockets(process_tree(cluster.process.pid))]
     assert {each.address for each in found if each.kind != "unix"} == {LOOPBACK}

@@ -12,6 +12,7 @@ from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import EpochEnd, EpochQuery, ListedOffset, OffsetQuery
 from regent.core.records import MemoryRecords
+from regent.core.security.session import KafkaPrincipal, Session
 from tests.broker.api.canned_replicas import EXECUTOR, CannedReplicas, FailingRecords
 from tests.core.replication.record_stage import RecordBroker
 from tests.core.replication.stage import T0
@@ -220,6 +221,25 @@ def test_a_listener_for_clients_refuses_the_epochs_of_a_follower(version: int):
     apis = offset_apis(CannedReplicas(), EXECUTOR, serves_followers=False)
     (row,) = partitions(ask(apis, request, version))
     assert row.error_code == Errors.CLUSTER_AUTHORIZATION_FAILED
+
+
+@pytest.mark.parametrize("replica_id", [-1, 1, 2])
+def test_who_logs_in_as_a_broker_asks_as_no_other(replica_id: int):
+    of_broker_1 = Session("127.0.0.1", KafkaPrincipal("User", "broker-1"))
+    topic_type = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+    row = topic_type.OffsetForLeaderPartition(partition=0, current_leader_epoch=6, leader_epoch=5)
+    topic = topic_type(topic="orders", partitions=[row])
+    replicas = CannedReplicas()
+    replicas.listed = {ORDERS_0: ListedOffset(Errors.NONE)}
+    replicas.epoch_ends = {ORDERS_0: EpochEnd(Errors.NONE, 4, 20)}
+    for request, version in (
+        (list_offsets({ORDERS_0: OffsetQuery(-1)}, replica_id=replica_id), 9),
+        (OffsetForLeaderEpochRequest(replica_id=replica_id, topics=[topic]), 4),
+    ):
+        answer = ask(offset_apis(replicas, EXECUTOR), request, version, session=of_broker_1)
+        (answered,) = partitions(answer)
+        refused = Errors.CLUSTER_AUTHORIZATION_FAILED if replica_id == 2 else Errors.NONE
+        assert answered.error_code == refused
 
 
 @pytest.mark.parametrize("version", range(5))

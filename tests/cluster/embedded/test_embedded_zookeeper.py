@@ -14,21 +14,26 @@ from pathlib import Path
 
 import pytest
 
+from regent.cluster import embedded_zookeeper
 from regent.cluster.embedded_zookeeper import (
     ANY_PORTS,
     PEER_FILE,
     EmbeddedZooKeeper,
     ZooKeeperStartError,
+    server_classpath,
     start_ensemble,
 )
-from regent.config.java import JavaNotFoundError
+from regent.config.java import JavaNotFoundError, find_java
 from regent.testing.waits import eventually, next_line, pause_process, scaled
+from regent.transport.local_users import EVERYBODY, LocalUsers
 from regent.zk.client.operations import ConnectionLossError, Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
+from tests.support.ipv6 import needs_ipv6
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("zookeeper_server")]
 
 FILE_BYTES = 64 * 1024
+OTHER = os.geteuid() + 1
 STRANGE = '数据 ü \\ "x" \\u0041 ${sys:a} %i 🙂'
 
 
@@ -208,3 +213,78 @@ def test_an_ensemble_serves_while_one_member_is_down_and_takes_it_back(
 
     reader = client_of(servers[2].address, stack)
     assert reader.children("/") == ["a", "b", "zookeeper"]
+
+
+def answer_to_srvr(host: str, port: int) -> bytes:
+    """Return the beginning of what a new client is answered; nothing if it is refused."""
+    with (
+        suppress(ConnectionError),  # it may be refused before it has connected
+        socket.create_connection((host, port), scaled(10.0)) as client,
+    ):
+        client.sendall(b"srvr")
+        return client.recv(9)
+    return b""
+
+
+@pytest.mark.parametrize(
+    ("host", "reached_at"),
+    [
+        ("127.0.0.1", ("127.0.0.1", "::ffff:127.0.0.1")),
+        pytest.param("::1", ("::1",), marks=needs_ipv6),
+        ("0.0.0.0", ("127.0.0.1",)),  # other machines are let in, so users are not asked for
+    ],
+)
+def test_its_own_user_is_let_in_at_every_form_of_its_address(
+    tmp_path: Path, stack: ExitStack, host: str, reached_at: tuple[str, ...]
+) -> None:
+    server = EmbeddedZooKeeper(tmp_path / "zk", client_host=host)
+    stack.callback(server.stop)
+    server.start()
+
+    assert {answer_to_srvr(address, server.port) for address in reached_at} == {b"Zookeeper"}
+
+
+def test_other_users_of_the_machine_are_refused_before_a_byte_is_read(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    """Without a login they could fill its heap with watches until it ends.
+
+    The server takes our own process for that of another user.
+    """
+    server = EmbeddedZooKeeper(tmp_path / "zk", users=LocalUsers({OTHER}))
+    stack.callback(server.stop)
+    server.launch()
+    log = tmp_path / "zk" / "zookeeper.log"
+
+    def says_who_was_refused() -> bool:
+        assert answer_to_srvr("127.0.0.1", server.port) == b""
+        return log.exists() and f"it belongs to user {os.geteuid()}" in log.read_text()
+
+    eventually(says_who_was_refused, "the log names the other user", scaled(30.0))
+    for _ in range(100):
+        assert answer_to_srvr("127.0.0.1", server.port) == b""
+
+
+def test_a_server_for_every_user_asks_nobody(tmp_path: Path, stack: ExitStack) -> None:
+    server = EmbeddedZooKeeper(tmp_path / "zk", users=EVERYBODY)
+    stack.callback(server.stop)
+    server.start()
+
+    assert answer_to_srvr("127.0.0.1", server.port) == b"Zookeeper"
+    assert b"LocalUsers" not in Path(f"/proc/{server.pid}/cmdline").read_bytes()
+
+
+def test_the_class_that_refuses_them_is_made_of_its_source(tmp_path: Path) -> None:
+    source = Path(embedded_zookeeper.__file__).with_name("java") / "LocalUsersCnxnFactory.java"
+    needed = server_classpath()
+    jars = Path(needed.partition(os.pathsep)[0]).parent
+    compiler = [*jars.glob("janino-*.jar"), *jars.glob("commons-compiler-*.jar")]
+    classpath = os.pathsep.join(map(str, compiler))
+    main = "org.codehaus.commons.compiler.samples.CompilerDemo"
+    arguments = ["-d", str(tmp_path), "-classpath", needed, str(source)]
+    java = str(find_java().executable)
+    command = [java, "-cp", f"{classpath}{os.pathsep}{needed}", main, *arguments]
+    subprocess.run(command, check=True, timeout=scaled(60))
+
+    made = tmp_path / source.with_suffix(".class").name
+    assert made.read_bytes() == source.with_suffix(".class").read_bytes()

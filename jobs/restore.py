@@ -1,0 +1,509 @@
+"""``regent jobs restore``: make the topics of a backup again, with their offsets and timestamps.
+
+A topic that is restored has the setting ``regent.keeps.offsets``: its leaders take batches with the
+offsets that these have. Batches are sent again after an error, and a leader recognises one that it
+has. So a restore that was interrupted is repeated from its beginning, and writes nothing twice. At
+the end the topic gets the settings that it had.
+
+What is missing between two records (compaction took it, or it was aborted) stays missing. After the
+last record a batch without records brings the log to its former end, so that the committed offsets
+of groups stay right.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
+
+import click
+import pyarrow as pa
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
+from confluent_kafka import TopicPartition as KafkaPosition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+from pyspark.sql import SparkSession
+
+from regent.client.cluster_connection import (
+    Cluster,
+    bootstrap_option,
+    client_settings,
+    pass_cluster,
+)
+from regent.client.command_config import SECURITY_OF_COMMAND, CommandConfig
+from regent.config.addresses import tcp_endpoint
+from regent.config.command_line import program
+from regent.core.errors import Errors, RegentError
+from regent.core.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from regent.core.setting import LONG_MAX
+from regent.jobs.backup import Settings, own_configs, said, topic_configs
+from regent.jobs.command import print_summary, progress, run_job
+from regent.jobs.files import check_shared, path_to_read
+from regent.jobs.job_session import job_session, spark_options
+from regent.jobs.tables import Batches, mapped
+from regent.jobs.topic_backup import (
+    COLUMNS,
+    RECORDS,
+    BackedUpTopic,
+    Backup,
+    chosen,
+    inside,
+    read_backup,
+)
+from regent.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
+from regent.records.record_batch import (
+    RestoredRecord,
+    empty_batch,
+    read_header,
+    restored_batches,
+)
+from regent.transport.control.client import RequestError
+from regent.transport.kafka.api import KafkaApiKey
+from regent.transport.kafka.broker_connection import BrokerConnection
+from regent.transport.kafka.message_codec import decoded, encoded
+from regent.transport.kafka.primitives import MalformedRequestError
+
+KEEPS_OFFSETS: Final = "regent.keeps.offsets"
+_RETENTION: Final = "retention.ms"
+_ANY_TIME: Final = str(LONG_MAX)
+_MEANWHILE: Final[Mapping[str, str]] = {
+    KEEPS_OFFSETS: "true",
+    "cleanup.policy": "delete",
+    _RETENTION: "-1",
+    "retention.bytes": "-1",
+    "max.message.bytes": "104857600",
+    "message.timestamp.type": "CreateTime",
+    "message.timestamp.before.max.ms": _ANY_TIME,
+    "message.timestamp.after.max.ms": _ANY_TIME,
+    "message.timestamp.difference.max.ms": _ANY_TIME,
+}
+"""The settings of a topic while it is restored: nothing is deleted, and nothing is refused."""
+
+_CODECS: Final = {"none": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
+_BATCH_BYTES: Final = 512 * 1024
+_TIMEOUT_S: Final = 60.0
+_PAUSE_S: Final = 0.2
+_CONNECT_MS: Final = 5_000
+_PRODUCE_VERSION: Final = 8
+_TOPIC: Final = ResourceType.TOPIC
+_SMALL: Final = 1_000_000  # records up to which a quick start is worth more than a fast JVM
+_MOST_TASKS: Final = 1_000
+_DONE: Final = "topic string, partition int, records long, end long, oldest_ms long"
+_DONE_SCHEMA: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("records", pa.int64()),
+        ("end", pa.int64()),
+        ("oldest_ms", pa.int64()),
+    ]
+)
+_AGAIN: Final = frozenset(
+    {
+        Errors.NOT_LEADER_OR_FOLLOWER,
+        Errors.LEADER_NOT_AVAILABLE,
+        Errors.UNKNOWN_TOPIC_OR_PARTITION,
+        Errors.NOT_ENOUGH_REPLICAS,
+        Errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        Errors.REQUEST_TIMED_OUT,
+        Errors.KAFKA_STORAGE_ERROR,
+    }
+)
+
+_HELP: Final = """Make the topics of a backup again, with their offsets, timestamps and headers.
+
+The topics must not exist. A restore that was interrupted is repeated with the same command. The
+committed offsets of groups are restored too, for groups that have no members. Brokers place the
+partitions as those of any new topic.
+
+\b
+Example:
+  regent jobs restore --from /backup/orders --topics 'orders-eu'
+"""
+
+
+class RestoreError(RegentError):
+    """Topics cannot be restored; the message names the first one and the remedy."""
+
+
+@click.command("restore", help=_HELP)
+@click.option("--from", "source", required=True, metavar="DIR", help="The directory of a backup.")
+@click.option("--topics", "pattern", metavar="REGEX", help="Topics by name.  [default: all]")
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Number of replicas of each partition.  [default: as before]",
+)
+@click.option(
+    "--compression",
+    type=click.Choice(list(_CODECS)),
+    default="lz4",
+    show_default=True,
+    help="How the records are compressed in the topics.",
+)
+@bootstrap_option
+@spark_options
+@pass_cluster
+def _command(
+    cluster: Cluster,
+    /,
+    source: str,
+    pattern: str | None,
+    compression: str,
+    replication_factor: int | None,
+    **options: Any,
+) -> None:
+    started = time.monotonic()
+    with job_session(click.get_current_context().obj, options, app_name="regent-restore") as job:
+        backup = read_backup(source, job.files)
+        names = set(chosen((topic.name for topic in backup.topics), pattern, source))
+        topics = [topic for topic in backup.topics if topic.name in names]
+        settings = client_settings(cluster, "regent-restore")
+        admin = AdminClient(dict(settings))
+        try:
+            new = missing(admin, topics)
+            session = job.start(is_small=sum(topic.record_bound for topic in topics) <= _SMALL)
+            check_shared(session, [source])
+            create(admin, new, replication_factor)
+            with progress(f"restoring {len(topics)} topics", session):
+                access = BrokerAccess(settings, SECURITY_OF_COMMAND.config)
+                written = _write(session, access, source, topics, _CODECS[compression])
+            _set_bounds(admin, access, topics, written)
+            groups = _commit(admin, backup, names)
+            kept = _too_old(topics, written)
+            _configure(admin, topics, kept)
+        except KafkaException as error:
+            raise RestoreError(said(error)) from None
+    _tell_kept([topic for topic in topics if topic.name in kept])
+    print_summary(
+        {
+            "job": "restore",
+            "from": source,
+            "topics": len(topics),
+            "partitions": sum(topic.partitions for topic in topics),
+            "records": sum(part.records for part in written.values()),
+            "groups": len(groups),
+            "without_retention": kept,
+            "seconds": round(time.monotonic() - started, 3),
+        }
+    )
+
+
+# --- topics, bounds and groups: on the driver ----------------------------------------------------
+
+
+def missing(admin: AdminClient, topics: Sequence[BackedUpTopic]) -> list[BackedUpTopic]:
+    """Return the topics to create; those of an interrupted restore are there already.
+
+    Raises ``RestoreError`` for a topic that was not made by a restore.
+    """
+    there = admin.list_topics(timeout=_TIMEOUT_S).topics
+    configs = topic_configs(admin, [topic.name for topic in topics if topic.name in there])
+    for name, entries in configs.items():
+        if own_configs(entries).get(KEEPS_OFFSETS) != "true":
+            raise RestoreError(f"topic {name} exists: delete it, or leave it out with --topics")
+    for topic in topics:
+        if topic.name in there and len(there[topic.name].partitions) != topic.partitions:
+            raise RestoreError(
+                f"topic {topic.name} of an interrupted restore has another number of partitions"
+                " than the backup: delete it"
+            )
+    return [topic for topic in topics if topic.name not in there]
+
+
+def create(
+    admin: AdminClient, topics: Sequence[BackedUpTopic], replication_factor: int | None
+) -> None:
+    """Create topics with the settings of a restore. Raises ``KafkaException``."""
+    new = [
+        NewTopic(
+            topic.name,
+            topic.partitions,
+            replication_factor or topic.replication_factor,
+            config={**topic.configs, **_MEANWHILE},
+        )
+        for topic in topics
+    ]
+    if new:
+        created = admin.create_topics(new, operation_timeout=_TIMEOUT_S, request_timeout=_TIMEOUT_S)
+        for future in created.values():
+            future.result()
+
+
+def _tell_kept(topics: Sequence[BackedUpTopic]) -> None:
+    for topic in topics:
+        setting = f"{_RETENTION}={topic.retention_ms}"
+        click.echo(
+            f"topic {topic.name} has records that {setting} deletes: it keeps them until"
+            f" `{program()} topics config {topic.name} --set {setting}`",
+            err=True,
+        )
+
+
+def _set_bounds(
+    admin: AdminClient,
+    access: BrokerAccess,
+    topics: Sequence[BackedUpTopic],
+    written: Mapping[tuple[str, int], WrittenPartition],
+) -> None:
+    """Give partitions the ends that they had, then their beginnings."""
+    begins = []
+    with_leaders = LeaderConnections(access)
+    try:
+        for topic in topics:
+            for number, (start, end) in enumerate(topic.offsets):
+                part = written.get((topic.name, number))
+                if end > (0 if part is None else part.end):
+                    with_leaders.produce(topic.name, number, empty_batch(end - 1), end - 1)
+                if start:
+                    begins.append(KafkaPosition(topic.name, number, start))
+    finally:
+        with_leaders.close()
+    if begins:
+        for future in admin.delete_records(begins, request_timeout=_TIMEOUT_S).values():
+            future.result()
+
+
+def _commit(admin: AdminClient, backup: Backup, topics: set[str]) -> list[str]:
+    """Commit the offsets that groups had in topics; return the groups that took them."""
+    ends = {topic.name: [end for _, end in topic.offsets] for topic in backup.topics}
+    done = []
+    for group, offsets in backup.groups.items():
+        wanted = [
+            KafkaPosition(p.topic, p.partition, min(offset, ends[p.topic][p.partition]))
+            for p, offset in offsets.items()
+            if p.topic in topics
+        ]
+        if not wanted:
+            continue
+        asked = [ConsumerGroupTopicPartitions(group, wanted)]
+        answer = admin.alter_consumer_group_offsets(asked, request_timeout=_TIMEOUT_S)[group]
+        try:
+            refused = [row.error for row in answer.result().topic_partitions if row.error]
+        except KafkaException as error:
+            refused = [error.args[0]]
+        if refused:
+            told = f"the offsets of group {group} are not restored: {refused[0].str()}"
+            click.echo(f"{told} (has it members?)", err=True)
+        else:
+            done.append(group)
+    return done
+
+
+def _too_old(
+    topics: Sequence[BackedUpTopic], written: Mapping[tuple[str, int], WrittenPartition]
+) -> list[str]:
+    """Return the topics with records that their retention would delete at once."""
+    now_ms, oldest_ms = round(time.time() * 1000), dict[str, int]()
+    for (name, _), part in written.items():
+        oldest_ms[name] = min(part.oldest_ms, oldest_ms.get(name, part.oldest_ms))
+    return [
+        topic.name
+        for topic in topics
+        if topic.name in oldest_ms and 0 <= topic.retention_ms < now_ms - oldest_ms[topic.name]
+    ]
+
+
+def _configure(
+    admin: AdminClient, topics: Sequence[BackedUpTopic], without_retention: Sequence[str]
+) -> None:
+    """Give the topics the settings that they had; some keep all their records."""
+    resources = []
+    for topic in topics:
+        changes = [
+            ConfigEntry(name, topic.configs[name], incremental_operation=AlterConfigOpType.SET)
+            if name in topic.configs
+            else ConfigEntry(name, None, incremental_operation=AlterConfigOpType.DELETE)
+            for name in _MEANWHILE
+            if name != _RETENTION or topic.name not in without_retention
+        ]
+        resources.append(ConfigResource(_TOPIC, topic.name, incremental_configs=changes))
+    altered = admin.incremental_alter_configs(resources, request_timeout=_TIMEOUT_S)
+    for future in altered.values():
+        future.result()
+
+
+# --- the records: on executors --------------------------------------------------------------------
+
+
+class BrokerAccess(NamedTuple):
+    """How tasks connect to brokers; the files that ``config`` names are on their machines, too."""
+
+    settings: Settings
+    config: CommandConfig | None
+
+
+class WrittenPartition(NamedTuple):
+    """What was written of a partition.
+
+    ``end`` is the offset after its last record. ``oldest_ms`` is the earliest of the newest times
+    of its batches: retention deletes what is older than a time only with all around it.
+    """
+
+    records: int
+    end: int
+    oldest_ms: int
+
+
+def _write(
+    session: SparkSession,
+    access: BrokerAccess,
+    source: str,
+    topics: Sequence[BackedUpTopic],
+    codec: int,
+) -> dict[tuple[str, int], WrittenPartition]:
+    """Write the records of topics; return what was written, by topic and partition."""
+    if not any(topic.record_bound for topic in topics):
+        return {}
+    table = session.read.schema(f"{COLUMNS}, topic string").parquet(
+        path_to_read(inside(source, RECORDS))
+    )
+    named = session.createDataFrame([(topic.name,) for topic in topics], "topic string")
+    tasks = min(sum(topic.partitions for topic in topics), _MOST_TASKS)
+    rows = (
+        table.join(named, "topic", "left_semi")
+        .repartition(tasks, "topic", "partition")
+        .sortWithinPartitions("topic", "partition", "offset")
+        .select("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+    )
+    done = mapped(rows, partial(write_rows, access, codec), _DONE)
+    return {
+        (r.topic, r.partition): WrittenPartition(r.records, r.end, r.oldest_ms)
+        for r in done.collect()
+    }
+
+
+def write_rows(access: BrokerAccess, codec: int, batches: Batches) -> Batches:
+    """Write rows, sorted by topic, partition and offset; yield a row for each partition."""
+    leaders = LeaderConnections(access)
+    try:
+        done = []
+        for (topic, number), rows in groupby(_rows(batches), key=itemgetter(0)):
+            count, end, oldest_ms = 0, 0, LONG_MAX
+            for batch in restored_batches(map(itemgetter(1), rows), codec, _BATCH_BYTES):
+                header = read_header(batch)
+                leaders.produce(topic, number, batch, header.base_offset)
+                count, end = count + header.record_count, header.next_offset
+                oldest_ms = min(oldest_ms, header.max_timestamp)
+            done.append((topic, number, count, end, oldest_ms))
+        columns = [list(column) for column in zip(*done, strict=True)] or [[]] * len(_DONE_SCHEMA)
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(c, f.type) for c, f in zip(columns, _DONE_SCHEMA, strict=True)],
+            schema=_DONE_SCHEMA,
+        )
+    finally:
+        leaders.close()
+
+
+def _rows(batches: Batches) -> Iterator[tuple[tuple[str, int], RestoredRecord]]:
+    for batch in batches:
+        names = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+        times = batch.column("timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+        columns = [batch.column(n) if n != "timestamp" else times for n in names]
+        for topic, number, offset, time_us, key, value, headers in zip(
+            *(column.to_pylist() for column in columns), strict=True
+        ):
+            pairs = [(h["key"].encode(), h["value"]) for h in headers or ()]
+            yield (topic, number), RestoredRecord(offset, time_us // 1000, key, value, pairs)
+
+
+class LeaderConnections:
+    """Writes batches to the leaders of partitions, again where the outcome is not known."""
+
+    def __init__(self, access: BrokerAccess) -> None:
+        self._admin = AdminClient(dict(access.settings))
+        self._config = access.config
+        self._security = None if access.config is None else access.config.security()
+        self._connections: dict[str, BrokerConnection] = {}
+        self._leaders: dict[tuple[str, int], str] = {}
+
+    def close(self) -> None:
+        """Close the connections."""
+        for connection in self._connections.values():
+            connection.close()
+
+    def produce(self, topic: str, number: int, batch: bytearray, offset: int) -> None:
+        """Append a batch that begins at an offset. Raises ``RestoreError``."""
+        data = PartitionProduceData(index=number, records=bytes(batch))
+        request = ProduceRequest(
+            timeout_ms=round(_TIMEOUT_S * 500),
+            topic_data=(TopicProduceData(name=topic, partition_data=(data,)),),
+        )
+        body = encoded(request, _PRODUCE_VERSION, is_flexible=False)
+        deadline = time.monotonic() + _TIMEOUT_S
+        while (why := self._tried(topic, number, body, offset)) is not None:
+            if time.monotonic() > deadline:
+                raise RestoreError(f"{topic}-{number}: {why}")
+            self._leaders.pop((topic, number), None)
+            time.sleep(_PAUSE_S)
+
+    def _tried(self, topic: str, number: int, body: bytes, offset: int) -> str | None:
+        """Send a request; return why it must be sent again, None: it is done."""
+        try:
+            connection = self._leader_of(topic, number)
+            if connection is None:
+                return "it has no leader"
+            received = connection.exchange(
+                KafkaApiKey.PRODUCE, _PRODUCE_VERSION, body, timeout_ms=round(_TIMEOUT_S * 1000)
+            )
+            answer = decoded(ProduceResponse, received, _PRODUCE_VERSION, is_flexible=False)
+        except (RequestError, MalformedRequestError) as error:
+            return str(error)
+        except KafkaException as error:
+            return said(error)
+        found = answer.responses[0].partition_responses[0]
+        code = Errors(found.error_code)
+        if code in _AGAIN:
+            return code.name
+        if code is not Errors.NONE:
+            is_other = code is Errors.INVALID_RECORD
+            remedy = ": delete the topic and restore it again" if is_other else ""
+            raise RestoreError(f"{topic}-{number}: {found.error_message or code.name}{remedy}")
+        if found.base_offset != offset:
+            raise RestoreError(
+                f"{topic}-{number}: its leader does not keep offsets: is it a broker of Kafka's?"
+            )
+        return None
+
+    def _leader_of(self, topic: str, number: int) -> BrokerConnection | None:
+        place = self._leaders.get((topic, number))
+        if place is None:
+            listed = self._admin.list_topics(topic, timeout=_TIMEOUT_S)
+            for found in listed.topics[topic].partitions.values():
+                broker = listed.brokers.get(found.leader)
+                if broker is not None:
+                    self._leaders[topic, found.id] = tcp_endpoint(str(broker.host), broker.port)
+            place = self._leaders.get((topic, number))
+        if place is None:
+            return None
+        if place not in self._connections:
+            self._connections[place] = BrokerConnection(
+                place,
+                client_id="regent-restore",
+                connect_timeout_ms=_CONNECT_MS,
+                security=self._security,
+            )
+        return self._connections[place]
+
+
+main: Final = partial(run_job, _command, "restore")
+"""Runs the command: see ``run_job``."""
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,271 @@
+"""``jobs backup`` and ``jobs restore`` with a real cluster: what was there is there again."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import TopicPartition as Position
+from confluent_kafka.admin import AdminClient
+from pyarrow import parquet
+from pyspark.sql import SparkSession
+
+from regent.jobs import backup, restore
+from regent.jobs.files import JobFiles
+from regent.jobs.topic_backup import read_backup
+from regent.records.compression import ZSTD
+from regent.testing.regent_cluster import RegentCluster
+from regent.testing.waits import eventually, scaled
+from regent.zk.stores.admin_store import ZkAdminStore
+
+pytestmark = [pytest.mark.spark, pytest.mark.system, pytest.mark.zookeeper]
+
+TOPIC, OTHER, GROUP = "orders.eu", "007", "billing"
+BEGINS_AT = 40
+CONFIGS = {"retention.ms": "-1", "cleanup.policy": "compact,delete", "min.insync.replicas": "2"}
+
+
+class State(NamedTuple):
+    """What clients see of a topic."""
+
+    records: list[tuple[Any, ...]]
+    bounds: list[tuple[int, int]]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegentCluster]:
+    folder = tmp_path_factory.mktemp("backup")
+    with RegentCluster(folder / "cluster", "--brokers", "2", "--no-placement-service") as cluster:
+        fill(cluster)
+        yield cluster
+
+
+def fill(cluster: RegentCluster) -> None:
+    """Write two topics: records of every kind, an aborted transaction, offsets of a group."""
+    cluster.create_topic(TOPIC, partitions=3, replication_factor=2, config=CONFIGS)
+    cluster.create_topic(OTHER, partitions=1, replication_factor=2)
+    now_ms = round(time.time() * 1000) - 86_400_000
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    for number in range(300):
+        headers: list[tuple[str, str | bytes | None]] = []
+        if number % 3 == 0:
+            headers = [("trace", b"%d" % number), ("none", None)]
+        producer.produce(
+            TOPIC,
+            key=b"k%d" % number,
+            value=b"v%d" % number * (number % 5) if number % 7 else None,
+            partition=number % 2,
+            timestamp=now_ms + number,
+            headers=headers,
+        )
+    assert producer.flush(scaled(30)) == 0
+    settings = {"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": "t"}
+    transactions = Producer(settings)
+    transactions.init_transactions(scaled(30))
+    for number in range(4):
+        transactions.begin_transaction()
+        transactions.produce(TOPIC, key=b"t", value=b"%d" % number, partition=1)
+        transactions.produce(OTHER, value=b"%d" % number)
+        transactions.flush(scaled(30))
+        if number % 2:
+            transactions.abort_transaction(scaled(30))
+        else:
+            transactions.commit_transaction(scaled(30))
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    for future in admin.delete_records([Position(TOPIC, 0, BEGINS_AT)]).values():
+        future.result()
+    with_group = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": GROUP})
+    end = end_of(cluster, TOPIC, 1)
+    with_group.commit(offsets=[Position(TOPIC, 0, 77), Position(TOPIC, 1, end)], asynchronous=False)
+    with_group.close()
+
+
+def end_of(cluster: RegentCluster, topic: str, partition: int) -> int:
+    """Return the end of a partition."""
+    return bounds_of(cluster, topic, partition)[1]
+
+
+def bounds_of(cluster: RegentCluster, topic: str, partition: int) -> tuple[int, int]:
+    """Return the first offset of a partition and the one after the last."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    place = Position(topic, partition)
+    first, end = (
+        admin.list_offsets({place: spec})[place].result().offset
+        for spec in (backup.EARLIEST, backup.LATEST)
+    )
+    return first, end
+
+
+def state(cluster: RegentCluster, topic: str, partitions: int) -> State:
+    """Return what a consumer of committed records reads."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": "check",
+            "enable.auto.commit": False,
+            "log_level": 0,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.assign([Position(topic, number, 0) for number in range(partitions)])
+    records, left, until = [], partitions, time.monotonic() + scaled(30)
+    while left:
+        assert time.monotonic() < until, "all partitions are read"
+        for message in consumer.consume(1_000, 0.1):
+            if (error := message.error()) is not None:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                left -= 1
+                continue
+            place = message.partition(), message.offset(), message.timestamp()
+            records.append((*place, message.key(), message.value(), message.headers()))
+    consumer.close()
+    bounds = [bounds_of(cluster, topic, number) for number in range(partitions)]
+    return State(sorted(records), bounds)
+
+
+def committed(cluster: RegentCluster) -> list[int]:
+    """Return the committed offsets of the group."""
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": GROUP})
+    found = consumer.committed([Position(TOPIC, number) for number in range(3)], scaled(30))
+    consumer.close()
+    return [position.offset for position in found]
+
+
+def delete(cluster: RegentCluster, *topics: str) -> None:
+    """Delete topics, and wait until they can be created again."""
+    for topic in topics:
+        cluster.delete_topic(topic)
+    store = ZkAdminStore(cluster.zookeeper).topics
+    eventually(lambda: not store.read_topics(topics), "they are deleted")
+
+
+def where(cluster: RegentCluster) -> list[str]:
+    """Return the options that name the cluster."""
+    return ["--bootstrap-server", cluster.bootstrap_servers]
+
+
+def test_topics_are_as_before_after_their_deletion_and_an_interrupted_restore(
+    cluster: RegentCluster, spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    out = str(tmp_path / "backup")
+    before = state(cluster, TOPIC, 3), state(cluster, OTHER, 1), committed(cluster)
+    assert before[0].bounds[0][0] == BEGINS_AT
+    assert backup.main(["--out", out, *where(cluster)], spark) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["topics"], summary["partitions"], summary["groups"]) == (2, 4, 1)
+
+    assert restore.main(["--from", out, *where(cluster)], spark) == 1
+    told = f"regent jobs restore: topic {OTHER} exists: delete it, or leave it out with --topics\n"
+    assert capsys.readouterr().err == told
+
+    delete(cluster, TOPIC, OTHER)
+    interrupt(cluster, spark, out)
+    assert restore.main(["--from", out, "--compression", "zstd", *where(cluster)], spark) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["records"] == len(before[0].records) + len(before[1].records)
+    assert (state(cluster, TOPIC, 3), state(cluster, OTHER, 1), committed(cluster)) == before
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    configs = backup.topic_configs(admin, [TOPIC, OTHER])
+    assert backup.own_configs(configs[TOPIC]) == CONFIGS
+    assert backup.own_configs(configs[OTHER]) == {}
+
+    again = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    again.produce(TOPIC, key=b"new", value=b"new", partition=0)
+    assert again.flush(scaled(30)) == 0
+    assert end_of(cluster, TOPIC, 0) == before[0].bounds[0][1] + 1
+
+
+def interrupt(cluster: RegentCluster, spark: SparkSession, out: str) -> None:
+    """Restore the first batch of one partition, as a job does that ends then."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    settings: backup.Settings = {"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0}
+    (topic,) = [
+        topic for topic in read_backup(out, JobFiles(lambda: spark)).topics if topic.name == TOPIC
+    ]
+    restore.create(admin, [topic], None)
+    folder = Path(out, "records", f"topic={TOPIC}")
+    table = parquet.read_table(folder, filters=[("partition", "=", 1), ("offset", "<=", 150)])
+    table = table.append_column("topic", pyarrow.array([TOPIC] * len(table)))
+    access = restore.BrokerAccess(settings, None)
+    (done,) = restore.write_rows(access, ZSTD, iter(table.sort_by("offset").to_batches()))
+    (row,) = done.to_pylist()
+    assert (row["partition"], row["records"], row["end"]) == (1, 151, 151)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--topics", "no.*such"], "no topic of the cluster fits no.*such"),
+        (["--topics", "("], "--topics (: no regular expression"),
+    ],
+)
+def test_a_backup_of_nothing_is_refused_in_one_line(
+    cluster: RegentCluster,
+    spark: SparkSession,
+    tmp_path: Path,
+    arguments: Sequence[str],
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+):
+    out = tmp_path / "backup"
+    assert backup.main(["--out", str(out), *arguments, *where(cluster)], spark) == 2
+    assert told in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_topic_whose_retention_would_delete_its_records_keeps_them(
+    cluster: RegentCluster, spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    name, out, hour_ms = "old", str(tmp_path / "backup"), 3_600_000
+    cluster.create_topic(name, config={"retention.ms": str(hour_ms), "segment.ms": "1000"})
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    for age_ms in (3 * hour_ms, 2 * hour_ms):
+        producer.produce(name, value=b"v", timestamp=round(time.time() * 1000) - age_ms)
+    assert producer.flush(scaled(30)) == 0
+    assert backup.main(["--out", out, "--topics", name, *where(cluster)], spark) == 0
+    delete(cluster, name)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    capsys.readouterr()
+    assert restore.main(["--from", out, *where(cluster)], spark) == 0
+    printed = capsys.readouterr()
+    assert "it keeps them until" in printed.err
+    assert json.loads(printed.out)["without_retention"] == [name]
+    kept = backup.own_configs(backup.topic_configs(admin, [name])[name])
+    assert kept == {"retention.ms": "-1", "segment.ms": "1000"}
+    assert bounds_of(cluster, name, 0) == (0, 2)
+
+
+GOOD = {"version": 1, "topics": [], "groups": {}}
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        (None, "is no complete backup: it has no backup.json"),
+        (b"{", "backup.json is damaged"),
+        (b"[]", "backup.json is damaged"),
+        (json.dumps({**GOOD, "version": 2}).encode(), "has version 2: this release reads 1"),
+        (json.dumps({**GOOD, "topics": [{"name": "t"}]}).encode(), "backup.json is damaged"),
+        (json.dumps(GOOD).encode(), "fits any name"),
+    ],
+)
+def test_what_is_no_backup_is_refused_in_one_line(
+    cluster: RegentCluster,
+    spark: SparkSession,
+    tmp_path: Path,
+    document: bytes | None,
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+):
+    if document is not None:
+        (tmp_path / "backup.json").write_bytes(document)
+    assert restore.main(["--from", str(tmp_path), *where(cluster)], spark) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
