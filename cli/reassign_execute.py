@@ -23,7 +23,7 @@ from regent.client.log_dir_moves import LogDirMoveState, LogDirs
 from regent.client.move_pause import paused_for, refuse_if_paused
 from regent.client.move_throttle import write_log_dirs_throttle, write_throttle
 from regent.client.moves import Move, ReassignmentError, ids
-from regent.client.obstacles import move_obstacles
+from regent.client.obstacles import move_obstacles, move_throttles
 from regent.client.partition_files import ReassignmentFile, TopicPartitionReplica, reassignment_json
 from regent.client.pauses import pauses
 from regent.client.wording import listed
@@ -269,7 +269,9 @@ def _await_moves(
     """
     total = flight.left
     obstacles = Explained(
-        "the reassignment waits", lambda: move_obstacles(admin, flight.in_flight), first_s=5.0
+        "the reassignment waits",
+        lambda: move_obstacles(admin, flight.in_flight) + move_throttles(admin, flight.in_flight),
+        first_s=5.0,
     )
     try:
         with Progress("moving", total, "partitions") as progress:

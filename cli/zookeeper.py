@@ -7,9 +7,13 @@ import sys
 from pathlib import Path
 
 import click
+import orjson
 
 from regent.cli.lazy_group import HelpfulGroup
-from regent.client.cluster_connection import data_dir_option
+from regent.cli.output import examples
+from regent.client.cluster_connection import Cluster, data_dir_option, pass_cluster
+from regent.client.json_files import decode_file
+from regent.client.wording import counted
 from regent.cluster.child_process import describe_exit
 from regent.cluster.embedded_zookeeper import (
     HEAP_MB,
@@ -20,12 +24,18 @@ from regent.cluster.embedded_zookeeper import (
 )
 from regent.cluster.process_supervisor import ProcessSupervisor
 from regent.cluster.zookeeper_node import ZooKeeperNode
-from regent.config.private_files import close_directory, keep_files_private, write_private
-from regent.core.errors import RegentError
+from regent.config.private_files import (
+    close_directory,
+    keep_files_private,
+    read_private,
+    write_private,
+)
+from regent.core.errors import BadDataError, RegentError
 from regent.transport.local_users import SAME
 from regent.transport.local_users import local_users as users_of
 from regent.zk.client.login import SECRET_FILE, log_in, read_login
 from regent.zk.client.operations import ConnectionLossError
+from regent.zk.stores.settings_store import check_settings
 from regent.zk.stores.tree_acls import open_tree, secure_tree
 
 _STOP_TIMEOUT_S = 10.0
@@ -131,6 +141,45 @@ def acl(how: str, address: str, secret_file: Path) -> None:
     except (ConnectionLossError, ValueError) as error:
         raise RegentError(str(error)) from None
     click.echo("The znodes are secured." if how == "secure" else "The znodes are open.")
+
+
+@zookeeper.command(epilog=examples("zookeeper backup settings.json"))
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@pass_cluster
+def backup(cluster: Cluster, /, file: Path) -> None:
+    """Write the settings of a cluster beside those of topics to a new FILE of mode 0600.
+
+    It has the settings of brokers, users with the verifiers of their passwords, quotas and ACLs.
+    Topics with their settings are copied by `jobs backup`.
+    """
+    if file.exists():
+        raise RegentError(f"{file} exists already: choose a new name")
+    with cluster.admin() as admin:
+        document = admin.settings.read()
+    write_private(file, orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
+    click.echo(f"Wrote {counted(len(document['znodes']), 'znode')} to {file}.")
+
+
+@zookeeper.command(epilog=examples("zookeeper restore settings.json"))
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--dry-run", is_flag=True, help="Show what would change.")
+@pass_cluster
+def restore(cluster: Cluster, /, file: Path, *, dry_run: bool) -> None:
+    """Write the settings of a FILE of `zookeeper backup` that differ; brokers follow at once.
+
+    Settings and ACLs that the file does not have stay.
+    """
+    try:
+        znodes = check_settings(decode_file(read_private(file, "settings"), str(file)))
+    except BadDataError as error:
+        raise RegentError(f"{file}: {error}") from None
+    with cluster.admin() as admin:
+        changed = admin.settings.changed(znodes)
+        if not dry_run:
+            admin.settings.write(changed)
+    for path in changed:
+        click.echo(path)
+    click.echo(f"{len(changed)} of {len(znodes)} {'differ' if dry_run else 'are written'}.")
 
 
 def _run(server: EmbeddedZooKeeper, data_dir: Path) -> int:

@@ -177,7 +177,7 @@ def group_obstacles(brokers: Sequence[EndPoint], group: str) -> list[str]:
 
 
 def move_obstacles(admin: ZkAdminStore, moving: Collection[TopicPartition]) -> list[str]:
-    """Return why partitions that are being reassigned do not get on."""
+    """Return why partitions that are being reassigned do not get on; a throttle is no reason."""
     live = read_live_brokers(admin)
     topics = sorted({partition.topic for partition in moving})
     wanted = set(moving)
@@ -190,16 +190,21 @@ def move_obstacles(admin: ZkAdminStore, moving: Collection[TopicPartition]) -> l
         held = [p.topic_partition for p in partitions if broker in p.assignment.adding_replicas]
         verb = "moves" if len(held) == 1 else "move"
         found.append(f"broker {broker} is down, and {listed(held, _NAMED)} {verb} there")
-    if why := paused_for(admin):
-        return [*found, why]
-    brokers = {b for p in partitions for b in p.assignment.replicas}
-    return found + _throttles(admin, topics, sorted(brokers & set(live)))
+    why = paused_for(admin)
+    return [*found, why] if why else found
 
 
-def _throttles(
-    admin: ZkAdminStore, topics: Sequence[str], brokers: Sequence[BrokerId]
-) -> list[str]:
-    """Return at which rates brokers throttle replicas of some of the topics."""
+def move_throttles(admin: ZkAdminStore, moving: Collection[TopicPartition]) -> list[str]:
+    """Return at which rates brokers throttle partitions that are being reassigned.
+
+    None while moves are paused, which is by a throttle too.
+    """
+    if paused_for(admin):
+        return []
+    topics = sorted({partition.topic for partition in moving})
+    partitions = read_partitions(admin, topics).partitions
+    replicas = {b for p in partitions if p.topic_partition in moving for b in p.assignment.replicas}
+    brokers = sorted(replicas.intersection(read_live_brokers(admin)))
     of_topics = _readable(admin.configs.read_topic_configs(topics))
     if not any(name in config for config in of_topics.values() for name in LISTS):
         return []

@@ -300,7 +300,9 @@ class FollowerFetches:
         self, fetch: DelayedFollowerFetch, partition: Partition, row: FetchPartition
     ) -> Records:
         topic_partition, log = partition.topic_partition, partition.local_log
-        offset, room, is_first = row.fetch_offset, fetch.room(row), fetch.size == 0
+        offset, is_first = row.fetch_offset, fetch.size == 0
+        # A follower of Kafka refuses more than a segment, and fetches the partition no more.
+        room = min(fetch.room(row), log.config.segment_bytes)
         if offset >= log.log_end_offset:
             return NO_RECORDS
         recent = self._leaders.recent_appends.read(topic_partition, offset, room)

@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
-from regent.client.obstacles import move_obstacles, record_obstacles, shutdown_obstacles
+from regent.client.obstacles import (
+    move_obstacles,
+    move_throttles,
+    record_obstacles,
+    shutdown_obstacles,
+)
 from regent.core.errors import Errors
 from regent.core.model import LeaderAndIsr, ReplicaAssignment, TopicPartition
 from regent.core.protocol.controller import (
@@ -227,15 +232,14 @@ def test_a_reassignment_is_explained(known: Known) -> None:
         ConfigEntityZNode.encode({"follower.replication.throttled.rate": "1000"}),
     )
     down = "broker 3 is down, and payments-0 moves there"
-    assert move_obstacles(known.admin, [P0]) == [down], "a rate limits no replica by itself"
+    assert move_obstacles(known.admin, [P0]) == [down]
+    assert move_throttles(known.admin, [P0]) == [], "a rate limits no replica by itself"
     known.fake.zookeeper.put(
         ConfigEntityZNode.path("topics", "payments"),
         ConfigEntityZNode.encode({"follower.replication.throttled.replicas": "0:3"}),
     )
-    assert move_obstacles(known.admin, [P0]) == [
-        down,
-        "replication is throttled to 1000 B/s on broker 1",
-    ]
+    assert move_throttles(known.admin, [P0]) == ["replication is throttled to 1000 B/s on broker 1"]
+    assert move_obstacles(known.admin, [P0]) == [down], "a throttled move gets on"
     known.fake.zookeeper.put(MovesPauseZNode.PATH, MovesPauseZNode.encode(MovesPause(1)))
     assert move_obstacles(known.admin, [P0])[1].startswith("moves are paused for ")
 

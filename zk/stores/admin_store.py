@@ -41,6 +41,7 @@ from regent.zk.stores.broker_ends import read_ends
 from regent.zk.stores.cluster_identity import read_cluster_id, read_mark
 from regent.zk.stores.deleted_topic_store import read_deleted_topics
 from regent.zk.stores.fenced_writes import apply, change_znodes
+from regent.zk.stores.settings_store import ZkSettingsStore
 from regent.zk.stores.topic_store import ZkTopicStore
 from regent.zk.stores.tree_acls import read_tree, read_tree_data
 from regent.zk.stores.znode_store import ZnodeStore
@@ -92,7 +93,8 @@ class ActiveController:
 class ZkAdminStore(ZnodeStore):
     """Reads and writes of an administrator, over one ZooKeeper session.
 
-    ``topics`` and ``configs`` are the stores for topics and configurations, over the same session.
+    ``topics``, ``configs`` and ``settings`` are the stores for topics, configurations, and all
+    settings beside those of topics, over the same session.
     Every call raises ``SessionExpiredError`` when the session is over.
     """
 
@@ -100,6 +102,7 @@ class ZkAdminStore(ZnodeStore):
         super().__init__(zookeeper)
         self.topics = ZkTopicStore(zookeeper)
         self.configs = self.topics.configs
+        self.settings = ZkSettingsStore(zookeeper)
 
     def read_acls(self) -> Iterator[tuple[str, Sequence[AclEntry]]]:
         """Yield the path and the ACL of every znode, see ``tree_acls.read_tree``."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from regent.core.errors import Errors
-from regent.core.model import TopicPartition
+from regent.core.log_config import LogConfig
+from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.broker import FetchedPartition, FetchedTopic, FetchRequest, FetchResponse
 from regent.core.protocol.control import UpdateMetadataRequest
 from regent.core.records import MemoryRecords
@@ -109,6 +110,17 @@ def test_an_answer_respects_the_limit_of_the_leader(follower: RecordBroker) -> N
     leader.apply(1, 1, T0, T1, T2)
     fill(leader, 5, T0)
     assert [len(v) for v in fetched_values(follower.follow(leader)).values()] == [2]
+
+
+@pytest.mark.parametrize("isr", [(1, 2), (1,)], ids=["just appended", "committed"])
+def test_an_answer_has_no_more_than_a_segment(
+    follower: RecordBroker, isr: tuple[BrokerId, ...]
+) -> None:
+    leader = RecordBroker(config=LogConfig(segment_bytes=3 * SIZE - 1))
+    leader.apply(1, 1, T0, isr=isr)
+    fill(leader, 5, T0)
+    counts = [len(v) for _ in range(3) for v in fetched_values(follower.follow(leader)).values()]
+    assert counts == [2, 2, 1], "a follower of Kafka refuses more, and gives up"
 
 
 def test_a_batch_larger_than_the_limit_is_returned(leader: RecordBroker) -> None:
