@@ -35,8 +35,6 @@ from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.broker import (
     DescribeMetadataRequest,
     DescribeMetadataResponse,
-    HoldDeletedLogsRequest,
-    HoldDeletedLogsResponse,
     MetadataPartition,
     ShutdownBrokerRequest,
     Traffic,
@@ -51,7 +49,6 @@ from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.all_partitions import RunBeside
 from regent.core.replication.control_request_fence import ControlRequestRefusedError
 from regent.core.replication.control_request_handler import refusal
-from regent.core.replication.held_logs import hold_deleted_logs
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.replication.replication_settings import ReplicationSettings
@@ -136,7 +133,6 @@ BrokerMessage: TypeAlias = (
     | StopFetching
     | DescribeMetadataRequest
     | ShutdownBrokerRequest
-    | HoldDeletedLogsRequest
 )
 
 
@@ -245,19 +241,11 @@ class Broker(RegentActor):
             case Registered(broker_epoch):
                 self.replica_manager.broker_epoch = broker_epoch
                 self._callbacks.on_isrs_proposed()  # earlier proposals may have been refused
-            case DescribeMetadataRequest() | HoldDeletedLogsRequest():
+            case DescribeMetadataRequest(topics):
                 if reply is not None:
-                    reply.set(self._answer(message))
+                    reply.set(self._describe(topics))
             case ShutdownBrokerRequest():
                 self._callbacks.request_shutdown(reply)
-
-    def _answer(
-        self, request: DescribeMetadataRequest | HoldDeletedLogsRequest
-    ) -> DescribeMetadataResponse | HoldDeletedLogsResponse:
-        if isinstance(request, DescribeMetadataRequest):
-            return self._describe(request.topics)
-        manager = self.replica_manager
-        return hold_deleted_logs(manager.broker_id, manager.broker_epoch, self._logs, request)
 
     def on_start(self) -> None:
         """Start the actor that checks control requests."""

@@ -23,7 +23,6 @@ from regent.core.protocol.api import ApiKey
 from regent.core.protocol.broker import (
     DescribeEventsRequest,
     DescribeMetadataRequest,
-    HoldDeletedLogsRequest,
     ShutdownBrokerRequest,
 )
 from regent.core.protocol.control import (
@@ -74,7 +73,7 @@ class RequestRouter:
                     return
                 numbered = header._replace(sequence=_sequence(header, incoming))
                 self._pass(incoming, self._broker, ControlRequestReceived(numbered, incoming.body))
-            case DescribeMetadataRequest() | ShutdownBrokerRequest() | HoldDeletedLogsRequest():
+            case DescribeMetadataRequest() | ShutdownBrokerRequest():
                 self._pass(incoming, self._broker, incoming.body)
             case DescribeEventsRequest():
                 self._pass(incoming, self._journal, incoming.body)

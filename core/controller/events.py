@@ -27,7 +27,6 @@ from regent.core.protocol.controller import (
     ControllerRequest,
     DescribeControllerRequest,
     MoveControllerRequest,
-    UndeleteTopicRequest,
 )
 from regent.core.protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,
@@ -122,14 +121,6 @@ class MoveController:
     request_id: RequestId
     controller_epoch: int
     epoch_zk_version: int
-
-
-@dataclass(frozen=True, slots=True)
-class UndeleteTopic:
-    """An operator asks to bring a deleted topic back."""
-
-    request_id: RequestId
-    request: UndeleteTopicRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,7 +387,6 @@ ControllerEvent: TypeAlias = (
     | AdvertisedListenersChanged
     | Resign
     | MoveController
-    | UndeleteTopic
     | StandAgain
     | BrokerChange
     | BrokerModifications
@@ -469,7 +459,6 @@ _IDEMPOTENT_TRIGGERS = (
 
 _ABOUT_ONE_OF_MANY = (
     MoveController,
-    UndeleteTopic,
     BrokerModifications,
     PartitionModifications,
     TopicUncleanLeaderElectionEnable,
@@ -530,8 +519,6 @@ def event_of(request: ControllerRequest, request_id: RequestId) -> ControllerEve
             return ControlledShutdown(request_id, broker_id, broker_epoch)
         case MoveControllerRequest(controller_epoch, epoch_zk_version):
             return MoveController(request_id, controller_epoch, epoch_zk_version)
-        case UndeleteTopicRequest():
-            return UndeleteTopic(request_id, request)
         case AlterPartitionRequest():
             return AlterPartitionReceived(request_id, request)
         case ElectLeadersRequest():

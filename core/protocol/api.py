@@ -10,8 +10,6 @@ from regent.core.protocol.broker import (
     DescribeEventsResponse,
     DescribeMetadataRequest,
     DescribeMetadataResponse,
-    HoldDeletedLogsRequest,
-    HoldDeletedLogsResponse,
     ShutdownBrokerRequest,
     ShutdownBrokerResponse,
 )
@@ -43,8 +41,6 @@ class ApiKey(IntEnum):
     DESCRIBE_CONTROLLER = 1003
     AWAIT_BROKERS = 1004
     MOVE_CONTROLLER = 1005
-    HOLD_DELETED_LOGS = 1006
-    UNDELETE_TOPIC = 1007
     PLACE_TOPICS = 1010
     PLACEMENT_STATUS = 1011
 
@@ -55,7 +51,6 @@ ActorRequest: TypeAlias = (
     | DescribeMetadataRequest
     | DescribeEventsRequest
     | ShutdownBrokerRequest
-    | HoldDeletedLogsRequest
     | PlaceTopicsRequest
     | PlacementStatusRequest
 )
@@ -65,7 +60,6 @@ ActorResponse: TypeAlias = (
     | DescribeMetadataResponse
     | DescribeEventsResponse
     | ShutdownBrokerResponse
-    | HoldDeletedLogsResponse
     | PlaceTopicsResponse
     | PlacementStatusResponse
 )

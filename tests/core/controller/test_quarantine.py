@@ -39,7 +39,6 @@ from regent.core.protocol.control import (
 )
 from regent.core.protocol.controller import (
     AlterPartitionRequest,
-    UndeleteTopicRequest,
 )
 from regent.core.protocol.messages.partitions import (
     AlterPartitionReassignmentsRequest,
@@ -160,7 +159,6 @@ VALUES: dict[str, Any] = {
     "endpoints": (EndPoint("PLAINTEXT", "elsewhere", 1),),
 }
 REQUESTS: dict[type, dict[str, Any]] = {
-    events.UndeleteTopic: {"request": UndeleteTopicRequest("evil", topic_id(66), 1, ())},
     events.AlterPartitionReceived: {"request": AlterPartitionRequest(1, 1, ())},
     events.ReplicaLeaderElection: {"request": ElectLeadersRequest.of(ElectionType.PREFERRED, ())},
     events.ApiPartitionReassignment: {"request": AlterPartitionReassignmentsRequest.of({})},
