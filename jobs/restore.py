@@ -428,7 +428,6 @@ class LeaderConnections:
 
     def __init__(self, access: BrokerAccess) -> None:
         self._admin = AdminClient(dict(access.settings))
-        self._config = access.config
         self._security = None if access.config is None else access.config.security()
         self._connections: dict[str, BrokerConnection] = {}
         self._leaders: dict[tuple[str, int], str] = {}
